@@ -1,0 +1,32 @@
+# `make course` builds everything a visitor wants to see; `make test` proves it works.
+# Needs Python 3.11-3.13, pip and make. Everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ASSIGNMENT ?= 03_scaled_dot_product
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help course install book book-fresh exercises class grade report test fast-test bench lint format lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+
+course: install book exercises class grade report  ## book, exercises, a graded sample class
+	@echo "The book: file://$(CURDIR)/_build/html/index.html"
+
+install: $(STAMP)  ## make .venv and install the pinned requirements
+
+$(STAMP): requirements.txt pyproject.toml
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else f"attncourse needs Python 3.11-3.13, and $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --progress-bar on -r requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+lock:  ## pin every version again
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --all-extras --strip-extras --allow-unsafe \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.txt pyproject.toml
+	@# a build of torch made for one machine says so after a +; the pin must fit them all
+	sed -i.bak 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.txt && rm requirements.txt.bak

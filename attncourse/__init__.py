@@ -1,0 +1,1 @@
+"""attncourse: attention from the bottleneck up. Reference code, a judge, and the course's tools."""

@@ -1,0 +1,97 @@
+"""Bad input, said in the caller's words: which argument, what came, what was expected."""
+
+import torch
+from torch import Tensor
+
+
+def _shape(tensor: Tensor) -> str:
+    return "(" + " ".join(map(str, tensor.shape)) + ")"
+
+
+def validate_tensor(name: str, value: object) -> None:
+    """Raise TypeError unless `value` is a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must hold floating-point numbers; got {value.dtype}")
+
+
+def validate_scores(scores: Tensor, dim: int) -> None:
+    """Raise unless a softmax over axis `dim` of `scores` means something."""
+    validate_tensor("scores", scores)
+    if not -scores.ndim <= dim < scores.ndim:
+        raise ValueError(
+            f"dim={dim} names no axis of scores, whose shape {_shape(scores)} has {scores.ndim}"
+        )
+    if scores.shape[dim] == 0:
+        raise ValueError(
+            f"scores is empty along dim={dim} (shape {_shape(scores)}): "
+            "weights over nothing cannot sum to one"
+        )
+
+
+def validate_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Raise unless (… q d), (… k d), (… k v) and a boolean mask (… q k) fit together."""
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
+        axes = {"query": "(… q d)", "key": "(… k d)", "value": "(… k v)"}[name]
+        validate_tensor(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(f"{name} must have axes {axes}; got shape {_shape(tensor)}")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"{name} is {tensor.dtype} but query is {query.dtype}; use one dtype")
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device} but query is on {query.device}")
+        if 0 in tensor.shape[-2:]:
+            raise ValueError(
+                f"{name} {axes} is empty: got shape {_shape(tensor)}; "
+                "at least one position and one feature are needed"
+            )
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            "query and key must have the same width d to be compared; "
+            f"got query {_shape(query)} with d = {query.shape[-1]} "
+            f"and key {_shape(key)} with d = {key.shape[-1]}"
+        )
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            "every key needs its value: key and value must have the same length k; "
+            f"got key {_shape(key)} with k = {key.shape[-2]} "
+            f"and value {_shape(value)} with k = {value.shape[-2]}"
+        )
+    try:
+        batch = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors.values()))
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in tensors.items())
+        raise ValueError(f"the leading axes do not broadcast together; got {shapes}") from None
+    if mask is not None:
+        _validate_mask(mask, query, (*batch, query.shape[-2], key.shape[-2]))
+
+
+def _validate_mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> None:
+    axes = f"(… q k) = ({' '.join(map(str, shape))})"
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a boolean torch.Tensor {axes}; got {type(mask).__name__}")
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean, True = may attend; got {mask.dtype}. "
+            "For a 0/1 mask use mask.bool(); for an additive 0/-inf mask use mask == 0"
+        )
+    if mask.device != query.device:
+        raise ValueError(f"mask is on {mask.device} but query is on {query.device}")
+    try:
+        fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"mask must broadcast to {axes}; got shape {_shape(mask)}. "
+            "A padding mask (b k) needs an axis for the queries: mask[:, None, :]"
+        )
+    # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
+    # the opposite. (Looking at the data would break a compiled graph, so there we do not.)
+    if not torch.compiler.is_compiling() and shape[-2] > 1 and mask.numel() and not mask.any():
+        raise ValueError(
+            f"mask {_shape(mask)} hides every key from every query. Here True means "
+            "'may attend'; if yours means 'ignore', pass ~mask"
+        )
