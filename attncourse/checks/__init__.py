@@ -1,0 +1,77 @@
+"""The judge: `check` an answer in a notebook, `run` one without a word, `hint` when stuck."""
+
+import functools
+import sys
+from collections.abc import Callable
+
+__all__ = ["check", "hint", "run", "warm_up"]
+
+
+def check(answer: Callable | str, task: str | None = None, *, seed: int = 0) -> float:
+    """Judge an answer, show the report, and return the points earned.
+
+    nbgrader books the returned number as the points of the cell it stands in.
+
+    Args:
+        answer: the function under test, or its name: `check("softmax")` also works (and says so)
+            when no `softmax` has been defined yet.
+        task: the name of the task; by default the answer's own name.
+        seed: of the random inputs.
+
+    Raises:
+        ValueError: there is no such task.
+    """
+    name = answer if isinstance(answer, str) else _name_of(answer)
+    if isinstance(answer, str):
+        answer = sys._getframe(1).f_globals.get(answer)
+    report = run(task or name, answer, seeds=(seed,))
+    _show(report)
+    return report.earned
+
+
+def run(task: str, answer: Callable | None, seeds=(0,)):
+    """Judge an answer and return a `Report` (`.task .points .earned .passed .results .diagnosis`).
+
+    Args:
+        task: the name of the task, as in `attncourse tasks`.
+        answer: the function under test; None means that there is none.
+        seeds: of the random inputs; a check must hold on every one.
+
+    Raises:
+        ValueError: there is no such task.
+    """
+    from attncourse.checks import engine  # pytest costs 0.2 s, paid at the first check
+
+    return engine.run(task, answer, seeds)
+
+
+def hint(task: str) -> None:
+    """Show the hints for a task: folded in a notebook, all three in a terminal.
+
+    Raises:
+        ValueError: there is no such task.
+    """
+    from attncourse.checks import engine, report
+
+    _show(report.Hints(engine.find(task)))
+
+
+def warm_up() -> None:
+    """Load what the first check needs (about a second), so that it is as quick as the others."""
+    from attncourse.checks import engine
+
+    engine.run("softmax", lambda scores, dim=-1: scores)
+
+
+def _name_of(answer: Callable) -> str:
+    while isinstance(answer, functools.partial):
+        answer = answer.func
+    return getattr(answer, "__name__", type(answer).__name__)
+
+
+def _show(shown) -> None:
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():
+        ipython.display.display(shown)
+    else:
+        print(shown)

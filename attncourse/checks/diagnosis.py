@@ -1,0 +1,276 @@
+"""Naming the misunderstanding behind a wrong answer, or describing the evidence.
+
+A wrong answer is compared with the reference and with every known wrong answer on the task's
+probes. Each (probe, part) is one piece of evidence: the part is an output, a gradient, an edited
+input. A misconception explains the evidence where it equals the answer and the reference does not;
+it is contradicted where it would be wrong and the answer is right. It is named if nothing
+contradicts it, it explains at least half of the evidence, and no other explains as much.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attncourse import misconceptions
+from attncourse.checks.observe import observe
+from attncourse.checks.task import Answer, Failure, Inputs, Task, Unanswered, unpack
+
+
+@dataclass(frozen=True)
+class Example:
+    """The smallest input found on which answer and reference differ."""
+
+    inputs: Inputs
+    name: str  # of the output that differs
+    expected: object
+    got: object
+
+
+@dataclass(frozen=True)
+class DependencyMap:
+    """Which outputs change when one position of the input changes."""
+
+    title: str
+    moved: str  # what was changed, e.g. "key and value"
+    expected: Tensor  # (outputs inputs), boolean
+    got: Tensor | None  # None: the answer gave nothing to compare
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was probably misunderstood.
+
+    Attributes:
+        id: of the misconception; upper-case words without a letter prefix are states, such as
+            "NOT-ANSWERED"; None if no known misconception explains the evidence.
+        title: a few words for a table.
+        thinks: what the student probably thinks; empty if nobody can know.
+        why: why it is wrong.
+        section: anchor in the chapter to read again.
+        example: the smallest failing input, if one was found.
+        map: the dependency map, for answers that have positions.
+    """
+
+    id: str | None
+    title: str
+    why: str
+    thinks: str = ""
+    section: str = ""
+    example: Example | None = None
+    map: DependencyMap | None = None
+
+    @classmethod
+    def not_defined(cls, task: Task) -> Diagnosis:
+        return cls(
+            "NOT-DEFINED",
+            "not defined",
+            f"There is no `{task.name}` yet. Run the cell that defines it; if that cell shows an "
+            "error, mend the error first.",
+        )
+
+    @classmethod
+    def not_callable(cls, task: Task, came: str) -> Diagnosis:
+        return cls(
+            "NOT-CALLABLE",
+            "not a function",
+            f"`{task.name}` is {came}; the judge needs a function it can call. Has a later line "
+            "given this name to something else?",
+        )
+
+    @classmethod
+    def not_answered(cls, task: Task, why: str) -> Diagnosis:
+        return cls(
+            "NOT-ANSWERED",
+            "not answered yet",
+            f"{why} If you have not started: the hints under the task are made for that.",
+            section=task.section,
+        )
+
+    @classmethod
+    def short_cut(cls, task: Task, name: str) -> Diagnosis:
+        return cls(
+            "SHORT-CUT",
+            f"calls {name.rsplit('.', 1)[-1] if 'attncourse' not in name else name}",
+            f"Your answer calls {name}, which does the task itself. Here the point is to build it: "
+            "write it with smaller operations, then compare with that function.",
+            section=task.section,
+        )
+
+
+FAILED = "failed"  # the part that stands for all others when a call gives nothing to compare
+
+
+# --- fingerprints -------------------------------------------------------------------------------
+
+
+def _parts(task: Task, answer: Callable, inputs: Inputs) -> dict[str, object]:
+    """All that one call shows, in pieces that can be compared one by one."""
+    differentiable = any(isinstance(x, Tensor) and x.is_floating_point() for x in inputs.values())
+    differentiable &= task.returns is not float
+    seen = observe(answer, inputs, gradient=differentiable)
+    parts: dict[str, object] = {f"{name} edited": name in seen.edited for name in inputs}
+    parts["random state moved"] = seen.random_state_moved and not task.chance
+    try:
+        values = unpack(task, seen)
+    except Failure as failure:
+        return parts | {FAILED: seen.error or str(failure)}
+    names = task.returns if isinstance(task.returns, tuple) else ("number",)
+    for name, value in zip(names, values, strict=True):
+        parts[name] = value if isinstance(value, Tensor) else torch.tensor(value)
+        if isinstance(value, Tensor):
+            parts[f"{name} dtype"] = str(value.dtype)
+    if task.returns is float:
+        parts["type"] = "tensor" if isinstance(seen.returned, Tensor) else "number"
+    for name, gradient in seen.gradients.items():
+        parts[f"gradient of {name}"] = "none" if gradient is None else gradient
+    return parts
+
+
+def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
+    probes = task.probes(torch.Generator().manual_seed(0))
+    try:
+        traits = task.traits(Answer(task, answer)) if task.traits else {}
+    except Failure:
+        traits = {}
+    return {("", name): value for name, value in traits.items()} | {
+        (probe, part): value
+        for probe, inputs in probes.items()
+        for part, value in _parts(task, answer, inputs).items()
+    }
+
+
+@functools.cache
+def _known(task: Task) -> tuple[dict, dict]:
+    """Fingerprints of the reference and of every misconception of a task, by id."""
+    wrong = [m for m in misconceptions.of_chapter(task.chapter) if m.task == task.name]
+    return _fingerprint(task, task.reference), {m: _fingerprint(task, m.answer) for m in wrong}
+
+
+def _agree(left: object, right: object, tolerance: float) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape:
+            return False
+        left, right = left.double(), right.double()
+        scale = torch.nan_to_num(right, 0, 0, 0).abs().max().item() if right.numel() else 0.0
+        return torch.allclose(left, right, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return False
+    return left == right
+
+
+def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
+    reference, known = _known(task)
+    got = _fingerprint(task, answer)
+    tolerance = task.tolerance or 1e-3
+
+    def agree(one: dict, key: tuple[str, str], other: dict) -> bool:
+        instead = (key[0], FAILED)
+        return _agree(one.get(key, one.get(instead)), other.get(key, other.get(instead)), tolerance)
+
+    keys = reference.keys()
+    wrong = {key for key in keys if not agree(got, key, reference)}
+    scores = {}
+    for misconception, theirs in known.items():
+        explains = {key for key in wrong if agree(got, key, theirs)}
+        contradicted = any(key not in wrong and not agree(theirs, key, reference) for key in keys)
+        if explains and not contradicted:
+            scores[misconception] = len(explains) / len(wrong)
+    ranked = sorted(scores, key=scores.get, reverse=True)
+    if not ranked or scores[ranked[0]] < 0.5:
+        return None
+    if len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]]:
+        return None  # two explanations as good as each other: better silent than wrong
+    return ranked[0]
+
+
+# --- evidence -----------------------------------------------------------------------------------
+
+
+def _smallest_failure(task: Task, answer: Callable) -> Example | None:
+    for inputs in task.small(torch.Generator().manual_seed(0)):
+        expected = unpack(task, observe(task.reference, inputs))
+        names = task.returns if isinstance(task.returns, tuple) else ("number",)
+        try:
+            got = unpack(task, observe(answer, inputs))
+        except Failure as failure:
+            return Example(inputs, names[0], expected[0], str(failure))
+        # The last output first: weights are nearer to the cause than the output made from them.
+        for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
+            ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
+            tolerance = (task.tolerance or 2e-3) * 1.5
+            if not _agree(theirs, ours, tolerance) or not torch.isfinite(theirs.double()).all():
+                return Example(inputs, name, ours, theirs)
+    return None
+
+
+def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor | None:
+    """(outputs inputs), True where changing an input position changes an output position."""
+    fresh = torch.Generator().manual_seed(1)
+
+    def positions(tensor: Tensor) -> Tensor:  # (positions features)
+        shape = tensor.shape[: tensor.ndim - task.features]
+        return tensor.reshape(shape.numel(), -1)
+
+    def outputs(inputs: Inputs) -> Tensor:
+        return positions(unpack(task, observe(answer, inputs))[0])
+
+    try:
+        before = outputs(inputs)
+        columns = []
+        for position in range(len(positions(inputs[moved[0]]))):
+            changed = dict(inputs)
+            for name in moved:
+                tensor = inputs[name].clone()
+                row = positions(tensor)[position]
+                row += torch.randn(row.shape, generator=fresh, device="cpu") + 1
+                changed[name] = tensor
+            after = outputs(changed)
+            same = torch.isclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True)
+            columns.append(~same.all(-1))
+    except (Failure, RuntimeError, IndexError):
+        return None
+    return torch.stack(columns, dim=-1)
+
+
+def _dependency_map(task: Task, answer: Callable) -> DependencyMap | None:
+    if task.maps is None:
+        return None
+    shown = None
+    for title, inputs, moved in task.maps(torch.Generator().manual_seed(0)):
+        expected = _dependencies(task, task.reference, inputs, moved)
+        got = _dependencies(task, answer, inputs, moved)
+        found = DependencyMap(title, " and ".join(moved), expected, got)
+        if got is None or got.shape != expected.shape or not torch.equal(got, expected):
+            return found
+        shown = shown or found
+    return shown
+
+
+def diagnose(task: Task, answer: Callable, results) -> Diagnosis:
+    """Name what was misunderstood in an answer that failed a check, or show the evidence."""
+    failed = [result for result in results if not result.passed]
+    if all(isinstance(result.error, Unanswered) for result in failed):
+        return Diagnosis.not_answered(task, failed[0].message)
+    example = _smallest_failure(task, answer)
+    map_ = _dependency_map(task, answer)
+    found = _name(task, answer)
+    if found:
+        return Diagnosis(found.id, found.id, found.why, found.thinks, found.section, example, map_)
+    first = failed[0]
+    error = first.error
+    if example is None and isinstance(error, Failure) and error.got is not None:
+        example = Example(error.inputs or {}, "result", error.expected, error.got)
+    return Diagnosis(
+        None,
+        f"fails: {first.name}",
+        f"Start with the first check that fails: “{first.name}”. No misconception we know of "
+        "explains the rest, so here is the evidence.",
+        section=task.section,
+        example=example,
+        map=map_,
+    )

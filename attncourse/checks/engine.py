@@ -1,0 +1,200 @@
+"""Running the checks of a task: pytest, inside this process, on one answer."""
+
+import contextlib
+import importlib
+import os
+import pkgutil
+import zlib
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from attncourse import checks
+from attncourse.checks.diagnosis import Diagnosis, diagnose
+from attncourse.checks.observe import find_short_cut
+from attncourse.checks.report import Report, Result
+from attncourse.checks.task import Answer, Failure, Task, describe
+
+# Everything that pytest does for a test suite and a judge does not need. It takes a run from
+# 300 ms to 15 ms: most of it was garbage collection over torch's heap (`unraisableexception`).
+_QUIET = [
+    "-pno:cacheprovider",
+    "-pno:debugging",
+    "-pno:doctest",
+    "-pno:faulthandler",
+    "-pno:junitxml",
+    "-pno:logging",
+    "-pno:pastebin",
+    "-pno:stepwise",
+    "-pno:terminal",
+    "-pno:threadexception",
+    "-pno:unraisableexception",
+    "-pno:warnings",
+    "--disable-plugin-autoload",
+    "--assert=plain",
+    "--capture=no",
+    "--import-mode=importlib",
+    f"-c{os.devnull}",
+]
+
+
+@contextlib.contextmanager
+def _plain_environment():
+    """Hide the caller's own settings of pytest and torch: they are meant for other code."""
+    names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST", "PYTEST_VERSION")
+    saved = {name: os.environ.pop(name) for name in names if name in os.environ}
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    elsewhere = torch.get_default_device().type != "cpu"
+    try:
+        with (
+            torch.device("cpu") if elsewhere else contextlib.nullcontext(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(saved)
+
+
+def chapters() -> dict[str, object]:
+    """The chapters' check modules, by their stem."""
+    return {
+        module.name.removeprefix("test_"): importlib.import_module(
+            f"{checks.__name__}.{module.name}"
+        )
+        for module in pkgutil.iter_modules(checks.__path__)
+        if module.name.startswith("test_")
+    }
+
+
+def _test_classes() -> dict[str, type]:
+    return {
+        value.task.name: value
+        for module in chapters().values()
+        for value in vars(module).values()
+        if isinstance(value, type) and hasattr(value, "task")
+    }
+
+
+def all_tasks() -> dict[str, Task]:
+    """Every task of the course, by name, in the order of the chapters."""
+    return {name: cls.task for name, cls in _test_classes().items()}
+
+
+def find(name: str) -> Task:
+    """The task of that name; ValueError if there is none."""
+    tasks = all_tasks()
+    if name not in tasks:
+        raise ValueError(f"no task is named {name!r}; there are: {', '.join(tasks)}")
+    return tasks[name]
+
+
+def points_of(task: str) -> float:
+    """What a task is worth: the sum of its checks' points."""
+    tests = (value for name, value in vars(_test_classes()[task]).items() if name[:5] == "test_")
+    return sum(mark.args[0] for test in tests for mark in test.pytestmark if mark.name == "points")
+
+
+class _Judge:
+    """The pytest plug-in that hands out the answer and collects the verdicts."""
+
+    def __init__(self, task: Task, answer, seeds: tuple[int, ...]):
+        self.answer_under_test = Answer(task, answer)
+        self.seeds = seeds
+        self.results: dict[str, Result] = {}
+
+    @pytest.fixture
+    def answer(self):
+        return self.answer_under_test
+
+    @pytest.fixture
+    def rng(self, request, seed):
+        """Fresh numbers for each check and seed, the same ones every time."""
+        name = zlib.crc32(request.function.__name__.encode())
+        return torch.Generator().manual_seed(seed * 1_000_003 + name)
+
+    def pytest_configure(self, config):
+        config.addinivalue_line("markers", "points(n): what passing this check is worth")
+
+    def pytest_generate_tests(self, metafunc):
+        if "rng" in metafunc.fixturenames:
+            metafunc.fixturenames.append("seed")
+            metafunc.parametrize("seed", self.seeds)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        if call.when == "call" or call.excinfo:
+            error = call.excinfo.value if call.excinfo else None
+            name = item.originalname.removeprefix("test_").replace("_", " ")
+            result = Result(name, item.get_closest_marker("points").args[0], error)
+            kept = self.results.setdefault(name, result)
+            if kept.passed and not result.passed:
+                self.results[name] = result
+        return report
+
+
+def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
+    """Judge `answer` without showing anything; a check must hold on every seed.
+
+    Args:
+        task: the answer's name, as in `attncourse tasks`.
+        answer: the function under test; None means that there is none.
+        seeds: of the random inputs.
+
+    Raises:
+        ValueError: there is no such task.
+    """
+    about = find(task)
+
+    def refuse(diagnosis: Diagnosis) -> Report:
+        failed = Result("there is an answer of your own", points_of(task), Failure(diagnosis.why))
+        return Report(about, (failed,), diagnosis)
+
+    if answer is None:
+        return refuse(Diagnosis.not_defined(about))
+    if not callable(answer):
+        return refuse(Diagnosis.not_callable(about, describe(answer)))
+    judge = _Judge(about, answer, tuple(seeds))
+    cls = _test_classes()[task]
+    module = importlib.import_module(cls.__module__)
+    with _plain_environment():
+        short_cut = _short_cut(about, answer)
+        if short_cut:
+            return refuse(Diagnosis.short_cut(about, short_cut))
+        root = os.path.dirname(module.__file__)
+        code = pytest.main(
+            [f"{module.__file__}::{cls.__name__}", f"--rootdir={root}", *_QUIET], plugins=[judge]
+        )
+        if code == pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            raise RuntimeError(f"the judge itself failed (pytest exit code {code!r})")
+        results = tuple(judge.results.values())
+        if all(result.passed for result in results):
+            return Report(about, results, None, _next_step(task))
+        return Report(about, results, diagnose(about, answer, results))
+
+
+def _next_step(task: str) -> str:
+    """What to do after success: rustlings' lesson is that the way on must be in sight."""
+    names = list(all_tasks())
+    following = names[names.index(task) + 1 :][:1]
+    if following and find(following[0]).chapter == find(task).chapter:
+        return f"Well done. Next: `{following[0]}`."
+    return "Well done. That was the last coding task of this chapter."
+
+
+def _short_cut(task: Task, answer) -> str | None:
+    code = getattr(task.reference, "__code__", None)
+    probes = list(task.probes(torch.Generator().manual_seed(0)).values())
+    for inputs in (probes[0], probes[-1], *(p for p in probes if p.get("mask") is not None)):
+        found = find_short_cut(answer, inputs, task.forbidden, code)
+        if found:
+            return found
+    return None

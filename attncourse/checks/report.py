@@ -1,0 +1,328 @@
+"""What a student reads after a check: plain text, or HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attncourse.checks.task import Failure, Task, shape_of
+
+if TYPE_CHECKING:
+    from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
+
+# A report as data, beside its HTML in a notebook's output: what the class report reads.
+MIME = "application/vnd.attncourse.report+json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The verdict of one check."""
+
+    name: str  # the sentence a teacher would say
+    points: float
+    error: BaseException | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.error is None
+
+    @property
+    def message(self) -> str:
+        """Why it failed, in a sentence or two; empty if it passed."""
+        if self.error is None:
+            return ""
+        if isinstance(self.error, Failure):
+            return str(self.error)
+        return f"{type(self.error).__name__}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All verdicts on one answer, and what was probably misunderstood."""
+
+    about: Task
+    results: tuple[Result, ...]
+    diagnosis: Diagnosis | None
+    next_step: str = ""  # what to do after success
+
+    @property
+    def task(self) -> str:
+        return self.about.name
+
+    @property
+    def points(self) -> float:
+        return float(sum(result.points for result in self.results))
+
+    @property
+    def earned(self) -> float:
+        return float(sum(result.points for result in self.results if result.passed))
+
+    @property
+    def passed(self) -> bool:
+        return all(result.passed for result in self.results)
+
+    def as_dict(self) -> dict:
+        """The report as plain data (JSON)."""
+        failed = [result for result in self.results if not result.passed]
+        return {
+            "task": self.task,
+            "points": self.points,
+            "earned": self.earned,
+            "passed": self.passed,
+            "diagnosis": self.diagnosis.id if self.diagnosis else None,
+            "title": self.diagnosis.title if self.diagnosis else None,
+            "failed": [[result.name, result.message] for result in failed],
+        }
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        return {"text/plain": repr(self), "text/html": _html(self), MIME: self.as_dict()}
+
+    def __repr__(self) -> str:
+        return _text(self)
+
+
+@dataclass(frozen=True)
+class Hints:
+    """The hint ladder of a task; in a notebook each rung is opened by a click."""
+
+    about: Task
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<details><summary>{html.escape(self.about.name)}: hint {n} of 3</summary>"
+            f"<p>{_code(text)}</p></details>"
+            for n, text in enumerate(self.about.hints, 1)
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            _wrap(f"{n}. {text}", indent="   ") for n, text in enumerate(self.about.hints, 1)
+        )
+
+
+# --- numbers and tables -------------------------------------------------------------------------
+
+
+def _number(value: float) -> str:
+    """A number as a person would write it: 3, 0.269, 1e+04, NaN."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value)}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
+
+
+def _table(value: object) -> list[list[str]] | None:
+    """A small tensor as rows of words; None if it is too large to be read."""
+    if not isinstance(value, Tensor) or not 0 < value.numel() <= 24 or value.ndim > 3:
+        return None
+    flat = value.detach().reshape(-1, value.shape[-1] if value.ndim else 1)
+    if value.dtype == torch.bool:
+        return [["✓" if cell else "·" for cell in row] for row in flat.tolist()]
+    return [[_number(float(cell)) for cell in row] for row in flat.tolist()]
+
+
+def _brief(value: object) -> str:
+    """An input or a result in one line of text."""
+    table = _table(value)
+    if table:
+        return " ; ".join("  ".join(row) for row in table)
+    return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else str(value)
+
+
+def _shown_inputs(example: Example) -> dict[str, object]:
+    return {name: value for name, value in example.inputs.items() if value is not None}
+
+
+def _points(report: Report) -> str:
+    return f"{report.earned:g} of {report.points:g} points"
+
+
+def read_again(task: Task, section: str) -> str:
+    """Where in the book to read again, e.g. "chapter scaled_dot_product, why-scale"."""
+    return f"{task.page}#{section}"
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
+    return textwrap.fill(text, 88, initial_indent=first, subsequent_indent=indent)
+
+
+def _text(report: Report) -> str:
+    lines = [f"{'✓' if report.passed else '✗'} {report.task}: {_points(report)}"]
+    diagnosis = report.diagnosis
+    said = diagnosis.why if diagnosis else None  # nothing is said twice
+    for result in report.results:
+        lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
+        if result.message and result.message != said:
+            said = result.message
+            lines.append(_wrap(said, first="      ", indent="      "))
+    if diagnosis is None:
+        return "\n".join([*lines, _wrap(report.next_step)] if report.next_step else lines)
+    lines.append("")
+    if diagnosis.thinks:
+        lines.append(_wrap(f"What you probably think ({diagnosis.id}): {diagnosis.thinks}"))
+    lines.append(_wrap(f"{'Why it is wrong: ' if diagnosis.thinks else ''}{diagnosis.why}"))
+    if diagnosis.section:
+        lines.append(f"Read again: {read_again(report.about, diagnosis.section)}")
+    if diagnosis.example:
+        example = diagnosis.example
+        lines += ["", "Smallest failing input found:"]
+        inputs = _shown_inputs(example)
+        width = max(map(len, [*inputs, "expected"]))
+        lines += [f"  {name:<{width}}  {_brief(value)}" for name, value in inputs.items()]
+        lines.append(f"Its {example.name}:")
+        lines.append(f"  {'expected':<{width}}  {_brief(example.expected)}")
+        lines.append(f"  {'got':<{width}}  {_brief(example.got)}")
+    if diagnosis.map and diagnosis.map.got is not None:
+        lines += ["", *_text_map(diagnosis.map)]
+    return "\n".join(lines)
+
+
+def _text_map(found: DependencyMap) -> list[str]:
+    lines = [
+        f"Which outputs (rows) change when one {found.moved} (column) changes; {found.title}:",
+        f"  {'expected':<{2 * found.expected.shape[-1]}}  got",
+    ]
+    for expected, got in zip(found.expected.tolist(), found.got.tolist(), strict=False):
+        left, right = (" ".join("■" if cell else "·" for cell in row) for row in (expected, got))
+        lines.append(f"  {left:<{max(8, 2 * len(expected))}}  {right}")
+    return lines
+
+
+# --- HTML ---------------------------------------------------------------------------------------
+
+# Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
+# Colab and the book; everything else inherits.
+_STYLE = """
+.attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
+padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)}
+.attn-report.wrong{--attn:var(--no)}
+.attn-report h4{margin:.1em 0 .4em;font-size:1.1em}
+.attn-report h5{margin:.9em 0 .2em;font-size:1em}
+.attn-report p{margin:.2em 0 .5em}
+.attn-report ul{list-style:none;margin:.2em 0;padding:0}
+.attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
+.attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
+.attn-report .ok,.attn-report .no{font-weight:700;display:inline-block;width:1.5em;text-indent:0}
+.attn-report .ok{color:var(--ok)}.attn-report .no{color:var(--no)}
+.attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
+.attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
+background:none;font-size:13px}
+.attn-report caption{text-align:left;font-weight:600;padding:0;color:inherit;caption-side:top}
+.attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
+.attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
+.attn-report td.on{background:currentColor}
+.attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
+.attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
+@media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a}}
+[data-theme=dark] .attn-report,[data-jp-theme-light=false] .attn-report,
+.vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a}
+[data-theme=light] .attn-report,[data-jp-theme-light=true] .attn-report,
+.vscode-light .attn-report{--ok:#16833f;--no:#c0392b}
+""".replace("\n", "")
+
+
+def _code(text: str) -> str:
+    """Escape a text for HTML; `backticks` become code."""
+    parts = html.escape(text, quote=False).split("`")
+    return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
+
+
+def _html_table(caption: str, value: object, beside: object = None) -> str:
+    table = _table(value)
+    title = f"<caption>{html.escape(caption)}</caption>"
+    if table is None:
+        return f"<table>{title}<tr><td>{html.escape(_brief(value))}</td></tr></table>"
+    other = _table(beside) if beside is not None else None
+    same_size = other is not None and [len(r) for r in other] == [len(r) for r in table]
+
+    def cell(i: int, j: int) -> str:
+        off = same_size and other[i][j] != table[i][j]
+        return f"<td{' class=off' if off else ''}>{table[i][j]}</td>"
+
+    body = "".join(
+        f"<tr>{''.join(cell(i, j) for j in range(len(row)))}</tr>" for i, row in enumerate(table)
+    )
+    return f"<table>{title}{body}</table>"
+
+
+def _html_map(caption: str, table: Tensor, beside: Tensor) -> str:
+    def cell(on: bool, expected: bool) -> str:
+        classes = " ".join(["on"] * on + ["off"] * (on != expected))
+        return f'<td class="{classes}" title="{"changes" if on else "stays"}"></td>'
+
+    same_size = table.shape == beside.shape
+    body = "".join(
+        "<tr>"
+        + "".join(cell(on, bool(beside[i, j]) if same_size else on) for j, on in enumerate(row))
+        + "</tr>"
+        for i, row in enumerate(table.tolist())
+    )
+    return f'<table class="map"><caption>{caption}</caption>{body}</table>'
+
+
+def _html(report: Report) -> str:
+    diagnosis = report.diagnosis
+    items, said = [], diagnosis.why if diagnosis else None
+    for result in report.results:
+        mark = '<span class="ok">✓</span>' if result.passed else '<span class="no">✗</span>'
+        detail = ""
+        if result.message and result.message != said:
+            said = result.message
+            detail = f"<small>{_code(said)}</small>"
+        items.append(f"<li>{mark}{html.escape(result.name)}{detail}</li>")
+    parts = [
+        f"<style>{_STYLE}</style>",
+        f'<div class="attn-report {"right" if report.passed else "wrong"}">',
+        f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
+    ]
+    if diagnosis and diagnosis.thinks:
+        parts += [
+            f"<h5>What you probably think <code>{diagnosis.id}</code></h5>",
+            f"<p>{_code(diagnosis.thinks)}</p>",
+            f"<h5>Why it is wrong</h5><p>{_code(diagnosis.why)}</p>",
+        ]
+    elif diagnosis:
+        parts.append(f"<p>{_code(diagnosis.why)}</p>")
+    if diagnosis and diagnosis.section:
+        where = html.escape(read_again(report.about, diagnosis.section))
+        parts.append(f"<p><b>Read again:</b> <code>{where}</code></p>")
+    if diagnosis and diagnosis.example:
+        parts.append(_html_example(diagnosis.example))
+    if diagnosis and diagnosis.map and diagnosis.map.got is not None:
+        parts.append(_html_dependencies(diagnosis.map))
+    if report.next_step:
+        parts.append(f"<p>{_code(report.next_step)}</p>")
+    checks = f"<ul>{''.join(items)}</ul>"
+    parts.append(checks if report.passed else f"<h5>What was checked</h5>{checks}")
+    return "".join([*parts, "</div>"])
+
+
+def _html_example(example: Example) -> str:
+    inputs = "".join(_html_table(name, value) for name, value in _shown_inputs(example).items())
+    return (
+        f'<h5>Smallest failing input found</h5><div class="side">{inputs}</div>'
+        f'<h5>Its {example.name}</h5><div class="side">'
+        f"{_html_table('expected', example.expected)}"
+        f"{_html_table('got', example.got, example.expected)}</div>"
+    )
+
+
+def _html_dependencies(found: DependencyMap) -> str:
+    return (
+        f"<h5>Who depends on whom ({found.title})</h5>"
+        f"<p>A filled cell: the output of that row changes when the {found.moved} of that column "
+        'changes.</p><div class="side">'
+        f"{_html_map('expected', found.expected, found.expected)}"
+        f"{_html_map('got', found.got, found.expected)}</div>"
+    )

@@ -1,0 +1,211 @@
+"""What the judge knows of a task, and how a check sees an answer."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attncourse.checks.observe import Observation, observe
+
+# The stems of the course and their numbers.
+CHAPTERS = {
+    "bottleneck": 1,
+    "additive": 2,
+    "scaled_dot_product": 3,
+    "self_attention": 4,
+    "multihead": 5,
+    "masking": 6,
+    "cross_attention": 7,
+}
+
+Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
+
+
+@dataclass(frozen=True)
+class Task:
+    """One answer a student writes.
+
+    Attributes:
+        name: of the answer, as in the notebook.
+        reference: the course's own answer.
+        returns: names of the returned tensors, or `float` for one plain number.
+        difficulty: 1 (a line) to 5 (an evening).
+        minutes: a typical student needs.
+        section: anchor in the book's chapter to read again.
+        hints: nudge, idea, almost code.
+        probes: inputs on which wrong answers tell themselves apart, by name; see diagnosis.
+        small: inputs from the smallest on, to show a failure on.
+        maps: inputs for a dependency map (see diagnosis), with the names that are perturbed.
+        features: trailing axes of those inputs, and of the output, that belong to one position.
+        forbidden: parts of the names of torch functions that would do the task.
+        traits: further yes-or-no evidence on an answer, by name.
+        chance: the answer may draw from the global random generator.
+        tolerance: how far two equal answers may lie apart (relative); None = rounding only.
+    """
+
+    name: str
+    reference: Callable
+    returns: tuple[str, ...] | type
+    difficulty: int
+    minutes: int
+    section: str
+    hints: tuple[str, str, str]
+    probes: Callable[[torch.Generator], dict[str, Inputs]]
+    small: Callable[[torch.Generator], Iterator[Inputs]]
+    maps: Callable[[torch.Generator], list[tuple[str, Inputs, tuple[str, ...]]]] | None = None
+    features: int = 0
+    forbidden: tuple[str, ...] = ()
+    traits: Callable[["Answer"], dict[str, bool]] | None = None
+    chance: bool = False
+    tolerance: float | None = None
+
+    @property
+    def chapter(self) -> str:
+        """The stem shared by everything about the task's chapter."""
+        return self.reference.__module__.rsplit(".", 1)[-1]
+
+    @property
+    def page(self) -> str:
+        """The chapter's file in the book, without suffix."""
+        return f"book/{CHAPTERS[self.chapter]:02d}_{self.chapter}"
+
+
+class Failure(AssertionError):
+    """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any."""
+
+    def __init__(self, message: str, inputs: Inputs | None = None, expected=None, got=None):
+        super().__init__(message)
+        self.inputs, self.expected, self.got = inputs, expected, got
+
+
+class Unanswered(Failure):
+    """The task has not been attempted, as far as the judge can see."""
+
+
+def describe(value: object) -> str:
+    """Say what a value is, as a student would: type, shape and dtype."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {shape_of(value)}, {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}: " + "; ".join(map(describe, value[:4]))
+    if value is None:
+        return "None"
+    module = type(value).__module__.split(".")[0]
+    name = type(value).__name__ if module == "builtins" else f"{module}.{type(value).__name__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def shape_of(tensor: Tensor) -> str:
+    return "(" + " ".join(map(str, tensor.shape)) + ")"
+
+
+def unpack(task: Task, seen: Observation) -> tuple:
+    """Turn an observation into the values the task promises, or raise a Failure that says why."""
+    if seen.unanswered:
+        raise Unanswered("The answer still raises NotImplementedError.")
+    if seen.error:
+        where = f" ({seen.error_line})" if seen.error_line else ""
+        raise Failure(f"Your answer raised {seen.error}{where}")
+    returned = seen.returned
+    if returned is None:
+        raise Unanswered("Your answer returned None: is a `return` missing?")
+    if task.returns is float:
+        if isinstance(returned, Tensor) and returned.numel() == 1:
+            returned = returned.item()  # the type has a check of its own
+        if isinstance(returned, bool) or not isinstance(returned, int | float):
+            raise Failure(f"Your answer returned {describe(returned)}; a float is expected.")
+        return (float(returned),)
+    names = task.returns
+    if len(names) == 1:
+        returned = (returned,)
+    elif not isinstance(returned, list | tuple) or len(returned) != len(names):
+        pair = "a pair" if len(names) == 2 else f"{len(names)} tensors"
+        raise Failure(
+            f"Your answer returned {describe(returned)}; {pair} is expected: {', '.join(names)}."
+        )
+    for name, value in zip(names, returned, strict=True):
+        if not isinstance(value, Tensor):
+            raise Failure(f"{name} is {describe(value)}; a torch.Tensor is expected.")
+    return tuple(returned)
+
+
+class Answer:
+    """The answer under test, as the fixture `answer` gives it to a check."""
+
+    def __init__(self, task: Task, function: Callable):
+        self.task, self.function = task, function
+
+    def observe(self, inputs: Inputs, **options) -> Observation:
+        return observe(self.function, inputs, **options)
+
+    def __call__(self, inputs: Inputs, **options):
+        """The returned tensors (a single one bare); a Failure if there are none."""
+        try:
+            values = unpack(self.task, self.observe(inputs, **options))
+        except Failure as failure:
+            failure.inputs = inputs
+            raise
+        return values[0] if len(values) == 1 else values
+
+    def expected(self, inputs: Inputs):
+        """What the reference returns for the same inputs."""
+        values = unpack(self.task, observe(self.task.reference, inputs))
+        return values[0] if len(values) == 1 else values
+
+    def matches(self, inputs: Inputs, *, tolerance: float | None = None, gradient=False, **options):
+        """Assert that answer and reference agree on `inputs`: shape, dtype, then values."""
+        got = _as_tuple(self(inputs, **options))
+        expected = _as_tuple(self.expected(inputs))
+        for name, ours, theirs in zip(self.task.returns, expected, got, strict=True):
+            compare(name, theirs, ours, inputs, tolerance)
+        if gradient:
+            self.gradients_match(inputs)
+
+    def resets_random_state(self, inputs: Inputs) -> bool:
+        """Whether the global random state after a call is the same from two different starts."""
+        one, two = (self.observe(inputs, seed=seed) for seed in (1, 2))
+        return one.random_state_moved and one.random_state == two.random_state
+
+    def gradients_match(self, inputs: Inputs):
+        """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
+        seen = self.observe(inputs, gradient=True)
+        unpack(self.task, seen)
+        expected = observe(self.task.reference, inputs, gradient=True).gradients
+        for name, ours in expected.items():
+            theirs = seen.gradients.get(name)
+            if theirs is None:
+                raise Failure(
+                    f"No gradient reaches {name}: the model could not learn through this answer.",
+                    inputs,
+                )
+            if not torch.isfinite(theirs).all():
+                raise Failure(f"The gradient of {name} has NaN or infinite entries.", inputs)
+            compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+
+
+def _as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float | None = None):
+    """Assert equal shape, dtype and values; never by broadcasting."""
+    evidence = {"inputs": inputs, "expected": expected, "got": got}
+    if got.shape != expected.shape:
+        raise Failure(
+            f"{name} has shape {shape_of(got)}; expected {shape_of(expected)}.", **evidence
+        )
+    if got.dtype != expected.dtype:
+        raise Failure(f"{name} has dtype {got.dtype}; expected {expected.dtype}.", **evidence)
+    if not torch.isfinite(got).all():
+        raise Failure(f"{name} has NaN or infinite entries.", **evidence)
+    tolerance = tolerance or (1e-9 if got.dtype == torch.float64 else 1e-4)
+    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    difference = (got - expected).abs().max().item() if expected.numel() else 0.0
+    if difference > tolerance * scale:
+        raise Failure(f"{name} is off by up to {difference:.2g}.", **evidence)
+
+
+def normal(rng: torch.Generator, *shape: int, dtype=torch.float32) -> Tensor:
+    """Standard normal numbers on the CPU, whatever the student's defaults are."""
+    return torch.randn(*shape, generator=rng, dtype=dtype, device="cpu")
