@@ -1,0 +1,298 @@
+"""The command `attncourse`: a student's check and hints, an instructor's release and grading."""
+
+import json
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+app = typer.Typer(
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,
+)
+console = Console()
+
+DEFAULT = "03_scaled_dot_product"
+Assignment = Annotated[str, typer.Argument(help="Name of the assignment, e.g. " + DEFAULT)]
+
+
+def fail(message: str) -> typer.Exit:
+    """Bad input: one sentence on stderr, exit code 2."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"attncourse: {message}")
+    return typer.Exit(2)
+
+
+def progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def need(extra: str, *modules: str) -> None:
+    """Fail with the way out if an optional part is not installed."""
+    from importlib.util import find_spec
+
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise fail(
+            f"this command needs {', '.join(missing)}; get it with "
+            f"`pip install 'attncourse[{extra}]'`"
+        )
+
+
+def read_notebook(path: Path):
+    """The notebook in a file, or one sentence on what is wrong with it."""
+    import nbformat
+
+    if not path.exists():
+        raise fail(f"there is no file {path}")
+    if path.suffix != ".ipynb":
+        raise fail(f"{path} is not a notebook (.ipynb)")
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except (json.JSONDecodeError, nbformat.reader.NotJSONError, UnicodeDecodeError):
+        raise fail(f"{path} is not a readable notebook: its JSON is broken") from None
+    except (nbformat.ValidationError, AttributeError, KeyError, TypeError, OSError) as error:
+        first = str(error).strip().splitlines()[0][:120]
+        raise fail(f"{path} is not a valid notebook: {first}") from None
+    return notebook
+
+
+def assignment_names() -> list[str]:
+    if not Path("nbgrader_config.py").exists():
+        raise fail("run this in the course's own folder, the one with nbgrader_config.py")
+    return sorted(path.name for path in Path("solutions").iterdir() if path.is_dir())
+
+
+def known(assignment: str) -> str:
+    names = assignment_names()
+    if assignment not in names:
+        raise fail(f"no assignment is named {assignment}; there are: {', '.join(names)}")
+    return assignment
+
+
+# --- for students -------------------------------------------------------------------------------
+
+
+@app.command()
+def check(notebook: Annotated[Path, typer.Argument(help="Your notebook (.ipynb)")]) -> None:
+    """Run a notebook from top to bottom and print the judge's reports.
+
+    The file itself is not changed. Exit code 0: everything passed; 1: something failed; 2: the
+    notebook could not be judged.
+    """
+    need("grader", "nbclient", "ipykernel")
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
+    from attncourse.checks.report import MIME
+
+    content = read_notebook(notebook)
+    cells = [cell for cell in content.cells if cell.cell_type == "code"]
+    with progress() as bar:
+        step = bar.add_task(f"running {notebook.name}", total=len(cells))
+        client = NotebookClient(
+            content,
+            timeout=120,
+            allow_errors=True,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(notebook.resolve().parent)}},
+            on_cell_complete=lambda cell, cell_index: bar.advance(step, cell.cell_type == "code"),
+        )
+        stopped = None
+        try:
+            client.execute()
+        except CellTimeoutError:
+            stopped = "A cell ran for more than two minutes and was stopped: an endless loop?"
+        except DeadKernelError:
+            stopped = "The notebook's Python process died: out of memory, or a call to exit?"
+    passed, earned, points, reports = True, 0.0, 0.0, 0
+    for cell in cells:
+        for output in cell.get("outputs", ()):
+            if output.output_type == "error":
+                passed = False
+                line = f"{output.ename}: {output.evalue}".strip().splitlines()[0]
+                first = cell.source.strip().splitlines()[0]
+                console.print(f"✗ the cell that begins with `{first}` raised {line}\n", markup=False)
+            elif MIME in output.get("data", {}):
+                report = output["data"][MIME]
+                reports += 1
+                passed &= report["passed"]
+                earned, points = earned + report["earned"], points + report["points"]
+                console.print(output["data"]["text/plain"] + "\n", markup=False, highlight=False)
+    if stopped:
+        raise fail(stopped)
+    if not reports:
+        raise fail(f"{notebook} has no check cells, or none of them ran")
+    console.print(f"{earned:g} of {points:g} points", style="bold")
+    raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks of the course: points, difficulty, minutes."""
+    from attncourse.checks import engine
+
+    table = Table("chapter", "task", "points", "difficulty", "minutes")
+    for name, task in engine.all_tasks().items():
+        stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
+        points = f"{engine.points_of(name):g}"
+        table.add_row(Path(task.page).name, name, points, stars, str(task.minutes))
+    console.print(table)
+
+
+@app.command()
+def hint(
+    task: Annotated[str, typer.Argument(help="Name of the task, as in `attncourse tasks`")],
+    number: Annotated[int, typer.Argument(min=1, max=3, help="1 nudge, 2 idea, 3 almost code")] = 1,
+) -> None:
+    """Show one hint for a task: first a nudge, then the idea, then almost code."""
+    from attncourse.checks import engine
+
+    try:
+        hints = engine.find(task).hints
+    except ValueError as error:
+        raise fail(str(error)) from None
+    console.print(hints[number - 1], markup=False, highlight=False)
+    if number < 3:
+        console.print(f"Still stuck? attncourse hint {task} {number + 1}", style="dim")
+
+
+# --- for instructors ----------------------------------------------------------------------------
+
+
+@app.command()
+def release(assignment: Assignment = "") -> None:
+    """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
+    need("grader", "nbgrader")
+    from attncourse.grading import nbgrader_api
+
+    names = [known(assignment)] if assignment else assignment_names()
+    with progress() as bar:
+        step = bar.add_task("releasing", total=len(names))
+        for name in names:
+            error = nbgrader_api.release(name)
+            bar.advance(step)
+            if error:
+                raise fail(f"nbgrader could not release {name}: {error}")
+    console.print(f"exercises/: {', '.join(names)}")
+
+
+@app.command("sample-class")
+def sample_class(
+    assignment: Assignment = DEFAULT,
+    students: Annotated[int, typer.Option(min=1, help="How many")] = 24,
+) -> None:
+    """Make up a class: submissions right, unusual, mistaken, half-empty and broken."""
+    need("grader", "nbgrader")
+    from attncourse.grading import sample
+
+    released = Path("exercises") / known(assignment) / f"{assignment}.ipynb"
+    if not released.exists():
+        raise fail(f"{released} is not there yet; run `attncourse release` first")
+    made = sample.write_class(assignment, students)
+    console.print(f"submitted/: {students} submissions of {assignment}, {made} of them new")
+
+
+@app.command()
+def grade(assignment: Assignment = DEFAULT) -> None:
+    """Autograde with nbgrader what is in submitted/ and not graded yet. Safe to interrupt."""
+    need("grader", "nbgrader")
+    from attncourse.grading import nbgrader_api
+
+    known(assignment)
+    waiting = nbgrader_api.waiting(assignment)
+    failed = []
+    with progress() as bar:
+        step = bar.add_task("autograding", total=len(waiting))
+        for student in waiting:
+            if nbgrader_api.autograde(assignment, student):
+                failed.append(student)
+            bar.advance(step)
+    console.print(f"graded {len(waiting) - len(failed)} submissions of {assignment}")
+    if failed:
+        console.print(f"not graded, see .nbgrader.log: {', '.join(failed)}", style="bold")
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(assignment: Assignment = DEFAULT) -> None:
+    """Show a graded class: points, and the misconception behind each wrong answer."""
+    need("grader", "nbgrader")
+    from attncourse.grading import results
+
+    rows = results.of_class(known(assignment))
+    if not rows:
+        raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
+    table = Table("student", "points", "what was misunderstood")
+    for row in rows:
+        points = f"{row.score:g} of {row.max_score:g}" if row.score is not None else "not graded"
+        wrong = "\n".join(f"{task}: {title}" for task, title in row.wrong.items())
+        table.add_row(row.student, points + (" +" if row.needs_reading else ""), wrong)
+    console.print(table)
+    console.print("+ a written answer waits for a person: nbgrader formgrader", style="dim")
+    for name, thought, count in results.by_frequency(rows):
+        console.print(f"{count:3} × {name}: “{thought}”", markup=False, highlight=False)
+
+
+# --- for everybody ------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what is missing, and how to get it."""
+    import torch
+
+    healthy = True
+
+    def line(name: str, state: str, good: bool = True, cure: str = "") -> None:
+        nonlocal healthy
+        healthy &= good
+        mark = "[green]✓[/]" if good else "[red]✗[/]"
+        console.print(f"{mark} {name:<14} {state}" + (f"\n  → {cure}" if cure else ""))
+
+    python = sys.version_info
+    fits = (3, 11) <= python[:2] < (3, 14)
+    line("Python", platform.python_version(), fits, "" if fits else "use Python 3.11 to 3.13")
+
+    def package(name: str, extra: str = "") -> None:
+        wanted = f"attncourse[{extra}]" if extra else "attncourse"
+        try:
+            line(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            needed = {"grader": "to check files and grade", "book": "to build the book"}
+            state = f"missing, needed {needed[extra]}" if extra else "missing"
+            line(name, state, bool(extra), f"pip install '{wanted}'")
+
+    for name in ("attncourse", "torch", "einops", "jaxtyping", "matplotlib", "pytest"):
+        package(name)
+    for name in ("nbgrader", "nbclient", "ipykernel"):
+        package(name, "grader")
+    package("jupyter-book", "book")
+    if torch.cuda.is_available():
+        line("GPU", f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
+    else:
+        line("GPU", "none; everything here runs on the CPU")
+    free = shutil.disk_usage(".").free / 2**30
+    enough = free > 1
+    line("disk", f"{free:.0f} GiB free", enough, "" if enough else "grading needs about 1 GiB")
+    raise typer.Exit(0 if healthy else 1)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,108 @@
+"""A made-up class, to see grading at work: nobody in it exists."""
+
+import ast
+import inspect
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+
+from attncourse import misconceptions
+from attncourse.checks import engine
+
+# Right, but not as the course would write it.
+UNUSUAL = {
+    "softmax": '''
+def softmax(scores, dim=-1):
+    return torch.exp(scores - torch.logsumexp(scores, dim, keepdim=True))
+''',
+    "scaled_dot_product_attention": '''
+def scaled_dot_product_attention(query, key, value, mask=None):
+    rows = []
+    for j in range(key.shape[-2]):  # one key after the other
+        rows.append((query * key[..., j : j + 1, :]).sum(-1))
+    scores = torch.stack(rows, dim=-1) / query.shape[-1] ** 0.5
+    if mask is None:
+        mask = torch.ones_like(scores, dtype=torch.bool)
+    scores = torch.where(mask, scores, -1e9)
+    weights = (scores - scores.logsumexp(-1, keepdim=True)).exp() * mask
+    return weights @ value, weights
+''',
+}
+BROKEN = "def {name}(scores, dim=-1)\n    return scores  # the colon is missing above"
+
+
+def source_of(answer: Callable, name: str) -> str:
+    """A function's source under another name, with the helpers it needs from its own module."""
+    module = ast.parse(inspect.getsource(sys.modules[answer.__module__]))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    needed, todo = {}, [answer.__name__]
+    while todo:
+        node = functions[todo.pop()]
+        node.decorator_list = []
+        needed[node.name] = node
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        todo += [other for other in functions if other in used - needed.keys()]
+    needed[answer.__name__].name = name
+    ordered = [node for node in module.body if node in needed.values()]
+    return "\n\n\n".join(ast.unparse(node) for node in ordered)
+
+
+def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str | None]]:
+    """Answers by task, student after student: None = as the course would write it, '' = empty."""
+    wrong = [m for m in misconceptions.of_chapter(engine.find(tasks[0]).chapter)]
+    chance.shuffle(wrong)
+    mistakes = itertools.cycle(wrong)
+    for number in itertools.count():
+        answers: dict[str, str | None] = dict.fromkeys(tasks)
+        match number % 8:
+            case 0:
+                pass  # everything right
+            case 1:
+                answers |= {name: code for name, code in UNUSUAL.items() if name in tasks}
+            case 2 | 3 | 4 | 5:
+                for mistake in itertools.islice(mistakes, 1 + number % 2):
+                    answers[mistake.task] = source_of(mistake.answer, mistake.task)
+            case 6:
+                half = len(tasks) // 2 if number > 8 else 0  # the first of them never started
+                answers |= dict.fromkeys(tasks[half:], "")
+            case 7:
+                answers[tasks[0]] = BROKEN.format(name=tasks[0])
+        yield answers
+
+
+def write_class(assignment: str, size: int, seed: int = 3) -> int:
+    """Write `size` submissions into submitted/; returns how many were not there already."""
+    released = nbformat.read(Path("exercises", assignment, f"{assignment}.ipynb"), as_version=4)
+    solution = nbformat.read(Path("solutions", assignment, f"{assignment}.ipynb"), as_version=4)
+    right = {_grade_id(cell): cell.source for cell in solution.cells if _grade_id(cell)}
+    tasks = [name for name in engine.all_tasks() if name in right]
+    written = 0
+    for number, answers in enumerate(
+        itertools.islice(students(tasks, random.Random(seed)), size), start=1
+    ):
+        notebook = nbformat.from_dict(released)
+        started = any(code != "" for code in answers.values())
+        for cell in notebook.cells:
+            name = _grade_id(cell)
+            if name in answers and answers[name] != "":
+                code = answers[name]
+                marker = f"# attncourse: {assignment}/{name}\n"
+                cell.source = right[name] if code is None else marker + code.strip("\n")
+            elif started and cell.metadata.get("nbgrader", {}).get("points") and name in right:
+                if cell.cell_type == "markdown":
+                    cell.source = "Without the scale, wide vectors make the softmax saturate."
+        path = Path("submitted", f"student{number:02}", assignment, f"{assignment}.ipynb")
+        text = nbformat.writes(notebook) + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written += 1
+    return written
+
+
+def _grade_id(cell) -> str | None:
+    return cell.metadata.get("nbgrader", {}).get("grade_id")

@@ -1,0 +1,22 @@
+"""nbgrader's settings. The instructor's notebooks are in solutions/, the students' in exercises/."""
+
+from nbgrader.converters import GenerateAssignment
+
+c = get_config()  # noqa: F821
+
+c.CourseDirectory.course_id = "attncourse"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "exercises"
+
+# A stub that does nothing: left above an answer by mistake, it costs no points.
+c.ClearSolutions.code_stub = {"python": "...  # your code here"}
+c.ClearSolutions.text_stub = "*Your answer here.*"
+c.GenerateAssignment.preprocessors = [
+    *GenerateAssignment.class_traits()["preprocessors"].default(),
+    "attncourse.grading.release.ColabBootstrap",
+]
+
+c.Execute.timeout = 120
+c.Execute.interrupt_on_timeout = True
+c.Execute.shutdown_kernel = "immediate"  # a second less per submission
+c.ExecutePreprocessor.kernel_name = "python3"
