@@ -30,3 +30,43 @@ lock:  ## pin every version again
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.txt pyproject.toml
 	@# a build of torch made for one machine says so after a +; the pin must fit them all
 	sed -i.bak 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.txt && rm requirements.txt.bak
+
+book: $(STAMP)  ## build the book into _build/html (executed, cached, warnings are errors)
+	@rm -rf _build/.doctrees  # else a failing cell is reported only once
+	$(BIN)/jupyter-book build . -W -n --keep-going
+
+book-fresh:  ## the same, from nothing
+	rm -rf _build
+	@$(MAKE) --no-print-directory book
+
+exercises: $(STAMP)  ## release the students' notebooks from solutions/
+	@$(BIN)/attncourse release
+
+class: $(STAMP)  ## make up a sample class in submitted/
+	@$(BIN)/attncourse sample-class $(ASSIGNMENT)
+
+grade: $(STAMP)  ## autograde what is new in submitted/
+	@$(BIN)/attncourse grade $(ASSIGNMENT)
+
+report: $(STAMP)  ## show the graded class
+	@$(BIN)/attncourse report $(ASSIGNMENT)
+
+test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
+	$(BIN)/python -m pytest
+
+fast-test: $(STAMP)  ## what takes seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+bench: $(STAMP)  ## measure what DESIGN promises about speed
+	$(BIN)/python tests/bench/speed.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove everything that was made, but not .venv
+	rm -rf _build submitted autograded feedback gradebook.db* .nbgrader.log

@@ -1,6 +1,7 @@
 """The command `attncourse`: a student's check and hints, an instructor's release and grading."""
 
 import json
+import os
 import platform
 import shutil
 import sys
@@ -111,6 +112,7 @@ def check(notebook: Annotated[Path, typer.Argument(help="Your notebook (.ipynb)"
             timeout=120,
             allow_errors=True,
             kernel_name="python3",
+            extra_arguments=["--Application.log_level=ERROR"],
             resources={"metadata": {"path": str(notebook.resolve().parent)}},
             on_cell_complete=lambda cell, cell_index: bar.advance(step, cell.cell_type == "code"),
         )
@@ -128,7 +130,9 @@ def check(notebook: Annotated[Path, typer.Argument(help="Your notebook (.ipynb)"
                 passed = False
                 line = f"{output.ename}: {output.evalue}".strip().splitlines()[0]
                 first = cell.source.strip().splitlines()[0]
-                console.print(f"✗ the cell that begins with `{first}` raised {line}\n", markup=False)
+                console.print(
+                    f"✗ the cell that begins with `{first}` raised {line}\n", markup=False
+                )
             elif MIME in output.get("data", {}):
                 report = output["data"][MIME]
                 reports += 1
@@ -210,24 +214,30 @@ def sample_class(
 
 
 @app.command()
-def grade(assignment: Assignment = DEFAULT) -> None:
-    """Autograde with nbgrader what is in submitted/ and not graded yet. Safe to interrupt."""
+def grade(
+    assignment: Assignment = DEFAULT,
+    jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
+) -> None:
+    """Autograde with nbgrader what is in submitted/ and not graded yet.
+
+    Safe to interrupt: what is graded stays graded, and the next run goes on from there.
+    """
     need("grader", "nbgrader")
     from attncourse.grading import nbgrader_api
 
     known(assignment)
     waiting = nbgrader_api.waiting(assignment)
-    failed = []
+    failed = {}
     with progress() as bar:
         step = bar.add_task("autograding", total=len(waiting))
-        for student in waiting:
-            if nbgrader_api.autograde(assignment, student):
-                failed.append(student)
+        for student, error in nbgrader_api.autograde_all(assignment, waiting, jobs):
             bar.advance(step)
+            if error:
+                failed[student] = error
     console.print(f"graded {len(waiting) - len(failed)} submissions of {assignment}")
-    if failed:
-        console.print(f"not graded, see .nbgrader.log: {', '.join(failed)}", style="bold")
-        raise typer.Exit(1)
+    for student, error in failed.items():
+        console.print(f"not graded: {student}: {error}", markup=False, highlight=False)
+    raise typer.Exit(1 if failed else 0)
 
 
 @app.command()
@@ -246,8 +256,10 @@ def report(assignment: Assignment = DEFAULT) -> None:
         table.add_row(row.student, points + (" +" if row.needs_reading else ""), wrong)
     console.print(table)
     console.print("+ a written answer waits for a person: nbgrader formgrader", style="dim")
+    thoughts = Table("students", "misconception", "what they probably think", box=None)
     for name, thought, count in results.by_frequency(rows):
-        console.print(f"{count:3} × {name}: “{thought}”", markup=False, highlight=False)
+        thoughts.add_row(str(count), name, thought)
+    console.print(thoughts)
 
 
 # --- for everybody ------------------------------------------------------------------------------

@@ -181,6 +181,13 @@ def test_no_cell_failed(soups):
         assert not soup.select(".cell_output .stderr"), page.name
 
 
+@pytest.mark.slow
+def test_no_output_is_blank(soups):
+    for page, soup in soups.items():
+        for output in soup.select("div.cell_output"):
+            assert output.get_text(strip=True) or output.find(["img", "svg"]), page.name
+
+
 LOADING_LINKS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "manifest"}
 
 

@@ -176,9 +176,13 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise RuntimeError(f"the judge itself failed (pytest exit code {code!r})")
         results = tuple(judge.results.values())
-        if all(result.passed for result in results):
-            return Report(about, results, None, _next_step(task))
-        return Report(about, results, diagnose(about, answer, results))
+        passed = all(result.passed for result in results)
+        note = _next_step(task) if passed else ""
+        if judge.answer_under_test.printed:
+            note += f" (Your answer printed {judge.answer_under_test.printed:,} characters while "
+            note += "it was checked. They are not shown, and cost nothing.)"
+        diagnosis = None if passed else diagnose(about, answer, results)
+        return Report(about, results, diagnosis, note.strip())
 
 
 def _next_step(task: str) -> str:

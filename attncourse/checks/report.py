@@ -48,7 +48,7 @@ class Report:
     about: Task
     results: tuple[Result, ...]
     diagnosis: Diagnosis | None
-    next_step: str = ""  # what to do after success
+    note: str = ""  # what to do after success, or what was noticed and costs nothing
 
     @property
     def task(self) -> str:
@@ -166,8 +166,10 @@ def _text(report: Report) -> str:
         if result.message and result.message != said:
             said = result.message
             lines.append(_wrap(said, first="      ", indent="      "))
+    if report.note:
+        lines.append(_wrap(report.note))
     if diagnosis is None:
-        return "\n".join([*lines, _wrap(report.next_step)] if report.next_step else lines)
+        return "\n".join(lines)
     lines.append("")
     if diagnosis.thinks:
         lines.append(_wrap(f"What you probably think ({diagnosis.id}): {diagnosis.thinks}"))
@@ -301,8 +303,8 @@ def _html(report: Report) -> str:
         parts.append(_html_example(diagnosis.example))
     if diagnosis and diagnosis.map and diagnosis.map.got is not None:
         parts.append(_html_dependencies(diagnosis.map))
-    if report.next_step:
-        parts.append(f"<p>{_code(report.next_step)}</p>")
+    if report.note:
+        parts.append(f"<p>{_code(report.note)}</p>")
     checks = f"<ul>{''.join(items)}</ul>"
     parts.append(checks if report.passed else f"<h5>What was checked</h5>{checks}")
     return "".join([*parts, "</div>"])

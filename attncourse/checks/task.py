@@ -135,9 +135,12 @@ class Answer:
 
     def __init__(self, task: Task, function: Callable):
         self.task, self.function = task, function
+        self.printed = 0  # characters, over all calls
 
     def observe(self, inputs: Inputs, **options) -> Observation:
-        return observe(self.function, inputs, **options)
+        seen = observe(self.function, inputs, **options)
+        self.printed += seen.printed
+        return seen
 
     def __call__(self, inputs: Inputs, **options):
         """The returned tensors (a single one bare); a Failure if there are none."""

@@ -4,8 +4,13 @@ import contextlib
 import functools
 import io
 import logging
+import multiprocessing
 import os
+import re
+import sys
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 
@@ -15,6 +20,8 @@ def _api():
     from nbgrader.apps import NbGraderAPI
     from traitlets.config.loader import PyFileConfigLoader
 
+    # nbgrader starts `alembic` by name to make a new gradebook
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # nbgrader reports relative to the course's folder, and changes into it while it works
     config = PyFileConfigLoader("nbgrader_config.py", path=os.getcwd()).load_config()
     config.CourseDirectory.root = os.getcwd()
@@ -30,8 +37,10 @@ def _run(step, *arguments, **options) -> str:
     if result["success"]:
         return ""
     log = (result.get("error") or "") + (result.get("log") or "")
-    lines = [line for line in log.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    reasons = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", log, flags=re.MULTILINE)
+    return next(
+        (reason for reason in reversed(reasons) if "traceback" not in reason), "no reason given"
+    )
 
 
 def release(assignment: str) -> str:
@@ -53,6 +62,25 @@ def waiting(assignment: str) -> list[str]:
 def autograde(assignment: str, student: str) -> str:
     """Grade one submission; returns the reason of a failure, or ''."""
     return _run(_api().autograde, assignment, student, force=True, create=True)
+
+
+def autograde_all(assignment: str, students: list[str], jobs: int) -> Iterator[tuple[str, str]]:
+    """Grade many, `jobs` at a time; yields (student, reason of a failure or '') as they finish.
+
+    Separate processes, since nbgrader changes its working directory; SQLite queues their writes.
+    """
+    if not students:
+        return
+    gradebook().close()  # made here, once, before several processes could try to
+    os.environ["OMP_NUM_THREADS"] = "1"  # the submissions share the cores, not each of them all
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(students)), mp_context=spawn) as pool:
+        running = {pool.submit(autograde, assignment, student): student for student in students}
+        try:
+            for done in as_completed(running):
+                yield running[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def gradebook():

@@ -15,11 +15,11 @@ from attncourse.checks import engine
 
 # Right, but not as the course would write it.
 UNUSUAL = {
-    "softmax": '''
+    "softmax": """
 def softmax(scores, dim=-1):
     return torch.exp(scores - torch.logsumexp(scores, dim, keepdim=True))
-''',
-    "scaled_dot_product_attention": '''
+""",
+    "scaled_dot_product_attention": """
 def scaled_dot_product_attention(query, key, value, mask=None):
     rows = []
     for j in range(key.shape[-2]):  # one key after the other
@@ -30,7 +30,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     scores = torch.where(mask, scores, -1e9)
     weights = (scores - scores.logsumexp(-1, keepdim=True)).exp() * mask
     return weights @ value, weights
-''',
+""",
 }
 BROKEN = "def {name}(scores, dim=-1)\n    return scores  # the colon is missing above"
 
@@ -92,9 +92,8 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
                 code = answers[name]
                 marker = f"# attncourse: {assignment}/{name}\n"
                 cell.source = right[name] if code is None else marker + code.strip("\n")
-            elif started and cell.metadata.get("nbgrader", {}).get("points") and name in right:
-                if cell.cell_type == "markdown":
-                    cell.source = "Without the scale, wide vectors make the softmax saturate."
+            elif started and name in right and cell.cell_type == "markdown":
+                cell.source = "Without the scale, wide vectors make the softmax saturate."
         path = Path("submitted", f"student{number:02}", assignment, f"{assignment}.ipynb")
         text = nbformat.writes(notebook) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:

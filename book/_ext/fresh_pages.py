@@ -1,12 +1,14 @@
-"""Two promises the book keeps by itself, whoever builds it and however.
+"""Three promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
 2. No dead button. Colab opens notebooks only, so a Markdown page has a Colab button only where
    an .ipynb of the same name stands beside it.
+3. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 """
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -38,6 +40,7 @@ def drop_dead_colab_button(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    os.environ.pop("MPLBACKEND", None)
     app.connect("config-inited", key_the_cache)
     app.connect("html-page-context", drop_dead_colab_button, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

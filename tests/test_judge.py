@@ -1,0 +1,363 @@
+"""The judge's promises: right answers pass, wrong ones fail and are named, nothing breaks it."""
+
+import dataclasses
+import functools
+import itertools
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from correct_answers import ATTENTION, CORRECT
+
+from attncourse import misconceptions
+from attncourse import scaled_dot_product as reference
+from attncourse.checks import check, engine, run
+from attncourse.checks.report import MIME
+
+TASKS = list(engine.all_tasks())
+WRONG = [m for chapter in engine.chapters() for m in misconceptions.of_chapter(chapter)]
+SDPA = "scaled_dot_product_attention"
+ANSWER = ATTENTION[0]
+
+
+def name_of(answer):
+    return getattr(answer, "__name__", type(answer).__name__)
+
+
+# --- right answers
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [pytest.param(t, a, id=f"{t}-{name_of(a)}") for t, answers in CORRECT.items() for a in answers],
+)
+def test_a_right_answer_passes_in_any_style(task, answer):
+    report = run(task, answer)
+    assert report.passed, report
+    assert report.earned == report.points == engine.points_of(task)
+    assert report.diagnosis is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_a_right_answer_passes_on_fifty_seeds(task):
+    for answer in CORRECT[task]:
+        report = run(task, answer, seeds=range(50))
+        assert report.passed, (name_of(answer), report)
+
+
+def test_there_are_enough_unusual_right_answers():
+    assert len(CORRECT["softmax"]) + len(CORRECT[SDPA]) >= 12 + 2
+
+
+# --- wrong answers
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda m: f"{m.task}-{m.id}")
+def test_a_misconception_is_rejected_and_named(wrong):
+    report = run(wrong.task, wrong.answer)
+    assert not report.passed
+    assert report.earned < report.points
+    assert report.diagnosis.id == wrong.id
+    assert report.diagnosis.thinks == wrong.thinks
+    assert wrong.thinks in " ".join(str(report).replace("\n  ", " ").split())
+
+
+@pytest.mark.slow
+def test_a_misconception_is_rejected_on_every_seed():
+    for wrong in WRONG:
+        for seed in range(5):
+            assert not run(wrong.task, wrong.answer, seeds=(seed,)).passed, (wrong.id, seed)
+
+
+def test_no_two_misconceptions_give_the_same_diagnosis():
+    assert len({(m.task, m.id) for m in WRONG}) == len(WRONG)
+    for field in ("thinks", "why"):
+        for one, two in itertools.combinations(WRONG, 2):
+            if one.task == two.task:
+                assert getattr(one, field) != getattr(two, field), (one.id, two.id)
+
+
+def test_a_diagnosis_is_short_and_points_into_the_book(root):
+    for wrong in WRONG:
+        assert len(f"{wrong.thinks} {wrong.why}".split()) <= 60, wrong.id
+        page = root / f"{engine.find(wrong.task).page}.md"
+        assert f"({wrong.section})=" in page.read_text(encoding="utf-8"), wrong.id
+
+
+def test_there_are_twenty_misconceptions_of_softmax_and_attention():
+    assert len([m for m in WRONG if m.task in ("softmax", SDPA)]) >= 20
+
+
+def without_scale_and_dead_rows(query, key, value, mask=None):
+    scores = query @ key.transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, float("-inf"))
+    weights = torch.nn.functional.softmax(scores, -1)
+    return torch.matmul(weights, value), weights
+
+
+def opposite_mask_and_dead_rows(query, key, value, mask=None):
+    scores = torch.einsum("...id,...jd->...ij", query, key) / query.size(-1) ** 0.5
+    if mask is not None:
+        scores[mask.expand_as(scores)] = -float("inf")
+    weights = scores.softmax(dim=-1)
+    return torch.einsum("...ij,...jd->...id", weights, value), weights
+
+
+@pytest.mark.parametrize(
+    ("answer", "id"),
+    [(without_scale_and_dead_rows, "D-NO-SCALE"), (opposite_mask_and_dead_rows, "M-POLARITY")],
+)
+def test_of_two_errors_the_one_that_explains_more_is_named(answer, id):
+    assert run(SDPA, answer).diagnosis.id == id
+
+
+def test_an_unknown_error_gets_evidence_and_no_name():
+    def strange(query, key, value, mask=None):
+        output, weights = ANSWER(query, key, value, mask)
+        return output * 1.7 - 0.3, weights
+
+    report = run(SDPA, strange)
+    assert report.diagnosis.id is None
+    assert report.diagnosis.example is not None
+    assert report.diagnosis.map is not None
+    text = str(report)
+    assert "expected" in text and "got" in text and "■" in text
+
+
+def test_the_smallest_failing_input_is_small():
+    example = run(SDPA, misconception("D-NO-SCALE").answer).diagnosis.example
+    assert max(example.inputs["query"].shape) <= 2  # d = 1 needs no scale, so d is 2
+    assert not torch.allclose(example.expected, example.got)
+
+
+def test_the_dependency_map_shows_a_leak():
+    found = run(SDPA, misconception("M-IGNORED").answer).diagnosis.map
+    future = torch.ones(3, 3).triu(1).bool()
+    assert found.got[:3, :3][future].all() and not found.expected[:3, :3][future].any()
+
+
+def misconception(id, task=SDPA):
+    return next(m for m in WRONG if m.id == id and m.task == task)
+
+
+# --- answers that are no answers
+
+
+def returns(value):
+    return lambda *args, **kwargs: value
+
+
+def raises(*args, **kwargs):
+    return undefined_name
+
+
+def reseeds(*args, **kwargs):
+    torch.manual_seed(0)
+    return ANSWER(*args, **kwargs)
+
+
+def edits(query, key, value, mask=None):
+    result = ANSWER(query, key, value, mask)
+    value.mul_(2)
+    return result
+
+
+def as_numpy(*args, **kwargs):
+    return tuple(tensor.numpy() for tensor in ANSWER(*args, **kwargs))
+
+
+def in_half(*args, **kwargs):
+    return tuple(tensor.half() for tensor in ANSWER(*args, **kwargs))
+
+
+def exits(*args, **kwargs):
+    sys.exit()
+
+
+def raises_not_implemented(*args, **kwargs):
+    raise NotImplementedError
+
+
+def remembers(query, key, value, mask=None, _calls=itertools.count()):  # noqa: B008
+    output, weights = ANSWER(query, key, value, mask)
+    return output + next(_calls), weights
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "There is no `scaled_dot_product_attention` yet"),
+        (3, "is an int"),
+        (returns(None), "returned None"),
+        (raises_not_implemented, "still raises NotImplementedError"),
+        (returns("x"), "returned a str; a pair is expected: output, weights"),
+        (returns(torch.zeros(2)), "returned a tensor of shape (2), float32; a pair is expected"),
+        (returns((torch.zeros(2),)), "a tuple of 1"),
+        (as_numpy, "output is a numpy.ndarray; a torch.Tensor is expected"),
+        (in_half, "output has dtype torch.float16"),
+        (raises, "raised NameError: name 'undefined_name' is not defined"),
+        (exits, "raised SystemExit"),
+        (edits, "changed its own input: value"),
+        (reseeds, "global random state"),
+        (remembers, "off by"),
+        (lambda query: query, "raised TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or str(value)[:20],
+)
+def test_what_is_no_answer_is_said(answer, said):
+    report = run(SDPA, answer)
+    assert not report.passed
+    assert said in " ".join(str(report).split())
+    assert "text/html" in report._repr_mimebundle_()
+
+
+def test_the_student_sees_the_line_that_raised():
+    assert "return undefined_name" in str(run(SDPA, raises))
+
+
+def test_printing_costs_nothing_and_is_mentioned(capsys):
+    def noisy(*args, **kwargs):
+        print("x" * 1_000_000)
+        print("warning", file=sys.stderr)
+        return ANSWER(*args, **kwargs)
+
+    report = run(SDPA, noisy)
+    assert report.passed and "characters" in str(report)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        ("softmax", lambda scores, dim=-1: torch.softmax(scores, dim)),
+        ("softmax", lambda scores, dim=-1: scores.log_softmax(dim).exp()),
+        ("softmax", torch.nn.functional.softmax),
+        ("softmax", lambda scores, dim=-1: torch.ops.aten._softmax(scores, dim, False)),
+        ("softmax", lambda scores, dim=-1: reference.softmax(scores, dim)),
+        (
+            SDPA,
+            lambda query, key, value, mask=None: (
+                getattr(torch.nn.functional, "scaled_dot_" + "product_attention")(
+                    query, key, value, attn_mask=mask
+                ),
+                ANSWER(query, key, value, mask)[1],
+            ),
+        ),
+        (SDPA, reference.scaled_dot_product_attention),
+    ],
+)
+def test_a_ready_made_function_is_noticed(task, answer):
+    report = run(task, answer)
+    assert report.diagnosis.id == "SHORT-CUT" and report.earned == 0
+
+
+def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--nonsense")
+    with torch.no_grad():
+        assert run(SDPA, ANSWER).passed
+    with torch.inference_mode():
+        assert run(SDPA, ANSWER).passed
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run(SDPA, ANSWER).passed
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        functools.partial,
+        lambda f: lambda *args, **kwargs: f(*args, **kwargs),
+        lambda f: torch.compile(f, backend="eager"),
+        torch.no_grad(),
+    ],
+)
+def test_a_wrapped_answer_gets_the_same_verdict(wrap):
+    for answer in (ANSWER, misconception("D-NO-SCALE").answer):
+        bare, wrapped = run(SDPA, answer), run(SDPA, wrap(answer))
+        if isinstance(wrap, torch.no_grad):  # such an answer cannot learn, and that is said
+            assert wrapped.earned < bare.earned or not bare.passed
+        else:
+            assert wrapped.earned == bare.earned
+            assert (wrapped.diagnosis and wrapped.diagnosis.id) == (
+                bare.diagnosis and bare.diagnosis.id
+            )
+
+
+def test_judging_leaves_the_random_state_alone():
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    run("score_variance", CORRECT["score_variance"][0])
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+
+
+def test_the_same_answer_always_gets_the_same_report():
+    wrong = misconception("D-SOFTMAX-DIM").answer
+    assert run(SDPA, wrong).as_dict() == run(SDPA, wrong).as_dict()
+
+
+# --- the student's side
+
+
+def test_check_returns_points_and_shows_the_report(capsys):
+    def softmax(scores, dim=-1):
+        return scores.exp() / scores.exp().sum(dim, keepdim=True)
+
+    earned = check(softmax)
+    assert isinstance(earned, float) and 0 < earned < engine.points_of("softmax")
+    assert "D-NAIVE-SOFTMAX" in capsys.readouterr().out
+    assert check(functools.partial(softmax)) == earned
+    assert check(lambda scores, dim=-1: softmax(scores, dim), task="softmax") == earned
+
+
+def test_check_by_name_survives_a_missing_answer(capsys):
+    assert check("hidden_scale") == 0.0
+    assert "There is no `hidden_scale` yet" in capsys.readouterr().out
+
+
+def test_an_unknown_task_is_refused_with_the_list_of_tasks():
+    with pytest.raises(ValueError, match="no task is named 'sofmax'; there are: softmax, scaled"):
+        run("sofmax", ANSWER)
+
+
+def test_a_report_is_data_text_and_html():
+    report = run(SDPA, misconception("M-DEAD-ROW").answer)
+    assert report.task == SDPA and report.points == 12 and 0 < report.earned < 12
+    assert {result.name for result in report.results if not result.passed}
+    bundle = report._repr_mimebundle_()
+    assert bundle[MIME]["diagnosis"] == "M-DEAD-ROW"
+    for heading in ("What you probably think", "Why it is wrong", "Read again", "Smallest failing"):
+        assert heading in bundle["text/html"] and heading in bundle["text/plain"]
+    assert "<script" not in bundle["text/html"] and "http" not in bundle["text/html"]
+
+
+def test_a_message_from_an_answer_cannot_break_the_html():
+    def evil(*args, **kwargs):
+        raise ValueError("<script>alert(1)</script>")
+
+    html = run(SDPA, evil)._repr_mimebundle_()["text/html"]
+    assert "<script" not in html and "&lt;script" in html
+
+
+def test_hints_are_a_ladder_of_three():
+    for task in engine.all_tasks().values():
+        assert len(set(task.hints)) == 3 and all(task.hints)
+
+
+def test_a_task_is_a_value():
+    task = engine.find("softmax")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        task.name = "other"
+
+
+def test_importing_the_course_does_not_import_pytest():
+    code = "import attncourse, sys; print([m for m in sys.modules if m in ('pytest', 'nbgrader')])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
