@@ -7,7 +7,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncourse.validation import validate_attention, validate_scores
+from attncourse.validation import validate_attention, validate_scores, validate_tables
 
 
 def softmax(scores: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*axes"]:
@@ -34,15 +34,16 @@ def softmax(scores: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*ax
 
 
 def scaled_dot_product_attention(
-    query: Float[Tensor, "*batch q d"],
+    query: Float[Tensor, "*#batch q d"],
     key: Float[Tensor, "*#batch k d"],
     value: Float[Tensor, "*#batch k v"],
     mask: Bool[Tensor, "..."] | None = None,
-) -> tuple[Float[Tensor, "*batch q v"], Float[Tensor, "*batch q k"]]:
+) -> tuple[Float[Tensor, "... q v"], Float[Tensor, "... q k"]]:
     """Average the values, weighted by how well each key answers each query: softmax(QKᵀ/√d)V.
 
     Args:
-        query: (… q d), one vector a question; `…` are any leading axes (batch, heads).
+        query: (… q d), one vector a question; `…` are any leading axes (batch, heads), which
+            broadcast.
         key: (… k d), one vector an entry, as wide as a query.
         value: (… k v), what each entry has to say; its width `v` is free.
         mask: boolean, broadcasts to (… q k); True = this query may attend to this key.
@@ -53,13 +54,15 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: an argument is not a tensor, or of the wrong dtype.
-        ValueError: shapes or devices that do not fit, or a mask that hides everything.
+        ValueError: shapes or devices that do not fit, or a mask that hides everything from
+            several queries, which is most likely the opposite of what was meant.
 
     Source: Vaswani et al. (2017), "Attention Is All You Need", section 3.2.1, equation 1.
     """
     validate_attention(query, key, value, mask)
-    scores = einsum(query, key, "... q d, ... k d -> ... q k")
-    scores = scores / math.sqrt(query.shape[-1])  # the variance of a score is d; now it is 1
+    # The variance of q·k is d; this makes it 1. Scaling q first keeps float16 from overflowing.
+    scaled_query = query / math.sqrt(query.shape[-1])
+    scores = einsum(scaled_query, key, "... q d, ... k d -> ... q k")
     if mask is None:
         weights = softmax(scores)
     else:
@@ -109,25 +112,24 @@ def hidden_scale(scores: Float[Tensor, "q k"], weights: Float[Tensor, "q k"]) ->
         The factor c, dimensionless; √d if the table comes from scaled dot-product attention.
 
     Raises:
+        TypeError: a table is not a floating-point tensor.
         ValueError: the tables differ in shape, or say nothing about c.
     """
-    if scores.ndim != 2 or scores.shape != weights.shape:
-        raise ValueError(
-            "scores and weights are two tables of the same shape (q k); "
-            f"got {tuple(scores.shape)} and {tuple(weights.shape)}"
-        )
+    validate_tables(scores, weights)
     seen = weights > 0
     trust = torch.where(seen, weights, 0.0).double() ** 2
 
     def centered(table: Tensor) -> Tensor:
         table = torch.where(seen, table.double(), 0.0)
-        return table - (trust * table).sum(-1, keepdim=True) / trust.sum(-1, keepdim=True)
+        total = trust.sum(-1, keepdim=True)
+        mean = (trust * table).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+        return table - mean
 
-    distance = centered(scores)
-    slope = (trust * distance * centered(weights.log())).sum() / (trust * distance**2).sum()
-    if not (torch.isfinite(slope) and slope != 0):
+    across, up = centered(scores), centered(weights.log())
+    slope = (trust * across * up).sum() / (trust * across**2).sum()
+    if not slope.abs() * across.abs().max() > 1e-9:  # a flat line, or NaN
         raise ValueError(
-            "every row has one weight, or equal scores, or equal weights: "
-            "such a table says nothing about the scale"
+            "no row has two different scores with two different weights above 0: "
+            "such tables say nothing about the scale"
         )
     return 1 / slope.item()

@@ -30,6 +30,19 @@ def validate_scores(scores: Tensor, dim: int) -> None:
         )
 
 
+def validate_tables(scores: Tensor, weights: Tensor) -> None:
+    """Raise unless both are tables (q k) of numbers."""
+    for name, table in (("scores", scores), ("weights", weights)):
+        validate_tensor(name, table)
+        if table.isnan().any():
+            raise ValueError(f"{name} must hold numbers; some of its entries are NaN")
+    if scores.ndim != 2 or scores.shape != weights.shape:
+        raise ValueError(
+            "scores and weights must be two tables of the same shape (q k); "
+            f"got {_shape(scores)} and {_shape(weights)}"
+        )
+
+
 def validate_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     """Raise unless (… q d), (… k d), (… k v) and a boolean mask (… q k) fit together."""
     tensors = {"query": query, "key": key, "value": value}
@@ -89,8 +102,9 @@ def _validate_mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> None:
             "A padding mask (b k) needs an axis for the queries: mask[:, None, :]"
         )
     # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
-    # the opposite. (Looking at the data would break a compiled graph, so there we do not.)
-    if not torch.compiler.is_compiling() and shape[-2] > 1 and mask.numel() and not mask.any():
+    # the opposite. (A compiled graph and the meta device have no data to look at.)
+    readable = not torch.compiler.is_compiling() and mask.device.type != "meta"
+    if readable and shape[-2] > 1 and mask.numel() and not mask.any():
         raise ValueError(
             f"mask {_shape(mask)} hides every key from every query. Here True means "
             "'may attend'; if yours means 'ignore', pass ~mask"

@@ -179,7 +179,6 @@ def test_attention_keeps_dtype_and_device_and_comes_close_to_float64(device, dty
         assert_equal_to(want, got.cpu().double(), atol=8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.xfail(strict=True, reason="float16 scores overflow before they are divided by sqrt(d)")
 def test_float16_scores_may_be_large_before_scaling():
     # q·k = 102,400 is beyond float16's 65,504; the scaled score, 12,800, is not.
     query, key = torch.full((1, 64), 40.0).half(), torch.full((2, 64), 40.0).half()
@@ -334,7 +333,6 @@ def test_shapes_can_be_computed_without_data():
     assert output.shape == (B, H, Q, V) and weights.shape == (B, H, Q, K)
 
 
-@pytest.mark.xfail(strict=True, reason="validation reads mask.any(), which the meta device lacks")
 def test_shapes_can_be_computed_without_data_for_a_mask_too():
     inputs = [t.to("meta") for t in (*make_qkv((B, H)), make_mask(Q, K))]
     output, weights = scaled_dot_product_attention(*inputs)
@@ -468,7 +466,6 @@ def test_the_scores_of_hidden_keys_say_nothing_about_the_scale():
         assert hidden_scale(scores, PRINTED_WEIGHTS) == pytest.approx(expected)
 
 
-@pytest.mark.xfail(strict=True, reason="a row of zeros makes the whole slope 0/0")
 def test_a_row_with_nothing_to_attend_to_says_nothing_about_the_scale():
     expected = hidden_scale(PRINTED_SCORES, PRINTED_WEIGHTS)
     scores = torch.cat([PRINTED_SCORES, PRINTED_SCORES[-1:]])
@@ -483,7 +480,8 @@ def test_a_row_with_nothing_to_attend_to_says_nothing_about_the_scale():
 def test_two_tables_of_different_shape_are_refused(scores, weights):
     with pytest.raises(ValueError, match="same shape") as error:
         hidden_scale(randn(*scores), randn(*weights))
-    assert str(scores) in str(error.value) and str(weights) in str(error.value)
+    for shape in (scores, weights):
+        assert f"({' '.join(map(str, shape))})" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -492,22 +490,15 @@ def test_two_tables_of_different_shape_are_refused(scores, weights):
         ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]]),
         ([[0.7, 0.7, 0.7]], [[0.3, 0.3, 0.4]]),
         ([[0.1, 0.5, 0.9]], [[0.33, 0.33, 0.33]]),
-        pytest.param(
-            [[i / 7 for i in range(7)]],
-            [[0.14] * 7],
-            marks=pytest.mark.xfail(
-                strict=True, reason="rounding leaves a slope of 1e-17, which is not 0"
-            ),
-        ),
+        ([[i / 7 for i in range(7)]], [[0.14] * 7]),
     ],
     ids=["one weight a row", "equal scores", "equal weights", "seven equal weights"],
 )
 def test_a_table_that_says_nothing_about_the_scale_is_refused(scores, weights):
-    with pytest.raises(ValueError, match="says nothing about the scale"):
+    with pytest.raises(ValueError, match="say nothing about the scale"):
         hidden_scale(torch.tensor(scores), torch.tensor(weights))
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="hidden_scale expects tensors unsaid")
 def test_a_list_instead_of_a_table_is_refused():
     with pytest.raises((TypeError, ValueError), match=r"scores.*list"):
         hidden_scale(PRINTED_SCORES.tolist(), PRINTED_WEIGHTS)

@@ -1,0 +1,114 @@
+"""What the command `attncourse` prints, and what it says to bad input."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from attncourse.checks import engine
+
+
+def attncourse(*arguments, **options):
+    done = subprocess.run(
+        [sys.executable, "-m", "attncourse", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "HOME": str(options.get("cwd", "/"))},
+        **options,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_help_lists_the_commands():
+    code, out, _ = attncourse("--help")
+    assert code == 0
+    for command in ("check", "tasks", "hint", "release", "sample-class", "doctor", "report"):
+        assert command in out
+
+
+def test_tasks_are_listed_with_their_points():
+    code, out, _ = attncourse("tasks")
+    assert code == 0
+    for name in engine.all_tasks():
+        assert name in out
+
+
+def test_hints_come_one_at_a_time():
+    hints = engine.find("softmax").hints
+    code, out, _ = attncourse("hint", "softmax")
+    assert code == 0 and hints[0][:40] in out and "attncourse hint softmax 2" in out
+    code, out, _ = attncourse("hint", "softmax", 3)
+    assert code == 0 and hints[2][:40] in out and hints[0][:40] not in out
+
+
+def test_doctor_finds_this_environment_healthy(root):
+    code, out, _ = attncourse("doctor", cwd=root)
+    assert code == 0, out
+    assert "torch" in out and "GPU" in out and "✗" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["hint", "sofmax"], "no task is named 'sofmax'; there are: softmax"),
+        (["check", "none.ipynb"], "there is no file none.ipynb"),
+        (["check", "text.txt"], "is not a notebook"),
+        (["check", "broken.ipynb"], "its JSON is broken"),
+        (["check", "list.ipynb"], "is not a valid notebook"),
+        (["check", "empty.ipynb"], "its JSON is broken"),
+        (["release"], "run this in the course's own folder"),
+        (["report"], "run this in the course's own folder"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_2(arguments, said, tmp_path):
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "broken.ipynb").write_text('{"cells": [')
+    (tmp_path / "list.ipynb").write_text("[1, 2]")
+    (tmp_path / "empty.ipynb").write_text("")
+    code, out, err = attncourse(*arguments, cwd=tmp_path)
+    assert code == 2, (out, err)
+    assert said in err and out == ""
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_an_unknown_assignment_is_refused(course):
+    code, _, err = attncourse("report", "99_nothing", cwd=course)
+    assert code == 2 and "there are: 03_scaled_dot_product" in err
+
+
+@pytest.mark.parametrize("arguments", [["hint", "softmax", "7"], ["nonsense"], ["check"]])
+def test_usage_errors_exit_2(arguments):
+    assert attncourse(*arguments)[0] == 2
+
+
+@pytest.mark.slow
+def test_check_runs_a_notebook_and_prints_its_reports(root, tmp_path):
+    assignment = "03_scaled_dot_product"
+    solution = root / "solutions" / assignment / f"{assignment}.ipynb"
+    code, out, _ = attncourse("check", solution, cwd=tmp_path)
+    assert code == 0, out
+    assert "✓ softmax: 6 of 6 points" in out
+
+    content = nbformat.read(solution, as_version=4)
+    for cell in content.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "softmax":
+            cell.source = "def softmax(scores, dim=-1):\n    return scores.sigmoid()"
+    mine = tmp_path / "mine.ipynb"
+    nbformat.write(content, mine)
+    before = mine.read_bytes()
+    code, out, _ = attncourse("check", mine, cwd=tmp_path)
+    assert code == 1
+    assert "D-SOFTMAX-SIGMOID" in out and "✓ hidden_scale" in out
+    assert mine.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_check_names_a_cell_that_raises(tmp_path):
+    content = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("# my cell\n1 / 0"), nbformat.v4.new_code_cell("1 + 1")]
+    )
+    nbformat.write(content, tmp_path / "no_checks.ipynb")
+    code, out, err = attncourse("check", "no_checks.ipynb", cwd=tmp_path)
+    assert code == 2 and "has no check cells" in err
+    assert "`# my cell` raised ZeroDivisionError" in out

@@ -1,0 +1,247 @@
+"""The notebooks' promises: released in step, run when empty, graded fairly by nbgrader itself."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbclient import NotebookClient
+
+from attncourse.checks import engine
+from attncourse.checks.report import MIME
+from attncourse.grading import results, sample
+
+ROOT = Path(__file__).parent.parent
+ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
+CHAPTER_3 = "03_scaled_dot_product"
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def notebook(folder: str, assignment: str):
+    path = ROOT / folder / assignment / f"{assignment}.ipynb"
+    return nbformat.read(path, as_version=4)
+
+
+def graded(assignment: str) -> dict[str, object]:
+    """The cells of a solution notebook that nbgrader knows, by grade id."""
+    return {
+        cell.metadata.nbgrader.grade_id: cell
+        for cell in notebook("solutions", assignment).cells
+        if "nbgrader" in cell.metadata
+    }
+
+
+def execute(content, folder: Path):
+    """Run a notebook as Jupyter would, going on after errors; returns its code cells."""
+    NotebookClient(
+        content, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    return [cell for cell in content.cells if cell.cell_type == "code"]
+
+
+def reports(cells) -> dict[str, dict]:
+    """The first report on each task."""
+    found: dict[str, dict] = {}
+    for cell in cells:
+        for output in cell.outputs:
+            if MIME in output.get("data", {}):
+                report = output["data"][MIME]
+                found.setdefault(report["task"], report)
+    return found
+
+
+def errors(cells) -> list[str]:
+    return [out.evalue for cell in cells for out in cell.outputs if out.output_type == "error"]
+
+
+# --- as they are written
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_solutions_carry_no_outputs(assignment):
+    for cell in notebook("solutions", assignment).cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
+    cells = graded(assignment)
+    sources = "\n".join(cell.source for cell in notebook("solutions", assignment).cells)
+    chapter = assignment.split("_", 1)[1]
+    tasks = [name for name, task in engine.all_tasks().items() if task.chapter == chapter]
+    assert tasks
+    for name in tasks:
+        points = engine.points_of(name)
+        assert cells[name].source.startswith(f"# attncourse: {assignment}/{name}\n")
+        for kind in ("check", "hidden"):
+            cell = cells[f"{name}-{kind}"]
+            assert cell.metadata.nbgrader.points == points
+            assert cell.source.startswith(f"# attncourse: {assignment}/{name} ")
+        assert "BEGIN HIDDEN TESTS" in cells[f"{name}-hidden"].source
+        assert f'hint("{name}")' in sources
+        task = engine.find(name)
+        stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
+        assert f"Difficulty {stars} · about {task.minutes} minutes · {points:g} points" in sources
+        page = (ROOT / f"{task.page}.md").read_text(encoding="utf-8")
+        assert f"({task.section})=" in page
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_one_question_is_read_by_a_person(assignment):
+    written = [cell for cell in graded(assignment).values() if cell.cell_type == "markdown"]
+    assert len(written) == 1 and written[0].metadata.nbgrader.points > 0
+    assert "Rubric" in written[0].source
+
+
+# --- as they are released
+
+
+@pytest.mark.slow
+def test_exercises_are_in_step_with_solutions(course):
+    before = {path: path.read_bytes() for path in (ROOT / "exercises").rglob("*.ipynb")}
+    subprocess.run(["attncourse", "release"], check=True, capture_output=True)
+    after = {ROOT / p.relative_to(course): p.read_bytes() for p in course.glob("exercises/*/*")}
+    assert before == after, "run `make exercises` and commit"
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_a_release_gives_nothing_away(assignment):
+    text = (ROOT / "exercises" / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
+    for secret in ("BEGIN SOLUTION", "HIDDEN TESTS", "seed=", "Rubric", "keepdim=True)"):
+        assert secret not in text
+    assert "...  # your code here" in text
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_a_release_installs_the_course_on_colab(assignment):
+    (cell,) = [
+        cell
+        for cell in notebook("exercises", assignment).cells
+        if cell.source.startswith("# attncourse: bootstrap")
+    ]
+    address = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
+    assert f"attncourse @ git+{address}@v" in cell.source
+    assert '"google.colab" in sys.modules' in cell.source
+
+
+# --- as they are run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_an_untouched_exercise_runs_and_earns_nothing(assignment, tmp_path):
+    cells = execute(notebook("exercises", assignment), tmp_path)
+    assert errors(cells) == []
+    for report in reports(cells).values():
+        assert report["earned"] == 0 and report["diagnosis"] == "NOT-ANSWERED"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_a_solution_runs_and_passes(assignment, tmp_path):
+    cells = execute(notebook("solutions", assignment), tmp_path)
+    assert errors(cells) == []
+    assert reports(cells) and all(report["passed"] for report in reports(cells).values())
+
+
+@pytest.mark.slow
+def test_a_broken_cell_costs_only_its_own_task(tmp_path):
+    content = notebook("solutions", CHAPTER_3)
+    for cell in content.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "softmax":
+            cell.source = "def softmax(scores:\n    pass"
+    cells = execute(content, tmp_path)
+    found = reports(cells)
+    assert found.pop("softmax")["diagnosis"] == "NOT-DEFINED"
+    assert all(report["passed"] for report in found.values())
+    assert len(errors(cells)) == 1
+
+
+# --- as they are graded: nbgrader's own command
+
+
+def submit(course: Path, student: str, assignment: str, **answers: str) -> None:
+    """A submission: the solution's answers, except those given here."""
+    content = nbformat.read(course / "exercises" / assignment / f"{assignment}.ipynb", as_version=4)
+    right = {name: cell.source for name, cell in graded(assignment).items()}
+    for cell in content.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if name in answers or cell.metadata.get("nbgrader", {}).get("solution"):
+            cell.source = answers.get(name, right[name])
+    path = course / "submitted" / student / assignment / f"{assignment}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(content, path)
+
+
+@pytest.mark.slow
+def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
+    untouched = nbformat.read(f"exercises/{CHAPTER_3}/{CHAPTER_3}.ipynb", as_version=4)
+    path = course / "submitted" / "a_untouched" / CHAPTER_3 / f"{CHAPTER_3}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(untouched, path)
+    submit(course, "b_solution", CHAPTER_3)
+    leftover = graded(CHAPTER_3)["softmax"].source.replace(
+        "    ### BEGIN SOLUTION", "    ...  # your code here"
+    )
+    submit(course, "c_leftover_stub", CHAPTER_3, softmax=leftover)
+    noisy = graded(CHAPTER_3)["softmax"].source.replace(
+        "    ### BEGIN SOLUTION", "    import warnings; warnings.warn('hm'); print('hello')"
+    )
+    submit(course, "d_noisy", CHAPTER_3, softmax=noisy)
+    naive = (
+        f"# attncourse: {CHAPTER_3}/softmax\n"
+        "def softmax(scores, dim=-1):\n"
+        "    return scores.exp() / scores.exp().sum(dim, keepdim=True)"
+    )
+    submit(course, "e_naive", CHAPTER_3, softmax=naive)
+
+    for command in (["generate_assignment"], ["autograde"]):
+        done = subprocess.run(
+            ["nbgrader", *command, CHAPTER_3, "--force"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    rows = {row.student: row for row in results.of_class(CHAPTER_3)}
+    by_judge = 2 * sum(engine.points_of(name) for name in engine.all_tasks())
+    written = rows["b_solution"].max_score - by_judge
+    assert written == graded(CHAPTER_3)["why-scaled"].metadata.nbgrader.points
+    assert rows["a_untouched"].score == 0
+    assert rows["a_untouched"].wrong == dict.fromkeys(engine.all_tasks(), "not answered yet")
+    for student in ("b_solution", "c_leftover_stub", "d_noisy"):
+        assert rows[student].score == by_judge, student
+        assert rows[student].wrong == {} and rows[student].needs_reading
+    assert rows["e_naive"].score == by_judge - 2
+    assert rows["e_naive"].wrong == {"softmax": "D-NAIVE-SOFTMAX"}
+
+
+# --- the sample class
+
+
+def test_a_sample_class_has_every_kind_of_student(course, monkeypatch):
+    assert sample.write_class(CHAPTER_3, 24) == 24
+    assert sample.write_class(CHAPTER_3, 24) == 0  # again: nothing new
+    texts = [
+        "\n".join(cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+                  for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+        for path in sorted(Path("submitted").glob("*/*/*.ipynb"))
+    ]  # fmt: skip
+    assert len(texts) == 24 and len(set(texts)) >= 14
+    assert any("the colon is missing" in text for text in texts)
+    assert any("logsumexp" in text for text in texts)
+    stub = "\n    ...  # your code here"
+    assert any(text.count(stub) == 4 for text in texts)
+    assert any(text.count(stub) == 2 for text in texts)
+
+
+def test_every_misconception_can_be_handed_in_as_source():
+    import torch
+
+    from attncourse import misconceptions
+
+    for wrong in misconceptions.of_chapter("scaled_dot_product"):
+        names = {"torch": torch, "math": __import__("math")}
+        exec(sample.source_of(wrong.answer, wrong.task), names)
+        assert callable(names[wrong.task])

@@ -1,0 +1,89 @@
+"""The house holds together: a chapter is one stem everywhere, and imports go one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from attncourse.checks import engine
+from attncourse.checks.task import CHAPTERS
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "attncourse"
+
+
+@pytest.mark.parametrize("stem", sorted(engine.chapters()))
+def test_a_chapter_has_all_its_parts(stem):
+    name = f"{CHAPTERS[stem]:02}_{stem}"
+    for part in (
+        f"book/{name}.md",
+        f"attncourse/{stem}.py",
+        f"attncourse/checks/test_{stem}.py",
+        f"attncourse/misconceptions/{stem}.py",
+        f"solutions/{name}/{name}.ipynb",
+        f"exercises/{name}/{name}.ipynb",
+    ):
+        assert (ROOT / part).exists(), part
+
+
+def test_no_part_stands_without_its_chapter():
+    stems = set(engine.chapters())
+    for folder in ("solutions", "exercises"):
+        assert {path.name.split("_", 1)[1] for path in (ROOT / folder).glob("0*")} <= stems
+    assert {path.stem for path in (PACKAGE / "misconceptions").glob("[a-z]*.py")} <= stems
+    assert {path.stem.split("_", 1)[1] for path in (ROOT / "book").glob("0*.md")} <= stems
+
+
+# mechanisms <- shared <- checks, misconceptions <- grading <- cli
+LEVELS = {"validation": 0, "plots": 2, "checks": 3, "misconceptions": 3, "grading": 4, "cli": 5}
+
+
+def level(module: str) -> int:
+    return LEVELS.get(module, 1 if module in CHAPTERS else 5)
+
+
+def imports(path: Path) -> set[str]:
+    """Second names of the course's modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "attncourse":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("attncourse.")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_point_one_way(path):
+    if path in (PACKAGE / "__init__.py", PACKAGE / "__main__.py"):
+        return  # the doors
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for other in imports(path):
+        assert level(other) <= level(own), f"{path.name} imports {other}"
+
+
+def test_the_repository_address_is_written_once():
+    holders = [
+        path.relative_to(ROOT)
+        for pattern in (
+            "*.md",
+            "*.toml",
+            "*.yml",
+            "book/*.md",
+            "solutions/*/*",
+            "attncourse/**/*.py",
+        )
+        for path in ROOT.glob(pattern)
+        if "github.com/attncourse" in path.read_text(encoding="utf-8")
+    ]
+    assert holders == [Path("_config.yml")]
+
+
+def test_requirements_pin_every_version():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith((" ", "#"))]
+    assert len(pins) > 100 and all("==" in pin for pin in pins)
+    assert "torch==2.13.0" in pins
+    assert any("make lock" in line for line in lines[:8])
+    assert not any("--" in pin for pin in pins)
