@@ -40,6 +40,14 @@ class DependencyMap:
     expected: Tensor  # (outputs inputs), boolean
     got: Tensor | None  # None: the answer gave nothing to compare
 
+    @property
+    def right(self) -> bool:
+        return (
+            self.got is not None
+            and self.got.shape == self.expected.shape
+            and torch.equal(self.got, self.expected)
+        )
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -245,7 +253,7 @@ def _dependency_map(task: Task, answer: Callable) -> DependencyMap | None:
         expected = _dependencies(task, task.reference, inputs, moved)
         got = _dependencies(task, answer, inputs, moved)
         found = DependencyMap(title, " and ".join(moved), expected, got)
-        if got is None or got.shape != expected.shape or not torch.equal(got, expected):
+        if not found.right:
             return found
         shown = shown or found
     return shown

@@ -146,8 +146,8 @@ def _points(report: Report) -> str:
 
 
 def read_again(task: Task, section: str) -> str:
-    """Where in the book to read again, e.g. "chapter scaled_dot_product, why-scale"."""
-    return f"{task.page}#{section}"
+    """Where in the book to read again, e.g. "chapter 3, book/03_….html#why-scale"."""
+    return f"chapter {task.number}, {task.page}.html#{section}"
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -191,8 +191,12 @@ def _text(report: Report) -> str:
 
 
 def _text_map(found: DependencyMap) -> list[str]:
+    about = f"Which outputs (rows) change when {found.moved} change (columns), {found.title}:"
+    if found.right:
+        rows = (" ".join("■" if cell else "·" for cell in row) for row in found.got.tolist())
+        return [_wrap(about, indent=""), "  got, as expected", *(f"  {row}" for row in rows)]
     lines = [
-        f"Which outputs (rows) change when one {found.moved} (column) changes; {found.title}:",
+        _wrap(about, indent=""),
         f"  {'expected':<{2 * found.expected.shape[-1]}}  got",
     ]
     for expected, got in zip(found.expected.tolist(), found.got.tolist(), strict=False):
@@ -209,8 +213,8 @@ _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)}
 .attn-report.wrong{--attn:var(--no)}
-.attn-report h4{margin:.1em 0 .4em;font-size:1.1em}
-.attn-report h5{margin:.9em 0 .2em;font-size:1em}
+.attn-report h4{margin:.1em 0 .4em;font-size:1.1em;font-weight:600}
+.attn-report h5{margin:.9em 0 .2em;font-size:1em;font-weight:600}
 .attn-report p{margin:.2em 0 .5em}
 .attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
@@ -321,10 +325,11 @@ def _html_example(example: Example) -> str:
 
 
 def _html_dependencies(found: DependencyMap) -> str:
+    maps = _html_map("got, as expected" if found.right else "got", found.got, found.expected)
+    if not found.right:
+        maps = _html_map("expected", found.expected, found.expected) + maps
     return (
         f"<h5>Who depends on whom ({found.title})</h5>"
         f"<p>A filled cell: the output of that row changes when the {found.moved} of that column "
-        'changes.</p><div class="side">'
-        f"{_html_map('expected', found.expected, found.expected)}"
-        f"{_html_map('got', found.got, found.expected)}</div>"
+        f'changes.</p><div class="side">{maps}</div>'
     )

@@ -66,9 +66,14 @@ class Task:
         return self.reference.__module__.rsplit(".", 1)[-1]
 
     @property
+    def number(self) -> int:
+        """The chapter's number."""
+        return CHAPTERS[self.chapter]
+
+    @property
     def page(self) -> str:
         """The chapter's file in the book, without suffix."""
-        return f"book/{CHAPTERS[self.chapter]:02d}_{self.chapter}"
+        return f"book/{self.number:02}_{self.chapter}"
 
 
 class Failure(AssertionError):

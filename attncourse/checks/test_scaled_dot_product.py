@@ -69,8 +69,9 @@ def softmax_small(rng):
     yield {"scores": integers(rng, 2, 3), "dim": 0}
     yield {"scores": integers(rng, 2, 2, 2), "dim": 1}
     for size in (100.0, 1000.0, 1e4):
-        yield {"scores": torch.tensor([0.0, size]), "dim": -1}
+        yield {"scores": torch.tensor([size, size + 1]), "dim": -1}
         yield {"scores": torch.tensor([-size, -size - 1]), "dim": -1}
+        yield {"scores": torch.tensor([0.0, size]), "dim": -1}
         yield {"scores": torch.tensor([[size, size + 1], [0.0, 1.0]]), "dim": -1}
         yield {"scores": torch.tensor([[-size, 1 - size], [size, size]]), "dim": -1}
 
@@ -240,7 +241,7 @@ def attention_maps(rng):
     return [
         ("two sentences of three words", attention_inputs(rng, 2, **words), moved),
         (
-            "the same with a causal mask",
+            "two sentences of three words, causal mask",
             attention_inputs(rng, 2, **words, mask=causal(3)),
             moved,
         ),
@@ -371,7 +372,7 @@ def variance_probes(rng):
     return {
         f"{'scaled' if scaled else 'raw'}, d = {d}": variance_inputs(d, scaled)
         for scaled in (False, True)
-        for d in (16, 50)
+        for d in (9, 25)
     }
 
 
