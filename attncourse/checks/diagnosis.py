@@ -100,6 +100,16 @@ class Diagnosis:
         )
 
     @classmethod
+    def unreadable(cls, task: Task, error: Exception) -> Diagnosis:
+        return cls(
+            None,
+            "behaves strangely",
+            "Start with the first check that fails. Your answer behaves so unusually that we could "
+            f"not look closer ({type(error).__name__}).",
+            section=task.section,
+        )
+
+    @classmethod
     def short_cut(cls, task: Task, name: str) -> Diagnosis:
         return cls(
             "SHORT-CUT",
@@ -117,26 +127,33 @@ FAILED = "failed"  # the part that stands for all others when a call gives nothi
 
 
 def _parts(task: Task, answer: Callable, inputs: Inputs) -> dict[str, object]:
-    """All that one call shows, in pieces that can be compared one by one."""
-    differentiable = any(isinstance(x, Tensor) and x.is_floating_point() for x in inputs.values())
-    differentiable &= task.returns is not float
-    seen = observe(answer, inputs, gradient=differentiable)
+    """All that a call shows, in pieces that can be compared one by one."""
+    seen = observe(answer, inputs)
     parts: dict[str, object] = {f"{name} edited": name in seen.edited for name in inputs}
     parts["random state moved"] = seen.random_state_moved and not task.chance
     try:
         values = unpack(task, seen)
     except Failure as failure:
-        return parts | {FAILED: seen.error or str(failure)}
-    names = task.returns if isinstance(task.returns, tuple) else ("number",)
-    for name, value in zip(names, values, strict=True):
-        parts[name] = value if isinstance(value, Tensor) else torch.tensor(value)
-        if isinstance(value, Tensor):
-            parts[f"{name} dtype"] = str(value.dtype)
+        # Errors are told apart by their type: their words depend on how a line was written.
+        return parts | {FAILED: seen.error.split(":")[0] if seen.error else str(failure)}
+    for name, value in zip(_names(task), values, strict=True):
+        parts[name] = torch.as_tensor(value)
+        parts[f"{name} dtype"] = str(parts[name].dtype)
     if task.returns is float:
         parts["type"] = "tensor" if isinstance(seen.returned, Tensor) else "number"
-    for name, gradient in seen.gradients.items():
-        parts[f"gradient of {name}"] = "none" if gradient is None else gradient
+        return parts
+    differentiated = observe(answer, inputs, gradient=True)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            gradient = differentiated.gradients.get(name)
+            if gradient is None:
+                gradient = "broken" if differentiated.gradient_error else "none"
+            parts[f"gradient of {name}"] = gradient
     return parts
+
+
+def _names(task: Task) -> tuple[str, ...]:
+    return task.returns if isinstance(task.returns, tuple) else ("number",)
 
 
 def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
@@ -153,10 +170,11 @@ def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
 
 
 @functools.cache
-def _known(task: Task) -> tuple[dict, dict]:
-    """Fingerprints of the reference and of every misconception of a task, by id."""
+def _known(task: Task) -> tuple[dict, list]:
+    """Fingerprints of the reference and of every form of every misconception of a task."""
     wrong = [m for m in misconceptions.of_chapter(task.chapter) if m.task == task.name]
-    return _fingerprint(task, task.reference), {m: _fingerprint(task, m.answer) for m in wrong}
+    forms = [(m, _fingerprint(task, form)) for m in wrong for form in (m.answer, *m.variants)]
+    return _fingerprint(task, task.reference), forms
 
 
 def _agree(left: object, right: object, tolerance: float) -> bool:
@@ -175,19 +193,35 @@ def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
     reference, known = _known(task)
     got = _fingerprint(task, answer)
     tolerance = task.tolerance or 1e-3
+    values = {*_names(task), FAILED}
 
-    def agree(one: dict, key: tuple[str, str], other: dict) -> bool:
-        instead = (key[0], FAILED)
-        return _agree(one.get(key, one.get(instead)), other.get(key, other.get(instead)), tolerance)
+    def piece(of: dict, key: tuple[str, str]) -> object:
+        return of.get(key, of.get((key[0], FAILED)))
 
-    keys = reference.keys()
-    wrong = {key for key in keys if not agree(got, key, reference)}
-    scores = {}
-    for misconception, theirs in known.items():
-        explains = {key for key in wrong if agree(got, key, theirs)}
-        contradicted = any(key not in wrong and not agree(theirs, key, reference) for key in keys)
-        if explains and not contradicted:
-            scores[misconception] = len(explains) / len(wrong)
+    def differing(one: dict, two: dict) -> set[tuple[str, str]]:
+        return {k for k in keys if not _agree(piece(one, k), piece(two, k), tolerance)}
+
+    keys = set(reference)
+    if got.get(("", "differs from call to call")):
+        keys = {key for key in keys if not isinstance(reference[key], Tensor)}
+    wrong = differing(got, reference)
+    if not wrong:
+        return None
+    scores: dict = {}
+    for misconception, theirs in known:
+        differs = differing(theirs, reference)
+        explains = wrong & differs - differing(got, theirs)
+        if not explains or differs - wrong:
+            continue  # explains nothing, or would be wrong where the answer is right
+        share = len(explains) / len(wrong)
+        # "It fails too" is weak evidence: then it must explain everything.
+        if all(isinstance(piece(theirs, key), str) and piece(got, key) == piece(theirs, key)
+               and (key[0], FAILED) in theirs for key in explains) and share < 1:  # fmt: skip
+            continue
+        # What is wrong about gradients or dtypes alone cannot explain wrong values.
+        if any(key[1] in values for key in wrong) and not any(key[1] in values for key in differs):
+            continue
+        scores[misconception] = max(share, scores.get(misconception, 0.0))
     ranked = sorted(scores, key=scores.get, reverse=True)
     if not ranked or scores[ranked[0]] < 0.5:
         return None
@@ -202,11 +236,11 @@ def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
 def _smallest_failure(task: Task, answer: Callable) -> Example | None:
     for inputs in task.small(torch.Generator().manual_seed(0)):
         expected = unpack(task, observe(task.reference, inputs))
-        names = task.returns if isinstance(task.returns, tuple) else ("number",)
+        names = _names(task)
         try:
             got = unpack(task, observe(answer, inputs))
-        except Failure as failure:
-            return Example(inputs, names[0], expected[0], str(failure))
+        except Failure:
+            return Example(inputs, names[0], expected[0], "an error, see above")
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
@@ -240,7 +274,7 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
             after = outputs(changed)
             same = torch.isclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True)
             columns.append(~same.all(-1))
-    except (Failure, RuntimeError, IndexError):
+    except (Failure, RuntimeError, IndexError, TypeError):
         return None
     return torch.stack(columns, dim=-1)
 
@@ -276,8 +310,8 @@ def diagnose(task: Task, answer: Callable, results) -> Diagnosis:
     return Diagnosis(
         None,
         f"fails: {first.name}",
-        f"Start with the first check that fails: “{first.name}”. No misconception we know of "
-        "explains the rest, so here is the evidence.",
+        f"Start with the first check that fails: “{first.name}”. We do not recognize this mistake, "
+        "so here is what we saw.",
         section=task.section,
         example=example,
         map=map_,

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import pkgutil
+import threading
 import zlib
 from collections.abc import Iterable
 
@@ -39,6 +40,10 @@ _QUIET = [
 ]
 
 
+# pytest and the capture of output belong to the whole process
+_ONE_AT_A_TIME = threading.RLock()
+
+
 @contextlib.contextmanager
 def _plain_environment():
     """Hide the caller's own settings of pytest and torch: they are meant for other code."""
@@ -52,6 +57,8 @@ def _plain_environment():
             torch.device("cpu") if elsewhere else contextlib.nullcontext(),
             torch.inference_mode(False),
             torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+            _ONE_AT_A_TIME,
         ):
             yield
     finally:
@@ -160,7 +167,10 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
         return refuse(Diagnosis.not_defined(about))
     if not callable(answer):
         return refuse(Diagnosis.not_callable(about, describe(answer)))
-    judge = _Judge(about, answer, tuple(seeds))
+    seeds = tuple(seeds)
+    if not seeds:
+        raise ValueError("at least one seed is needed")
+    judge = _Judge(about, answer, seeds)
     cls = _test_classes()[task]
     module = importlib.import_module(cls.__module__)
     with _plain_environment():
@@ -181,7 +191,10 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
         if judge.answer_under_test.printed:
             note += f" (Your answer printed {judge.answer_under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
-        diagnosis = None if passed else diagnose(about, answer, results)
+        try:
+            diagnosis = None if passed else diagnose(about, answer, results)
+        except Exception as error:  # a hostile answer may break the evidence, never the notebook
+            diagnosis = Diagnosis.unreadable(about, error)
         return Report(about, results, diagnosis, note.strip())
 
 

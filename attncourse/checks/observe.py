@@ -27,14 +27,15 @@ GLOBAL_SEED = 20140901
 class Observation:
     """What one call of an answer showed."""
 
-    returned: object = None  # tensors detached, containers as they came
-    error: str | None = None  # "ValueError: the message"
+    returned: object = None  # tensors detached; tuples and lists as lists
+    error: str | None = None  # "raised ValueError: the message", "returned a sparse tensor"
     error_line: str | None = None  # where in the answer: "line 3: x = y"
     unanswered: bool = False  # raised NotImplementedError
     gradients: dict[str, Tensor | None] = field(default_factory=dict)  # per input, if asked for
+    gradient_error: str | None = None  # what autograd said instead
     edited: tuple[str, ...] = ()  # inputs changed in place
     random_state_moved: bool = False  # torch's, NumPy's or Python's global generator
-    random_state: int = 0  # torch's after the call, hashed
+    random_states: tuple[int, ...] = ()  # of the three after the call, hashed
     settings_changed: bool = False  # torch's default dtype
     printed: int = 0  # characters
 
@@ -42,62 +43,87 @@ class Observation:
 class _Counter(io.TextIOBase):
     """A stream that counts what is written and keeps none of it."""
 
-    characters = 0
+    encoding = "utf-8"
+
+    def __init__(self):
+        self.characters = 0
+        self.buffer = self  # some programs write bytes
 
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, text) -> int:
         self.characters += len(text)
         return len(text)
 
 
-def _random_states() -> list:
-    states = [torch.get_rng_state(), random.getstate()]
-    if "numpy" in sys.modules:
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        states.append((kind, tuple(keys.tolist()), *rest))
-    return states
+def _random_states() -> tuple:
+    """The states of the global generators: torch's, Python's and, if it is there, NumPy's."""
+    states = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+    if numpy := sys.modules.get("numpy"):
+        _, keys, position, *_ = numpy.random.get_state()
+        states.append((keys.tobytes(), position))
+    return tuple(states)
 
 
 @contextlib.contextmanager
-def _own_random_state(seed: int):
-    """Give the answer a fixed global random state; give the caller's back afterwards."""
-    saved = torch.get_rng_state(), random.getstate()
+def _own_surroundings(seed: int):
+    """Give the answer fixed random states and torch's own settings; put the caller's back."""
     numpy = sys.modules.get("numpy")
-    saved_numpy = numpy.random.get_state() if numpy else None
+    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    settings = torch.get_default_dtype(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    device = torch.get_default_device()
     # Not torch.manual_seed: without a GPU it queues a stack trace per call (1 ms, never freed).
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy:
         numpy.random.seed(seed % 2**32)
     try:
-        yield
+        with (
+            warnings.catch_warnings(),
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            torch.enable_grad(),  # as in a notebook, whatever the caller has switched off
+        ):
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        torch.set_rng_state(saved[0])
-        random.setstate(saved[1])
+        torch.set_default_dtype(settings[0])
+        if torch.get_num_threads() != settings[1]:
+            torch.set_num_threads(settings[1])
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
         if numpy:
-            numpy.random.set_state(saved_numpy)
+            numpy.random.set_state(states[2])
 
 
-def _copy(value):
-    return value.detach().clone() if isinstance(value, Tensor) else value
+class Unusable(Exception):
+    """What an answer returned cannot even be looked at; says what it is."""
 
 
-def _detached(value):
+MOST_NUMBERS = 10_000_000  # no task returns a thousandth of it
+
+
+def _plain(value):
+    """A copy of a returned value that holds nothing but numbers; raises Unusable."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        if value.layout != torch.strided or value.is_quantized or value.is_nested:
+            raise Unusable("a sparse, nested or quantized tensor; an ordinary one is expected")
+        if value.device.type == "meta":
+            raise Unusable("a tensor on the meta device, which holds no numbers")
+        if value.numel() > MOST_NUMBERS:
+            raise Unusable(f"a tensor with {value.numel():,} numbers, far more than expected")
+        return value.detach().as_subclass(Tensor).cpu().clone()
     if isinstance(value, list | tuple):
-        return tuple(map(_detached, value))
+        if len(value) > 100:
+            raise Unusable(f"a {type(value).__name__} of {len(value):,}")
+        return [_plain(item) if isinstance(item, Tensor) else item for item in list(value)]
     return value
-
-
-def _tensors(value) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _line_of(error: BaseException) -> str | None:
@@ -116,69 +142,65 @@ def _line_of(error: BaseException) -> str | None:
 def observe(function, inputs: dict, *, named=(), gradient=False, seed=GLOBAL_SEED) -> Observation:
     """Call `function` on a copy of `inputs`: by position, those in `named` and a mask by keyword.
 
-    A mask of None is left out, as a caller would.
-
-    With `gradient`, also differentiate a fixed random mixture of all outputs with respect to
-    every floating-point input. Whatever the answer prints, warns, raises or does to global state
-    ends here.
+    A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
+    random mixture of all outputs with respect to every floating-point input. Whatever the answer
+    prints, warns, raises or does to global state ends here.
     """
-    arguments = {name: _copy(value) for name, value in inputs.items()}
-    leaves = {}
-    if gradient:
-        for name, value in inputs.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                leaves[name] = _copy(value).requires_grad_()
+    arguments, leaves = {}, {}
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            value = value.detach().clone()
+            if gradient and value.is_floating_point():
+                leaves[name] = value.requires_grad_()
                 # Not the leaf itself: an answer may edit its input, and that is reported apart.
                 with torch.enable_grad():
-                    arguments[name] = leaves[name].clone()
-    if arguments.get("mask", 0) is None:
-        del arguments["mask"]
+                    value = value.clone()
+        if name != "mask" or value is not None:
+            arguments[name] = value
     named = {*named, "mask"}
     positional = [value for name, value in arguments.items() if name not in named]
     keywords = {name: value for name, value in arguments.items() if name in named}
     output = _Counter()
-    default_dtype = torch.get_default_dtype()
     facts: dict = {}
     with (
-        _own_random_state(seed),
-        warnings.catch_warnings(),
+        _own_surroundings(seed),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
-        torch.inference_mode(False),
-        torch.set_grad_enabled(bool(leaves)),
     ):
-        warnings.simplefilter("ignore")
-        before = _random_states()
+        before, dtype = _random_states(), torch.get_default_dtype()
         try:
             returned = function(*positional, **keywords)
+            facts["returned"] = _plain(returned)
+            if leaves:
+                facts["gradients"], facts["gradient_error"] = _gradients(returned, leaves)
         except KeyboardInterrupt:
             raise
+        except Unusable as error:
+            facts["error"] = f"returned {error}"
         except BaseException as error:  # SystemExit too: an answer that calls exit() is just wrong
             facts["unanswered"] = isinstance(error, NotImplementedError)
-            facts["error"] = f"{type(error).__name__}: {error}"[:600]
+            facts["error"] = f"raised {type(error).__name__}: {_text_of(error)}"
             facts["error_line"] = _line_of(error)
-            returned = None
         after = _random_states()
-        facts["settings_changed"] = torch.get_default_dtype() != default_dtype
-        torch.set_default_dtype(default_dtype)
-        moved = not torch.equal(before[0], after[0]) or before[1:] != after[1 : len(before)]
-        if leaves and not facts.get("error"):
-            with torch.enable_grad():
-                facts["gradients"] = _gradients(returned, leaves)
-    facts["random_state"] = hash(after[0].numpy().tobytes())
-    edited = tuple(
+        facts["settings_changed"] = torch.get_default_dtype() != dtype
+    facts["edited"] = tuple(
         name
         for name, value in inputs.items()
         if isinstance(value, Tensor) and not _identical(value, arguments[name])
     )
-    try:
-        returned = _detached(returned)
-    except Exception as error:  # an object posing as a tensor
-        facts["error"] = f"{type(error).__name__}: {error}"[:600]
-        returned = None
     return Observation(
-        returned, edited=edited, random_state_moved=moved, printed=output.characters, **facts
+        random_state_moved=before != after[: len(before)],
+        random_states=tuple(map(hash, after)),
+        printed=output.characters,
+        **facts,
     )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:600]
+    except Exception:
+        return "(its message cannot be read)"
 
 
 def _identical(left: Tensor, right: Tensor) -> bool:
@@ -187,28 +209,26 @@ def _identical(left: Tensor, right: Tensor) -> bool:
     return torch.equal(torch.nan_to_num(left), torch.nan_to_num(right.detach()))
 
 
-def _gradients(returned, leaves: dict[str, Tensor]) -> dict[str, Tensor | None]:
-    outputs = [
-        tensor for tensor in _tensors(returned) if tensor.is_floating_point() and tensor.numel()
-    ]
-    outputs = [tensor for tensor in outputs if tensor.requires_grad]
+def _gradients(returned, leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor | None], str | None]:
+    """Gradients by input (None where none arrives), and what autograd said if it gave up."""
+    outputs = returned if isinstance(returned, list | tuple) else [returned]
+    outputs = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point()]
+    outputs = [x.as_subclass(Tensor) for x in outputs if x.requires_grad]
     if not outputs:
-        return dict.fromkeys(leaves)
+        return dict.fromkeys(leaves), None
     mixer = torch.Generator().manual_seed(GLOBAL_SEED)
-    total = sum(
-        (
-            tensor
-            * torch.randn(tensor.shape, generator=mixer, dtype=torch.float64, device="cpu").to(
-                tensor
-            )
-        ).sum()
-        for tensor in outputs
-    )
+    mixed = [
+        torch.randn(x.shape, generator=mixer, dtype=torch.float64, device="cpu").to(x) * x
+        for x in outputs
+    ]
     try:
+        total = sum(x.sum() for x in mixed)
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    except RuntimeError:  # an in-place edit broke the graph: no gradient arrives
-        return dict.fromkeys(leaves)
-    return dict(zip(leaves, gradients, strict=True))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an in-place edit broke the graph, or a backward of its own
+        return dict.fromkeys(leaves), _text_of(error)
+    return dict(zip(leaves, gradients, strict=True)), None
 
 
 # --- short cuts ---------------------------------------------------------------------------------

@@ -160,12 +160,13 @@ def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
 def _text(report: Report) -> str:
     lines = [f"{'✓' if report.passed else '✗'} {report.task}: {_points(report)}"]
     diagnosis = report.diagnosis
-    said = diagnosis.why if diagnosis else None  # nothing is said twice
+    said = None  # nothing is said twice
     for result in report.results:
         lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
-        if result.message and result.message != said:
+        if result.message and result.message != (diagnosis and diagnosis.why):
+            message = "the same reason" if result.message == said else result.message
+            lines.append(_wrap(message, first="      ", indent="      "))
             said = result.message
-            lines.append(_wrap(said, first="      ", indent="      "))
     if report.note:
         lines.append(_wrap(report.note))
     if diagnosis is None:
@@ -183,7 +184,8 @@ def _text(report: Report) -> str:
         width = max(map(len, [*inputs, "expected"]))
         lines += [f"  {name:<{width}}  {_brief(value)}" for name, value in inputs.items()]
         lines.append(f"Its {example.name}:")
-        lines.append(f"  {'expected':<{width}}  {_brief(example.expected)}")
+        about = "about " if report.about.tolerance else ""
+        lines.append(f"  {'expected':<{width}}  {about}{_brief(example.expected)}")
         lines.append(f"  {'got':<{width}}  {_brief(example.got)}")
     if diagnosis.map and diagnosis.map.got is not None:
         lines += ["", *_text_map(diagnosis.map)]
@@ -279,13 +281,14 @@ def _html_map(caption: str, table: Tensor, beside: Tensor) -> str:
 
 def _html(report: Report) -> str:
     diagnosis = report.diagnosis
-    items, said = [], diagnosis.why if diagnosis else None
+    items, said = [], None
     for result in report.results:
         mark = '<span class="ok">✓</span>' if result.passed else '<span class="no">✗</span>'
         detail = ""
-        if result.message and result.message != said:
+        if result.message and result.message != (diagnosis and diagnosis.why):
+            message = "the same reason" if result.message == said else result.message
+            detail = f"<small>{_code(message)}</small>"
             said = result.message
-            detail = f"<small>{_code(said)}</small>"
         items.append(f"<li>{mark}{html.escape(result.name)}{detail}</li>")
     parts = [
         f"<style>{_STYLE}</style>",

@@ -51,6 +51,7 @@ def softmax_probes(rng):
         "first axis": {"scores": normal(rng, 3, 4, 5), "dim": 0},
         "one row": {"scores": normal(rng, 6), "dim": -1},
         "positive": {"scores": normal(rng, 3, 5).abs() + 0.1, "dim": -1},
+        "sixty": {"scores": integers(rng, 3, 5) + torch.tensor([60.0]), "dim": -1},
         "large": {"scores": integers(rng, 3, 5) + torch.tensor([1e4]), "dim": -1},
         "very negative": {"scores": integers(rng, 3, 5) - torch.tensor([1e4]), "dim": -1},
         "rows far apart": {
@@ -128,6 +129,7 @@ class TestSoftmax:
     def test_weights_match_the_formula(self, answer, rng):
         answer.matches({"scores": normal(rng, 3, 4, 5), "dim": -1})
         answer.matches({"scores": normal(rng, 4, 4), "dim": -1})
+        answer.matches({"scores": 9 * normal(rng, 5, 3).T, "dim": -1})  # not contiguous
         answer.matches({"scores": normal(rng, 6, dtype=torch.float64), "dim": -1})
 
     @points(1)
@@ -135,12 +137,14 @@ class TestSoftmax:
         for dim in (0, 1, 2, -2):
             answer.matches({"scores": normal(rng, 3, 4, 5), "dim": dim})
         answer.matches({"scores": normal(rng, 3, 2), "dim": 0}, named=("dim",))
+        answer.matches({"scores": normal(rng, 3, 1), "dim": -1})
 
     @points(1)
     def test_scores_of_ten_thousand_give_finite_weights(self, answer, rng):
         # A log-sum-exp of 1e4 is known to 1e-3 in float32, so nothing sharper is asked.
         offset = torch.tensor([[1e4], [0.0], [-1e4]])
         answer.matches({"scores": integers(rng, 3, 5) + offset, "dim": -1}, tolerance=5e-3)
+        answer.matches({"scores": integers(rng, 2, 3) - 1e4, "dim": -1}, tolerance=5e-3)
         answer.matches({"scores": torch.tensor([[-1e4, 1e4, 9998.0]]), "dim": -1}, tolerance=5e-3)
         answer.matches({"scores": torch.tensor([[0.0, 400.0, 399.0]]), "dim": -1}, tolerance=5e-3)
 
@@ -152,6 +156,10 @@ class TestSoftmax:
 
 
 # --- scaled_dot_product_attention ---------------------------------------------------------------
+
+
+# In float64, d = 9: its root has no rounding, however it was computed.
+DOUBLE = {"dtype": torch.float64, "d": 9}
 
 
 def attention_inputs(rng, *batch, q=4, k=5, d=7, v=6, mask=None, dtype=torch.float32):
@@ -188,6 +196,26 @@ def large_attention(rng, q=3, k=4, d=4, mask=None, size=1e4):
     return {"query": query, "key": key, "value": normal(rng, k, 3), "mask": mask}
 
 
+def far_apart(rng):
+    """Rows of scores near 1e4, 0 and -1e4: no single shift serves them all."""
+    inputs = large_attention(rng)
+    inputs["query"] *= torch.tensor([[1.0], [0.0], [-1.0]])
+    return inputs
+
+
+def hidden_winner(rng):
+    """Scores of hidden keys lie 300 above all others."""
+    inputs = large_attention(rng, mask=mixed_mask(rng, 4), size=0.0)
+    inputs["key"][:, 0] += 300.0 * ~inputs["mask"]
+    return inputs
+
+
+def attention_traits(answer):
+    inputs = attention_inputs(torch.Generator().manual_seed(0), 3)
+    outputs = [answer(inputs, seed=seed)[0] for seed in (1, 2)]
+    return {"differs from call to call": not torch.equal(*outputs)}
+
+
 def attention_probes(rng):
     return {
         "plain": attention_inputs(rng, 2, 3),
@@ -200,7 +228,9 @@ def attention_probes(rng):
         "dead row": attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5)),
         "large": large_attention(rng),
         "large negative, masked": large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0),
-        "double": attention_inputs(rng, 2, dtype=torch.float64),
+        "double": attention_inputs(rng, 2, **DOUBLE),
+        "rows far apart": far_apart(rng),
+        "hidden winner": hidden_winner(rng),
     }
 
 
@@ -269,6 +299,7 @@ class TestScaledDotProductAttention:
         probes=attention_probes,
         small=attention_small,
         maps=attention_maps,
+        traits=attention_traits,
         features=1,
         forbidden=FUSED_ATTENTION,
     )
@@ -313,7 +344,10 @@ class TestScaledDotProductAttention:
         answer.matches(attention_inputs(rng, 4, q=4, k=4, d=4, v=4))
         answer.matches(attention_inputs(rng, 2, d=33, v=2))
         answer.matches(attention_inputs(rng, 2, q=1, k=1, d=1, v=1))
-        answer.matches(attention_inputs(rng, 2, dtype=torch.float64))
+        answer.matches(attention_inputs(rng, 2, **DOUBLE))
+        turned = attention_inputs(rng, 2)  # the same numbers, not contiguous
+        turned |= {name: turned[name].mT.contiguous().mT for name in ("query", "key", "value")}
+        answer.matches(turned)
 
     @points(1)
     def test_any_leading_axes_work(self, answer, rng):
@@ -325,27 +359,41 @@ class TestScaledDotProductAttention:
     def test_large_scores_stay_finite(self, answer, rng):
         answer.matches(large_attention(rng), tolerance=5e-3)
         answer.matches(large_attention(rng, size=-1e4), tolerance=5e-3)
+        answer.matches(far_apart(rng), tolerance=5e-3)
 
     @points(1)
     def test_a_masked_key_gets_no_weight(self, answer, rng):
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 3, 4, 5)))
         answer.matches(attention_inputs(rng, 2, q=5, k=5, mask=causal(5)))
+        answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5), **DOUBLE))
         masked = large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0)
         answer.matches(masked, tolerance=5e-3)
+        answer.matches(hidden_winner(rng))  # hidden keys with by far the best scores
+        inputs = attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5))
+        _, weights = answer(inputs)
+        if (weights.masked_fill(inputs["mask"], 0) > 1e-7).any():
+            raise Failure("A hidden key keeps a little weight.", inputs, got=weights)
 
     @points(1)
     def test_a_mask_may_broadcast(self, answer, rng):
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 4, 5)))
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 1, 1, 5)))
         answer.matches(attention_inputs(rng, 3, mask=mixed_mask(rng, 3, 1, 5)))
+        answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 3, 4, 5)))
+        answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 5)))
+        queries = torch.tensor([[True], [False], [True], [True]])  # (q 1): a dead row
+        answer.matches(attention_inputs(rng, 2, mask=queries))
         everything = torch.ones(4, 5, dtype=torch.bool)
         answer.matches(attention_inputs(rng, 3, mask=everything))
 
     @points(1)
     def test_a_query_with_nothing_to_attend_to_gets_zeros(self, answer, rng):
         inputs = attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5))
-        answer.matches(inputs)
-        answer.gradients_match(inputs)
+        answer.matches(inputs, gradient=True)
+        answer.matches(attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5)))
+        empty_sentence = mixed_mask(rng, 3, 1, 5)
+        empty_sentence[1] = False
+        answer.matches(attention_inputs(rng, 3, mask=empty_sentence))
 
     @points(1)
     def test_gradients_reach_query_key_and_value(self, answer, rng):
@@ -382,9 +430,11 @@ def same_for_any_samples(answer):
 
 
 def variance_traits(answer):
+    inputs = variance_inputs(4, False, 100)
     return {
         "same for any number of samples": same_for_any_samples(answer),
-        "resets the random state": answer.resets_random_state(variance_inputs(4, False, 100)),
+        "same for any random numbers": answer(inputs, seed=1) == answer(inputs, seed=2),
+        "resets the random state": answer.resets_random_state(inputs),
     }
 
 
@@ -458,8 +508,8 @@ class TestScoreVariance:
             is_near(answer, variance_inputs(2, False), 2, tolerance=0.12, seed=seed)
         if same_for_any_samples(answer):
             raise Failure(
-                f"10 samples and {SAMPLES:,} samples give exactly the same variance: "
-                "is it measured, or computed from a formula?"
+                f"10 samples and {SAMPLES:,} samples give exactly the same variance: is it "
+                "measured, and is `samples` used?"
             )
 
     @points(1)
@@ -477,18 +527,21 @@ class TestScoreVariance:
 # --- hidden_scale -------------------------------------------------------------------------------
 
 
-def table(rng, c, q=8, masked=False):
+def table(rng, c, q=8, k=4, masked=False):
     """Scores and their weights softmax(scores / c), both printed to two decimals.
 
-    In each row the four scores lie well apart, so that any sound estimator finds c to within 5 %.
+    In each row the scores lie well apart, so that any sound estimator finds c to within 5 %.
+    With `masked`, rows hide different keys, and in the first only one is left.
     """
-    steps = torch.tensor([0.0, 0.5, 1.0, 1.6])
-    order = torch.rand(q, 4, generator=rng, device="cpu").argsort(-1)
-    jitter = torch.rand(q, 4, generator=rng, device="cpu") * 0.1
+    steps = torch.tensor([0.0, 0.5, 1.0, 1.6, 2.1])[:k]
+    order = torch.rand(q, k, generator=rng, device="cpu").argsort(-1)
+    jitter = torch.rand(q, k, generator=rng, device="cpu") * 0.1
     scores = ((steps + jitter).gather(-1, order) * c).mul(100).round() / 100
-    hidden = torch.zeros(q, 4, dtype=torch.bool)
+    hidden = torch.zeros(q, k, dtype=torch.bool)
     if masked:
-        hidden = ~causal(4).repeat(q // 4, 1)
+        place = torch.rand(q, k, generator=rng, device="cpu").argsort(-1)
+        hidden = place >= (k - torch.arange(q)[:, None] % (k - 1))
+        hidden[0] = place[0] > 0
     weights = torch.softmax((scores / c).masked_fill(hidden, -torch.inf), -1)
     return {"scores": scores, "weights": weights.mul(100).round() / 100}
 
@@ -517,7 +570,7 @@ SLIDE = {
 def scale_probes(rng):
     return {
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
-        for c in (0.5, 3.0, 8.0)
+        for c in (0.5, 3.0, 6.3)
         for masked in (False, True)
     }
 
@@ -527,6 +580,7 @@ def scale_small(rng):
         yield table(rng, c, q=1)
     for c in (2.0, 4.0):
         yield table(rng, c, q=4, masked=True)
+        yield table(rng, c, q=6, masked=True)
 
 
 def finds(answer, inputs, c):
@@ -574,13 +628,13 @@ class TestHiddenScale:
 
     @points(1)
     def test_it_finds_the_scale_of_a_full_table(self, answer, rng):
-        for c in (1.0, 3.0, 8.0):
-            finds(answer, table(rng, c), c)
+        for c, q, k in ((1.0, 8, 4), (3.0, 9, 3), (6.3, 7, 5), (1.37, 10, 4)):
+            finds(answer, table(rng, c, q, k), c)
 
     @points(1)
     def test_a_weight_of_zero_means_masked(self, answer, rng):
-        for c in (0.5, 2.0, 5.0):
-            finds(answer, table(rng, c, masked=True), c)
+        for c, q, k in ((0.5, 12, 4), (2.0, 11, 5), (4.7, 13, 4)):
+            finds(answer, table(rng, c, q, k, masked=True), c)
 
     @points(1)
     def test_it_finds_the_scale_of_the_slide(self, answer, rng):

@@ -16,6 +16,7 @@ class Misconception:
         why: why that is wrong, without giving the solution away.
         section: anchor in the chapter to read again.
         answer: the wrong answer itself.
+        variants: the same thought in code that shows itself differently.
     """
 
     id: str
@@ -24,6 +25,7 @@ class Misconception:
     why: str
     section: str
     answer: Callable
+    variants: tuple[Callable, ...] = ()
 
 
 class Collection:
@@ -32,11 +34,11 @@ class Collection:
     def __init__(self):
         self.all: list[Misconception] = []
 
-    def misconception(self, id: str, task: str, *, thinks: str, why: str, section: str):
+    def misconception(self, id, task, *, thinks, why, section, variants=()):
         """Decorator: record the wrong answer below it."""
 
         def record(answer):
-            self.all.append(Misconception(id, task, thinks, why, section, answer))
+            self.all.append(Misconception(id, task, thinks, why, section, answer, variants))
             return answer
 
         return record

@@ -58,13 +58,20 @@ def softmax_over_everything(scores, dim=-1):
     return e / e.sum()
 
 
+def softmax_of_rows_minus_flat_maximum(scores, dim=-1):
+    e = (scores - scores.amax(dim)).exp()
+    return e / e.sum(dim, keepdim=True)
+
+
 @wrong(
     "D-SOFTMAX-KEEPDIM",
     "softmax",
-    thinks="The sum along `dim` has one number per row, and torch will divide each row by its own.",
-    why="The sum has lost an axis. Broadcasting lines axes up from the right, so rows meet the "
-    "wrong sums; it only goes unnoticed where two lengths agree.",
+    thinks="A sum or maximum along `dim` gives one number per row, and torch will match each row "
+    "with its own.",
+    why="That result has lost an axis. Broadcasting lines axes up from the right, so rows meet the "
+    "wrong numbers; it only goes unnoticed where two lengths agree.",
     section="stable-softmax",
+    variants=(softmax_of_rows_minus_flat_maximum,),
 )
 def softmax_without_keepdim(scores, dim=-1):
     e = exponentials(scores, dim)
@@ -137,9 +144,9 @@ def hardmax(scores, dim=-1):
 @wrong(
     "D-SOFTMAX-GLOBAL-MAX",
     "softmax",
-    thinks="Subtracting the largest of all scores is enough to be safe.",
-    why="It stops overflow, but a row far below that maximum becomes all zeros after exp, and "
-    "0/0 is NaN. Each row needs its own shift.",
+    thinks="One shift for the whole table, such as its largest score, is enough to be safe.",
+    why="It may stop overflow, but a row far below becomes all zeros after exp, and 0/0 is NaN. "
+    "Each row needs its own shift.",
     section="stable-softmax",
 )
 def softmax_global_maximum(scores, dim=-1):
@@ -150,9 +157,9 @@ def softmax_global_maximum(scores, dim=-1):
 @wrong(
     "D-SOFTMAX-MEAN",
     "softmax",
-    thinks="Any shift keeps the weights, so I subtract the mean.",
-    why="True, any shift keeps them on paper. But above the mean there may still be a score whose "
-    "exp overflows. Which shift leaves no positive exponent?",
+    thinks="Any shift keeps the weights, so it does not matter what I subtract from a row.",
+    why="On paper true. But if a score stays far above what you subtracted, its exp overflows. "
+    "Which shift leaves no positive exponent?",
     section="stable-softmax",
 )
 def softmax_minus_mean(scores, dim=-1):
@@ -173,6 +180,12 @@ def softmin(scores, dim=-1):
     return e / e.sum(dim, keepdim=True)
 
 
+def softmax_in_place_by_values(scores, dim=-1):
+    scores -= scores.max(dim, keepdim=True).values
+    e = scores.exp()
+    return e / e.sum(dim, keepdim=True)
+
+
 @wrong(
     "D-SOFTMAX-INPLACE",
     "softmax",
@@ -180,10 +193,38 @@ def softmin(scores, dim=-1):
     why="`scores` belongs to the caller, who sees it changed. `a -= b` edits the tensor itself; "
     "`a = a - b` makes a new one.",
     section="stable-softmax",
+    variants=(softmax_in_place_by_values,),
 )
 def softmax_in_place(scores, dim=-1):
     scores -= scores.amax(dim, keepdim=True)
     e = scores.exp()
+    return e / e.sum(dim, keepdim=True)
+
+
+@wrong(
+    "D-SOFTMAX-INPLACE-GRAPH",
+    "softmax",
+    thinks="Editing a tensor that I made myself can do no harm.",
+    why="The caller sees none of it, but autograd does: it kept that tensor to compute the "
+    "gradient of exp, and finds other numbers in it. Make a new tensor instead of `/=` or `-=`.",
+    section="gradients",
+)
+def softmax_divides_in_place(scores, dim=-1):
+    e = exponentials(scores, dim)
+    e /= e.sum(dim, keepdim=True)
+    return e
+
+
+@wrong(
+    "D-SOFTMAX-PLUS-MAX",
+    "softmax",
+    thinks="The shift by the largest score is an addition.",
+    why="Any shift keeps the weights, but this one doubles the exponents that were already too "
+    "large. The shift should bring them down.",
+    section="stable-softmax",
+)
+def softmax_plus_maximum(scores, dim=-1):
+    e = (scores + scores.amax(dim, keepdim=True)).exp()
     return e / e.sum(dim, keepdim=True)
 
 
@@ -470,6 +511,11 @@ def transpose_everything(query, key, value, mask=None):
     return attend(query @ reversed_key / math.sqrt(query.shape[-1]), value, mask)
 
 
+def with_bmm(query, key, value, mask=None):
+    scores = torch.bmm(query, key.transpose(1, 2)) / math.sqrt(query.shape[-1])
+    return attend(scores, value, mask)
+
+
 @wrong(
     "D-TRANSPOSE-12",
     ATTENTION,
@@ -477,6 +523,7 @@ def transpose_everything(query, key, value, mask=None):
     why="That holds for (batch k d). With heads in front, axes 1 and 2 are heads and keys; "
     "without a batch there is no axis 2. Count from the back.",
     section="leading-axes",
+    variants=(with_bmm,),
 )
 def transpose_one_and_two(query, key, value, mask=None):
     return attend(query @ key.transpose(1, 2) / math.sqrt(query.shape[-1]), value, mask)
@@ -495,6 +542,14 @@ def reshape_key(query, key, value, mask=None):
     return attend(query @ turned / math.sqrt(query.shape[-1]), value, mask)
 
 
+def naive_attention_by_product(query, key, value, mask=None):
+    e = scaled(query, key).exp()
+    if mask is not None:
+        e = e * mask
+    weights = e / e.sum(-1, keepdim=True)
+    return weights @ value, weights
+
+
 @wrong(
     "D-NAIVE-SOFTMAX",
     ATTENTION,
@@ -502,6 +557,7 @@ def reshape_key(query, key, value, mask=None):
     why="With scores above 88, exp is infinite in float32 and the weights are NaN. Use a softmax "
     "that shifts the scores first; the previous task has it.",
     section="stable-softmax",
+    variants=(naive_attention_by_product,),
 )
 def naive_attention(query, key, value, mask=None):
     e = scaled(query, key).exp()
@@ -509,6 +565,29 @@ def naive_attention(query, key, value, mask=None):
         e = e.masked_fill(~mask, 0)
     total = e.sum(-1, keepdim=True)
     weights = e / total.masked_fill(total == 0, 1)
+    return weights @ value, weights
+
+
+@wrong(
+    "D-GLOBAL-MAX",
+    ATTENTION,
+    thinks="One shift for the whole table of scores, such as its largest, is enough to be safe.",
+    why="It may stop overflow, but the row of a query far below becomes all zeros after exp, and "
+    "0/0 is NaN. Each query needs its own shift.",
+    section="stable-softmax",
+)
+def one_shift_for_all(query, key, value, mask=None):
+    scores = scaled(query, key)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    e = (scores - scores.max()).exp()
+    if mask is not None:
+        e = e.masked_fill(~mask, 0)
+    total = e.sum(-1, keepdim=True)
+    dead = torch.zeros_like(total, dtype=torch.bool)
+    if mask is not None:
+        dead = dead | ~mask.any(-1, keepdim=True)
+    weights = e / total.masked_fill(dead, 1)
     return weights @ value, weights
 
 
@@ -769,6 +848,22 @@ def mask_after_softmax(query, key, value, mask=None):
 
 
 @wrong(
+    "M-AFTER-RENORMALIZED",
+    ATTENTION,
+    thinks="After the softmax I can mask the weights and divide by their new sum.",
+    why="On paper that is the same. But a hidden key with a high score has pressed all visible "
+    "weights to zero, and 0/0 cannot bring them back. Hide keys before they compete.",
+    section="masks",
+)
+def renormalizes_after_softmax(query, key, value, mask=None):
+    weights = torch.softmax(scaled(query, key), -1)
+    if mask is not None:
+        weights = weights * mask
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-9)
+    return weights @ value, weights
+
+
+@wrong(
     "M-ADD-BOOL",
     ATTENTION,
     thinks="Adding the mask to the scores hides the keys.",
@@ -826,6 +921,10 @@ def fill_that_is_not_low_enough(query, key, value, mask=None):
     return weights @ value, weights
 
 
+def mask_always_transposed(query, key, value, mask=None):
+    return attend(scaled(query, key), value, None if mask is None else mask.mT)
+
+
 @wrong(
     "M-TRANSPOSED",
     ATTENTION,
@@ -833,6 +932,7 @@ def fill_that_is_not_low_enough(query, key, value, mask=None):
     why="Scores have a row per query and a column per key, and so has the mask. Turned around, a "
     "causal mask shows the future and hides the past.",
     section="masks",
+    variants=(mask_always_transposed,),
 )
 def transposed_mask(query, key, value, mask=None):
     if mask is not None and mask.ndim > 1 and mask.shape[-1] == mask.shape[-2]:
@@ -1032,6 +1132,30 @@ def returns_formula(d, samples, scaled):
 
 
 @wrong(
+    "V-IGNORES-SAMPLES",
+    "score_variance",
+    thinks="The number of samples is always the same, so I wrote it down.",
+    why="The caller says how many pairs to draw: `samples` is an argument. Yours gives the same "
+    "result for 10 as for 20,000.",
+    section="why-scale",
+)
+def ignores_samples(d, samples, scaled):
+    return dots(d, 20_000, scaled).var().item()
+
+
+@wrong(
+    "V-INVERTED",
+    "score_variance",
+    thinks="`scaled` means that the scores come scaled already, so the other case needs the root.",
+    why="With `scaled=True` the scores are divided before the variance is taken; with False they "
+    "stay raw. Yours does the opposite.",
+    section="why-scale",
+)
+def scales_the_wrong_case(d, samples, scaled):
+    return dots(d, samples, not scaled).var().item()
+
+
+@wrong(
     "V-RESEED",
     "score_variance",
     thinks="A `manual_seed` inside the function makes it reproducible.",
@@ -1120,6 +1244,16 @@ def logarithm_of_zero(scores, weights):
     return (distance.square().sum() / (distance * height).sum()).item()
 
 
+def zero_as(tiny):
+    def zero_as_tiny(scores, weights):
+        log = weights.clamp(min=tiny).log()
+        distance = scores - scores.mean(-1, keepdim=True)
+        height = log - log.mean(-1, keepdim=True)
+        return (distance.square().sum() / (distance * height).sum()).item()
+
+    return zero_as_tiny
+
+
 @wrong(
     "C-ZERO-AS-TINY",
     "hidden_scale",
@@ -1127,12 +1261,23 @@ def logarithm_of_zero(scores, weights):
     why="Safe, but a masked key now looks like a real one with an absurdly low score, and it rules "
     "the fit. Leave masked keys out.",
     section="hidden-scale",
+    variants=tuple(zero_as(10.0**-n) for n in (3, 4, 5, 6, 8, 10, 12)),
 )
 def zero_as_tiny(scores, weights):
     log = (weights + 1e-9).log()
     distance = scores - scores.mean(-1, keepdim=True)
     height = log - log.mean(-1, keepdim=True)
     return (distance.square().sum() / (distance * height).sum()).item()
+
+
+def mean_of_ratios(scores, weights):
+    seen = (weights > 0) & (weights < 1)
+    return (scores[seen] / weights[seen].log()).mean().item()
+
+
+def median_of_ratios(scores, weights):
+    seen = (weights > 0) & (weights < 1)
+    return (scores[seen] / weights[seen].log()).median().item()
 
 
 @wrong(
@@ -1142,6 +1287,7 @@ def zero_as_tiny(scores, weights):
     why="The logarithm of a weight also contains the logarithm of its row's sum. Compare two "
     "weights of the same row, and that part cancels.",
     section="hidden-scale",
+    variants=(mean_of_ratios, median_of_ratios),
 )
 def forgets_normalizer(scores, weights):
     seen = (weights > 0) & (weights < 1)
