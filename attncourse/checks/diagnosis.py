@@ -201,7 +201,7 @@ def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
     def differing(one: dict, two: dict) -> set[tuple[str, str]]:
         return {k for k in keys if not _agree(piece(one, k), piece(two, k), tolerance)}
 
-    keys = set(reference)
+    keys = {key for key in reference if piece(got, key) is not None}
     if got.get(("", "differs from call to call")):
         keys = {key for key in keys if not isinstance(reference[key], Tensor)}
     wrong = differing(got, reference)

@@ -106,6 +106,7 @@ class Unusable(Exception):
     """What an answer returned cannot even be looked at; says what it is."""
 
 
+NAMED = ("dim", "mask")  # arguments that everybody passes by name
 MOST_NUMBERS = 10_000_000  # no task returns a thousandth of it
 
 
@@ -139,8 +140,8 @@ def _line_of(error: BaseException) -> str | None:
     return None
 
 
-def observe(function, inputs: dict, *, named=(), gradient=False, seed=GLOBAL_SEED) -> Observation:
-    """Call `function` on a copy of `inputs`: by position, those in `named` and a mask by keyword.
+def observe(function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED) -> Observation:
+    """Call `function` on a copy of `inputs`: by position, `dim` and `mask` by keyword.
 
     A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
     random mixture of all outputs with respect to every floating-point input. Whatever the answer
@@ -157,9 +158,8 @@ def observe(function, inputs: dict, *, named=(), gradient=False, seed=GLOBAL_SEE
                     value = value.clone()
         if name != "mask" or value is not None:
             arguments[name] = value
-    named = {*named, "mask"}
-    positional = [value for name, value in arguments.items() if name not in named]
-    keywords = {name: value for name, value in arguments.items() if name in named}
+    positional = [value for name, value in arguments.items() if name not in NAMED]
+    keywords = {name: value for name, value in arguments.items() if name in NAMED}
     output = _Counter()
     facts: dict = {}
     with (

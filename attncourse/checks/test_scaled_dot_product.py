@@ -136,7 +136,7 @@ class TestSoftmax:
     def test_any_axis_can_compete(self, answer, rng):
         for dim in (0, 1, 2, -2):
             answer.matches({"scores": normal(rng, 3, 4, 5), "dim": dim})
-        answer.matches({"scores": normal(rng, 3, 2), "dim": 0}, named=("dim",))
+        answer.matches({"scores": normal(rng, 3, 2), "dim": 0})
         answer.matches({"scores": normal(rng, 3, 1), "dim": -1})
 
     @points(1)
@@ -205,8 +205,8 @@ def far_apart(rng):
 
 def hidden_winner(rng):
     """Scores of hidden keys lie 300 above all others."""
-    inputs = large_attention(rng, mask=mixed_mask(rng, 4), size=0.0)
-    inputs["key"][:, 0] += 300.0 * ~inputs["mask"]
+    inputs = large_attention(rng, mask=mixed_mask(rng, 1, 4), size=0.0)
+    inputs["key"][:, 0] += 300.0 * ~inputs["mask"][0]
     return inputs
 
 
@@ -380,7 +380,6 @@ class TestScaledDotProductAttention:
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 1, 1, 5)))
         answer.matches(attention_inputs(rng, 3, mask=mixed_mask(rng, 3, 1, 5)))
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 3, 4, 5)))
-        answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 5)))
         queries = torch.tensor([[True], [False], [True], [True]])  # (q 1): a dead row
         answer.matches(attention_inputs(rng, 2, mask=queries))
         everything = torch.ones(4, 5, dtype=torch.bool)
@@ -393,7 +392,7 @@ class TestScaledDotProductAttention:
         answer.matches(attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5)))
         empty_sentence = mixed_mask(rng, 3, 1, 5)
         empty_sentence[1] = False
-        answer.matches(attention_inputs(rng, 3, mask=empty_sentence))
+        answer.matches(attention_inputs(rng, 3, mask=empty_sentence), gradient=True)
 
     @points(1)
     def test_gradients_reach_query_key_and_value(self, answer, rng):
@@ -484,7 +483,7 @@ class TestScoreVariance:
         inputs = variance_inputs(8, False, samples=1000)
         answer(inputs)
         returned = answer.observe(inputs).returned
-        if not isinstance(returned, float | int):
+        if isinstance(returned, torch.Tensor):
             raise Failure(
                 "Your answer returned a tensor; a plain float is expected (`.item()` makes one).",
                 inputs,
@@ -620,7 +619,7 @@ class TestHiddenScale:
     def test_it_returns_a_plain_number(self, answer, rng):
         inputs = table(rng, 2.0)
         answer(inputs)
-        if not isinstance(answer.observe(inputs).returned, float | int):
+        if isinstance(answer.observe(inputs).returned, torch.Tensor):
             raise Failure(
                 "Your answer returned a tensor; a plain float is expected (`.item()` makes one).",
                 inputs,
