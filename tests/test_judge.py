@@ -56,9 +56,16 @@ def test_there_are_enough_unusual_right_answers():
 # --- wrong answers
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda m: f"{m.task}-{m.id}")
-def test_a_misconception_is_rejected_and_named(wrong):
-    report = run(wrong.task, wrong.answer)
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        pytest.param(m, form, id=f"{m.task}-{m.id}-{n}")
+        for m in WRONG
+        for n, form in enumerate((m.answer, *m.variants))
+    ],
+)
+def test_a_misconception_is_rejected_and_named(wrong, answer):
+    report = run(wrong.task, answer)
     assert not report.passed
     assert report.earned < report.points
     assert report.diagnosis.id == wrong.id
@@ -197,7 +204,7 @@ def remembers(query, key, value, mask=None, _calls=itertools.count()):  # noqa: 
         (raises_not_implemented, "still raises NotImplementedError"),
         (returns("x"), "returned a str; a pair is expected: output, weights"),
         (returns(torch.zeros(2)), "returned a tensor of shape (2), float32; a pair is expected"),
-        (returns((torch.zeros(2),)), "a tuple of 1"),
+        (returns((torch.zeros(2),)), "a sequence of 1: a tensor of shape (2)"),
         (as_numpy, "output is a numpy.ndarray; a torch.Tensor is expected"),
         (in_half, "output has dtype torch.float16"),
         (raises, "raised NameError: name 'undefined_name' is not defined"),

@@ -183,7 +183,7 @@ def _agree(left: object, right: object, tolerance: float) -> bool:
             return False
         left, right = left.double(), right.double()
         scale = torch.nan_to_num(right, 0, 0, 0).abs().max().item() if right.numel() else 0.0
-        return torch.allclose(left, right, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        return torch.allclose(left, right, rtol=0, atol=tolerance * scale, equal_nan=True)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return False
     return left == right
