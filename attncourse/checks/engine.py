@@ -15,7 +15,7 @@ from attncourse import checks
 from attncourse.checks.diagnosis import Diagnosis, diagnose
 from attncourse.checks.observe import find_short_cut
 from attncourse.checks.report import Report, Result
-from attncourse.checks.task import Answer, Failure, Task, describe
+from attncourse.checks.task import CHAPTERS, Answer, Failure, Task, describe
 
 # Everything that pytest does for a test suite and a judge does not need. It takes a run from
 # 300 ms to 15 ms: most of it was garbage collection over torch's heap (`unraisableexception`).
@@ -58,7 +58,6 @@ def _plain_environment():
             torch.inference_mode(False),
             torch.no_grad(),
             torch.autocast("cpu", enabled=False),
-            _ONE_AT_A_TIME,
         ):
             yield
     finally:
@@ -69,13 +68,12 @@ def _plain_environment():
 
 
 def chapters() -> dict[str, object]:
-    """The chapters' check modules, by their stem."""
+    """The chapters' check modules, by their stem, in the order of the course."""
+    here = {module.name for module in pkgutil.iter_modules(checks.__path__)}
     return {
-        module.name.removeprefix("test_"): importlib.import_module(
-            f"{checks.__name__}.{module.name}"
-        )
-        for module in pkgutil.iter_modules(checks.__path__)
-        if module.name.startswith("test_")
+        stem: importlib.import_module(f"{checks.__name__}.test_{stem}")
+        for stem in CHAPTERS
+        if f"test_{stem}" in here
     }
 
 
@@ -173,7 +171,7 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
     judge = _Judge(about, answer, seeds)
     cls = _test_classes()[task]
     module = importlib.import_module(cls.__module__)
-    with _plain_environment():
+    with _ONE_AT_A_TIME, _plain_environment():
         short_cut = _short_cut(about, answer)
         if short_cut:
             return refuse(Diagnosis.short_cut(about, short_cut))
