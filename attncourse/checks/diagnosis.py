@@ -126,7 +126,7 @@ FAILED = "failed"  # the part that stands for all others when a call gives nothi
 # --- fingerprints -------------------------------------------------------------------------------
 
 
-def _parts(task: Task, answer: Callable, inputs: Inputs) -> dict[str, object]:
+def _parts(task: Task, answer: Callable, inputs: Inputs, gradient: bool) -> dict[str, object]:
     """All that a call shows, in pieces that can be compared one by one."""
     seen = observe(answer, inputs)
     parts: dict[str, object] = {f"{name} edited": name in seen.edited for name in inputs}
@@ -141,6 +141,7 @@ def _parts(task: Task, answer: Callable, inputs: Inputs) -> dict[str, object]:
         parts[f"{name} dtype"] = str(parts[name].dtype)
     if task.returns is float:
         parts["type"] = "tensor" if isinstance(seen.returned, Tensor) else "number"
+    if not gradient:
         return parts
     differentiated = observe(answer, inputs, gradient=True)
     for name, value in inputs.items():
@@ -165,16 +166,37 @@ def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
     return {("", name): value for name, value in traits.items()} | {
         (probe, part): value
         for probe, inputs in probes.items()
-        for part, value in _parts(task, answer, inputs).items()
+        for part, value in _parts(task, answer, inputs, probe in task.differentiated).items()
     }
+
+
+def _piece(of: dict, key: tuple[str, str]) -> object:
+    return of.get(key, of.get((key[0], FAILED)))
+
+
+def _differing(one: dict, two: dict, keys, tolerance: float) -> set[tuple[str, str]]:
+    return {k for k in keys if not _agree(_piece(one, k), _piece(two, k), tolerance)}
 
 
 @functools.cache
 def _known(task: Task) -> tuple[dict, list]:
-    """Fingerprints of the reference and of every form of every misconception of a task."""
-    wrong = [m for m in misconceptions.of_chapter(task.chapter) if m.task == task.name]
-    forms = [(m, _fingerprint(task, form)) for m in wrong for form in (m.answer, *m.variants)]
-    return _fingerprint(task, task.reference), forms
+    """Fingerprints: the reference's, and every form of every misconception's.
+
+    Each of these comes with the set of pieces in which it differs from the reference.
+    """
+    reference = _fingerprint(task, task.reference)
+    forms = []
+    for wrong in misconceptions.of_chapter(task.chapter):
+        if wrong.task == task.name:
+            for form in (wrong.answer, *wrong.variants):
+                theirs = _fingerprint(task, form)
+                differs = _differing(theirs, reference, reference, _tolerance(task))
+                forms.append((wrong, theirs, differs))
+    return reference, forms
+
+
+def _tolerance(task: Task) -> float:
+    return task.tolerance or 1e-3
 
 
 def _agree(left: object, right: object, tolerance: float) -> bool:
@@ -192,33 +214,23 @@ def _agree(left: object, right: object, tolerance: float) -> bool:
 def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
     reference, known = _known(task)
     got = _fingerprint(task, answer)
-    tolerance = task.tolerance or 1e-3
-    values = {*_names(task), FAILED}
-
-    def piece(of: dict, key: tuple[str, str]) -> object:
-        return of.get(key, of.get((key[0], FAILED)))
-
-    def differing(one: dict, two: dict) -> set[tuple[str, str]]:
-        return {k for k in keys if not _agree(piece(one, k), piece(two, k), tolerance)}
-
-    keys = {key for key in reference if piece(got, key) is not None}
+    keys = {key for key in reference if _piece(got, key) is not None}
     if got.get(("", "differs from call to call")):
         keys = {key for key in keys if not isinstance(reference[key], Tensor)}
-    wrong = differing(got, reference)
-    if not wrong:
-        return None
+    wrong = _differing(got, reference, keys, _tolerance(task))
+    values = {*_names(task), FAILED}
     scores: dict = {}
-    for misconception, theirs in known:
-        differs = differing(theirs, reference)
-        explains = wrong & differs - differing(got, theirs)
-        if not explains or differs - wrong:
-            continue  # explains nothing, or would be wrong where the answer is right
-        share = len(explains) / len(wrong)
-        # "It fails too" is weak evidence: then it must explain everything.
-        if share < 1 and all((key[0], FAILED) in theirs for key in explains):
-            continue
+    for misconception, theirs, differs in known:
+        differs = differs & keys
+        if differs - wrong:
+            continue  # contradicted: it would be wrong where the answer is right
         # What is wrong about gradients or dtypes alone cannot explain wrong values.
         if any(key[1] in values for key in wrong) and not any(key[1] in values for key in differs):
+            continue
+        explains = differs - _differing(got, theirs, differs, _tolerance(task))
+        share = len(explains) / max(1, len(wrong))
+        # "It fails too" is weak evidence: then it must explain everything.
+        if share < 1 and all((key[0], FAILED) in theirs for key in explains):
             continue
         scores[misconception] = max(share, scores.get(misconception, 0.0))
     ranked = sorted(scores, key=scores.get, reverse=True)
@@ -243,8 +255,10 @@ def _smallest_failure(task: Task, answer: Callable) -> Example | None:
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
-            tolerance = (task.tolerance or 2e-3) * 1.5
-            if not _agree(theirs, ours, tolerance) or not torch.isfinite(theirs.double()).all():
+            if (
+                not _agree(theirs, ours, 1.5 * _tolerance(task))
+                or not torch.isfinite(theirs.double()).all()
+            ):
                 return Example(inputs, name, ours, theirs)
     return None
 

@@ -36,6 +36,7 @@ class Task:
         section: anchor in the book's chapter to read again.
         hints: nudge, idea, almost code.
         probes: inputs on which wrong answers tell themselves apart, by name; see diagnosis.
+        differentiated: the probes on which gradients are compared, too.
         small: inputs from the smallest on, to show a failure on.
         maps: inputs for a dependency map (see diagnosis), with the names that are perturbed.
         features: trailing axes of those inputs, and of the output, that belong to one position.
@@ -54,6 +55,7 @@ class Task:
     hints: tuple[str, str, str]
     probes: Callable[[torch.Generator], dict[str, Inputs]]
     small: Callable[[torch.Generator], Iterator[Inputs]]
+    differentiated: tuple[str, ...] = ()
     maps: Callable[[torch.Generator], list[tuple[str, Inputs, tuple[str, ...]]]] | None = None
     features: int = 0
     forbidden: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -74,7 +75,9 @@ def autograde_all(assignment: str, students: list[str], jobs: int) -> Iterator[t
     gradebook().close()  # made here, once, before several processes could try to
     os.environ["OMP_NUM_THREADS"] = "1"  # the submissions share the cores, not each of them all
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(students)), mp_context=spawn) as pool:
+    # On Ctrl-C only this process stops: the workers finish the student they are at.
+    quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+    with ProcessPoolExecutor(min(jobs, len(students)), mp_context=spawn, **quiet) as pool:
         running = {pool.submit(autograde, assignment, student): student for student in students}
         try:
             for done in as_completed(running):
