@@ -57,7 +57,7 @@ test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, co
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-bench: $(STAMP)  ## measure what DESIGN promises about speed
+bench: $(STAMP)  ## measure the judge's speed
 	$(BIN)/python tests/bench/speed.py
 
 lint: $(STAMP)

