@@ -395,6 +395,8 @@ class TestScaledDotProductAttention:
         empty_sentence = mixed_mask(rng, 3, 1, 5)
         empty_sentence[1] = False
         answer.matches(attention_inputs(rng, 3, mask=empty_sentence), gradient=True)
+        queries = torch.tensor([[True], [False], [True], [True]])  # (q 1)
+        answer.matches(attention_inputs(rng, 2, mask=queries))
 
     @points(1)
     def test_gradients_reach_query_key_and_value(self, answer, rng):
@@ -445,6 +447,15 @@ def variance_small(rng):
             yield variance_inputs(d, scaled)
 
 
+def is_a_plain_number(answer, inputs):
+    answer(inputs)
+    if isinstance(answer.observe(inputs).returned, torch.Tensor):
+        raise Failure(
+            "Your answer returned a tensor; a plain float is expected (`.item()` makes one).",
+            inputs,
+        )
+
+
 def is_near(answer, inputs, expected, tolerance=SAMPLING_ERROR, **options):
     got = answer(inputs, **options)
     if not abs(got / expected - 1) <= tolerance:  # NaN fails too
@@ -483,13 +494,7 @@ class TestScoreVariance:
     @points(1)
     def test_it_returns_a_plain_number(self, answer, rng):
         inputs = variance_inputs(8, False, samples=1000)
-        answer(inputs)
-        returned = answer.observe(inputs).returned
-        if isinstance(returned, torch.Tensor):
-            raise Failure(
-                "Your answer returned a tensor; a plain float is expected (`.item()` makes one).",
-                inputs,
-            )
+        is_a_plain_number(answer, inputs)
 
     @points(1)
     def test_unscaled_scores_vary_by_the_width(self, answer, rng):
@@ -541,7 +546,7 @@ def table(rng, c, q=8, k=4, masked=False):
     hidden = torch.zeros(q, k, dtype=torch.bool)
     if masked:
         place = torch.rand(q, k, generator=rng, device="cpu").argsort(-1)
-        hidden = place >= (k - torch.arange(q)[:, None] % (k - 1))
+        hidden = place >= (k - 1 - torch.arange(q)[:, None] % (k - 2))  # one key or more a row
         hidden[0] = place[0] > 0
     weights = torch.softmax((scores / c).masked_fill(hidden, -torch.inf), -1)
     return {"scores": scores, "weights": weights.mul(100).round() / 100}
@@ -620,12 +625,7 @@ class TestHiddenScale:
     @points(1)
     def test_it_returns_a_plain_number(self, answer, rng):
         inputs = table(rng, 2.0)
-        answer(inputs)
-        if isinstance(answer.observe(inputs).returned, torch.Tensor):
-            raise Failure(
-                "Your answer returned a tensor; a plain float is expected (`.item()` makes one).",
-                inputs,
-            )
+        is_a_plain_number(answer, inputs)
 
     @points(1)
     def test_it_finds_the_scale_of_a_full_table(self, answer, rng):
