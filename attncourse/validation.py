@@ -8,12 +8,59 @@ def _shape(tensor: Tensor) -> str:
     return "(" + " ".join(map(str, tensor.shape)) + ")"
 
 
-def validate_tensor(name: str, value: object) -> None:
-    """Raise TypeError unless `value` is a floating-point tensor."""
+def validate_tensor(name: str, value: object, kind: str = "floating-point") -> None:
+    """Raise TypeError unless `value` is a tensor of floating-point (or of "whole") numbers."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must hold floating-point numbers; got {value.dtype}")
+    is_whole = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    if not (is_whole if kind == "whole" else value.is_floating_point()):
+        raise TypeError(f"{name} must hold {kind} numbers; got {value.dtype}")
+
+
+def validate_axes(**arguments: tuple) -> None:
+    """Raise unless every tensor has its axes, and a letter means the same length everywhere.
+
+    Args:
+        arguments: name=(tensor, axes) or name=(tensor, axes, kind), such as keys=(keys, "b k d").
+            An axis may be a sum of earlier ones ("e+d"); kind is "floating-point" or "whole".
+    """
+    known: dict[str, tuple[str, int]] = {}
+    first = None
+    for name, (tensor, axes, *kind) in arguments.items():
+        validate_tensor(name, tensor, *kind)
+        letters = axes.split()
+        if tensor.ndim != len(letters):
+            raise ValueError(f"{name} must have axes ({axes}); got shape {_shape(tensor)}")
+        for letter, length in zip(letters, tensor.shape, strict=True):
+            if "+" in letter:
+                parts = letter.split("+")
+                known[letter] = (
+                    " and ".join(known[part][0] for part in parts),
+                    sum(known[part][1] for part in parts),
+                )
+            where, expected = known.setdefault(letter, (name, length))
+            if length != expected:
+                raise ValueError(
+                    f"{name} {_shape(tensor)} has axes ({axes}), so {letter} = {length}; "
+                    f"but {where} has {letter} = {expected}"
+                )
+        if tensor.is_floating_point():
+            first = first or (name, tensor)
+            if tensor.dtype != first[1].dtype:
+                raise TypeError(
+                    f"{name} is {tensor.dtype} but {first[0]} is {first[1].dtype}; use one dtype"
+                )
+
+
+def validate_lengths(tokens: Tensor, lengths: Tensor) -> None:
+    """Raise unless tokens (b n) has 1 to n real tokens in each row, as lengths (b) says."""
+    validate_axes(tokens=(tokens, "b n", "whole"), lengths=(lengths, "b", "whole"))
+    longest = tokens.shape[1]
+    if lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= longest):
+        raise ValueError(
+            f"every sentence must have 1 to n = {longest} real tokens; "
+            f"lengths go from {lengths.min()} to {lengths.max()}"
+        )
 
 
 def validate_scores(scores: Tensor, dim: int) -> None:
@@ -78,11 +125,14 @@ def validate_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
         shapes = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in tensors.items())
         raise ValueError(f"the leading axes do not broadcast together; got {shapes}") from None
     if mask is not None:
-        _validate_mask(mask, query, (*batch, query.shape[-2], key.shape[-2]))
+        validate_mask(mask, query, (*batch, query.shape[-2], key.shape[-2]))
 
 
-def _validate_mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> None:
-    axes = f"(… q k) = ({' '.join(map(str, shape))})"
+def validate_mask(
+    mask: Tensor, scored: Tensor, shape: tuple[int, ...], axes: str = "… q k"
+) -> None:
+    """Raise unless `mask` is boolean, broadcasts to `shape`, and is where `scored` is."""
+    axes = f"({axes}) = ({' '.join(map(str, shape))})"
     if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be a boolean torch.Tensor {axes}; got {type(mask).__name__}")
     if mask.dtype != torch.bool:
@@ -90,16 +140,17 @@ def _validate_mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> None:
             f"mask must be boolean, True = may attend; got {mask.dtype}. "
             "For a 0/1 mask use mask.bool(); for an additive 0/-inf mask use mask == 0"
         )
-    if mask.device != query.device:
-        raise ValueError(f"mask is on {mask.device} but query is on {query.device}")
+    if mask.device != scored.device:
+        raise ValueError(f"mask is on {mask.device} but query is on {scored.device}")
     try:
         fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
     except RuntimeError:
         fits = False
     if not fits:
+        advice = ". A padding mask (b k) needs an axis for the queries: mask[:, None, :]"
         raise ValueError(
-            f"mask must broadcast to {axes}; got shape {_shape(mask)}. "
-            "A padding mask (b k) needs an axis for the queries: mask[:, None, :]"
+            f"mask must broadcast to {axes}; got shape {_shape(mask)}"
+            + (advice if axes.startswith("(…") else "")
         )
     # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
     # the opposite. (A compiled graph and the meta device have no data to look at.)
@@ -108,4 +159,14 @@ def _validate_mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"mask {_shape(mask)} hides every key from every query. Here True means "
             "'may attend'; if yours means 'ignore', pass ~mask"
+        )
+
+
+def validate_heads(x: Tensor, num_heads: int) -> None:
+    """Raise unless x (b n m) can be cut into `num_heads` heads of equal width."""
+    validate_axes(x=(x, "b n m"))
+    if num_heads < 1 or x.shape[-1] % num_heads:
+        raise ValueError(
+            f"{num_heads} heads of equal width do not fit into m = {x.shape[-1]}: "
+            f"x has shape {_shape(x)}"
         )

@@ -1,0 +1,205 @@
+"""The running task: number names of one language into those of another, word by word."""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from jaxtyping import Int
+from num2words import num2words
+from torch import Tensor
+from tqdm import tqdm
+
+PAD, BOS, EOS = 0, 1, 2  # ids of the three marks that are no words
+MARKS = ("<pad>", "<bos>", "<eos>")
+MOST_WORDS = 200  # English has 33 number words. A language with more than this glues them together
+
+
+def words(number: int, language: str) -> list[str]:
+    """Write a number in words: 94 in French is quatre, vingt, quatorze.
+
+    Args:
+        number: the number.
+        language: a code that num2words knows, such as "en", "fr", "es" or "vi".
+
+    Raises:
+        NotImplementedError: num2words does not know the language.
+    """
+    return re.findall(r"[^\s,-]+", num2words(number, lang=language))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words a model knows. The id of a word is its place in the list.
+
+    Attributes:
+        words: the three marks, then every word in alphabetical order.
+    """
+
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """From words back to ids."""
+        return {word: place for place, word in enumerate(self.words)}
+
+    def encode(self, sentence: Sequence[str]) -> list[int]:
+        """Turn words into ids.
+
+        Raises:
+            ValueError: the vocabulary lacks a word.
+        """
+        unknown = [word for word in sentence if word not in self.ids]
+        if unknown:
+            raise ValueError(f"not in the vocabulary: {', '.join(unknown)}")
+        return [self.ids[word] for word in sentence]
+
+    def decode(self, ids: Sequence[int] | Tensor) -> list[str]:
+        """Turn ids into words, up to the first <eos>; <pad> and <bos> are left out."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        if EOS in ids:
+            ids = ids[: ids.index(EOS)]
+        return [self.words[place] for place in ids if place not in (PAD, BOS)]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentences and their translations, one row a pair, padded on the right.
+
+    Attributes:
+        numbers: the numbers that are written in words.
+        source: (b n) ids.
+        target: (b t) ids, each row closed by <eos>.
+    """
+
+    numbers: tuple[int, ...]
+    source: Int[Tensor, "b n"]
+    target: Int[Tensor, "b t"]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def lengths(self) -> Int[Tensor, " b"]:
+        """Words in each source sentence."""
+        return (self.source != PAD).sum(-1)
+
+    def pick(self, rows: Sequence[int]) -> "Pairs":
+        """Some of the pairs, with no more padding than they need."""
+        chosen = torch.as_tensor(rows)
+        source, target = self.source[chosen], self.target[chosen]
+        return Pairs(
+            tuple(self.numbers[row] for row in chosen.tolist()),
+            source[:, (source != PAD).any(0)],
+            target[:, (target != PAD).any(0)],
+        )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A translation task: two vocabularies, and pairs to learn from and to be tested on.
+
+    Attributes:
+        source_words, target_words: what may occur on either side.
+        train, test: pairs; no number is in both.
+    """
+
+    source_words: Vocabulary
+    target_words: Vocabulary
+    train: Pairs
+    test: Pairs
+
+
+@cache
+def corpus(
+    source: str = "en",
+    target: str = "fr",
+    *,
+    size: int = 20_000,
+    digits: int = 12,
+    seed: int = 0,
+    progress: bool = False,
+) -> Corpus:
+    """Make the corpus: number names in two languages, from one digit up to `digits`.
+
+    Every length in digits is equally likely, so short numbers occur several times. A fifth of
+    all different numbers is held out for the test. A language that writes a number as one long
+    word, such as German, is cut into letters instead of words.
+
+    Args:
+        source, target: codes of languages that num2words knows.
+        size: numbers to draw; a fifth of the different ones goes into the test.
+        digits: of the longest numbers.
+        seed: of the draw. The same arguments always give the same corpus.
+        progress: whether to show a progress bar.
+
+    Raises:
+        NotImplementedError: num2words does not know one of the languages.
+        ValueError: `size` is too small to split.
+    """
+    if size < 20:
+        raise ValueError(f"a corpus needs size >= 20 to be split; got {size}")
+    chance = random.Random(seed)
+    draws = [chance.randrange(10 ** chance.randint(1, digits)) for _ in range(size)]
+    different = sorted(set(draws))
+    held_out = set(chance.sample(different, len(different) // 5))
+    names = {}
+    for number in tqdm(different, "writing numbers in words", disable=not progress):
+        names[number] = words(number, source), words(number, target)
+    for side in (0, 1):
+        if len({word for pair in names.values() for word in pair[side]}) > MOST_WORDS:
+            for number, pair in names.items():
+                letters = list(" ".join(pair[side]))
+                names[number] = (letters, pair[1]) if side == 0 else (pair[0], letters)
+
+    train = [number for number in draws if number not in held_out]
+    test = sorted(held_out)
+    # The vocabulary, too, may know the training sentences only.
+    source_words, target_words = (
+        Vocabulary((*MARKS, *sorted({word for number in train for word in names[number][side]})))
+        for side in (0, 1)
+    )
+
+    def pairs(numbers: list[int]) -> Pairs:
+        return Pairs(
+            tuple(numbers),
+            _padded([source_words.encode(names[number][0]) for number in numbers]),
+            _padded([[*target_words.encode(names[number][1]), EOS] for number in numbers]),
+        )
+
+    known = [
+        number
+        for number in test
+        if set(names[number][0]) <= source_words.ids.keys()
+        and set(names[number][1]) <= target_words.ids.keys()
+    ]
+    return Corpus(source_words, target_words, pairs(train), pairs(known))
+
+
+def _padded(rows: list[list[int]]) -> Int[Tensor, "b n"]:
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+def batches(pairs: Pairs, size: int, seed: int) -> Iterator[Pairs]:
+    """Yield batches for ever: shuffled, yet of sentences of similar length, so with little padding.
+
+    Args:
+        pairs: to draw from.
+        size: pairs in a batch.
+        seed: of the shuffling.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lengths = pairs.lengths + (pairs.target != PAD).sum(-1)
+    while True:
+        # A little noise on the lengths: other neighbors in every round.
+        noise = torch.rand(len(pairs), generator=generator)
+        by_length = (lengths + 2 * noise).argsort()
+        rows = by_length.split(size)
+        for place in torch.randperm(len(rows), generator=generator).tolist():
+            yield pairs.pick(rows[place])

@@ -1,0 +1,124 @@
+"""One loop that trains every translator of the course, and one measure to compare them."""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse.bottleneck import exact_match_by_length, sequence_loss, teacher_inputs
+from attncourse.cross_attention import translate
+from attncourse.numbers import BOS, EOS, PAD, Pairs, Vocabulary, batches
+
+
+def train(
+    model: nn.Module,
+    pairs: Pairs,
+    steps: int,
+    *,
+    batch_size: int = 128,
+    learning_rate: float = 5e-3,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[float]:
+    """Train a translator in place by teacher forcing; the same seed gives the same losses.
+
+    Adam; the learning rate rises over the first tenth of the steps and falls to zero in the end;
+    gradients are clipped to norm 1.
+
+    Args:
+        model: called as `model(source (b n), words (b t)) -> (b t vocab)`.
+        pairs: to learn from.
+        steps: batches to learn from.
+        batch_size: pairs in a batch.
+        learning_rate: at its highest.
+        seed: of the order of the batches.
+        progress: whether to show a progress bar.
+
+    Returns:
+        The loss of every step, in nats a token. Ctrl-C stops early and keeps what was learned.
+    """
+    device = next(model.parameters()).device
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning_rate, total_steps=steps + 1, pct_start=0.1, cycle_momentum=False
+    )
+    model.train()
+    losses = []
+    bar = tqdm(total=steps, desc="training", unit="step", disable=not progress)
+    try:
+        for batch, _ in zip(batches(pairs, batch_size, seed), range(steps), strict=False):
+            source, target = batch.source.to(device), batch.target.to(device)
+            loss = sequence_loss(model(source, teacher_inputs(target, BOS)), target, PAD)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+            bar.update()
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+    except KeyboardInterrupt:
+        bar.write(f"stopped after {len(losses)} of {steps} steps")
+    finally:
+        bar.close()
+        model.eval()
+    return losses
+
+
+def translations(
+    model: nn.Module, pairs: Pairs, vocabulary: Vocabulary, batch_size: int = 256
+) -> list[list[str]]:
+    """Translate every source sentence, the likeliest word at a time.
+
+    Args:
+        model: called as `model(source (b n), words (b t)) -> (b t vocab)`.
+        pairs: whose sources to translate.
+        vocabulary: of the target.
+        batch_size: sentences at once; the longest decides how long a batch takes, so sentences of
+            similar length go together.
+    """
+    longest = pairs.target.shape[1] + 4  # room for a word too many
+    written: dict[int, list[str]] = {}
+    was_training = model.training
+    model.eval()
+    for rows in pairs.lengths.argsort(stable=True).split(batch_size):
+        output = translate(model, pairs.pick(rows).source, BOS, EOS, longest)
+        for row, ids in zip(rows.tolist(), output, strict=True):
+            written[row] = vocabulary.decode(ids)
+    model.train(was_training)
+    return [written[row] for row in range(len(pairs))]
+
+
+def exact_match(model: nn.Module, pairs: Pairs, vocabulary: Vocabulary) -> dict[int, float]:
+    """Share of sentences translated without an error, for every source length in words."""
+    targets = [vocabulary.decode(row) for row in pairs.target]
+    return exact_match_by_length(
+        translations(model, pairs, vocabulary), targets, pairs.lengths.tolist()
+    )
+
+
+def by_bucket(shares: dict[int, float], counts: dict[int, int], width: int = 4) -> dict[str, float]:
+    """Join the shares of neighboring lengths: 0–3, 4–7, … words.
+
+    Args:
+        shares: length -> share, as `exact_match` returns it.
+        counts: length -> number of sentences.
+        width: lengths in a bucket.
+    """
+    hits, total = defaultdict(float), defaultdict(int)
+    for length, share in sorted(shares.items()):
+        first = length // width * width
+        hits[first] += share * counts[length]
+        total[first] += counts[length]
+    return {f"{first}–{first + width - 1}": hits[first] / total[first] for first in total}
+
+
+def count_lengths(pairs: Pairs) -> dict[int, int]:
+    """How many sentences of each length there are."""
+    return dict(enumerate(torch.bincount(pairs.lengths).tolist()))
+
+
+def as_source(sentence: list[str], vocabulary: Vocabulary) -> Tensor:
+    """One sentence as a batch (1 n) of ids."""
+    return torch.tensor([vocabulary.encode(sentence)])
