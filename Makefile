@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help course install book book-fresh exercises class grade report test fast-test bench lint format lock clean
+.PHONY: help course install book book-fresh curves exercises class grade report test fast-test bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,12 +32,14 @@ lock:  ## pin every version again
 	sed -i.bak 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.txt && rm requirements.txt.bak
 
 book: $(STAMP)  ## build the book into _build/html (executed, cached, warnings are errors)
-	@rm -rf _build/.doctrees  # else a failing cell is reported only once
 	$(BIN)/jupyter-book build . -W -n --keep-going
 
 book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
+
+curves: $(STAMP)  ## train the book's models again (about 5 minutes) and store them in attncourse/data
+	$(BIN)/python -m attncourse.pretrained
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/attncourse release

@@ -12,12 +12,22 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncourse"
 
 
-@pytest.mark.parametrize("stem", sorted(engine.chapters()))
-def test_a_chapter_has_all_its_parts(stem):
+@pytest.mark.parametrize("stem", CHAPTERS)
+def test_a_chapter_has_a_page_a_module_and_its_tests(stem):
     name = f"{CHAPTERS[stem]:02}_{stem}"
     for part in (
         f"book/{name}.md",
         f"attncourse/{stem}.py",
+        f"tests/test_{stem}.py",
+        f"tests/claims/test_claims_{stem}.py",
+    ):
+        assert (ROOT / part).exists(), part
+
+
+@pytest.mark.parametrize("stem", sorted(engine.chapters()))
+def test_a_chapter_with_a_judge_has_an_exercise(stem):
+    name = f"{CHAPTERS[stem]:02}_{stem}"
+    for part in (
         f"attncourse/checks/test_{stem}.py",
         f"attncourse/misconceptions/{stem}.py",
         f"solutions/{name}/{name}.ipynb",
@@ -31,11 +41,22 @@ def test_no_part_stands_without_its_chapter():
     for folder in ("solutions", "exercises"):
         assert {path.name.split("_", 1)[1] for path in (ROOT / folder).glob("0*")} <= stems
     assert {path.stem for path in (PACKAGE / "misconceptions").glob("[a-z]*.py")} <= stems
-    assert {path.stem.split("_", 1)[1] for path in (ROOT / "book").glob("0*.md")} <= stems
+    chapters = {path.stem.split("_", 1)[1] for path in (ROOT / "book").glob("0*.md")}
+    assert chapters <= CHAPTERS.keys()
 
 
 # mechanisms <- shared <- checks, misconceptions <- grading <- cli
-LEVELS = {"validation": 0, "plots": 2, "checks": 3, "misconceptions": 3, "grading": 4, "cli": 5}
+LEVELS = {
+    "validation": 0,
+    "numbers": 2,
+    "training": 2,
+    "pretrained": 2,
+    "plots": 2,
+    "checks": 3,
+    "misconceptions": 3,
+    "grading": 4,
+    "cli": 5,
+}
 
 
 def level(module: str) -> int:

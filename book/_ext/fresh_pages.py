@@ -1,22 +1,33 @@
-"""Three promises the book keeps by itself, whoever builds it and however.
+"""Five promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
-2. No dead button. Colab opens notebooks only, so a Markdown page has a Colab button only where
+2. No failure forgotten. Sphinx warns of a failing cell when it reads the page, and reads a page
+   only once; so every build reads all pages again (seconds, as their outputs are cached).
+3. No dead button. Colab opens notebooks only, so a Markdown page has a Colab button only where
    an .ipynb of the same name stands beside it.
-3. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
+4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
+5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
+   in the cache are executed before, as many at a time as there are cores.
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from pathlib import Path
+
+from jupyter_cache import get_cache
+from jupyter_cache.executors import load_executor
+from sphinx.util import logging as sphinx_logging
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 
 def package_hash(root: Path) -> str:
     """Hash what the pages' outputs depend on besides their own cells."""
     digest = hashlib.sha256((root / "requirements.txt").read_bytes())
-    for path in sorted((root / "attncourse").rglob("*.py")):
+    package = root / "attncourse"
+    for path in sorted([*package.rglob("*.py"), *package.glob("data/*")]):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -27,6 +38,30 @@ def key_the_cache(app, config):
     for outdated in set(caches.glob("*")) - {current}:
         shutil.rmtree(outdated) if outdated.is_dir() else outdated.unlink()
     config.nb_execution_cache_path = str(current)
+
+
+def read_every_page(app, config):
+    shutil.rmtree(app.doctreedir, ignore_errors=True)
+
+
+def execute_in_parallel(app, config):
+    source = Path(app.srcdir)
+    pages = [source / f"{name}.md" for name in parse_toc_yaml(source / "_toc.yml")]
+    notebooks = [
+        page for page in pages if page.exists() and "format_name: myst" in page.read_text("utf-8")
+    ]
+    cache = get_cache(config.nb_execution_cache_path)
+    for notebook in notebooks:
+        cache.add_nb_to_project(str(notebook), read_data={"name": "myst_nb_md", "type": "plugin"})
+    waiting = cache.list_unexecuted()
+    if not waiting:
+        return
+    at_once = min(os.cpu_count() or 1, len(waiting))
+    sphinx_logging.getLogger(__name__).info(f"executing {len(waiting)} pages, {at_once} at a time")
+    quiet = logging.getLogger("parallel execution")
+    quiet.setLevel(logging.CRITICAL)  # what fails here, Sphinx executes again and reports
+    executor = load_executor("local-parallel", cache, logger=quiet)
+    executor.run_and_cache(timeout=config.nb_execution_timeout)
 
 
 def drop_dead_colab_button(app, pagename, templatename, context, doctree):
@@ -42,5 +77,7 @@ def drop_dead_colab_button(app, pagename, templatename, context, doctree):
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
     app.connect("config-inited", key_the_cache)
+    app.connect("config-inited", read_every_page)
+    app.connect("config-inited", execute_in_parallel, priority=900)
     app.connect("html-page-context", drop_dead_colab_button, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

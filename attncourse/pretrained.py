@@ -1,0 +1,213 @@
+"""The book's translators: trained once by `make curves`, stored with the package, loaded by pages.
+
+    model, english, french = pretrained.load("additive")
+    shares = pretrained.curves()["models"]["additive"]["exact_match"]   # length -> share
+
+Run as a program it trains them again (`python -m attncourse.pretrained --help`).
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse import additive
+from attncourse.additive import AttentionEncoderDecoder, ScoredAttention
+from attncourse.bottleneck import EncoderDecoder
+from attncourse.cross_attention import Transformer
+from attncourse.numbers import Vocabulary, corpus
+from attncourse.training import count_lengths, exact_match, train
+
+DATA = Path(__file__).parent / "data"
+HIDDEN = 64  # width of states, keys, queries and words, where nothing else is said
+
+
+def linear_concat_scores(
+    query: Float[Tensor, "b e"], keys: Float[Tensor, "b k d"], w: Float[Tensor, " e+d"]
+) -> Float[Tensor, "b k"]:
+    """Score by wᵀ[q; kᵢ] without a tanh, as a slide prints it. Chapter 2 shows what is wrong."""
+    w_query, w_key = w.split([query.shape[-1], keys.shape[-1]])
+    return einsum(query, w_query, "b e, e -> b")[:, None] + einsum(keys, w_key, "b k d, d -> b k")
+
+
+def _scored(score, **shapes):
+    return lambda: ScoredAttention(score, **shapes)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is made and trained; `attention` is made anew for each model."""
+
+    make: Callable[..., nn.Module]  # from the sizes of two vocabularies
+    steps: int
+    attention: Callable[[], nn.Module] | None = None
+    learning_rate: float = 5e-3
+
+
+# What is compared with each other has the same number of steps.
+LONG, SHORT = 2000, 600
+RECIPES = {
+    "fixed-64": Recipe(EncoderDecoder, LONG),
+    "fixed-128": Recipe(partial(EncoderDecoder, hidden=2 * HIDDEN), LONG),
+    "fixed-64-longer": Recipe(EncoderDecoder, 2 * LONG),
+    "additive": Recipe(AttentionEncoderDecoder, LONG),
+    "transformer": Recipe(Transformer, LONG, learning_rate=2e-3),
+    "score-dot": Recipe(AttentionEncoderDecoder, SHORT, _scored(additive.dot_scores)),
+    "score-general": Recipe(
+        AttentionEncoderDecoder, SHORT, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
+    ),
+    "score-concat": Recipe(
+        AttentionEncoderDecoder,
+        SHORT,
+        _scored(additive.concat_scores, W=(2 * HIDDEN, HIDDEN), v=(HIDDEN,)),
+    ),
+    "score-additive": Recipe(AttentionEncoderDecoder, SHORT),
+    "score-linear": Recipe(
+        AttentionEncoderDecoder, SHORT, _scored(linear_concat_scores, w=(2 * HIDDEN,))
+    ),
+}
+STORED = ("fixed-64", "additive", "transformer")  # the weights that pages load
+
+
+def build(name: str, source_words: int, target_words: int) -> nn.Module:
+    """Make one of the book's models, untrained.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"there is no model {name!r}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    if recipe.attention is None:
+        return recipe.make(source_words, target_words)
+    return recipe.make(source_words, target_words, attention=recipe.attention())
+
+
+def load(name: str) -> tuple[nn.Module, Vocabulary, Vocabulary]:
+    """Load a trained model with the vocabularies of its source and its target.
+
+    Raises:
+        ValueError: the weights of this model are not stored.
+    """
+    if name not in STORED:
+        raise ValueError(f"weights are stored of {', '.join(STORED)}; not of {name!r}")
+    stored = curves()
+    source, target = (Vocabulary(tuple(stored[side])) for side in ("source_words", "target_words"))
+    model = build(name, len(source), len(target))
+    weights = load_file(DATA / f"{name}.safetensors")
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    return model.eval(), source, target
+
+
+def curves(folder: Path = DATA) -> dict:
+    """What the training measured.
+
+    Returns:
+        `models`: name -> `exact_match` (source length -> share), `losses` (mean of each 20 steps),
+        `steps`, `seconds`, `parameters`; `counts` (source length -> sentences in the test); the
+        vocabularies; `versions` and `seed`.
+    """
+    measured = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
+    measured["counts"] = {int(length): n for length, n in measured["counts"].items()}
+    for model in measured["models"].values():
+        model["exact_match"] = {int(n): share for n, share in model["exact_match"].items()}
+    return measured
+
+
+def measure(name: str, folder: Path = DATA, seed: int = 0) -> dict:
+    """Train one model on one thread, round its weights to float16, and test what is stored."""
+    torch.set_num_threads(1)  # two models train side by side on two cores
+    task = corpus()
+    torch.manual_seed(seed)
+    model = build(name, len(task.source_words), len(task.target_words))
+    start = time.perf_counter()
+    losses = train(
+        model,
+        task.train,
+        RECIPES[name].steps,
+        learning_rate=RECIPES[name].learning_rate,
+        seed=seed,
+        progress=False,
+    )
+    seconds = time.perf_counter() - start
+    weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    if name in STORED:
+        save_file(weights, folder / f"{name}.safetensors")
+    shares = exact_match(model, task.test, task.target_words)
+    return {
+        "exact_match": {length: round(share, 4) for length, share in shares.items()},
+        "losses": [round(sum(losses[i : i + 20]) / 20, 4) for i in range(0, len(losses), 20)],
+        "steps": len(losses),
+        "seconds": round(seconds, 1),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def make(names: list[str], folder: Path = DATA, seed: int = 0, jobs: int = 2) -> None:
+    """Train models side by side; each is stored as soon as it is ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "curves.json"
+    measured = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"models": {}}
+    task = corpus()
+    measured |= {
+        "seed": seed,
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+        "source_words": task.source_words.words,
+        "target_words": task.target_words.words,
+        "counts": count_lengths(task.test),
+    }
+    # The longest first, so that no core waits at the end.
+    queue = sorted(names, key=lambda name: -RECIPES[name].steps * (1 + ("fixed" not in name)))
+    tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        jobs_done = pool.imap_unordered(partial(_named, folder=folder, seed=seed), queue)
+        for name, result in tqdm(jobs_done, "training", len(queue), unit="model"):
+            measured["models"][name] = result
+            ordered = {key: measured["models"][key] for key in RECIPES if key in measured["models"]}
+            text = json.dumps(measured | {"models": ordered}, ensure_ascii=False, indent=1)
+            path.write_text(text + "\n", encoding="utf-8")
+
+
+def _named(name: str, folder: Path, seed: int) -> tuple[str, dict]:
+    return name, measure(name, folder, seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.pretrained",
+        description="Train the book's translators and store their weights and curves.",
+    )
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=", ".join(RECIPES))
+    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="models at a time (%(default)s)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(RECIPES)
+    if unknown:
+        parser.error(f"no model {', '.join(sorted(unknown))}; choose from {', '.join(RECIPES)}")
+    start = time.perf_counter()
+    try:
+        make(arguments.names or list(RECIPES), arguments.folder, arguments.seed, arguments.jobs)
+    except KeyboardInterrupt:
+        sys.exit("stopped; finished models are stored. Name the others to go on.")
+    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
