@@ -131,7 +131,8 @@ def encode(
     """Read each sentence into one vector: the state after its last real token.
 
     Args:
-        tokens: (b n) ids, padded on the right; what the padding is does not matter.
+        tokens: (b n) ids, padded on the right with any id of the vocabulary: it does not matter
+            which.
         lengths: (b) real tokens in each sentence, 1 to n.
         embedding: turns an id into a vector.
         gru: one layer, one direction, `batch_first=True`.
@@ -146,7 +147,7 @@ def encode(
     if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first:
         raise ValueError("gru must have one layer, one direction and batch_first=True")
     states, _ = gru(embedding(tokens))  # b n hidden: the state after every token, padding too
-    return states[torch.arange(len(tokens), device=states.device), lengths - 1]
+    return states[torch.arange(len(tokens), device=states.device), lengths.long() - 1]
 
 
 def teacher_inputs(target: Int[Tensor, "b n"], bos: int) -> Int[Tensor, "b n"]:
@@ -176,13 +177,14 @@ def sequence_loss(
         pad: the id that fills up short rows; its positions do not count.
 
     Returns:
-        A differentiable scalar, in nats a token.
+        A differentiable scalar, in nats a token; NaN if there is nothing but padding.
 
     Raises:
         TypeError, ValueError: shapes or dtypes that do not fit.
     """
     validate_axes(logits=(logits, "b n vocab", "floating-point"), target=(target, "b n", "whole"))
-    return F.cross_entropy(rearrange(logits, "b n vocab -> b vocab n"), target, ignore_index=pad)
+    logits = rearrange(logits, "b n vocab -> b vocab n")
+    return F.cross_entropy(logits, target.long(), ignore_index=pad)
 
 
 @torch.no_grad()
@@ -198,7 +200,8 @@ def greedy_decode(
 
     Args:
         step: `step(token (b), state) -> (logits (b vocab), state)`.
-        state: what `step` gets first; anything.
+        state: what `step` gets first; anything. If it is a tensor, or a tuple that begins with
+            one, the words are written where that tensor is.
         bos: id that stands before the first word.
         eos: id that closes a sentence.
         max_length: words in a row at most.
@@ -208,15 +211,17 @@ def greedy_decode(
         (b, ≤ max_length) ids without `bos`; after a row's first `eos` only `eos`.
 
     Raises:
-        ValueError: `max_length` < 1.
+        ValueError: `max_length` < 1, or logits that are not (b vocab).
     """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1; got {max_length}")
-    token = torch.full((batch_size,), bos, device=getattr(state, "device", None))
+    first = state[0] if isinstance(state, tuple) and state else state
+    token = torch.full((batch_size,), bos, device=getattr(first, "device", None))
     finished = torch.zeros_like(token, dtype=torch.bool)
     written = []
     for _ in range(max_length):
         logits, state = step(token, state)
+        validate_axes(token=(token, "b", "whole"), logits=(logits, "b vocab"))
         token = logits.argmax(-1).masked_fill(finished, eos)
         finished = finished | (token == eos)
         written.append(token)

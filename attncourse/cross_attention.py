@@ -152,8 +152,8 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "b k"]
     ) -> tuple[Float[Tensor, "b k m"], Bool[Tensor, "b 1 k"]]:
         """Read the source: the memory, and the mask that hides its padding."""
-        mask = (source != self.pad)[:, None, :]
         x = self._embed(source, self.source_embedding)
+        mask = (source != self.pad)[:, None, :]
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x), mask
@@ -178,6 +178,7 @@ class Transformer(nn.Module):
         return self.decode(words, *self.encode(source))
 
     def _embed(self, tokens: Int[Tensor, "b n"], embedding: nn.Embedding) -> Tensor:
+        validate_axes(tokens=(tokens, "b n", "whole"))
         x = embedding(tokens) * math.sqrt(embedding.embedding_dim)
         return x + sinusoidal_positions(*x.shape[1:]).to(x)
 
@@ -198,8 +199,9 @@ def translate(
         (b, ≤ max_length) ids without `bos`; after a row's first `eos` only `eos`.
 
     Raises:
-        ValueError: `max_length` < 1.
+        TypeError, ValueError: source is not (b n) whole numbers, or `max_length` < 1.
     """
+    validate_axes(source=(source, "b n", "whole"))
 
     def step(word: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         words = torch.cat([words, word[:, None]], dim=1)

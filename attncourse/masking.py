@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncourse.scaled_dot_product import softmax
-from attncourse.validation import validate_mask, validate_scores, validate_tensor
+from attncourse.validation import validate_axes, validate_mask, validate_scores, validate_tensor
 
 
 def causal_mask(query_length: int, key_length: int | None = None) -> Bool[Tensor, "q k"]:
@@ -44,9 +44,7 @@ def padding_mask(lengths: Int[Tensor, " b"], max_length: int) -> Bool[Tensor, "b
         TypeError: lengths are not whole numbers.
         ValueError: a sentence longer than `max_length`, or of negative length.
     """
-    validate_tensor("lengths", lengths, "whole")
-    if lengths.ndim != 1:
-        raise ValueError(f"lengths must have one axis (b); got {lengths.ndim}")
+    validate_axes(lengths=(lengths, "b", "whole"))
     if lengths.numel() and not (lengths.min() >= 0 and lengths.max() <= max_length):
         raise ValueError(
             f"lengths must lie between 0 and max_length = {max_length}; "
@@ -72,7 +70,7 @@ def masked_softmax(
         TypeError, ValueError: shapes or dtypes that do not fit.
     """
     validate_scores(scores, -1)
-    validate_mask(mask, scores, tuple(scores.shape))
+    validate_mask(mask, scores, tuple(scores.shape), name="scores")
     # The lowest finite number, not -inf: a row of -inf alone would be 0/0.
     weights = softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min))
     return weights.masked_fill(~mask, 0.0)  # changes only rows with nothing to attend to
@@ -102,12 +100,20 @@ def dependency_map(
 
     Returns:
         (n n): row i, column j is True if output i changes when input j does.
+
+    Raises:
+        TypeError, ValueError: x is not a floating-point tensor (b n m), or layer(x) is no tensor.
     """
+    validate_axes(x=(x, "b n m"))
     before = layer(x)
+    validate_tensor("layer(x)", before)
+    # A push in every feature, and not the same in all: a normalization would undo that.
+    push = torch.arange(x.shape[2], device=x.device).cos().to(x) * (1 + x.abs())
     columns = []
     for place in range(x.shape[1]):
         changed = x.clone()
-        changed[:, place] += 1 + changed[:, place].abs()  # a push in every feature
-        difference = (layer(changed) - before).abs().flatten(2).amax((0, 2))  # n
+        changed[:, place] += push[:, place]
+        difference = (layer(changed) - before).abs()
+        difference = difference.reshape(*difference.shape[:2], -1).amax((0, 2))  # n
         columns.append(difference > 1e-6 * (1 + before.abs().max()))
     return torch.stack(columns, dim=1)

@@ -6,10 +6,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.validation import validate_axes, validate_heads
+from attncourse.validation import validate_axes, validate_heads, validate_mask
 
 
-def split_heads(x: Float[Tensor, "b n h*d"], num_heads: int) -> Float[Tensor, "b h n d"]:
+def split_heads(x: Float[Tensor, "b n m"], num_heads: int) -> Float[Tensor, "b h n d"]:
     """Cut every vector into `num_heads` equal pieces, and make the pieces an axis of their own.
 
     Raises:
@@ -70,13 +70,19 @@ class MultiHeadAttention(nn.Module):
         Returns:
             output: (b q m).
             weights: (b h q k), before dropout.
+
+        Raises:
+            TypeError, ValueError: shapes or dtypes that do not fit.
         """
-        validate_axes(query=(query, "b q m"), key=(key, "b k m"), value=(value, "b k m"))
+        width = {"m": ("the layer", self.q_proj.in_features)}
+        validate_axes(width, query=(query, "b q m"), key=(key, "b k m"), value=(value, "b k m"))
         q = split_heads(self.q_proj(query), self.num_heads)
         k = split_heads(self.k_proj(key), self.num_heads)
         v = split_heads(self.v_proj(value), self.num_heads)
         if mask is not None:
-            mask = mask.unsqueeze(-3)  # one mask for all heads
+            validate_mask(mask, query, (*query.shape[:2], key.shape[1]), "b q k")
+            if mask.ndim == 3:
+                mask = rearrange(mask, "b q k -> b 1 q k")  # one mask for all heads
         heads, weights = scaled_dot_product_attention(q, k, v, mask)
         if self.dropout.p > 0:  # acts on the weights; those returned are whole
             heads = einsum(self.dropout(weights), v, "b h q k, b h k d -> b h q d")
@@ -115,7 +121,7 @@ def attention_parameters(
 
 
 @torch.no_grad()
-def attention_maps(model: nn.Module, *inputs) -> dict[str, Float[Tensor, "b h q k"]]:
+def attention_maps(model: nn.Module, *inputs) -> dict[str, Float[Tensor, "b h _q _k"]]:
     """Run the model once and collect the weights of every `MultiHeadAttention` inside it.
 
     Returns:

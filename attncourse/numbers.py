@@ -27,7 +27,21 @@ def words(number: int, language: str) -> list[str]:
     Raises:
         NotImplementedError: num2words does not know the language.
     """
-    return re.findall(r"[^\s,-]+", num2words(number, lang=language))
+    try:
+        name = num2words(number, lang=language)
+    except NotImplementedError:  # it says no more than that
+        raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
+    return re.findall(r"[^\s,-]+", name)
+
+
+def _letters(number: int, language: str) -> list[str]:
+    return list(" ".join(words(number, language)))
+
+
+def _is_glued(language: str) -> bool:
+    """Whether the language writes much of a number as one long word."""
+    sample = range(0, 10**6, 1999)
+    return len({word for number in sample for word in words(number, language)}) > MOST_WORDS
 
 
 @dataclass(frozen=True)
@@ -89,9 +103,14 @@ class Pairs:
         """Words in each source sentence."""
         return (self.source != PAD).sum(-1)
 
-    def pick(self, rows: Sequence[int]) -> "Pairs":
-        """Some of the pairs, with no more padding than they need."""
-        chosen = torch.as_tensor(rows)
+    def pick(self, rows: Sequence[int] | Tensor) -> "Pairs":
+        """Some of the pairs, with no more padding than they need.
+
+        Args:
+            rows: their places, or one True or False for every pair, as in `pairs.lengths > 9`.
+        """
+        rows = torch.as_tensor(rows)
+        chosen = rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()
         source, target = self.source[chosen], self.target[chosen]
         return Pairs(
             tuple(self.numbers[row] for row in chosen.tolist()),
@@ -128,8 +147,9 @@ def corpus(
     """Make the corpus: number names in two languages, from one digit up to `digits`.
 
     Every length in digits is equally likely, so short numbers occur several times. A fifth of
-    all different numbers is held out for the test. A language that writes a number as one long
-    word, such as German, is cut into letters instead of words.
+    all different numbers is held out for the test; of these, the few with a word that is not in
+    the training sentences are left out. A language that writes a number as one long word, such as
+    German, is cut into letters instead of words.
 
     Args:
         source, target: codes of languages that num2words knows.
@@ -140,22 +160,18 @@ def corpus(
 
     Raises:
         NotImplementedError: num2words does not know one of the languages.
-        ValueError: `size` is too small to split.
+        ValueError: so few numbers that nothing is left for the test.
     """
-    if size < 20:
-        raise ValueError(f"a corpus needs size >= 20 to be split; got {size}")
+    if size < 20 or digits < 1:
+        raise ValueError(f"a corpus needs size >= 20 and digits >= 1; got {size} and {digits}")
     chance = random.Random(seed)
     draws = [chance.randrange(10 ** chance.randint(1, digits)) for _ in range(size)]
     different = sorted(set(draws))
     held_out = set(chance.sample(different, len(different) // 5))
+    write = {language: _letters if _is_glued(language) else words for language in (source, target)}
     names = {}
     for number in tqdm(different, "writing numbers in words", disable=not progress):
-        names[number] = words(number, source), words(number, target)
-    for side in (0, 1):
-        if len({word for pair in names.values() for word in pair[side]}) > MOST_WORDS:
-            for number, pair in names.items():
-                letters = list(" ".join(pair[side]))
-                names[number] = (letters, pair[1]) if side == 0 else (pair[0], letters)
+        names[number] = write[source](number, source), write[target](number, target)
 
     train = [number for number in draws if number not in held_out]
     test = sorted(held_out)
@@ -178,6 +194,11 @@ def corpus(
         if set(names[number][0]) <= source_words.ids.keys()
         and set(names[number][1]) <= target_words.ids.keys()
     ]
+    if not known:
+        raise ValueError(
+            f"{len(different)} different numbers are too few: "
+            "each of the test's has a word that the training sentences lack; raise size or digits"
+        )
     return Corpus(source_words, target_words, pairs(train), pairs(known))
 
 
@@ -193,7 +214,12 @@ def batches(pairs: Pairs, size: int, seed: int) -> Iterator[Pairs]:
         pairs: to draw from.
         size: pairs in a batch.
         seed: of the shuffling.
+
+    Raises:
+        ValueError: `size` < 1, or no pairs.
     """
+    if size < 1 or not len(pairs):
+        raise ValueError(f"batches need size >= 1 and pairs; got {size} and {len(pairs)} pairs")
     generator = torch.Generator().manual_seed(seed)
     lengths = pairs.lengths + (pairs.target != PAD).sum(-1)
     while True:

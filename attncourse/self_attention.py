@@ -84,9 +84,11 @@ class LearnedPositions(nn.Module):
         """Return x plus the first n vectors of the table.
 
         Raises:
-            ValueError: x is longer than the table.
+            ValueError: x is longer than the table, or of another width.
         """
-        length = x.shape[-2]
+        width = self.table.embedding_dim
+        validate_axes({"m": ("the table of learned positions", width)}, x=(x, "b n m"))
+        length = x.shape[1]
         if length > self.table.num_embeddings:
             raise ValueError(
                 f"x has {length} positions, but the table of learned positions ends after "
@@ -106,15 +108,16 @@ def is_permutation_equivariant(layer: Callable, x: Float[Tensor, "b n m"]) -> bo
         x: (b n m).
 
     Raises:
-        TypeError: x is not a floating-point tensor.
+        TypeError, ValueError: x is not a floating-point tensor (b n m), or layer(x) is no tensor.
     """
-    validate_tensor("x", x)
+    validate_axes(x=(x, "b n m"))
     output = layer(x)
+    validate_tensor("layer(x)", output)
     n = x.shape[1]
     swap = [1, 0, *range(2, n)] if n > 1 else [0]
     shift = [*range(1, n), 0]
-    # Float sums depend on the order of their terms, so equal means equal up to rounding.
-    tolerance = 1e3 * torch.finfo(output.dtype).eps * (1 + output.abs().max().item())
+    # Float sums depend on the order of their terms, so equal means equal in half of the digits.
+    tolerance = torch.finfo(output.dtype).eps ** 0.5 * (1 + output.abs().max().item())
     return all(
         torch.allclose(layer(x[:, order]), output[:, order], rtol=0, atol=tolerance)
         for order in (swap, shift)

@@ -78,12 +78,15 @@ def translations(
         batch_size: sentences at once; the longest decides how long a batch takes, so sentences of
             similar length go together.
     """
+    if not len(pairs):
+        return []
+    device = next(model.parameters(), pairs.source).device
     longest = pairs.target.shape[1] + 4  # room for a word too many
     written: dict[int, list[str]] = {}
     was_training = model.training
     model.eval()
     for rows in pairs.lengths.argsort(stable=True).split(batch_size):
-        output = translate(model, pairs.pick(rows).source, BOS, EOS, longest)
+        output = translate(model, pairs.pick(rows).source.to(device), BOS, EOS, longest)
         for row, ids in zip(rows.tolist(), output, strict=True):
             written[row] = vocabulary.decode(ids)
     model.train(was_training)
@@ -121,4 +124,4 @@ def count_lengths(pairs: Pairs) -> dict[int, int]:
 
 def as_source(sentence: list[str], vocabulary: Vocabulary) -> Tensor:
     """One sentence as a batch (1 n) of ids."""
-    return torch.tensor([vocabulary.encode(sentence)])
+    return torch.tensor([vocabulary.encode(sentence)], dtype=torch.long)

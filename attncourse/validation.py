@@ -1,5 +1,7 @@
 """Bad input, said in the caller's words: which argument, what came, what was expected."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -17,14 +19,18 @@ def validate_tensor(name: str, value: object, kind: str = "floating-point") -> N
         raise TypeError(f"{name} must hold {kind} numbers; got {value.dtype}")
 
 
-def validate_axes(**arguments: tuple) -> None:
+def validate_axes(
+    fixed: Mapping[str, tuple[str, int]] | None = None, /, **arguments: tuple
+) -> None:
     """Raise unless every tensor has its axes, and a letter means the same length everywhere.
 
     Args:
+        fixed: lengths that are known before, letter -> (where from, length), such as
+            {"m": ("q_proj", 64)}.
         arguments: name=(tensor, axes) or name=(tensor, axes, kind), such as keys=(keys, "b k d").
             An axis may be a sum of earlier ones ("e+d"); kind is "floating-point" or "whole".
     """
-    known: dict[str, tuple[str, int]] = {}
+    known = dict(fixed or {})
     first = None
     for name, (tensor, axes, *kind) in arguments.items():
         validate_tensor(name, tensor, *kind)
@@ -129,9 +135,21 @@ def validate_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 def validate_mask(
-    mask: Tensor, scored: Tensor, shape: tuple[int, ...], axes: str = "… q k"
+    mask: Tensor,
+    scored: Tensor,
+    shape: tuple[int, ...],
+    axes: str = "… q k",
+    name: str = "query",
 ) -> None:
-    """Raise unless `mask` is boolean, broadcasts to `shape`, and is where `scored` is."""
+    """Raise unless `mask` is boolean, broadcasts to `shape`, and is where `scored` is.
+
+    Args:
+        mask: the argument in question.
+        scored: what is masked; `name` is what the caller calls it.
+        shape: (… q k).
+        axes: the letters of `shape`.
+        name: of `scored`.
+    """
     axes = f"({axes}) = ({' '.join(map(str, shape))})"
     if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be a boolean torch.Tensor {axes}; got {type(mask).__name__}")
@@ -141,21 +159,23 @@ def validate_mask(
             "For a 0/1 mask use mask.bool(); for an additive 0/-inf mask use mask == 0"
         )
     if mask.device != scored.device:
-        raise ValueError(f"mask is on {mask.device} but query is on {scored.device}")
+        raise ValueError(f"mask is on {mask.device} but {name} is on {scored.device}")
     try:
         fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
     except RuntimeError:
         fits = False
     if not fits:
-        advice = ". A padding mask (b k) needs an axis for the queries: mask[:, None, :]"
+        inserted = "None, " * (len(shape) - 2)
+        advice = f". A padding mask (b k) needs an axis for the queries: mask[:, {inserted}:]"
         raise ValueError(
             f"mask must broadcast to {axes}; got shape {_shape(mask)}"
-            + (advice if axes.startswith("(…") else "")
+            + (advice if mask.ndim == 2 and len(shape) > 2 else "")
         )
     # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
     # the opposite. (A compiled graph and the meta device have no data to look at.)
     readable = not torch.compiler.is_compiling() and mask.device.type != "meta"
-    if readable and shape[-2] > 1 and mask.numel() and not mask.any():
+    queries = (1, *shape)[-2]
+    if readable and queries > 1 and mask.numel() and not mask.any():
         raise ValueError(
             f"mask {_shape(mask)} hides every key from every query. Here True means "
             "'may attend'; if yours means 'ignore', pass ~mask"
