@@ -179,7 +179,7 @@ def annotate(
 
     Args:
         tokens: (b n) ids, padded on the right.
-        lengths: (b) real tokens in each sentence, 1 to n.
+        lengths: (b), real tokens in each sentence, 1 to n.
         embedding: turns an id into a vector.
         gru: any `nn.GRU` with `batch_first=True`.
 

@@ -133,7 +133,7 @@ def encode(
     Args:
         tokens: (b n) ids, padded on the right with any id of the vocabulary: it does not matter
             which.
-        lengths: (b) real tokens in each sentence, 1 to n.
+        lengths: (b), real tokens in each sentence, 1 to n.
         embedding: turns an id into a vector.
         gru: one layer, one direction, `batch_first=True`.
 

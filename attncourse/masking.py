@@ -34,7 +34,7 @@ def padding_mask(lengths: Int[Tensor, " b"], max_length: int) -> Bool[Tensor, "b
     """Hide the padding on the right of each sentence from every query.
 
     Args:
-        lengths: (b) real tokens in each sentence, 0 to `max_length`.
+        lengths: (b), real tokens in each sentence, 0 to `max_length`.
         max_length: k, length to which the sentences are padded.
 
     Returns:

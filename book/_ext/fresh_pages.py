@@ -1,4 +1,4 @@
-"""Five promises the book keeps by itself, whoever builds it and however.
+"""Six promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
@@ -9,11 +9,14 @@
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
    in the cache are executed before, as many at a time as there are cores.
+6. No page without its sources. Each lists what it cites; sphinxcontrib-bibtex wants the keys of two
+   such lists to differ, so they get the page's name in front, and the pages are written without.
 """
 
 import hashlib
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -74,10 +77,21 @@ def drop_dead_colab_button(app, pagename, templatename, context, doctree):
         ]
 
 
+def prefix_citations(app, docname, source):
+    prefix = docname.rpartition("/")[2] + "-"
+
+    def cite(found):
+        return found[1] + re.sub(r"[^,\s][^,]*", lambda key: prefix + key[0], found[2]) + "`"
+
+    text = re.sub(r"(\{cite(?::\w+)?\}`)([^`]+)`", cite, source[0])
+    source[0] = text.replace("```{bibliography}\n", f"```{{bibliography}}\n:keyprefix: {prefix}\n")
+
+
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
     app.connect("config-inited", key_the_cache)
     app.connect("config-inited", read_every_page)
     app.connect("config-inited", execute_in_parallel, priority=900)
+    app.connect("source-read", prefix_citations)
     app.connect("html-page-context", drop_dead_colab_button, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

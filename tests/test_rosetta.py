@@ -1,0 +1,329 @@
+"""Each row of the Rosetta page, tried on the library it speaks of.
+
+PyTorch is the course's own, transformers comes with the tests. For the rows of JAX, Flax and Keras:
+`pip install jax flax keras` (without them these tests are skipped).
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attncourse.masking import causal_mask
+from attncourse.multihead import MultiHeadAttention
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+
+PAGE = Path(__file__).parent.parent / "book" / "rosetta.md"
+
+# Four words, two sentences, two heads. The mask hides word 2 from word 0.
+B, H, N, D = 2, 2, 4, 4
+MAY = torch.ones(N, N, dtype=torch.bool)
+MAY[0, 2] = False
+DEAD = MAY.clone()
+DEAD[1] = False  # nothing at all for word 1
+
+
+def heads(seed=0, length=N):
+    """(b h n d), and values whose average is the weights themselves."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key = (torch.randn(B, H, n, D, generator=generator) for n in (length, N))
+    return query, key, torch.eye(N).expand(B, H, N, N)
+
+
+def sentence(seed=0):
+    return torch.randn(B, N, H * D, generator=torch.Generator().manual_seed(seed))
+
+
+def hears(layer, x, listener=0, speaker=2):
+    """Whether the output at `listener` changes when the input at `speaker` does."""
+    changed = x.clone()
+    changed[:, speaker] += torch.arange(x.shape[-1]).cos()
+    return not torch.allclose(layer(x)[:, listener], layer(changed)[:, listener], atol=1e-6)
+
+
+# --- this course ---------------------------------------------------------------------------------
+
+
+def attncourse_mask():
+    output, _ = scaled_dot_product_attention(*heads(), MAY)
+    assert (output[..., 0, 2] == 0).all() and (output[..., 1, 2] > 0).all()
+    with pytest.raises(TypeError, match="mask"):
+        scaled_dot_product_attention(*heads(), MAY.float())
+
+
+def attncourse_causal():
+    assert causal_mask(2, 4).tolist() == [[True, True, True, False], [True] * 4]
+    output, _ = scaled_dot_product_attention(*heads(), DEAD)
+    assert (output[..., 1, :] == 0).all()
+
+
+def attncourse_heads():
+    layer = MultiHeadAttention(H * D, H)
+    output, weights = layer(sentence(), sentence(), sentence())
+    assert output.shape == (B, N, H * D) and weights.shape == (B, H, N, N)
+    assert layer.q_proj.weight.shape == (H * D, H * D)
+
+
+# --- PyTorch -------------------------------------------------------------------------------------
+
+
+def sdpa_mask():
+    output = F.scaled_dot_product_attention(*heads(), attn_mask=MAY)
+    assert (output[..., 0, 2] == 0).all() and (output[..., 1, 2] > 0).all()
+    added = torch.zeros(N, N).masked_fill(~MAY, -torch.inf)
+    assert torch.allclose(output, F.scaled_dot_product_attention(*heads(), attn_mask=added))
+
+
+def sdpa_causal():
+    weights = F.scaled_dot_product_attention(*heads(length=2), is_causal=True)
+    assert (weights[..., 1, 2:] == 0).all() and (weights[..., 1, :2] > 0).all()
+    assert (F.scaled_dot_product_attention(*heads(), attn_mask=DEAD)[..., 1, :] == 0).all()
+
+
+def sdpa_heads():
+    query, key, value = heads()
+    assert F.scaled_dot_product_attention(query, key, value).shape == (B, H, N, N)
+    ours, _ = scaled_dot_product_attention(query, key, value)
+    assert torch.allclose(ours, F.scaled_dot_product_attention(query, key, value), atol=1e-6)
+
+
+def torch_mha(**options):
+    torch.manual_seed(0)
+    return nn.MultiheadAttention(H * D, H, batch_first=True, **options)
+
+
+def mha_mask():
+    layer, x = torch_mha(), sentence()
+    _, weights = layer(x, x, x, attn_mask=~MAY)
+    assert (weights[:, 0, 2] == 0).all()
+    assert layer(x, x, x, attn_mask=(~MAY).repeat(B * H, 1, 1))[1].shape == (B, N, N)
+    added = torch.zeros(N, N).masked_fill(~MAY, -torch.inf)
+    assert torch.allclose(layer(x, x, x, attn_mask=added)[1], weights)
+
+
+def mha_padding():
+    ignore = torch.zeros(B, N, dtype=torch.bool)
+    ignore[1, 2:] = True
+    x = sentence()
+    _, weights = torch_mha()(x, x, x, key_padding_mask=ignore)
+    assert (weights[1, :, 2:] == 0).all() and (weights[0] > 0).all()
+
+
+def mha_causal():
+    x = sentence()
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        torch_mha()(x, x, x, is_causal=True)
+    assert torch_mha()(x, x, x, attn_mask=~DEAD)[0][:, 1].isnan().all()
+    square = nn.Transformer.generate_square_subsequent_mask(3)
+    assert square.tolist() == [[0, -torch.inf, -torch.inf], [0, 0, -torch.inf], [0, 0, 0]]
+
+
+def mha_heads():
+    x = sentence()
+    output, weights = torch_mha()(x, x, x)
+    _, each = torch_mha()(x, x, x, average_attn_weights=False)
+    assert output.shape == x.shape and weights.shape == (B, N, N) and each.shape == (B, H, N, N)
+    assert torch.allclose(each.mean(1), weights)
+    assert torch_mha().in_proj_weight.shape == (3 * H * D, H * D)
+    time_first = nn.MultiheadAttention(H * D, H)
+    assert time_first(x, x, x)[1].shape == (N, B, B)  # b and n have changed places
+
+
+def flex_mask():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    blocks = flex.create_block_mask(
+        lambda b, h, q, k: (q != 0) | (k != 2), B, H, N, N, device="cpu"
+    )
+    output = flex.flex_attention(*heads(), block_mask=blocks)
+    assert torch.allclose(
+        output, F.scaled_dot_product_attention(*heads(), attn_mask=MAY), atol=1e-6
+    )
+
+
+def flex_causal():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    blocks = flex.create_block_mask(lambda b, h, q, k: q != 1, B, H, N, N, device="cpu")
+    assert (flex.flex_attention(*heads(), block_mask=blocks)[..., 1, :] == 0).all()
+
+
+# --- Hugging Face transformers -------------------------------------------------------------------
+
+
+def bert(**options):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=9,
+        hidden_size=H * D,
+        num_hidden_layers=3,
+        num_attention_heads=H,
+        intermediate_size=16,
+        **options,
+    )
+    torch.manual_seed(0)
+    return transformers.BertModel(config).eval()
+
+
+def gpt2():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=9, n_embd=H * D, n_layer=1, n_head=H)
+    torch.manual_seed(0)
+    return transformers.GPT2Model(config).eval()
+
+
+def huggingface_mask():
+    real = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 0, 0]])
+    other = torch.tensor([[1, 2, 3, 4], [1, 2, 7, 8]])
+    model = bert()
+    one, two = (model(i, attention_mask=real).last_hidden_state for i in (ids, other))
+    assert torch.allclose(one[1, :2], two[1, :2], atol=1e-6)
+    assert not torch.allclose(model(ids)[0][1, :2], model(other)[0][1, :2], atol=1e-4)
+
+
+def huggingface_causal():
+    model = gpt2()
+    assert not hears(lambda x: model(inputs_embeds=x)[0], sentence(), listener=0, speaker=1)
+    assert hears(lambda x: model(inputs_embeds=x)[0], sentence(), listener=1, speaker=0)
+    # With a cache, the last query sees every key: one word at a time is as good as all at once.
+    ids = torch.tensor([[1, 2, 3, 4]])
+    past = model(ids[:, :2], use_cache=True).past_key_values
+    rest = model(ids[:, 2:], past_key_values=past).last_hidden_state
+    assert torch.allclose(rest, model(ids).last_hidden_state[:, 2:], atol=1e-5)
+    # Only padding: nothing may be attended to, so the weights fall on everything alike.
+    model = bert(attn_implementation="eager")
+    ids, nothing = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, dtype=torch.long)
+    weights = model(ids, attention_mask=nothing, output_attentions=True).attentions[0]
+    assert torch.allclose(weights, torch.full_like(weights, 1 / 3), atol=1e-6)
+
+
+def huggingface_heads():
+    model = bert(attn_implementation="eager")
+    attentions = model(torch.tensor([[1, 2, 3]] * B), output_attentions=True).attentions
+    assert isinstance(attentions, tuple) and len(attentions) == 3
+    assert attentions[0].shape == (B, H, 3, 3)
+    assert gpt2().h[0].attn.c_attn.weight.shape == (H * D, 3 * H * D)
+    assert model.encoder.layer[0].attention.self.query.weight.shape == (H * D, H * D)
+
+
+# --- JAX, Flax, Keras ----------------------------------------------------------------------------
+
+
+def jax_heads_in():
+    jnp = pytest.importorskip("jax.numpy")
+    return [jnp.asarray(t.transpose(1, 2).numpy()) for t in heads()]  # b n h d
+
+
+def back(array):
+    import numpy
+
+    return torch.from_numpy(numpy.array(array))
+
+
+def jax_mask():
+    jax = pytest.importorskip("jax")
+    weights = back(jax.nn.dot_product_attention(*jax_heads_in(), mask=MAY.numpy()[None, None]))
+    expected = F.scaled_dot_product_attention(*heads(), attn_mask=MAY).transpose(1, 2)
+    assert torch.allclose(weights, expected, atol=1e-6)
+
+
+def jax_causal():
+    jax = pytest.importorskip("jax")
+    query, key, value = jax_heads_in()
+    weights = back(jax.nn.dot_product_attention(query[:, :2], key, value, is_causal=True))
+    assert (weights[:, 1, :, 2:] == 0).all() and (weights[:, 1, :, :2] > 0).all()
+    dead = back(jax.nn.dot_product_attention(query, key, value, mask=DEAD.numpy()[None, None]))
+    assert torch.allclose(dead[:, 1], torch.tensor(1 / N))
+
+
+def jax_heads():
+    jax = pytest.importorskip("jax")
+    query, key, value = jax_heads_in()
+    assert query.shape == (B, N, H, D)
+    assert jax.nn.dot_product_attention(query, key, value).shape == (B, N, H, N)
+
+
+def flax_layer():
+    nnx = pytest.importorskip("flax.nnx")
+    return nnx.MultiHeadAttention(num_heads=H, in_features=H * D, decode=False, rngs=nnx.Rngs(0))
+
+
+def flax_mask():
+    layer = flax_layer()
+    mask = MAY.numpy()[None, None]
+    assert not hears(lambda x: back(layer(x.numpy(), mask=mask)), sentence())
+    assert hears(lambda x: back(layer(x.numpy())), sentence())
+
+
+def flax_causal():
+    nnx = pytest.importorskip("flax.nnx")
+    jnp = pytest.importorskip("jax.numpy")
+    mask = nnx.make_causal_mask(jnp.ones((B, 3)))
+    assert mask.shape == (B, 1, 3, 3)
+    assert mask[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    layer, x = flax_layer(), sentence()
+    dead = back(layer(x.numpy(), mask=DEAD.numpy()[None, None]))
+    uniform = back(layer(x.numpy(), mask=torch.zeros(N, N).bool().numpy()[None, None]))
+    assert torch.allclose(dead[:, 1], uniform[:, 2], atol=1e-6)  # the average of all values
+
+
+def flax_heads():
+    layer = flax_layer()
+    assert layer.query.kernel.shape == (H * D, H, D) and layer.out.kernel.shape == (H, D, H * D)
+    assert layer(sentence().numpy()).shape == (B, N, H * D)
+
+
+def keras_layer(**options):
+    pytest.importorskip("jax")
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras")
+    layer = keras.layers.MultiHeadAttention(num_heads=H, key_dim=D + 1)
+    x = sentence().numpy()
+    return layer, [back(t) for t in layer(x, x, return_attention_scores=True, **options)]
+
+
+def keras_mask():
+    _, (_, weights) = keras_layer(attention_mask=MAY.numpy()[None])
+    assert (weights[:, :, 0, 2] == 0).all() and (weights[:, :, 1, 2] > 0).all()
+
+
+def keras_causal():
+    layer, (_, weights) = keras_layer(use_causal_mask=True)
+    assert torch.equal(weights > 0, causal_mask(N).expand(B, H, N, N))
+    x = sentence().numpy()
+    weights = layer(x[:, :2], x, use_causal_mask=True, return_attention_scores=True)[1]
+    assert (back(weights)[:, :, 1] > 0).sum(-1).eq(2).all()
+    _, (_, weights) = keras_layer(attention_mask=DEAD.numpy()[None])
+    assert (weights[:, :, 1] == 0).all()
+
+
+def keras_heads():
+    layer, (output, weights) = keras_layer()
+    assert output.shape == (B, N, H * D) and weights.shape == (B, H, N, N)
+    assert torch.allclose(weights.sum(-1), torch.ones(B, H, N))  # weights, though called scores
+    assert layer.query_dense.kernel.shape == (H * D, H, D + 1)
+    assert layer.output_dense.kernel.shape == (H, D + 1, H * D)
+    # The second argument is the value; the key comes third.
+    x, other = sentence().numpy(), sentence(1).numpy()
+    assert not torch.allclose(back(layer(x, x, other)), back(layer(x, other, x)), atol=1e-4)
+
+
+ROWS = {
+    name: test
+    for name, test in globals().items()
+    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads)", name) and test.__module__ == __name__
+}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("row", ROWS)
+def test_the_row_is_true(row):
+    ROWS[row]()
+
+
+def test_every_row_of_the_page_is_tested_and_every_test_has_a_row():
+    shown = re.findall(r"<!-- (\w+) -->", PAGE.read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(ROWS)
