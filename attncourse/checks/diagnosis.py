@@ -17,8 +17,15 @@ import torch
 from torch import Tensor
 
 from attncourse import misconceptions
-from attncourse.checks.observe import observe
-from attncourse.checks.task import Answer, Failure, Inputs, Task, Unanswered, unpack
+from attncourse.checks.task import (
+    Answer,
+    Failure,
+    Inputs,
+    Task,
+    Unanswered,
+    agree_plain,
+    unpack,
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ FAILED = "failed"  # the part that stands for all others when a call gives nothi
 
 def _parts(task: Task, answer: Callable, inputs: Inputs, gradient: bool) -> dict[str, object]:
     """All that a call shows, in pieces that can be compared one by one."""
-    seen = observe(answer, inputs)
+    seen = task.observe(answer, inputs)
     parts: dict[str, object] = {f"{name} edited": name in seen.edited for name in inputs}
     parts["random state moved"] = seen.random_state_moved and not task.chance
     try:
@@ -137,13 +144,14 @@ def _parts(task: Task, answer: Callable, inputs: Inputs, gradient: bool) -> dict
         # Errors are told apart by their type: their words depend on how a line was written.
         return parts | {FAILED: seen.error.split(":")[0] if seen.error else str(failure)}
     for name, value in zip(_names(task), values, strict=True):
-        parts[name] = torch.as_tensor(value)
-        parts[f"{name} dtype"] = str(parts[name].dtype)
-    if task.returns is float:
-        parts["type"] = "tensor" if isinstance(seen.returned, Tensor) else "number"
+        parts[name] = _comparable(value)
+        if isinstance(value, Tensor):
+            parts[f"{name} dtype"] = str(value.dtype)
+    if isinstance(task.returns, type):
+        parts["type"] = "tensor" if isinstance(seen.returned, Tensor) else "plain"
     if not gradient:
         return parts
-    differentiated = observe(answer, inputs, gradient=True)
+    differentiated = task.observe(answer, inputs, gradient=True)
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.is_floating_point():
             gradient = differentiated.gradients.get(name)
@@ -153,8 +161,15 @@ def _parts(task: Task, answer: Callable, inputs: Inputs, gradient: bool) -> dict
     return parts
 
 
+def _comparable(value: object) -> object:
+    """Numbers as tensors, so that they are compared with a tolerance; all else as it is."""
+    return value if isinstance(value, bool | dict | list) else torch.as_tensor(value)
+
+
 def _names(task: Task) -> tuple[str, ...]:
-    return task.returns if isinstance(task.returns, tuple) else ("number",)
+    if isinstance(task.returns, tuple):
+        return task.returns
+    return ("number",) if task.returns in (float, int) else ("result",)
 
 
 def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
@@ -208,7 +223,7 @@ def _agree(left: object, right: object, tolerance: float) -> bool:
         return torch.allclose(left, right, rtol=0, atol=tolerance * scale, equal_nan=True)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return False
-    return left == right
+    return agree_plain(left, right, tolerance)
 
 
 def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
@@ -246,19 +261,17 @@ def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
 
 def _smallest_failure(task: Task, answer: Callable) -> Example | None:
     for inputs in task.small(torch.Generator().manual_seed(0)):
-        expected = unpack(task, observe(task.reference, inputs))
+        expected = unpack(task, task.observe(task.reference, inputs))
         names = _names(task)
         try:
-            got = unpack(task, observe(answer, inputs))
+            got = unpack(task, task.observe(answer, inputs))
         except Failure:
             return Example(inputs, names[0], expected[0], "an error, see above")
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
-            ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
-            if (
-                not _agree(theirs, ours, 1.5 * _tolerance(task))
-                or not torch.isfinite(theirs.double()).all()
-            ):
+            ours, theirs = _comparable(ours), _comparable(theirs)
+            finite = not isinstance(theirs, Tensor) or torch.isfinite(theirs.double()).all()
+            if not finite or not _agree(theirs, ours, 1.5 * _tolerance(task)):
                 return Example(inputs, name, ours, theirs)
     return None
 
@@ -272,7 +285,7 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
         return tensor.reshape(shape.numel(), -1)
 
     def outputs(inputs: Inputs) -> Tensor:
-        return positions(unpack(task, observe(answer, inputs))[0])
+        return positions(unpack(task, task.observe(answer, inputs))[0])
 
     try:
         before = outputs(inputs)

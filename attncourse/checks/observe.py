@@ -103,7 +103,7 @@ def _own_surroundings(seed: int):
 
 
 class Unusable(Exception):
-    """What an answer returned cannot even be looked at; says what it is."""
+    """An answer that cannot be called, or whose result cannot be looked at; says what it does."""
 
 
 NAMED = ("dim", "mask")  # arguments that everybody passes by name
@@ -114,15 +114,19 @@ def _plain(value):
     """A copy of a returned value that holds nothing but numbers; raises Unusable."""
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested:
-            raise Unusable("a sparse, nested or quantized tensor; an ordinary one is expected")
+            raise Unusable(
+                "returned a sparse, nested or quantized tensor; an ordinary one is expected"
+            )
         if value.device.type == "meta":
-            raise Unusable("a tensor on the meta device, which holds no numbers")
+            raise Unusable("returned a tensor on the meta device, which holds no numbers")
         if value.numel() > MOST_NUMBERS:
-            raise Unusable(f"a tensor with {value.numel():,} numbers, far more than expected")
+            raise Unusable(
+                f"returned a tensor with {value.numel():,} numbers, far more than expected"
+            )
         return value.detach().as_subclass(Tensor).cpu().clone()
     if isinstance(value, list | tuple):
         if len(value) > 100:
-            raise Unusable(f"a {type(value).__name__} of {len(value):,}")
+            raise Unusable(f"returned a {type(value).__name__} of {len(value):,}")
         return [_plain(item) if isinstance(item, Tensor) else item for item in list(value)]
     return value
 
@@ -140,12 +144,15 @@ def _line_of(error: BaseException) -> str | None:
     return None
 
 
-def observe(function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED) -> Observation:
+def observe(
+    function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED, by_name=False
+) -> Observation:
     """Call `function` on a copy of `inputs`: by position, `dim` and `mask` by keyword.
 
     A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
-    random mixture of all outputs with respect to every floating-point input. Whatever the answer
-    prints, warns, raises or does to global state ends here.
+    random mixture of all outputs with respect to every floating-point input. With `by_name`, pass
+    every input by keyword. Whatever the answer prints, warns, raises or does to global state ends
+    here.
     """
     arguments, leaves = {}, {}
     for name, value in inputs.items():
@@ -156,10 +163,10 @@ def observe(function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED) -> Obse
                 # Not the leaf itself: an answer may edit its input, and that is reported apart.
                 with torch.enable_grad():
                     value = value.clone()
-        if name != "mask" or value is not None:
+        if value is not None or not name.endswith("mask"):
             arguments[name] = value
-    positional = [value for name, value in arguments.items() if name not in NAMED]
-    keywords = {name: value for name, value in arguments.items() if name in NAMED}
+    keywords = {name: value for name, value in arguments.items() if by_name or name in NAMED}
+    positional = [value for name, value in arguments.items() if name not in keywords]
     output = _Counter()
     facts: dict = {}
     with (
@@ -176,7 +183,7 @@ def observe(function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED) -> Obse
         except KeyboardInterrupt:
             raise
         except Unusable as error:
-            facts["error"] = f"returned {error}"
+            facts["error"] = str(error)
         except BaseException as error:  # SystemExit too: an answer that calls exit() is just wrong
             facts["unanswered"] = isinstance(error, NotImplementedError)
             facts["error"] = f"raised {type(error).__name__}: {_text_of(error)}"
@@ -268,7 +275,9 @@ class _Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def find_short_cut(function, inputs: dict, forbidden: tuple[str, ...], own_code) -> str | None:
+def find_short_cut(
+    function, inputs: dict, forbidden: tuple[str, ...], own_code, by_name=False
+) -> str | None:
     """Name the ready-made function that an answer calls instead of computing, if any.
 
     Args:
@@ -292,7 +301,7 @@ def find_short_cut(function, inputs: dict, forbidden: tuple[str, ...], own_code)
             if watching:
                 sys.setprofile(None)
 
-    observe(traced, inputs)
+    observe(traced, inputs, by_name=by_name)
     if course:
         return f"attncourse's own {course[0]}"
     for name in sorted(functions.names) + sorted(operators.names):

@@ -138,7 +138,12 @@ def _brief(value: object) -> str:
 
 
 def _shown_inputs(example: Example) -> dict[str, object]:
-    return {name: value for name, value in example.inputs.items() if value is not None}
+    """What there is room for: weights of modules ("q_proj.weight") are left out."""
+    return {
+        name: value
+        for name, value in example.inputs.items()
+        if value is not None and "." not in name
+    }
 
 
 def _points(report: Report) -> str:

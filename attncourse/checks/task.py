@@ -1,5 +1,6 @@
 """What the judge knows of a task, and how a check sees an answer."""
 
+import math
 import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attncourse.checks.observe import Observation, observe
+from attncourse.checks.observe import Observation, find_short_cut, observe
 
 # The stems of the course and their numbers.
 CHAPTERS = {
@@ -30,12 +31,15 @@ class Task:
     Attributes:
         name: of the answer, as in the notebook.
         reference: the course's own answer.
-        returns: names of the returned tensors, or `float` for one plain number.
+        returns: names of the returned tensors, or the type of the one plain value: float, int,
+            bool, dict or list.
         difficulty: 1 (a line) to 5 (an evening).
         minutes: a typical student needs.
         section: anchor in the book's chapter to read again.
         hints: nudge, idea, almost code.
         probes: inputs on which wrong answers tell themselves apart, by name; see diagnosis.
+        adapt: turns an answer that is no function of tensors (a class, a function of functions)
+            into one of the inputs, which it gets by name.
         differentiated: the probes on which gradients are compared, too.
         small: inputs from the smallest on, to show a failure on.
         maps: inputs for a dependency map (see diagnosis), with the names that are perturbed.
@@ -55,6 +59,7 @@ class Task:
     hints: tuple[str, str, str]
     probes: Callable[[torch.Generator], dict[str, Inputs]]
     small: Callable[[torch.Generator], Iterator[Inputs]]
+    adapt: Callable[[Callable], Callable] | None = None
     differentiated: tuple[str, ...] = ()
     maps: Callable[[torch.Generator], list[tuple[str, Inputs, tuple[str, ...]]]] | None = None
     features: int = 0
@@ -77,6 +82,18 @@ class Task:
     def page(self) -> str:
         """The chapter's file in the book, without suffix."""
         return f"book/{self.number:02}_{self.chapter}"
+
+    def observe(self, answer: Callable, inputs: Inputs, **options) -> Observation:
+        """Call an answer to this task, or its reference."""
+        if self.adapt is None:
+            return observe(answer, inputs, **options)
+        return observe(self.adapt(answer), inputs, by_name=True, **options)
+
+    def short_cut(self, answer: Callable, inputs: Inputs) -> str | None:
+        """Name the ready-made function that an answer calls instead of computing, if any."""
+        code = getattr(getattr(self.reference, "forward", self.reference), "__code__", None)
+        function = self.adapt(answer) if self.adapt else answer
+        return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
 
 
 class Failure(AssertionError):
@@ -118,15 +135,8 @@ def unpack(task: Task, seen: Observation) -> tuple:
     returned = seen.returned
     if returned is None:
         raise Unanswered("Your answer returned None: is a `return` missing?")
-    if task.returns is float:
-        if isinstance(returned, Tensor) and returned.numel() == 1:
-            returned = returned.item()  # the type has a check of its own
-        if isinstance(returned, bool) or not isinstance(returned, numbers.Real):
-            raise Failure(f"Your answer returned {describe(returned)}; a float is expected.")
-        try:
-            return (float(returned),)
-        except (OverflowError, ValueError):
-            raise Failure("Your answer returned a number too large for a float.") from None
+    if isinstance(task.returns, type):
+        return (_plain_value(task.returns, returned),)
     names = task.returns
     if len(names) == 1:
         returned = (returned,)
@@ -141,6 +151,22 @@ def unpack(task: Task, seen: Observation) -> tuple:
     return tuple(returned)
 
 
+def _plain_value(kind: type, returned: object):
+    """The one value that is no tensor, or a Failure that says what came instead."""
+    if kind in (float, int) and isinstance(returned, Tensor) and returned.numel() == 1:
+        returned = returned.item()  # the type has a check of its own
+    expected = {float: numbers.Real, int: numbers.Integral}.get(kind, kind)
+    if not isinstance(returned, expected) or (isinstance(returned, bool) and kind is not bool):
+        article = "an" if kind is int else "a"
+        raise Failure(
+            f"Your answer returned {describe(returned)}; {article} {kind.__name__} is expected."
+        )
+    try:
+        return kind(returned)
+    except (OverflowError, ValueError):
+        raise Failure("Your answer returned a number too large for a float.") from None
+
+
 class Answer:
     """The answer under test, as the fixture `answer` gives it to a check."""
 
@@ -149,7 +175,7 @@ class Answer:
         self.printed = 0  # characters, over all calls
 
     def observe(self, inputs: Inputs, **options) -> Observation:
-        seen = observe(self.function, inputs, **options)
+        seen = self.task.observe(self.function, inputs, **options)
         self.printed += seen.printed
         return seen
 
@@ -164,14 +190,17 @@ class Answer:
 
     def expected(self, inputs: Inputs):
         """What the reference returns for the same inputs."""
-        values = unpack(self.task, observe(self.task.reference, inputs))
+        values = unpack(self.task, self.task.observe(self.task.reference, inputs))
         return values[0] if len(values) == 1 else values
 
     def matches(self, inputs: Inputs, *, tolerance: float | None = None, gradient=False, **options):
         """Assert that answer and reference agree on `inputs`: shape, dtype, then values."""
-        got = _as_tuple(self(inputs, **options))
-        expected = _as_tuple(self.expected(inputs))
-        for name, ours, theirs in zip(self.task.returns, expected, got, strict=True):
+        got, expected = self(inputs, **options), self.expected(inputs)
+        if isinstance(self.task.returns, type):
+            compare_plain(got, expected, inputs, tolerance)
+            return
+        names = self.task.returns
+        for name, ours, theirs in zip(names, _as_tuple(expected), _as_tuple(got), strict=True):
             compare(name, theirs, ours, inputs, tolerance)
         if gradient:
             self.gradients_match(inputs)
@@ -185,7 +214,7 @@ class Answer:
         """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
         seen = self.observe(inputs, gradient=True)
         unpack(self.task, seen)
-        expected = observe(self.task.reference, inputs, gradient=True).gradients
+        expected = self.task.observe(self.task.reference, inputs, gradient=True).gradients
         for name, ours in expected.items():
             theirs = seen.gradients.get(name)
             if theirs is None:
@@ -213,6 +242,14 @@ def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float |
         )
     if got.dtype != expected.dtype:
         raise Failure(f"{name}: the dtype is {got.dtype}; expected {expected.dtype}.", **evidence)
+    if not got.is_floating_point():
+        different = (got != expected).sum().item()
+        if different:
+            raise Failure(
+                f"{name}: {different} of {got.numel()} entries differ from what is expected.",
+                **evidence,
+            )
+        return
     if not torch.isfinite(got).all():
         raise Failure(f"{name}: some entries are NaN or infinite.", **evidence)
     tolerance = tolerance or (1e-9 if got.dtype == torch.float64 else 1e-4)
@@ -225,6 +262,33 @@ def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float |
         raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
 
 
-def normal(rng: torch.Generator, *shape: int, dtype=torch.float32) -> Tensor:
-    """Standard normal numbers on the CPU, whatever the student's defaults are."""
-    return torch.randn(*shape, generator=rng, dtype=dtype, device="cpu")
+def agree_plain(got, expected, tolerance: float | None = None) -> bool:
+    """Whether two plain values are equal, numbers in them up to rounding."""
+    tolerance = tolerance or 1e-6
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return got.keys() == expected.keys() and all(
+            agree_plain(got[key], value, tolerance) for key, value in expected.items()
+        )
+    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        return len(got) == len(expected) and all(map(agree_plain, got, expected))
+    if isinstance(expected, float) and isinstance(got, numbers.Real):
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    if isinstance(got, Tensor):
+        return got.numel() == 1 and agree_plain(got.item(), expected, tolerance)
+    return type(got) is type(expected) and got == expected
+
+
+def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
+    """Assert that two plain values are equal."""
+    if not agree_plain(got, expected, tolerance):
+        raise Failure(
+            f"Your answer returned {_short(got)}; expected {_short(expected)}.",
+            inputs,
+            expected,
+            got,
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "…"

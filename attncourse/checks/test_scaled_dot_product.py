@@ -4,40 +4,18 @@ import pytest
 import torch
 
 from attncourse import scaled_dot_product as reference
+from attncourse.checks.common import (
+    causal,
+    dead_mask,
+    integers,
+    mixed_mask,
+    moves_nothing,
+    normal,
+)
 from attncourse.checks.observe import FUSED_ATTENTION, LIBRARY_SOFTMAX
-from attncourse.checks.task import Failure, Task, compare, normal, shape_of
+from attncourse.checks.task import Failure, Task, compare, shape_of
 
 points = pytest.mark.points
-
-
-def integers(rng: torch.Generator, *shape: int, low=-2, high=2) -> torch.Tensor:
-    """Small whole numbers: an example a student can check in the head."""
-    numbers = torch.randint(low, high + 1, shape, generator=rng, device="cpu")
-    return numbers.to(torch.float32)
-
-
-def moves_nothing(answer, inputs):
-    """Assert that a call leaves inputs, random state and settings alone, and can be repeated."""
-    seen = answer.observe(inputs)
-    first = answer(inputs)
-    if seen.edited:
-        raise Failure(
-            f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
-            "it; an in-place operation (`-=`, `masked_fill_`, …) does that.",
-            inputs,
-        )
-    if seen.random_state_moved:
-        raise Failure(
-            "Your answer moved or reset the global random state, and nothing here needs chance.",
-            inputs,
-        )
-    if seen.settings_changed:
-        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
-    again = answer(inputs, seed=1)
-    first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
-    for name, one, two in zip(answer.task.returns, first, again, strict=True):
-        if not torch.equal(one, two):
-            raise Failure(f"{name} is not the same on a second call with the same inputs.", inputs)
 
 
 # --- softmax ------------------------------------------------------------------------------------
@@ -170,22 +148,6 @@ def attention_inputs(rng, *batch, q=4, k=5, d=7, v=6, mask=None, dtype=torch.flo
         "value": normal(rng, *batch, k, v, dtype=dtype),
         "mask": mask,
     }
-
-
-def mixed_mask(rng, *shape):
-    """Every row, and every row of the opposite mask, has somewhere to look."""
-    order = torch.rand(*shape, generator=rng, device="cpu").argsort(-1)
-    return order < shape[-1] - 2
-
-
-def dead_mask(rng, *shape):
-    mask = mixed_mask(rng, *shape)
-    mask[..., 1, :] = False
-    return mask
-
-
-def causal(n):
-    return torch.ones(n, n, dtype=torch.bool).tril()
 
 
 def large_attention(rng, q=3, k=4, d=4, mask=None, size=1e4):

@@ -1,0 +1,134 @@
+"""What the checks of several chapters share: inputs, and answers that are modules."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Answer, Failure, Inputs, shape_of
+
+
+def normal(rng: torch.Generator, *shape: int, dtype=torch.float32) -> Tensor:
+    """Standard normal numbers on the CPU, whatever the student's defaults are."""
+    return torch.randn(*shape, generator=rng, dtype=dtype, device="cpu")
+
+
+def integers(rng: torch.Generator, *shape: int, low=-2, high=2) -> Tensor:
+    """Small whole numbers: an example a student can check in the head."""
+    numbers = torch.randint(low, high + 1, shape, generator=rng, device="cpu")
+    return numbers.to(torch.float32)
+
+
+def mixed_mask(rng: torch.Generator, *shape: int) -> Tensor:
+    """Every row, and every row of the opposite mask, has somewhere to look."""
+    order = torch.rand(*shape, generator=rng, device="cpu").argsort(-1)
+    return order < shape[-1] - 2
+
+
+def dead_mask(rng: torch.Generator, *shape: int) -> Tensor:
+    """A mixed mask in which row 1 of each table may attend to nothing."""
+    mask = mixed_mask(rng, *shape)
+    mask[..., 1, :] = False
+    return mask
+
+
+def causal(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
+def moves_nothing(answer: Answer, inputs: Inputs) -> None:
+    """Assert that a call leaves inputs, random state and settings alone, and can be repeated."""
+    seen = answer.observe(inputs)
+    first = answer(inputs)
+    if seen.edited:
+        raise Failure(
+            f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
+            "it; an in-place operation (`-=`, `masked_fill_`, …) does that.",
+            inputs,
+        )
+    if seen.random_state_moved:
+        raise Failure(
+            "Your answer moved or reset the global random state, and nothing here needs chance.",
+            inputs,
+        )
+    if seen.settings_changed:
+        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
+    again = answer(inputs, seed=1)
+    first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
+    for one, two, name in zip(first, again, _names(answer), strict=True):
+        same = torch.equal(one, two) if isinstance(one, Tensor) else one == two
+        if not same:
+            raise Failure(f"{name} is not the same on a second call with the same inputs.", inputs)
+
+
+def _names(answer: Answer) -> tuple[str, ...]:
+    returns = answer.task.returns
+    return returns if isinstance(returns, tuple) else ("The result",)
+
+
+# --- answers that are modules -------------------------------------------------------------------
+
+
+def weights_of(module: nn.Module, rng: torch.Generator, dtype=torch.float32) -> Inputs:
+    """Random weights for a module like this one, by name ("q_proj.weight")."""
+    return {
+        name: normal(rng, *parameter.shape, dtype=dtype) / max(1, parameter.shape[-1]) ** 0.5
+        for name, parameter in module.named_parameters()
+    }
+
+
+def with_weights(module: nn.Module, weights: dict[str, Tensor], *arguments, **keywords):
+    """Call a module as if its parameters were `weights`, and let gradients reach them.
+
+    Raises:
+        Unusable: the module lacks one of them, or has it in another shape.
+    """
+    has = dict(module.named_parameters())
+    kind = type(module).__name__
+    for name, tensor in weights.items():
+        if name not in has:
+            there = ", ".join(has) or "none at all"
+            raise Unusable(f"makes a {kind} without the parameter `{name}`; it has {there}.")
+        if has[name].shape != tensor.shape:
+            raise Unusable(
+                f"makes a {kind} whose `{name}` has shape {shape_of(has[name])}; "
+                f"expected {shape_of(tensor)}."
+            )
+    return functional_call(module, weights, arguments, keywords, tie_weights=False)
+
+
+def made(cls: Callable[..., nn.Module], *sizes, training=False) -> nn.Module:
+    """Make a student's module, and leave the random state as it was.
+
+    Raises:
+        Unusable: what came is no module.
+    """
+    state = torch.get_rng_state()
+    module = cls(*sizes)
+    torch.set_rng_state(state)
+    if not isinstance(module, nn.Module):
+        raise Unusable(f"is {type(module).__name__} when it is called; an nn.Module is expected.")
+    return module.train(training)
+
+
+def module_as_function(sizes: tuple[str, ...], training=False) -> Callable[[Callable], Callable]:
+    """Make an `adapt` of a task whose answer is a class.
+
+    The inputs are the arguments of `forward`, the `sizes` that the class is made with, and all
+    weights by name; what ends in "mask" is passed to `forward` by keyword, all else by position.
+    """
+
+    def adapt(cls):
+        def function(**inputs):
+            module = made(cls, *(inputs.pop(size) for size in sizes), training=training)
+            weights = {name: inputs.pop(name) for name in list(inputs) if "." in name}
+            masks = {name: inputs.pop(name) for name in list(inputs) if name.endswith("mask")}
+            if inputs:  # the precision of the inputs is the module's
+                module = module.to(next(iter(inputs.values())).dtype)
+            return with_weights(module, weights, *inputs.values(), **masks)
+
+        return function
+
+    return adapt
