@@ -1,12 +1,17 @@
 """Pictures the chapters share. Not imported by `import attncourse`: it needs matplotlib."""
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from string import Template
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
@@ -55,25 +60,77 @@ def heat_map(
             f"weights have shape {table.shape}, but there are {len(queries)} queries (rows) "
             f"and {len(keys)} keys (columns)"
         )
+    q, k = table.shape
     if ax is None:
-        _, ax = plt.subplots(figsize=(min(4.8, 1.6 + 0.8 * len(keys)), 1.2 + 0.5 * len(queries)))
+        height = 1.2 + 0.5 * q if max(q, k) <= 8 else 1.8 + (0.3 if q <= 12 else 0.22) * q
+        _, ax = plt.subplots(figsize=(min(4.8, 1.6 + 0.8 * k), height))
     image = ax.imshow(table, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    ax.set_xticks(range(len(keys)), keys, rotation=0 if len(keys) <= 6 else 60)
-    ax.set_yticks(range(len(queries)), queries)
-    ax.xaxis.set_ticks_position("top")
-    ax.xaxis.set_label_position("top")
-    ax.tick_params(length=0)
-    ax.set_xlabel("key", labelpad=8)
-    ax.set_ylabel("query", labelpad=8)
-    ax.spines[:].set_visible(False)
+    _name_rows_and_columns(ax, queries, keys, "query", "key", rotate=k > 6)
     if title:
         ax.set_title(title, y=-0.05, va="top")
-    if table.shape[1] <= 8:
+    if k <= 8:
         for (row, column), weight in np.ndenumerate(table):
             shade = "white" if weight > 0.55 else "black"
             ax.text(column, row, f"{weight:.2f}", ha="center", va="center", color=shade)
     else:
-        ax.figure.colorbar(image, ax=ax, label="weight")
+        ax.figure.colorbar(image, ax=ax, label="weight", location="bottom", aspect=40)
+    return ax
+
+
+def _name_rows_and_columns(
+    ax: Axes, rows: Sequence[str], columns: Sequence[str], row: str, column: str, rotate: bool
+) -> None:
+    """Tokens beside the rows and above the columns, in letters that fit."""
+    box = ax.get_window_extent()
+    points = 72 / ax.figure.dpi
+    high, wide = box.height * points / len(rows), box.width * points / len(columns)
+    size = plt.rcParams["font.size"]
+    above = {"fontsize": size}
+    if rotate and wide > 1.4 * size:
+        above |= {"rotation": 60, "rotation_mode": "anchor", "ha": "left"}
+    elif rotate:
+        above = {"fontsize": min(size, 0.85 * wide), "rotation": 90}
+    ax.set_xticks(range(len(columns)), columns, **above)
+    ax.set_yticks(range(len(rows)), rows, fontsize=min(size, 0.85 * high))
+    ax.xaxis.set_ticks_position("top")
+    ax.xaxis.set_label_position("top")
+    ax.tick_params(length=0)
+    ax.set_xlabel(column, labelpad=8)
+    ax.set_ylabel(row, labelpad=8)
+    ax.spines[:].set_visible(False)
+
+
+def dependency_map(
+    depends: Tensor, tokens: Sequence[str], title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw which outputs (rows) depend on which inputs (columns): a square for yes, a dot for no.
+
+    Args:
+        depends: (n n) boolean, as `masking.dependency_map` returns it.
+        tokens: n names.
+        title: what distinguishes this map from its neighbors.
+        ax: where to draw; a new figure if None.
+
+    Returns:
+        The axes that were drawn on.
+    """
+    n = len(tokens)
+    if depends.shape != (n, n) or depends.dtype != torch.bool:
+        raise ValueError(
+            f"depends must be boolean (n n) with n = {n}, one row and one column a token; "
+            f"got {depends.dtype} {tuple(depends.shape)}"
+        )
+    if ax is None:
+        _, ax = plt.subplots(figsize=(min(4.8, 1.6 + 0.45 * n), min(4.6, 1.2 + 0.4 * n)))
+    for row, column in depends.nonzero().tolist():
+        ax.add_patch(plt.Rectangle((column - 0.4, row - 0.4), 0.8, 0.8, color=TEAL))
+    rows, columns = (~depends.cpu()).nonzero(as_tuple=True)
+    ax.scatter(columns, rows, s=5, color="#767676")
+    ax.set(xlim=(-0.6, n - 0.4), ylim=(n - 0.4, -0.6))
+    rotate = n * max(map(len, tokens)) > 28
+    _name_rows_and_columns(ax, tokens, tokens, "output", "input", rotate)
+    if title:
+        ax.set_title(title, y=-0.05, va="top")
     return ax
 
 
@@ -195,7 +252,7 @@ class Slider:
         listing = "".join(f"<li>{escape(readout)}</li>" for readout in self.readouts)
         # The same slider has the same id in every build, so that builds can be compared.
         digest = hashlib.sha256((self.label + frames).encode()).hexdigest()[:10]
-        return SLIDER_HTML.format(
+        return _template("slider.html").substitute(
             id=f"slider-{digest}",
             label=escape(self.label),
             last=len(self.positions) - 1,
@@ -208,36 +265,189 @@ class Slider:
         )
 
 
-SLIDER_HTML = """\
-<div class="attncourse slider" id="{id}" data-positions="{positions}">
-<style>
-.attncourse.slider {{ max-width: 44rem; color: inherit; }}
-.attncourse.slider label {{ display: flex; gap: .8em; align-items: center; margin: 0; }}
-.attncourse.slider input {{ flex: 1; min-width: 8em; height: 2.2em; accent-color: #12807a; }}
-.attncourse.slider .frame:not([hidden]) {{ display: flex; flex-wrap: wrap; gap: .6em 1.5em; }}
-.attncourse.slider svg {{
-  flex: 1 1 250px; max-width: 21rem; height: auto; fill: currentColor; font-size: 13px;
-}}
-.attncourse.slider output {{ display: block; min-height: 3.2em; }}
-</style>
-<label><span>{label}</span>
-<input type="range" min="0" max="{last}" step="1" value="{start}" aria-valuetext="{text}"></label>
-<output aria-live="polite">{readout}</output>
-{frames}
-<details><summary>All positions as text</summary><ul>{listing}</ul></details>
-<script>
-document.querySelectorAll("#{id}").forEach(figure => {{
-  const input = figure.querySelector("input");
-  const frames = figure.querySelectorAll(".frame");
-  const positions = figure.dataset.positions.split("|");
-  input.oninput = () => {{
-    const place = Number(input.value);
-    frames.forEach((frame, i) => {{ frame.hidden = i !== place; }});
-    const label = input.labels[0].textContent.trim();
-    input.setAttribute("aria-valuetext", label + " = " + positions[place]);
-    figure.querySelector("output").textContent = frames[place].getAttribute("aria-label");
-  }};
-  input.oninput();  // a reloading browser may have kept the slider where it was
-}});
-</script>
-</div>"""
+def marked_words(label: str, words: Sequence[str], wrong: Collection[int] = ()) -> str:
+    """Write one sentence as inline HTML, wrong words with a wavy line below; a picture for Slider.
+
+    Args:
+        label: says whose sentence it is, e.g. "the model".
+        words: n words.
+        wrong: places (from 0) of the words to mark.
+
+    Raises:
+        ValueError: a place outside the sentence.
+    """
+    if outside := sorted(set(wrong) - set(range(len(words)))):
+        raise ValueError(f"{len(words)} words have places 0 to {len(words) - 1}; got {outside}")
+    hidden = "<span style='position:absolute;clip-path:inset(50%)'>wrong: </span>"
+    marked = (
+        f"<u style='{WAVE}'>{hidden}{escape(word)}</u>" if place in wrong else escape(word)
+        for place, word in enumerate(words)
+    )
+    return f"<p><b>{escape(label)}:</b> {' '.join(marked)}</p>"
+
+
+WAVE = f"text-decoration:underline wavy {ORANGE} 2px;text-underline-offset:3px"
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One state of an interactive figure: weights (q k) with their tokens.
+
+    Args:
+        weights: (q k), each between 0 and 1; a row of zeros attends to nothing.
+        queries: q tokens.
+        keys: k tokens.
+        note: one sentence, shown below.
+
+    Raises:
+        ValueError: shapes that do not fit, or numbers that are no weights.
+    """
+
+    weights: Tensor
+    queries: Sequence[str]
+    keys: Sequence[str]
+    note: str = ""
+
+    def __post_init__(self):
+        shape = tuple(self.weights.shape)
+        if shape != (len(self.queries), len(self.keys)) or 0 in shape:
+            raise ValueError(
+                f"weights have shape {shape}, but there are {len(self.queries)} queries (rows) "
+                f"and {len(self.keys)} keys (columns)"
+            )
+        weights = self.weights.detach()
+        if not bool(((weights >= 0) & (weights <= 1 + 1e-3)).all()):
+            low, high = weights.min().item(), weights.max().item()
+            raise ValueError(f"weights lie between 0 and 1; these go from {low:.4g} to {high:.4g}")
+
+    def _hundredths(self) -> list[list[str]]:
+        """Each weight as a whole number of hundredths; "" for a weight of exactly 0."""
+        return [
+            ["" if weight == 0 else str(round(100 * weight)) for weight in row]
+            for row in self.weights.detach().double().tolist()
+        ]
+
+    def _sentence(self, query: int) -> str:
+        """What a reader who cannot see the figure hears when it shows this query."""
+        row = self._hundredths()[query]
+        seen = sorted((key for key, w in enumerate(row) if w), key=lambda key: -int(row[key]))
+        told = [key for place, key in enumerate(seen[:3]) if place == 0 or row[key] != "0"]
+        name = f"Query {_quoted(self.queries, query)}"
+        if not told:
+            return f"{name} attends to nothing."
+        on = (f"{_printed(row[key])} on {_quoted(self.keys, key)}" for key in told)
+        return f"{name}: {', '.join(on)}."
+
+
+def _printed(hundredths: str) -> str:
+    return f"{int(hundredths) / 100:.2f}" if hundredths else "0"
+
+
+def _quoted(words: Sequence[str], place: int) -> str:
+    again = f" (no. {place + 1})" if list(words).count(words[place]) > 1 else ""
+    return f'"{words[place]}"{again}'
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """Weights one query at a time, chosen in the browser: no server, no downloads, by keyboard too.
+
+    Pointing at a query, or arrowing to it, draws its weights as lines to the keys, as bars behind
+    them and as numbers: "0" is exactly zero, as behind a mask; "0.00" is rounded. Radio buttons
+    choose among several tables of weights.
+
+    Args:
+        views: one view; or one for each combination of options, by the tuple of these options.
+        choices: groups of radio buttons: name -> options, in the order of the tuples.
+        label: what is shown; printed above.
+
+    Raises:
+        ValueError: a combination without a view, or a view without a combination.
+    """
+
+    views: dict[tuple[str, ...], View] | View
+    choices: dict[str, Sequence[str]] | None = None
+    label: str = ""
+
+    def __post_init__(self):
+        if isinstance(self.views, View):
+            object.__setattr__(self, "views", {(): self.views})
+        combinations = list(itertools.product(*(self.choices or {}).values()))
+        missing = [each for each in combinations if each not in self.views]
+        if missing or len(self.views) != len(set(combinations)):
+            extra = [each for each in self.views if each not in combinations]
+            raise ValueError(
+                f"views need one entry for each combination of {list(self.choices or {})}; "
+                f"missing: {missing[:3]}, not a combination: {extra[:3]}"
+            )
+
+    def _ordered(self) -> list[View]:
+        return [self.views[each] for each in itertools.product(*(self.choices or {}).values())]
+
+    def __repr__(self) -> str:
+        choices = "".join(
+            f"{name} {' | '.join(options)}; " for name, options in (self.choices or {}).items()
+        )
+        return f"AttentionView({self.label!r}; {choices}{self._ordered()[0]._sentence(0)})"
+
+    def _repr_html_(self) -> str:
+        views = self._ordered()
+        first, row = views[0], views[0]._hundredths()[0]
+        # Tokens are written once, however many views share them.
+        tokens = {tuple(words): None for view in views for words in (view.queries, view.keys)}
+        place = {words: i for i, words in enumerate(tokens)}
+        data = {
+            "tokens": list(tokens),
+            "views": [
+                (
+                    place[tuple(view.queries)],
+                    place[tuple(view.keys)],
+                    ";".join(",".join(row) for row in view._hundredths()),
+                    view.note,
+                )
+                for view in views
+            ],
+        }
+        data = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        choices = "".join(
+            f"<fieldset class='choice'><legend><b>{escape(name)}</b></legend>"
+            + "".join(
+                f"<label><input type='radio' name='choice-{number}'"
+                f"{' checked' if option == options[0] else ''}>{escape(option)}</label>"
+                for option in options
+            )
+            + "</fieldset>"
+            for number, (name, options) in enumerate((self.choices or {}).items())
+        )
+        # Shown as it is where no script runs; the script draws the same, and the others.
+        digest = hashlib.sha256((self.label + choices + data).encode()).hexdigest()[:10]
+        return _template("attention.html").substitute(
+            id=f"attention-{digest}",
+            name=f' aria-label="{escape(self.label)}"' if self.label else "",
+            caption=f"<p><b>{escape(self.label)}</b></p>" if self.label else "",
+            choices=choices,
+            queries="".join(
+                f"<label><input type='radio' name='query'{' checked' if i == 0 else ''}>"
+                f"<span>{escape(word)}</span></label>"
+                for i, word in enumerate(first.queries)
+            ),
+            rows=max(first.weights.shape),
+            lines="".join(
+                f"<path d='M0 .5C50 .5 50 {i + 0.5} 100 {i + 0.5}' stroke-width='{1 + w / 20}' "
+                f"stroke-opacity='{0.3 + w / 143:.2f}'/>"
+                for i, w in enumerate(int(weight or 0) for weight in row)
+                if w
+            ),
+            keys="".join(
+                f"<li><i>{_printed(weight)}</i>"
+                f"<span style='--w:{weight or 0}'>{escape(word)}</span>"
+                for weight, word in zip(row, first.keys, strict=True)
+            ),
+            sentence=escape(first._sentence(0)),
+            note=escape(first.note),
+            data=data,
+        )
+
+
+def _template(name: str) -> Template:
+    return Template((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))

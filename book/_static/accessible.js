@@ -1,0 +1,23 @@
+// What screen readers are told by the theme and its extensions, put right.
+addEventListener("DOMContentLoaded", () => {
+  const each = (places, change) => document.querySelectorAll(places).forEach(change);
+
+  // A list of references is a list, and ARIA has retired the role of its entries.
+  each("[role=doc-biblioentry]", entry => entry.setAttribute("role", "listitem"));
+
+  // The words one reads ("Show code cell source") must be part of the name (WCAG 2.5.3).
+  each("details.hide > summary[aria-label]", summary => summary.removeAttribute("aria-label"));
+
+  // The color button is called "Color mode"; its icons are no words. Font Awesome replaces them
+  // when it is ready.
+  each(".theme-switch-button", button => {
+    const silence = () => button.querySelectorAll(".theme-switch").forEach(icon => {
+      icon.removeAttribute("title");
+      icon.removeAttribute("aria-labelledby");
+      icon.querySelector("title")?.remove();
+      icon.setAttribute("aria-hidden", "true");
+    });
+    silence();
+    new MutationObserver(silence).observe(button, { childList: true });
+  });
+});

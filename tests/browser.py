@@ -1,0 +1,197 @@
+"""Pages in a real browser: run a script on them, press keys, measure them, ask axe about them.
+
+Talks to Chromium's DevTools (https://chromedevtools.github.io/devtools-protocol).
+"""
+
+import base64
+import importlib.util
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+
+needs_browser = pytest.mark.skipif(
+    BROWSER is None or importlib.util.find_spec("websocket") is None,
+    reason="needs a browser to measure pages: install the package `chromium`",
+)
+
+
+class Browser:
+    """One tab without a window; a new one for each page."""
+
+    def __init__(self, address: str):
+        import websocket  # comes with the book
+
+        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=60)
+        self._numbers = itertools.count(1)
+        self._tab = {}
+
+    def _ask(self, method: str, **parameters) -> dict:
+        message = {"id": next(self._numbers), "method": method, "params": parameters, **self._tab}
+        self._socket.send(json.dumps(message))
+        while (answer := json.loads(self._socket.recv())).get("id") != message["id"]:
+            pass  # news
+        assert "error" not in answer, (method, answer)
+        return answer["result"]
+
+    def open(self, page: Path, width: int = 1280, theme: str = "light") -> None:
+        """Show a page as a reader with this window and theme sees it, with its formulas set."""
+        self._tab = {}
+        tab = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._ask("Target.attachToTarget", targetId=tab, flatten=True)
+        self._tab = {"sessionId": attached["sessionId"]}
+        self._ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": theme}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self._ask("Page.enable")
+        self._ask(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source=f"for (const name of ['mode', 'theme']) localStorage.setItem(name, '{theme}')",
+        )
+        self._ask("Page.navigate", url=Path(page).resolve().as_uri())
+        self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
+        self.run("await window.MathJax?.startup?.promise")
+        self.run("await document.fonts.ready")
+
+    def wait(self, condition: str, seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not self.run(f"return Boolean({condition})"):
+            assert time.monotonic() < end, f"still not: {condition}"
+            time.sleep(0.03)
+
+    def run(self, script: str):
+        """What the body of a JavaScript function returns on the page (also a promise's result)."""
+        answer = self._ask(
+            "Runtime.evaluate",
+            expression=f"(async () => {{ {script} }})()",
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key, e.g. "Tab" or "ArrowDown", as a reader's keyboard would."""
+        codes = {"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        for kind in ("keyDown", "keyUp"):
+            self._ask(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=codes[key],
+            )
+
+    def point_at(self, place: str) -> None:
+        """Move the mouse to the middle of the element at a CSS selector."""
+        middle = self.run(
+            f"const box = document.querySelector({json.dumps(place)}).getBoundingClientRect();"
+            "return {x: box.x + box.width / 2, y: box.y + box.height / 2}"
+        )
+        self._ask("Input.dispatchMouseEvent", type="mouseMoved", **middle)
+
+    def photograph(self, path: Path) -> None:
+        size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
+        picture = self._ask(
+            "Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1}
+        )
+        Path(path).write_bytes(base64.b64decode(picture["data"]))
+
+    def violations(self) -> list[str]:
+        """What axe finds against WCAG 2.1 AA on the page shown: rule, place, markup, reason."""
+        self.run(
+            "document.querySelectorAll('details').forEach(each => { each.open = true; });"
+            "await new Promise(requestAnimationFrame);"
+            "document.getAnimations().forEach(each => each.finish());"  # opened contents fade in
+        )
+        self._ask("Runtime.evaluate", expression=AXE.read_text("utf-8"))
+        found = self.run(
+            "return (await axe.run({"
+            "  runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'],"
+            "  resultTypes: ['violations'],"
+            "})).violations"
+        )
+        return [
+            f"{rule['id']}: {' '.join(map(str, node['target']))}: {node['html'][:200]}: "
+            f"{node['failureSummary']}"
+            for rule in found
+            for node in rule["nodes"]
+        ]
+
+
+@contextmanager
+def browser(folder: Path):
+    """Start Chromium with a new profile in `folder`."""
+    profile = Path(folder) / "profile"
+    switches = "headless no-sandbox disable-gpu disable-quic no-first-run hide-scrollbars "
+    switches += "disable-background-networking disable-component-update disable-sync "
+    switches += f"remote-debugging-port=0 user-data-dir={profile}"
+    process = subprocess.Popen(
+        [BROWSER, *(f"--{switch}" for switch in switches.split())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        told = profile / "DevToolsActivePort"
+        end = time.monotonic() + 30
+        while not (told.exists() and told.read_text().count("\n")):
+            assert process.poll() is None and time.monotonic() < end, "the browser does not start"
+            time.sleep(0.05)
+        port, address = told.read_text().split()
+        yield Browser(f"ws://127.0.0.1:{port}{address}")
+    finally:
+        process.terminate()
+        process.wait(20)
+        shutil.rmtree(profile, ignore_errors=True)
+
+
+def look_at(page: Path, script: str, folder: Path, width: int = 390):
+    """Open `page` in a window `width` pixels wide, run `script` on it, return what it returns."""
+    with browser(folder) as tab:
+        tab.open(page, width)
+        return tab.run(f"const page = document; {script}")
+
+
+def violations(page: Path, folder: Path, theme: str = "light") -> list[str]:
+    """What axe finds on one page."""
+    with browser(folder) as tab:
+        tab.open(page, theme=theme)
+        return tab.violations()
+
+
+def audit(
+    pages: Iterable[Path], folder: Path, themes: Iterable[str] = ("light", "dark")
+) -> dict[tuple[Path, str], dict]:
+    """Look at many pages with one browser.
+
+    Returns:
+        (page, theme) -> {"width": pixels the page needs in a window of 390, "formulas": how many
+        there are, "set": how many of them MathJax has set, "violations": axe's findings}.
+    """
+    seen = {}
+    with browser(folder) as tab:
+        for page, theme in itertools.product(pages, themes):
+            tab.open(page, width=390, theme=theme)
+            seen[page, theme] = tab.run(
+                """return {
+                    width: document.documentElement.scrollWidth,
+                    formulas: document.querySelectorAll(".math").length,
+                    set: document.querySelectorAll("mjx-container").length,
+                };"""
+            ) | {"violations": tab.violations()}
+    return seen
