@@ -8,7 +8,7 @@
    an .ipynb of the same name stands beside it.
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
-   in the cache are executed before, as many at a time as there are cores.
+   in the cache are executed before, as many at a time as there are cores, each on one thread.
 6. No page without its sources. Each lists what it cites; sphinxcontrib-bibtex wants the keys of two
    such lists to differ, so they get the page's name in front, and the pages are written without.
 """
@@ -89,6 +89,7 @@ def prefix_citations(app, docname, source):
 
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
+    os.environ["OMP_NUM_THREADS"] = "1"
     app.connect("config-inited", key_the_cache)
     app.connect("config-inited", read_every_page)
     app.connect("config-inited", execute_in_parallel, priority=900)
