@@ -245,7 +245,7 @@ class Slider:
 
     def _repr_html_(self) -> str:
         frames = "".join(
-            f"<div class='frame' role='img' aria-label='{escape(readout, quote=True)}'"
+            f"<div class='frame' role='group' aria-label='{escape(readout, quote=True)}'"
             f"{'' if place == self.start else ' hidden'}>{''.join(svgs)}</div>"
             for place, (svgs, readout) in enumerate(zip(self.pictures, self.readouts, strict=True))
         )
