@@ -1,0 +1,185 @@
+"""Sentences of chapter 2 that a skeptic would doubt. Each docstring quotes one from the page."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import einsum
+from torch import nn
+
+from attncourse import numbers, pretrained
+from attncourse.additive import attend
+from attncourse.bottleneck import greedy_decode, teacher_inputs
+from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.pretrained import linear_concat_scores
+from attncourse.training import as_source
+
+PAGE = Path(__file__).parents[2] / "book" / "02_additive.md"
+
+
+@pytest.fixture(autouse=True)
+def sentence_is_still_on_the_page(request):
+    told = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert re.sub(r"\s+", " ", request.function.__doc__) in told
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return pretrained.load("additive")
+
+
+class Told(nn.Module):
+    """Attention with the weights it is told (b k)."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, query, keys, mask=None):
+        return einsum(self.weights, keys, "b k, b k d -> b d"), self.weights
+
+
+@torch.no_grad()
+def look(translator, number):
+    """Words written, and the weights (t k) of each."""
+    model, english, french = translator
+    source = as_source(words(number, "en"), english)
+    written = greedy_decode(model.step, model.start(source), BOS, EOS, 30, 1)
+    _, weights = model.align(source, teacher_inputs(written, BOS))
+    return [french.words[place] for place in written[0]], weights[0]
+
+
+@torch.no_grad()
+def forced(translator, number, step, place):
+    """The likeliest word at a step of the right translation, with all weight on one place."""
+    model, english, french = translator
+    source = as_source(words(number, "en"), english)
+    state = model.start(source)
+    before = [BOS, *french.encode(words(number, "fr"))]
+    for word in before[:step]:
+        _, state, _ = model.look_and_step(torch.tensor([word]), state)
+    puppet = copy.deepcopy(model)
+    puppet.attention = Told(F.one_hot(torch.tensor([place]), source.shape[1]).float())
+    logits, _, _ = puppet.look_and_step(torch.tensor([before[step]]), state)
+    return french.words[logits.argmax()]
+
+
+def test_linear_score():
+    """A score without the tanh gives weights that do not depend on the query."""
+    torch.manual_seed(0)
+    keys = torch.randn(1, 7, 5).double()
+    w = torch.randn(3 + 5).double()
+    rows = [
+        attend(linear_concat_scores(10 * torch.randn(1, 3).double(), keys, w), keys)[1]
+        for _ in range(20)
+    ]
+    assert (torch.cat(rows) - rows[0]).abs().max() < 1e-12
+
+
+def test_four_scores_hold_and_the_linear_one_does_not():
+    """The four that see the query are close together (one run each, so do not rank them); the
+    fifth falls off the cliff."""
+    models = pretrained.curves()["models"]
+    for length in range(16, 24):
+        for name in ("dot", "general", "concat", "additive"):
+            assert models[f"score-{name}"]["exact_match"][length] > 0.8
+        assert models["score-linear"]["exact_match"][length] < 0.05
+
+
+def test_the_query_does_not_know_the_word_before(translator):
+    """So the look for one word cannot depend on the word right before it."""
+    model, english, french = translator
+    source = as_source(words(349_956, "en"), english)
+    given = torch.tensor([[BOS, *french.encode(words(349_956, "fr"))]])
+    with torch.no_grad():
+        _, usual = model.align(source, given)
+        for place in range(1, given.shape[1] - 1):
+            other = given.clone()
+            wrong = "un" if given[0, place] == french.ids["mille"] else "mille"
+            other[0, place] = french.ids[wrong]
+            _, looks = model.align(source, other)
+            assert torch.equal(looks[:, : place + 1], usual[:, : place + 1])
+            assert not torch.allclose(looks[:, place + 1], usual[:, place + 1], atol=1e-3)
+
+
+def test_pads_take_most_of_the_weight(translator):
+    """With eight pads, most of the context is made of nothing."""
+    model, english, _ = translator
+    with torch.no_grad():
+        padded = F.pad(as_source(words(94, "en"), english), (0, 8), value=PAD)
+        state, annotations, mask = model.start(padded)
+        _, plain = model.attention(state, annotations)
+        _, masked = model.attention(state, annotations, mask)
+    assert not annotations[0, 2:].any()
+    assert plain[0, 2:].sum() > 0.5
+    assert masked[0, 2:].sum() == 0
+
+
+def test_flat_line():
+    """Through one vector (orange, violet) it falls with the length. With a look back before every
+    word (teal) it does not."""
+    models = pretrained.curves()["models"]
+    assert min(models["additive"]["exact_match"].values()) > 0.95
+    for name in ("fixed-64", "fixed-128"):
+        match = models[name]["exact_match"]
+        assert match[5] > 0.95
+        assert max(match[length] for length in (21, 22, 23)) < 0.5
+    assert models["fixed-128"]["parameters"] > models["additive"]["parameters"]
+
+
+def test_no_round_million_was_seen(monkeypatch):
+    """Fewer than one in a million of them is a round million, and among the training sentences
+    there is none."""
+    # Which numbers are drawn does not depend on their names, and writing names takes seconds.
+    monkeypatch.setattr(numbers, "words", lambda number, language: ["word"])
+    trained_on = numbers.corpus.__wrapped__().train.numbers
+    assert len(trained_on) > 15_000
+    assert not [number for number in trained_on if number and number % 10**6 == 0]
+    # Of the 10^d numbers with at most d digits, 10^(d-6) - 1 are round millions.
+    assert all(10 ** (d - 6) - 1 < 10**d / 10**6 for d in range(7, 13))
+
+
+def test_three_million(translator):
+    """It writes *trois millions* and does not stop."""
+    written, _ = look(translator, 3_000_000)
+    assert written[:2] == ["trois", "millions"]
+    assert len(written) == 30
+    assert "<eos>" not in written
+
+
+def test_first_figure(translator):
+    """The row soixante is dark at seventy, dix and sept at seven, mille at thousand, quatre at
+    ninety, vingt is shared by ninety and four, quatorze and the end mark are dark at four."""
+    written, weights = look(translator, 77_094)
+    source = words(77_094, "en")
+    assert written == [*words(77_094, "fr"), "<eos>"]
+    tops = [source[place] for place in weights.argmax(-1)]
+    assert tops == ["seventy", "seven", "seven", "thousand", "ninety", "ninety", "four", "four"]
+    assert weights.amax(-1).min() > 0.6
+    assert weights[5, 4:].sum() > 0.95
+
+
+def test_ninety_four(translator):
+    """With a look at *ninety* alone it writes *quatre-vingt-dix*, which is 90. With a look at
+    *four* alone it still writes *quatorze*."""
+    assert words(90, "fr") == ["quatre", "vingt", "dix"]
+    assert forced(translator, 94, 2, 0) == "dix"
+    assert forced(translator, 94, 2, 1) == "quatorze"
+
+
+def test_cent_looks_at_what_follows(translator):
+    """If more follows, nearly all the weight lies *behind* the word *hundred*."""
+    wrong = []
+    for number in range(211, 1000, 34):
+        assert number % 100
+        written, weights = look(translator, number)
+        step, hundred = written.index("cent"), words(number, "en").index("hundred")
+        assert weights[step, hundred + 1 :].sum() > 0.9
+        wrong.append(forced(translator, number, step, hundred) == "cents")
+    assert sum(wrong) > len(wrong) / 2
+    for number in range(200, 1000, 100):
+        written, weights = look(translator, number)
+        assert weights[written.index("cents"), 1] > 0.9
