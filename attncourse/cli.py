@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 console = Console()
 
+LONGEST = 120  # seconds that a round of `check --watch` may take
 DEFAULT = "03_scaled_dot_product"
 Assignment = Annotated[str, typer.Argument(help="Name of the assignment, e.g. " + DEFAULT)]
 
@@ -91,12 +93,109 @@ def known(assignment: str) -> str:
 
 
 @app.command()
-def check(notebook: Annotated[Path, typer.Argument(help="Your notebook (.ipynb)")]) -> None:
-    """Run a notebook from top to bottom and print the judge's reports.
+def check(
+    file: Annotated[Path, typer.Argument(help="Your notebook (.ipynb) or script (.py)")],
+    watch: Annotated[bool, typer.Option("--watch", help="Judge again at every save")] = False,
+) -> None:
+    """Judge a file: run a notebook from top to bottom, or the answers in a script.
 
-    The file itself is not changed. Exit code 0: everything passed; 1: something failed; 2: the
-    notebook could not be judged.
+    The file itself is not changed. With --watch, only the definitions in a notebook are run, and
+    you see how far you are, the first report that is not green, and the next hint.
+
+    Exit code 0: everything passed; 1: something failed; 2: the file could not be judged.
     """
+    if watch:
+        watch_file(file)
+    elif file.suffix == ".py":
+        raise typer.Exit(0 if judge_answers(file) else 1)
+    else:
+        check_notebook(file)
+
+
+def judge_answers(path: Path, briefly: bool = False) -> bool:
+    """Judge the answers in a file; True if all tasks of its chapters pass.
+
+    With `briefly`, show one line a task, the first report that is not green, and a hint.
+    """
+    from attncourse.checks import answers, run
+
+    if not path.exists():
+        raise fail(f"there is no file {path}")
+    if path.suffix == ".ipynb":
+        read_notebook(path)
+    try:
+        found = answers.load(path)
+    except (Exception, SystemExit) as error:
+        raise fail(f"{path} does not run: {type(error).__name__}: {error}") from None
+    if not found:
+        raise fail(f"{path} defines no answer; `attncourse tasks` lists their names")
+    names = answers.of_chapters(found)
+    reports = {}
+    with progress() as bar:
+        step = bar.add_task("judging", total=len(names))
+        for name in names:
+            reports[name] = run(name, found.get(name))
+            bar.advance(step)
+    red = [name for name, report in reports.items() if not report.passed]
+    if briefly:
+        for name, report in reports.items():
+            mark = "✓" if report.passed else "✗" if name in found else "·"
+            console.print(f"{mark} {name}: {report.earned:g} of {report.points:g} points")
+        console.print()
+    for name in red[:1] if briefly else names:
+        if name in found:
+            console.print(str(reports[name]) + "\n", markup=False, highlight=False, soft_wrap=True)
+    if red and briefly:
+        console.print(f"Next: {red[0]}. {reports[red[0]].about.hints[0]}", markup=False)
+        console.print(f"More: attncourse hint {red[0]} 2", style="dim")
+    done = len(names) - len(red)
+    earned = sum(report.earned for report in reports.values())
+    points = sum(report.points for report in reports.values())
+    console.print(f"{done} of {len(names)} tasks, {earned:g} of {points:g} points", style="bold")
+    return not red
+
+
+def watch_file(path: Path) -> None:
+    """Judge a file whenever it is saved, each time in a new process; Ctrl-C ends it."""
+    import subprocess
+
+    from watchfiles import watch
+
+    if not path.exists():
+        raise fail(f"there is no file {path}")
+    code = "import sys; from attncourse.cli import judge_briefly; judge_briefly(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(path)]
+    # Editors replace a file when they save it, so its folder is watched.
+    changes = watch(path.resolve().parent, recursive=False, rust_timeout=200, yield_on_timeout=True)
+    running = subprocess.Popen(command)
+    started, waiting = time.monotonic(), True
+    try:
+        for change in changes:
+            if any(Path(changed).name == path.name for _, changed in change):
+                running.kill()
+                running.wait()
+                console.clear()
+                running = subprocess.Popen(command)
+                started, waiting = time.monotonic(), True
+            elif waiting and running.poll() is not None:
+                console.print(f"Waiting for {path} to be saved. Ctrl-C ends.", style="dim")
+                waiting = False
+            elif waiting and time.monotonic() - started > LONGEST:
+                running.kill()
+                console.print(f"Stopped after {LONGEST} seconds: an endless loop?", style="red")
+    finally:
+        running.kill()
+
+
+def judge_briefly(path: str) -> None:
+    """One round of `check --watch`."""
+    try:
+        judge_answers(Path(path), briefly=True)
+    except (typer.Exit, KeyboardInterrupt):
+        sys.exit(2)
+
+
+def check_notebook(notebook: Path) -> None:
     need("grader", "nbclient", "ipykernel")
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -138,7 +237,8 @@ def check(notebook: Annotated[Path, typer.Argument(help="Your notebook (.ipynb)"
                 reports += 1
                 passed &= report["passed"]
                 earned, points = earned + report["earned"], points + report["points"]
-                console.print(output["data"]["text/plain"] + "\n", markup=False, highlight=False)
+                text = output["data"]["text/plain"]
+                console.print(text + "\n", markup=False, highlight=False, soft_wrap=True)
     if stopped:
         raise fail(stopped)
     if not reports:

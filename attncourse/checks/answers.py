@@ -1,0 +1,53 @@
+"""Answers in a file: a notebook's or a script's functions and classes, by the task's name."""
+
+import ast
+import runpy
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+from attncourse.checks import engine
+
+# What a notebook does besides: train for minutes, draw, check. Only these are needed for answers.
+DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+
+
+def load(path: Path) -> dict[str, Callable]:
+    """Read the answers in a file. A script is run; of a notebook only the definitions are.
+
+    Args:
+        path: a Python script (.py) or a notebook (.ipynb).
+
+    Returns:
+        Task name -> answer, for the tasks that are defined, in the order of the course.
+
+    Raises:
+        Exception: whatever running the file raises, a SyntaxError for instance.
+    """
+    if path.suffix == ".ipynb":
+        names = _of_notebook(path)
+    else:
+        names = runpy.run_path(str(path), run_name="answers")
+    return {task: names[task] for task in engine.all_tasks() if task in names}
+
+
+def _of_notebook(path: Path) -> dict[str, object]:
+    import nbformat
+
+    module = types.ModuleType("answers")
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type != "code":
+            continue
+        lines = cell.source.splitlines()
+        plain = ["" if line.lstrip().startswith(("%", "!")) else line for line in lines]
+        tree = ast.parse("\n".join(plain), f"{path.name}, cell {number + 1}")
+        tree.body = [node for node in tree.body if isinstance(node, DEFINITIONS)]
+        exec(compile(tree, f"{path.name}, cell {number + 1}", "exec"), vars(module))
+    return vars(module)
+
+
+def of_chapters(answers: dict[str, Callable]) -> list[str]:
+    """The tasks of every chapter of which at least one answer is there; all if none is."""
+    tasks = engine.all_tasks()
+    begun = {tasks[name].chapter for name in answers} or {task.chapter for task in tasks.values()}
+    return [name for name, task in tasks.items() if task.chapter in begun]
