@@ -107,7 +107,8 @@ class TestSoftmax:
     @points(1)
     def test_weights_match_the_formula(self, answer, rng):
         answer.matches({"scores": normal(rng, 3, 4, 5), "dim": -1})
-        answer.matches({"scores": normal(rng, 4, 4), "dim": -1})
+        answer.matches({"scores": normal(rng, 4, 4)})  # the last axis, if none is named
+        answer.matches({"scores": normal(rng, 2, 3, 4)})
         answer.matches({"scores": 9 * normal(rng, 5, 3).T, "dim": -1})  # not contiguous
         answer.matches({"scores": normal(rng, 6, dtype=torch.float64), "dim": -1})
 

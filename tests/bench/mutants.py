@@ -1,0 +1,255 @@
+"""Break the reference code in every small way, and see whether the checks notice.
+
+    python tests/bench/mutants.py [TASK ...] [--jobs 2]
+
+Each mutant changes one thing in one answer: an operator, a constant, an axis, an argument, a line.
+Lines that only validate their arguments are left alone, since an answer need not have them. A
+mutant that passes all checks is either equivalent (see EQUIVALENT, each with its reason) or a hole.
+"""
+
+import argparse
+import ast
+import copy
+import importlib
+import inspect
+import multiprocessing
+import signal
+import textwrap
+from collections.abc import Callable, Iterator
+
+import torch
+from tqdm import tqdm
+
+from attncourse.checks import engine
+
+SECONDS = 20  # a mutant may loop forever
+
+SWAPS = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+NAMES = {
+    "amax": "amin",
+    "argmax": "argmin",
+    "cat": "stack",
+    "cos": "sin",
+    "exp": "sigmoid",
+    "full_like": "zeros_like",
+    "log": "exp",
+    "max": "min",
+    "mean": "sum",
+    "min": "max",
+    "ones": "zeros",
+    "relu": "sigmoid",
+    "sin": "cos",
+    "sqrt": "exp",
+    "sum": "mean",
+    "tanh": "relu",
+    "tril": "triu",
+    "zeros": "ones",
+}
+
+# (task, mutant) -> why it does the same as the reference for every input that is promised.
+EQUIVALENT: dict[tuple[str, str], str] = {}
+
+
+def _validates(node: ast.stmt) -> bool:
+    """Whether a statement only refuses bad input."""
+    if isinstance(node, ast.If) and all(isinstance(each, ast.Raise) for each in node.body):
+        return not node.orelse
+    call = node.value if isinstance(node, ast.Expr) else None
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    return isinstance(node, ast.Raise) or "validate" in name or "raise_" in name
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    """Every (node, field, place in the field) that holds code of an answer."""
+    for field, value in ast.iter_fields(tree):
+        if field in ("annotation", "returns", "decorator_list", "type_comment"):
+            continue
+        for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if not isinstance(child, ast.AST):
+                continue
+            if isinstance(child, ast.stmt) and (_validates(child) or _is_docstring(child)):
+                continue
+            yield tree, field, place
+            yield from _places(child)
+
+
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
+    """Other nodes that may stand where this one stands."""
+    if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in SWAPS:
+        changed = copy.deepcopy(node)
+        changed.op = SWAPS[type(node.op)]()
+        yield changed
+    if isinstance(node, ast.BinOp):
+        yield node.left
+        yield node.right
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        changed = copy.deepcopy(node)
+        changed.ops[0] = SWAPS[type(node.ops[0])]()
+        yield changed
+    if isinstance(node, ast.BoolOp):
+        changed = copy.deepcopy(node)
+        changed.op = SWAPS[type(node.op)]()
+        yield changed
+    if isinstance(node, ast.UnaryOp):
+        yield node.operand
+    if isinstance(node, ast.Constant):
+        yield from _other_constants(node.value)
+    if isinstance(node, ast.Attribute) and node.attr in NAMES:
+        changed = copy.deepcopy(node)
+        changed.attr = NAMES[node.attr]
+        yield changed
+    if isinstance(node, ast.Name) and node.id in NAMES:
+        yield ast.Name(NAMES[node.id], node.ctx)
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        for place in range(len(node.args) - 1):
+            changed = copy.deepcopy(node)
+            changed.args[place : place + 2] = changed.args[place : place + 2][::-1]
+            yield changed
+    if isinstance(node, ast.Call) and node.keywords:
+        for place in range(len(node.keywords)):
+            changed = copy.deepcopy(node)
+            del changed.keywords[place]
+            yield changed
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield node.func.value  # x.f(…) -> x
+    if isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+    if isinstance(node, ast.If):
+        for value in (True, False):
+            changed = copy.deepcopy(node)
+            changed.test = ast.Constant(value)
+            yield changed
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Break):
+        yield ast.Pass()
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+        changed = copy.deepcopy(node)
+        changed.value.elts = changed.value.elts[::-1]
+        yield changed
+
+
+def _other_constants(value: object) -> Iterator[ast.Constant]:
+    if isinstance(value, bool):
+        yield ast.Constant(not value)
+    elif isinstance(value, int):
+        yield ast.Constant(value + 1)
+        yield ast.Constant(value - 1)
+    elif isinstance(value, float):
+        yield ast.Constant(value + 1.0)
+    elif isinstance(value, str) and "->" in value:  # a pattern of einops
+        left, right = value.split("->")
+        axes = right.split()
+        for place in range(len(axes) - 1):
+            swapped = [*axes[:place], axes[place + 1], axes[place], *axes[place + 2 :]]
+            yield ast.Constant(f"{left}-> {' '.join(swapped)}")
+
+
+def mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
+    """Every mutant of a function or class: what was changed, and the module to run."""
+    source = textwrap.dedent(inspect.getsource(answer))
+    tree = ast.parse(source)
+    seen = {ast.unparse(tree)}
+    for number, (holder, field, place) in enumerate(list(_places(tree))):
+        node = getattr(holder, field) if place is None else getattr(holder, field)[place]
+        for changed in _changes(node):
+            copied = copy.deepcopy(tree)
+            target, name, at = list(_places(copied))[number]
+            if at is None:
+                setattr(target, name, changed)
+            else:
+                getattr(target, name)[at] = changed
+            ast.fix_missing_locations(copied)
+            text = ast.unparse(copied)
+            if text not in seen:
+                seen.add(text)
+                line = getattr(node, "lineno", 1)
+                was = source.splitlines()[line - 1].strip()
+                yield f"{was}  [{ast.unparse(node)} -> {ast.unparse(changed)}]", copied
+
+
+def survives(task: str, number: int) -> bool | None:
+    """Whether the checks accept a mutant; None if it does not even compile."""
+    torch.set_num_threads(1)
+    reference = engine.find(task).reference
+    module = importlib.import_module(reference.__module__)
+    _, tree = list(mutants(reference))[number]
+    names = dict(vars(module))
+    try:
+        exec(compile(tree, "mutant", "exec"), names)
+    except Exception:
+        return None
+
+    def stop(*_):
+        raise TimeoutError("endless")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        return engine.run(task, names[reference.__name__]).passed
+    except TimeoutError:
+        return False
+    finally:
+        signal.alarm(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", nargs="*", help="names of tasks; all if none is given")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    options = parser.parse_args()
+    tasks = options.task or list(engine.all_tasks())
+    work = [
+        (task, number)
+        for task in tasks
+        for number, _ in enumerate(mutants(engine.find(task).reference))
+    ]
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        verdicts = pool.starmap_async(survives, work, chunksize=4)
+        with tqdm(total=len(work), desc="mutants") as bar:
+            while not verdicts.ready():
+                verdicts.wait(1)
+                bar.n = max(0, len(work) - 4 * verdicts._number_left)
+                bar.refresh()
+        found = dict(zip(work, verdicts.get(), strict=True))
+    print("| answer | mutants | equivalent | rejected | share |\n|---|---|---|---|---|")
+    holes = []
+    for task in tasks:
+        names = [name for name, _ in mutants(engine.find(task).reference)]
+        judged = {names[n]: found[t, n] for t, n in work if t == task and found[t, n] is not None}
+        alive = [name for name, survived in judged.items() if survived]
+        equivalent = [name for name in alive if (task, name) in EQUIVALENT]
+        holes += [(task, name) for name in alive if name not in equivalent]
+        total, rejected = len(judged) - len(equivalent), len(judged) - len(alive)
+        print(
+            f"| {task} | {len(judged)} | {len(equivalent)} | {rejected} "
+            f"| {rejected / max(1, total):.1%} |"
+        )
+    print(f"\n{len(holes)} mutants survive without a proof")
+    for task, name in holes:
+        print(f"  {task}: {name}")
+
+
+if __name__ == "__main__":
+    main()
