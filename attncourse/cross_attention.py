@@ -152,6 +152,7 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "b k"]
     ) -> tuple[Float[Tensor, "b k m"], Bool[Tensor, "b 1 k"]]:
         """Read the source: the memory, and the mask that hides its padding."""
+        validate_axes(source=(source, "b k", "whole"))
         x = self._embed(source, self.source_embedding)
         mask = (source != self.pad)[:, None, :]
         for layer in self.encoder:
@@ -165,6 +166,7 @@ class Transformer(nn.Module):
         memory_mask: Bool[Tensor, "b 1 k"],
     ) -> Float[Tensor, "b t vocab"]:
         """Score the word after each of `words`, each seeing only those before it."""
+        validate_axes(words=(words, "b t", "whole"), memory=(memory, "b k m"))
         x = self._embed(words, self.target_embedding)
         mask = causal_mask(words.shape[1]).to(words.device)
         for layer in self.decoder:
@@ -178,7 +180,6 @@ class Transformer(nn.Module):
         return self.decode(words, *self.encode(source))
 
     def _embed(self, tokens: Int[Tensor, "b n"], embedding: nn.Embedding) -> Tensor:
-        validate_axes(tokens=(tokens, "b n", "whole"))
         x = embedding(tokens) * math.sqrt(embedding.embedding_dim)
         return x + sinusoidal_positions(*x.shape[1:]).to(x)
 

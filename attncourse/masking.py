@@ -25,7 +25,10 @@ def causal_mask(query_length: int, key_length: int | None = None) -> Bool[Tensor
     """
     key_length = query_length if key_length is None else key_length
     if min(query_length, key_length) < 0:
-        raise ValueError(f"lengths cannot be negative; got {query_length} and {key_length}")
+        raise ValueError(
+            "lengths cannot be negative; "
+            f"got query_length={query_length} and key_length={key_length}"
+        )
     everything = torch.ones(query_length, key_length, dtype=torch.bool)
     return everything.tril(key_length - query_length)
 
@@ -109,11 +112,11 @@ def dependency_map(
     validate_tensor("layer(x)", before)
     # A push in every feature, and not the same in all: a normalization would undo that.
     push = torch.arange(x.shape[2], device=x.device).cos().to(x) * (1 + x.abs())
+    largest = before.nan_to_num(0, 0, 0).abs().max().item()  # NaN and infinity aside
     columns = []
     for place in range(x.shape[1]):
         changed = x.clone()
         changed[:, place] += push[:, place]
-        difference = (layer(changed) - before).abs()
-        difference = difference.reshape(*difference.shape[:2], -1).amax((0, 2))  # n
-        columns.append(difference > 1e-6 * (1 + before.abs().max()))
+        same = layer(changed).isclose(before, 0, 1e-6 * (1 + largest), equal_nan=True)
+        columns.append(~same.reshape(*same.shape[:2], -1).all(2).all(0))  # n
     return torch.stack(columns, dim=1)

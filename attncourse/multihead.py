@@ -109,7 +109,10 @@ def attention_parameters(
     Source: Vaswani et al. (2017), section 3.2.2; GPT-3's sizes in Brown et al. (2020), table 2.1.
     """
     if min(model_width, num_heads, num_layers, head_width or 1) < 1 or head_width == 0:
-        raise ValueError("every size must be at least 1")
+        raise ValueError(
+            f"every size must be at least 1; got model_width={model_width}, "
+            f"num_heads={num_heads}, num_layers={num_layers}, head_width={head_width}"
+        )
     if head_width is None:
         if model_width % num_heads:
             raise ValueError(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scaled_dot_product import (
     DEVICES,
@@ -13,7 +13,6 @@ from test_scaled_dot_product import (
     gradients,
     make_mask,
     randn,
-    steadily,
     typed,
 )
 from torch import nn
@@ -27,6 +26,8 @@ from attncourse.self_attention import (
     self_attention,
     sinusoidal_positions,
 )
+
+steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, N, M, D, V = 2, 5, 7, 3, 4
@@ -94,13 +95,6 @@ def test_self_attention_agrees_with_bert(b, n, m):
         assert_equal_to(want, got)
 
 
-def test_self_attention_is_attention_with_one_sequence_in_three_roles():
-    x, W_query, W_key, W_value = make_inputs()
-    expected = scaled_dot_product_attention(x @ W_query, x @ W_key, x @ W_value)
-    for want, got in zip(expected, self_attention(x, W_query, W_key, W_value), strict=True):
-        assert_equal_to(want, got)
-
-
 def test_a_single_word_can_only_look_at_itself():
     x, *projections = make_inputs(n=1)
     output, weights = self_attention(x, *projections)
@@ -126,17 +120,14 @@ def test_a_word_is_read_differently_beside_other_words():
 # --- Order is invisible until positions are added ---
 
 
-def test_attention_gives_the_same_answers_in_the_new_order():
-    @steadily
-    @given(st.integers(1, 7).flatmap(lambda n: st.permutations(range(n))), st.integers(0, 99))
-    def for_every_order(order, seed):
-        x, *projections = make_inputs(n=len(order), seed=seed)
-        output, weights = self_attention(x, *projections)
-        moved = self_attention(x[:, order], *projections)
-        assert_equal_to(output[:, order], moved[0])
-        assert_equal_to(weights[:, order][:, :, order], moved[1])
-
-    for_every_order()
+@steadily
+@given(st.integers(1, 7).flatmap(lambda n: st.permutations(range(n))), st.integers(0, 99))
+def test_attention_gives_the_same_answers_in_the_new_order(order, seed):
+    x, *projections = make_inputs(n=len(order), seed=seed)
+    output, weights = self_attention(x, *projections)
+    moved = self_attention(x[:, order], *projections)
+    assert_equal_to(output[:, order], moved[0])
+    assert_equal_to(weights[:, order][:, :, order], moved[1])
 
 
 def learned_positions():
@@ -238,7 +229,7 @@ def test_only_the_positions_in_use_are_learned():
 
 
 def test_learned_positions_end_where_their_table_ends():
-    with pytest.raises(ValueError, match="x has 6 positions.*table of learned positions.*after 5"):
+    with pytest.raises(ValueError, match=r"x has 6 positions.*table of learned positions.*after 5"):
         learned_positions()(randn(B, N + 1, M))
 
 
@@ -299,6 +290,7 @@ EQUIVARIANT = {
     "the maximum for all": lambda x: x.amax(1, keepdim=True).expand_as(x),
     "the general linear case": mixing(0.3 * EYE - 2 * ONES),
     "normalization": nn.LayerNorm(M).double(),
+    "an infinity beside each": lambda x: torch.cat([x, x / 0], -1),
 }
 NOT_EQUIVARIANT = {
     "a GRU": gru,
@@ -318,7 +310,8 @@ NOT_EQUIVARIANT = {
     "sorting": lambda x: x.sort(1).values,
     "reading the first": lambda x: x + x[:, :1],
     "reading the neighbor": mixing(EYE + EYE.roll(1, 0)),
-    "NaN": lambda x: x * math.nan,
+    "NaN everywhere": lambda x: x * math.nan,
+    "reading the first beside an infinity": lambda x: torch.cat([x + x[:, :1], x / 0], -1),
 }
 
 
@@ -335,17 +328,14 @@ def test_a_layer_that_sees_the_order_is_recognized(name):
         assert is_permutation_equivariant(NOT_EQUIVARIANT[name], randn(B, N, M)) is False
 
 
-def test_a_linear_layer_is_equivariant_only_if_it_treats_all_alike():
-    @steadily
-    @given(st.integers(2, 6), st.data())
-    def for_every_blemish(n, data):
-        row, column = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))
-        matrix = 0.5 * torch.eye(n).double() + 1
-        assert is_permutation_equivariant(mixing(matrix), randn(B, n, M))
-        matrix[row, column] += 0.01
-        assert not is_permutation_equivariant(mixing(matrix), randn(B, n, M))
-
-    for_every_blemish()
+@steadily
+@given(st.integers(2, 6), st.data())
+def test_a_linear_layer_is_equivariant_only_if_it_treats_all_alike(n, data):
+    row, column = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))
+    matrix = 0.5 * torch.eye(n).double() + 1
+    assert is_permutation_equivariant(mixing(matrix), randn(B, n, M))
+    matrix[row, column] += 0.01
+    assert not is_permutation_equivariant(mixing(matrix), randn(B, n, M))
 
 
 def test_a_single_position_has_only_one_order():
@@ -354,9 +344,14 @@ def test_a_single_position_has_only_one_order():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_rounding_is_forgiven_in_every_precision_and_positions_are_not(dtype):
-    x, W_query, W_key, W_value = (t.to(dtype) for t in make_inputs(n=40))
-    layer = lambda x: self_attention(x, W_query, W_key, W_value)[0]  # noqa: E731
-    assert is_permutation_equivariant(layer, x) is True
+    x, *projections = (t.to(dtype) for t in make_inputs(n=40, v=M))
+
+    def deep(x):  # every layer adds to the rounding of those before
+        for _ in range(4):
+            x = F.layer_norm(x + self_attention(x, *projections)[0], [M])
+        return x
+
+    assert is_permutation_equivariant(deep, x) is True
     placed = lambda x: x + sinusoidal_positions(*x.shape[1:]).to(x)  # noqa: E731
     assert is_permutation_equivariant(placed, x) is False
 
@@ -382,7 +377,9 @@ def test_what_cannot_be_reordered_is_refused(layer, x, error, words):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_self_attention_keeps_dtype_and_device_and_comes_close_to_float64(device, dtype):
-    inputs = [t.to(device, dtype) for t in make_inputs()]
+    x, *projections = make_inputs()
+    # Projections that leave numbers of order one; the oracle sees the already rounded inputs.
+    inputs = [t.to(device, dtype) for t in (x, *(W / math.sqrt(M) for W in projections))]
     expected = self_attention(*(t.cpu().double() for t in inputs))
     for want, got in zip(expected, self_attention(*inputs), strict=True):
         assert got.dtype == dtype and got.device.type == device
