@@ -1,0 +1,328 @@
+"""The book's trained models: what is stored, what it promises, and that it can be made again."""
+
+import json
+import runpy
+import signal
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from attncourse import pretrained
+from attncourse.additive import AttentionEncoderDecoder
+from attncourse.bottleneck import EncoderDecoder
+from attncourse.cross_attention import Transformer
+from attncourse.numbers import corpus, words
+from attncourse.pretrained import RECIPES, STORED, build, curves, load, main, make, measure
+from attncourse.training import as_source, by_bucket, count_lengths, exact_match
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return curves()
+
+
+def buckets(measured, name):
+    return by_bucket(measured["models"][name]["exact_match"], measured["counts"])
+
+
+# --- What the book promises ---
+
+SHORT_SENTENCES = ("0–3", "4–7")
+
+
+def test_one_vector_translates_short_sentences_and_fails_on_long_ones(stored):
+    shares = buckets(stored, "fixed-64")
+    assert all(shares[name] >= 0.95 for name in SHORT_SENTENCES)
+    assert shares["20–23"] <= 0.15
+    assert list(shares.values()) == sorted(shares.values(), reverse=True), "longer is never better"
+
+
+@pytest.mark.parametrize("name", ["fixed-128", "fixed-64-longer"])
+def test_a_wider_vector_or_longer_training_moves_the_cliff_and_does_not_remove_it(stored, name):
+    before, after = buckets(stored, "fixed-64"), buckets(stored, name)
+    assert all(after[bucket] >= before[bucket] for bucket in before)
+    assert after["12–15"] > before["12–15"] + 0.2
+    assert after["20–23"] < 0.5 * min(after[bucket] for bucket in SHORT_SENTENCES)
+
+
+@pytest.mark.parametrize("name", ["additive", "transformer"])
+def test_attention_translates_sentences_of_every_length(stored, name):
+    shares = buckets(stored, name)
+    assert list(shares) == ["0–3", "4–7", "8–11", "12–15", "16–19", "20–23"]
+    assert min(shares.values()) >= 0.98
+
+
+def test_a_linear_score_fails_on_long_sentences_and_the_four_others_do_not(stored):
+    shares = buckets(stored, "score-linear")
+    assert shares["16–19"] <= 0.1 and shares["20–23"] <= 0.1
+    for name in ("dot", "general", "concat", "additive"):
+        assert min(buckets(stored, f"score-{name}").values()) > 0.85
+
+
+def test_what_is_compared_has_learned_for_the_same_number_of_steps(stored):
+    steps = {name: model["steps"] for name, model in stored["models"].items()}
+    assert steps == {name: recipe.steps for name, recipe in RECIPES.items()}, "none was cut short"
+    assert len({steps[name] for name in ("fixed-64", "fixed-128", "additive", "transformer")}) == 1
+    assert steps["fixed-64-longer"] == 2 * steps["fixed-64"]
+    assert len({n for name, n in steps.items() if name.startswith("score-")}) == 1
+
+
+# --- What is stored ---
+
+
+def test_the_store_is_small_and_complete():
+    files = {path.name: path.stat().st_size for path in pretrained.DATA.iterdir()}
+    ours = {name: size for name, size in files.items() if name.endswith((".safetensors", ".json"))}
+    assert ours.keys() == {"curves.json", *(f"{name}.safetensors" for name in STORED)}
+    assert sum(ours.values()) <= 2_000_000
+
+
+def test_versions_and_seed_are_stored(stored):
+    assert stored["versions"].keys() == {"python", "torch"}
+    assert all(version[0].isdigit() for version in stored["versions"].values())
+    assert isinstance(stored["seed"], int)
+
+
+def test_sentences_of_the_test_are_counted(stored):
+    assert stored["counts"] == count_lengths(corpus().test)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_model_has_its_measures(stored, name):
+    model, counts = stored["models"][name], stored["counts"]
+    assert model["exact_match"].keys() == {length for length, n in counts.items() if n}
+    for length, share in model["exact_match"].items():
+        assert 0 <= share <= 1
+        right = share * counts[length]
+        assert right == pytest.approx(round(right), abs=5e-5 * counts[length] + 1e-9)
+    assert len(model["losses"]) == model["steps"] // 20
+    assert model["losses"][0] > 3 and model["losses"][-1] < 0.5 and model["seconds"] > 0
+    built = build(name, len(stored["source_words"]), len(stored["target_words"]))
+    assert model["parameters"] == sum(p.numel() for p in built.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    {
+        "fixed-64": EncoderDecoder,
+        "additive": AttentionEncoderDecoder,
+        "transformer": Transformer,
+    }.items(),
+)
+def test_a_stored_model_is_ready_for_use(stored, name, kind):
+    model, english, french = load(name)
+    assert isinstance(model, kind) and not model.training
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert list(english.words) == stored["source_words"]
+    assert list(french.words) == stored["target_words"]
+    french_words = words(1994, "fr")
+    inputs = as_source(words(1994, "en"), english), as_source(["<bos>", *french_words], french)
+    written = model(*inputs).argmax(-1)[0]
+    right = [*french.encode(french_words), french.ids["<eos>"]]
+    assert (written == torch.tensor(right)).float().mean() > 0.7
+    other = load(name)[0]
+    nn.init.zeros_(next(other.parameters()))
+    assert next(model.parameters()).abs().max() > 0, "each call gives a model of one's own"
+
+
+# Both ends, and lengths where the first model sometimes errs.
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    {"fixed-64": (1, 2, 9, 15, 23), "additive": (2, 4, 22), "transformer": (2, 4, 21)}.items(),
+)
+def test_the_stored_weights_translate_as_well_as_the_stored_curve_says(stored, name, lengths):
+    model, _, french = load(name)
+    test = corpus().test
+    chosen = test.pick(torch.isin(test.lengths, torch.tensor(lengths)))
+    shares = exact_match(model, chosen, french)
+    assert shares.keys() == set(lengths)
+    for length, share in shares.items():
+        # On another machine a sum may round differently and turn one sentence.
+        one = 1 / stored["counts"][length]
+        assert share == pytest.approx(stored["models"][name]["exact_match"][length], abs=1.01 * one)
+
+
+@pytest.mark.parametrize("name", ["fixed-128", "score-dot", "gru"])
+def test_weights_that_are_not_stored_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"of fixed-64, additive, transformer; not of '{name}'"):
+        load(name)
+
+
+def test_a_model_that_does_not_exist_is_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r"no model 'gru'; there are fixed-64, fixed-128, .*linear"
+    ):
+        build("gru", 9, 9)
+
+
+def test_two_models_of_one_recipe_share_nothing():
+    with torch.random.fork_rng(devices=[]):
+        one, other = (build("score-general", 9, 9) for _ in range(2))
+    assert one.attention is not other.attention
+    assert not torch.equal(one.attention.weights["W"], other.attention.weights["W"])
+
+
+# --- Making them again ---
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A small corpus and two short recipes in the place of the book's."""
+    task = corpus(size=400, digits=6)
+    monkeypatch.setattr(pretrained, "corpus", lambda: task)
+    recipe = pretrained.Recipe(lambda *sizes: EncoderDecoder(*sizes, 8, 8), steps=50)
+    for name in ("fixed-64", "fixed-128"):
+        monkeypatch.setitem(RECIPES, name, recipe)
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield task
+    torch.set_num_threads(threads)
+
+
+def test_what_is_stored_is_what_was_measured(tiny, tmp_path):
+    result = measure("fixed-64", tmp_path, seed=3)
+    assert result["steps"] == 50 and len(result["losses"]) == 3
+    assert result["losses"][0] == pytest.approx(3.3, abs=0.3) and result["seconds"] > 0
+    assert result["losses"][2] < result["losses"][1] < result["losses"][0]
+    weights = load_file(tmp_path / "fixed-64.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    model = build("fixed-64", len(tiny.source_words), len(tiny.target_words))
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    assert result["parameters"] == sum(p.numel() for p in model.parameters())
+    shares = exact_match(model, tiny.test, tiny.target_words)
+    assert result["exact_match"] == {length: round(share, 4) for length, share in shares.items()}
+
+
+def test_the_seed_decides_and_only_some_weights_are_stored(tiny, tmp_path):
+    results = [measure("fixed-128", tmp_path, seed) for seed in (0, 0, 1)]
+    losses = [result["losses"] for result in results]
+    assert losses[0] == losses[1] != losses[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def pretend(name, folder, seed):
+    """What a worker does, without the training; it also says whether Ctrl-C would reach it."""
+    ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return name, {"exact_match": {12: 0.5, 4: 1.0}, "seed": seed, "ignores": ignores}
+
+
+def test_make_writes_what_curves_reads(tiny, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(pretrained, "_named", pretend)
+    folder = tmp_path / "new" / "folder"
+    make(["fixed-128", "fixed-64"], folder, seed=4, jobs=1)
+    made = curves(folder)
+    assert list(made["models"]) == ["fixed-64", "fixed-128"], "in the order of the recipes"
+    for model in made["models"].values():
+        # `train` takes Ctrl-C for "stop here", and half a training would be stored as a whole one.
+        assert model == {"exact_match": {12: 0.5, 4: 1.0}, "seed": 4, "ignores": True}
+    assert made["seed"] == 4 and made["versions"].keys() == {"python", "torch"}
+    assert made["counts"] == count_lengths(tiny.test)
+    assert tuple(made["source_words"]) == tiny.source_words.words
+    assert tuple(made["target_words"]) == tiny.target_words.words
+    assert "2/2" in capfd.readouterr().err
+
+
+def test_making_one_model_keeps_the_others(tiny, tmp_path, monkeypatch):
+    class Here:
+        """A pool of processes that has only this one."""
+
+        def __init__(self, *_):
+            self.imap_unordered = map
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(
+        pretrained.multiprocessing, "get_context", lambda _: type("", (), {"Pool": Here})
+    )
+    monkeypatch.setattr(pretrained, "measure", lambda name, *_: {"exact_match": {1: len(name) / 9}})
+    make(["additive"], tmp_path)
+    make(["fixed-64", "score-dot"], tmp_path)
+    monkeypatch.setattr(pretrained, "measure", lambda name, *_: {"exact_match": {1: 1.0}})
+    make(["score-dot"], tmp_path)
+    made = curves(tmp_path)["models"]
+    assert {name: model["exact_match"][1] for name, model in made.items()} == {
+        "fixed-64": 8 / 9,
+        "additive": 8 / 9,
+        "score-dot": 1.0,
+    }
+    assert list(made) == ["fixed-64", "additive", "score-dot"]
+    text = (tmp_path / "curves.json").read_text(encoding="utf-8")
+    assert text.endswith("}\n") and json.loads(text)["models"].keys() == made.keys()
+
+
+# --- The command line ---
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["pretrained", *map(str, arguments)])
+    main()
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_help_names_every_model_and_where_they_are_stored(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pretrained", "--help"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_module("attncourse.pretrained", run_name="__main__")
+    said = "".join(capsys.readouterr().out.split())  # lines break anywhere
+    assert "python-mattncourse.pretrained" in said
+    assert all(name in said for name in RECIPES)
+    assert "--seed" in said and "--jobs" in said and "--folder" in said
+
+
+def test_the_command_line_makes_the_models_it_is_told(monkeypatch, capsys, tmp_path):
+    calls = []
+    monkeypatch.setattr(pretrained, "make", lambda *arguments: calls.append(arguments))
+    run(monkeypatch)
+    run(monkeypatch, "additive", "score-dot", "--folder", tmp_path, "--seed", 7, "--jobs", 1)
+    assert calls == [
+        (list(RECIPES), pretrained.DATA, 0, 2),
+        (["additive", "score-dot"], tmp_path, 7, 1),
+    ]
+    assert f"stored in {tmp_path} after 0 s" in capsys.readouterr().out
+
+
+def test_an_unknown_model_is_refused_before_anything_is_trained(monkeypatch, capsys):
+    monkeypatch.setattr(pretrained, "make", None)
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "additive", "gru", "elman")
+    assert "no model elman, gru; choose from fixed-64" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrained, "make", interrupted)
+    with pytest.raises(SystemExit, match="stopped; finished models are stored"):
+        run(monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_cheapest_stored_model_can_be_made_again(stored, tmp_path):
+    # About 45 s on one core. A processor that rounds differently trains to other weights.
+    make(["fixed-64"], tmp_path, seed=stored["seed"], jobs=1)
+    made = curves(tmp_path)
+    assert made["counts"] == stored["counts"]
+    for bucket, share in buckets(stored, "fixed-64").items():
+        assert buckets(made, "fixed-64")[bucket] == pytest.approx(share, abs=0.1), bucket
+    old, new = (
+        load_file(folder / "fixed-64.safetensors") for folder in (pretrained.DATA, tmp_path)
+    )
+    assert {key: t.shape for key, t in old.items()} == {key: t.shape for key, t in new.items()}
+
+
+@pytest.mark.slow
+def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(stored):
+    test = corpus().test
+    for name in STORED:
+        model, _, french = load(name)
+        shares = by_bucket(exact_match(model, test, french), stored["counts"])
+        for bucket, share in buckets(stored, name).items():
+            assert shares[bucket] == pytest.approx(share, abs=0.003), (name, bucket)
