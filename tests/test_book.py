@@ -235,8 +235,7 @@ def test_no_solution_and_no_stray_notebook_is_published(book):
             for secret in ("BEGIN SOLUTION", "HIDDEN TESTS"):
                 assert secret not in text, path
     places = {page.relative_to(HTML).parts[0] for page in book}
-    indices = {"genindex.html", "py-modindex.html", "search.html"}
-    assert places <= {"book", "exercises", "index.html", *indices}
+    assert places <= {"book", "exercises", "index.html", "search.html"}
 
 
 @pytest.mark.slow
@@ -302,9 +301,7 @@ def test_a_failing_cell_fails_every_build(book, tmp_path):
 @pytest.fixture(scope="session")
 def audited(book, tmp_path_factory):
     pages = [page for page in book if page.parent == HTML / "book"]
-    return audit(
-        [*pages, HTML / "search.html", HTML / "genindex.html"], tmp_path_factory.mktemp("b")
-    )
+    return audit([*pages, HTML / "search.html"], tmp_path_factory.mktemp("b"))
 
 
 @pytest.mark.slow
