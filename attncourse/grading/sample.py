@@ -32,23 +32,39 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     return weights @ value, weights
 """,
 }
-BROKEN = "def {name}(scores, dim=-1)\n    return scores  # the colon is missing above"
+BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 
 
 def source_of(answer: Callable, name: str) -> str:
-    """A function's source under another name, with the helpers it needs from its own module."""
+    """The source of an answer under another name, with all it needs from its own module."""
     module = ast.parse(inspect.getsource(sys.modules[answer.__module__]))
-    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    needed, todo = {}, [answer.__name__]
+    binds = {bound: node for node in module.body for bound in _bound(node)}
+    needed, todo = [], [answer.__name__]
     while todo:
-        node = functions[todo.pop()]
-        node.decorator_list = []
-        needed[node.name] = node
-        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        todo += [other for other in functions if other in used - needed.keys()]
-    needed[answer.__name__].name = name
-    ordered = [node for node in module.body if node in needed.values()]
-    return "\n\n\n".join(ast.unparse(node) for node in ordered)
+        node = binds[todo.pop()]
+        if node not in needed:
+            needed.append(node)
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            todo += used & binds.keys() - {"wrong", "collection"}
+    for node in needed:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.decorator_list = [each for each in node.decorator_list if not _records(each)]
+    binds[answer.__name__].name = name
+    return "\n\n\n".join(ast.unparse(node) for node in module.body if node in needed)
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module gives a meaning to."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [part.id for each in targets for part in ast.walk(each) if isinstance(part, ast.Name)]
+
+
+def _records(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "wrong"
 
 
 def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str | None]]:
