@@ -59,8 +59,10 @@ test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, co
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-bench: $(STAMP)  ## measure the judge's speed
+bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references it lets pass
 	$(BIN)/python tests/bench/speed.py
+	$(BIN)/python tests/bench/verdicts.py
+	$(BIN)/python tests/bench/mutants.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
