@@ -25,11 +25,11 @@ def words(number: int, language: str) -> list[str]:
         language: a code that num2words knows, such as "en", "fr", "es" or "vi".
 
     Raises:
-        NotImplementedError: num2words does not know the language.
+        NotImplementedError: num2words does not know the language, or no name for so large a number.
     """
     try:
         name = num2words(number, lang=language)
-    except NotImplementedError:  # it says no more than that
+    except (NotImplementedError, OverflowError):  # neither names the language
         raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
     return re.findall(r"[^\s,-]+", name)
 
@@ -159,7 +159,7 @@ def corpus(
         progress: whether to show a progress bar.
 
     Raises:
-        NotImplementedError: num2words does not know one of the languages.
+        NotImplementedError: num2words does not know one of the languages, or not up to `digits`.
         ValueError: so few numbers that nothing is left for the test.
     """
     if size < 20 or digits < 1:

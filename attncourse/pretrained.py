@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import platform
+import signal
 import sys
 import threading
 import time
@@ -147,12 +148,12 @@ def measure(name: str, folder: Path = DATA, seed: int = 0) -> dict:
     seconds = time.perf_counter() - start
     weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
     model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    shares = exact_match(model, task.test, task.target_words)
     if name in STORED:
         save_file(weights, folder / f"{name}.safetensors")
-    shares = exact_match(model, task.test, task.target_words)
     return {
         "exact_match": {length: round(share, 4) for length, share in shares.items()},
-        "losses": [round(sum(losses[i : i + 20]) / 20, 4) for i in range(0, len(losses), 20)],
+        "losses": [round(part.mean().item(), 4) for part in torch.tensor(losses).split(20)],
         "steps": len(losses),
         "seconds": round(seconds, 1),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -175,7 +176,9 @@ def make(names: list[str], folder: Path = DATA, seed: int = 0, jobs: int = 2) ->
     # The longest first, so that no core waits at the end.
     queue = sorted(names, key=lambda name: -RECIPES[name].steps * (1 + ("fixed" not in name)))
     tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
         jobs_done = pool.imap_unordered(partial(_named, folder=folder, seed=seed), queue)
         for name, result in tqdm(jobs_done, "training", len(queue), unit="model"):
             measured["models"][name] = result

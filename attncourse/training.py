@@ -36,7 +36,8 @@ def train(
         progress: whether to show a progress bar.
 
     Returns:
-        The loss of every step, in nats a token. Ctrl-C stops early and keeps what was learned.
+        The loss of every step, in nats a token. Ctrl-C stops early and keeps what was learned. The
+        model is left in evaluation mode.
     """
     device = next(model.parameters()).device
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)

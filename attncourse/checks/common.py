@@ -85,15 +85,14 @@ def with_weights(module: nn.Module, weights: dict[str, Tensor], *arguments, **ke
     Raises:
         Unusable: the module lacks one of them, or has it in another shape.
     """
-    has = dict(module.named_parameters())
-    kind = type(module).__name__
+    has = dict(module.named_parameters(remove_duplicate=False))  # a layer may have two names
     for name, tensor in weights.items():
         if name not in has:
             there = ", ".join(has) or "none at all"
-            raise Unusable(f"makes a {kind} without the parameter `{name}`; it has {there}.")
+            raise Unusable(f"makes a module without the parameter `{name}`: it has {there}.")
         if has[name].shape != tensor.shape:
             raise Unusable(
-                f"makes a {kind} whose `{name}` has shape {shape_of(has[name])}; "
+                f"makes a module whose `{name}` has another shape: {shape_of(has[name])}; "
                 f"expected {shape_of(tensor)}."
             )
     return functional_call(module, weights, arguments, keywords, tie_weights=False)

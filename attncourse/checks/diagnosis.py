@@ -231,7 +231,7 @@ def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
     got = _fingerprint(task, answer)
     keys = {key for key in reference if _piece(got, key) is not None}
     if got.get(("", "differs from call to call")):
-        keys = {key for key in keys if not isinstance(reference[key], Tensor)}
+        keys = {key for key in keys if not isinstance(reference[key], Tensor | dict | list)}
     wrong = _differing(got, reference, keys, _tolerance(task))
     values = {*_names(task), FAILED}
     scores: dict = {}
@@ -281,7 +281,8 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
     fresh = torch.Generator().manual_seed(1)
 
     def positions(tensor: Tensor) -> Tensor:  # (positions features)
-        shape = tensor.shape[: tensor.ndim - task.features]
+        features = task.features if tensor.is_floating_point() else 0  # an id is a position
+        shape = tensor.shape[: tensor.ndim - features]
         return tensor.reshape(shape.numel(), -1)
 
     def outputs(inputs: Inputs) -> Tensor:
@@ -295,7 +296,8 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
             for name in moved:
                 tensor = inputs[name].clone()
                 row = positions(tensor)[position]
-                row += torch.randn(row.shape, generator=fresh, device="cpu") + 1
+                noise = torch.randn(row.shape, generator=fresh, device="cpu")
+                row += noise + 1 if row.is_floating_point() else 1  # an id: another one
                 changed[name] = tensor
             after = outputs(changed)
             same = torch.isclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True)

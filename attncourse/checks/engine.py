@@ -124,6 +124,7 @@ class _Judge:
 
     def pytest_configure(self, config):
         config.addinivalue_line("markers", "points(n): what passing this check is worth")
+        config.option.tbstyle = "line"  # a traceback takes 20 ms, and nobody reads it
 
     def pytest_generate_tests(self, metafunc):
         if "rng" in metafunc.fixturenames:

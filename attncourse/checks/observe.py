@@ -6,6 +6,7 @@ be judged by the same checks, since an observation is plain data.
 """
 
 import contextlib
+import copy
 import io
 import linecache
 import random
@@ -163,6 +164,8 @@ def observe(
                 # Not the leaf itself: an answer may edit its input, and that is reported apart.
                 with torch.enable_grad():
                     value = value.clone()
+        elif isinstance(value, list | dict):
+            value = copy.deepcopy(value)
         if value is not None or not name.endswith("mask"):
             arguments[name] = value
     keywords = {name: value for name, value in arguments.items() if by_name or name in NAMED}
@@ -193,7 +196,7 @@ def observe(
     facts["edited"] = tuple(
         name
         for name, value in inputs.items()
-        if isinstance(value, Tensor) and not _identical(value, arguments[name])
+        if name in arguments and not _identical(value, arguments[name])
     )
     return Observation(
         random_state_moved=before != after[: len(before)],
@@ -210,7 +213,9 @@ def _text_of(error: BaseException) -> str:
         return "(its message cannot be read)"
 
 
-def _identical(left: Tensor, right: Tensor) -> bool:
+def _identical(left: object, right: object) -> bool:
+    if not isinstance(left, Tensor):
+        return left == right
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     return torch.equal(torch.nan_to_num(left), torch.nan_to_num(right.detach()))

@@ -1,5 +1,6 @@
 """What the judge knows of a task, and how a check sees an answer."""
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator
@@ -43,7 +44,8 @@ class Task:
         differentiated: the probes on which gradients are compared, too.
         small: inputs from the smallest on, to show a failure on.
         maps: inputs for a dependency map (see diagnosis), with the names that are perturbed.
-        features: trailing axes of those inputs, and of the output, that belong to one position.
+        features: trailing axes of those inputs, and of the output, that belong to one position;
+            of whole numbers, each is a position.
         forbidden: parts of the names of torch functions that would do the task.
         traits: further yes-or-no evidence on an answer, by name.
         chance: the answer may draw from the global random generator.
@@ -91,7 +93,8 @@ class Task:
 
     def short_cut(self, answer: Callable, inputs: Inputs) -> str | None:
         """Name the ready-made function that an answer calls instead of computing, if any."""
-        code = getattr(getattr(self.reference, "forward", self.reference), "__code__", None)
+        own = inspect.unwrap(self.reference)  # not what @torch.no_grad() put around it
+        code = getattr(getattr(own, "forward", own), "__code__", None)
         function = self.adapt(answer) if self.adapt else answer
         return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
 
