@@ -51,7 +51,8 @@ def test_doctor_finds_this_environment_healthy(root):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["hint", "sofmax"], "no task is named 'sofmax'; there are: softmax"),
+        (["hint", "sofmax"], "no task is named 'sofmax'; did you mean softmax?"),
+        (["hint", "nothing"], "there are: "),
         (["check", "none.ipynb"], "there is no file none.ipynb"),
         (["check", "text.txt"], "is not a notebook"),
         (["check", "broken.ipynb"], "its JSON is broken"),

@@ -332,7 +332,7 @@ def test_check_by_name_survives_a_missing_answer(capsys):
 
 
 def test_an_unknown_task_is_refused_with_the_list_of_tasks():
-    with pytest.raises(ValueError, match="no task is named 'sofmax'; there are: softmax, scaled"):
+    with pytest.raises(ValueError, match="no task is named 'sofmax'; did you mean softmax"):
         run("sofmax", ANSWER)
 
 

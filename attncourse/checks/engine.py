@@ -1,6 +1,7 @@
 """Running the checks of a task: pytest, inside this process, on one answer."""
 
 import contextlib
+import difflib
 import importlib
 import os
 import pkgutil
@@ -94,7 +95,9 @@ def find(name: str) -> Task:
     """The task of that name; ValueError if there is none."""
     tasks = all_tasks()
     if name not in tasks:
-        raise ValueError(f"no task is named {name!r}; there are: {', '.join(tasks)}")
+        close = difflib.get_close_matches(name, tasks, n=1)
+        there = f"did you mean {close[0]}?" if close else f"there are: {', '.join(tasks)}"
+        raise ValueError(f"no task is named {name!r}; {there}")
     return tasks[name]
 
 
