@@ -1,8 +1,8 @@
 """The book's trained models: what is stored, what it promises, and that it can be made again."""
 
 import json
-import subprocess
 import signal
+import subprocess
 import sys
 
 import pytest
