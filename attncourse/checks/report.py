@@ -146,6 +146,14 @@ def _shown_inputs(example: Example) -> dict[str, object]:
     }
 
 
+def _got(example: Example) -> str:
+    """A label for what came: with both shapes where they differ, as one number shows none."""
+    got, expected = example.got, example.expected
+    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape != expected.shape:
+        return f"got, with shape {shape_of(got)} instead of {shape_of(expected)}"
+    return "got"
+
+
 def _points(report: Report) -> str:
     return f"{report.earned:g} of {report.points:g} points"
 
@@ -191,14 +199,14 @@ def _text(report: Report) -> str:
         lines.append(f"Its {example.name}:")
         about = "about " if report.about.tolerance else ""
         lines.append(f"  {'expected':<{width}}  {about}{_brief(example.expected)}")
-        lines.append(f"  {'got':<{width}}  {_brief(example.got)}")
+        lines.append(f"  {_got(example):<{width}}  {_brief(example.got)}")
     if diagnosis.map and diagnosis.map.got is not None:
         lines += ["", *_text_map(diagnosis.map)]
     return "\n".join(lines)
 
 
 def _text_map(found: DependencyMap) -> list[str]:
-    about = f"Which outputs (rows) change when {found.moved} change (columns), {found.title}:"
+    about = f"Which outputs (rows) depend on which {found.moved} (columns), {found.title}:"
     if found.right:
         rows = (" ".join("■" if cell else "·" for cell in row) for row in found.got.tolist())
         return [_wrap(about, indent=""), "  got, as expected", *(f"  {row}" for row in rows)]
@@ -328,7 +336,7 @@ def _html_example(example: Example) -> str:
         f'<h5>Smallest failing input found</h5><div class="side">{inputs}</div>'
         f'<h5>Its {example.name}</h5><div class="side">'
         f"{_html_table('expected', example.expected)}"
-        f"{_html_table('got', example.got, example.expected)}</div>"
+        f"{_html_table(_got(example), example.got, example.expected)}</div>"
     )
 
 
@@ -338,6 +346,6 @@ def _html_dependencies(found: DependencyMap) -> str:
         maps = _html_map("expected", found.expected, found.expected) + maps
     return (
         f"<h5>Who depends on whom ({found.title})</h5>"
-        f"<p>A filled cell: the output of that row changes when the {found.moved} of that column "
-        f'changes.</p><div class="side">{maps}</div>'
+        f"<p>A filled cell: the output of that row depends on the {found.moved} of that column."
+        f'</p><div class="side">{maps}</div>'
     )

@@ -65,7 +65,18 @@ NAMES = {
 }
 
 # (task, mutant) -> why it does the same as the reference for every input that is promised.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    (
+        "AdditiveAttention",
+        "weights = self.W_query.weight.T, self.W_key.weight.T, self.v.weight[0]  [0 -> -1]",
+    ): "v has one row, so its first is its last",
+    (
+        "score_variance",
+        'scores = einsum(query, key, "samples d, samples d -> samples")  [einsum(query, key, '
+        "'samples d, samples d -> samples') -> einsum(key, query, "
+        "'samples d, samples d -> samples')]",
+    ): "a dot product is symmetric",
+}
 
 
 def _validates(node: ast.stmt) -> bool:
