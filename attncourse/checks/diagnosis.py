@@ -172,16 +172,26 @@ def _names(task: Task) -> tuple[str, ...]:
     return ("number",) if task.returns in (float, int) else ("result",)
 
 
+TRAITS = ""  # stands where a probe's name would
+
+
+def _pieces_of(task: Task, answer: Callable, probe: str) -> dict[tuple[str, str], object]:
+    """What an answer shows on one probe, or its traits."""
+    if probe == TRAITS:
+        try:
+            parts = task.traits(Answer(task, answer)) if task.traits else {}
+        except Failure:
+            parts = {}
+    else:
+        inputs = task.probes(torch.Generator().manual_seed(0))[probe]
+        parts = _parts(task, answer, inputs, probe in task.differentiated)
+    return {(probe, part): value for part, value in parts.items()}
+
+
 def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
-    probes = task.probes(torch.Generator().manual_seed(0))
-    try:
-        traits = task.traits(Answer(task, answer)) if task.traits else {}
-    except Failure:
-        traits = {}
-    return {("", name): value for name, value in traits.items()} | {
-        (probe, part): value
-        for probe, inputs in probes.items()
-        for part, value in _parts(task, answer, inputs, probe in task.differentiated).items()
+    probes = [*task.probes(torch.Generator().manual_seed(0)), TRAITS]
+    return {
+        key: value for probe in probes for key, value in _pieces_of(task, answer, probe).items()
     }
 
 
@@ -194,20 +204,16 @@ def _differing(one: dict, two: dict, keys, tolerance: float) -> set[tuple[str, s
 
 
 @functools.cache
-def _known(task: Task) -> tuple[dict, list]:
-    """Fingerprints: the reference's, and every form of every misconception's.
+def _of_reference(task: Task) -> dict[tuple[str, str], object]:
+    return _fingerprint(task, task.reference)
 
-    Each of these comes with the set of pieces in which it differs from the reference.
-    """
-    reference = _fingerprint(task, task.reference)
-    forms = []
-    for wrong in misconceptions.of_chapter(task.chapter):
-        if wrong.task == task.name:
-            for form in (wrong.answer, *wrong.variants):
-                theirs = _fingerprint(task, form)
-                differs = _differing(theirs, reference, reference, _tolerance(task))
-                forms.append((wrong, theirs, differs))
-    return reference, forms
+
+@functools.cache
+def _of_known(task: Task, form: Callable, probe: str) -> tuple[dict, set]:
+    """A misconception's pieces on one probe, and in which of them the reference differs."""
+    theirs, reference = _pieces_of(task, form, probe), _of_reference(task)
+    keys = [key for key in reference if key[0] == probe]
+    return theirs, _differing(theirs, reference, keys, _tolerance(task))
 
 
 def _tolerance(task: Task) -> float:
@@ -226,28 +232,48 @@ def _agree(left: object, right: object, tolerance: float) -> bool:
     return agree_plain(left, right, tolerance)
 
 
+def _share(task: Task, form: Callable, got: dict, keys: set, wrong: set) -> float:
+    """How much of what is wrong a known wrong answer explains; 0 for less than half, or if it
+    would be wrong where the answer is right.
+
+    Probe by probe, and no further than needed: few misconceptions get past the first.
+    """
+    explained, theirs, differs, missed = set(), {}, set(), 0
+    for probe in dict.fromkeys(key[0] for key in _of_reference(task)):
+        pieces, here = _of_known(task, form, probe)
+        here = here & keys
+        if here - wrong:
+            return 0.0  # contradicted
+        found = here - _differing(got, pieces, here, _tolerance(task))
+        missed += sum(key[0] == probe for key in wrong) - len(found)
+        if 2 * missed > len(wrong):
+            return 0.0
+        theirs |= pieces
+        differs |= here
+        explained |= found
+    # What is wrong about gradients or dtypes alone cannot explain wrong values.
+    values = {*_names(task), FAILED}
+    if any(key[1] in values for key in wrong) and not any(key[1] in values for key in differs):
+        return 0.0
+    share = len(explained) / max(1, len(wrong))
+    # "It fails too" is weak evidence: then it must explain everything.
+    if share < 1 and all((key[0], FAILED) in theirs for key in explained):
+        return 0.0
+    return share
+
+
 def _name(task: Task, answer: Callable) -> misconceptions.Misconception | None:
-    reference, known = _known(task)
+    reference = _of_reference(task)
     got = _fingerprint(task, answer)
     keys = {key for key in reference if _piece(got, key) is not None}
-    if got.get(("", "differs from call to call")):
+    if got.get((TRAITS, "differs from call to call")):
         keys = {key for key in keys if not isinstance(reference[key], Tensor | dict | list)}
     wrong = _differing(got, reference, keys, _tolerance(task))
-    values = {*_names(task), FAILED}
     scores: dict = {}
-    for misconception, theirs, differs in known:
-        differs = differs & keys
-        if differs - wrong:
-            continue  # contradicted: it would be wrong where the answer is right
-        # What is wrong about gradients or dtypes alone cannot explain wrong values.
-        if any(key[1] in values for key in wrong) and not any(key[1] in values for key in differs):
-            continue
-        explains = differs - _differing(got, theirs, differs, _tolerance(task))
-        share = len(explains) / max(1, len(wrong))
-        # "It fails too" is weak evidence: then it must explain everything.
-        if share < 1 and all((key[0], FAILED) in theirs for key in explains):
-            continue
-        scores[misconception] = max(share, scores.get(misconception, 0.0))
+    for known in misconceptions.of_chapter(task.chapter):
+        if known.task == task.name:
+            forms = (known.answer, *known.variants)
+            scores[known] = max(_share(task, form, got, keys, wrong) for form in forms)
     ranked = sorted(scores, key=scores.get, reverse=True)
     if not ranked or scores[ranked[0]] < 0.5:
         return None

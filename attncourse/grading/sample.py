@@ -109,7 +109,7 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
                 marker = f"# attncourse: {assignment}/{name}\n"
                 cell.source = right[name] if code is None else marker + code.strip("\n")
             elif started and name in right and cell.cell_type == "markdown":
-                cell.source = "Without the scale, wide vectors make the softmax saturate."
+                cell.source = "A made-up student would explain it here."
         path = Path("submitted", f"student{number:02}", assignment, f"{assignment}.ipynb")
         text = nbformat.writes(notebook) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -56,7 +56,7 @@ def split_by_selection(x, num_heads):
 
 
 def split_by_gathering(x, num_heads):
-    b, n, m = x.shape
+    n, m = x.shape[1:]
     d = m // num_heads
     columns = torch.arange(m).reshape(num_heads, 1, d).expand(num_heads, n, d)
     rows = torch.arange(n).reshape(1, n, 1)
@@ -440,7 +440,7 @@ def count_real_matrices(model_width, num_heads, num_layers, head_width=None):
 
 
 def count_by_product(model_width, num_heads, num_layers, head_width=None):
-    head_width = int(model_width / num_heads) if not head_width else head_width
+    head_width = head_width or int(model_width / num_heads)
     return math.prod((2, 2, model_width, head_width, num_heads, num_layers))
 
 
