@@ -175,6 +175,11 @@ def _names(task: Task) -> tuple[str, ...]:
 TRAITS = ""  # stands where a probe's name would
 
 
+@functools.cache
+def _probes(task: Task) -> dict[str, Inputs]:
+    return task.probes(torch.Generator().manual_seed(0))
+
+
 def _pieces_of(task: Task, answer: Callable, probe: str) -> dict[tuple[str, str], object]:
     """What an answer shows on one probe, or its traits."""
     if probe == TRAITS:
@@ -183,13 +188,12 @@ def _pieces_of(task: Task, answer: Callable, probe: str) -> dict[tuple[str, str]
         except Failure:
             parts = {}
     else:
-        inputs = task.probes(torch.Generator().manual_seed(0))[probe]
-        parts = _parts(task, answer, inputs, probe in task.differentiated)
+        parts = _parts(task, answer, _probes(task)[probe], probe in task.differentiated)
     return {(probe, part): value for part, value in parts.items()}
 
 
 def _fingerprint(task: Task, answer: Callable) -> dict[tuple[str, str], object]:
-    probes = [*task.probes(torch.Generator().manual_seed(0)), TRAITS]
+    probes = [*_probes(task), TRAITS]
     return {
         key: value for probe in probes for key, value in _pieces_of(task, answer, probe).items()
     }

@@ -167,7 +167,9 @@ def read_again(task: Task, section: str) -> str:
 
 
 def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
-    return textwrap.fill(text, 88, initial_indent=first, subsequent_indent=indent)
+    return textwrap.fill(
+        text, 88, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def _text(report: Report) -> str:

@@ -460,6 +460,21 @@ def beam_of_one(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
+@torch.inference_mode()
+def on_a_copy(model, source, bos, eos, max_length):
+    """A copy of the model may be switched to any mode."""
+    still = copy.deepcopy(model).eval()
+    device = next(model.parameters()).device
+    ended, said, words = set(), [], torch.full((len(source), 1), bos, device=device)
+    for _ in range(max_length):
+        logits = still.forward(source.clone(), words)[:, -1, :]
+        row = [eos if i in ended else int(x.argmax()) for i, x in enumerate(logits)]
+        ended |= {i for i, word in enumerate(row) if word == eos}
+        said.append(row)
+        words = torch.cat([words, torch.tensor(row).view(-1, 1)], 1)
+    return torch.tensor(said).T
+
+
 class Translator:
     def __init__(self, stop=True):
         self.stop = stop
@@ -478,6 +493,7 @@ TRANSLATE = [
     in_evaluation_mode,
     recursive,
     beam_of_one,
+    on_a_copy,
     Translator(),
     Translator(stop=False),
     functools.partial(step_by_step),
