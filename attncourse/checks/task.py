@@ -85,18 +85,36 @@ class Task:
         """The chapter's file in the book, without suffix."""
         return f"book/{self.number:02}_{self.chapter}"
 
-    def observe(self, answer: Callable, inputs: Inputs, **options) -> Observation:
-        """Call an answer to this task, or its reference."""
-        if self.adapt is None:
+    def observe(self, answer: Callable, inputs: Inputs, adapt=None, **options) -> Observation:
+        """Call an answer to this task, or its reference; `adapt` replaces the task's own."""
+        if isinstance(answer, Elsewhere):
+            return answer.observe(self, inputs, adapt, **options)
+        adapt = adapt or self.adapt
+        if adapt is None:
             return observe(answer, inputs, **options)
-        return observe(self.adapt(answer), inputs, by_name=True, **options)
+        return observe(adapt(answer), inputs, by_name=True, **options)
 
     def short_cut(self, answer: Callable, inputs: Inputs) -> str | None:
         """Name the ready-made function that an answer calls instead of computing, if any."""
+        if isinstance(answer, Elsewhere):
+            return answer.short_cut(self, inputs)
         own = inspect.unwrap(self.reference)  # not what @torch.no_grad() put around it
         code = getattr(getattr(own, "forward", own), "__code__", None)
         function = self.adapt(answer) if self.adapt else answer
         return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
+
+
+class Elsewhere:
+    """An answer in another process: it is asked for observations, and never called here."""
+
+    def __call__(self, *_, **__):
+        raise TypeError("this answer lives in another process")
+
+    def observe(self, task: Task, inputs: Inputs, adapt: Callable | None, **options) -> Observation:
+        raise NotImplementedError
+
+    def short_cut(self, task: Task, inputs: Inputs) -> str | None:
+        raise NotImplementedError
 
 
 class Failure(AssertionError):

@@ -1,0 +1,245 @@
+"""The side of the student's code: a warm process that forks one jailed child per submission.
+
+    python -m attncourse.grading.child FD
+
+It has loaded torch and the course, so a fork is ready at once. It never loads what a student must
+not see: no solutions, no misconceptions, no gradebook. A child holds one student's definitions,
+and answers four questions over its channel until the grader hangs up.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import gc
+import inspect
+import json
+import marshal
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import attncourse
+from attncourse import checks
+from attncourse.checks import engine
+from attncourse.checks.observe import Observation
+from attncourse.checks.task import Task, describe
+from attncourse.grading import jail, wire
+
+DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+
+
+# --- the warm process ---------------------------------------------------------------------------
+
+
+def zygote(control: socket.socket) -> None:
+    """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    import einops  # noqa: F401  students use it, and it costs 50 ms
+    import numpy as np  # noqa: F401
+
+    engine.all_tasks()
+    torch_is_ready()
+    gc.collect()
+    gc.freeze()  # no collection touches these pages, so the children share them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control.sendall(b"ready")
+    while True:
+        message, handles, *_ = socket.recv_fds(control, 4096, 2)
+        if not message:
+            return
+        if os.fork() == 0:
+            control.close()
+            _keep(json.loads(message), *handles)
+        for handle in handles:
+            os.close(handle)
+
+
+def torch_is_ready() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.ones(2, 2, requires_grad=True).sum().backward()  # what a first call sets up
+    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+    # Autograd on the CPU runs in the caller's thread; a second thread would not survive a fork.
+    assert threads == 1, f"{threads} threads before a fork"
+
+
+def _keep(settings: dict, channel: int, status: int) -> None:
+    """Fork the child, wait for its end, and say how it ended. Never returns."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        inside = jail.unshare() if settings["jailed"] else os.fork()
+    except (jail.Unavailable, OSError) as error:
+        wire.send(socket.socket(fileno=channel), ("unavailable", str(error)))
+        os._exit(1)
+    if inside == 0:
+        _live(settings, channel)
+    os.close(channel)
+    with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+        os.write(status, f"{inside}\n".encode())
+        _, code = os.waitpid(inside, 0)
+        os.write(status, f"{code}\n".encode())
+    os._exit(0)
+
+
+def _live(settings: dict, handle: int) -> None:
+    """Enter the jail and serve. Never returns."""
+    os.setsid()
+    channel = socket.socket(fileno=_only_this_is_open(handle))
+    limits = jail.Limits(**settings["limits"])
+    try:
+        if settings["jailed"]:
+            hidden = tuple(map(Path, settings["hidden"]))
+            jail.enter(limits, hidden, slot=settings["slot"])
+        else:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+        wire.send(channel, ("ready",))
+        serve(channel, settings["withheld"])
+    except (jail.Unavailable, OSError) as error:
+        wire.send(channel, ("unavailable", str(error)))
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _only_this_is_open(handle: int) -> int:
+    """Close everything else, and let what is printed go nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    channel = os.dup2(handle, 3)
+    os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return channel
+
+
+# --- one submission -----------------------------------------------------------------------------
+
+
+def serve(channel: socket.socket, withheld: list[str]) -> None:
+    """Answer the grader until it hangs up."""
+    child = Child(withheld)
+    while True:
+        question, *arguments = wire.receive(channel)
+        reply = getattr(child, question)(*arguments)
+        try:
+            message = wire.pack(reply)
+        except (wire.Malformed, ValueError, RecursionError) as error:
+            message = wire.pack(plain(Observation(error=str(error) or "returned nonsense")))
+        channel.sendall(message)
+
+
+def plain(seen: Observation) -> dict:
+    return {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+
+
+class Child:
+    """The names a student's notebook defines, and what the grader may ask of them."""
+
+    def __init__(self, withheld: list[str]):
+        self.module = types.ModuleType("__main__")
+        sys.modules["__main__"] = self.module
+        for name in withheld:
+            for function in functions_of(engine.find(name).reference):
+                function.__code__ = _gone.__code__.replace(co_name=function.__name__)
+        # In a student's own cells these have nothing to say while we grade.
+        silent = {"check": lambda *_, **__: 0.0, "hint": lambda *_: None, "use": self.module_name}
+        for door in (attncourse, checks):
+            for name, function in silent.items():
+                setattr(door, name, function)
+
+    def module_name(self, name: str) -> object:
+        return vars(self.module).get(name)
+
+    def run(self, cells: list, only_definitions: bool) -> dict:
+        """Run (label, source, everything) statement by statement; one that fails stops no other.
+
+        Where `everything` is False, or with `only_definitions`, only imports and definitions run.
+        """
+        import numpy as np
+        import torch
+
+        random.seed(0)
+        np.random.seed(0)
+        torch.default_generator.manual_seed(0)
+        problems = {}
+        for label, source, everything in cells:
+            try:
+                tree = ast.parse(source, label)
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                problems[label] = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
+                continue
+            for node in tree.body:
+                if isinstance(node, DEFINITIONS) or (everything and not only_definitions):
+                    problem = self._statement(node, label)
+                    if problem:
+                        problems.setdefault(label, problem)
+        tasks = engine.all_tasks()
+        defined = {
+            name: "" if callable(value) else describe(value)
+            for name, value in vars(self.module).items()
+            if name in tasks
+        }
+        return {"problems": problems, "defined": defined}
+
+    def _statement(self, node: ast.stmt, label: str) -> str:
+        try:
+            code = compile(ast.Module([node], []), label, "exec")
+            exec(code, vars(self.module))
+        except BaseException as error:
+            return f"{type(error).__name__}: {str(error)[:200]}"
+        return ""
+
+    def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
+        about = engine.find(task)
+        return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
+
+    def short_cut(self, task: str, inputs: dict) -> str | None:
+        return engine.find(task).short_cut(self._answer(task), inputs)
+
+    def provide(self, task: str, codes: list, rebind: bool) -> None:
+        """Give back the course's own answer; with `rebind`, put it in the place of the student's."""
+        reference = engine.find(task).reference
+        for function, code in zip(functions_of(reference), codes, strict=True):
+            function.__code__ = marshal.loads(bytes.fromhex(code))
+        if rebind:
+            setattr(self.module, task, reference)
+
+    def _answer(self, task: str) -> object:
+        return vars(self.module)[task]
+
+
+def _gone(*_, **__):
+    raise RuntimeError("the course's own answer is not there while yours is graded")
+
+
+def functions_of(reference: Callable) -> list[types.FunctionType]:
+    """The functions that make up a reference: itself, or the methods of a class."""
+    if isinstance(reference, type):
+        own = [value for value in vars(reference).values() if inspect.isfunction(value)]
+        return [method for method in own if not method.__code__.co_freevars]
+    return [inspect.unwrap(reference)]
+
+
+def codes_of(task: Task) -> list[str]:
+    """What `Child.provide` needs to give a reference back."""
+    return [marshal.dumps(function.__code__).hex() for function in functions_of(task.reference)]
+
+
+def named(name: str | None) -> Callable | None:
+    """A function of the chapters' checks by its name, "test_additive.look_at_parts"."""
+    if name is None:
+        return None
+    module, function = name.split(".")
+    return getattr(sys.modules[f"{checks.__name__}.{module}"], function)
+
+
+if __name__ == "__main__":
+    zygote(socket.socket(fileno=int(sys.argv[1])))

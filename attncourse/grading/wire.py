@@ -1,0 +1,140 @@
+"""Plain data between two processes: numbers, text, lists, dictionaries and tensors as bytes.
+
+Never pickle: what comes out of a student's process is data that somebody else wrote. A message is
+its header's and its body's length, a JSON header, and a body that holds the tensors' bytes.
+"""
+
+import json
+import math
+import numbers
+import re
+import socket
+import struct
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LARGEST = 64 * 2**20  # bytes of one message's tensors
+LONGEST = 2**20  # bytes of its header
+_LENGTHS = struct.Struct("!IQ")
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+        *(torch.complex64, torch.complex128),
+    )
+}
+
+
+class Malformed(Exception):
+    """A message that no honest process sends, or one that is too large."""
+
+
+def pack(value: object) -> bytes:
+    """Encode a value; what is no plain data becomes a mark with the name of its type.
+
+    Raises:
+        Malformed: the message would be too large.
+    """
+    body: list[bytes] = []
+    header = json.dumps(_shrink(value, body)).encode()
+    size = sum(map(len, body))
+    if len(header) > LONGEST or size > LARGEST:
+        raise Malformed(f"returned {size + len(header):,} bytes, far more than expected")
+    return b"".join([_LENGTHS.pack(len(header), size), header, *body])
+
+
+def send(channel: socket.socket, value: object) -> None:
+    channel.sendall(pack(value))
+
+
+def receive(channel: socket.socket, wait: Callable[[], None] = lambda: None) -> object:
+    """Read one message.
+
+    Args:
+        wait: called before every read; it may give up by raising an error of its own.
+
+    Raises:
+        EOFError: the other side is gone.
+        Malformed: this is no message.
+    """
+    lengths = _read(channel, _LENGTHS.size, wait)
+    header_size, body_size = _LENGTHS.unpack(lengths)
+    if header_size > LONGEST or body_size > LARGEST:
+        raise Malformed("sent more than expected")
+    header, body = _read(channel, header_size, wait), _read(channel, body_size, wait)
+    try:
+        return _grow(json.loads(header), body)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError) as error:
+        raise Malformed(f"sent something unreadable ({type(error).__name__})") from None
+
+
+def _read(channel: socket.socket, size: int, wait: Callable[[], None]) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        wait()
+        try:
+            count = channel.recv_into(view)
+        except ConnectionResetError:
+            count = 0
+        if not count:
+            raise EOFError
+        view = view[count:]
+    return data
+
+
+def _shrink(value: object, body: list[bytes]) -> object:
+    """The JSON form: scalars as they are, all else as a list that begins with its kind."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        offset = sum(map(len, body))
+        body.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), offset]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, *(_shrink(item, body) for item in value)]
+    if isinstance(value, dict):
+        return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return ["other", type(value).__module__, type(value).__name__]
+
+
+def _grow(form: object, body: bytearray) -> object:
+    if not isinstance(form, list):
+        if isinstance(form, dict):
+            raise ValueError("not a form of this wire")
+        return form
+    kind, *rest = form
+    match kind:
+        case "tensor":
+            name, shape, offset = rest
+            dtype = _DTYPES[name]
+            if not all(type(n) is int and 0 <= n for n in [*shape, offset]):
+                raise ValueError("not a shape")
+            size = math.prod(shape) * dtype.itemsize
+            if len(shape) > 16 or offset + size > len(body):
+                raise ValueError("not that many bytes")
+            if not size:
+                return torch.empty(shape, dtype=dtype)
+            data = bytearray(body[offset : offset + size])
+            if dtype is torch.bool:
+                data = bytearray(map(bool, data))  # a byte of 2 would be neither
+            return torch.frombuffer(data, dtype=dtype).reshape(shape)
+        case "list":
+            return [_grow(item, body) for item in rest]
+        case "tuple":
+            return tuple(_grow(item, body) for item in rest)
+        case "dict":
+            return {_grow(k, body): _grow(v, body) for k, v in rest}
+        case "other":
+            module, name = (re.sub(r"\W", "_", str(part))[:60] or "_" for part in rest)
+            return type(name, (), {"__module__": module})()
+    raise ValueError("not a form of this wire")
