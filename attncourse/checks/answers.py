@@ -1,6 +1,7 @@
 """Answers in a file: a notebook's or a script's functions and classes, by the task's name."""
 
 import ast
+import re
 import runpy
 import types
 from collections.abc import Callable
@@ -38,12 +39,15 @@ def _of_notebook(path: Path) -> dict[str, object]:
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type != "code":
             continue
-        lines = cell.source.splitlines()
-        plain = ["" if line.lstrip().startswith(("%", "!")) else line for line in lines]
-        tree = ast.parse("\n".join(plain), f"{path.name}, cell {number + 1}")
+        tree = ast.parse(plain_python(cell.source), f"{path.name}, cell {number + 1}")
         tree.body = [node for node in tree.body if isinstance(node, DEFINITIONS)]
         exec(compile(tree, f"{path.name}, cell {number + 1}", "exec"), vars(module))
     return vars(module)
+
+
+def plain_python(source: str) -> str:
+    """A cell without what only a notebook understands: `pass` stands where `%pip` or `!ls` was."""
+    return re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)
 
 
 def of_chapters(answers: dict[str, Callable]) -> list[str]:

@@ -147,27 +147,29 @@ class _Judge:
         return report
 
 
-def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
+def refuse(about: Task, diagnosis: Diagnosis) -> Report:
+    """The report on an answer that is not worth checking: no points, and why."""
+    failed = Result("there is an answer of your own", points_of(about.name), Failure(diagnosis.why))
+    return Report(about, (failed,), diagnosis)
+
+
+def run(task: str, answer, seeds: Iterable[int] = (0,), explain=True) -> Report:
     """Judge `answer` without showing anything; a check must hold on every seed.
 
     Args:
         task: the answer's name, as in `attncourse tasks`.
         answer: the function under test; None means that there is none.
         seeds: of the random inputs.
+        explain: look for the misconception behind a failure, which takes longer than the checks.
 
     Raises:
         ValueError: there is no such task.
     """
     about = find(task)
-
-    def refuse(diagnosis: Diagnosis) -> Report:
-        failed = Result("there is an answer of your own", points_of(task), Failure(diagnosis.why))
-        return Report(about, (failed,), diagnosis)
-
     if answer is None:
-        return refuse(Diagnosis.not_defined(about))
+        return refuse(about, Diagnosis.not_defined(about))
     if not callable(answer):
-        return refuse(Diagnosis.not_callable(about, describe(answer)))
+        return refuse(about, Diagnosis.not_callable(about, describe(answer)))
     seeds = tuple(seeds)
     if not seeds:
         raise ValueError("at least one seed is needed")
@@ -177,7 +179,7 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
     with _ONE_AT_A_TIME, _plain_environment():
         short_cut = _short_cut(about, answer)
         if short_cut:
-            return refuse(Diagnosis.short_cut(about, short_cut))
+            return refuse(about, Diagnosis.short_cut(about, short_cut))
         root = os.path.dirname(module.__file__)
         code = pytest.main(
             [f"{module.__file__}::{cls.__name__}", f"--rootdir={root}", *_QUIET], plugins=[judge]
@@ -193,7 +195,7 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
             note += f" (Your answer printed {judge.answer_under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
         try:
-            diagnosis = None if passed else diagnose(about, answer, results)
+            diagnosis = None if passed or not explain else diagnose(about, answer, results)
         except Exception as error:  # a hostile answer may break the evidence, never the notebook
             diagnosis = Diagnosis.unreadable(about, error)
         return Report(about, results, diagnosis, note.strip())

@@ -86,6 +86,11 @@ def autograde_all(assignment: str, students: list[str], jobs: int) -> Iterator[t
             pool.shutdown(cancel_futures=True)
 
 
+def configuration():
+    """What nbgrader_config.py says."""
+    return _api().config
+
+
 def gradebook():
     """nbgrader's gradebook of this course."""
     return _api().gradebook

@@ -1,0 +1,121 @@
+"""The points of one submission: its bytes go in, plain data comes out, nothing else is touched."""
+
+import time
+from dataclasses import asdict, dataclass, field
+
+from attncourse.checks import engine
+from attncourse.checks.diagnosis import Diagnosis
+from attncourse.checks.report import Report
+from attncourse.grading import submission as reading
+from attncourse.grading.remote import Budget, RemoteAnswer, Sandbox, Zygote
+from attncourse.grading.submission import Assignment, Unreadable
+
+
+@dataclass
+class Verdict:
+    """What became of one answer."""
+
+    visible: float  # points of the check that the student can run
+    hidden: float  # of the same checks on fresh numbers
+    points: float  # the most for each of the two
+    title: str = ""  # the misconception's id, or a few words; "" if the answer is right
+    thinks: str = ""
+    why: str = ""
+    section: str = ""  # anchor in the book
+    failed: list[str] = field(default_factory=list)  # names of the checks
+    report: str = ""  # as the student would see it
+
+
+@dataclass
+class Result:
+    """What became of one submission."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # by task
+    texts: dict[str, str] = field(default_factory=dict)  # written answers, for a person to read
+    repairs: list[str] = field(default_factory=list)
+    review: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """Points without the written answers."""
+        return sum(each.visible + each.hidden for each in self.verdicts.values())
+
+    def as_data(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict) -> "Result":
+        verdicts = {task: Verdict(**each) for task, each in data["verdicts"].items()}
+        return cls(**data | {"verdicts": verdicts})
+
+
+def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget | None = None) -> Result:
+    """Judge the answers in a notebook; every submission gets points or a reason.
+
+    Raises:
+        Unavailable: no jail can be built on this machine.
+    """
+    started, result = time.monotonic(), Result()
+    try:
+        found = reading.read(data, about)
+    except Unreadable as error:
+        result.review = [f"the file cannot be read: {error}"]
+        found = None
+    if found:
+        result.texts, result.repairs, result.review = found.texts, found.repairs, found.review
+        _judge(found, about, Sandbox(zygote, about.tasks, found.code, budget or Budget()), result)
+    else:
+        for each in about.graded:
+            result.verdicts[each.task.name] = Verdict(0, 0, each.points, "not readable")
+    result.seconds = round(time.monotonic() - started, 3)
+    return result
+
+
+def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
+    allowed = "\n\n".join(
+        source for source in map(reading.plain_python, about.released.values()) if _parses(source)
+    )
+    try:
+        for each in about.graded:
+            task = each.task
+            library, look = reading.ready_made(found.code, task, allowed)
+            if look:
+                result.review.append(look)
+            answer = RemoteAnswer(sandbox, task.name)
+            if task.name not in sandbox.defined:
+                answer = None
+            elif sandbox.defined[task.name]:
+                answer = sandbox.defined[task.name]  # not callable: the judge says so
+            if library:
+                report = hidden = engine.refuse(task, Diagnosis.short_cut(task, library))
+            else:
+                report = engine.run(task.name, answer)
+                hidden = engine.run(task.name, answer, (each.seed,), explain=report.passed)
+            result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            sandbox.provide(task.name, rebind=not report.passed)
+        result.review += sandbox.notes
+        for label, problem in sandbox.problems.items():
+            result.repairs.append(f"{label}: {problem}")
+    finally:
+        sandbox.close()
+
+
+def _parses(source: str) -> bool:
+    try:
+        compile(source, "released", "exec", flags=0x400)  # ast.PyCF_ONLY_AST
+    except SyntaxError:
+        return False
+    return True
+
+
+def _verdict(visible: Report, hidden: Report, points: float) -> Verdict:
+    worse = visible if not visible.passed else hidden
+    verdict = Verdict(visible.earned, hidden.earned, points, report=str(worse))
+    if worse.passed:
+        return verdict
+    verdict.failed = [result.name for result in worse.results if not result.passed]
+    if found := worse.diagnosis:
+        verdict.title, verdict.thinks, verdict.why = found.title, found.thinks, found.why
+        verdict.section = found.section
+    return verdict

@@ -1,0 +1,299 @@
+"""A student's notebook as it really arrives, and the assignment it should be.
+
+Nothing here runs a student's code, and nothing a student can write stops it: what cannot be read
+becomes a reason why a person should look.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from attncourse.checks import engine
+from attncourse.checks.answers import plain_python
+from attncourse.checks.task import Task
+
+LARGEST = 256 * 2**20  # bytes of a notebook that we are willing to read
+MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
+
+
+class Unreadable(Exception):
+    """A file that is no notebook; says why."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A task of an assignment, and the two cells of the gradebook that book its points."""
+
+    task: Task
+    visible: str  # grade ids
+    hidden: str
+    points: float  # of each
+    seed: int  # of the numbers nobody has seen
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the instructor's notebook says."""
+
+    name: str
+    graded: tuple[Graded, ...]
+    questions: dict[str, float]  # grade id of a written answer -> points
+    released: dict[str, str]  # cell's id or grade id -> source, as students get it
+
+    @property
+    def tasks(self) -> list[str]:
+        return [each.task.name for each in self.graded]
+
+    @property
+    def points(self) -> float:
+        return sum(2 * each.points for each in self.graded) + sum(self.questions.values())
+
+
+def assignment_of(name: str, solution_text: str, released_text: str) -> Assignment:
+    """Read an assignment from its notebooks in solutions/ and exercises/."""
+    solution, released = json.loads(solution_text), json.loads(released_text)
+    checks: dict[str, dict[bool, tuple[str, float, int]]] = {}
+    questions = {}
+    for cell in solution["cells"]:
+        mark = cell["metadata"].get("nbgrader", {})
+        if mark.get("grade") and mark.get("solution"):
+            questions[mark["grade_id"]] = float(mark["points"])
+        elif mark.get("grade"):
+            call = _check_in(source_of(cell))
+            task, seed = ast.literal_eval(call.args[0]), 0
+            for keyword in call.keywords:
+                seed = ast.literal_eval(keyword.value) if keyword.arg == "seed" else seed
+            row = mark["grade_id"], float(mark["points"]), seed
+            checks.setdefault(task, {})[bool(call.keywords)] = row
+    graded = tuple(
+        Graded(engine.find(task), both[False][0], both[True][0], both[False][1], both[True][2])
+        for task, both in checks.items()
+    )
+    sources = {_grade_id(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
+    return Assignment(name, graded, questions, sources)
+
+
+def _check_in(source: str) -> ast.Call:
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return next(call for call in calls if getattr(call.func, "id", "") == "check")
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Submission:
+    """What of a notebook matters for its points."""
+
+    code: list[tuple[str, str, bool]] = field(default_factory=list)  # label, source, run all of it
+    untouched: set[str] = field(default_factory=set)  # tasks whose cell is as it was released
+    texts: dict[str, str] = field(default_factory=dict)  # grade id -> written answer
+    repairs: list[str] = field(default_factory=list)  # what was odd, and is dealt with
+    review: list[str] = field(default_factory=list)  # what a person should look at
+
+
+def cells_of(data: bytes) -> list[dict]:
+    """The cells of a notebook of any version.
+
+    Raises:
+        Unreadable: it is not a notebook.
+    """
+    if len(data) > LARGEST:
+        raise Unreadable(f"it has {len(data) / 2**20:.0f} MiB")
+    if not data.strip():
+        raise Unreadable("the file is empty")
+    try:
+        notebook = json.loads(data.decode("utf-8-sig", errors="replace"))
+    except RecursionError:
+        raise Unreadable("its JSON is nested too deeply") from None
+    except ValueError:
+        if re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE):
+            raise Unreadable("it has the marks of a merge conflict in it") from None
+        raise Unreadable("its JSON is broken") from None
+    if isinstance(notebook, dict) and isinstance(notebook.get("worksheets"), list):  # version 3
+        sheets = [sheet for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
+        notebook = {"cells": [cell for sheet in sheets for cell in sheet.get("cells", [])]}
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise Unreadable("it has no cells: not a notebook")
+    return [cell for cell in cells if isinstance(cell, dict)]
+
+
+def source_of(cell: dict) -> str:
+    """A cell's text; "" if there is none."""
+    source = cell.get("source", cell.get("input", ""))
+    if isinstance(source, list):
+        source = "".join(part for part in source if isinstance(part, str))
+    return source if isinstance(source, str) else ""
+
+
+def _grade_id(cell: dict) -> str | None:
+    metadata = cell.get("metadata")
+    mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
+    return grade_id if isinstance(grade_id, str) else None
+
+
+def read(data: bytes, about: Assignment) -> Submission:
+    """Find the answers in a notebook: by grade id, else by the marker in the text, else by name.
+
+    Raises:
+        Unreadable: it is not a notebook.
+    """
+    found = Submission()
+    stubs = {task: _body(about.released.get(task, "")) for task in about.tasks}
+    released = {plain_python(source) for source in about.released.values()}
+    answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code
+    for number, cell in enumerate(cells_of(data), start=1):
+        label, source, grade_id = f"cell {number}", source_of(cell), _grade_id(cell)
+        is_code = cell.get("cell_type") == "code"
+        if grade_id in about.questions and not is_code:
+            found.texts[grade_id] = source
+            continue
+        marker = MARKER.search(source)
+        if marker and marker[4]:
+            continue  # a cell of the judge
+        source = plain_python(source)
+        defines = defined_in(source)
+        name = grade_id if grade_id in answers else None
+        if name is None and marker and marker[1] == about.name and marker[2] in answers:
+            name = marker[2]
+        if not is_code:
+            if name not in defines:
+                continue
+            found.repairs.append(f"{label} holds the answer `{name}`, but is not a code cell")
+        if name is None and (here := [task for task in defines if task in answers]):
+            name = here[0]
+            found.repairs.append(f"{label} answers `{name}`, but has lost its marks")
+        if name:
+            answers[name].append(len(found.code))
+            if name not in defines:
+                other = ", ".join(f"`{each}`" for each in defines) or "nothing"
+                found.review.append(f"{label} should define `{name}`, but defines {other}")
+        found.code.append((label, source, bool(name) or source not in released))
+    dropped = set()
+    for name, places in answers.items():
+        stubs_here = {place for place in places if _body(found.code[place][1]) == stubs[name]}
+        if not places:
+            found.review.append(f"no cell answers `{name}`")
+        elif len(stubs_here) == len(places):
+            found.untouched.add(name)
+        else:
+            dropped |= stubs_here  # one that was copied below the answer would hide it
+            if len(places) - len(stubs_here) > 1:
+                found.repairs.append(f"`{name}` is answered {len(places)} times; the last counts")
+    found.code = [cell for place, cell in enumerate(found.code) if place not in dropped]
+    for grade_id in about.questions:
+        if grade_id not in found.texts:
+            found.review.append(f"the written answer `{grade_id}` is not there")
+    return found
+
+
+def defined_in(source: str) -> list[str]:
+    """The names of functions, classes and variables that a cell defines at its top level."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return re.findall(r"^(?:def|class)[ \t]+(\w+)", source, re.MULTILINE)
+    names = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [each.id for each in targets if isinstance(each, ast.Name)]
+    return names
+
+
+def _body(source: str) -> str:
+    """A cell's code without comments and spacing, to see whether it was touched."""
+    try:
+        return ast.dump(ast.parse(plain_python(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+
+
+# --- ready-made answers -------------------------------------------------------------------------
+
+
+def ready_made(code: Iterable[tuple[str, str, bool]], task: Task, allowed: str) -> tuple[str, str]:
+    """Look for what would do the task, in the source of an answer and of all it calls.
+
+    Args:
+        allowed: the released notebook's code: what it imports from the course may be used.
+
+    Returns:
+        What is called instead of computing ("" if nothing is), and why a person should look ("").
+    """
+    defined: dict[str, list[ast.AST]] = {}
+    aliases: dict[str, str] = {}
+    for _, source, _ in code:
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in tree.body:
+            for name in defined_in_node(node):
+                defined.setdefault(name, []).append(node)
+        aliases |= _imports(tree)
+    own = f"attncourse.{task.chapter}"
+    courses = {name for name in _imports(ast.parse(allowed)).values() if name.startswith(own)}
+    seen, todo, look = set(), [task.name], ""
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in defined.get(name, ()):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    todo.append(part.id)
+                dotted = _dotted(part, aliases)
+                if dotted.startswith("torch.") and any(x in dotted for x in task.forbidden):
+                    return dotted, ""
+                if dotted.startswith(own) and dotted not in courses and dotted != own:
+                    return f"the course's {dotted}", ""
+                if dotted in HIDING:
+                    look = f"`{task.name}` or what it calls uses `{dotted}`"
+    return "", look
+
+
+# What an answer to these tasks never needs, and what could hide a call from us.
+HIDING = {
+    *("exec", "eval", "compile", "__import__", "globals", "vars", "sys.modules", "gc.get_objects"),
+    *("importlib.import_module", "inspect.currentframe", "sys._getframe", "ctypes.CDLL"),
+}
+
+
+def defined_in_node(node: ast.AST) -> list[str]:
+    return defined_in(ast.unparse(node)) if isinstance(node, ast.stmt) else []
+
+
+def _imports(tree: ast.AST) -> dict[str, str]:
+    """Local name -> full name, of everything that is imported anywhere."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                found[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    """The full name of `F.softmax` or `getattr(F, "softmax")`; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value, aliases)
+        return f"{before}.{node.attr}" if before else ""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+        if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+            before = _dotted(node.args[0], aliases)
+            return f"{before}.{node.args[1].value}" if before else ""
+    return ""
