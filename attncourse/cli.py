@@ -316,28 +316,63 @@ def sample_class(
 @app.command()
 def grade(
     assignment: Assignment = DEFAULT,
+    students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
+    force: Annotated[bool, typer.Option("--force", help="Also what did not change")] = False,
+    no_jail: Annotated[
+        bool, typer.Option("--no-jail", help="Run students' code as you, able to do what you can")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line per student")] = False,
 ) -> None:
-    """Autograde with nbgrader what is in submitted/ and not graded yet.
+    """Grade what is in submitted/ and not graded yet, into nbgrader's gradebook.
 
-    Safe to interrupt: what is graded stays graded, and the next run goes on from there.
+    Students' code runs in jails. Safe to interrupt at any moment: what is graded stays graded, and
+    the next run goes on from there.
+
+    Exit code 0: every submission has points, or a reason why a person should look.
     """
     need("grader", "nbgrader")
-    from attncourse.grading import nbgrader_api
+    from attncourse.grading import run
+    from attncourse.grading.jail import Unavailable
 
     known(assignment)
-    waiting = nbgrader_api.waiting(assignment)
-    failed = {}
+    try:
+        job = run.job_of(assignment, jailed=not no_jail)
+    except FileNotFoundError:
+        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    handed_in = run.submissions(assignment)
+    if students:
+        wanted = [name.strip() for name in students.split(",")]
+        strangers = [name for name in wanted if name not in handed_in]
+        if strangers:
+            raise fail(f"nothing of {', '.join(strangers)} is in submitted/ for {assignment}")
+        handed_in = {name: handed_in[name] for name in wanted}
+    if no_jail:
+        console.print("Without a jail: students' code can read and change what you can.")
+    fresh, look = 0, {}
     with progress() as bar:
-        step = bar.add_task("autograding", total=len(waiting))
-        for student, error in nbgrader_api.autograde_all(assignment, waiting, jobs):
-            bar.advance(step)
-            if error:
-                failed[student] = error
-    console.print(f"graded {len(waiting) - len(failed)} submissions of {assignment}")
-    for student, error in failed.items():
-        console.print(f"not graded: {student}: {error}", markup=False, highlight=False)
-    raise typer.Exit(1 if failed else 0)
+        step = bar.add_task("grading", total=len(handed_in))
+        try:
+            for event in run.grade_class(job, handed_in, run.in_processes(jobs), force):
+                bar.advance(step)
+                fresh += event.fresh
+                if event.result.review:
+                    look[event.student] = event.result.review
+                if verbose:
+                    line = f"{event.student}: {event.result.score:g} points"
+                    took = f", {event.result.seconds:.1f} s" if event.fresh else ", as before"
+                    bar.console.print(line + took, highlight=False)
+        except Unavailable as error:
+            raise fail(
+                f"no jail can be built on this machine: {error}. On Linux, allow user namespaces; "
+                "or accept that students' code runs as you, with --no-jail"
+            ) from None
+        except KeyboardInterrupt:
+            raise fail("stopped; what is graded is kept, and the next run goes on") from None
+    same = len(handed_in) - fresh
+    console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
+    for student, reasons in look.items():
+        console.print(f"look at {student}: {'; '.join(reasons)}", markup=False, highlight=False)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Running the checks of a task: pytest, inside this process, on one answer."""
 
 import contextlib
+import dataclasses
 import difflib
 import importlib
 import os
@@ -113,7 +114,7 @@ class _Judge:
     def __init__(self, task: Task, answer, seeds: tuple[int, ...]):
         self.answer_under_test = Answer(task, answer)
         self.seeds = seeds
-        self.results: dict[str, Result] = {}
+        self.results: dict[int, dict[str, Result]] = {seed: {} for seed in seeds}
 
     @pytest.fixture
     def answer(self):
@@ -141,9 +142,11 @@ class _Judge:
             error = call.excinfo.value if call.excinfo else None
             name = item.originalname.removeprefix("test_").replace("_", " ")
             result = Result(name, item.get_closest_marker("points").args[0], error)
-            kept = self.results.setdefault(name, result)
-            if kept.passed and not result.passed:
-                self.results[name] = result
+            callspec = getattr(item, "callspec", None)  # a check without chance has no seed
+            for seed in [callspec.params["seed"]] if callspec else self.seeds:
+                kept = self.results[seed].setdefault(name, result)
+                if kept.passed and not result.passed:
+                    self.results[seed][name] = result
         return report
 
 
@@ -153,33 +156,39 @@ def refuse(about: Task, diagnosis: Diagnosis) -> Report:
     return Report(about, (failed,), diagnosis)
 
 
-def run(task: str, answer, seeds: Iterable[int] = (0,), explain=True) -> Report:
+def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
     """Judge `answer` without showing anything; a check must hold on every seed.
 
     Args:
         task: the answer's name, as in `attncourse tasks`.
         answer: the function under test; None means that there is none.
         seeds: of the random inputs.
-        explain: look for the misconception behind a failure, which takes longer than the checks.
 
     Raises:
         ValueError: there is no such task.
     """
-    about = find(task)
-    if answer is None:
-        return refuse(about, Diagnosis.not_defined(about))
-    if not callable(answer):
-        return refuse(about, Diagnosis.not_callable(about, describe(answer)))
-    seeds = tuple(seeds)
+    reports = run_each(task, answer, seeds)
+    checks = zip(*(report.results for report in reports), strict=True)
+    worst = tuple(min(results, key=lambda result: result.passed) for results in checks)
+    return dataclasses.replace(min(reports, key=lambda report: report.passed), results=worst)
+
+
+def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
+    """One report for each seed; those that fail share the diagnosis of the first that does."""
+    about, seeds = find(task), tuple(seeds)
     if not seeds:
         raise ValueError("at least one seed is needed")
+    if answer is None:
+        return [refuse(about, Diagnosis.not_defined(about))] * len(seeds)
+    if not callable(answer):
+        return [refuse(about, Diagnosis.not_callable(about, describe(answer)))] * len(seeds)
     judge = _Judge(about, answer, seeds)
     cls = _test_classes()[task]
     module = importlib.import_module(cls.__module__)
     with _ONE_AT_A_TIME, _plain_environment():
         short_cut = _short_cut(about, answer)
         if short_cut:
-            return refuse(about, Diagnosis.short_cut(about, short_cut))
+            return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
         root = os.path.dirname(module.__file__)
         code = pytest.main(
             [f"{module.__file__}::{cls.__name__}", f"--rootdir={root}", *_QUIET], plugins=[judge]
@@ -188,17 +197,23 @@ def run(task: str, answer, seeds: Iterable[int] = (0,), explain=True) -> Report:
             raise KeyboardInterrupt
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise RuntimeError(f"the judge itself failed (pytest exit code {code!r})")
-        results = tuple(judge.results.values())
-        passed = all(result.passed for result in results)
-        note = _next_step(task) if passed else ""
-        if judge.answer_under_test.printed:
-            note += f" (Your answer printed {judge.answer_under_test.printed:,} characters while "
-            note += "it was checked. They are not shown, and cost nothing.)"
+        by_seed = [tuple(judge.results[seed].values()) for seed in seeds]
+        failed = [results for results in by_seed if not all(result.passed for result in results)]
         try:
-            diagnosis = None if passed or not explain else diagnose(about, answer, results)
+            diagnosis = diagnose(about, answer, failed[0]) if failed else None
         except Exception as error:  # a hostile answer may break the evidence, never the notebook
             diagnosis = Diagnosis.unreadable(about, error)
-        return Report(about, results, diagnosis, note.strip())
+        note = ""
+        if judge.answer_under_test.printed:
+            note = f"(Your answer printed {judge.answer_under_test.printed:,} characters while "
+            note += "it was checked. They are not shown, and cost nothing.)"
+        right = f"{_next_step(task)} {note}".strip()
+        return [
+            Report(about, results, diagnosis, note)
+            if results in failed
+            else Report(about, results, None, right)
+            for results in by_seed
+        ]
 
 
 def _next_step(task: str) -> str:

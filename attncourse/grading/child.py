@@ -211,7 +211,7 @@ class Child:
         return engine.find(task).short_cut(self._answer(task), inputs)
 
     def provide(self, task: str, codes: list, rebind: bool) -> None:
-        """Give back the course's own answer; with `rebind`, put it in the place of the student's."""
+        """Give back the course's own answer; with `rebind`, in the place of the student's."""
         reference = engine.find(task).reference
         for function, code in zip(functions_of(reference), codes, strict=True):
             function.__code__ = marshal.loads(bytes.fromhex(code))

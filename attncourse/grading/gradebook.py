@@ -1,4 +1,4 @@
-"""The one writer of nbgrader's gradebook: points, comments and flags of one submission at a time."""
+"""The one writer of nbgrader's gradebook: points, comments and flags, a submission at a time."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class Writer:
                 grade.auto_score = points
                 # nbgrader's rule: what a person has graded is looked at again after a new run.
                 looked_at = grade.manual_score is not None
-                grade.needs_manual_grade = looked_at or bool(result.review) and points == 0
+                grade.needs_manual_grade = looked_at or (bool(result.review) and points == 0)
             comments[each.task.name].auto_comment = comment_on(verdict)
         for question in about.questions:
             text = result.texts.get(question, "").strip()

@@ -4,14 +4,10 @@ import contextlib
 import functools
 import io
 import logging
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 
@@ -47,43 +43,6 @@ def _run(step, *arguments, **options) -> str:
 def release(assignment: str) -> str:
     """Generate exercises/<assignment>; returns the reason of a failure, or ''."""
     return _run(_api().generate_assignment, assignment, force=True, create=True)
-
-
-def waiting(assignment: str) -> list[str]:
-    """Students whose submission is newer than their autograded notebook."""
-    submissions = Path("submitted").glob(f"*/{assignment}/{assignment}.ipynb")
-
-    def is_graded(path: Path) -> bool:
-        graded = Path("autograded") / path.parent.parent.name / assignment / path.name
-        return graded.exists() and graded.stat().st_mtime >= path.stat().st_mtime
-
-    return sorted(path.parent.parent.name for path in submissions if not is_graded(path))
-
-
-def autograde(assignment: str, student: str) -> str:
-    """Grade one submission; returns the reason of a failure, or ''."""
-    return _run(_api().autograde, assignment, student, force=True, create=True)
-
-
-def autograde_all(assignment: str, students: list[str], jobs: int) -> Iterator[tuple[str, str]]:
-    """Grade many, `jobs` at a time; yields (student, reason of a failure or '') as they finish.
-
-    Separate processes, since nbgrader changes its working directory; SQLite queues their writes.
-    """
-    if not students:
-        return
-    gradebook().close()  # made here, once, before several processes could try to
-    os.environ["OMP_NUM_THREADS"] = "1"  # the submissions share the cores, not each of them all
-    spawn = multiprocessing.get_context("spawn")
-    # On Ctrl-C only this process stops: the workers finish the student they are at.
-    quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-    with ProcessPoolExecutor(min(jobs, len(students)), mp_context=spawn, **quiet) as pool:
-        running = {pool.submit(autograde, assignment, student): student for student in students}
-        try:
-            for done in as_completed(running):
-                yield running[done], done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def configuration():

@@ -20,7 +20,6 @@ from attncourse.grading import wire
 from attncourse.grading.child import codes_of
 from attncourse.grading.jail import Limits, Unavailable
 
-
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
 

@@ -1,4 +1,4 @@
-"""What became of a class: points from the gradebook, diagnoses from the executed notebooks."""
+"""What became of a class: points from the gradebook, diagnoses from the stored results."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from attncourse import misconceptions
 from attncourse.checks import engine
 from attncourse.checks.report import MIME
-from attncourse.grading import nbgrader_api
+from attncourse.grading import nbgrader_api, run
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Row:
 
 
 def diagnoses(notebook: Path) -> dict[str, str]:
-    """The titles of the diagnoses in an executed notebook, by task."""
+    """The titles of the diagnoses in a notebook that nbgrader itself has executed, by task."""
     found = {}
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", ()):
@@ -39,15 +39,20 @@ def of_class(assignment: str) -> list[Row]:
     with nbgrader_api.gradebook() as gradebook:
         for submission in gradebook.assignment_submissions(assignment):
             student = submission.student.id
+            stored = run.load_result(run.result_path(assignment, student))
             notebook = Path("autograded") / student / assignment / f"{assignment}.ipynb"
-            exists = notebook.exists()
+            if stored:
+                verdicts = stored[1].verdicts.items()
+                wrong = {task: verdict.title for task, verdict in verdicts if verdict.title}
+            else:
+                wrong = diagnoses(notebook) if notebook.exists() else {}
             rows.append(
                 Row(
                     student,
-                    submission.score if exists else None,
+                    submission.score if stored or notebook.exists() else None,
                     submission.max_score,
                     submission.needs_manual_grade,
-                    diagnoses(notebook) if exists else {},
+                    wrong,
                 )
             )
     return sorted(rows, key=lambda row: row.student)

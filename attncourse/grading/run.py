@@ -138,14 +138,15 @@ def job_of(assignment: str, jailed: bool = True) -> Job:
 # --- many ---------------------------------------------------------------------------------------
 
 
-Grade = Callable[[Job, bytes], dict]
+# Grades notebooks by student, in any order: yields data of a result, or why there is none.
+GradeAll = Callable[[Job, dict[str, Path]], Iterator[tuple[str, dict | str]]]
 
 
-def in_processes(jobs: int) -> Callable[[Job, dict[str, bytes]], Iterator[tuple[str, dict | str]]]:
+def in_processes(jobs: int) -> GradeAll:
     """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result."""
 
-    def grade_all(job: Job, data: dict[str, bytes]) -> Iterator[tuple[str, dict | str]]:
-        left, tries = dict(data), dict.fromkeys(data, 0)
+    def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+        left, tries = dict(notebooks), dict.fromkeys(notebooks, 0)
         while left:
             # The one that kills its worker cannot be told from its neighbors: each tries again,
             # the last time alone.
@@ -157,7 +158,8 @@ def in_processes(jobs: int) -> Callable[[Job, dict[str, bytes]], Iterator[tuple[
                     running = {}
                     while True:
                         for student in waiting:
-                            running[pool.submit(grade_bytes, job, left[student])] = student
+                            data = left[student].read_bytes()
+                            running[pool.submit(grade_bytes, job, data)] = student
                             if len(running) >= 2 * jobs:
                                 break
                         if not running:
@@ -201,7 +203,7 @@ class Event:
 def grade_class(
     job: Job,
     students: dict[str, Path],
-    grade_all: Callable[[Job, dict[str, bytes]], Iterator[tuple[str, dict | str]]],
+    grade_all: GradeAll,
     force: bool = False,
 ) -> Iterator[Event]:
     """Grade what changed since the last run, and put everything into the gradebook.
@@ -235,7 +237,7 @@ def grade_class(
             elif path is None:
                 yield book(student, nothing(about, odd.pop(student)), fresh=True)
             else:
-                todo[student] = data
+                todo[student] = path
         for student, data in grade_all(job, todo):
             failed = isinstance(data, str)
             yield book(student, nothing(about, data) if failed else Result.from_data(data), True)

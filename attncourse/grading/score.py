@@ -90,8 +90,7 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
             if library:
                 report = hidden = engine.refuse(task, Diagnosis.short_cut(task, library))
             else:
-                report = engine.run(task.name, answer)
-                hidden = engine.run(task.name, answer, (each.seed,), explain=report.passed)
+                report, hidden = engine.run_each(task.name, answer, (0, each.seed))
             result.verdicts[task.name] = _verdict(report, hidden, each.points)
             sandbox.provide(task.name, rebind=not report.passed)
         result.review += sandbox.notes

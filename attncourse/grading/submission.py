@@ -292,8 +292,8 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
         before = _dotted(node.value, aliases)
         return f"{before}.{node.attr}" if before else ""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
-        if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            before = _dotted(node.args[0], aliases)
-            return f"{before}.{node.args[1].value}" if before else ""
+    match node:
+        case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(value), *_]):
+            before = _dotted(owner, aliases)
+            return f"{before}.{value}" if before else ""
     return ""

@@ -117,7 +117,7 @@ def _grow(form: object, body: bytearray) -> object:
         case "tensor":
             name, shape, offset = rest
             dtype = _DTYPES[name]
-            if not all(type(n) is int and 0 <= n for n in [*shape, offset]):
+            if not all(type(n) is int and n >= 0 for n in [*shape, offset]):
                 raise ValueError("not a shape")
             size = math.prod(shape) * dtype.itemsize
             if len(shape) > 16 or offset + size > len(body):
