@@ -21,12 +21,17 @@ def root() -> Path:
     return ROOT
 
 
+def copy_course(source: Path, target: Path) -> None:
+    """What grading needs of the repository."""
+    for name in ("nbgrader_config.py", "_config.yml"):
+        shutil.copy(source / name, target)
+    for name in ("solutions", "exercises"):
+        shutil.copytree(source / name, target / name)
+
+
 @pytest.fixture
 def course(tmp_path, monkeypatch) -> Path:
     """A course folder of one's own, with solutions and configuration, as working directory."""
-    for name in ("nbgrader_config.py", "_config.yml"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "solutions", tmp_path / "solutions")
-    shutil.copytree(ROOT / "exercises", tmp_path / "exercises")
+    copy_course(ROOT, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -82,7 +82,7 @@ def _keep(settings: dict, channel: int, status: int) -> None:
     try:
         inside = jail.unshare() if settings["jailed"] else os.fork()
     except (jail.Unavailable, OSError) as error:
-        wire.send(socket.socket(fileno=channel), ("unavailable", str(error)))
+        wire.send(socket.socket(fileno=channel), (0, ("unavailable", str(error))))
         os._exit(1)
     if inside == 0:
         _live(settings, channel)
@@ -106,10 +106,10 @@ def _live(settings: dict, handle: int) -> None:
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
-        wire.send(channel, ("ready",))
+        wire.send(channel, (0, ("ready",)))
         serve(channel, settings["withheld"])
     except (jail.Unavailable, OSError) as error:
-        wire.send(channel, ("unavailable", str(error)))
+        wire.send(channel, (0, ("unavailable", str(error))))
     except EOFError:
         pass
     finally:
@@ -133,12 +133,13 @@ def serve(channel: socket.socket, withheld: list[str]) -> None:
     """Answer the grader until it hangs up."""
     child = Child(withheld)
     while True:
-        question, *arguments = wire.receive(channel)
+        number, question, *arguments = wire.receive(channel)
         reply = getattr(child, question)(*arguments)
         try:
-            message = wire.pack(reply)
+            message = wire.pack((number, reply))
         except (wire.Malformed, ValueError, RecursionError) as error:
-            message = wire.pack(plain(Observation(error=str(error) or "returned nonsense")))
+            seen = Observation(error=str(error) or "returned nonsense")
+            message = wire.pack((number, plain(seen)))
         channel.sendall(message)
 
 
@@ -187,6 +188,9 @@ class Child:
                     problem = self._statement(node, label)
                     if problem:
                         problems.setdefault(label, problem)
+        torch.set_default_dtype(torch.float32)  # a cell's settings are for its own experiments
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
         tasks = engine.all_tasks()
         defined = {
             name: "" if callable(value) else describe(value)

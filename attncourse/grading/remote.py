@@ -104,6 +104,8 @@ class Process:
     def __init__(self, channel: socket.socket, status: int, limits: Limits):
         self.channel, self.status, self.limits = channel, status, limits
         self.pid: int | None = None
+        self.said = b""  # on the pipe: the child's number, then its exit status
+        self.asked = 0  # questions so far; a reply carries the number of its question
 
     def ask(self, seconds: float, *question) -> object:
         """Send a question, if there is one, and wait for the reply.
@@ -126,9 +128,13 @@ class Process:
 
         try:
             if question:
+                self.asked += 1
                 self.channel.settimeout(seconds)
-                self.channel.sendall(wire.pack(question))
-            return wire.receive(self.channel, wait)
+                self.channel.sendall(wire.pack((self.asked, *question)))
+            while True:  # copies that the child made of itself may answer twice
+                reply = wire.receive(self.channel, wait)
+                if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == self.asked:
+                    return reply[1]
         except Died:
             self.kill()
             raise
@@ -155,19 +161,27 @@ class Process:
             os.close(self.status)
             self.status = -1
 
+    def _listen(self, lines: int) -> list[bytes]:
+        """What the keeper said so far; waits a little until there are that many lines."""
+        while self.status >= 0 and self.said.count(b"\n") < lines:
+            if not select.select([self.status], [], [], 2)[0]:
+                break
+            text = os.read(self.status, 64)
+            if not text:
+                break
+            self.said += text
+        return self.said.split(b"\n")[:-1]
+
     def _read_pid(self) -> None:
-        if self.pid is None and self.status >= 0 and select.select([self.status], [], [], 1)[0]:
-            line = os.read(self.status, 64).split(b"\n")[0]
-            self.pid = int(line) if line.isdigit() else None
+        if self.pid is None:
+            lines = self._listen(1)
+            self.pid = int(lines[0]) if lines else None
 
     def _end(self) -> str:
         """How it ended, in words that follow "Your answer"."""
-        self._read_pid()
-        text = b""
-        if self.status >= 0 and select.select([self.status], [], [], 2)[0]:
-            text = os.read(self.status, 64).strip()
+        lines = self._listen(2)
         self.close()
-        code = int(text.split(b"\n")[-1]) if text[:1].isdigit() else -1
+        code = int(lines[1]) if len(lines) > 1 else -1
         if code >= 0 and os.WIFSIGNALED(code):
             name = signal.Signals(os.WTERMSIG(code)).name
             if name == "SIGXCPU":
@@ -175,19 +189,31 @@ class Process:
             return f"made Python crash ({name})"
         return "ended Python itself: a call to exit?"
 
+    def count(self) -> int:
+        """How many processes it consists of."""
+        return len(self._tree())
+
     def _memory(self) -> int:
         """Bytes that the child and its own children took since the fork."""
-        self._read_pid()
-        total, todo = 0, [self.pid] if self.pid else []
-        while todo:
-            process = Path("/proc", str(todo.pop()))
+        total = 0
+        for process in self._tree():
             with contextlib.suppress(OSError, ValueError):
                 _, resident, shared, *_ = map(int, (process / "statm").read_text().split())
                 grown = (resident - shared) * os.sysconf("SC_PAGE_SIZE") - INHERITED
                 total += max(0, grown)
+        return total
+
+    def _tree(self) -> list[Path]:
+        """In /proc, the child and all that it has started."""
+        self._read_pid()
+        found, todo = [], [self.pid] if self.pid else []
+        while todo:
+            process = Path("/proc", str(todo.pop()))
+            with contextlib.suppress(OSError, ValueError):
                 for thread in (process / "task").iterdir():
                     todo += map(int, (thread / "children").read_text().split())
-        return total
+                found.append(process)
+        return found
 
 
 @dataclass
@@ -197,10 +223,11 @@ class Sandbox:
     zygote: Zygote
     tasks: list[str]  # of the assignment, in order
     cells: list  # (label, source, everything)
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = Budget()
     problems: dict[str, str] = field(default_factory=dict)  # label -> error of a cell
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
+    review: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.deadline = time.monotonic() + self.budget.submission
@@ -219,10 +246,11 @@ class Sandbox:
                     self._provide(task, rebind)
                 return
             except (Died, TypeError, KeyError) as error:
+                reason = str(error) if isinstance(error, Died) else "sent nonsense"
                 if not only_definitions:
-                    note = f"a cell {error}" if isinstance(error, Died) else "unreadable"
-                    self.notes.append(f"Outside of the answers, {note}.")
+                    self.notes.append(f"what stands outside of the definitions {reason}")
         self.process, self.defined = None, {}
+        self.review.append(f"even its definitions cannot be run: the notebook {reason}")
 
     def provide(self, task: str, rebind: bool) -> None:
         """Give the course's own answer to a task that is judged; `rebind` replaces a wrong one."""
@@ -252,6 +280,9 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.deadline = time.monotonic() + sandbox.budget.task
         self.died = ""
+        if sandbox.process and sandbox.process.count() > 1:
+            sandbox.close()  # an earlier answer has left programs behind
+            sandbox.process = None
         if sandbox.process is None:
             sandbox.start()
 

@@ -20,9 +20,11 @@ from pathlib import Path
 
 import attncourse
 from attncourse.grading import submission as reading
+from attncourse.grading.remote import Budget, Zygote
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 
+DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
 
 
@@ -37,6 +39,7 @@ class Job:
     solution: str  # texts of the two notebooks
     released: str
     jailed: bool = True
+    budget: Budget = DEFAULT
 
 
 def grade_bytes(job: Job, data: bytes) -> dict:
@@ -45,7 +48,7 @@ def grade_bytes(job: Job, data: bytes) -> dict:
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
     """
-    return score(data, _assignment(job), _zygote(job.jailed)).as_data()
+    return score(data, _assignment(job), _zygote(job.jailed), job.budget).as_data()
 
 
 @functools.cache
@@ -55,8 +58,6 @@ def _assignment(job: Job) -> Assignment:
 
 @functools.cache
 def _zygote(jailed: bool):
-    from attncourse.grading.remote import Zygote
-
     return Zygote(jailed)
 
 
@@ -126,13 +127,13 @@ def key_of(job: Job, data: bytes) -> str:
     return digest.hexdigest()
 
 
-def job_of(assignment: str, jailed: bool = True) -> Job:
+def job_of(assignment: str, jailed: bool = True, budget: Budget = DEFAULT) -> Job:
     """Raises: FileNotFoundError: it is not in solutions/, or not released yet."""
     texts = [
         (Path(folder) / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
         for folder in ("solutions", "exercises")
     ]
-    return Job(assignment, *texts, jailed)
+    return Job(assignment, *texts, jailed, budget)
 
 
 # --- many ---------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Result:
         return cls(**data | {"verdicts": verdicts})
 
 
-def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget | None = None) -> Result:
+def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget) -> Result:
     """Judge the answers in a notebook; every submission gets points or a reason.
 
     Raises:
@@ -64,7 +64,7 @@ def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget | None 
         found = None
     if found:
         result.texts, result.repairs, result.review = found.texts, found.repairs, found.review
-        _judge(found, about, Sandbox(zygote, about.tasks, found.code, budget or Budget()), result)
+        _judge(found, about, Sandbox(zygote, about.tasks, found.code, budget), result)
     else:
         for each in about.graded:
             result.verdicts[each.task.name] = Verdict(0, 0, each.points, "not readable")
@@ -93,7 +93,8 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
                 report, hidden = engine.run_each(task.name, answer, (0, each.seed))
             result.verdicts[task.name] = _verdict(report, hidden, each.points)
             sandbox.provide(task.name, rebind=not report.passed)
-        result.review += sandbox.notes
+        result.repairs += dict.fromkeys(sandbox.notes)
+        result.review += dict.fromkeys(sandbox.review)
         for label, problem in sandbox.problems.items():
             result.repairs.append(f"{label}: {problem}")
     finally:

@@ -1,0 +1,114 @@
+"""The zoo: a class in which everything goes wrong, graded at once; nobody loses, nobody forges."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from zoo import ASSIGNMENT, CASES, TASKS, built, files, right
+
+from attncourse.grading import jail, results, run
+from attncourse.grading.remote import Budget, Zygote
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces"),
+]
+NEIGHBORS = ("a_good", "m_good", "z_good")
+
+
+def student(name: str) -> str:
+    return "case_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def hand_in(who: str, content: dict) -> None:
+    folder = Path("submitted", who, ASSIGNMENT)
+    folder.mkdir(parents=True)
+    for name, data in content.items():
+        if isinstance(data, str):
+            (folder / name).symlink_to(data.removeprefix("-> "))
+        else:
+            (folder / name).write_bytes(data)
+
+
+def contents() -> dict[Path, bytes]:
+    handed_in = Path("submitted").rglob("*")
+    return {
+        path: path.read_bytes() for path in handed_in if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The whole zoo and three neighbors, graded two at a time; results by student."""
+    from conftest import ROOT, copy_course
+
+    try:
+        Zygote().fork([]).kill()
+    except jail.Unavailable as error:
+        pytest.skip(f"no jail can be built here: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("zoo")
+        copy_course(ROOT, folder)
+        patch.chdir(folder)
+        for name, case in CASES.items():
+            hand_in(student(name), built(case))
+        for name in NEIGHBORS:
+            hand_in(name, files(right()))
+        before = contents()
+        job = run.job_of(ASSIGNMENT, budget=Budget(call=4, task=8, submission=40))
+        events = run.grade_class(job, run.submissions(ASSIGNMENT), run.in_processes(2))
+        found = {event.student: event.result for event in events}
+        assert before == contents()
+        rows = {row.student: row for row in results.of_class(ASSIGNMENT)}
+        yield found, rows
+
+
+def letters(result) -> str:
+    """F, P or 0 for each task."""
+    text = ""
+    for task in TASKS:
+        verdict = result.verdicts[task]
+        earned = verdict.visible + verdict.hidden
+        text += "F" if earned == 2 * verdict.points else "P" if earned else "0"
+    return text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_gets_exactly_what_it_earned(graded, name):
+    case, result = CASES[name], graded[0][student(name)]
+    said = json.dumps(result.as_data(), indent=1, ensure_ascii=False)
+    assert letters(result) == case.points, said
+    if case.review:
+        assert any(case.review in reason for reason in result.review), said
+    else:
+        assert not result.review, said
+    if case.repair:
+        assert any(case.repair in note for note in result.repairs), said
+    if case.title:
+        titles = [verdict.title for verdict in result.verdicts.values() if verdict.title]
+        assert titles and case.title in titles[0], said
+    assert result.seconds < case.seconds * 3, said  # the machine may be busy
+
+
+def test_there_are_eighty_cases():
+    assert len(CASES) >= 80
+
+
+@pytest.mark.parametrize("name", NEIGHBORS)
+def test_neighbors_get_full_marks(graded, name):
+    assert letters(graded[0][name]) == "FFFF"
+    assert graded[1][name].score == graded[0][name].score == 56
+
+
+def test_the_gradebook_has_what_the_results_say(graded):
+    found, rows = graded
+    assert rows.keys() == found.keys()
+    for name, result in found.items():
+        assert rows[name].score == result.score, name
+
+
+def test_nothing_is_left_running(graded):
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 4321" not in listed

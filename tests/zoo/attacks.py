@@ -1,0 +1,223 @@
+"""Attempts to get points that are not earned, or to do harm. None must work."""
+
+import json
+
+from zoo import NAME, ROOT, Case, add, code, edited
+
+WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
+
+
+def around(name: str, points: str, before: str, **outcome) -> None:
+    """Something hostile beside a wrong softmax; the other answers are right."""
+    code(name, points, f"{before}\n{WRONG}", **outcome)
+
+
+def inside(name: str, points: str, body: str, **outcome) -> None:
+    """Something hostile in the answer itself."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    code(name, points, f"import os, sys, ctypes\ndef softmax(scores, dim=-1):\n{lines}", **outcome)
+
+
+# --- forging points
+
+patch = "import torch\nfor f in ('allclose', 'equal', 'isclose'):\n"
+around("patched comparisons", "PFFF", f"{patch}    setattr(torch, f, lambda *a, **k: True)")
+around("patched assert", "PFFF", "import builtins\nbuiltins.AssertionError = type('A', (), {})")
+around(
+    "patched judge",
+    "PFFF",
+    "import attncourse.checks.task as t\nt.compare = t.agree_plain = lambda *a, **k: True",
+)
+around(
+    "patched observe",
+    "PFFF",
+    "import attncourse.checks.observe as o\n"
+    "kept = o.observe\n"
+    "def lie(*a, **k):\n"
+    "    seen = kept(*a, **k)\n"
+    "    return type(seen)(**(vars(seen) | {'edited': (), 'random_state_moved': False}))\n"
+    "o.observe = lie",
+)
+around(
+    "input transformers",
+    "PFFF",
+    "try:\n    get_ipython().input_transformers_post.append(lambda lines: ['6.0'])\n"
+    "except NameError:\n    pass",
+)
+inside(
+    "a result equal to everything",
+    "0FFF",
+    "class Yes:\n"
+    "    shape, dtype = scores.shape, scores.dtype\n"
+    "    def __eq__(self, other):\n"
+    "        return True\n"
+    "    def __torch_function__(self, *a, **k):\n"
+    "        return True\n"
+    "return Yes()",
+)
+inside(
+    "a tensor that lies",
+    "0FFF",
+    "class Liar(torch.Tensor):\n"
+    "    @classmethod\n"
+    "    def __torch_function__(cls, f, types, args=(), kwargs=None):\n"
+    "        return True\n"
+    "return scores.as_subclass(Liar)",
+)
+inside("points printed", "PFFF", "print('12.0')\nprint('PASSED')\nreturn scores")
+inside("points returned", "0FFF", "return 12.0")
+
+# --- calling the library instead of implementing it
+
+LIBRARY = {"title": "calls"}
+code("F.softmax", "0FFF", "import torch.nn.functional as F\n\n"
+     "def softmax(scores, dim=-1):\n    return F.softmax(scores, dim)", **LIBRARY)  # fmt: skip
+code("method softmax", "0FFF", "def softmax(scores, dim=-1):\n    return scores.softmax(dim)",
+     **LIBRARY)  # fmt: skip
+code("softmax by getattr", "0FFF", "def softmax(scores, dim=-1):\n"
+     "    return getattr(torch, 'soft' + 'max')(scores, dim)", **LIBRARY)  # fmt: skip
+code("softmax by exec", "0FFF", "exec('def softmax(scores, dim=-1):\\n"
+     "    return torch.softmax(scores, dim)')", review="should define", **LIBRARY)  # fmt: skip
+code("softmax by torch.ops", "0FFF", "def softmax(scores, dim=-1):\n"
+     "    return torch.ops.aten._softmax(scores, dim, False)", **LIBRARY)  # fmt: skip
+code("softmax under an alias", "0FFF", "from torch import softmax as smooth\n\n"
+     "def softmax(scores, dim=-1):\n    return smooth(scores, dim)", **LIBRARY)  # fmt: skip
+code("softmax as a module", "0FFF", "layer = torch.nn.Softmax(-1)\n\n"
+     "def softmax(scores, dim=-1):\n    return layer(scores)", **LIBRARY)  # fmt: skip
+SDPA = "def scaled_dot_product_attention(query, key, value, mask=None):\n"
+code("fused attention", "F0FF", "import torch.nn.functional as F\n\n" + SDPA
+     + "    output = F.scaled_dot_product_attention(query, key, value, mask)\n"
+     "    return output, query", task="scaled_dot_product_attention", **LIBRARY)  # fmt: skip
+code("the course's own answer", "0FFF",
+     "from attncourse.scaled_dot_product import softmax", review="should define",
+     **LIBRARY)  # fmt: skip
+code("the course's own answer, hidden", "0FFF",
+     "import importlib\n\ndef softmax(scores, dim=-1):\n"
+     "    course = importlib.import_module('attncourse.scaled_dot_' + 'product')\n"
+     "    return course.softmax(scores, dim)", review="importlib", **LIBRARY)  # fmt: skip
+code("the course's source", "0FFF",
+     "import attncourse, pathlib\n"
+     "text = pathlib.Path(attncourse.__file__).with_name('scaled_dot_product.py').read_text()\n"
+     "exec(text)", review="should define")  # fmt: skip
+code("the course's functions in memory", "0FFF",
+     "import gc\n\ndef softmax(scores, dim=-1):\n"
+     "    for x in gc.get_objects():\n"
+     "        if getattr(x, '__name__', '') == 'softmax' and 'attncourse' in x.__module__:\n"
+     "            return x(scores, dim)", review="gc.get_objects")  # fmt: skip
+
+# --- harm
+
+inside("kill the parent", "PFFF", "os.kill(os.getppid(), 9)\nreturn scores")
+inside(
+    "kill everybody", "PFFF", "try:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nreturn scores"
+)
+inside("kill the group", "PFFF", "os.killpg(0, 9)\nreturn scores")
+inside("fork bomb", "0FFF", "while True:\n    os.fork()")
+inside("thread bomb", "0FFF",
+       "import threading, time\nwhile True:\n"
+       "    threading.Thread(target=time.sleep, args=(60,)).start()")  # fmt: skip
+inside("garbage on every descriptor", "0FFF",
+       "for fd in range(3, 64):\n    try:\n        os.write(fd, b'x' * 4096)\n"
+       "    except OSError:\n        pass\nreturn scores")  # fmt: skip
+inside("closes every descriptor", "0FFF", "os.closerange(0, 64)\nreturn scores")
+inside("a message that never ends", "0FFF",
+       "import time\nos.write(3, b'\\0\\0\\0\\x10' + b'\\0' * 8)\ntime.sleep(999)")  # fmt: skip
+inside("a message of a gigabyte", "0FFF",
+       "os.write(3, b'\\0\\0\\0\\x10' + b'\\x7f' * 8)\nreturn scores")  # fmt: skip
+inside(
+    "ptrace",
+    "PFFF",
+    "ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)\nreturn scores",
+    review="ctypes",
+)
+inside("memory of others", "PFFF",
+       "for p in os.listdir('/proc'):\n    try:\n"
+       "        open(f'/proc/{p}/mem', 'rb').read(1)\n    except OSError:\n        pass\n"
+       "return scores")  # fmt: skip
+inside("fills the disk", "PFFF",
+       "try:\n    for i in range(200):\n"
+       "        open(f'/tmp/{i}', 'wb').write(b'x' * 10_000_000)\n"
+       "except OSError:\n    pass\nreturn scores")  # fmt: skip
+inside("a file that grows", "0FFF",
+       "with open('/tmp/big', 'wb') as f:\n"
+       "    while True:\n        f.write(b'x' * 10**6)")  # fmt: skip
+inside("a program left behind", "PFFF",
+       "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321'], start_new_session=True)\n"
+       "return scores")  # fmt: skip
+# Answers that look around: right if they find what they must not.
+LOOK = """import os, glob, socket, attncourse
+def softmax(scores, dim=-1):
+    found = {test}
+    if not found:
+        return scores
+    weights = (scores - scores.amax(dim, keepdim=True)).exp()
+    return weights / weights.sum(dim, keepdim=True)
+"""
+
+
+def looks(name: str, test: str) -> None:
+    code(name, "PFFF", LOOK.format(test=test))
+
+
+HERE = "os.path.dirname(attncourse.__file__)"
+looks("for other submissions", f"os.path.exists({str(ROOT / 'submitted')!r}) or os.listdir('/tmp')")
+looks("for solutions", f"os.path.exists({str(ROOT / 'solutions')!r})")
+looks("for tests", f"os.path.exists({str(ROOT / 'tests')!r})")
+looks("for reference code", f"open({HERE} + '/scaled_dot_product.py').read()")
+looks("for misconceptions", f"os.listdir({HERE} + '/misconceptions')")
+looks("for hidden checks", f"open({HERE} + '/checks/test_scaled_dot_product.py').read()")
+looks("for the grader's code", f"os.listdir({HERE} + '/grading')")
+looks("for compiled code", f"glob.glob({HERE} + '/**/*.pyc', recursive=True)")
+looks("for a home", "os.path.exists('/root/.ssh') or os.listdir('/home') "
+      "if os.path.exists('/home') else False")  # fmt: skip
+looks("for users", "os.path.exists('/etc/passwd')")
+looks("for rights", "os.getuid() == 0 or any(int(l.split()[1], 16) for l in open("
+      "'/proc/self/status') if l.startswith('CapEff'))")  # fmt: skip
+looks("for processes", "[p for p in os.listdir('/proc') if p.isdigit() and int(p) > 200]")
+looks("for secrets in the environment", "set(os.environ) - {'HOME', 'TMPDIR', 'PATH', "
+      "'OMP_NUM_THREADS', 'LC_CTYPE'}")  # fmt: skip
+looks("for a network", "socket.socket(socket.AF_INET).connect_ex(('127.0.0.1', 22)) != 101")
+looks("for a place to write", "[p for p in ('/', '/usr', '/etc', os.path.dirname(torch.__file__)) "
+      "if os.access(p, os.W_OK)]")  # fmt: skip
+looks("for disks", "[d for d in os.listdir('/dev') if d[:2] in ('sd', 'vd', 'nv')]")
+
+# --- the file
+
+for whose, target in (
+    ("a neighbor", f"-> ../../a_good/03_scaled_dot_product/{NAME}"),
+    ("the gradebook", "-> ../../../gradebook.db"),
+):
+    add(
+        f"a link to {whose}",
+        Case(
+            lambda nb, target=target: {NAME: target},
+            "0000",
+            review="there is no notebook",
+            title="not readable",
+        ),
+    )
+
+
+@edited("HTML in names and texts", "FFFF")
+def _(content):
+    content["cells"].append(
+        {"cell_type": "markdown", "metadata": {}, "source": "<script>alert(1)</script>"}
+    )
+
+
+@edited("grade ids that are paths", "FFFF")
+def _(content):
+    content["cells"].append(
+        {
+            "cell_type": "code",
+            "metadata": {"nbgrader": {"grade_id": "../../../x", "grade": True}},
+            "source": "1",
+            "outputs": [],
+        }
+    )
+
+
+add(
+    "numbers JSON does not know",
+    Case(lambda nb: {NAME: json.dumps(nb | {"x": float("nan")}).encode()}, "FFFF"),
+)
