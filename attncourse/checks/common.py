@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from attncourse.checks.observe import Unusable
-from attncourse.checks.task import Answer, Failure, Inputs, shape_of
+from attncourse.checks.task import Answer, Failure, Inputs, describe, shape_of
 
 
 def normal(rng: torch.Generator, *shape: int, dtype=torch.float32) -> Tensor:
@@ -111,7 +111,7 @@ def made(cls: Callable[..., nn.Module], *sizes, training=False) -> nn.Module:
     module = cls(*sizes)
     torch.set_rng_state(state)
     if not isinstance(module, nn.Module):
-        raise Unusable(f"is {type(module).__name__} when it is called; an nn.Module is expected.")
+        raise Unusable(f"makes {describe(module)} when it is called; an nn.Module is expected.")
     return module.train(training)
 
 

@@ -306,6 +306,11 @@ def _smallest_failure(task: Task, answer: Callable) -> Example | None:
     return None
 
 
+def _legible(value: object) -> bool:
+    """Whether a value shown beside another one tells a reader anything."""
+    return value.numel() <= 24 if isinstance(value, Tensor) else value is not None
+
+
 def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor | None:
     """(outputs inputs), True where changing an input position changes an output position."""
     fresh = torch.Generator().manual_seed(1)
@@ -363,7 +368,7 @@ def diagnose(task: Task, answer: Callable, results) -> Diagnosis:
         return Diagnosis(found.id, found.id, found.why, found.thinks, found.section, example, map_)
     first = failed[0]
     error = first.error
-    if example is None and isinstance(error, Failure) and error.got is not None:
+    if example is None and isinstance(error, Failure) and _legible(error.got):
         example = Example(error.inputs or {}, "result", error.expected, error.got)
     return Diagnosis(
         None,

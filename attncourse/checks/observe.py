@@ -275,6 +275,10 @@ class _Operators(TorchDispatchMode):
         super().__init__()
         self.names = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True, torch's default, makes the first check import torch._dynamo: 1.5 s
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.names.add(str(function))
         return function(*args, **(kwargs or {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -121,7 +122,7 @@ def _number(value: float) -> str:
 
 def _table(value: object) -> list[list[str]] | None:
     """A small tensor as rows of words; None if it is too large to be read."""
-    if not isinstance(value, Tensor) or not 0 < value.numel() <= 24 or value.ndim > 3:
+    if not isinstance(value, Tensor) or not 0 < value.numel() <= 24 or value.ndim > 4:
         return None
     flat = value.detach().reshape(-1, value.shape[-1] if value.ndim else 1)
     if value.dtype == torch.bool:
@@ -163,6 +164,19 @@ def read_again(task: Task, section: str) -> str:
     return f"chapter {task.number}, _build/html/{task.page}.html#{section}"
 
 
+def _unless_said(message: str, said: str | None) -> str:
+    """A message, or short what it repeats: an error on inputs of another size is no news."""
+    if message == said:
+        return "the same reason"
+    if said and "Your answer raised" in said and _unsized(message) == _unsized(said):
+        return "the same error, for other sizes"
+    return message
+
+
+def _unsized(message: str) -> str:
+    return re.sub(r"\d+", "", message)
+
+
 # --- text ---------------------------------------------------------------------------------------
 
 
@@ -179,7 +193,7 @@ def _text(report: Report) -> str:
     for result in report.results:
         lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
         if result.message and result.message != (diagnosis and diagnosis.why):
-            message = "the same reason" if result.message == said else result.message
+            message = _unless_said(result.message, said)
             lines.append(_wrap(message, first="      ", indent="      "))
             said = result.message
     if report.note:
@@ -301,7 +315,7 @@ def _html(report: Report) -> str:
         mark = '<span class="ok">✓</span>' if result.passed else '<span class="no">✗</span>'
         detail = ""
         if result.message and result.message != (diagnosis and diagnosis.why):
-            message = "the same reason" if result.message == said else result.message
+            message = _unless_said(result.message, said)
             detail = f"<small>{_code(message)}</small>"
             said = result.message
         items.append(f"<li>{mark}{html.escape(result.name)}{detail}</li>")

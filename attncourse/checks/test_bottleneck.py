@@ -6,6 +6,7 @@ import numbers
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from attncourse import bottleneck as reference
 from attncourse.checks.common import integers, made, moves_nothing, normal, with_weights
@@ -51,7 +52,10 @@ def with_a_reader(encode):
     def function(tokens, lengths, **weights):
         words, width = weights["embedding.weight"].shape
         reader = made(Reader, words, width, weights["gru.weight_hh_l0"].shape[1])
-        return with_weights(reader, weights, encode, tokens, lengths)
+        state = with_weights(reader, weights, encode, tokens, lengths)
+        if isinstance(state, PackedSequence):
+            raise Unusable("returned a PackedSequence; one tensor (b hidden) is expected.")
+        return state
 
     return function
 
@@ -132,9 +136,9 @@ def encode_small(rng):
 
 
 def encode_maps(rng):
-    inputs = sentences(rng, 2, 4, n=4)
+    inputs = sentences(rng, 2, 3, n=4)
     inputs["tokens"] = inputs["tokens"].clamp(max=7)  # so that each has a next id
-    title = "two sentences of four positions, the first with two words and two pads"
+    title = "two sentences of four positions, the first with two pads, the second with one"
     return [(title, inputs, ("tokens",))]
 
 
@@ -228,9 +232,11 @@ class TestEncode:
     def test_the_neighbors_in_the_batch_change_nothing(self, answer, rng):
         inputs = sentences(rng, 3, 5, 2, n=5)
         together = self.read(answer, inputs, 3)
-        for row in range(3):
-            alone = inputs | {name: inputs[name][row : row + 1] for name in ("tokens", "lengths")}
-            compare("the vector of a sentence alone", self.read(answer, alone, 1)[0], together[row])
+        for row, length in enumerate(inputs["lengths"].tolist()):
+            tokens = inputs["tokens"][row : row + 1, :length]  # alone, it needs no padding
+            alone = inputs | {"tokens": tokens, "lengths": inputs["lengths"][row : row + 1]}
+            vector = self.read(answer, alone, 1)[0]
+            compare(f"sentence {row}, alone and in the batch", vector, together[row])
 
     @points(1)
     def test_gradients_reach_the_embedding_and_the_gru(self, answer, rng):
@@ -482,7 +488,7 @@ class TestSequenceLoss:
                 raise Failure(
                     f"All {words} words of the vocabulary get the same score, so the loss of each "
                     f"token is ln {words} ≈ {math.log(words):.3f}; your loss is "
-                    f"{loss.item() if loss.numel() == 1 else describe(loss)}.",
+                    f"{f'{loss.item():.4g}' if loss.numel() == 1 else describe(loss)}.",
                     inputs,
                 )
 
@@ -538,6 +544,15 @@ class TestSequenceLoss:
         answer.gradients_match(scored(rng, 2, 5, 1, n=5))
         answer.gradients_match(scored(rng, 4, 2, 3, 4, n=4, words=4, pad=3))
         answer.gradients_match(far_logits(rng, 0.0))
+        inputs = scored(rng, 2, 5, 1, n=5)
+        gradient = answer.observe(inputs, gradient=True).gradients["logits"]
+        largest = gradient[inputs["target"] == 0].abs().max()
+        if largest > 1e-6:
+            raise Failure(
+                f"Logits of padded positions get a gradient of up to {largest:.2g}. The loss must "
+                "not depend on them.",
+                inputs,
+            )
 
     @points(1)
     def test_it_changes_nothing_but_its_result(self, answer, rng):
@@ -573,8 +588,9 @@ def with_a_decoder(greedy_decode):
             if type(state) is not type(first) or count is None or count.shape != (b,):
                 raise Unusable("hands `step` a state that `step` never returned.")
             best = table[torch.arange(b), count % table.shape[1], token.long()]
-            # All negative, and the best by little: an answer must look at nothing but the order.
-            logits = -3 - 0.5 * ((torch.arange(words) - best[:, None]) % words)
+            # All negative or all positive, and the best by little: only the order may matter.
+            rank = (torch.arange(words) - best[:, None]) % words
+            logits = torch.where(count[:, None] % 2 == 0, -3.0, words) - 0.5 * rank
             return logits, held(count + 1)
 
         first = held(state)
@@ -595,10 +611,11 @@ def with_a_decoder(greedy_decode):
     return function
 
 
-# What decoders keep: a GRU's vector, an LSTM's pair, a state with names.
+# What decoders keep: a GRU's vector, an LSTM's pair, a layer's only state, a state with names.
 HELD = {
     "tensor": lambda count: count,
     "pair": lambda count: (count, count.float()),
+    "tuple of one": lambda count: (count,),
     "dict": lambda count: {"steps": count},
 }
 
@@ -778,7 +795,7 @@ class TestGreedyDecode:
     def test_the_state_is_handed_on(self, answer, rng):
         writes(answer, by_time([3, 4, 5, 6], [6, 5, 4, 3], max_length=4))
         writes(answer, by_all(rng, 3, 5, 7, eos=6, max_length=5, start=[4, 1, 3]))
-        for kind in ("pair", "dict"):  # a state is nobody's business but the decoder's
+        for kind in HELD:  # a state is nobody's business but the decoder's
             writes(answer, by_all(rng, 2, 3, 6, max_length=4, state_as=kind))
 
     @points(1)
@@ -813,7 +830,7 @@ class TestGreedyDecode:
 
     @points(1)
     def test_it_changes_nothing_but_its_result(self, answer, rng):
-        moves_nothing(answer, by_all(rng, 3, 4, 6, max_length=5))
+        moves_nothing(answer, by_all(rng, 3, 4, 6, max_length=5, start=[3, 1, 2]))
         moves_nothing(answer, by_time(*ENDINGS, max_length=6))
 
 
@@ -832,16 +849,17 @@ SPOILED = {
     "nothing": lambda words: [],
     "all wrong": lambda words: ["zéro"] * len(words),
     "first word missing": lambda words: words[1:],
+    "a word in front": lambda words: ["zéro", *words],
 }
 
 
-def translated(rng, *kinds, lengths=None):
+def translated(rng, *kinds, lengths=None, more=0):
     """Translations, each right or spoiled in the given way; lengths have gaps."""
     right, written = [], []
     for kind in kinds:
-        size = 2 + chance(rng, 4)
+        size = 2 + chance(rng, 4) + more
         start, stride = chance(rng, 9), 1 + chance(rng, 8) % 2
-        words = [WORDS[(start + stride * place) % 9] for place in range(size)]  # all different
+        words = [WORDS[(start + stride * place) % 9] for place in range(size)]  # 9 different ones
         right.append(words)
         written.append(list(SPOILED[kind](words)))
     lengths = lengths or [(1, 3, 4, 8)[chance(rng, 4)] for _ in kinds]
@@ -926,7 +944,7 @@ class TestExactMatchByLength:
 
     @points(1)
     def test_it_returns_a_share_for_each_length(self, answer, rng):
-        inputs = translated(rng, *SPOILED, "right", "right", lengths=[4, 2, 4, 7] * 2 + [2, 4, 7])
+        inputs = translated(rng, *SPOILED, "right", "right", lengths=[4, 2, 4, 7] * 3)
         shares = answer(inputs)
         for share in shares.values():
             if not isinstance(share, numbers.Real | torch.Tensor) or not 0 <= share <= 1:
@@ -943,7 +961,9 @@ class TestExactMatchByLength:
     @points(1)
     def test_one_wrong_word_makes_a_sentence_wrong(self, answer, rng):
         for kind in ("first word wrong", "last word wrong", "all wrong"):
-            answer.matches(translated(rng, kind, "right", kind, "right", lengths=[2, 2, 5, 5]))
+            for more in (0, 15):  # long translations, too
+                kinds = kind, "right", kind, "right"
+                answer.matches(translated(rng, *kinds, lengths=[2, 2, 5, 5], more=more))
 
     @points(1)
     def test_missing_words_extra_words_and_their_order_count(self, answer, rng):
@@ -951,6 +971,7 @@ class TestExactMatchByLength:
             "last word missing",
             "first word missing",
             "a word too many",
+            "a word in front",
             "two words swapped",
             "nothing",
         ):

@@ -58,10 +58,8 @@ def with_an_attention(answer):
         given = ((target, memory, *masks), {}) if by_position else ((target, memory), rest)
         returned = functional_call(asked, weights, *given)
         if any(part.training != training for part in attention.modules()):
-            raise Unusable(
-                "switches the attention between training and evaluation mode: that is the "
-                "caller's decision"
-            )
+            mode = "evaluation" if training else "training"
+            raise Unusable(f"leaves the attention in {mode} mode; the caller had it in the other")
         return returned
 
     return function
@@ -232,16 +230,16 @@ class TestCrossAttention:
         answer.matches(asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 5), dtype=torch.float64))
 
     @points(1)
+    def test_gradients_reach_target_memory_and_attention(self, answer, rng):
+        answer.gradients_match(asked_inputs(rng))
+        answer.gradients_match(asked_inputs(rng, mask=mixed_mask(rng, 2, 1, 5), training=True))
+
+    @points(1)
     def test_a_query_with_nothing_to_attend_to_stays_finite(self, answer, rng):
         answer.matches(asked_inputs(rng, mask=dead_mask(rng, 2, 3, 5)), gradient=True)
         empty = mixed_mask(rng, 3, 1, 5)
         empty[1] = False
         answer.matches(asked_inputs(rng, b=3, q=1, mask=empty), gradient=True)
-
-    @points(1)
-    def test_gradients_reach_target_memory_and_attention(self, answer, rng):
-        answer.gradients_match(asked_inputs(rng))
-        answer.gradients_match(asked_inputs(rng, mask=mixed_mask(rng, 2, 1, 5)))
 
     @points(1)
     def test_it_changes_nothing_but_its_result(self, answer, rng):
@@ -265,15 +263,24 @@ def layer_as_function(cls):
 
     def function(*, target, memory, target_mask=None, memory_mask=None, **rest):
         training, by_position = rest.pop("training", False), rest.pop("by_position", False)
-        layer = made(cls, *(rest.pop(size) for size in SIZES), training=training)
-        layer = layer.to(target.dtype)
+        sizes = [rest.pop(size) for size in SIZES]
+        if cls is reference.DecoderLayer:  # it keeps nothing between calls
+            layer = like(cls, *sizes).train(training)
+        else:
+            layer = made(cls, *sizes, training=training)
+            if target.dtype != torch.float32:
+                layer = layer.to(target.dtype)
         earlier = [rest.pop(name) for name in ("earlier_target", "earlier_memory") if name in rest]
-        if "norm1.weight" not in dict(layer.named_parameters()):
+        has = dict(layer.named_parameters(remove_duplicate=False))
+        if "norm1.weight" not in has:
             # Not begun (then it returns None), or a ready-made layer: the search for short cuts
             # has to see what it calls. What it lacks is said below.
             returned = layer(target, memory)
             if not any(True for _ in layer.parameters()):
                 return returned
+        for name in rest:
+            if name not in has:
+                raise Unusable(f"lacks `{name}`; the task says how the parts are called")
         if earlier:
             with_weights(layer, rest, *earlier)
         if by_position:
@@ -371,6 +378,12 @@ def layer_probes(rng):
     }
 
 
+def layer_traits(answer):
+    """Whether the layer goes on with an attention's pair as if it were one tensor."""
+    error = answer.observe(layer_inputs(torch.Generator().manual_seed(0))).error
+    return {"takes a pair for a tensor": "tuple" in (error or "")}
+
+
 def layer_small(rng):
     def example(b, q, k, **masks):
         inputs = layer_inputs(rng, b, q, k, 2, 1, 2, **masks)
@@ -407,10 +420,14 @@ def layer_maps(rng):
 
 
 def extreme_layer(rng, size):
-    """Numbers of `size` in target and memory; float64, so that a score of a million is exact."""
+    """Numbers of `size` in target and memory, large ones between the linear layers.
+
+    In float64, so that a score of a million is exact.
+    """
     inputs = both_masks(rng, b=2, q=4, k=5, dtype=torch.float64)
     inputs["target"] *= size
     inputs["memory"] *= size
+    inputs["linear1.weight"] *= 100
     return inputs
 
 
@@ -427,8 +444,9 @@ class TestDecoderLayer:
             "before it, it asks the source, it thinks for itself. Draw the three, and around each "
             "of them the sum.",
             "Pre-norm: x + part(norm(x)), three times, each with its own norm, each starting from "
-            "what the one before returned. Who is key and value in the second part, was the "
-            "encoder's last norm not enough for it, and which mask goes where?",
+            "what the one before returned. In the second part only the question is normalized: "
+            "the memory is taken as it comes. And which of the two masks hides words of the "
+            "target, which words of the source?",
             "normed = self.norm1(target); target = target + self.self_attention(normed, normed, "
             "normed, target_mask)[0]. The second part is the same with norm2 and "
             "cross_attention, but its keys and values are `memory`, as it came. The third is "
@@ -436,9 +454,10 @@ class TestDecoderLayer:
         ),
         probes=layer_probes,
         adapt=layer_as_function,
-        differentiated=("both masks", "dead rows"),
+        differentiated=("plain",),
         small=layer_small,
         maps=layer_maps,
+        traits=layer_traits,
         features=1,
         forbidden=FUSED_ATTENTION,
     )
@@ -536,6 +555,11 @@ class TestDecoderLayer:
         answer.matches(layer_inputs(rng, memory_mask=everything))
 
     @points(1)
+    def test_gradients_reach_target_memory_and_every_weight(self, answer, rng):
+        answer.gradients_match(layer_inputs(rng))
+        answer.gradients_match(both_masks(rng, q=4, training=True))
+
+    @points(1)
     def test_a_word_with_nothing_to_attend_to_stays_finite(self, answer, rng):
         dead = {"target_mask": dead_mask(rng, 2, 3, 3), "memory_mask": dead_mask(rng, 2, 3, 5)}
         answer.matches(layer_inputs(rng, **dead), gradient=True)
@@ -547,11 +571,6 @@ class TestDecoderLayer:
     def test_numbers_of_any_size_are_fine(self, answer, rng):
         answer.matches(extreme_layer(rng, 1e3))
         answer.matches(extreme_layer(rng, 1e-3))
-
-    @points(1)
-    def test_gradients_reach_target_memory_and_every_weight(self, answer, rng):
-        answer.gradients_match(layer_inputs(rng))
-        answer.gradients_match(both_masks(rng, q=4))
 
     @points(1)
     def test_training_mode_and_earlier_calls_make_no_difference(self, answer, rng):
@@ -714,13 +733,22 @@ def translate_probes(rng):
 
 
 def translate_traits(answer):
-    """Whether the model ever gets to see what was written."""
+    """Whether the model ever gets to see what was written, and what it gets for it."""
     inputs = speech(torch.Generator().manual_seed(0), (0, 5))
     model = Speaker(inputs["source"], inputs["model_wants"], 1, inputs["model.scores"], 99)
-    longest = []
-    model.register_forward_pre_hook(lambda module, given: longest.append(given[1].shape[1]))
+    longest, exchanged = [], []
+
+    def look(module, given, named):
+        words = named.get("words", given[-1] if given else None)
+        longest.append(words.shape[1])
+        exchanged.append(torch.equal(words, inputs["source"]))
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
     observe(lambda source: answer.function(model, source, 1, 2, 7), {"source": inputs["source"]})
-    return {"hands nothing back": max(longest, default=0) == 1}
+    return {
+        "hands nothing back": len(longest) > 1 == max(longest),
+        "takes the source for the words": any(exchanged),
+    }
 
 
 def translate_small(rng):
@@ -736,8 +764,11 @@ def translate_small(rng):
     yield scored(close, lambda scores: 1 + 1e-9 * scores)
 
 
-def same_words(answer, inputs):
-    """Assert that the answer writes what the reference writes, row by row."""
+def same_words(answer, inputs, special=""):
+    """Assert that the answer writes what the reference writes, row by row.
+
+    `special` is said with a failure: what the numbers do not show.
+    """
     got, expected = answer(inputs), answer.expected(inputs)
     if got.dtype != expected.dtype or got.shape != expected.shape:
         compare("the translation", got, expected, inputs)
@@ -748,7 +779,7 @@ def same_words(answer, inputs):
             )
             raise Failure(
                 f"Row {row}, word {place + 1}: your answer writes {theirs[place]}; expected "
-                f"{ours[place]} (bos is {inputs['bos']}, eos is {inputs['eos']}).",
+                f"{ours[place]} (bos is {inputs['bos']}, eos is {inputs['eos']}).{special}",
                 inputs,
                 expected,
                 got,
@@ -823,6 +854,7 @@ class TestTranslate:
             same_words(answer, speech(rng, (0, 2, 0), max_length=max_length))
         same_words(answer, speech(rng, (5, 4), max_length=5))
         same_words(answer, speech(rng, (6, 4), max_length=5))
+        same_words(answer, speech(rng, (0, 33), max_length=40))
 
     @points(1)
     def test_begin_and_end_marks_are_those_of_the_caller(self, answer, rng):
@@ -845,17 +877,20 @@ class TestTranslate:
 
     @points(1)
     def test_scores_may_have_any_size(self, answer, rng):
-        same_words(answer, scored(speech(rng, (3, 6)), lambda scores: scores - 100))
-        same_words(answer, scored(speech(rng, (3, 6)), lambda scores: scores * 1e5))
-        same_words(answer, scored(speech(rng, (3, 6)), lambda scores: scores - 1e4))
-
         def forbid(scores):
             """A model may rule words out."""
             return scores.masked_fill(scores < scores.median(-1, keepdim=True).values, -torch.inf)
 
-        same_words(answer, scored(speech(rng, (3, 6)), forbid))
-        close = speech(rng, (3, 6), dtype=torch.float64)
-        same_words(answer, scored(close, lambda scores: 1 + 1e-9 * scores))
+        for change, special in (
+            (lambda scores: scores - 100, "all scores are about −100"),
+            (lambda scores: scores * 1e5, "scores are as large as 100,000"),
+            (lambda scores: scores - 1e4, "all scores are about −10,000"),
+            (forbid, "some scores are −inf"),
+            (lambda scores: forbid(scores - 100), "scores are about −100, and some are −inf"),
+        ):
+            same_words(answer, scored(speech(rng, (3, 6)), change), f" Here {special}.")
+        close = scored(speech(rng, (3, 6), dtype=torch.float64), lambda scores: 1 + 1e-9 * scores)
+        same_words(answer, close, " Here scores are float64 and differ in the ninth digit.")
 
     @points(1)
     def test_the_model_is_left_in_its_mode(self, answer, rng):

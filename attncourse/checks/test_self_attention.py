@@ -31,13 +31,13 @@ def sentence_inputs(rng, b=2, n=4, m=5, d=3, v=6, dtype=torch.float32):
 
 
 def large_sentence(rng, n=4, size=1e4):
-    """Scores near ±`size` after scaling; all but one of the features are for the values."""
+    """Scores near ±`size` after scaling, of one sign in a row; the last feature is the values'."""
     x = torch.zeros(1, n, 3)
-    x[0, :, 0] = 1.0
+    x[0, :, 0] = (-1.0) ** torch.arange(n)
     x[0, :, 1] = torch.randperm(n, generator=rng, device="cpu").to(torch.float32) + size
     x[0, :, 2] = normal(rng, n)
     W_query, W_key = torch.zeros(3, 4), torch.zeros(3, 4)
-    W_query[0, 0], W_key[1, 0] = 2.0, 1.0  # √d = 2, so that the scores of a row are x[:, 1]
+    W_query[0, 0], W_key[1, 0] = 2.0, 1.0  # √d = 2, so that the scores of a row are ± x[:, 1]
     W_value = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, -2.0]])
     return {"x": x, "W_query": W_query, "W_key": W_key, "W_value": W_value}
 
@@ -306,6 +306,14 @@ def recurrence(x):
     return torch.stack(states[1:], 1)
 
 
+def placed_in_two_features(x):
+    """Positions that change two features in opposite ways: neither the others nor the sum."""
+    x = x.clone()
+    x[..., 0] += torch.arange(x.shape[1])
+    x[..., -1] -= torch.arange(x.shape[1])
+    return x
+
+
 def neighbors(x, before, after, ring=False):
     """Every word, and a share of the words on both sides of it."""
     earlier, later = x.roll(1, 1), x.roll(-1, 1)
@@ -318,6 +326,12 @@ def neighbors(x, before, after, ring=False):
 def between_1_and_2(layer):
     """The layer, and word by word something that keeps rounding far below any sound tolerance."""
     return lambda x: 1.5 + layer(x).tanh() / 2
+
+
+def rounded_in_turn(x):
+    """The words, as if every second one had been rounded up and the others down, by two steps."""
+    step = torch.finfo(x.dtype).eps
+    return placed(1.5 + x.tanh() / 2, [2 * step * (-1) ** p for p in range(x.shape[1])])
 
 
 def numbered(n, alike=()):
@@ -333,6 +347,7 @@ BLIND = {
     "the largest numbers for all": lambda x: x.amax(1, keepdim=True).expand(*x.shape).clone(),
     "each word minus the mean": between_1_and_2(lambda x: x - x.mean(1, keepdim=True)),
     "each feature shared out over the words": between_1_and_2(lambda x: x.softmax(1)),
+    "the words, rounded up and down in turn": rounded_in_turn,
 }
 SEEING = {
     "a recurrence": recurrence,
@@ -348,6 +363,7 @@ SEEING = {
     "words with very small positions": lambda x: placed(  # 0.03 to 0.05, beside words of 1 to 2
         1.5 + x.tanh() / 2, [(-1) ** p * (0.03 + 0.002 * p) for p in range(x.shape[1])]
     ),
+    "positions in two features": placed_in_two_features,
     "the word before": lambda x: neighbors(x, 1.0, 0.0),
     "neighbors in a ring": lambda x: neighbors(x, 0.5, 0.2, ring=True),
     "both neighbors alike": lambda x: neighbors(x, 0.5, 0.5),
@@ -506,12 +522,14 @@ class TestIsPermutationEquivariant:
             "self-attention with sinusoidal positions",
             "words with sinusoidal positions",
             "words with learned positions",
+            "positions in two features",
         ):
             verdict(answer, layer_inputs(rng, layer))
         verdict(answer, layer_inputs(rng, "words with learned positions", b=7, n=7, m=7))
 
     @points(2)
     def test_one_lucky_order_is_no_proof(self, answer, rng):
+        verdict(answer, layer_inputs(rng, "the words as they are"))
         for layer in (
             "neighbors in a ring",
             "both neighbors alike",

@@ -4,6 +4,8 @@ Each function below differs from a right answer in one thought. Everything else 
 so that the judge can recognize that thought.
 """
 
+from functools import partial
+
 import torch
 
 from attncourse.misconceptions import Collection
@@ -176,13 +178,18 @@ def hidden_state_with_batch_first(tokens, lengths, embedding, gru):
     return gru(packed)[1][:, 0]
 
 
+def last_state_as_it_comes(tokens, lengths, embedding, gru):
+    return gru(embedding(tokens))[1]
+
+
 @wrong(
     "C-KEEPS-THE-LAYER-AXIS",
     "encode",
     thinks="The GRU's last state is what is asked for, as it comes.",
     why="It comes as (layers, batch, hidden), here with one layer in front. One vector for each "
-    "sentence is asked for: (b hidden).",
+    "sentence is asked for: (b hidden). And is it the state after the last *real* token?",
     section="last-real-token",
+    variants=(last_state_as_it_comes,),
 )
 def keeps_the_layer_axis(tokens, lengths, embedding, gru):
     return at(states_of(tokens, embedding, gru), lengths - 1)[None]
@@ -266,6 +273,30 @@ def zeros_behind_each_sentence(tokens, lengths, embedding, gru):
 )
 def packs_only_sorted_rows(tokens, lengths, embedding, gru):
     packed = torch.nn.utils.rnn.pack_padded_sequence(embedding(tokens), lengths, batch_first=True)
+    return gru(packed)[1][0]
+
+
+def packs_time_first_and_turns_back(tokens, lengths, embedding, gru):
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        embedding(tokens), lengths, enforce_sorted=False
+    )
+    states, sizes = torch.nn.utils.rnn.pad_packed_sequence(gru(packed)[0])
+    return states[sizes - 1, torch.arange(len(tokens))]
+
+
+@wrong(
+    "C-PACK-TIME-FIRST",
+    "encode",
+    thinks="The GRU was made with batch_first=True, so packing knows that the batch comes first.",
+    why="`pack_padded_sequence` does not see the GRU: it takes axis 0 for time unless it is told. "
+    "It complains here, except where b equals n; there it packs columns without a word.",
+    section="last-real-token",
+    variants=(packs_time_first_and_turns_back,),
+)
+def packs_time_first(tokens, lengths, embedding, gru):
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        embedding(tokens), lengths, enforce_sorted=False
+    )
     return gru(packed)[1][0]
 
 
@@ -545,9 +576,9 @@ def shifts_in_place_backward(target, bos):
 @wrong(
     "C-EDITS-THE-TARGET",
     "teacher_inputs",
-    thinks="Moving the words within the target saves a copy.",
-    why="The caller still needs the target for the loss, and finds your inputs there: inputs and "
-    "target are equal now. Make a new tensor.",
+    thinks="Working within the target saves a copy.",
+    why="The caller still needs the target for the loss, and finds it changed: the decoder would "
+    "learn to predict something else. Make a new tensor.",
     section="teacher-forcing",
     variants=(shifts_in_place_backward,),
 )
@@ -879,14 +910,20 @@ def shifts_again(logits, target, pad):
     return over(losses(logits[:, :-1], target[:, 1:]), target[:, 1:] != pad)
 
 
-def log_of_softmax_plus_epsilon(logits, target, pad):
+def log_of_softmax_plus_epsilon(logits, target, pad, epsilon=1e-9):
     p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-(p + 1e-9).log(), target != pad)
+    return over(-(p + epsilon).log(), target != pad)
 
 
-def log_of_softmax_clamped(logits, target, pad):
+def log_of_softmax_clamped(logits, target, pad, epsilon=1e-12):
     p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-p.clamp(min=1e-12).log(), target != pad)
+    return over(-p.clamp(min=epsilon).log(), target != pad)
+
+
+OTHER_EPSILONS = (
+    *(partial(log_of_softmax_plus_epsilon, epsilon=10.0**-n) for n in (6, 7, 8, 10, 12)),
+    *(partial(log_of_softmax_clamped, epsilon=10.0**-n) for n in (6, 7, 8, 9, 10)),
+)
 
 
 @wrong(
@@ -896,7 +933,7 @@ def log_of_softmax_clamped(logits, target, pad):
     why="A probability of exp(−300) is 0 in float32, and its logarithm infinite; a small number "
     "added hides how wrong the model is. Both steps in one (log_softmax) stay exact.",
     section="token-loss",
-    variants=(log_of_softmax_plus_epsilon, log_of_softmax_clamped),
+    variants=(log_of_softmax_plus_epsilon, log_of_softmax_clamped, *OTHER_EPSILONS),
 )
 def log_of_softmax(logits, target, pad):
     p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
@@ -1035,6 +1072,18 @@ def starts_from_one(step, state, bos, eos, max_length, batch_size):
     return decode(step, state, 1, eos, max_length, batch_size)
 
 
+def one_id_as_a_number(step, state, bos, eos, max_length, batch_size):
+    token = bos
+    written = []
+    for _ in range(max_length):
+        logits, state = step(token, state)
+        token = logits.argmax().item()
+        written.append(token)
+        if token == eos:
+            break
+    return torch.tensor(written)
+
+
 @wrong(
     "C-ONE-SENTENCE",
     DECODE,
@@ -1042,6 +1091,7 @@ def starts_from_one(step, state, bos, eos, max_length, batch_size):
     why="There is a row for each sentence, and each needs its own word at every step, so its own "
     "bos, too. `batch_size` says how many.",
     section="greedy-decoding",
+    variants=(one_id_as_a_number,),
 )
 def one_bos_for_all(step, state, bos, eos, max_length, batch_size):
     return decode(step, state, bos, eos, max_length, 1)
@@ -1099,6 +1149,18 @@ def until_eos(written, eos):
     """Fill what follows the first eos of each row with eos."""
     ended = (written == eos).cumsum(1) > 0
     return written.masked_fill(ended, eos)
+
+
+@wrong(
+    "C-EOS-BY-HEART",
+    DECODE,
+    thinks="The id of eos is 2.",
+    why="In this course it is. In another vocabulary 2 is a word: a sentence would end with it, "
+    "and go on behind its real end. The function gets the id as `eos`.",
+    section="greedy-decoding",
+)
+def eos_is_two(step, state, bos, eos, max_length, batch_size):
+    return decode(step, state, bos, 2, max_length, batch_size)
 
 
 @wrong(
@@ -1763,6 +1825,30 @@ def all_lengths_up_to_the_longest(predictions, targets, lengths):
     return dict.fromkeys(range(max(lengths) + 1), 0.0) | shares(verdicts, lengths)
 
 
+def counts_hits_from_nothing(predictions, targets, lengths):
+    hits = {}
+    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
+        if prediction == target:
+            hits[length] += 1
+    return hits
+
+
+@wrong(
+    "C-KEY-NEVER-MADE",
+    MATCH,
+    thinks="A dictionary starts each new key at 0, or with an empty list.",
+    why="A plain `dict` raises a KeyError for a key that it has never met. `get` and `setdefault` "
+    "take a first value, and so does a `defaultdict`.",
+    section="the-cliff",
+    variants=(counts_hits_from_nothing,),
+)
+def key_never_made(predictions, targets, lengths):
+    found = {}
+    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
+        found[length].append(prediction == target)
+    return found
+
+
 @wrong(
     "C-LAST-ONE-WINS",
     MATCH,
@@ -1775,6 +1861,21 @@ def last_sentence_wins(predictions, targets, lengths):
     found = {}
     for prediction, target, length in zip(predictions, targets, lengths, strict=True):
         found[length] = float(prediction == target)
+    return found
+
+
+@wrong(
+    "C-FIRST-ONE-COUNTS",
+    MATCH,
+    thinks="For each sentence, `shares.setdefault(length, verdict)`.",
+    why="`setdefault` writes only where nothing stands yet: the first sentence of each length "
+    "decides, and all others are ignored. Collect them first.",
+    section="the-cliff",
+)
+def first_sentence_counts(predictions, targets, lengths):
+    found = {}
+    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
+        found.setdefault(length, float(prediction == target))
     return found
 
 
@@ -1797,14 +1898,27 @@ def halves(predictions, targets, lengths):
 @wrong(
     "C-ALL-OR-NOTHING",
     MATCH,
-    thinks="Hits // total is the share.",
-    why="`//` drops the fraction, so the share is 1 if all are right and else 0. The curve would "
-    "be a step.",
+    thinks="A length gets 1 if all its sentences are right, and else 0.",
+    why="The share may lie between: with two right ones of three it is 2/3. `all` drops the "
+    "fraction, and so does the division `//`. The curve would be a step.",
     section="the-cliff",
 )
 def whole_division(predictions, targets, lengths):
     verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
     return {length: float(share == 1) for length, share in shares(verdicts, lengths).items()}
+
+
+@wrong(
+    "C-ONE-IS-ENOUGH",
+    MATCH,
+    thinks="A length gets 1 as soon as one of its sentences is right.",
+    why="One hit may be luck, or the easiest sentence of that length. The share says how many of "
+    "them are right: count all.",
+    section="the-cliff",
+)
+def one_hit_is_enough(predictions, targets, lengths):
+    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
+    return {length: float(share > 0) for length, share in shares(verdicts, lengths).items()}
 
 
 @wrong(

@@ -532,6 +532,47 @@ class NoCrossAttention(Parts):
 
 
 @wrong(
+    "C-NO-SELF",
+    "DecoderLayer",
+    thinks="The source holds all the information, so the target only asks the source.",
+    why="What was written before decides what comes next: behind *quatre* may stand *cent* or "
+    "*vingt*. Words of the target have to hear the words before them.",
+    section="decoder-layer",
+)
+class NoSelfAttention(Parts):
+    def ask_target(self, x, mask):
+        return x
+
+
+@wrong(
+    "C-NO-NETWORK",
+    "DecoderLayer",
+    thinks="After both attentions the word knows everything, so the layer is done.",
+    why="Attention only mixes vectors. The third part, two linear layers with a ReLU between "
+    "them, works on what the mixing brought, word by word.",
+    section="feed-forward",
+)
+class NoNetwork(Parts):
+    def think(self, x):
+        return x
+
+
+@wrong(
+    "C-ASKS-UNCHANGED",
+    "DecoderLayer",
+    thinks="The question to the source is the target as it came in.",
+    why="It is the target *after* the first part: with what a word has heard from the words "
+    "before it, it knows better what to ask.",
+    section="decoder-layer",
+)
+class AsksUnchanged(Parts):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        x = self.ask_target(target, target_mask)
+        x = x + self.cross_attention(self.norm2(target), memory, memory, memory_mask)[0]
+        return self.think(x)
+
+
+@wrong(
     "X-NOMASK",
     "DecoderLayer",
     thinks="Cross-attention is unmasked: the decoder may see all of the source.",
@@ -592,6 +633,13 @@ class CausalOnSource(Parts):
         return super().ask_memory(x, memory, triangle if mask is None else triangle & mask)
 
 
+class CausalWithoutMask(Parts):
+    def ask_target(self, x, mask):
+        if mask is None:
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return super().ask_target(x, mask)
+
+
 @wrong(
     "C-ALWAYS-CAUSAL",
     "DecoderLayer",
@@ -599,6 +647,7 @@ class CausalOnSource(Parts):
     why="The caller decides through `target_mask`: without one, every word may see every other. "
     "A triangle of your own cannot be taken away.",
     section="three-attentions",
+    variants=(CausalWithoutMask,),
 )
 class AlwaysCausal(Parts):
     def ask_target(self, x, mask):
@@ -717,6 +766,37 @@ class PostNorm(Parts):
         x = self.norm1(x + self.self_attention(x, x, x, target_mask)[0])
         x = self.norm2(x + self.cross_attention(x, memory, memory, memory_mask)[0])
         return self.norm3(x + self.network(x))
+
+
+@wrong(
+    "C-NORM-OF-RESULT",
+    "DecoderLayer",
+    thinks="What a part returns is normalized before it is added: x + norm(part(x)).",
+    why="Pre-norm normalizes what goes *into* a part. Your parts get sums that nobody has "
+    "normalized, and what they return has always the same size.",
+    section="layer-normalization",
+)
+class NormOfResult(Parts):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        x = target
+        x = x + self.norm1(self.self_attention(x, x, x, target_mask)[0])
+        x = x + self.norm2(self.cross_attention(x, memory, memory, memory_mask)[0])
+        return x + self.norm3(self.network(x))
+
+
+@wrong(
+    "C-SUM-OF-FIRST",
+    "DecoderLayer",
+    thinks="Each part adds to the target as it came into the layer.",
+    why="Each adds to what the part before it returned. In your layer the sum around a part "
+    "leaves out what the parts before it had added.",
+    section="residual-connection",
+)
+class SumOfFirst(Parts):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        x = self.ask_target(target, target_mask)
+        x = target + self.cross_attention(self.norm2(x), memory, memory, memory_mask)[0]
+        return target + self.network(self.norm3(x))
 
 
 @wrong(
@@ -877,6 +957,34 @@ class MemoryNormalized(Parts):
 class OnlyQueryNormalized(Parts):
     def ask_target(self, x, mask):
         return x + self.self_attention(self.norm1(x), x, x, mask)[0]
+
+
+@wrong(
+    "C-NO-NORMS",
+    "DecoderLayer",
+    thinks="Norms make training easier; the result does not depend on them.",
+    why="They belong to what the layer computes: each part works on `norm(x)`. You have made "
+    "the three norms, and `forward` does not call them.",
+    section="layer-normalization",
+)
+class NoNorms(Parts):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        x = target + self.self_attention(target, target, target, target_mask)[0]
+        x = x + self.cross_attention(x, memory, memory, memory_mask)[0]
+        return x + self.network(x)
+
+
+@wrong(
+    "C-NO-NORM1",
+    "DecoderLayer",
+    thinks="What comes in has been normalized by the layer before.",
+    why="In pre-norm no layer normalizes what it returns: that is a sum, and it grows from layer "
+    "to layer. The first attention needs `norm1` like the others theirs.",
+    section="layer-normalization",
+)
+class NoNorm1(Parts):
+    def ask_target(self, x, mask):
+        return x + self.self_attention(x, x, x, mask)[0]
 
 
 @wrong(
@@ -1140,6 +1248,28 @@ class WithWeights(Parts):
         return self.think(x + y), weights
 
 
+class PairHandedOn(Parts):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        y = self.norm1(target)
+        x = self.self_attention(y, y, y, target_mask)
+        return self.think(self.ask_memory(x, memory, memory_mask))
+
+
+@wrong(
+    "C-PAIR-ADDED",
+    "DecoderLayer",
+    thinks="What an attention returns is its output.",
+    why="It returns a pair: the output, and the weights beside it. Only the first of the two is "
+    "added to the words; as a whole a pair cannot be added.",
+    section="decoder-layer",
+    variants=(PairHandedOn,),
+)
+class PairAdded(Parts):
+    def ask_target(self, x, mask):
+        y = self.norm1(x)
+        return x + self.self_attention(y, y, y, mask)
+
+
 @wrong(
     "C-FLOAT32",
     "DecoderLayer",
@@ -1326,6 +1456,14 @@ def keep_begin_within_limit(model, source, bos, eos, max_length):
     ]
 
 
+def keep_begin_and_talk_on(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+    return words
+
+
 @wrong(
     "C-BOS-KEPT",
     "translate",
@@ -1333,7 +1471,7 @@ def keep_begin_within_limit(model, source, bos, eos, max_length):
     why="`bos` was put there by you, not said by the model. A translation begins with the first "
     "word that the model chose.",
     section="writing-greedily",
-    variants=(keep_begin_within_limit,),
+    variants=(keep_begin_within_limit, keep_begin_and_talk_on),
 )
 def keep_begin(model, source, bos, eos, max_length):
     return torch.cat([start(source, bos), written_from(bos, model, source, eos, max_length)], 1)
@@ -1355,6 +1493,22 @@ def talks_on(model, source, bos, eos, max_length):
         words = torch.cat([words, word[:, None]], 1)
         if finished.all():
             break
+    return words[:, 1:]
+
+
+@wrong(
+    "C-NO-END",
+    "translate",
+    thinks="The model writes `eos` where the sentence ends, so I need not look for it.",
+    why="It writes it and then goes on, since nobody stopped it. You have to remember which rows "
+    "have ended, and write eos for them from there on.",
+    section="writing-greedily",
+)
+def never_looks_for_eos(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
     return words[:, 1:]
 
 
@@ -1495,6 +1649,25 @@ def one_sentence_by_truth(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
+def one_sentence_as_list(model, source, bos, eos, max_length):
+    words = [bos]
+    for _ in range(max_length):
+        word = model(source, torch.tensor([words]))[0, -1].argmax().item()
+        if word == eos:
+            break
+        words.append(word)
+    return words[1:]
+
+
+def one_sentence_as_row(model, source, bos, eos, max_length):
+    words = [bos]
+    for _ in range(max_length):
+        words.append(int(model(source, torch.tensor([words]))[0, -1].argmax()))
+        if words[-1] == eos:
+            break
+    return torch.tensor([words[1:]])
+
+
 @wrong(
     "C-ONE-SENTENCE",
     "translate",
@@ -1502,7 +1675,7 @@ def one_sentence_by_truth(model, source, bos, eos, max_length):
     why="With one sentence it works. A batch has a next word for each row, and `if` or `.item()` "
     "cannot decide for all of them: remember for each row whether it has ended.",
     section="writing-greedily",
-    variants=(one_sentence_by_truth,),
+    variants=(one_sentence_by_truth, one_sentence_as_list, one_sentence_as_row),
 )
 def one_sentence(model, source, bos, eos, max_length):
     words = start(source, bos)
@@ -1773,13 +1946,19 @@ def largest_size(model, source, bos, eos, max_length):
     return written_from(bos, lambda *x: model(*x).abs(), source, eos, max_length)
 
 
+def exp_only(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: model(*x).exp(), source, eos, max_length)
+
+
 @wrong(
     "D-NAIVE-SOFTMAX",
     "translate",
-    thinks="First exp over the sum of exps gives probabilities, then the largest is taken.",
-    why="exp of a large score is infinite, and infinity over infinity is no number. The order of "
-    "the scores is all you need, and it is there before any exp.",
+    thinks="Scores become probabilities by exp, then the largest is taken.",
+    why="exp of a large score is infinite, so several words are equally large, and infinity over "
+    "infinity is no number. The order of the scores is all you need, and it is there before any "
+    "exp.",
     section="writing-greedily",
+    variants=(exp_only,),
 )
 def naive_softmax(model, source, bos, eos, max_length):
     def shares(*x):

@@ -183,13 +183,19 @@ def repeats_left_out(tokens):
     return [(tokens[:p], tokens[p]) for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]]
 
 
+def adds_a_mark_for_the_end(tokens):
+    tokens.append("<eos>")
+    return [(tokens[:place], tokens[place]) for place in range(1, len(tokens) - 1)]
+
+
 @wrong(
     "C-WORDS-USED-UP",
     PAIRS,
-    thinks="I take the words off the list one after the other.",
-    why="The list belongs to the caller, who finds it empty afterward. Slices and indices read "
-    "without taking away.",
+    thinks="I take words off the list, or put a mark on it, as my work needs it.",
+    why="The list belongs to the caller, who finds it changed afterward. Slices and indices read "
+    "without taking away; `pop`, `append` and `+=` change the list itself.",
     section="all-positions",
+    variants=(adds_a_mark_for_the_end,),
 )
 def takes_words_off(tokens):
     pairs = []
@@ -292,13 +298,23 @@ def triangle(query_length, key_length=None):
     return everything.tril(offset)
 
 
+def future_from_the_left(query_length, key_length=None):
+    return table(query_length, key_length)[0].triu(1)
+
+
+def future_in_ones_and_zeros(query_length, key_length=None):
+    return future_from_the_left(query_length, key_length).float()
+
+
 @wrong(
     "M-POLARITY",
     CAUSAL,
     thinks="True marks what is masked, that is, hidden.",
     why="In `nn.MultiheadAttention` it does. In this course, as in "
-    "`F.scaled_dot_product_attention`, True means: may attend. Your table is the exact opposite.",
+    "`F.scaled_dot_product_attention`, True means: may attend. Your table shows the future and "
+    "hides the past.",
     section="mask-conventions",
+    variants=(future_from_the_left, future_in_ones_and_zeros),
 )
 def true_means_hidden(query_length, key_length=None):
     return ~triangle(query_length, key_length)
@@ -339,6 +355,11 @@ def upper_from_the_left(query_length, key_length=None):
     return table(query_length, key_length)[0].triu()
 
 
+def columns_are_queries(query_length, key_length=None):
+    key_length = query_length if key_length is None else key_length
+    return torch.arange(key_length)[:, None] <= torch.arange(query_length)
+
+
 @wrong(
     "M-TRANSPOSED",
     CAUSAL,
@@ -346,11 +367,15 @@ def upper_from_the_left(query_length, key_length=None):
     why="Rows are queries. In an upper triangle each word sees itself and all that follows. In "
     "pictures with queries as columns it would be right.",
     section="causal",
-    variants=(upper_from_the_left,),
+    variants=(upper_from_the_left, columns_are_queries),
 )
 def upper_triangle(query_length, key_length=None):
     everything, offset = table(query_length, key_length)
     return everything.triu(offset)
+
+
+def ones_from_the_top_left(query_length, key_length=None):
+    return table(query_length, key_length)[0].float().tril()
 
 
 def corner_of_a_larger_one(query_length, key_length=None):
@@ -365,7 +390,7 @@ def corner_of_a_larger_one(query_length, key_length=None):
     why="With more keys than queries, the queries are the last words, not the first. A single "
     "query, the newest word, would see the first key only.",
     section="causal",
-    variants=(corner_of_a_larger_one,),
+    variants=(corner_of_a_larger_one, ones_from_the_top_left),
 )
 def from_the_top_left(query_length, key_length=None):
     return table(query_length, key_length)[0].tril()
@@ -600,6 +625,10 @@ def true_at_padding(lengths, max_length):
     why="Beside scores (b q k), the b is taken for q: an error, or, with as many sentences as "
     "words, a wrong result without any message. An axis for the queries is missing.",
     section="padding",
+    variants=(
+        lambda lengths, max_length: ~places(lengths, max_length),
+        lambda lengths, max_length: torch.arange(max_length) <= lengths[:, None],
+    ),
 )
 def without_query_axis(lengths, max_length):
     return places(lengths, max_length)
@@ -708,6 +737,11 @@ def as_long_as_the_longest(lengths, max_length):
     why="It lines axes up from the right, so place 0 meets the length of sentence 0, place 1 that "
     "of sentence 1. With as many sentences as places nobody complains.",
     section="padding",
+    variants=(
+        lambda lengths, max_length: torch.arange(max_length) < lengths,
+        lambda lengths, max_length: (torch.arange(max_length) < lengths)[:, None],
+        lambda lengths, max_length: (torch.arange(max_length) < lengths)[None, None],
+    ),
 )
 def lengths_along_places(lengths, max_length):
     return (torch.arange(max_length) < lengths).expand(len(lengths), 1, max_length)
@@ -901,6 +935,14 @@ def uniform_on_dead_rows(scores, mask):
     return torch.softmax(scores.masked_fill(~mask, lowest(scores)), -1)
 
 
+def large_number_added(scores, mask):
+    return torch.softmax(scores + (1 - mask.to(scores.dtype)) * -1e9, -1)
+
+
+def large_number_added_as_float32(scores, mask):
+    return torch.softmax(scores + (1 - mask.float()) * -1e9, -1)
+
+
 def large_number_in_a_copy(scores, mask):
     copied = scores.clone()
     copied[~mask.expand(scores.shape)] = -1e9
@@ -911,10 +953,11 @@ def large_number_in_a_copy(scores, mask):
     "C-MINUS-A-BILLION",
     SOFTMAX,
     thinks="−1e9 is minus infinity for all practical purposes.",
-    why="Not for two. Half precision ends at −65,504, so the fill fails there or turns into −∞; "
-    "and where everything is hidden, all keys share equally instead of getting 0.",
+    why="Not for two. Half precision ends at −65,504, so the fill fails there, or makes −∞ or "
+    "another dtype of it; and where everything is hidden, all keys share equally instead of "
+    "getting 0.",
     section="half-precision",
-    variants=(large_number_in_a_copy,),
+    variants=(large_number_in_a_copy, large_number_added, large_number_added_as_float32),
 )
 def minus_a_billion(scores, mask):
     return torch.softmax(scores.masked_fill(~mask, -1e9), -1)
@@ -1188,9 +1231,13 @@ def indexed_by_mask(scores, mask):
     "M-INPLACE",
     SOFTMAX,
     thinks="`masked_fill_` saves memory and does the same.",
-    why="The weights are right, but the scores belong to the caller, who finds them overwritten. "
-    "The name without the last underscore makes a new tensor.",
+    why="It writes into the scores of the caller, who finds them overwritten. The name without the "
+    "last underscore makes a new tensor.",
     section="before-the-softmax",
+    variants=(
+        lambda scores, mask: torch.softmax(scores.masked_fill_(~mask, -torch.inf), -1),
+        lambda scores, mask: torch.softmax(scores.masked_fill_(~mask, lowest(scores)), -1),
+    ),
 )
 def overwrites_the_scores(scores, mask):
     return torch.softmax(scores.masked_fill_(~mask, lowest(scores)), -1).masked_fill(~mask, 0)
@@ -1232,6 +1279,11 @@ def one_shift_for_all(scores, mask):
     why="Each query shares out a whole among the keys, so rows sum to one. Along the other axis "
     "the queries compete for each key.",
     section="before-the-softmax",
+    variants=(
+        lambda scores, mask: torch.softmax(scores.masked_fill(~mask, lowest(scores)), -2),
+        lambda scores, mask: torch.softmax(scores.masked_fill(~mask, -torch.inf), -2),
+        lambda scores, mask: torch.softmax(scores.masked_fill(~mask, -torch.inf), 1),
+    ),
 )
 def over_the_queries(scores, mask):
     return right(scores, mask, dim=-2)

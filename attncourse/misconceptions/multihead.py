@@ -232,13 +232,18 @@ def split_detached(x, num_heads):
     return right_split(x.detach(), num_heads)
 
 
+def split_to_float(x, num_heads):
+    return right_split(x, num_heads).float()
+
+
 @wrong(
     "C-SPLIT-FLOAT32",
     "split_heads",
-    thinks="I make an empty tensor of the new shape and fill it.",
-    why="`torch.zeros(shape)` is float32, whatever `x` is, so float64 loses half its digits. A new "
-    "tensor should be made like the one it is filled from.",
+    thinks="The heads are float32, as nearly everything in PyTorch is.",
+    why="They are what `x` is. `torch.zeros(shape)` and `.float()` give float32 always, so float64 "
+    "loses half its digits. A new tensor should be made like the one it is filled from.",
     section="project-split",
+    variants=(split_to_float,),
 )
 def split_into_zeros(x, num_heads):
     b, n, m = x.shape
@@ -480,13 +485,18 @@ def merge_detached(x):
     return right_merge(x.detach())
 
 
+def merge_to_float(x):
+    return right_merge(x).float()
+
+
 @wrong(
     "C-MERGE-FLOAT32",
     "merge_heads",
-    thinks="I make an empty tensor of the new shape and fill it, head by head.",
-    why="`torch.zeros(shape)` is float32, whatever `x` is, so float64 loses half its digits. A new "
-    "tensor should be made like the one it is filled from.",
+    thinks="What comes out is float32, as nearly everything in PyTorch is.",
+    why="It is what the heads are. `torch.zeros(shape)` and `.float()` give float32 always, so "
+    "float64 loses half its digits. A new tensor should be made like the one it is filled from.",
     section="project-split",
+    variants=(merge_to_float,),
 )
 def merge_into_zeros(x):
     b, h, n, d = x.shape
@@ -1252,14 +1262,22 @@ class FillOfTenThousand(Layer):
         return scores.masked_fill(~mask, -1e4).softmax(-1) * mask.any(-1, keepdim=True)
 
 
+class AddedTenThousand(Layer):
+    def weigh(self, scores, mask):
+        if mask is None:
+            return scores.softmax(-1)
+        mask = self.aligned(mask)
+        return (scores - 1e4 * ~mask).softmax(-1).masked_fill(~mask, 0.0)
+
+
 @wrong(
     "M-SMALL-FILL",
     "MultiHeadAttention",
     thinks="A score of −100 or −10,000 is low enough to hide a key.",
-    why="Real scores can lie below it; then the hidden keys win. The lowest number of the dtype is "
-    "never beaten.",
+    why="Real scores can lie below it, or be larger than what you subtract; then the hidden keys "
+    "win. The lowest number of the dtype is never beaten.",
     section="multihead-code",
-    variants=(FillOfTenThousand,),
+    variants=(FillOfTenThousand, AddedTenThousand),
 )
 class FillOfHundred(Layer):
     def weigh(self, scores, mask):
@@ -1462,6 +1480,48 @@ class DropsWithoutScale(Layer):
         if self.training and self.dropout.p:
             weights = weights * (torch.rand_like(weights) >= self.dropout.p)
         return weights @ v
+
+
+class DropsMost(Layer):
+    def average(self, weights, v):
+        share = self.dropout.p and 1 - self.dropout.p
+        return F.dropout(weights, share, self.training) @ v
+
+
+@wrong(
+    "C-DROPOUT-KEEP",
+    "MultiHeadAttention",
+    thinks="`dropout` is the share of the weights that is kept.",
+    why="Some libraries count that way. Here, as in nn.Dropout, it is the share that is lost: with "
+    "0.25 you set three of four weights to zero and multiply the rest by four.",
+    section="weights-dropout",
+    variants=(DropsMost,),
+)
+class KeepsTheShare(Layer):
+    def __init__(self, model_width, num_heads, dropout=0.0):
+        super().__init__(model_width, num_heads, 1 - dropout if dropout else 0.0)
+
+
+class DropsAndShrinksLater(Layer):
+    def average(self, weights, v):
+        return super().average(weights, v) * (1.0 if self.training else 1 - self.dropout.p)
+
+
+@wrong(
+    "C-DROPOUT-SCALED-LATER",
+    "MultiHeadAttention",
+    thinks="In use, all weights are multiplied by the share that was kept in training.",
+    why="The first papers did that. Here what is kept is enlarged in training, where dropout acts, "
+    "and in evaluation the layer does nothing special. Otherwise its rows of weights would no "
+    "longer average the values.",
+    section="weights-dropout",
+    variants=(DropsAndShrinksLater,),
+)
+class ShrinksInUse(Layer):
+    def average(self, weights, v):
+        if self.training and self.dropout.p:
+            return (weights * (torch.rand_like(weights) >= self.dropout.p)) @ v
+        return weights @ v * (1 - self.dropout.p)
 
 
 @wrong(

@@ -329,6 +329,30 @@ def values_averaged_by_columns(x, W_query, W_key, W_value):
     return weights.mT @ (x @ W_value), weights
 
 
+def transposed_matrices_on_the_left(x, W_query, W_key, W_value):
+    query, key, value = W_query.T @ x, W_key.T @ x, W_value.T @ x
+    return attend(scaled(query, key), value)
+
+
+def columns_against_rows(x, W_query, W_key, W_value):
+    query, key, value = W_query @ x, W_key @ x, W_value @ x
+    weights = (dot_products(key, query) / math.sqrt(query.shape[-1])).softmax(-2)
+    return value @ weights, weights
+
+
+@wrong(
+    "C-MATRIX-LEFT",
+    SELF,
+    thinks="A matrix is applied from the left: W times x, as in mathematics.",
+    why="There a vector is a column. In x (b n m) each word is a row, and its features are the "
+    "last axis: that axis has to meet the first one of W (m d).",
+    section="rows-and-columns",
+    variants=(transposed_matrices_on_the_left, columns_against_rows),
+)
+def matrices_on_the_left(x, W_query, W_key, W_value):
+    return attend(scaled(W_query @ x, W_key @ x), W_value @ x)
+
+
 def linear_with_reshaped_matrices(x, W_query, W_key, W_value):
     query, key, value = (x @ W.reshape(W.T.shape).T for W in (W_query, W_key, W_value))
     return attend(scaled(query, key), value)
@@ -749,6 +773,31 @@ def speed_for_each_feature(length, width):
     feature = torch.arange(width, dtype=torch.float64)
     angles = torch.arange(length)[:, None] * 10_000.0 ** (-feature / width)
     return torch.where(feature % 2 == 0, angles.sin(), angles.cos()).float()
+
+
+def cosines_of_the_next_hand_by_loops(length, width):
+    """The same by loops, which leave the last feature of an odd width at 0."""
+    table = cosines_of_the_next_hand(length, width)
+    if width % 2:
+        table[:, -1] = 0
+    return table
+
+
+@wrong(
+    "C-COSINE-NEXT",
+    SINES,
+    thinks="The cosine stands one place further on, so its i is larger by one.",
+    why="Features 2i and 2i + 1 have the same i: they are the two coordinates of one clock hand, "
+    "at one angle. Your cosines belong to the next hand.",
+    section="sinusoids",
+    variants=(cosines_of_the_next_hand_by_loops,),
+)
+def cosines_of_the_next_hand(length, width):
+    place = torch.arange(length, dtype=torch.float64)[:, None]
+    speed = speeds(width)
+    following = speed * 10_000.0 ** (-2 / width)
+    pairs = torch.stack([(place * speed).sin(), (place * following).cos()], -1)
+    return pairs.flatten(1)[:, :width].float()
 
 
 @wrong(
@@ -1185,11 +1234,12 @@ def any_order_will_do(layer, x):
     BLIND,
     thinks="The first axis is the words, so that is the one to reorder.",
     why="x is (b n m): the first axis is the sentences. Nearly every layer treats sentences alike, "
-    "so your answer is True for nearly all.",
+    "so moving them says nothing about the order of words.",
     section="equivariance",
     variants=(
         lambda layer, x: same(layer(x.flip(0)), layer(x).flip(0)),
         lambda layer, x: same(layer(x.roll(1, 0)), layer(x).roll(1, 0)),
+        lambda layer, x: all(same(layer(x[o]), layer(x)[o]) for o in orders(x.shape[1])),
     ),
 )
 def sentences_reordered(layer, x):
@@ -1363,7 +1413,7 @@ def words_swapped_in_place(layer, x):
 @wrong(
     "C-SEEDED",
     BLIND,
-    thinks="With `torch.manual_seed` the verdict can be repeated.",
+    thinks="With a fixed seed the verdict can be repeated.",
     why="It can, but now everybody's random numbers repeat after your call, in training as well. A "
     "`torch.Generator` of your own disturbs nobody.",
     section="equivariance",

@@ -9,6 +9,7 @@ mutant that passes all checks is either equivalent (see EQUIVALENT, each with it
 
 import argparse
 import ast
+import collections
 import copy
 import importlib
 import inspect
@@ -77,6 +78,166 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "'samples d, samples d -> samples')]",
     ): "a dot product is symmetric",
 }
+
+
+def _equivalent(task: str, line: str, why: str, changes: list[str]) -> None:
+    EQUIVALENT.update({(task, f"{line}  {change}"): why for change in changes})
+
+
+_equivalent(
+    "sinusoidal_positions",
+    "position = torch.arange(length, dtype=torch.float64)",
+    "whole numbers are exact, and become float64 beside the frequencies",
+    ["[torch.arange(length, dtype=torch.float64) -> torch.arange(length)]"],
+)
+_equivalent(
+    "sinusoidal_positions",
+    "frequency = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)",
+    "frequencies of float32 are as precise as the table that is promised",
+    ["[torch.arange(0, width, 2, dtype=torch.float64) -> torch.arange(0, width, 2)]"],
+)
+_equivalent(
+    "is_permutation_equivariant",
+    "swap = [1, 0, *range(2, n)] if n > 1 else [0]",
+    "one word has no other order: nobody is asked about it",
+    [
+        "[[1, 0, *range(2, n)] if n > 1 else [0] -> [1, 0, *range(2, n)]]",
+        "[n > 1 -> n >= 1]",
+        "[1 -> 0]",
+        "[0 -> 1] (2)",
+        "[0 -> -1] (2)",
+    ],
+)
+_ANY_SOUND_TOLERANCE = (
+    "no tolerance is prescribed: the checks' outputs agree up to 1e-6, or differ by 1e-2 and more"
+)
+_equivalent(
+    "is_permutation_equivariant",
+    "largest = output.nan_to_num(0, 0, 0).abs().max().item()  # NaN and infinity aside",
+    _ANY_SOUND_TOLERANCE,
+    [
+        "[output.nan_to_num(0, 0, 0).abs().max().item() -> output.nan_to_num(0, 0, 0).abs().max()]",
+        "[output.nan_to_num(0, 0, 0).abs().max -> output.nan_to_num(0, 0, 0).abs().min]",
+        "[output.nan_to_num(0, 0, 0).abs() -> output.nan_to_num(0, 0, 0)]",
+        "[output.nan_to_num(0, 0, 0) -> output]",
+        *(f"[0 -> {number}]{nth}" for number in (1, -1) for nth in ("", " (2)", " (3)")),
+    ],
+)
+_equivalent(
+    "is_permutation_equivariant",
+    "tolerance = torch.finfo(output.dtype).eps ** 0.5 * (1 + largest)",
+    _ANY_SOUND_TOLERANCE,
+    [
+        "[torch.finfo(output.dtype).eps ** 0.5 * (1 + largest) -> "
+        f"torch.finfo(output.dtype).eps ** 0.5{scale}]"
+        for scale in (" / (1 + largest)", "")
+    ]
+    + ["[1 + largest -> 1]", "[1 + largest -> largest]", "[1 -> 2]", "[1 -> 0]"],
+)
+_equivalent(
+    "is_permutation_equivariant",
+    "torch.allclose(layer(x[:, order]), output[:, order], rtol=0, atol=tolerance)",
+    "without a relative tolerance, or with so small a one, allclose is symmetric",
+    [
+        "[torch.allclose(layer(x[:, order]), output[:, order], rtol=0, atol=tolerance) -> "
+        f"torch.allclose({other}atol=tolerance)]"
+        for other in (
+            "output[:, order], layer(x[:, order]), rtol=0, ",
+            "layer(x[:, order]), output[:, order], ",
+        )
+    ],
+)
+_ON_THE_CPU = "answers are judged on the CPU, where a tensor lies if no device is named"
+_INT64 = "the ids and lengths that are handed over are of int64 already"
+_equivalent(
+    "encode",
+    "return states[torch.arange(len(tokens), device=states.device), lengths.long() - 1]",
+    _ON_THE_CPU,
+    ["[torch.arange(len(tokens), device=states.device) -> torch.arange(len(tokens))]"],
+)
+_equivalent(
+    "encode",
+    "return states[torch.arange(len(tokens), device=states.device), lengths.long() - 1]",
+    _INT64,
+    ["[lengths.long() -> lengths]"],
+)
+_equivalent(
+    "sequence_loss",
+    "return F.cross_entropy(logits, target.long(), ignore_index=pad)",
+    _INT64,
+    ["[target.long() -> target]"],
+)
+_equivalent(
+    "greedy_decode",
+    "first = state[0] if isinstance(state, tuple) and state else state",
+    _ON_THE_CPU,
+    ["[state[0] if isinstance(state, tuple) and state else state -> state]", "[0 -> -1]"],
+)
+_equivalent(
+    "greedy_decode",
+    'token = torch.full((batch_size,), bos, device=getattr(first, "device", None))',
+    _ON_THE_CPU,
+    [
+        "[torch.full((batch_size,), bos, device=getattr(first, 'device', None)) -> "
+        "torch.full((batch_size,), bos)]"
+    ],
+)
+_equivalent(
+    "greedy_decode",
+    "token = logits.argmax(-1).masked_fill(finished, eos)",
+    "logits are (b vocab): their last axis is axis 1",
+    ["[-1 -> 1]"],
+)
+_equivalent(
+    "greedy_decode",
+    "finished = finished | (token == eos)",
+    "a finished row has just written eos, so that it counts as finished again",
+    ["[finished | (token == eos) -> token == eos]"],
+)
+_equivalent(
+    "greedy_decode",
+    "if finished.all():",
+    "stopping early is left free: all that would follow is eos",
+    ["[if finished.all():\n    break -> if False:\n    break]"],
+)
+_equivalent(
+    "greedy_decode",
+    "break",
+    "stopping early is left free: all that would follow is eos",
+    ["[break -> pass]"],
+)
+_equivalent(
+    "exact_match_by_length",
+    "for prediction, target, length in zip(predictions, targets, lengths, strict=True):",
+    "equality is symmetric, and the three lists that are handed over are equally long",
+    [
+        "[zip(predictions, targets, lengths, strict=True) -> "
+        "zip(targets, predictions, lengths, strict=True)]",
+        "[zip(predictions, targets, lengths, strict=True) -> zip(predictions, targets, lengths)]",
+        "[True -> False]",
+    ],
+)
+
+
+_equivalent(
+    "padding_mask",
+    "place = torch.arange(max_length, device=lengths.device)",
+    _ON_THE_CPU,
+    ["[torch.arange(max_length, device=lengths.device) -> torch.arange(max_length)]"],
+)
+
+_equivalent(
+    "MultiHeadAttention",
+    "if self.dropout.p > 0:  # acts on the weights; those returned are whole",
+    "a dropout of 0 changes no weight: averaging once more gives the same output",
+    [
+        "[if self.dropout.p > 0:\n    heads = einsum(self.dropout(weights), v, "
+        "'b h q k, b h k d -> b h q d') -> if True:\n    heads = einsum(self.dropout(weights), v, "
+        "'b h q k, b h k d -> b h q d')]",
+        "[self.dropout.p > 0 -> self.dropout.p >= 0]",
+        "[0 -> -1]",
+    ],
+)
 
 
 def _validates(node: ast.stmt) -> bool:
@@ -182,6 +343,7 @@ def mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
     source = textwrap.dedent(inspect.getsource(answer))
     tree = ast.parse(source)
     seen = {ast.unparse(tree)}
+    names = collections.Counter()
     for number, (holder, field, place) in enumerate(list(_places(tree))):
         node = getattr(holder, field) if place is None else getattr(holder, field)[place]
         for changed in _changes(node):
@@ -197,7 +359,9 @@ def mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
                 seen.add(text)
                 line = getattr(node, "lineno", 1)
                 was = source.splitlines()[line - 1].strip()
-                yield f"{was}  [{ast.unparse(node)} -> {ast.unparse(changed)}]", copied
+                name = f"{was}  [{ast.unparse(node)} -> {ast.unparse(changed)}]"
+                names[name] += 1  # a line may hold the same constant twice
+                yield name + (f" ({names[name]})" if names[name] > 1 else ""), copied
 
 
 def survives(task: str, number: int) -> bool | None:

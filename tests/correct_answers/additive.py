@@ -60,6 +60,18 @@ def dot_einops(query, keys):
     return einops.reduce(einops.rearrange(query, "b d -> b 1 d") * keys, "b k d -> b k", "sum")
 
 
+def dot_by_cosine(query, keys):
+    angles = F.cosine_similarity(query[:, None], keys, dim=-1, eps=1e-30)
+    return angles * query.norm(dim=-1, keepdim=True) * keys.norm(dim=-1)
+
+
+def dot_row_by_row(query, keys):
+    scores = torch.empty(keys.shape[:2], dtype=keys.dtype)
+    for row in range(len(keys)):
+        scores[row] = keys[row].mv(query[row])
+    return scores
+
+
 class Dot(nn.Module):
     def forward(self, query, keys):
         return einops.einsum(query, keys, "b d, b k d -> b k")
@@ -77,6 +89,9 @@ DOT = [
     dot_by_vmap,
     dot_by_squares,
     dot_einops,
+    dot_by_cosine,
+    dot_row_by_row,
+    lambda query, keys: torch.linalg.vecdot(query[:, None], keys),
     Dot(),
     functools.partial(torch.einsum, "bd,bkd->bk"),
 ]
@@ -127,6 +142,14 @@ def general_in_double(query, keys, W):
     return general_einsum(query.double(), keys.double(), W.double()).type_as(query)
 
 
+def general_all_at_once(query, keys, W):
+    return (query[:, None, :, None] * W * keys[:, :, None, :]).sum((-1, -2))
+
+
+def general_by_vmap(query, keys, W):
+    return torch.vmap(lambda q, k: k @ (W.T @ q))(query, keys)
+
+
 GENERAL = [
     general_einsum,
     general_projects_the_query,
@@ -137,6 +160,8 @@ GENERAL = [
     general_with_loops,
     general_tensordot,
     general_in_double,
+    general_all_at_once,
+    general_by_vmap,
     lambda *args, **kwargs: general_einsum(*args, **kwargs),
     functools.partial(general_projects_the_query),
 ]
@@ -210,6 +235,14 @@ def concat_by_vmap(query, keys, W, v):
     return torch.vmap(torch.vmap(one, in_dims=(None, 0)))(query, keys)
 
 
+def concat_by_modules(query, keys, W, v):
+    first, last = (nn.Linear(i, o, bias=False, device="meta") for i, o in (W.shape, (len(v), 1)))
+    pairs = torch.cat([query[:, None].expand(-1, keys.shape[1], -1), keys], -1)
+    weights = {"0.weight": W.T, "2.weight": v[None]}
+    network = nn.Sequential(first, nn.Tanh(), last)
+    return torch.func.functional_call(network, weights, (pairs,)).squeeze(-1)
+
+
 CONCAT = [
     concat_expand,
     concat_repeat,
@@ -221,6 +254,7 @@ CONCAT = [
     concat_padded,
     concat_in_place_bend,
     concat_by_vmap,
+    concat_by_modules,
     functools.partial(concat_expand),
 ]
 
@@ -280,6 +314,17 @@ def additive_double(query, keys, W_query, W_key, v):
     return additive_straight(*args).to(query.dtype)
 
 
+def additive_in_one_operation(query, keys, W_query, W_key, v):
+    from_query = (query @ W_query)[:, None]
+    hidden = torch.baddbmm(from_query, keys, W_key.expand(len(keys), -1, -1)).tanh()
+    return torch.linalg.vecdot(hidden, v)
+
+
+def additive_key_by_key(query, keys, W_query, W_key, v):
+    scores = [((query @ W_query + key @ W_key).tanh() * v).sum(1) for key in keys.unbind(1)]
+    return torch.stack(scores, dim=1)
+
+
 class Additive:
     def __call__(self, query, keys, W_query, W_key, v):
         return additive_straight(query, keys, W_query, W_key, v)
@@ -295,6 +340,8 @@ ADDITIVE = [
     additive_linear,
     additive_transposed,
     additive_double,
+    additive_in_one_operation,
+    additive_key_by_key,
     Additive(),
     lambda *args, **kwargs: additive_straight(*args, **kwargs),
 ]
@@ -399,6 +446,17 @@ def attend_nan_to_num(scores, values, mask=None):
     return (weights[..., None] * values).sum(1), weights
 
 
+def attend_only_to_the_visible(scores, values, mask=None):
+    """A softmax over those scores alone, put back where they came from."""
+    rows = []
+    for row, own in enumerate(scores):
+        seen = torch.arange(len(own)) if mask is None else mask[row].nonzero().flatten()
+        weights = torch.zeros_like(own)
+        rows.append(weights.index_put((seen,), own[seen].softmax(0)) if len(seen) else weights)
+    weights = torch.stack(rows)
+    return torch.stack([w @ v for w, v in zip(weights, values, strict=True)]), weights
+
+
 class Attend(nn.Module):
     def forward(self, scores, values, mask=None):
         print("attending", tuple(scores.shape))  # harmless, and common
@@ -417,6 +475,7 @@ ATTEND = [
     attend_keys_last,
     attend_sorted,
     attend_nan_to_num,
+    attend_only_to_the_visible,
     Attend(),
     functools.partial(attend_straight, mask=None),
 ]
@@ -545,6 +604,13 @@ class OwnLinear(Plain):
         return context.to(keys.dtype), weights.to(keys.dtype)
 
 
+class CalledDirectly(Plain):
+    """With names, and past the hooks of nn.Module."""
+
+    def __call__(self, query, keys, mask=None):
+        return self.forward(query=query, keys=keys, mask=mask)
+
+
 def make(query_dim, key_dim, attention_dim):
     """A function that makes the module is as good as its class."""
     return Plain(query_dim, key_dim, attention_dim)
@@ -559,6 +625,7 @@ MODULE = [
     Sentences,
     KeepsProjectedKeys,
     OwnLinear,
+    CalledDirectly,
     make,
     functools.partial(Plain),
 ]

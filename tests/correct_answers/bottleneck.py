@@ -101,6 +101,32 @@ def last_of_the_cut_row(tokens, lengths, embedding, gru):
     return states.reshape(b * n, hidden)[torch.arange(b) * n + lengths - 1]
 
 
+def sentences_of_one_length_together(tokens, lengths, embedding, gru):
+    vectors = embedding.weight.new_empty(len(tokens), gru.hidden_size)
+    for n in lengths.unique().tolist():
+        rows = lengths == n
+        vectors[rows] = gru(embedding(tokens[rows, :n]))[1][-1]
+    return vectors
+
+
+def rolled_to_the_end(tokens, lengths, embedding, gru):
+    states = gru(embedding(tokens))[0]
+    n = states.shape[1]
+    return torch.stack(
+        [row.roll(n - size, 0)[-1] for row, size in zip(states, lengths.tolist(), strict=True)]
+    )
+
+
+def chosen_by_a_mask(tokens, lengths, embedding, gru):
+    states = gru(embedding(tokens))[0]
+    return states[torch.arange(states.shape[1]) == (lengths - 1)[:, None]]
+
+
+def packed_time_first(tokens, lengths, embedding, gru):
+    """What is packed has no batch axis: the order only has to be the packing's."""
+    return gru(pack_padded_sequence(embedding(tokens.T), lengths, enforce_sorted=False))[1][-1]
+
+
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,7 +150,12 @@ ENCODE = [
     with_own_cell,
     with_the_books_step,
     last_of_the_cut_row,
+    sentences_of_one_length_together,
+    rolled_to_the_end,
+    chosen_by_a_mask,
+    packed_time_first,
     Encoder(),
+    torch.compile(by_two_indices, backend="eager"),
     functools.partial(by_two_indices),
 ]
 
@@ -184,6 +215,18 @@ def with_numpy(target, bos):
     return torch.from_numpy(moved)
 
 
+def by_slice_scatter(target, bos):
+    return torch.slice_scatter(torch.full_like(target, bos), target[:, :-1], dim=1, start=1)
+
+
+def from_the_back(target, bos):
+    inputs = target.clone()
+    for place in range(target.shape[1] - 1, 0, -1):
+        inputs[:, place] = inputs[:, place - 1]
+    inputs[:, 0] = bos
+    return inputs
+
+
 TEACHER = [
     joined,
     rolled,
@@ -195,6 +238,9 @@ TEACHER = [
     by_places,
     words_and_rows,
     with_numpy,
+    by_slice_scatter,
+    from_the_back,
+    torch.no_grad()(joined),
     lambda *args: joined(*args),
 ]
 
@@ -279,6 +325,32 @@ def by_lengths(logits, target, pad):
     return F.cross_entropy(scores, words)
 
 
+def nan_mean(logits, target, pad):
+    loss = F.cross_entropy(logits.mT, target, reduction="none")
+    return torch.where(target == pad, torch.nan, loss).nanmean()
+
+
+def means_weighted_by_lengths(logits, target, pad):
+    total, count = logits.new_zeros(()), 0
+    for scores, words in zip(logits, target, strict=True):
+        real = int((words != pad).sum())
+        if real:  # the mean of a row without tokens is NaN
+            total = total + real * F.cross_entropy(scores, words, ignore_index=pad)
+            count += real
+    return total / count
+
+
+def log_sum_exp_word_by_word(logits, target, pad):
+    total = functools.reduce(torch.logaddexp, logits.unbind(-1))
+    right = logits.gather(-1, target[..., None])[..., 0]
+    return (total - right)[target != pad].mean()
+
+
+def ratio_of_means(logits, target, pad):
+    real = (target != pad).to(logits.dtype)
+    return (F.cross_entropy(logits.mT, target, reduction="none") * real).mean() / real.mean()
+
+
 LOSS = [
     with_flat_rows,
     with_turned_axes,
@@ -293,6 +365,10 @@ LOSS = [
     double_inside,
     sum_over_count,
     by_lengths,
+    nan_mean,
+    means_weighted_by_lengths,
+    log_sum_exp_word_by_word,
+    ratio_of_means,
     functools.partial(with_flat_rows),
 ]
 
@@ -416,6 +492,47 @@ def by_beams_of_one(step, state, bos, eos, max_length, batch_size):
     return best[:, 1:]
 
 
+def by_cumulative_product(step, state, bos, eos, max_length, batch_size):
+    words = torch.full((batch_size, 1), bos)
+    for _ in range(max_length):
+        logits, state = step(words[:, -1], state)
+        words = torch.cat([words, logits.argmax(-1, keepdim=True)], dim=1)
+    goes_on = (words[:, 1:-1] != eos).long().cumprod(1)
+    goes_on = torch.cat([goes_on.new_ones(batch_size, 1), goes_on], dim=1)
+    return words[:, 1:] * goes_on + eos * (1 - goes_on)
+
+
+def forces_scores_in_place(step, state, bos, eos, max_length, batch_size):
+    token = torch.full((batch_size,), bos)
+    finished = torch.zeros(batch_size, dtype=torch.bool)
+    written = []
+    for _ in range(max_length):
+        logits, state = step(token, state)
+        logits[finished] = -1e9  # they are this step's own
+        logits[finished, eos] = 1e9
+        token = logits.argmax(-1)
+        finished |= token == eos
+        written.append(token)
+    return torch.stack(written, dim=1)
+
+
+def cut_behind_the_last_eos(step, state, bos, eos, max_length, batch_size):
+    written = usual(step, state, bos, eos, max_length, batch_size)
+    longest = int((written != eos).sum(1).max())
+    return written[:, : longest + 1].int()
+
+
+def with_numpy_words(step, state, bos, eos, max_length, batch_size):
+    token = np.full(batch_size, bos, dtype=np.int64)
+    finished, written = np.zeros(batch_size, bool), []
+    for _ in range(max_length):
+        logits, state = step(torch.from_numpy(token), state)
+        token = np.where(finished, eos, logits.numpy().argmax(-1))
+        finished = finished | (token == eos)
+        written.append(token)
+    return torch.from_numpy(np.stack(written, axis=1))
+
+
 DECODE = [
     usual,
     never_early,
@@ -426,6 +543,11 @@ DECODE = [
     hands_pad_to_finished_rows,
     Greedy(),
     by_beams_of_one,
+    by_cumulative_product,
+    forces_scores_in_place,
+    cut_behind_the_last_eos,
+    with_numpy_words,
+    torch.inference_mode()(usual),
     lambda *args: usual(*args),
 ]
 
@@ -503,6 +625,26 @@ def as_texts(predictions, targets, lengths):
     return {n: hits[n] / (hits[n] + misses[n]) for n in hits.keys() | misses.keys()}
 
 
+def with_bin_counts(predictions, targets, lengths):
+    right = [p == t for p, t in zip(predictions, targets, strict=True)]
+    total, hits = np.bincount(lengths), np.bincount(lengths, weights=right)
+    return {n: hits[n] / total[n] for n in np.flatnonzero(total)}  # keys are numpy's int64
+
+
+def to_the_longer_end(predictions, targets, lengths):
+    verdicts = defaultdict(list)
+    for p, t, n in zip(predictions, targets, lengths, strict=True):
+        verdicts[n].append(all(a == b for a, b in itertools.zip_longest(p, t)))
+    return {n: torch.tensor(found, dtype=torch.float64).mean() for n, found in verdicts.items()}
+
+
+def adds_shares_up(predictions, targets, lengths):
+    shares, total = defaultdict(float), Counter(lengths)
+    for p, t, n in zip(predictions, targets, lengths, strict=True):
+        shares[n] += (p == t) / total[n]
+    return shares
+
+
 MATCH = [
     lists_of_verdicts,
     two_counters,
@@ -513,6 +655,9 @@ MATCH = [
     with_running_means,
     with_fractions,
     as_texts,
+    with_bin_counts,
+    to_the_longer_end,
+    adds_shares_up,
     functools.partial(lists_of_verdicts),
 ]
 

@@ -1,5 +1,6 @@
 """Right answers in many styles: the judge must accept every one of them, on every seed."""
 
+import collections
 import copy
 import functools
 import math
@@ -80,6 +81,54 @@ def copies(target, memory, attention, memory_mask=None):
     return attention(target.clone(), memory.contiguous(), memory * 1, memory_mask)
 
 
+def one_more_source_word(target, memory, attention, memory_mask=None):
+    """A word that nobody may attend to changes nothing."""
+    k = memory.shape[1]
+    if memory_mask is None:
+        memory_mask = torch.ones(target.shape[1], k, dtype=torch.bool)
+    memory, memory_mask = F.pad(memory, (0, 0, 0, 1)), F.pad(memory_mask, (0, 1), value=False)
+    output, weights = attention(target, memory, memory, memory_mask)
+    return output, weights[..., :k]
+
+
+def through_its_layers(target, memory, attention, memory_mask=None):
+    """Computes what the attention would, with the attention's own layers."""
+    q, k, v = (
+        einops.rearrange(layer(x), "b n (h d) -> b h n d", h=attention.num_heads)
+        for layer, x in (
+            (attention.q_proj, target),
+            (attention.k_proj, memory),
+            (attention.v_proj, memory),
+        )
+    )
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if memory_mask is None:
+        weights = scores.softmax(-1)
+    else:
+        mask = memory_mask if memory_mask.ndim == 2 else memory_mask[:, None]
+        weights = scores.masked_fill(~mask, -1e9).softmax(-1) * mask
+    return attention.out_proj(einops.rearrange(weights @ v, "b h q d -> b q (h d)")), weights
+
+
+def mode_put_back(target, memory, attention, memory_mask=None):
+    was = attention.training
+    attention.eval()
+    try:
+        return attention(target, memory, memory, memory_mask)
+    finally:
+        attention.train(was)
+
+
+def named_pair(target, memory, attention, memory_mask=None):
+    Pair = collections.namedtuple("Pair", "output weights")
+    return Pair(*attention.forward(target, memory, memory, mask=memory_mask))
+
+
+def by_any_name(*inputs, memory_mask=None, **ignored):
+    target, memory, attention, *mask = inputs
+    return attention(target, *[memory] * 2, *(mask or [memory_mask]))
+
+
 class CrossAttention:
     def __call__(self, target, memory, attention, memory_mask=None):
         return straight(target, memory, attention, memory_mask)
@@ -100,7 +149,14 @@ CROSS_ATTENTION = [
     sentence_by_sentence,
     shuffled_memory,
     copies,
+    one_more_source_word,
+    through_its_layers,
+    mode_put_back,
+    named_pair,
+    by_any_name,
+    torch.compile(straight, backend="eager"),
     CrossAttention(),
+    CrossAttention().__call__,
     CrossAttentionModule(),
     functools.partial(straight),
     lambda *args, **kwargs: straight(*args, **kwargs),
@@ -330,6 +386,77 @@ class AliasedSequential(Plain):
         return target + self.network(target)
 
 
+class InPlaceOnCopies(Plain):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        normed, x = self.norm1(target), target.clone()
+        x += self.self_attention(normed, normed, normed, target_mask)[0]
+        y = x.clone()
+        y += self.cross_attention(self.norm2(x), memory, memory, memory_mask)[0]
+        z = y.clone()
+        z += self.linear2(F.relu(self.linear1(self.norm3(y)), inplace=True))
+        return z
+
+
+class WordByWord(Plain):
+    """Behind the self-attention no word of the target needs another."""
+
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        normed, (b, q, _) = self.norm1(target), target.shape
+        x = target + self.self_attention(normed, normed, normed, target_mask)[0]
+        if memory_mask is not None:
+            memory_mask = memory_mask.expand(b, q, memory.shape[1])
+        rows = []
+        for i in range(q):
+            row, mask = x[:, [i]], None if memory_mask is None else memory_mask[:, [i]]
+            row = row + self.cross_attention(self.norm2(row), memory, memory, mask)[0]
+            rows.append(row + self.linear2(self.linear1(self.norm3(row)).relu()))
+        return torch.cat(rows, 1)
+
+
+class DoubleNorms(Plain):
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        def norm(layer, x):
+            weight, bias = layer.weight.double(), layer.bias.double()
+            return F.layer_norm(x.double(), x.shape[-1:], weight, bias).to(x.dtype)
+
+        y = norm(self.norm1, target)
+        x = target + self.self_attention(y, y, y, target_mask)[0]
+        x = x + self.cross_attention(norm(self.norm2, x), memory, memory, memory_mask)[0]
+        flat = norm(self.norm3, x).flatten(0, 1)
+        return x + self.linear2(F.threshold(self.linear1(flat), 0, 0)).unflatten(0, x.shape[:2])
+
+
+class Watched(Plain):
+    """With a hook, a gain of its own, other first weights, and masks that are always there."""
+
+    def __init__(self, model_width=64, num_heads=4, hidden_width=128, *, device=None):
+        super().__init__(model_width, num_heads, hidden_width)
+        self.seen, self.gain = [], nn.Parameter(torch.ones(()))
+        self.cross_attention.register_forward_hook(lambda m, i, o: self.seen.append(o[1].shape))
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, target, memory, target_mask=None, memory_mask=None):
+        b, q, k = len(target), target.shape[1], memory.shape[1]
+        if target_mask is None:
+            target_mask = torch.ones(q, q, dtype=torch.bool)
+        if memory_mask is None:
+            memory_mask = torch.ones(b, 1, k, dtype=torch.bool)
+        masks = target_mask.expand(b, q, q), memory_mask.expand(b, q, k)
+        return self.gain * super().forward(target, memory, *masks)
+
+
+class CompiledForward(Plain):
+    forward = torch.compile(Plain.forward, backend="eager")
+
+
+def compiled(*sizes):
+    layer = Plain(*sizes)
+    layer.compile(backend="eager")
+    return layer
+
+
 def made_by_a_function(model_width, num_heads, hidden_width):
     return copy.deepcopy(Plain(model_width, num_heads, hidden_width))
 
@@ -344,6 +471,12 @@ DECODER_LAYER = [
     Double,
     Sublayers,
     AliasedSequential,
+    InPlaceOnCopies,
+    WordByWord,
+    DoubleNorms,
+    Watched,
+    CompiledForward,
+    compiled,
     made_by_a_function,
     functools.partial(Plain),
 ]
@@ -475,6 +608,82 @@ def on_a_copy(model, source, bos, eos, max_length):
     return torch.tensor(said).T
 
 
+def rewrites_everything(model, source, bos, eos, max_length):
+    """Takes the likeliest word at every position again; those before the last stay the same."""
+    begin = torch.full((len(source), 1), bos)
+    words = begin
+    for _ in range(max_length):
+        words = torch.cat([begin, model(source, words).argmax(-1)], 1)
+    words = words[:, 1:]
+    return torch.where((words == eos).cumsum(1) > 0, eos, words)
+
+
+def small_ids(model, source, bos, eos, max_length):
+    words = torch.full((len(source), 1), bos, dtype=torch.int32)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1).int()
+        word[(words[:, 1:] == eos).any(1)] = eos
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+def by_halves(model, source, bos, eos, max_length):
+    if len(source) == 1:
+        return step_by_step(model, source, bos, eos, max_length)
+    parts = [by_halves(model, half, bos, eos, max_length) for half in source.tensor_split(2)]
+    longest = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, longest - part.shape[1]), value=eos) for part in parts])
+
+
+def python_lists(model, source, bos, eos, max_length):
+    rows, still = [[bos] for _ in source], set(range(len(source)))
+    while still and len(rows[0]) <= max_length:
+        scores = model(source, torch.tensor(rows)).tolist()
+        for i, row in enumerate(rows):
+            row.append(scores[i][-1].index(max(scores[i][-1])) if i in still else eos)
+            if row[-1] == eos:
+                still.discard(i)
+    return torch.tensor([row[1:] for row in rows])
+
+
+def by_edited_scores(model, source, bos, eos, max_length):
+    """A row that has ended is forced to eos by its scores; those belong to nobody else."""
+    words, ended = torch.full((len(source), 1), bos), torch.zeros(len(source), dtype=torch.bool)
+    with torch.no_grad():
+        for _ in range(max_length):
+            scores = model(source, words)[:, -1]
+            scores[ended] = -torch.inf
+            scores[ended, eos] = 0.0
+            word = scores.argmax(1, keepdim=True)
+            ended = ended | (word[:, 0] == eos)
+            words = torch.cat([words, word], 1)
+    return words[:, 1:]
+
+
+def everything_put_back(model, source, bos, eos, max_length):
+    modes = {part: part.training for part in model.modules()}
+    learns = [parameter.requires_grad for parameter in model.parameters()]
+    model.eval().requires_grad_(False)
+    words = step_by_step(model, source, bos, eos, max_length)
+    for part, mode in modes.items():
+        part.training = mode
+    for parameter, mode in zip(model.parameters(), learns, strict=True):
+        parameter.requires_grad_(mode)
+    return words
+
+
+def folded(model, source, bos, eos, max_length):
+    """No loop to be seen, and no column in which all rows have ended before."""
+
+    def grow(words, _):
+        word = model(source, words)[:, [-1]].argmax(-1)
+        ended = (words[:, 1:] == eos).any(1, keepdim=True)
+        return torch.cat([words, torch.where(ended, eos, word)], 1)
+
+    words = functools.reduce(grow, range(max_length), torch.full((len(source), 1), bos))[:, 1:]
+    return words[:, : int(((words == eos).cumsum(1) == 0).sum(1).max()) + 1]
+
+
 class Translator:
     def __init__(self, stop=True):
         self.stop = stop
@@ -494,6 +703,14 @@ TRANSLATE = [
     recursive,
     beam_of_one,
     on_a_copy,
+    rewrites_everything,
+    small_ids,
+    by_halves,
+    python_lists,
+    by_edited_scores,
+    everything_put_back,
+    folded,
+    torch.compile(step_by_step, backend="eager"),
     Translator(),
     Translator(stop=False),
     functools.partial(step_by_step),

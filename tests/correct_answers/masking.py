@@ -1,5 +1,6 @@
 """Right answers in many styles: the judge must accept every one of them, on every seed."""
 
+import collections
 import functools
 import itertools
 
@@ -72,6 +73,21 @@ def as_a_tuple_of_pairs(tokens):
     return tuple((tokens[:place], tokens[place]) for place in range(1, len(tokens)))
 
 
+Pair = collections.namedtuple("Pair", ("context", "following"))
+
+
+def named_pairs(tokens):
+    return [Pair(tokens[:place], tokens[place]) for place in range(1, len(tokens))]
+
+
+def growing_deque(tokens):
+    so_far, pairs = collections.deque(tokens[:1]), []
+    for following in tokens[1:]:
+        pairs.append((list(so_far), following))
+        so_far.append(following)
+    return pairs
+
+
 class Pairs:
     def __init__(self):
         self.calls = 0
@@ -93,6 +109,8 @@ PAIRS = [
     by_generator,
     unpacked,
     as_a_tuple_of_pairs,
+    named_pairs,
+    growing_deque,
     Pairs(),
     functools.partial(slices),
     lambda *args: slices(*args),
@@ -184,6 +202,33 @@ def kept(query_length, key_length=None):
     return by_tril(query_length, key_length)
 
 
+def from_torchs_own(query_length, key_length=None):
+    """It holds 0 and −∞, and is square."""
+    key_length = query_length if key_length is None else key_length
+    additive = torch.nn.Transformer.generate_square_subsequent_mask(key_length)
+    return additive[-query_length:] == 0
+
+
+def turned_triangle(query_length, key_length=None):
+    """The mask is a view: its rows lie apart in memory."""
+    key_length = query_length if key_length is None else key_length
+    keys_by_queries = torch.ones(key_length, query_length, dtype=torch.bool)
+    return keys_by_queries.triu(query_length - key_length).T
+
+
+class Buffer:
+    """Keeps the largest triangle so far, and cuts its lower right corner out."""
+
+    def __init__(self):
+        self.triangle = torch.ones(4, 4, dtype=torch.bool).tril()
+
+    def __call__(self, query_length, key_length=None):
+        key_length = key_length or query_length
+        if key_length > len(self.triangle):
+            self.triangle = torch.ones(key_length, key_length, dtype=torch.bool).tril()
+        return self.triangle[-query_length:, -key_length:]
+
+
 class Mask(torch.nn.Module):
     def forward(self, query_length, key_length=None):
         return by_comparison(query_length, key_length)
@@ -203,6 +248,11 @@ CAUSAL = [
     by_minus_infinity,
     upside_down,
     kept,
+    from_torchs_own,
+    turned_triangle,
+    Buffer(),
+    torch.no_grad()(by_tril),
+    torch.compile(by_comparison, backend="eager"),
     Mask(),
     functools.partial(by_tril),
     lambda *args, **kwargs: by_tril(*args, **kwargs),
@@ -273,6 +323,24 @@ def expanded(lengths, max_length):
     return table < lengths[:, None, None]
 
 
+def ends_scattered(lengths, max_length):
+    ends = torch.zeros(len(lengths), 1, max_length + 1)
+    ends = ends.scatter(2, lengths.long()[:, None, None], 1)
+    return ends.cumsum(-1)[..., :-1] == 0
+
+
+def mapped(lengths, max_length):
+    return torch.vmap(lambda length: torch.arange(max_length)[None] < length)(lengths)
+
+
+def what_is_left(lengths, max_length):
+    return (lengths[:, None, None] - torch.arange(max_length)).clamp(0, 1).bool()
+
+
+def places_first(lengths, max_length):
+    return (torch.arange(max_length)[:, None] < lengths).T[:, None]
+
+
 class Padding:
     def __call__(self, lengths, max_length):
         return places(lengths, max_length)
@@ -291,6 +359,11 @@ PADDING = [
     in_numpy,
     by_filling,
     expanded,
+    ends_scattered,
+    mapped,
+    what_is_left,
+    places_first,
+    torch.no_grad()(places),
     Padding(),
     functools.partial(places),
     lambda *args, **kwargs: places(*args, **kwargs),
@@ -414,6 +487,61 @@ def logarithms(scores, mask):
     return weights * mask
 
 
+def sorted_first(scores, mask):
+    best = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).sort(-1, descending=True)
+    weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values.softmax(-1))
+    return weights * mask
+
+
+def mapped_over_one_more_axis(scores, mask):
+    return torch.vmap(lambda one: lowest_finite(one, mask))(scores[None])[0]
+
+
+def on_a_private_copy(scores, mask):
+    mine = scores.clone()
+    mine.masked_fill_(~mask, torch.finfo(scores.dtype).min)
+    return mine.softmax(-1).clone().masked_fill_(~mask, 0)
+
+
+def sum_clamped_from_below(scores, mask):
+    """A living row's sum is at least 1, as its highest score counts 1."""
+    visible = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    e = (visible - visible.amax(-1, keepdim=True).detach()).exp() * mask
+    return e / e.sum(-1, keepdim=True).clamp(min=1e-6)
+
+
+def nan_in_a_dead_row_only(scores, mask):
+    """NaN arises, but `where` lets none of it back to the scores."""
+    visible = torch.where(mask, scores, -torch.inf)
+    e = torch.exp(visible - visible.max(-1, keepdim=True).values)
+    return torch.nan_to_num(e / e.sum(-1, keepdim=True))
+
+
+def log_sum_exp_of_the_living(scores, mask):
+    wide = scores.double()
+    total = torch.logsumexp(torch.where(mask, wide, -torch.inf), -1, keepdim=True)
+    total = torch.where(total.isinf(), 0, total)
+    logarithms = (wide - total).clamp(max=0)
+    return torch.where(mask, logarithms.exp(), 0).to(scores.dtype)
+
+
+class OwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, mask):
+        weights = lowest_finite(scores, mask)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weights,) = ctx.saved_tensors
+        return weights * (gradient - (weights * gradient).sum(-1, keepdim=True)), None
+
+
+def with_its_own_gradient(scores, mask):
+    return OwnGradient.apply(scores, mask)
+
+
 class MaskedSoftmax(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -444,6 +572,14 @@ SOFTMAX = [
     keys_first,
     with_a_drain,
     logarithms,
+    sorted_first,
+    mapped_over_one_more_axis,
+    on_a_private_copy,
+    sum_clamped_from_below,
+    nan_in_a_dead_row_only,
+    log_sum_exp_of_the_living,
+    with_its_own_gradient,
+    torch.compile(lowest_finite, backend="eager"),
     MaskedSoftmax(),
     functools.partial(lowest_finite),
     lambda *args, **kwargs: lowest_finite(*args, **kwargs),

@@ -1,5 +1,6 @@
 """Right answers of chapter 4 in many styles: the judge must accept every one, on every seed."""
 
+import collections
 import functools
 import itertools
 import math
@@ -118,6 +119,61 @@ def sentence_by_sentence(x, W_query, W_key, W_value):
     return tuple(torch.cat(each) for each in zip(*pairs))  # noqa: B905
 
 
+def vectorized(x, W_query, W_key, W_value):
+    return torch.vmap(lambda sentence: straight_alone(sentence, W_query, W_key, W_value))(x)
+
+
+def straight_alone(sentence, W_query, W_key, W_value):
+    scores = (sentence @ W_query) @ (sentence @ W_key).T / math.sqrt(W_query.shape[1])
+    return scores.softmax(-1) @ (sentence @ W_value), scores.softmax(-1)
+
+
+class OwnSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores):
+        e = (scores - scores.amax(-1, keepdim=True)).exp()
+        weights = e / e.sum(-1, keepdim=True)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weights,) = ctx.saved_tensors
+        return weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+
+
+def with_own_backward(x, W_query, W_key, W_value):
+    weights = OwnSoftmax.apply((x @ W_query) @ (x @ W_key).mT / math.sqrt(W_query.shape[1]))
+    return weights @ (x @ W_value), weights
+
+
+def scaled_in_one_operation(x, W_query, W_key, W_value):
+    query, key = x @ W_query, x @ W_key
+    room = x.new_zeros(1, 1, 1)
+    scores = torch.baddbmm(room, query, key.mT, beta=0, alpha=query.shape[-1] ** -0.5)
+    return scores.softmax(-1).bmm(x @ W_value), scores.softmax(-1)
+
+
+def edits_its_own(x, W_query, W_key, W_value):
+    scores = (x @ W_query).bmm((x @ W_key).mT)
+    scores /= math.sqrt(W_key.shape[-1])
+    scores -= scores.detach().amax(-1, keepdim=True)
+    weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    return weights @ (x @ W_value), weights
+
+
+def says_shapes(x, W_query, W_key, W_value):
+    print(x.shape, W_query.shape)
+    return straight(x, W_query, W_key, W_value)
+
+
+Pair = collections.namedtuple("Pair", "output weights")
+
+
+def named_pair(x, W_query, W_key, W_value):
+    return Pair(*straight(x, W_query, W_key, W_value))
+
+
 class Attention:
     def __call__(self, x, W_query, W_key, W_value):
         return straight(x, W_query, W_key, W_value)
@@ -143,6 +199,12 @@ SELF_ATTENTION = [
     in_log_space,
     with_a_true_mask,
     sentence_by_sentence,
+    vectorized,
+    with_own_backward,
+    scaled_in_one_operation,
+    edits_its_own,
+    says_shapes,
+    named_pair,
     Attention(),
     AttentionModule(),
     functools.partial(straight),
@@ -232,6 +294,42 @@ def padded_then_cut(length, width):
     return table[:, :width]
 
 
+def as_complex_numbers(length, width):
+    speed = 1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    hands = torch.exp(1j * torch.arange(length)[:, None] * speed)
+    return torch.view_as_real(hands).flip(-1).reshape(length, -1)[:, :width].float()
+
+
+def step_by_step(length, width):
+    """Each position from the one before it, by the addition theorem."""
+    speed = 1e4 ** (-torch.arange(0, width, 2).double() / width)
+    sine, cosine, rows = torch.zeros_like(speed), torch.ones_like(speed), []
+    for _ in range(length):
+        rows.append(torch.stack([sine, cosine], 1).flatten()[:width])
+        sine, cosine = (
+            sine * speed.cos() + cosine * speed.sin(),
+            cosine * speed.cos() - sine * speed.sin(),
+        )
+    return torch.stack(rows).float()
+
+
+def cut_from_a_long_table(length, width):
+    return by_slices(2000, width)[:length]
+
+
+def float32_throughout(length, width):
+    p = np.arange(length, dtype=np.float32)[:, None]
+    two_i = np.arange(0, width, 2, dtype=np.float32)
+    angle = p * np.exp(two_i * np.float32(-math.log(1e4) / width))
+    table = np.zeros((length, width), np.float32)
+    table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle[:, : width // 2])
+    return torch.from_numpy(table)
+
+
+def turned_view(length, width):
+    return by_where(length, width).T.contiguous().T
+
+
 class Positions:
     def __call__(self, length, width):
         return by_slices(length, width)
@@ -249,6 +347,13 @@ SINUSOIDAL_POSITIONS = [
     as_parameter,
     padded_then_cut,
     functools.lru_cache(by_slices),
+    as_complex_numbers,
+    step_by_step,
+    cut_from_a_long_table,
+    float32_throughout,
+    turned_view,
+    torch.no_grad()(by_slices),
+    torch.inference_mode()(stacked),
     Positions(),
     functools.partial(by_where),
 ]
@@ -348,6 +453,59 @@ def by_assert(layer, x):
     return True
 
 
+def in_double(layer, x):
+    x, order = x.double(), torch.randperm(x.shape[1])
+    return torch.allclose(layer(x[:, order]), layer(x)[:, order])
+
+
+def gathered(layer, x):
+    output = layer(x)
+    for _ in range(3):
+        order = torch.rand(x.shape[1]).argsort()[None, :, None]
+        moved = layer(x.gather(1, order.expand_as(x)))
+        if (moved - output.gather(1, order.expand_as(output))).abs().max() > 1e-4:
+            return False
+    return True
+
+
+def by_relative_norm(layer, x):
+    output, order = layer(x), torch.randperm(x.shape[1])
+    return bool((layer(x[:, order]) - output[:, order]).norm() <= 1e-5 * output.norm())
+
+
+def every_pair_swapped(layer, x):
+    output = layer(x)
+    for i, j in itertools.combinations(range(x.shape[1]), 2):
+        order = torch.arange(x.shape[1])
+        order[i], order[j] = j, i
+        if not torch.isclose(layer(x[:, order]), output[:, order], atol=1e-5).all().item():
+            return False
+    return True
+
+
+def scattered(layer, x):
+    """Word i goes to place order[i], on both sides."""
+    order = torch.randperm(x.shape[1])
+    moved, expected = torch.empty_like(x), torch.empty_like(layer(x))
+    moved[:, order], expected[:, order] = x, layer(x)
+    return torch.allclose(layer(moved), expected, atol=1e-5)
+
+
+def edits_a_copy(layer, x):
+    output, order, copy = layer(x), torch.randperm(x.shape[1]), x.clone()
+    copy[:] = copy[:, order]
+    return torch.allclose(layer(copy), output[:, order], atol=1e-5)
+
+
+def one_sentence_is_enough(layer, x):
+    return many_random_orders(layer, x[:1])
+
+
+def strict(layer, x):
+    order = torch.randperm(x.shape[1])
+    return bool(((layer(x[:, order]) - layer(x)[:, order]).abs() <= 1e-6).all())
+
+
 class Test:
     __test__ = False
 
@@ -367,6 +525,14 @@ IS_PERMUTATION_EQUIVARIANT = [
     by_numpy_chance,
     own_words,
     by_assert,
+    in_double,
+    gathered,
+    by_relative_norm,
+    every_pair_swapped,
+    scattered,
+    edits_a_copy,
+    one_sentence_is_enough,
+    strict,
     Test(),
     functools.partial(many_random_orders, trials=3),
     torch.no_grad()(swap_and_shift),
