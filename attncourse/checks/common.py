@@ -112,6 +112,7 @@ def made(cls: Callable[..., nn.Module], *sizes, training=False) -> nn.Module:
     torch.set_rng_state(state)
     if not isinstance(module, nn.Module):
         raise Unusable(f"makes {describe(module)} when it is called; an nn.Module is expected.")
+    module = getattr(module, "_orig_mod", module)  # torch.compile wraps it, and all names with it
     return module.train(training)
 
 
