@@ -462,7 +462,6 @@ def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
         ("at least 1; got ... head_width=0", attention_parameters, (8, 2, 1, 0)),
         ("at least 1; got ... head_width=-4", attention_parameters, (8, 2, 1, -4)),
     ],
-    ids=str,
 )
 def test_impossible_sizes_are_refused_by_name(words, call, arguments):
     assert_refused(ValueError, words, lambda: call(*arguments))

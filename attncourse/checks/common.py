@@ -95,7 +95,7 @@ def with_weights(module: nn.Module, weights: dict[str, Tensor], *arguments, **ke
             raise Unusable(f"makes a module without the parameter `{name}`: it has {there}.")
         if has[name].shape != tensor.shape:
             raise Unusable(
-                f"makes a module whose `{name}` has another shape: {shape_of(has[name])}; "
+                f"makes a module whose `{name}` has the shape {shape_of(has[name])}; "
                 f"expected {shape_of(tensor)}."
             )
     return functional_call(module, weights, arguments, keywords, tie_weights=False)

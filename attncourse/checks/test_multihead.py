@@ -282,8 +282,9 @@ def layer_as_function(cls):
 
     Without weights, the layer's own are replaced by random ones, whatever their names are: enough
     for all that must hold with any weights. Further inputs: `projections`, "identity" for weights
-    that do nothing; `dropout`; `training`; and `earlier`, whether the layer has been used before:
-    "other words" of the same number, under another mask, or "longer" sentences.
+    that do nothing; `dropout`; `training`; `further`, "random" for other numbers in whatever else
+    the layer learns; and `earlier`, whether the layer has been used before: "other words" of the
+    same number, under another mask, or "longer" sentences.
     """
 
     def function(
@@ -297,6 +298,7 @@ def layer_as_function(cls):
         projections="random",
         dropout=None,
         training=False,
+        further="its own",
         earlier="never",
         **weights,
     ):
@@ -305,10 +307,15 @@ def layer_as_function(cls):
         if projections == "identity":
             weights = identity(model_width)
         weights = weights or own_weights(layer)
-        names = {name for name, _ in layer.named_parameters(remove_duplicate=False)}
+        there = dict(layer.named_parameters(remove_duplicate=False))  # a layer may have two names
         # Where a projection is missing, `forward` has the first word: perhaps it is not begun.
-        if not names >= weights.keys() and layer(query, key, value) is None:
+        if not there.keys() >= weights.keys() and layer(query, key, value) is None:
             return None
+        if further == "random":
+            copied = {id(there[name]) for name in weights if name in there}
+            own = own_weights(layer)
+            own = {n: w for n, w in own.items() if there[n].requires_grad}
+            weights = {n: w for n, w in own.items() if id(there[n]) not in copied} | weights
         weights = {name: torch.as_tensor(w, dtype=query.dtype) for name, w in weights.items()}
         if earlier == "other words":
             hidden = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool)
@@ -386,7 +393,7 @@ def rows_far_apart(rng):
     return inputs | {"query": inputs["query"] * torch.tensor([[1.0], [0.0], [-1.0]])}
 
 
-def hidden_winner(rng, high=30_000.0):
+def hidden_winner(rng, high):
     """Scores of hidden keys lie `high` above all others."""
     mask = mixed_mask(rng, 2, 1, 4)
     inputs = large_layer(rng, size=0.0, mask=mask)
@@ -511,7 +518,8 @@ def layer_probes(rng):
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
         "rows far apart": rows_far_apart(rng),
         "large negative, masked": large_layer(rng, -30_000.0, mixed_mask(rng, 2, 3, 4)),
-        "hidden winner": hidden_winner(rng),
+        "hidden winner": hidden_winner(rng, 300.0),
+        "hidden winner by far": hidden_winner(rng, 30_000.0),
     }
 
 
@@ -681,6 +689,7 @@ class TestMultiHeadAttention:
         answer.matches(layer_inputs(rng, 2, 3, 4, m=20, h=2))
         for h in (2, 8):  # √d is 2 and 1
             answer.matches(layer_inputs(rng, 2, 3, 5, m=8, h=h, dtype=torch.float64))
+        self.nothing_else_is_learned(answer, layer_inputs(rng))
         turned = layer_inputs(rng, 2, 3, 4, m=6, h=2)  # the same numbers, not contiguous
         turned |= {name: turned[name].mT.contiguous().mT for name in ("query", "key", "value")}
         answer.matches(turned)
@@ -832,6 +841,15 @@ class TestMultiHeadAttention:
                 "After your layer is made, the global random generator is always in the same "
                 "state: leave `manual_seed` to the caller."
             )
+
+    def nothing_else_is_learned(self, answer, inputs):
+        for one, two in zip(answer(inputs), answer(inputs, further="random"), strict=True):
+            if one.shape != two.shape or not is_close(one, two).all():
+                raise Failure(
+                    "Your layer learns something besides its four projections: other numbers there "
+                    "change its output, even with the same weights copied into it.",
+                    inputs,
+                )
 
     def compare_calls(self, first, later, inputs):
         for name, one, two in zip(("output", "weights"), first, later, strict=True):

@@ -601,6 +601,23 @@ class SplitByReshape(Layer):
 
 
 @wrong(
+    "C-NO-SWAP",
+    "MultiHeadAttention",
+    thinks="Once each vector is cut into heads and features, attention can begin.",
+    why="Attention compares along the last two axes. Yours are heads and features, so the heads of "
+    "one word look at each other, and no word looks at another. The heads' axis belongs in front "
+    "of the words.",
+    section="project-split",
+)
+class SplitWithoutSwap(Layer):
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1))
+
+    def merge(self, x):
+        return x.flatten(2)
+
+
+@wrong(
     "H-VIEW-MERGE",
     "MultiHeadAttention",
     thinks="To merge, I reshape what the heads return to (b n m).",
@@ -661,6 +678,18 @@ class Interleaved(Layer):
         return x.permute(0, 2, 3, 1).flatten(2)
 
 
+class TransposedAll(Layer):
+    def project(self, query, key, value):
+        inward = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
+        return tuple(x @ each.weight + each.bias for x, each in inward)
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (self.split(x) for x in self.project(query, key, value))
+        weights = self.weigh(self.score(q, k), mask)
+        merged = self.merge(self.average(weights, v))
+        return merged @ self.out_proj.weight + self.out_proj.bias, weights
+
+
 @wrong(
     "H-WO-SHAPE",
     "MultiHeadAttention",
@@ -668,6 +697,7 @@ class Interleaved(Layer):
     why="nn.Linear keeps its matrix as (out, in), the transpose of the formula's. As both sizes "
     "are m here, no error tells you. Calling the layer does it right.",
     section="sum-over-heads",
+    variants=(TransposedAll,),
 )
 class TransposedOut(Layer):
     def forward(self, query, key, value, mask=None):
@@ -1178,6 +1208,43 @@ class MaskAfterSoftmax(Layer):
 class MaskZeroesScores(Layer):
     def weigh(self, scores, mask):
         return (scores if mask is None else scores * self.aligned(mask)).softmax(-1)
+
+
+class RenormalizedWithClamp(Layer):
+    def weigh(self, scores, mask):
+        weights = scores.softmax(-1)
+        if mask is None:
+            return weights
+        weights = weights * self.aligned(mask)
+        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
+class RenormalizedPlainly(Layer):
+    def weigh(self, scores, mask):
+        weights = scores.softmax(-1)
+        if mask is None:
+            return weights
+        weights = weights * self.aligned(mask)
+        return weights / weights.sum(-1, keepdim=True)
+
+
+@wrong(
+    "M-AFTER-RENORMALIZED",
+    "MultiHeadAttention",
+    thinks="I set hidden weights to zero after the softmax, and divide each row by its sum again.",
+    why="On paper that is the same. But if a hidden key has by far the best score, it takes all "
+    "the weight; to the visible keys nothing is left that could be divided. Hide it before the "
+    "softmax.",
+    section="multihead-code",
+    variants=(RenormalizedWithClamp, RenormalizedPlainly),
+)
+class Renormalized(Layer):
+    def weigh(self, scores, mask):
+        weights = scores.softmax(-1)
+        if mask is None:
+            return weights
+        weights = weights * self.aligned(mask)
+        return weights / (weights.sum(-1, keepdim=True) + 1e-9)
 
 
 @wrong(

@@ -1,6 +1,7 @@
 """Right answers of chapter 5 in many styles: the judge must accept every one, on every seed."""
 
 import copy
+import fractions
 import functools
 import itertools
 import math
@@ -75,6 +76,31 @@ class Splitter:
         return x.reshape(*x.shape[:2], num_heads, -1).permute(0, 2, 1, 3)
 
 
+def split_by_a_window(x, num_heads):
+    d = x.shape[-1] // num_heads
+    return x.unfold(2, d, d).transpose(1, 2)
+
+
+@torch.jit.script
+def split_as_a_script(x: torch.Tensor, num_heads: int):
+    b, n, m = x.shape
+    return x.reshape(b, n, num_heads, m // num_heads).transpose(1, 2)
+
+
+class SplitWithItsOwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, num_heads):
+        return split_by_einops(x, num_heads)
+
+    @staticmethod
+    def backward(context, gradient):
+        return einops.rearrange(gradient, "b h n d -> b n (h d)"), None
+
+
+def split_with_its_own_gradient(x, num_heads):
+    return SplitWithItsOwnGradient.apply(x, num_heads)
+
+
 SPLIT = [
     split_by_einops,
     split_by_view_and_transpose,
@@ -85,6 +111,10 @@ SPLIT = [
     split_by_selection,
     split_by_gathering,
     split_by_strides,
+    split_by_a_window,
+    split_as_a_script,
+    split_with_its_own_gradient,
+    torch.compile(split_by_unflatten, backend="eager"),
     Splitter(),
     functools.partial(split_by_view_and_transpose),
     torch.vmap(lambda x, num_heads: split_by_unflatten(x, num_heads), in_dims=(0, None)),
@@ -133,6 +163,18 @@ def merge_by_pack(x):
     return einops.pack([head for head in einops.rearrange(x, "b h n d -> h b n d")], "b n *")[0]
 
 
+def merge_by_asking_for_every_feature(x):
+    h, d = x.shape[1], x.shape[3]
+    feature = torch.arange(h * d)
+    return x[:, feature // d, :, feature % d].permute(1, 2, 0)
+
+
+@torch.jit.script
+def merge_as_a_script(x: torch.Tensor):
+    b, h, n, d = x.shape
+    return x.transpose(1, 2).contiguous().view(b, n, h * d)
+
+
 class Merger(nn.Module):
     def forward(self, x):
         return merge_by_flatten(x)
@@ -147,6 +189,8 @@ MERGE = [
     merge_by_a_loop,
     merge_by_padding,
     merge_by_pack,
+    merge_by_asking_for_every_feature,
+    merge_as_a_script,
     Merger(),
     functools.partial(einops.rearrange, pattern="b h n d -> b n (h d)"),
 ]
@@ -387,6 +431,81 @@ class EveryHeadByVmap(nn.Module):
         return self.out_proj(merged), weights.transpose(0, 1)
 
 
+class HeadsBesideFeatures(nn.Module):
+    """Never swaps axes: (b n h d) throughout. Dead rows become NaN for a moment."""
+
+    def __init__(self, model_width, num_heads, dropout=0.0):
+        super().__init__()
+        self.h = num_heads
+        for name in ("q", "k", "v", "out"):
+            setattr(self, f"{name}_proj", nn.Linear(model_width, model_width))
+        self.dropout = dropout
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (
+            project(x).unflatten(-1, (self.h, -1))
+            for project, x in (
+                (self.q_proj, query),
+                (self.k_proj, key),
+                (self.v_proj, value),
+            )
+        )
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask.reshape(-1, 1, *mask.shape[-2:]), -torch.inf)
+        weights = scores.softmax(-1).nan_to_num()
+        used = F.dropout(weights, self.dropout, self.training)
+        return self.out_proj(torch.einsum("bhqk,bkhd->bqhd", used, v).flatten(-2)), weights
+
+
+class OneKeyMore(FromTheCourse):
+    """Queries with nothing to attend to look at a key that is cut off again."""
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (
+            einops.rearrange(project(x), "b n (h d) -> b h n d", h=self.h)
+            for project, x in zip(
+                (self.q_proj, self.k_proj, self.v_proj), (query, key, value), strict=True
+            )
+        )
+        root = q.shape[-1] ** 0.25
+        scores = (q / root) @ (k / root).mT  # the scale, shared out
+        if mask is None:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        mask = mask.reshape(-1, 1, *mask.shape[-2:]).expand_as(scores)
+        mask = torch.cat([mask, ~mask.any(-1, keepdim=True)], dim=-1)
+        scores = F.pad(scores, (0, 1)).masked_fill(~mask, -torch.inf)
+        weights = torch.log_softmax(scores, -1).exp()[..., :-1]
+        return self.out_proj((self.dropout(weights) @ v).transpose(1, 2).flatten(2)), weights
+
+
+class SentenceBySentence(FromTheCourse):
+    """One sentence after the other, with a dropout of its own making."""
+
+    def one(self, query, key, value, mask):
+        q, k, v = (
+            einops.rearrange(x, "n (h d) -> h n d", h=self.h)
+            for x in (self.q_proj(query), self.k_proj(key), self.v_proj(value))
+        )
+        weights = EveryHeadByVmap.look(q, k, torch.tensor(True) if mask is None else mask)
+        used, p = weights, self.dropout.p
+        if self.training and p > 0:
+            used = weights * (torch.rand_like(weights) > p) / (1 - p)
+        return self.out_proj(einops.rearrange(used @ v, "h n d -> n (h d)")), weights
+
+    def forward(self, query, key, value, mask=None):
+        masks = [mask] * len(query)
+        if mask is not None and mask.ndim == 3:
+            masks = mask.expand(len(query), -1, -1)
+        done = [self.one(*each) for each in zip(query, key, value, masks, strict=True)]
+        outputs, weights = zip(*done, strict=True)
+        return torch.stack(outputs), torch.stack(weights)
+
+
+def compiled_layer(model_width, num_heads, dropout=0.0):
+    return torch.compile(HeadsBesideFeatures(model_width, num_heads, dropout), backend="eager")
+
+
 def layer_from_a_function(model_width, num_heads, dropout=0.0):
     return FromTheCourse(model_width, num_heads, dropout=dropout)
 
@@ -399,6 +518,10 @@ LAYER = [
     InDouble,
     WithItsOwnParts,
     EveryHeadByVmap,
+    HeadsBesideFeatures,
+    OneKeyMore,
+    SentenceBySentence,
+    compiled_layer,
     layer_from_a_function,
     functools.partial(FoldedIntoTheBatch),
 ]
@@ -450,6 +573,18 @@ def count_with_tensors(model_width, num_heads, num_layers, head_width=None):
     return int(shapes.prod(1).sum() * num_layers)
 
 
+def count_by_fractions(model_width, num_heads, num_layers, head_width=None):
+    width = fractions.Fraction(model_width, num_heads) if head_width is None else head_width
+    return int(4 * model_width * width * num_heads * num_layers)
+
+
+def count_any_arguments(*sizes, **named):
+    names = ("model_width", "num_heads", "num_layers", "head_width")
+    given = dict(zip(names, sizes, strict=False)) | named
+    d = given.get("head_width") or given["model_width"] // given["num_heads"]
+    return (given["model_width"] * d * given["num_heads"] * given["num_layers"]) << 2
+
+
 COUNT = [
     count,
     count_in_words,
@@ -457,6 +592,9 @@ COUNT = [
     count_real_matrices,
     count_by_product,
     count_with_tensors,
+    count_by_fractions,
+    count_any_arguments,
+    functools.lru_cache(count),
     functools.partial(count),
 ]
 
