@@ -20,7 +20,8 @@ def load(path: Path) -> dict[str, Callable]:
         path: a Python script (.py) or a notebook (.ipynb).
 
     Returns:
-        Task name -> answer, for the tasks that are defined, in the order of the course.
+        Task name -> answer, for the tasks that are defined, in the order of the course. What is
+        only imported from the course is no answer.
 
     Raises:
         Exception: whatever running the file raises, a SyntaxError for instance.
@@ -29,7 +30,11 @@ def load(path: Path) -> dict[str, Callable]:
         names = _of_notebook(path)
     else:
         names = runpy.run_path(str(path), run_name="answers")
-    return {task: names[task] for task in engine.all_tasks() if task in names}
+    return {
+        name: names[name]
+        for name, task in engine.all_tasks().items()
+        if name in names and names[name] is not task.reference  # imported, to build on
+    }
 
 
 def _of_notebook(path: Path) -> dict[str, object]:

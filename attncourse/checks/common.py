@@ -116,6 +116,16 @@ def made(cls: Callable[..., nn.Module], *sizes, training=False) -> nn.Module:
     return module.train(training)
 
 
+def parts_of(cls):
+    """An `adapt` that looks at a class from outside: names and shapes of its parameters."""
+
+    def look(**sizes):
+        parameters = made(cls, *sizes.values()).named_parameters(remove_duplicate=False)
+        return [(name, tuple(parameter.shape)) for name, parameter in parameters]
+
+    return look
+
+
 def module_as_function(sizes: tuple[str, ...], training=False) -> Callable[[Callable], Callable]:
     """Make an `adapt` of a task whose answer is a class.
 

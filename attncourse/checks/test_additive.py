@@ -13,9 +13,10 @@ from attncourse.checks.common import (
     mixed_mask,
     moves_nothing,
     normal,
+    parts_of,
     with_weights,
 )
-from attncourse.checks.observe import FUSED_ATTENTION, observe
+from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Failure, Task, Unanswered, compare, shape_of
 
 points = pytest.mark.points
@@ -720,14 +721,7 @@ def second_call(rng, **options):
 
 def layers_of(answer) -> dict[str, object]:
     """What the module is made of, looked at from outside; a Failure if it cannot be made."""
-
-    def look(query_dim, key_dim, attention_dim):
-        module = made(answer.function, query_dim, key_dim, attention_dim)
-        return [
-            (name, tuple(p.shape)) for name, p in module.named_parameters(remove_duplicate=False)
-        ]
-
-    seen = observe(look, dict(zip(SIZES, (3, 5, 6), strict=True)), by_name=True)
+    seen = answer.observe(dict(zip(SIZES, (3, 5, 6), strict=True)), adapt=parts_of)
     if seen.unanswered:
         raise Unanswered("The answer still raises NotImplementedError.")
     if seen.error:

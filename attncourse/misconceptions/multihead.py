@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attncourse.misconceptions import Collection
+from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 collection = Collection()
 wrong = collection.misconception
@@ -678,11 +679,13 @@ class Interleaved(Layer):
         return x.permute(0, 2, 3, 1).flatten(2)
 
 
-class TransposedAll(Layer):
+class TransposedInward(Layer):
     def project(self, query, key, value):
         inward = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
         return tuple(x @ each.weight + each.bias for x, each in inward)
 
+
+class TransposedAll(TransposedInward):
     def forward(self, query, key, value, mask=None):
         q, k, v = (self.split(x) for x in self.project(query, key, value))
         weights = self.weigh(self.score(q, k), mask)
@@ -697,7 +700,7 @@ class TransposedAll(Layer):
     why="nn.Linear keeps its matrix as (out, in), the transpose of the formula's. As both sizes "
     "are m here, no error tells you. Calling the layer does it right.",
     section="sum-over-heads",
-    variants=(TransposedAll,),
+    variants=(TransposedInward, TransposedAll),
 )
 class TransposedOut(Layer):
     def forward(self, query, key, value, mask=None):
@@ -1124,6 +1127,13 @@ class OppositeMask(Layer):
         return ~super().aligned(mask)
 
 
+class MaskMeetsChapter3(Layer):
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (self.split(x) for x in self.project(query, key, value))
+        _, weights = scaled_dot_product_attention(q, k, v, mask)
+        return self.out_proj(self.merge(self.average(weights, v))), weights
+
+
 @wrong(
     "C-MASK-MEETS-HEADS",
     "MultiHeadAttention",
@@ -1131,6 +1141,7 @@ class OppositeMask(Layer):
     why="Axes are matched from the right: the b of a mask (b q k) meets the h of the scores "
     "(b h q k). If b = h, sentence 1's mask is laid on head 1, and no error says so.",
     section="multihead-code",
+    variants=(MaskMeetsChapter3,),
 )
 class MaskMeetsHeads(Layer):
     def aligned(self, mask):

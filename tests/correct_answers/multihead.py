@@ -81,12 +81,6 @@ def split_by_a_window(x, num_heads):
     return x.unfold(2, d, d).transpose(1, 2)
 
 
-@torch.jit.script
-def split_as_a_script(x: torch.Tensor, num_heads: int):
-    b, n, m = x.shape
-    return x.reshape(b, n, num_heads, m // num_heads).transpose(1, 2)
-
-
 class SplitWithItsOwnGradient(torch.autograd.Function):
     @staticmethod
     def forward(context, x, num_heads):
@@ -112,7 +106,6 @@ SPLIT = [
     split_by_gathering,
     split_by_strides,
     split_by_a_window,
-    split_as_a_script,
     split_with_its_own_gradient,
     torch.compile(split_by_unflatten, backend="eager"),
     Splitter(),
@@ -169,12 +162,6 @@ def merge_by_asking_for_every_feature(x):
     return x[:, feature // d, :, feature % d].permute(1, 2, 0)
 
 
-@torch.jit.script
-def merge_as_a_script(x: torch.Tensor):
-    b, h, n, d = x.shape
-    return x.transpose(1, 2).contiguous().view(b, n, h * d)
-
-
 class Merger(nn.Module):
     def forward(self, x):
         return merge_by_flatten(x)
@@ -190,7 +177,6 @@ MERGE = [
     merge_by_padding,
     merge_by_pack,
     merge_by_asking_for_every_feature,
-    merge_as_a_script,
     Merger(),
     functools.partial(einops.rearrange, pattern="b h n d -> b n (h d)"),
 ]
