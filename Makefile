@@ -54,7 +54,7 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --dist loadfile  # a file stays on one process: it builds one book
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12  # a file stays on one process: it builds one book
 
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -m "not slow"
