@@ -1311,16 +1311,15 @@ class OwnAttention(MultiHeadAttention):
         return self.last(self.merge(weights @ v)), weights
 
 
-def with_own(attention):
+class WithOwn(Parts):
     """A decoder layer with another attention inside."""
 
-    class Layer(Parts):
-        def __init__(self, model_width, num_heads, hidden_width):
-            super().__init__(model_width, num_heads, hidden_width)
-            self.self_attention = attention(model_width, num_heads)
-            self.cross_attention = attention(model_width, num_heads)
+    attention = OwnAttention
 
-    return Layer
+    def __init__(self, model_width, num_heads, hidden_width):
+        super().__init__(model_width, num_heads, hidden_width)
+        self.self_attention = self.attention(model_width, num_heads)
+        self.cross_attention = self.attention(model_width, num_heads)
 
 
 class ViewSplit(OwnAttention):
@@ -1352,6 +1351,30 @@ class NoLastProjection(OwnAttention):
         return x
 
 
+class ViewSplitLayer(WithOwn):
+    attention = ViewSplit
+
+
+class ViewMergeLayer(WithOwn):
+    attention = ViewMerge
+
+
+class ViewBothLayer(WithOwn):
+    attention = ViewBoth
+
+
+class ScaleByModelWidthLayer(WithOwn):
+    attention = ScaleByModelWidth
+
+
+class NoScaleLayer(WithOwn):
+    attention = NoScale
+
+
+class NoLastProjectionLayer(WithOwn):
+    attention = NoLastProjection
+
+
 wrong(
     "H-VIEW-SPLIT",
     "DecoderLayer",
@@ -1359,7 +1382,7 @@ wrong(
     why="The shape is, the content is not: a reshape cuts along the *words*, so one head gets "
     "words that belong to others. Width is cut first, then axes change places.",
     section="three-attentions",
-)(with_own(ViewSplit))
+)(ViewSplitLayer)
 wrong(
     "H-VIEW-MERGE",
     "DecoderLayer",
@@ -1367,7 +1390,7 @@ wrong(
     why="Heads and words still have to change places: as it is, pieces of different words end up "
     "in one vector, later words included.",
     section="three-attentions",
-)(with_own(ViewMerge))
+)(ViewMergeLayer)
 wrong(
     "H-VIEW-BOTH",
     "DecoderLayer",
@@ -1375,7 +1398,7 @@ wrong(
     why="They undo each other, yet in between each head had only a part of the *words*. No word "
     "of the target sees all the words it may see.",
     section="three-attentions",
-)(with_own(ViewBoth))
+)(ViewBothLayer)
 wrong(
     "D-NO-SCALE",
     "DecoderLayer",
@@ -1383,8 +1406,8 @@ wrong(
     why="The norm keeps the vectors in bounds, but a score still sums over the width of a head. "
     "Without the root, the softmax saturates.",
     section="layer-normalization",
-    variants=(with_own(ScaleByModelWidth),),
-)(with_own(NoScale))
+    variants=(ScaleByModelWidthLayer,),
+)(NoScaleLayer)
 wrong(
     "H-NO-WO",
     "DecoderLayer",
@@ -1392,7 +1415,7 @@ wrong(
     why="Behind the merge stands `out_proj`, which mixes what the heads have found. In your layer "
     "it never learns.",
     section="three-attentions",
-)(with_own(NoLastProjection))
+)(NoLastProjectionLayer)
 
 
 # --- translate ----------------------------------------------------------------------------------
