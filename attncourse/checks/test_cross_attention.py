@@ -1,5 +1,6 @@
 """The checks of chapter 7. Each one's name is the sentence a teacher would say."""
 
+import contextlib
 import functools
 
 import pytest

@@ -123,7 +123,7 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     for path in hidden:
         target = f"{root}{path}"
         if os.path.lexists(target):
-            _mount(f"{root}/{'empty' if path.is_dir() else 'nothing'}", target, None, BIND)
+            _mount(f"{root}/{'empty' if os.path.isdir(target) else 'nothing'}", target, None, BIND)
     _set_attributes(root, READ_ONLY | NO_SUID | NO_DEVICES, except_top=True)
     for name, device in devices.items():
         _bind(device, f"{root}/dev/{name}")
