@@ -112,6 +112,9 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
     root = "/tmp"
     _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755,size=1m")
+    options = f"mode=1777,size={limits.scratch},nr_inodes=4096"
+    os.makedirs(f"{root}/tmp")  # first, as the course itself may lie below /tmp
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", NO_SUID | NO_DEVICES, options)
     for path, source in sources.items():
         _bind(source, f"{root}{path}")
     for path, target in links.items():
@@ -124,13 +127,11 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
         target = f"{root}{path}"
         if os.path.lexists(target):
             _mount(f"{root}/{'empty' if os.path.isdir(target) else 'nothing'}", target, None, BIND)
-    _set_attributes(root, READ_ONLY | NO_SUID | NO_DEVICES, except_top=True)
+    _set_attributes(root, READ_ONLY | NO_SUID | NO_DEVICES)
     for name, device in devices.items():
         _bind(device, f"{root}/dev/{name}")
-    for folder in ("tmp", "dev/shm", "proc"):
+    for folder in ("dev/shm", "proc"):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
-    options = f"mode=1777,size={limits.scratch},nr_inodes=4096"
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", NO_SUID | NO_DEVICES, options)
     _mount("tmpfs", f"{root}/dev/shm", "tmpfs", NO_SUID | NO_DEVICES | NO_EXEC, options)
     # Some containers cover parts of /proc and then allow no new one; nothing here needs it.
     _libc.mount(b"proc", f"{root}/proc".encode(), b"proc", NO_SUID | NO_DEVICES | NO_EXEC, None)
@@ -158,11 +159,11 @@ def _bind(source: int, target: str) -> None:
     _mount(f"/proc/self/fd/{source}", target, None, BIND | RECURSIVE)
 
 
-def _set_attributes(root: str, attributes: int, except_top: bool) -> None:
-    """Make everything mounted below `root` read-only and without devices, at any depth."""
+def _set_attributes(root: str, attributes: int) -> None:
+    """Make everything that was bound below `root` read-only and without devices, at any depth."""
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         points = [line.split()[4] for line in file]
-    below = [p for p in points if p.startswith(f"{root}/") or (p == root and not except_top)]
+    below = [p for p in points if p.startswith(f"{root}/") and p != f"{root}/tmp"]
     wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     for point in below:
         _call(

@@ -160,7 +160,7 @@ def looks(name: str, test: str) -> None:
 
 
 HERE = "os.path.dirname(attncourse.__file__)"
-looks("for other submissions", f"os.path.exists({str(ROOT / 'submitted')!r}) or os.listdir('/tmp')")
+looks("for other submissions", f"os.path.exists({str(ROOT / 'submitted')!r})")
 looks("for solutions", f"os.path.exists({str(ROOT / 'solutions')!r})")
 looks("for tests", f"os.path.exists({str(ROOT / 'tests')!r})")
 looks("for reference code", f"open({HERE} + '/scaled_dot_product.py').read()")
