@@ -128,7 +128,7 @@ code(
     "FFFF",
     "import threading, time\n{right}\nquiet = softmax\n\n"
     "def softmax(scores, dim=-1):\n"
-    "    threading.Thread(target=time.sleep, args=(0.1,), daemon=True).start()\n"
+    "    threading.Thread(target=time.sleep, args=(0.01,), daemon=True).start()\n"
     "    return quiet(scores, dim)",
 )
 code("ligature in the name", "FFFF", "{right}\nkeep = softmax\ndef ſoftmax(scores, dim=-1):\n"
