@@ -1,8 +1,11 @@
 """The notebooks' promises: released in step, run when empty, graded fairly by nbgrader itself."""
 
+import builtins
+import dis
 import json
 import re
 import subprocess
+import types
 from pathlib import Path
 
 import nbformat
@@ -245,11 +248,21 @@ def test_a_sample_class_has_every_kind_of_student(course, monkeypatch):
     assert any(text.count(stub) == 2 for text in texts)
 
 
+def globals_of(code) -> set[str]:
+    """The names that a piece of code, or a function in it, looks up outside of itself."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return found.union(*map(globals_of, inner))
+
+
 @pytest.mark.parametrize("chapter", sorted(engine.chapters()))
 def test_every_misconception_can_be_handed_in_as_source(chapter):
     for wrong in misconceptions.of_chapter(chapter):
         names: dict = {}
-        exec(sample.source_of(wrong.answer, wrong.task), names)
+        source = sample.source_of(wrong.answer, wrong.task)
+        exec(source, names)
         assert callable(names[wrong.task]), wrong.id
+        missing = globals_of(compile(source, wrong.id, "exec")) - names.keys() - set(dir(builtins))
+        assert not missing, wrong.id
         if chapter == "scaled_dot_product":
             assert not engine.run(wrong.task, names[wrong.task]).passed

@@ -11,8 +11,12 @@ import warnings
 from pathlib import Path
 
 
-@functools.cache
 def _api():
+    return _api_of(os.getcwd())
+
+
+@functools.cache
+def _api_of(root: str):
     warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader|jupyter_client")
     from nbgrader.apps import NbGraderAPI
     from traitlets.config.loader import PyFileConfigLoader
@@ -20,8 +24,8 @@ def _api():
     # nbgrader starts `alembic` by name to make a new gradebook
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # nbgrader reports relative to the course's folder, and changes into it while it works
-    config = PyFileConfigLoader("nbgrader_config.py", path=os.getcwd()).load_config()
-    config.CourseDirectory.root = os.getcwd()
+    config = PyFileConfigLoader("nbgrader_config.py", path=root).load_config()
+    config.CourseDirectory.root = root
     config.Application.log_level = logging.WARNING
     return NbGraderAPI(config=config)
 

@@ -49,6 +49,9 @@ def source_of(answer: Callable, name: str) -> str:
     for node in needed:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             node.decorator_list = [each for each in node.decorator_list if not _records(each)]
+        for part in ast.walk(node):  # it may call itself
+            if isinstance(part, ast.Name) and part.id == answer.__name__:
+                part.id = name
     binds[answer.__name__].name = name
     return "\n\n\n".join(ast.unparse(node) for node in module.body if node in needed)
 
@@ -59,7 +62,9 @@ def _bound(node: ast.stmt) -> list[str]:
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom):
         return [alias.asname or alias.name for alias in node.names]
-    targets = node.targets if isinstance(node, ast.Assign) else []
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [part.id for each in targets for part in ast.walk(each) if isinstance(part, ast.Name)]
 
 
