@@ -280,25 +280,33 @@ def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        functools.partial,
-        lambda f: lambda *args, **kwargs: f(*args, **kwargs),
-        lambda f: torch.compile(f, backend="eager"),
-        torch.no_grad(),
-    ],
-)
-def test_a_wrapped_answer_gets_the_same_verdict(wrap):
-    for answer in (ANSWER, misconception("D-NO-SCALE").answer):
-        bare, wrapped = run(SDPA, answer), run(SDPA, wrap(answer))
-        if isinstance(wrap, torch.no_grad):  # such an answer cannot learn, and that is said
-            assert wrapped.earned < bare.earned or not bare.passed
-        else:
-            assert wrapped.earned == bare.earned
-            assert (wrapped.diagnosis and wrapped.diagnosis.id) == (
-                bare.diagnosis and bare.diagnosis.id
-            )
+def in_another_function(answer):
+    return lambda *args, **kwargs: answer(*args, **kwargs)
+
+
+def compiled(answer):
+    return answer if isinstance(answer, type) else torch.compile(answer, backend="eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_a_wrapped_answer_gets_the_same_verdict(task):
+    for answer in (CORRECT[task][0], next(m.answer for m in WRONG if m.task == task)):
+        bare = run(task, answer)
+        for wrap in (functools.partial, in_another_function, compiled):
+            same_verdict(run(task, wrap(answer)), bare)
+        with torch.no_grad():
+            same_verdict(run(task, answer), bare)
+
+
+def same_verdict(one, two):
+    assert one.earned == two.earned
+    assert (one.diagnosis and one.diagnosis.id) == (two.diagnosis and two.diagnosis.id)
+
+
+def test_an_answer_that_cannot_learn_is_told_so():
+    report = run(SDPA, torch.no_grad()(ANSWER))
+    assert not report.passed and "No gradient reaches" in str(report)
 
 
 def test_judging_leaves_the_random_state_alone():

@@ -124,24 +124,3 @@ def parts_of(cls):
         return [(name, tuple(parameter.shape)) for name, parameter in parameters]
 
     return look
-
-
-def module_as_function(sizes: tuple[str, ...], training=False) -> Callable[[Callable], Callable]:
-    """Make an `adapt` of a task whose answer is a class.
-
-    The inputs are the arguments of `forward`, the `sizes` that the class is made with, and all
-    weights by name; what ends in "mask" is passed to `forward` by keyword, all else by position.
-    """
-
-    def adapt(cls):
-        def function(**inputs):
-            module = made(cls, *(inputs.pop(size) for size in sizes), training=training)
-            weights = {name: inputs.pop(name) for name in list(inputs) if "." in name}
-            masks = {name: inputs.pop(name) for name in list(inputs) if name.endswith("mask")}
-            if inputs:  # the precision of the inputs is the module's
-                module = module.to(next(iter(inputs.values())).dtype)
-            return with_weights(module, weights, *inputs.values(), **masks)
-
-        return function
-
-    return adapt

@@ -239,6 +239,43 @@ _equivalent(
     ],
 )
 
+_TRUST = "trust = torch.where(seen, weights, 0.0).double() ** 2"
+_equivalent(
+    "hidden_scale",
+    _TRUST,
+    "how much a point counts is left free: within the 5 % that rounding of the tables leaves",
+    [
+        "[torch.where(seen, weights, 0.0).double() ** 2 -> "
+        "torch.where(seen, weights, 0.0).double()]",
+        "[2 -> 3]",
+        "[2 -> 1]",
+    ],
+)
+_equivalent(
+    "hidden_scale",
+    _TRUST,
+    "the tables have two decimals: float32 keeps seven",
+    ["[torch.where(seen, weights, 0.0).double() -> torch.where(seen, weights, 0.0)]"],
+)
+_equivalent(
+    "hidden_scale",
+    "table = torch.where(seen, table.double(), 0.0)",
+    "the tables have two decimals, and what is not seen has no weight in any sum",
+    ["[table.double() -> table]", "[0.0 -> 1.0]"],
+)
+_equivalent(
+    "hidden_scale",
+    "total = trust.sum(-1, keepdim=True)",
+    "tables are (q k): their last axis is axis 1",
+    ["[-1 -> 1]"],
+)
+_equivalent(
+    "hidden_scale",
+    "mean = (trust * table).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)",
+    "tables are (q k), and each row that is handed over has a weight above 0",
+    ["[-1 -> 1]", "[total > 0 -> total >= 0]", "[0 -> -1]", "[1.0 -> 2.0]"],
+)
+
 
 def _validates(node: ast.stmt) -> bool:
     """Whether a statement only refuses bad input."""

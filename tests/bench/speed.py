@@ -1,7 +1,8 @@
 """How quick the judge and the import are: `make bench`. Nothing is asserted; machines are noisy.
 
-Every time stands beside a yardstick measured in the same run (a fixed piece of torch work), so
-that two runs on different machines can be compared by the ratio.
+The judge uses one core, so its seconds are those of the processor. Every time stands beside a
+yardstick measured in the same run (a fixed piece of torch work), so that two runs on different
+machines can be compared by the ratio.
 """
 
 import statistics
@@ -11,8 +12,6 @@ import time
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -21,13 +20,11 @@ from correct_answers import CORRECT
 from attncourse import misconceptions
 from attncourse.checks import engine, run, warm_up
 
-console = Console()
-
 
 def seconds(work, *arguments) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     work(*arguments)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def yardstick() -> float:
@@ -50,34 +47,34 @@ def imports(repeats: int = 7) -> tuple[float, float]:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     base, added = imports()
-    console.print(f"import torch, einops: {base:.2f} s; import attncourse on top: {added:.3f} s")
-    console.print(f"the judge's first check in a process (warm_up): {seconds(warm_up):.2f} s")
+    print(f"import torch, einops: {base:.2f} s; import attncourse on top: {added:.3f} s")
+    print(f"the judge's first check in a process (warm_up): {seconds(warm_up):.2f} s")
     unit = yardstick()
-    console.print(f"yardstick: 1,000 products of 64 x 64 in {unit * 1000:.1f} ms")
-    table = Table("task", "answers", "median s", "worst s", "median / yardstick")
+    print(f"yardstick: 1,000 products of 64 × 64 in {unit * 1000:.1f} ms\n")
+    print("| task | answers | median s | worst s | median / yardstick |\n|---|---|---|---|---|")
 
     def row(name: str, kind: str, times: list[float]) -> None:
         middle = statistics.median(times)
-        table.add_row(
-            name,
-            f"{len(times)} {kind}",
-            f"{middle:.3f}",
-            f"{max(times):.3f}",
-            f"{middle / unit:.0f}",
+        print(
+            f"| {name} | {len(times)} {kind} | {middle:.3f} | {max(times):.3f} "
+            f"| {middle / unit:.0f} |"
         )
 
     wrong = [m for stem in engine.chapters() for m in misconceptions.of_chapter(stem)]
+    totals = dict.fromkeys(engine.chapters(), 0.0)
     for name, right in CORRECT.items():
-        row(name, "right", [seconds(run, name, answer) for answer in right])
+        times = [seconds(run, name, answer) for answer in right]
+        totals[engine.find(name).chapter] += statistics.median(times)
+        row(name, "right", times)
         mistakes = [m.answer for m in wrong if m.task == name]
         first = seconds(run, name, mistakes[0])  # also computes what all others share
         row(name, "wrong", [seconds(run, name, answer) for answer in mistakes])
         row(name, "first wrong", [first])
-    notebook = [right[0] for right in CORRECT.values()]
-    total = sum(map(seconds, [run] * len(CORRECT), CORRECT, notebook))
-    console.print(table)
-    console.print(f"all checks of a notebook, answers right: {total:.2f} s")
+    print("\nAll checks of a notebook, its answers right (sum of the medians):\n")
+    for stem, total in totals.items():
+        print(f"- {stem}: {total:.2f} s")
 
 
 if __name__ == "__main__":
