@@ -216,7 +216,7 @@ def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
         assert done.returncode == 0, done.stderr[-3000:]
 
     rows = {row.student: row for row in results.of_class(CHAPTER_3)}
-    tasks = [name for name, task in engine.all_tasks().items() if task.number == 3]
+    tasks = [name for name, task in engine.all_tasks().items() if task.assignment == CHAPTER_3]
     by_judge = 2 * sum(map(engine.points_of, tasks))
     written = rows["b_solution"].max_score - by_judge
     assert written == graded(CHAPTER_3)["why-scaled"].metadata.nbgrader.points

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attncourse.checks import engine
-from attncourse.checks.task import CHAPTERS
+from attncourse.checks.task import CHAPTERS, LABS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncourse"
@@ -14,9 +14,8 @@ PACKAGE = ROOT / "attncourse"
 
 @pytest.mark.parametrize("stem", CHAPTERS)
 def test_a_chapter_has_a_page_a_module_and_its_tests(stem):
-    name = f"{CHAPTERS[stem]:02}_{stem}"
     for part in (
-        f"book/{name}.md",
+        f"book/{CHAPTERS[stem]}.md",
         f"attncourse/{stem}.py",
         f"tests/test_{stem}.py",
         f"tests/claims/test_claims_{stem}.py",
@@ -26,8 +25,9 @@ def test_a_chapter_has_a_page_a_module_and_its_tests(stem):
 
 @pytest.mark.parametrize("stem", sorted(engine.chapters()))
 def test_a_chapter_with_a_judge_has_an_exercise(stem):
-    name = f"{CHAPTERS[stem]:02}_{stem}"
+    name = (CHAPTERS | LABS)[stem]
     for part in (
+        f"book/{name}.md",
         f"attncourse/checks/test_{stem}.py",
         f"attncourse/misconceptions/{stem}.py",
         f"solutions/{name}/{name}.ipynb",
@@ -39,7 +39,8 @@ def test_a_chapter_with_a_judge_has_an_exercise(stem):
 def test_no_part_stands_without_its_chapter():
     stems = set(engine.chapters())
     for folder in ("solutions", "exercises"):
-        assert {path.name.split("_", 1)[1] for path in (ROOT / folder).glob("0*")} <= stems
+        names = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()}
+        assert names <= {(CHAPTERS | LABS)[stem] for stem in stems}
     assert {path.stem for path in (PACKAGE / "misconceptions").glob("[a-z]*.py")} <= stems
     chapters = {path.stem.split("_", 1)[1] for path in (ROOT / "book").glob("0*.md")}
     assert chapters <= CHAPTERS.keys()
@@ -52,6 +53,7 @@ LEVELS = {
     "training": 2,
     "pretrained": 2,
     "plots": 2,
+    "lab": 2,
     "checks": 3,
     "misconceptions": 3,
     "grading": 4,

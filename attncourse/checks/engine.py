@@ -16,7 +16,7 @@ import torch
 from attncourse import checks
 from attncourse.checks.diagnosis import Diagnosis, diagnose
 from attncourse.checks.report import Report, Result
-from attncourse.checks.task import CHAPTERS, Answer, Failure, Task, describe
+from attncourse.checks.task import CHAPTERS, LABS, Answer, Failure, Task, describe
 
 # Everything that pytest does for a test suite and a judge does not need. It takes a run from
 # 300 ms to 15 ms: most of it was garbage collection over torch's heap (`unraisableexception`).
@@ -69,11 +69,11 @@ def _plain_environment():
 
 
 def chapters() -> dict[str, object]:
-    """The chapters' check modules, by their stem, in the order of the course."""
+    """The check modules of chapters and labs, by their stem, in the order of the course."""
     here = {module.name for module in pkgutil.iter_modules(checks.__path__)}
     return {
         stem: importlib.import_module(f"{checks.__name__}.test_{stem}")
-        for stem in CHAPTERS
+        for stem in CHAPTERS | LABS
         if f"test_{stem}" in here
     }
 

@@ -161,7 +161,7 @@ def _points(report: Report) -> str:
 
 def read_again(task: Task, section: str) -> str:
     """Where in the book to read again, e.g. "chapter 3, book/03_….html#why-scale"."""
-    return f"chapter {task.number}, _build/html/{task.page}.html#{section}"
+    return f"{task.place}, _build/html/{task.page}.html#{section}"
 
 
 def _unless_said(message: str, said: str | None) -> str:

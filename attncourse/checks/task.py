@@ -11,15 +11,26 @@ from torch import Tensor
 
 from attncourse.checks.observe import Observation, find_short_cut, observe
 
-# The stems of the course and their numbers.
+# Stem of the modules -> the name that the page in the book and the assignment share.
 CHAPTERS = {
-    "bottleneck": 1,
-    "additive": 2,
-    "scaled_dot_product": 3,
-    "self_attention": 4,
-    "multihead": 5,
-    "masking": 6,
-    "cross_attention": 7,
+    "bottleneck": "01_bottleneck",
+    "additive": "02_additive",
+    "scaled_dot_product": "03_scaled_dot_product",
+    "self_attention": "04_self_attention",
+    "multihead": "05_multihead",
+    "masking": "06_masking",
+    "cross_attention": "07_cross_attention",
+}
+LABS = {
+    name: name
+    for name in (
+        "lab1_time_it_right",
+        "lab2_quadratic_wall",
+        "lab3_who_computed_it",
+        "lab4_sequential_or_parallel",
+        "lab5_decode_bandwidth",
+        "lab6_write_flash",
+    )
 }
 
 Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
@@ -76,14 +87,21 @@ class Task:
         return self.reference.__module__.rsplit(".", 1)[-1]
 
     @property
-    def number(self) -> int:
-        """The chapter's number."""
-        return CHAPTERS[self.chapter]
+    def assignment(self) -> str:
+        """The name of its assignment."""
+        return (CHAPTERS | LABS)[self.chapter]
 
     @property
     def page(self) -> str:
-        """The chapter's file in the book, without suffix."""
-        return f"book/{self.number:02}_{self.chapter}"
+        """Its file in the book, without suffix."""
+        return f"book/{self.assignment}"
+
+    @property
+    def place(self) -> str:
+        """Where it is in the course: "chapter 3" or "lab 1"."""
+        if self.chapter in LABS:
+            return f"lab {self.chapter[3]}"
+        return f"chapter {int(self.assignment[:2])}"
 
     def observe(self, answer: Callable, inputs: Inputs, adapt=None, **options) -> Observation:
         """Call an answer to this task, or its reference; `adapt` replaces the task's own."""
