@@ -445,10 +445,10 @@ def rows_far_apart(rng):
     return inputs
 
 
-def hidden_winner(rng):
-    """Scores of hidden keys lie 300 above all others."""
+def hidden_winner(rng, high):
+    """Scores of hidden keys lie `high` above all others."""
     inputs = large_scores(rng, size=0.0, mask=mixed_mask(rng, 3, 4))
-    inputs["scores"] += 300.0 * ~inputs["mask"]
+    inputs["scores"] += high * ~inputs["mask"]
     return inputs
 
 
@@ -486,7 +486,8 @@ def attend_probes(rng):
         "dead row": attend_inputs(rng, 3, 5, 2, mask=dead_mask(rng, 3, 5)),
         "one large score": large_scores(rng),
         "rows far apart": rows_far_apart(rng),
-        "hidden winner": hidden_winner(rng),
+        "hidden winner": hidden_winner(rng, 300.0),
+        "hidden winner by far": hidden_winner(rng, 3e5),
         "hidden loser": hidden_loser(rng),
         "double": attend_inputs(rng, 2, 5, 3, mixed_mask(rng, 2, 5), dtype=torch.float64),
     }
@@ -631,7 +632,8 @@ class TestAttend:
         answer.matches(first_key_hidden(rng))
         answer.matches(first_key_hidden(rng, dtype=torch.float64))
         answer.matches(attend_inputs(rng, mask=torch.ones(3, 5, dtype=torch.bool)))
-        answer.matches(hidden_winner(rng))
+        for high in (300.0, 3e5):
+            answer.matches(hidden_winner(rng, high))
         answer.matches(hidden_loser(rng), tolerance=5e-3)
         inputs = attend_inputs(rng, mask=mixed_mask(rng, 3, 5))
         _, weights = answer(inputs)

@@ -519,7 +519,7 @@ def layer_probes(rng):
         "rows far apart": rows_far_apart(rng),
         "large negative, masked": large_layer(rng, -30_000.0, mixed_mask(rng, 2, 3, 4)),
         "hidden winner": hidden_winner(rng, 300.0),
-        "hidden winner by far": hidden_winner(rng, 30_000.0),
+        "hidden winner by far": hidden_winner(rng, 3e5),
     }
 
 
@@ -739,7 +739,7 @@ class TestMultiHeadAttention:
         answer.matches(trained)
         masked = large_layer(rng, -30_000.0, mixed_mask(rng, 3, 4))
         answer.matches(masked, tolerance=5e-3)
-        for high in (300.0, 30_000.0):  # hidden keys with by far the best scores
+        for high in (300.0, 3e5):  # hidden keys with by far the best scores
             answer.matches(hidden_winner(rng, high))
         inputs = layer_inputs(rng, mask=mixed_mask(rng, 4, 5))
         _, weights = answer(inputs)

@@ -167,10 +167,10 @@ def far_apart(rng):
     return inputs
 
 
-def hidden_winner(rng):
-    """Scores of hidden keys lie 300 above all others."""
+def hidden_winner(rng, high):
+    """Scores of hidden keys lie `high` above all others."""
     inputs = large_attention(rng, mask=mixed_mask(rng, 1, 4), size=0.0)
-    inputs["key"][:, 0] += 300.0 * ~inputs["mask"][0]
+    inputs["key"][:, 0] += high * ~inputs["mask"][0]
     return inputs
 
 
@@ -194,7 +194,8 @@ def attention_probes(rng):
         "large negative, masked": large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0),
         "double": attention_inputs(rng, 2, **DOUBLE),
         "rows far apart": far_apart(rng),
-        "hidden winner": hidden_winner(rng),
+        "hidden winner": hidden_winner(rng, 300.0),
+        "hidden winner by far": hidden_winner(rng, 3e5),
     }
 
 
@@ -333,7 +334,8 @@ class TestScaledDotProductAttention:
         answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5), **DOUBLE))
         masked = large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0)
         answer.matches(masked, tolerance=5e-3)
-        answer.matches(hidden_winner(rng))  # hidden keys with by far the best scores
+        for high in (300.0, 3e5):  # hidden keys with by far the best scores
+            answer.matches(hidden_winner(rng, high))
         inputs = attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5))
         _, weights = answer(inputs)
         if (weights.masked_fill(inputs["mask"], 0) > 1e-7).any():

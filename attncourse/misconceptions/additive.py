@@ -1125,6 +1125,14 @@ def small_fill_then_zeros(scores, values, mask=None):
     return average(weights, values), weights
 
 
+def ten_thousand_subtracted(scores, values, mask=None):
+    if mask is None:
+        return finished(scores, values, None)
+    weights = torch.softmax(scores - 1e4 * ~mask, -1)
+    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
+    return average(weights, values), weights
+
+
 @wrong(
     "M-SMALL-FILL",
     ATTEND,
@@ -1132,7 +1140,7 @@ def small_fill_then_zeros(scores, values, mask=None):
     why="Only while every real score lies above it. Where real scores reach −20,000, the hidden "
     "keys win. Use the lowest number the dtype has.",
     section="padding-in-softmax",
-    variants=(small_fill_then_zeros,),
+    variants=(small_fill_then_zeros, ten_thousand_subtracted),
 )
 def fill_that_is_not_low_enough(scores, values, mask=None):
     if mask is None:

@@ -979,6 +979,10 @@ def small_fill_and_equal_shares(scores, mask):
     return torch.softmax(scores.masked_fill(~mask, -1e4), -1)
 
 
+def ten_thousand_subtracted(scores, mask):
+    return without_dead_rows(torch.softmax(scores - 1e4 * ~mask, -1), mask)
+
+
 @wrong(
     "M-SMALL-FILL",
     SOFTMAX,
@@ -986,7 +990,7 @@ def small_fill_and_equal_shares(scores, mask):
     why="It is low enough while all visible scores lie above. Beside visible scores of −30,000 the "
     "hidden key is the highest of the row and takes all the weight.",
     section="half-precision",
-    variants=(small_fill_and_equal_shares,),
+    variants=(small_fill_and_equal_shares, ten_thousand_subtracted),
 )
 def fill_not_low_enough(scores, mask):
     return without_dead_rows(torch.softmax(scores.masked_fill(~mask, -1e4), -1), mask)

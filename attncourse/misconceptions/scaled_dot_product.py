@@ -904,6 +904,15 @@ def fills_with_zero(query, key, value, mask=None):
     return attend(scores if mask is None else scores.masked_fill(~mask, 0), value, None)
 
 
+def ten_thousand_subtracted(query, key, value, mask=None):
+    scores = scaled(query, key)
+    if mask is None:
+        return attend(scores, value, None)
+    weights = torch.softmax(scores - 1e4 * ~mask, -1)
+    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
+    return weights @ value, weights
+
+
 @wrong(
     "M-SMALL-FILL",
     ATTENTION,
@@ -911,6 +920,7 @@ def fills_with_zero(query, key, value, mask=None):
     why="Only while every real score lies above it. Where real scores reach −30,000, the hidden "
     "keys win. Use the lowest number the dtype has.",
     section="masks",
+    variants=(ten_thousand_subtracted,),
 )
 def fill_that_is_not_low_enough(query, key, value, mask=None):
     scores = scaled(query, key)
