@@ -5,17 +5,20 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_bottleneck import assert_same_gradients, seeded, tokens
-from test_scaled_dot_product import (
+from tensors import (
     DEVICES,
+    assert_all_agree,
     assert_equal_to,
     gradients,
     make_mask,
     randn,
+    seeded,
+    steadily,
     typed,
 )
+from test_bottleneck import tokens
 from torch import nn
 
 from attncourse.additive import (
@@ -32,8 +35,6 @@ from attncourse.additive import (
 from attncourse.bottleneck import greedy_decode
 from attncourse.cross_attention import translate
 from attncourse.pretrained import linear_concat_scores
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, K, E, D, A, V = 2, 5, 3, 4, 7, 6
@@ -87,7 +88,7 @@ def test_each_score_is_its_formula_for_every_query_and_key(score, sizes):
     query, keys, *weights = inputs
     b, k = sizes[:2]
     rows = [FORMULAS[score](query[i], keys[i, j], *weights) for i in range(b) for j in range(k)]
-    assert_same_gradients([torch.stack(rows).reshape(b, k)], [score(*inputs)], inputs)
+    assert_all_agree([torch.stack(rows).reshape(b, k)], [score(*inputs)], inputs)
 
 
 @pytest.mark.parametrize("score", SCORES, ids=named)
@@ -105,7 +106,7 @@ def test_side_by_side_is_the_sum_of_two_projections():
     query, keys, W_query, W_key, v = (t.requires_grad_() for t in inputs_of(additive_scores))
     inputs = [query, keys, W_query, W_key, v]
     side_by_side = concat_scores(query, keys, torch.cat([W_query, W_key]), v)  # query first
-    assert_same_gradients([side_by_side], [additive_scores(*inputs)], inputs)
+    assert_all_agree([side_by_side], [additive_scores(*inputs)], inputs)
 
 
 def test_general_is_dot_after_projecting():
@@ -191,7 +192,7 @@ def test_attend_agrees_with_torch(sizes, masked):
     scores, values = (t.requires_grad_() for t in (randn(b, k), randn(b, k, v, seed=1)))
     mask = make_mask(b, k, seed=3) if masked and k > 1 else None
     expected = oracle(scores, values, mask)
-    assert_same_gradients(expected, attend(scores, values, mask), [scores, values])
+    assert_all_agree(expected, attend(scores, values, mask), [scores, values])
 
 
 @pytest.mark.parametrize("shape", [(K,), (1, K), (B, K), (B, 1), (1, 1)], ids=str)
@@ -324,7 +325,7 @@ def test_additive_attention_attends_by_additive_scores(masked):
     hidden = torch.tanh(layer.W_query(query)[:, None] + layer.W_key(keys))
     expected = oracle(layer.v(hidden)[..., 0], keys, mask)  # the values are the keys
     actual = layer(query, keys, mask=mask)
-    assert_same_gradients(expected, actual, [*inputs, *layer.parameters()])
+    assert_all_agree(expected, actual, [*inputs, *layer.parameters()])
 
 
 WEIGHTS = {
@@ -345,7 +346,7 @@ def test_scored_attention_takes_any_score(score):
     weights = dict(layer.weights.items())
     mask = make_mask(B, K)
     expected = attend(score(query, keys, **weights), keys, mask)
-    assert_same_gradients(expected, layer(query, keys, mask), [*inputs, *layer.parameters()])
+    assert_all_agree(expected, layer(query, keys, mask), [*inputs, *layer.parameters()])
     assert_equal_to(attend(score(query, keys, **weights), keys)[0], layer(query, keys)[0])
 
 
@@ -392,7 +393,7 @@ def test_an_annotation_is_a_forward_and_a_backward_state(lengths, layers):
         expected.append(F.pad(states[0], (0, 0, 0, N - length)))
     parameters = [p for layer in layers for p in layer.parameters()]
     actual = annotate(sentences, torch.tensor(lengths), *layers)
-    assert_same_gradients([torch.stack(expected)], [actual], parameters)
+    assert_all_agree([torch.stack(expected)], [actual], parameters)
     for annotations, length in zip(actual, lengths, strict=True):
         assert (annotations[length:] == 0).all()
 
@@ -459,7 +460,7 @@ def test_teacher_forcing_is_decoding_step_by_step(translator):
     for word in words.unbind(1):
         logits, state = translator.step(word, state)
         expected.append(logits)
-    assert_same_gradients(
+    assert_all_agree(
         [torch.stack(expected, 1)], [translator(SOURCE, words)], translator.parameters()
     )
 
@@ -582,7 +583,7 @@ def test_additive_attention_compiles_to_one_graph_with_the_same_results():
 
     inputs = [t.requires_grad_() for t in inputs_of(additive_scores)]
     compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
-    assert_same_gradients(both(*inputs), compiled(*inputs), inputs)
+    assert_all_agree(both(*inputs), compiled(*inputs), inputs)
 
 
 @pytest.mark.parametrize("score", FOUR, ids=named)

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_scaled_dot_product import DEVICES, assert_equal_to, gradients, randn, typed
+from tensors import DEVICES, assert_all_agree, assert_equal_to, randn, seeded, steadily, typed
 from tokenizers.models import BPE
 from torch import nn
 
@@ -28,31 +28,14 @@ from attncourse.bottleneck import (
 )
 from attncourse.cross_attention import translate
 
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
-
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, N, D, HIDDEN, WORDS = 3, 5, 4, 7, 11
 PAD, BOS, EOS = 0, 1, 2
 
 
-def seeded(make, *arguments, seed=0, **options):
-    """A module with float64 weights that leaves the global random generator alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make(*arguments, **options).double()
-
-
 def tokens(*shape, words=WORDS, seed=0, low=3):
     """Random ids that are no marks."""
     return torch.randint(low, words, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def assert_same_gradients(expected, actual, inputs):
-    inputs = list(inputs)
-    for want, got in zip(expected, actual, strict=True):
-        assert_equal_to(want, got)
-    for want, got in zip(gradients(expected, inputs), gradients(actual, inputs), strict=True):
-        assert_equal_to(want, got)
 
 
 # --- Byte-pair encoding ---
@@ -189,7 +172,7 @@ def test_a_loop_over_steps_is_torchs_layer(kind, sizes):
     inputs = [t.requires_grad_() for t in ((x, h, c) if kind is nn.LSTM else (x, h))]
     outputs, last = layer(x, (h[None], c[None]) if kind is nn.LSTM else h[None])
     expected = outputs, *(t[0] for t in (last if kind is nn.LSTM else [last]))
-    assert_same_gradients(expected, unrolled(kind, layer, x, state), [*inputs, *layer.parameters()])
+    assert_all_agree(expected, unrolled(kind, layer, x, state), [*inputs, *layer.parameters()])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -299,7 +282,7 @@ def packed(sentences, lengths, embedding, gru):
 def test_encode_agrees_with_torchs_packing(lengths, layers):
     lengths, sentences = torch.tensor(lengths), tokens(B, N)
     parameters = [p for layer in layers for p in layer.parameters()]
-    assert_same_gradients(
+    assert_all_agree(
         [packed(sentences, lengths, *layers)], [encode(sentences, lengths, *layers)], parameters
     )
 
@@ -434,7 +417,7 @@ def test_the_loss_is_the_mean_over_real_tokens(pad, lengths):
         for n in range(lengths[b])
     ]
     expected = torch.stack(losses).mean()
-    assert_same_gradients([expected], [sequence_loss(logits, target, pad)], [logits])
+    assert_all_agree([expected], [sequence_loss(logits, target, pad)], [logits])
     flat = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=pad)
     assert_equal_to(flat, sequence_loss(logits, target, pad))
 
@@ -678,7 +661,7 @@ def test_teacher_forcing_is_decoding_step_by_step(translator):
     for word in words.unbind(1):
         logits, state = translator.step(word, state)
         expected.append(logits)
-    assert_same_gradients(
+    assert_all_agree(
         [torch.stack(expected, 1)], [translator(SOURCE, words)], translator.parameters()
     )
 

@@ -1,14 +1,24 @@
 """Chapter 7's reference code against torch's own Transformer, its properties and bad input."""
 
 import math
-import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_multihead import assert_all_agree, filled, torch_layer
-from test_scaled_dot_product import DEVICES, assert_equal_to, gradients, make_mask, randn, typed
+from tensors import (
+    DEVICES,
+    assert_all_agree,
+    assert_equal_to,
+    assert_refused,
+    filled,
+    gradients,
+    make_mask,
+    randn,
+    steadily,
+    typed,
+)
+from test_multihead import torch_layer
 from torch import nn
 
 from attncourse.cross_attention import (
@@ -22,8 +32,6 @@ from attncourse.masking import causal_mask, dependency_map, padding_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.self_attention import is_permutation_equivariant, sinusoidal_positions
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, Q, K, M, H, HIDDEN = 2, 3, 5, 12, 4, 7
@@ -471,12 +479,6 @@ BAD_TYPES = {
     ),
     "source must be a torch.Tensor; got list": lambda: translate(MODEL, [[3]], BOS, EOS, 3),
 }
-
-
-def assert_refused(error, words, call):
-    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
-    with pytest.raises(error, match=in_this_order):
-        call()
 
 
 @pytest.mark.parametrize(("words", "call"), BAD_VALUES.items(), ids=BAD_VALUES)

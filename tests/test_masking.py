@@ -1,23 +1,24 @@
 """Chapter 6's reference code: what a mask hides, and only that, has no influence."""
 
 import math
-import re
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_multihead import filled
-from test_scaled_dot_product import (
+from tensors import (
     DEVICES,
     assert_equal_to,
+    assert_refused,
+    filled,
     gradients,
     make_mask,
-    make_qkv,
     randn,
+    steadily,
     typed,
 )
+from test_scaled_dot_product import make_qkv
 from torch import nn
 
 from attncourse.masking import (
@@ -29,8 +30,6 @@ from attncourse.masking import (
 )
 from attncourse.multihead import MultiHeadAttention
 from attncourse.scaled_dot_product import scaled_dot_product_attention, softmax
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, H, Q, K, D, V = 2, 7, 3, 5, 4, 6
@@ -448,12 +447,6 @@ BAD_TYPES = {
         lambda: dependency_map(lambda x: (x, x), randn(B, N, M))
     ),
 }
-
-
-def assert_refused(error, words, call):
-    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
-    with pytest.raises(error, match=in_this_order):
-        call()
 
 
 @pytest.mark.parametrize(("words", "call"), BAD_VALUES.items(), ids=BAD_VALUES)

@@ -1,18 +1,21 @@
 """Chapter 5's reference code against torch and GPT-2, its own properties and bad input."""
 
 import math
-import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_scaled_dot_product import (
+from tensors import (
     DEVICES,
+    assert_all_agree,
     assert_equal_to,
+    assert_refused,
+    filled,
     gradients,
     make_mask,
     randn,
+    steadily,
     typed,
 )
 from torch import nn
@@ -28,20 +31,10 @@ from attncourse.multihead import (
 )
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
-
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, Q, K, H, D = 2, 3, 5, 4, 7
 M = H * D
 PROJECTIONS = "q_proj", "k_proj", "v_proj", "out_proj"
-
-
-def filled(module, seed=0):
-    """The module in float64, every parameter drawn anew, biases and norms included."""
-    for i, parameter in enumerate(module.double().parameters()):
-        width = parameter.shape[-1] if parameter.ndim > 1 else 1
-        parameter.data = randn(*parameter.shape, seed=1000 * seed + i) / math.sqrt(width)
-    return module
 
 
 def make_layer(m=M, h=H, dropout=0.0, seed=0):
@@ -70,14 +63,6 @@ def torch_layer(layer, inputs, mask=None):
         options["attn_mask"] = ~mask.expand(b, q, k).repeat_interleave(h, 0)
     theirs = nn.MultiheadAttention(m, h, batch_first=True, device="meta")
     return torch.func.functional_call(theirs, parameters, tuple(inputs), options)
-
-
-def assert_all_agree(expected, actual, inputs):
-    """The results are equal, and so are the gradients by every input."""
-    for want, got in zip(expected, actual, strict=True):
-        assert_equal_to(want, got)
-    for want, got in zip(gradients(expected, inputs), gradients(actual, inputs), strict=True):
-        assert_equal_to(want, got)
 
 
 # --- Multi-head attention agrees with torch and with GPT-2 ---
@@ -425,12 +410,6 @@ BAD_TYPES = {
     "mask must be boolean, True = may attend; got torch.float64": {"mask": randn(Q, K)},
     "mask must be a boolean torch.Tensor (b q k) = (2 3 5); got list": {"mask": [[True]]},
 }
-
-
-def assert_refused(error, words, call, **arguments):
-    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
-    with pytest.raises(error, match=in_this_order):
-        call(**arguments)
 
 
 @pytest.mark.parametrize(("words", "changes"), BAD_VALUES.items(), ids=BAD_VALUES)

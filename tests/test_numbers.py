@@ -5,9 +5,10 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from num2words import CONVERTER_CLASSES
+from tensors import steadily
 
 from attncourse import pretrained
 from attncourse.cross_attention import Transformer
@@ -23,8 +24,6 @@ from attncourse.numbers import (
     words,
 )
 from attncourse.training import train, translations
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,23 @@
 """Chapter 3's reference code against torch, against its own properties and against bad input."""
 
 import math
-import re
 
-import beartype
 import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tensors import (
+    DEVICES,
+    assert_equal_to,
+    assert_refused,
+    gradients,
+    make_mask,
+    randn,
+    steadily,
+    typed,
+)
 
 from attncourse.scaled_dot_product import (
     hidden_scale,
@@ -20,17 +28,6 @@ from attncourse.scaled_dot_product import (
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, H, Q, K, D, V = 2, 7, 3, 5, 4, 6
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-    ),
-]
-
-
-def randn(*shape, seed=0, dtype=torch.float64):
-    """Standard normal numbers that leave the global random generator alone."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def make_qkv(query_axes=(B,), key_axes=None, value_axes=None, sizes=(Q, K, D, V), seed=0):
@@ -40,18 +37,6 @@ def make_qkv(query_axes=(B,), key_axes=None, value_axes=None, sizes=(Q, K, D, V)
     q, k, d, v = sizes
     shapes = (*query_axes, q, d), (*key_axes, k, d), (*value_axes, k, v)
     return [randn(*shape, seed=3 * seed + i) for i, shape in enumerate(shapes)]
-
-
-def make_mask(*shape, seed=0):
-    """A random mask with visible and hidden keys, and at least one visible key in every row."""
-    mask = randn(*shape, seed=seed) > 0
-    mask[..., 0] = True
-    assert not mask.all(), "choose another seed: this mask hides nothing"
-    return mask
-
-
-def assert_equal_to(expected, actual, atol=1e-9):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 def oracle(query, key, value, mask=None, is_causal=False):
@@ -65,12 +50,6 @@ def oracle(query, key, value, mask=None, is_causal=False):
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return output, torch.softmax(scores, -1)
-
-
-def gradients(results, inputs, seed=100):
-    """Gradients of a random projection of all results, so that no error can cancel."""
-    loss = sum((r * randn(*r.shape, seed=seed + i)).sum() for i, r in enumerate(results))
-    return torch.autograd.grad(loss, inputs)
 
 
 def assert_agrees_with_torch(query, key, value, mask=None, is_causal=False):
@@ -352,11 +331,6 @@ def test_inputs_stay_as_they_were_and_chance_is_not_touched():
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def typed(function):
-    """The function with its jaxtyping annotations checked at every call."""
-    return jaxtyping.jaxtyped(typechecker=beartype.beartype)(function)
-
-
 @pytest.mark.parametrize(
     ("query_axes", "key_axes"),
     [((), ()), ((B,), (B,)), ((B, H, 8), (B, H, 8)), ((B,), ()), ((B, H), (B, 1)), ((B, H), (H,))],
@@ -505,8 +479,6 @@ def test_a_list_instead_of_a_table_is_refused():
 
 
 # --- Properties ---
-
-steadily = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
 
 @st.composite
@@ -663,21 +635,19 @@ BAD_TYPES = {
 }
 
 
-def assert_refused(error, words, changes):
+def refuses(error, words, changes):
     arguments = dict(zip(("query", "key", "value"), make_qkv(), strict=True)) | changes
-    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
-    with pytest.raises(error, match=in_this_order):
-        scaled_dot_product_attention(**arguments)
+    assert_refused(error, words, scaled_dot_product_attention, **arguments)
 
 
 @pytest.mark.parametrize(("words", "changes"), BAD_VALUES.items(), ids=BAD_VALUES)
 def test_shapes_and_devices_that_do_not_fit_are_refused_by_name(words, changes):
-    assert_refused(ValueError, words, changes)
+    refuses(ValueError, words, changes)
 
 
 @pytest.mark.parametrize(("words", "changes"), BAD_TYPES.items(), ids=BAD_TYPES)
 def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
-    assert_refused(TypeError, words, changes)
+    refuses(TypeError, words, changes)
 
 
 @pytest.mark.parametrize(

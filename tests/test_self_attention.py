@@ -5,16 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_scaled_dot_product import (
-    DEVICES,
-    assert_equal_to,
-    gradients,
-    make_mask,
-    randn,
-    typed,
-)
+from tensors import DEVICES, assert_equal_to, gradients, make_mask, randn, steadily, typed
 from torch import nn
 
 from attncourse.masking import causal_mask
@@ -26,8 +19,6 @@ from attncourse.self_attention import (
     self_attention,
     sinusoidal_positions,
 )
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, N, M, D, V = 2, 5, 7, 3, 4

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_bottleneck import seeded
-from test_scaled_dot_product import DEVICES, assert_equal_to
+from tensors import DEVICES, assert_equal_to, seeded, steadily
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -23,8 +22,6 @@ from attncourse.training import (
     train,
     translations,
 )
-
-steadily = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
 @pytest.fixture(scope="module")

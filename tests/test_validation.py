@@ -3,10 +3,9 @@
 The messages of `validate_attention` are tested with chapter 3, which they belong to.
 """
 
-import re
-
 import pytest
 import torch
+from tensors import assert_refused
 
 from attncourse.validation import (
     validate_attention,
@@ -198,13 +197,6 @@ VALUES = {
     ),
     "0 heads of equal width": lambda: validate_heads(zeros(B, N, 12), 0),
 }
-
-
-def assert_refused(error, words, call):
-    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
-    with pytest.raises(error, match=in_this_order) as raised:
-        call()
-    assert raised.value.__suppress_context__ or raised.value.__context__ is None, "one error only"
 
 
 @pytest.mark.parametrize(("words", "call"), TENSORS.items(), ids=TENSORS)

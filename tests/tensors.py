@@ -1,0 +1,78 @@
+"""What the tests of the mechanisms share: seeded numbers, comparisons, refusals."""
+
+import math
+import re
+
+import beartype
+import jaxtyping
+import pytest
+import torch
+from hypothesis import settings
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    ),
+]
+steadily = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+
+
+def randn(*shape, seed=0, dtype=torch.float64):
+    """Standard normal numbers that leave the global random generator alone."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def make_mask(*shape, seed=0):
+    """A random mask with visible and hidden keys, and at least one visible key in every row."""
+    mask = randn(*shape, seed=seed) > 0
+    mask[..., 0] = True
+    assert not mask.all(), "choose another seed: this mask hides nothing"
+    return mask
+
+
+def seeded(make, *arguments, seed=0, **options):
+    """A module with float64 weights that leaves the global random generator alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(*arguments, **options).double()
+
+
+def filled(module, seed=0):
+    """The module in float64, every parameter drawn anew, biases and norms included."""
+    for i, parameter in enumerate(module.double().parameters()):
+        width = parameter.shape[-1] if parameter.ndim > 1 else 1
+        parameter.data = randn(*parameter.shape, seed=1000 * seed + i) / math.sqrt(width)
+    return module
+
+
+def assert_equal_to(expected, actual, atol=1e-9):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def gradients(results, inputs, seed=100):
+    """Gradients of a random projection of all results, so that no error can cancel."""
+    loss = sum((r * randn(*r.shape, seed=seed + i)).sum() for i, r in enumerate(results))
+    return torch.autograd.grad(loss, inputs)
+
+
+def assert_all_agree(expected, actual, inputs):
+    """The results are equal, and so are the gradients by every input."""
+    inputs = list(inputs)
+    for want, got in zip(expected, actual, strict=True):
+        assert_equal_to(want, got)
+    for want, got in zip(gradients(expected, inputs), gradients(actual, inputs), strict=True):
+        assert_equal_to(want, got)
+
+
+def assert_refused(error, words, call, **arguments):
+    """The call raises one error, which says these words in this order, with " ... " between them."""
+    in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
+    with pytest.raises(error, match=in_this_order) as raised:
+        call(**arguments)
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None, "one error only"
+
+
+def typed(function):
+    """The function with its jaxtyping annotations checked at every call."""
+    return jaxtyping.jaxtyped(typechecker=beartype.beartype)(function)
