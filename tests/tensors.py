@@ -66,7 +66,7 @@ def assert_all_agree(expected, actual, inputs):
 
 
 def assert_refused(error, words, call, **arguments):
-    """The call raises one error, which says these words in this order, with " ... " between them."""
+    """The call raises one error, which says these phrases in this order (" ... " between them)."""
     in_this_order = ".*".join(re.escape(phrase) for phrase in words.split(" ... "))
     with pytest.raises(error, match=in_this_order) as raised:
         call(**arguments)
