@@ -1,6 +1,7 @@
 """nbgrader: the instructor's notebooks are in solutions/, the students' in exercises/."""
 
 from nbgrader.converters import GenerateAssignment
+from nbgrader.coursedir import CourseDirectory
 
 c = get_config()
 
@@ -16,6 +17,17 @@ c.GenerateAssignment.preprocessors = [
     "attncourse.grading.release.ColabBootstrap",
 ]
 
+# Submissions are graded in jails, by the judge of `attncourse grade`; no kernel runs them.
+c.Autograde.exporter_class = "attncourse.grading.autograde.JailedExporter"
+c.Autograde.pre_convert_hook = "attncourse.grading.autograde.under_its_name"
+c.Autograde.sanitize_preprocessors = c.Autograde.autograde_preprocessors = []
+c.CourseDirectory.ignore = [
+    *CourseDirectory.class_traits()["ignore"].default(),
+    "*.ipynb.[0-9]*",  # earlier submissions
+    "result.json",  # what the judge says, for instructors
+]
+
+# For `nbgrader validate`
 c.Execute.timeout = 120
 c.Execute.interrupt_on_timeout = True
 c.Execute.shutdown_kernel = "immediate"  # a second less per submission

@@ -1,11 +1,13 @@
 """The command `attncourse`: a student's check and hints, an instructor's release and grading."""
 
+import functools
 import json
 import os
 import platform
 import shutil
 import sys
 import time
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -314,6 +316,76 @@ def sample_class(
 
 
 @app.command()
+def ingest(
+    files: Annotated[list[Path], typer.Argument(help="Notebooks, folders, or zips")],
+    assignment: Annotated[str, typer.Option(help="Refuse what is of another one")] = "",
+    student: Annotated[str, typer.Option(help="All of it is of this one")] = "",
+    roster: Annotated[
+        Path | None, typer.Option(help="CSV: a column id, and names, e-mails, LMS ids beside it")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it, but write nothing")] = False,
+) -> None:
+    """File what students sent into submitted/: notebooks, folders, zips of a course system.
+
+    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student);
+    which assignment, its content. Lost marks are put back. What is replaced is kept beside it.
+
+    Exit code 0: everything is filed; 1: something is not, with the reason.
+    """
+    need("grader", "nbgrader")
+    from attncourse.grading import ingest as desk
+    from attncourse.grading.archives import Refused, unpack
+    from attncourse.grading.senders import Roster, safe_name
+
+    known(assignment) if assignment else assignment_names()
+    missing = [str(path) for path in files if not path.exists()]
+    if missing:
+        raise fail(f"there is no {', '.join(missing)}")
+    if student and student != safe_name(student):
+        raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
+    try:
+        by_name = Roster(roster) if roster else None
+    except Refused as error:
+        raise fail(str(error)) from None
+    clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
+    rows, stopped = [], False
+    with progress() as bar:
+        try:
+            sent = [each for path in files for each in unpack(path)]
+            for each in bar.track(sent, description="filing"):
+                rows += clerk.take(each)
+        except KeyboardInterrupt:
+            stopped = True
+    complete = show_filed(desk.settled(rows), desk.OUTCOMES, clerk.ignored, dry_run)
+    if stopped:
+        raise fail("stopped; what is filed is filed, run it again for the rest")
+    raise typer.Exit(0 if complete else 1)
+
+
+def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
+    """Print what was odd and what is not filed; True if everything is."""
+    from rich.text import Text
+
+    told = Table("student", "file", "what was done")
+    refused = Table("student", "file", "not filed, because")
+    for row in rows:
+        if row.notes:
+            cells = (row.student or "?", row.source, "\n".join(row.notes))
+            table = told if row.outcome else refused
+            table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+    for table in (told, refused):
+        if table.row_count:
+            console.print(table)
+    counts = {name: sum(row.outcome == name for row in rows) for name in outcomes}
+    counts |= {"not filed": refused.row_count}
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
+    console.print(f"submitted/{' (dry run)' if dry_run else ''}: {said}", highlight=False)
+    if ignored:
+        console.print(f"{ignored} files of the computer's own are passed over", style="dim")
+    return not refused.row_count
+
+
+@app.command()
 def grade(
     assignment: Assignment = DEFAULT,
     students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
@@ -322,7 +394,16 @@ def grade(
     no_jail: Annotated[
         bool, typer.Option("--no-jail", help="Run students' code as you, able to do what you can")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line per student")] = False,
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Only points, no executed notebooks")
+    ] = False,
+    cluster: Annotated[
+        str, typer.Option(help="Address of a dask scheduler, e.g. tcp://10.0.0.1:8786")
+    ] = "",
+    log: Annotated[
+        Path | None, typer.Option(help="A line per student goes here [autograded/ASSIGNMENT.log]")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show these lines")] = False,
 ) -> None:
     """Grade what is in submitted/ and not graded yet, into nbgrader's gradebook.
 
@@ -331,16 +412,25 @@ def grade(
 
     Exit code 0: every submission has points, or a reason why a person should look.
     """
+    if sys.platform == "win32":
+        raise fail("students' code cannot be jailed on Windows; grade in WSL (aka.ms/wsl)")
     need("grader", "nbgrader")
+    if cluster:
+        need("cluster", "distributed")
     from attncourse.grading import run
+    from attncourse.grading.cluster import Unusable, on_cluster
+    from attncourse.grading.gradebook import NotReleased, Unwritable
     from attncourse.grading.jail import Unavailable
 
     known(assignment)
     try:
-        job = run.job_of(assignment, jailed=not no_jail)
+        job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
     except FileNotFoundError:
         raise fail(f"{assignment} is not released; run `attncourse release` first") from None
-    handed_in = run.submissions(assignment)
+    try:
+        handed_in = run.submissions(assignment)
+    except ValueError as error:
+        raise fail(str(error)) from None
     if students:
         wanted = [name.strip() for name in students.split(",")]
         strangers = [name for name in wanted if name not in handed_in]
@@ -348,38 +438,122 @@ def grade(
             raise fail(f"nothing of {', '.join(strangers)} is in submitted/ for {assignment}")
         handed_in = {name: handed_in[name] for name in wanted}
     if no_jail:
-        console.print("Without a jail: students' code can read and change what you can.")
-    fresh, look = 0, {}
-    with progress() as bar:
-        step = bar.add_task("grading", total=len(handed_in))
-        try:
-            for event in run.grade_class(job, handed_in, run.in_processes(jobs), force):
+        console.print(
+            "Without a jail: students' code can read and change what you can.", style="bold red"
+        )
+    kept = "What is graded is kept, and the next run goes on from there"
+    log = log or Path("autograded") / f"{assignment}.log"
+    where = on_cluster(cluster) if cluster else run.in_processes(jobs)
+    fresh, same, look = 0, 0, {}
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8", buffering=1) as lines, progress() as bar:
+            step = bar.add_task("grading", total=len(handed_in))
+            for event in run.grade_class(job, handed_in, where, force):
+                if event.fresh and not fresh:  # the time that is left is that of fresh ones
+                    bar.reset(step, completed=same)
                 bar.advance(step)
-                fresh += event.fresh
+                fresh, same = fresh + event.fresh, same + (not event.fresh)
+                line = line_of(event)
+                if event.fresh:
+                    lines.write(line + "\n")
                 if event.result.review:
                     look[event.student] = event.result.review
                 if verbose:
-                    line = f"{event.student}: {event.result.score:g} points"
-                    took = f", {event.result.seconds:.1f} s" if event.fresh else ", as before"
-                    bar.console.print(line + took, highlight=False)
-        except Unavailable as error:
-            raise fail(
-                f"no jail can be built on this machine: {error}. On Linux, allow user namespaces; "
-                "or accept that students' code runs as you, with --no-jail"
-            ) from None
-        except KeyboardInterrupt:
-            raise fail("stopped; what is graded is kept, and the next run goes on") from None
-    same = len(handed_in) - fresh
+                    bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    except Unavailable as error:
+        raise fail(
+            f"no jail can be built on this machine: {error}. {ALLOW_JAILS}. Or accept, with "
+            "--no-jail, that students' code can read, change and send whatever you can"
+        ) from None
+    except NotReleased as error:
+        raise fail(f"nbgrader could not release {assignment}: {error}") from None
+    except Unwritable as error:
+        raise fail(f"the gradebook cannot be written: {error}. {kept}") from None
+    except Unusable as error:
+        raise fail(f"{error}. {kept}") from None
+    except OSError as error:
+        raise fail(f"{error.filename or log}: {error.strerror or error}. {kept}") from None
+    except KeyboardInterrupt:
+        raise fail(f"stopped. {kept}") from None
     console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
     for student, reasons in look.items():
         console.print(f"look at {student}: {'; '.join(reasons)}", markup=False, highlight=False)
 
 
+ALLOW_JAILS = (
+    "On Linux, allow user namespaces (Ubuntu: "
+    "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; containers: `--privileged`); "
+    "elsewhere, grade on a Linux machine"
+)
+
+
+def line_of(event) -> str:
+    """One submission in the log: when, who, points, seconds, and what was odd."""
+    result = event.result
+    took = f"{result.seconds:.1f} s" if event.fresh else "as before"
+    parts = [f"{time.strftime('%F %T')} {event.student}: {result.score:g} points", took]
+    return "; ".join([", ".join(parts), *result.review, *result.repairs])
+
+
 @app.command()
-def report(assignment: Assignment = DEFAULT) -> None:
-    """Show a graded class: points, and the misconception behind each wrong answer."""
+def feedback(
+    assignment: Assignment = DEFAULT,
+    students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
+    force: Annotated[bool, typer.Option("--force", help="Also what did not change")] = False,
+) -> None:
+    """Write a page for each student into feedback/: points, the judge's reports, your comments.
+
+    Grade by hand first (nbgrader formgrader), or run it again later: only pages of which something
+    has changed are written anew. A page is one file, and opens without a network.
+
+    Exit code 0: every student who was graded has a page; 1: somebody has none.
+    """
     need("grader", "nbgrader")
-    from attncourse.grading import results
+    from attncourse.grading import feedback as pages
+
+    graded = pages.graded(known(assignment))
+    wanted = [name.strip() for name in students.split(",")] if students else graded
+    if not wanted:
+        raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
+    fresh, without = 0, {}
+    with progress() as bar:
+        step = bar.add_task("writing", total=len(wanted))
+        try:
+            for event in pages.write(assignment, wanted, jobs, force):
+                bar.advance(step)
+                fresh += event.fresh
+                if event.problem:
+                    without[event.student] = event.problem
+        except KeyboardInterrupt:
+            raise fail(
+                "stopped; the pages that are written stay, run it again for the rest"
+            ) from None
+    same = len(wanted) - fresh - len(without)
+    console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
+    for student, problem in without.items():
+        console.print(f"no page for {student}: {problem}", markup=False, highlight=False)
+    raise typer.Exit(1 if without else 0)
+
+
+@app.command()
+def report(
+    assignment: Assignment = DEFAULT,
+    html: Annotated[
+        Path | None, typer.Option(help="Where the page goes; _build/report/ if not said")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also a table for a spreadsheet")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Also as plain data")] = None,
+) -> None:
+    """Show a graded class: points, and the misconception behind each wrong answer.
+
+    Also writes a page with what to reteach, who needs a person, and near-duplicates.
+    """
+    need("grader", "nbgrader")
+    from rich.markup import escape
+
+    from attncourse.grading import class_report, results
 
     rows = results.of_class(known(assignment))
     if not rows:
@@ -388,16 +562,131 @@ def report(assignment: Assignment = DEFAULT) -> None:
     for row in rows:
         points = f"{row.score:g} of {row.max_score:g}" if row.score is not None else "not graded"
         wrong = "\n".join(f"{task}: {title}" for task, title in row.wrong.items())
-        table.add_row(row.student, points + (" +" if row.needs_reading else ""), wrong)
+        points += " +" if row.needs_reading else ""
+        table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
     console.print("+ a written answer waits for a person: nbgrader formgrader", style="dim")
     thoughts = Table("students", "misconception", "what they probably think", box=None)
     for name, thought, count in results.by_frequency(rows):
-        thoughts.add_row(str(count), name, thought)
+        thoughts.add_row(str(count), name, escape(thought))
     console.print(thoughts)
+    try:
+        with progress() as bar:
+            track = functools.partial(bar.track, description="comparing")
+            data = class_report.data_of(assignment, rows, track)
+    except FileNotFoundError:
+        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    page = html or class_report.page_of(assignment)
+    for path, write in (
+        (page, class_report.write_html),
+        (csv, class_report.write_csv),
+        (as_json, class_report.write_json),
+    ):
+        if path:
+            try:
+                write(data, path)
+            except OSError as error:
+                raise fail(f"{path} cannot be written: {error.strerror}") from None
+            console.print(f"{path} is written", markup=False, highlight=False, soft_wrap=True)
+
+
+class System(StrEnum):
+    """A course system that points can go to."""
+
+    canvas = "canvas"
+    moodle = "moodle"
+
+
+@app.command()
+def export(
+    assignment: Assignment = DEFAULT,
+    system: Annotated[
+        System, typer.Option("--format", help="The course system that gets the points")
+    ] = ...,
+    roster: Annotated[
+        Path, typer.Option(help="The grades as that system exported them, a CSV file")
+    ] = ...,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the filled file goes")
+    ] = ...,
+    column: Annotated[str, typer.Option(help="Its name, if it is not like the assignment's")] = "",
+) -> None:
+    """Put a class's points into the file that Canvas or Moodle exported, ready to be imported.
+
+    Only the assignment's cells change. Late penalties and points that a person gave are in them.
+
+    Exit code 0: everybody with points is in the file; 1: somebody is not, and it says who.
+    """
+    need("grader", "nbgrader")
+    from attncourse.grading import lms
+
+    try:
+        points, most = lms.graded(known(assignment))
+    except FileNotFoundError:
+        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    if not points:
+        raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
+    if output.resolve() == roster.resolve():
+        raise fail("the filled file would replace the roster; give it another name with -o")
+    try:
+        filled = lms.fill(roster.read_bytes(), system, assignment, points, most, column)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(filled.data)
+    except lms.Refused as error:
+        raise fail(f"{roster} cannot be filled in: {error}") from None
+    except OSError as error:
+        raise fail(f"{error.filename}: {error.strerror}") from None
+
+    def say(line: str, names: list[str]) -> None:
+        if names:
+            console.print(
+                f"{line}: {'; '.join(names)}", markup=False, highlight=False, soft_wrap=True
+            )
+
+    where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
+    console.print(
+        f"{output}: points of {len(filled.rows)} students in {where}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    there = system.capitalize()
+    unread = [each.student for each in points if each.unread and each.student in filled.rows]
+    say("note", filled.notes)
+    say("found by name only, check them", filled.by_name)
+    say("had other points before", filled.changed)
+    say("written answers not read yet, and not in the points", unread)
+    say(f"left as they were, excused or without the assignment in {there}", filled.kept)
+    say(f"in {there} without points here", filled.without_points)
+    say(f"in {there} and not certain whose row it is", filled.doubtful)
+    say(f"graded here and not found in {there}", filled.without_row)
+    if filled.without_row:
+        console.print(
+            "Tell the gradebook their e-mail addresses or IDs: "
+            "nbgrader db student add NAME --email=ADDRESS --lms-user-id=ID",
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
 
 
 # --- for everybody ------------------------------------------------------------------------------
+
+
+def jail_state() -> tuple[str, bool, str]:
+    """For `doctor`: whether a jail can be built here. Only graders need one."""
+    from importlib.util import find_spec
+
+    if sys.platform == "win32":
+        return "none on Windows; needed only to grade", True, "grade in WSL (aka.ms/wsl)"
+    if find_spec("nbgrader") is None:
+        return "not tried; needed only to grade", True, ""
+    from attncourse.grading.remote import why_no_jail
+
+    with Console(stderr=True).status("building a jail, to see"):
+        reason = why_no_jail()
+    if reason:
+        return f"cannot be built, and is needed to grade: {reason}", True, ALLOW_JAILS
+    return "students' code runs in one when it is graded", True, ""
 
 
 @app.command()
@@ -435,6 +724,7 @@ def doctor() -> None:
         line("GPU", f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
     else:
         line("GPU", "none; everything here runs on the CPU")
+    line("jail", *jail_state())
     free = shutil.disk_usage(".").free / 2**30
     enough = free > 1
     line("disk", f"{free:.0f} GiB free", enough, "" if enough else "grading needs about 1 GiB")

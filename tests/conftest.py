@@ -12,6 +12,9 @@ ROOT = Path(__file__).parent.parent
 # Networks as small as these are quickest on one thread, and other programs want a core, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The labs' notebooks measure few and small sizes.
+os.environ.setdefault("ATTNCOURSE_QUICK", "1")
+
 # Programs that tests start by name (jupyter-book, nbgrader) are those of this environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 

@@ -1,24 +1,39 @@
 """Grading's promises: jailed answers are judged as in a notebook, and a killed run goes on."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, copy_course
 from correct_answers import CORRECT
+from nbgrader.utils import parse_utc
+from typer.testing import CliRunner
 
-from attncourse import misconceptions
+from attncourse import cli, misconceptions
 from attncourse.checks import engine
 from attncourse.grading import jail, nbgrader_api, results, run, sample, score, submission, wire
-from attncourse.grading.remote import Budget, RemoteAnswer, Sandbox, Zygote
+from attncourse.grading.gradebook import Writer
+from attncourse.grading.remote import (
+    Budget,
+    RemoteAnswer,
+    Sandbox,
+    Spawner,
+    Zygote,
+    children,
+)
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
@@ -146,13 +161,8 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
 # --- a class
 
 
-def grade(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, *arguments],
-        capture_output=True,
-        text=True,
-        **options,
-    )
+def grade(*arguments):
+    return CliRunner().invoke(cli.app, ["grade", CHAPTER_3, *arguments])
 
 
 def stored() -> dict[str, dict]:
@@ -164,54 +174,248 @@ def stored() -> dict[str, dict]:
     return found
 
 
+def points() -> dict[str, float]:
+    return {row.student: row.score for row in results.of_class(CHAPTER_3)}
+
+
+def stop(process: subprocess.Popen, how: signal.Signals) -> None:
+    """Send a signal to one process; nothing that it has started may be left a little later."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+    process.send_signal(how)
+    process.wait(timeout=30)
+    left = psutil.wait_procs(family, timeout=30)[1]
+    assert not [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
+
+
 @linux
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
-    sample.write_class(CHAPTER_3, 12)
-    command = [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--jobs", "2"]
+    sample.write_class(CHAPTER_3, 8)
+    command = [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--jobs", "1"]
     kept: dict[str, float] = {}
-    for enough in (2, 6):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    for enough, how in ((2, signal.SIGKILL), (4, signal.SIGINT)):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(stored()) < enough and process.poll() is None:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+            time.sleep(0.02)
+        stop(process, how)
         for student, when in kept.items():  # nobody is graded twice
             assert run.result_path(CHAPTER_3, student).stat().st_mtime == when
         kept = {s: run.result_path(CHAPTER_3, s).stat().st_mtime for s in stored()}
-    done = grade("--jobs", "2")
-    assert done.returncode == 0, done.stderr
-    assert f"{len(kept)} had not changed" in done.stdout
-    killed = stored()
-    assert len(killed) == 12
-    scores = {row.student: row.score for row in results.of_class(CHAPTER_3)}
+        assert enough <= len(kept) < 8
 
-    again = grade("--force", "--jobs", "2")
-    assert again.returncode == 0, again.stderr
-    assert stored() == killed  # two runs, the same grades
-    assert {row.student: row.score for row in results.of_class(CHAPTER_3)} == scores
-    assert "12 had not changed" in grade().stdout
+    def here(job, notebooks):
+        for student, path in notebooks.items():
+            result = score.score(path.read_bytes(), run._assignment(job), zygote, job.budget)
+            yield student, {"result": result.as_data(), "notebook": None}
+
+    job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
+    before = stored()
+    events = list(run.grade_class(job, handed_in, here))
+    assert {event.student for event in events if not event.fresh} == kept.keys()
+    assert len(stored()) == 8
+    booked = points()
 
     # points that a person gave stay
     with nbgrader_api.gradebook() as book:
         one = book.find_grade("why-scaled", CHAPTER_3, CHAPTER_3, "student01")
         one.manual_score = 5
         book.db.commit()
-    assert grade("--force", "--students", "student01").returncode == 0
+    list(run.grade_class(job, {student: handed_in[student] for student in kept}, here, force=True))
+    assert {student: stored()[student] for student in kept} == before  # two runs, the same grades
     with nbgrader_api.gradebook() as book:
         one = book.find_grade("why-scaled", CHAPTER_3, CHAPTER_3, "student01")
         assert one.manual_score == 5 and one.needs_manual_grade
-
-    stranger = grade("--students", "student01,nobody")
-    assert stranger.returncode == 2 and "nothing of nobody" in stranger.stderr
+    assert points() == booked | {"student01": booked["student01"] + 5}
 
 
-def test_without_a_jail_grading_says_so(course):
-    sample.write_class(CHAPTER_3, 1)
-    done = grade("--no-jail")
-    assert done.returncode == 0, done.stderr
-    assert "can read and change what you can" in done.stdout
-    assert stored()["student01"]["verdicts"]["softmax"]["hidden"] > 0
+HUNG = """
+import time
+from attncourse.grading import remote, wire
+warm = [remote.Zygote(), remote.Zygote(jailed=False), remote.Spawner()]
+for each in warm:
+    child = each.fork([])
+    cells = [("cell", "import time; time.sleep(999)", True)]
+    child.channel.sendall(wire.pack((1, "run", cells, False)))
+    child._read_pid()
+print("asleep", flush=True)
+time.sleep(999)
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_an_answer_that_sleeps_for_ever_does_not_outlive_its_grader(zygote):
+    process = subprocess.Popen([sys.executable, "-c", HUNG], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"asleep\n"
+    stop(process, signal.SIGKILL)
+
+
+# What a worker does, but for the grading.
+STUB = """
+import os, sys
+from multiprocessing.connection import Connection
+channel = Connection(int(sys.argv[1]))
+channel.recv_bytes()
+while True:
+    data = channel.recv_bytes()
+    if data == b"kills":
+        os.kill(os.getpid(), 9)
+    channel.send(data.decode())
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypatch):
+    def popen(_, pass_fds, start=subprocess.Popen, **options):
+        command = [sys.executable, "-c", STUB, str(*pass_fds)]
+        return start(command, pass_fds=pass_fds, **options)
+
+    monkeypatch.setattr(run.subprocess, "Popen", popen)
+    notebooks = {name: tmp_path / name for name in ("a", "kills", "m", "is gone", "z")}
+    for name, path in notebooks.items():
+        path.write_text(name)
+    notebooks["is gone"].unlink()
+    job = run.Job(CHAPTER_3, "", "")
+    assert sorted(run.in_processes(jobs)(job, notebooks)) == [
+        ("a", "a"),
+        ("is gone", "the file cannot be read: No such file or directory"),
+        ("kills", run.DIED),
+        ("m", "m"),
+        ("z", "z"),
+    ]
+    assert run.in_own_process(job, b"kills") == run.DIED
+    assert run.in_own_process(job, b"a") == "a"
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [lambda: Zygote(jailed=False), Spawner])
+def test_without_a_jail_the_points_are_the_same(start, zygote):
+    about, solution = assignment(CHAPTER_3), notebook("solutions", CHAPTER_3)
+    jailed = score.score(solution, about, zygote, Budget()).as_data()
+    with start() as free:
+        result = score.score(solution, about, free, Budget()).as_data()
+    assert result | {"seconds": 0} == jailed | {"seconds": 0}
+
+
+def test_where_no_jail_can_be_built_grading_says_so_at_once(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(jail.Unavailable, match="Linux namespaces"):
+        children(jailed=True)
+    assert isinstance(children(jailed=False), Spawner)  # it does not fork
+
+
+# --- what an instructor sees
+
+
+@pytest.fixture(scope="module")
+def small_course(tmp_path_factory):
+    """A class of three, with the gradebook it is booked in; SQLite does not wait for a lock."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("course")
+        copy_course(ROOT, folder)
+        patch.chdir(folder)
+        with Path("nbgrader_config.py").open("a") as file:
+            file.write('\nc.CourseDirectory.db_url = "sqlite:///gradebook.db?timeout=0.1"\n')
+            file.write('c.LateSubmissionPlugin.penalty_method = "zero"\n')
+        sample.write_class(CHAPTER_3, 3)
+        with Writer(assignment(CHAPTER_3)):
+            yield folder
+
+
+@pytest.fixture
+def made_up(small_course, monkeypatch):
+    """`attncourse grade` with results out of thin air, each time from the beginning."""
+    shutil.rmtree("autograded", ignore_errors=True)
+
+    def grade_all(job, notebooks):
+        for student in notebooks:
+            result = run.nothing(run._assignment(job), f"made up for {student}")
+            yield student, {"result": result.as_data(), "notebook": "{}"}
+
+    monkeypatch.setattr(run, "in_processes", lambda jobs: grade_all)
+
+
+def test_the_log_has_a_line_for_each_submission(made_up):
+    done = grade("--verbose")
+    log = Path(f"autograded/{CHAPTER_3}.log").read_text(encoding="utf-8")
+    assert done.exit_code == 0 and "graded 3 submissions" in done.stdout
+    assert [line.split()[2:] for line in log.splitlines()] == [
+        f"student0{n}: 0 points, 0.0 s; made up for student0{n}".split() for n in (1, 2, 3)
+    ]
+    assert set(log.splitlines()) <= set(done.stderr.splitlines())
+    assert "3 had not changed" in grade("--log", "other.log").stdout
+    assert Path("other.log").read_text() == ""
+    assert grade("--force", "--students", "student02", "--log", "other.log").exit_code == 0
+    assert "student02" in Path("other.log").read_text()
+
+
+def test_a_stranger_and_an_impossible_name_are_refused(made_up):
+    refused = grade("--students", "student01,nobody")
+    assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
+    strange = Path("submitted", "x" * 129, CHAPTER_3)
+    strange.mkdir(parents=True)
+    refused = grade()
+    shutil.rmtree(strange.parent)
+    assert refused.exit_code == 2 and "rename the folder" in refused.stderr
+
+
+def test_without_a_jail_grading_says_so(made_up):
+    assert "can read and change what you can" in grade("--no-jail").stdout
+
+
+def test_who_is_late_pays_what_the_course_says(made_up):
+    about = assignment(CHAPTER_3)
+    right = {each.task.name: each.points for each in about.graded}
+    result = score.Result({task: score.Verdict(most, most, most) for task, most in right.items()})
+    with nbgrader_api.gradebook() as book, Writer(about) as writer:
+        book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
+        writer.write("student01", result, parse_utc("2026-01-31 11:59:00 UTC"))
+        writer.write("student02", result, parse_utc("2026-01-31 12:01:00 UTC"))
+        paid = [book.find_submission(CHAPTER_3, f"student0{n}").score for n in (1, 2)]
+        book.update_or_create_assignment(CHAPTER_3, duedate=None)
+    assert paid == [result.score, 0]
+
+
+def test_a_locked_gradebook_is_waited_for(made_up, caplog):
+    lock = sqlite3.connect("gradebook.db", isolation_level=None, check_same_thread=False)
+    lock.execute("BEGIN EXCLUSIVE")
+    threading.Timer(2.5, lock.close).start()
+    assert grade().exit_code == 0
+    assert "database is locked" in caplog.text and "trying again" in caplog.text
+    assert points().keys() == {"student01", "student02", "student03"}
+
+
+def test_a_gradebook_that_stays_locked_is_an_error_and_loses_nothing(made_up, monkeypatch):
+    assert grade().exit_code == 0
+    monkeypatch.setattr("attncourse.grading.gradebook.PATIENCE", 0.3)
+    with nbgrader_api.gradebook() as book:
+        assert {each.student.id for each in book.assignment_submissions(CHAPTER_3)}
+        book.remove_submission(CHAPTER_3, "student01")
+    lock = sqlite3.connect("gradebook.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")  # it can be read, and not be written
+    stopped = grade("--force")
+    lock.close()
+    assert stopped.exit_code == 2 and "database is locked. What is graded is kept" in stopped.stderr
+    assert grade().exit_code == 0
+    assert points().keys() == {"student01", "student02", "student03"}
+
+
+def no_space(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing(made_up, monkeypatch):
+    assert grade("--students", "student01").exit_code == 0
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", no_space)
+        stopped = grade()
+    assert stopped.exit_code == 2 and "What is graded is kept" in stopped.stderr
+    assert stored().keys() == {"student01"}
+    done = grade()
+    assert done.exit_code == 0 and "1 had not changed" in done.stdout
+    assert stored().keys() == {"student01", "student02", "student03"}
 
 
 @pytest.mark.parametrize("name", list(engine.all_tasks()))

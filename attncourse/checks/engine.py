@@ -222,7 +222,7 @@ def _next_step(task: str) -> str:
     following = names[names.index(task) + 1 :][:1]
     if following and find(following[0]).chapter == find(task).chapter:
         return f"Well done. Next: `{following[0]}`."
-    return "Well done. That was the last coding task of this chapter."
+    return f"Well done. That was the last coding task of {find(task).place}."
 
 
 def _short_cut(task: Task, answer) -> str | None:

@@ -1,14 +1,16 @@
 """The side of the student's code: a warm process that forks one jailed child per submission.
 
-    python -m attncourse.grading.child FD
+    python -m attncourse.grading.child FD [SETTINGS]
 
 It has loaded torch and the course, so a fork is ready at once. It never loads what a student must
 not see: no solutions, no misconceptions, no gradebook. A child holds one student's definitions,
-and answers four questions over its channel until the grader hangs up.
+and answers questions over its channel until the grader hangs up: about the answers, for points; or,
+in a child of its own, about what the cells show, for the record.
 """
 
 import ast
 import contextlib
+import ctypes
 import dataclasses
 import gc
 import inspect
@@ -20,6 +22,8 @@ import resource
 import signal
 import socket
 import sys
+import threading
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +35,7 @@ from attncourse.checks.observe import Observation, find_short_cut, observe
 from attncourse.checks.task import Task, describe
 from attncourse.grading import jail, wire
 
+DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
@@ -39,29 +44,53 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 def zygote(control: socket.socket) -> None:
     """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    load()
+    gc.collect()
+    gc.freeze()  # no collection touches these pages, so the children share them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the grader is gone
+        this = os.getpid()
+        control.sendall(b"ready")
+        while True:
+            message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
+            if not message:
+                return
+            if os.fork() == 0:
+                control.close()
+                _keep(json.loads(message), *handles, zygote=this)
+            for handle in handles:
+                os.close(handle)
+
+
+def alone(settings: dict, channel: int) -> None:
+    """Be a child without having been forked, and without a jail. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    load()
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    _live(settings, channel)
+
+
+def _watch(parent: int) -> None:
+    """End when the parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def load() -> None:
+    """Load what a child needs, so that its forks are ready at once."""
     # What students' notebooks import: loaded here once, and not in every child.
     import einops  # noqa: F401
     import matplotlib.pyplot as plt
     import numpy as np  # noqa: F401
 
+    from attncourse.grading import shell  # noqa: F401
+
     plt.switch_backend("agg")
 
     engine.all_tasks()
     torch_is_ready()
-    gc.collect()
-    gc.freeze()  # no collection touches these pages, so the children share them
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control.sendall(b"ready")
-    while True:
-        message, handles, *_ = socket.recv_fds(control, 4096, 2)
-        if not message:
-            return
-        if os.fork() == 0:
-            control.close()
-            _keep(json.loads(message), *handles)
-        for handle in handles:
-            os.close(handle)
 
 
 def torch_is_ready() -> None:
@@ -76,22 +105,33 @@ def torch_is_ready() -> None:
     assert threads == 1, f"{threads} threads before a fork"
 
 
-def _keep(settings: dict, channel: int, status: int) -> None:
+def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     """Fork the child, wait for its end, and say how it ended. Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    keeper = os.getpid()
     try:
         inside = jail.unshare() if settings["jailed"] else os.fork()
     except (jail.Unavailable, OSError) as error:
         wire.send(socket.socket(fileno=channel), (0, ("unavailable", str(error))))
         os._exit(1)
     if inside == 0:
+        if not settings["jailed"]:  # a jail does the same when it is shut
+            _end_with(keeper)
         _live(settings, channel)
+    _end_with(zygote)
     os.close(channel)
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
         os.write(status, f"{inside}\n".encode())
         _, code = os.waitpid(inside, 0)
         os.write(status, f"{code}\n".encode())
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """Let Linux kill this process when its parent ends: nothing is left of a run that is killed."""
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # it was quicker
+        os._exit(1)
 
 
 def _live(settings: dict, handle: int) -> None:
@@ -122,7 +162,7 @@ def _only_this_is_open(handle: int) -> int:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     channel = os.dup2(handle, 3)
-    os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.closerange(4, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20))
     return channel
 
 
@@ -225,6 +265,41 @@ class Child:
     def _answer(self, task: str) -> object:
         return vars(self.module)[task]
 
+    # --- for the record
+
+    def open(self, passed: list[str]) -> None:
+        """Prepare to run whole cells, as in the student's own notebook.
+
+        Args:
+            passed: tasks of which `use` gives the student's answer.
+        """
+        from attncourse.grading import shell
+
+        self.shell = shell.start(self.module)
+
+        def use(name: str) -> object:
+            if name in passed:
+                return self.module_name(name)
+            print(f"Your `{name}` is not finished yet, so this cell uses the course's.")
+            return engine.find(name).reference
+
+        for door in (attncourse, checks):
+            door.check = lambda *_, **__: print("The report is below the grader's own check.")
+            door.use = use
+
+    def define(self, source: str) -> None:
+        """Run only the imports and definitions of a cell, and show nothing."""
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for node in ast.parse(source).body:
+                if isinstance(node, DEFINITIONS):
+                    self._statement(node, "cell")
+
+    def show(self, source: str, seconds: float) -> dict:
+        """Run a cell, and give what it shows."""
+        from attncourse.grading import shell
+
+        return shell.run(self.shell, source, seconds)
+
 
 def _gone(*_, **__):
     raise RuntimeError("the course's own answer is not there while yours is graded")
@@ -252,4 +327,7 @@ def named(name: str | None) -> Callable | None:
 
 
 if __name__ == "__main__":
-    zygote(socket.socket(fileno=int(sys.argv[1])))
+    handle, *given = sys.argv[1:]
+    if given:
+        alone(json.loads(given[0]), int(handle))
+    zygote(socket.socket(fileno=int(handle)))

@@ -11,7 +11,8 @@ import warnings
 from pathlib import Path
 
 
-def _api():
+def api():
+    """nbgrader's own interface to the course in this folder."""
     return _api_of(os.getcwd())
 
 
@@ -46,14 +47,14 @@ def _run(step, *arguments, **options) -> str:
 
 def release(assignment: str) -> str:
     """Generate exercises/<assignment>; returns the reason of a failure, or ''."""
-    return _run(_api().generate_assignment, assignment, force=True, create=True)
+    return _run(api().generate_assignment, assignment, force=True, create=True)
 
 
 def configuration():
     """What nbgrader_config.py says."""
-    return _api().config
+    return api().config
 
 
 def gradebook():
     """nbgrader's gradebook of this course."""
-    return _api().gradebook
+    return api().gradebook

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import platform
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import attncourse
 from attncourse.checks import engine
 from attncourse.checks.observe import Observation
-from attncourse.checks.task import CHAPTERS, Elsewhere, Inputs, Task
+from attncourse.checks.task import CHAPTERS, LABS, Elsewhere, Inputs, Task
 from attncourse.grading import wire
 from attncourse.grading.child import codes_of
 from attncourse.grading.jail import Limits, Unavailable
@@ -31,6 +33,7 @@ class Budget:
     call: float = 10.0
     task: float = 30.0
     submission: float = 120.0
+    record: float = 20.0  # for the executed notebook, which costs no points
 
 
 class Died(Exception):
@@ -42,7 +45,31 @@ def hidden() -> tuple[str, ...]:
     package = Path(attncourse.__file__).parent
     folders = [package / "misconceptions", package / "grading", *package.rglob("__pycache__")]
     files = [*(package / f"{stem}.py" for stem in CHAPTERS), *package.glob("checks/test_*.py")]
+    files += [package / "lab" / f"{stem}.py" for stem in LABS]
     return tuple(map(str, [*folders, *files]))
+
+
+def children(jailed: bool) -> "Zygote":
+    """What starts a child for each submission on this machine.
+
+    Raises:
+        Unavailable: it has no jails, and one is asked for.
+    """
+    if sys.platform == "linux":
+        return Zygote(jailed)
+    if jailed:
+        raise Unavailable(f"it is made of Linux namespaces, and this is {platform.system()}")
+    return Spawner()
+
+
+def why_no_jail() -> str:
+    """Build one to see; "" if it can be built."""
+    try:
+        with children(jailed=True) as warm:
+            warm.fork([]).kill()
+    except Unavailable as error:
+        return str(error)
+    return ""
 
 
 class Zygote:
@@ -50,16 +77,14 @@ class Zygote:
 
     def __init__(self, jailed: bool = True, limits: Limits | None = None):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
+        self._start()
+
+    def _start(self) -> None:
         self.control, theirs = socket.socketpair()
-        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "attncourse.grading.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=os.environ | dict.fromkeys(threads, "1"),
-        )
+        self.process = _start_python(theirs)
         theirs.close()
         if self.control.recv(16) != b"ready":
-            raise RuntimeError("the process that forks the students' children did not start")
+            raise Unavailable("the process that forks the students' children did not start")
 
     def __enter__(self):
         return self
@@ -84,8 +109,7 @@ class Zygote:
         }
         ours, theirs = socket.socketpair()
         status, write = os.pipe()
-        message = json.dumps(settings).encode()
-        socket.send_fds(self.control, [message], [theirs.fileno(), write])
+        self._hand_over(json.dumps(settings), theirs, write)
         theirs.close()
         os.close(write)
         child = Process(ours, status, self.limits)
@@ -96,6 +120,43 @@ class Zygote:
         if word != "ready":
             raise Unavailable(*reason)
         return child
+
+    def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
+        if self.process.poll() is not None:  # somebody has killed it
+            self.control.close()
+            self._start()
+        socket.send_fds(self.control, [settings.encode()], [channel.fileno(), status])
+
+
+class Spawner(Zygote):
+    """A new process for every child, where forking one that has loaded torch is unsafe (macOS)."""
+
+    def __init__(self):
+        self.jailed, self.limits, self.slot = False, Limits(), 0
+
+    def __exit__(self, *_):
+        pass
+
+    def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
+        child, status = _start_python(channel, settings), os.dup(status)
+        os.write(status, f"{child.pid}\n".encode())
+
+        def keep():
+            code = child.wait()
+            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+                os.write(status, f"{-code if code < 0 else code << 8}\n".encode())
+            os.close(status)
+
+        threading.Thread(target=keep, daemon=True).start()
+
+
+def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return subprocess.Popen(
+        [sys.executable, "-m", "attncourse.grading.child", str(channel.fileno()), *settings],
+        pass_fds=[channel.fileno()],
+        env=os.environ | dict.fromkeys(threads, "1"),
+    )
 
 
 class Process:

@@ -6,26 +6,34 @@ on the disk before it is in the gradebook, and both before the next one, so that
 killed goes on where it stopped.
 """
 
+import collections
+import contextlib
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
-import signal
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 import attncourse
+from attncourse.grading import record
 from attncourse.grading import submission as reading
-from attncourse.grading.remote import Budget, Zygote
+from attncourse.grading.jail import Unavailable
+from attncourse.grading.remote import Budget, children
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
+LONGEST_NAME = 128  # of a student, in nbgrader's gradebook
+TRIES = 3  # how often a submission may kill the process that grades it
+DIED = f"the process that graded it died {TRIES} times"
 
 
 # --- the pure function --------------------------------------------------------------------------
@@ -40,15 +48,24 @@ class Job:
     released: str
     jailed: bool = True
     budget: Budget = DEFAULT
+    record: bool = True  # also the executed notebook
 
 
 def grade_bytes(job: Job, data: bytes) -> dict:
     """Grade one submission.
 
+    Returns:
+        "result", a `Result` as data, and "notebook", the executed notebook's text or None.
+
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
     """
-    return score(data, _assignment(job), _zygote(job.jailed), job.budget).as_data()
+    about, zygote = _assignment(job), _zygote(job.jailed)
+    result = score(data, about, zygote, job.budget)
+    notebook = None
+    if job.record:
+        notebook = record.executed(data, job.released, about, result, zygote, job.budget)
+    return {"result": result.as_data(), "notebook": notebook}
 
 
 @functools.cache
@@ -58,16 +75,24 @@ def _assignment(job: Job) -> Assignment:
 
 @functools.cache
 def _zygote(jailed: bool):
-    return Zygote(jailed)
+    return children(jailed)
 
 
 # --- what is there ------------------------------------------------------------------------------
 
 
 def submissions(assignment: str) -> dict[str, Path]:
-    """Student -> the folder of what was handed in, in submitted/."""
+    """Student -> the folder of what was handed in, in submitted/.
+
+    Raises:
+        ValueError: a folder has a name that the gradebook cannot hold.
+    """
     folders = Path("submitted").glob(f"*/{assignment}")
-    return {folder.parent.name: folder for folder in sorted(folders) if folder.is_dir()}
+    found = {folder.parent.name: folder for folder in sorted(folders) if folder.is_dir()}
+    for student in found:
+        if len(student) > LONGEST_NAME or not student.isprintable():  # or not in UTF-8
+            raise ValueError(f"rename the folder submitted/{student!a}: no gradebook can hold that")
+    return found
 
 
 def notebook_in(folder: Path) -> tuple[Path | None, str]:
@@ -88,6 +113,11 @@ def result_path(assignment: str, student: str) -> Path:
     return Path("autograded") / student / assignment / RESULT
 
 
+def record_path(assignment: str, student: str) -> Path:
+    """The executed notebook, where nbgrader has its own."""
+    return Path("autograded") / student / assignment / f"{assignment}.ipynb"
+
+
 def load_result(path: Path) -> tuple[str, Result] | None:
     """A stored result and the key it was made under; None if there is none that can be read."""
     try:
@@ -98,11 +128,14 @@ def load_result(path: Path) -> tuple[str, Result] | None:
 
 
 def store_result(path: Path, key: str, result: Result) -> None:
-    """Write a result so that it is there completely or not at all."""
+    store(path, json.dumps({"key": key} | result.as_data(), indent=1, ensure_ascii=False))
+
+
+def store(path: Path, text: str) -> None:
+    """Write a file so that it is there completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".part")
-    text = json.dumps({"key": key} | result.as_data(), indent=1, ensure_ascii=False)
-    with scratch.open("w", encoding="utf-8") as file:
+    scratch = path.with_suffix(f".{os.getpid()}.part")  # somebody else may write the same one
+    with scratch.open("w", encoding="utf-8", errors="replace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -110,7 +143,7 @@ def store_result(path: Path, key: str, result: Result) -> None:
 
 
 @functools.cache
-def _version() -> bytes:
+def version() -> bytes:
     """Changes with every file of the course's package."""
     digest = hashlib.sha256()
     for path in sorted(Path(attncourse.__file__).parent.rglob("*.py")):
@@ -120,20 +153,22 @@ def _version() -> bytes:
 
 def key_of(job: Job, data: bytes) -> str:
     """The same key, the same result: of a submission, the assignment and the judge."""
-    digest = hashlib.sha256(_version())
+    digest = hashlib.sha256(version())
     for part in (job.solution, job.released):
         digest.update(part.encode())
     digest.update(data)
     return digest.hexdigest()
 
 
-def job_of(assignment: str, jailed: bool = True, budget: Budget = DEFAULT) -> Job:
+def job_of(
+    assignment: str, jailed: bool = True, budget: Budget = DEFAULT, record: bool = True
+) -> Job:
     """Raises: FileNotFoundError: it is not in solutions/, or not released yet."""
     texts = [
         (Path(folder) / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
         for folder in ("solutions", "exercises")
     ]
-    return Job(assignment, *texts, jailed, budget)
+    return Job(assignment, *texts, jailed, budget, record)
 
 
 # --- many ---------------------------------------------------------------------------------------
@@ -143,53 +178,147 @@ def job_of(assignment: str, jailed: bool = True, budget: Budget = DEFAULT) -> Jo
 GradeAll = Callable[[Job, dict[str, Path]], Iterator[tuple[str, dict | str]]]
 
 
+def grade_or_say_why(job: Job, data: bytes) -> dict | str:
+    """`grade_bytes`, or why it failed: a fault of ours on one submission stops no other.
+
+    Raises:
+        Unavailable: no jail can be built here, and the job asks for one.
+    """
+    try:
+        return grade_bytes(job, data)
+    except Unavailable:
+        raise
+    except Exception as error:
+        return f"the judge itself failed, please report it ({type(error).__name__}: {error})"
+
+
 def in_processes(jobs: int) -> GradeAll:
     """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result."""
 
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-        left, tries = dict(notebooks), dict.fromkeys(notebooks, 0)
-        while left:
-            # The one that kills its worker cannot be told from its neighbors: each tries again,
-            # the last time alone.
-            alone = any(tries[student] > 1 for student in left)
-            some = [next(s for s in left if tries[s] > 1)] if alone else list(left)
-            with _pool(1 if alone else min(jobs, len(some))) as pool:
-                try:
-                    waiting = iter(some)
-                    running = {}
-                    while True:
-                        for student in waiting:
-                            data = left[student].read_bytes()
-                            running[pool.submit(grade_bytes, job, data)] = student
-                            if len(running) >= 2 * jobs:
-                                break
-                        if not running:
-                            break
-                        for future in wait(running, return_when=FIRST_COMPLETED).done:
-                            student = running.pop(future)
-                            tries[student] += 1
-                            result = future.result()
-                            del left[student]
-                            yield student, result
-                except BrokenProcessPool:
-                    for student in running.values():
-                        tries[student] += 1
-                    if alone:
-                        del left[some[0]]
-                        yield some[0], "the process that graded it died, three times"
-                except GeneratorExit:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+        idle = [Worker(job) for _ in range(min(jobs, len(notebooks)))]
+        busy: dict[Worker, str] = {}
+        waiting, deaths = collections.deque(notebooks), collections.Counter()
+        done: list[tuple[str, dict | str]] = []
+        try:
+            while True:
+                while idle and waiting:
+                    student = waiting.popleft()
+                    try:
+                        idle[-1].take(notebooks[student].read_bytes())
+                    except OSError as error:
+                        done.append((student, f"the file cannot be read: {error.strerror}"))
+                    else:
+                        busy[idle.pop()] = student
+                yield from done  # the workers do not wait for what is done with it
+                if not busy:
+                    return
+                done = []
+                for worker in connection.wait(busy):
+                    reply = worker.reply()
+                    student = busy.pop(worker)
+                    if reply is None:
+                        worker.end()
+                        worker = Worker(job)
+                        deaths[student] += 1
+                        if deaths[student] == TRIES:
+                            done.append((student, DIED))
+                        else:
+                            waiting.append(student)
+                    else:
+                        done.append((student, reply))
+                    idle.append(worker)
+        finally:
+            for worker in (*idle, *busy):
+                worker.end()
 
     return grade_all
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    os.environ["OMP_NUM_THREADS"] = "1"  # the submissions share the cores, not each of them all
-    # On Ctrl-C only this process stops: the workers end when their queue is closed.
-    quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, mp_context=spawn, **quiet)
+class Worker:
+    """A process that grades one submission after the other; it ends when this one does."""
+
+    def __init__(self, job: Job):
+        ours, theirs = socket.socketpair()
+        self.channel = connection.Connection(ours.detach())
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import work; work({theirs.fileno()})"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # they share the cores, not each has all
+            start_new_session=True,  # Ctrl-C stops this process, which ends the others
+        )
+        theirs.close()
+        self.channel.send(job)
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def take(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+            self.channel.send_bytes(data)
+
+    def reply(self) -> dict | str | None:
+        """What came of the submission; None if the process died.
+
+        Raises:
+            Unavailable: no jail can be built here.
+        """
+        try:
+            reply = self.channel.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(reply, Unavailable):
+            raise reply
+        return reply
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.channel.close()
+
+
+_mine = threading.local()  # of a thread: the process that grades for it, and for which job
+
+
+def in_own_process(job: Job, data: bytes) -> dict | str:
+    """Grade one submission in a worker that stays warm for the next of the same job.
+
+    Raises:
+        Unavailable: no jail can be built here.
+    """
+    for _ in range(TRIES):
+        if vars(_mine).get("job") != job:
+            if "worker" in vars(_mine):
+                _mine.worker.end()
+            _mine.worker, _mine.job = Worker(job), job
+        _mine.worker.take(data)
+        reply = _mine.worker.reply()
+        if reply is not None:
+            return reply
+        _mine.job = None
+    return DIED
+
+
+def work(handle: int) -> None:
+    """A worker's life."""
+    threading.Thread(target=_end_with_grader, daemon=True).start()
+    channel = connection.Connection(handle)
+    with contextlib.suppress(EOFError, OSError):
+        job = channel.recv()
+        while True:
+            data = channel.recv_bytes()
+            try:
+                reply = grade_or_say_why(job, data)
+            except Unavailable as error:
+                reply = error
+            channel.send(reply)
+
+
+def _end_with_grader() -> None:
+    """Nobody wants the results any more; the zygote and its children end with this process."""
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 @dataclass(frozen=True)
@@ -220,28 +349,45 @@ def grade_class(
     todo, keys, odd = {}, {}, {}
     with Writer(about) as writer:
 
-        def book(student: str, result: Result, fresh: bool) -> Event:
+        def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
             if odd.get(student) and odd[student] not in result.repairs:
                 result.repairs.append(odd[student])
             if fresh:
+                kept = record_path(job.assignment, student)
+                kept.unlink(missing_ok=True)  # an older one would show other code
+                if notebook:
+                    store(kept, notebook)
                 store_result(result_path(job.assignment, student), keys[student], result)
             writer.write(student, result, timestamp_of(students[student]))
             return Event(student, result, fresh)
 
         for student, folder in students.items():
             path, odd[student] = notebook_in(folder)
-            data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
+            try:
+                data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
+            except OSError as error:
+                path, odd[student] = None, f"the file cannot be read: {error.strerror}"
+                data = b""
             keys[student] = key_of(job, data)
             stored = load_result(result_path(job.assignment, student))
-            if stored and stored[0] == keys[student] and not force:
+            recorded = not job.record or record_path(job.assignment, student).exists()
+            if stored and stored[0] == keys[student] and recorded and not force:
                 yield book(student, stored[1], fresh=False)
             elif path is None:
-                yield book(student, nothing(about, odd.pop(student)), fresh=True)
+                result = nothing(about, odd.pop(student))
+                yield book(
+                    student, result, True, job.record and record.unread(job.released, about, result)
+                )
             else:
                 todo[student] = path
         for student, data in grade_all(job, todo):
-            failed = isinstance(data, str)
-            yield book(student, nothing(about, data) if failed else Result.from_data(data), True)
+            if isinstance(data, str):
+                keys[student] = ""  # the next run tries again
+                result = nothing(about, data)
+                notebook = job.record and record.unread(job.released, about, result)
+            else:
+                result, notebook = Result.from_data(data["result"]), data["notebook"]
+            yield book(student, result, True, notebook)
 
 
 def nothing(about: Assignment, reason: str) -> Result:

@@ -12,6 +12,7 @@ import nbformat
 
 from attncourse import misconceptions
 from attncourse.checks import engine
+from attncourse.grading.submission import grade_id_of
 
 # Right, but not as the course would write it.
 UNUSUAL = {
@@ -99,7 +100,7 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
     """Write `size` submissions into submitted/; returns how many were not there already."""
     released = nbformat.read(Path("exercises", assignment, f"{assignment}.ipynb"), as_version=4)
     solution = nbformat.read(Path("solutions", assignment, f"{assignment}.ipynb"), as_version=4)
-    right = {_grade_id(cell): cell.source for cell in solution.cells if _grade_id(cell)}
+    right = {grade_id_of(cell): cell.source for cell in solution.cells if grade_id_of(cell)}
     tasks = [name for name in engine.all_tasks() if name in right]
     written = 0
     for number, answers in enumerate(
@@ -108,7 +109,7 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
         notebook = nbformat.from_dict(released)
         started = any(code != "" for code in answers.values())
         for cell in notebook.cells:
-            name = _grade_id(cell)
+            name = grade_id_of(cell)
             if name in answers and answers[name] != "":
                 code = answers[name]
                 marker = f"# attncourse: {assignment}/{name}\n"
@@ -122,7 +123,3 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
             path.write_text(text, encoding="utf-8")
             written += 1
     return written
-
-
-def _grade_id(cell) -> str | None:
-    return cell.metadata.get("nbgrader", {}).get("grade_id")

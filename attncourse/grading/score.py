@@ -1,7 +1,7 @@
 """The points of one submission: its bytes go in, plain data comes out, nothing else is touched."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from attncourse.checks import engine
 from attncourse.checks.diagnosis import Diagnosis
@@ -35,6 +35,8 @@ class Result:
     repairs: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    # What stands in the record, by task: of the visible and of the hidden check. Not kept as data.
+    reports: dict[str, tuple[Report, Report]] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:
@@ -42,7 +44,9 @@ class Result:
         return sum(each.visible + each.hidden for each in self.verdicts.values())
 
     def as_data(self) -> dict:
-        return asdict(self)
+        data = asdict(replace(self, reports={}))
+        del data["reports"]
+        return data
 
     @classmethod
     def from_data(cls, data: dict) -> "Result":
@@ -91,6 +95,7 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
                 report = hidden = engine.refuse(task, Diagnosis.short_cut(task, library))
             else:
                 report, hidden = engine.run_each(task.name, answer, (0, each.seed))
+            result.reports[task.name] = report, hidden
             result.verdicts[task.name] = _verdict(report, hidden, each.points)
             sandbox.provide(task.name, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)

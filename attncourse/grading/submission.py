@@ -71,7 +71,7 @@ def assignment_of(name: str, solution_text: str, released_text: str) -> Assignme
         Graded(engine.find(task), both[False][0], both[True][0], both[False][1], both[True][2])
         for task, both in checks.items()
     )
-    sources = {_grade_id(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
+    sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
     return Assignment(name, graded, questions, sources)
 
 
@@ -129,7 +129,7 @@ def source_of(cell: dict) -> str:
     return source if isinstance(source, str) else ""
 
 
-def _grade_id(cell: dict) -> str | None:
+def grade_id_of(cell: dict) -> str | None:
     metadata = cell.get("metadata")
     mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
@@ -143,11 +143,11 @@ def read(data: bytes, about: Assignment) -> Submission:
         Unreadable: it is not a notebook.
     """
     found = Submission()
-    stubs = {task: _body(about.released.get(task, "")) for task in about.tasks}
+    stubs = {task: code_of(about.released.get(task, "")) for task in about.tasks}
     released = {plain_python(source) for source in about.released.values()}
     answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code
     for number, cell in enumerate(cells_of(data), start=1):
-        label, source, grade_id = f"cell {number}", source_of(cell), _grade_id(cell)
+        label, source, grade_id = f"cell {number}", source_of(cell), grade_id_of(cell)
         is_code = cell.get("cell_type") == "code"
         if grade_id in about.questions and not is_code:
             found.texts[grade_id] = source
@@ -175,7 +175,7 @@ def read(data: bytes, about: Assignment) -> Submission:
         found.code.append((label, source, bool(name) or source not in released))
     dropped = set()
     for name, places in answers.items():
-        stubs_here = {place for place in places if _body(found.code[place][1]) == stubs[name]}
+        stubs_here = {place for place in places if code_of(found.code[place][1]) == stubs[name]}
         if not places:
             found.review.append(f"no cell answers `{name}`")
         elif len(stubs_here) == len(places):
@@ -207,7 +207,7 @@ def defined_in(source: str) -> list[str]:
     return names
 
 
-def _body(source: str) -> str:
+def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
     try:
         return ast.dump(ast.parse(plain_python(source)))
@@ -238,7 +238,7 @@ def ready_made(code: Iterable[tuple[str, str, bool]], task: Task, allowed: str) 
             for name in defined_in_node(node):
                 defined.setdefault(name, []).append(node)
         aliases |= _imports(tree)
-    own = f"attncourse.{task.chapter}"
+    own = task.reference.__module__
     courses = {name for name in _imports(ast.parse(allowed)).values() if name.startswith(own)}
     seen, todo, look = set(), [task.name], ""
     while todo:

@@ -611,14 +611,18 @@ def _under_a_grader() -> bool:
     return "NBGRADER_EXECUTION" in os.environ  # nbgrader sets it while it runs a notebook
 
 
-def start(lab: str) -> None:
+def start(lab: str) -> bool:
     """The first cell of a lab: say what it runs on. Safe to run again; silent under a grader.
 
     Args:
         lab: its name, e.g. "lab1_time_it_right".
+
+    Returns:
+        Whether to be quick, with few and small sizes: under a grader, or where the environment
+        has ATTNCOURSE_QUICK.
     """
     if _under_a_grader():
-        return
+        return True
     here = machine()
     print(f"{lab}: times of this session carry the label [{here['label']}].")
     if here["device"] == "cuda":
@@ -646,3 +650,4 @@ def start(lab: str) -> None:
         f"Python {here['python']}, torch {here['torch']}, float32 products at "
         f'"{here["precision"]}" precision.'
     )
+    return "ATTNCOURSE_QUICK" in os.environ

@@ -1,0 +1,190 @@
+"""What was handed in, file by file: notebooks, folders, zips and the zips in them.
+
+Files are read in memory, one at a time, and nothing of an archive is ever unpacked to disk: a path
+that leads out of it, a link, or a terabyte of zeros has nowhere to go.
+"""
+
+import contextlib
+import io
+import itertools
+import re
+import stat
+import struct
+import time
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attncourse.grading.submission import LARGEST
+
+MOST_ENTRIES = 20_000  # of one archive, with the archives in it
+MOST_BYTES = 4 * 2**30  # of all of them, unpacked
+METADATA = "submission_metadata.yml"  # of a Gradescope export
+# What opening a zip may raise: damaged, or of a kind that is not supported.
+DAMAGE = (zipfile.BadZipFile, struct.error, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+# What systems add and no student sends.
+NOISE = re.compile(
+    r"(^|/)(__MACOSX|\.ipynb_checkpoints|__pycache__|\.git)(/|$)"
+    r"|(^|/)(\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini|submission_metadata\.yml)$"
+)
+
+
+class Refused(Exception):
+    """A file that cannot be filed; says why, and what to ask for."""
+
+
+@dataclass
+class Purse:
+    """What an archive may still cost us, with the archives in it."""
+
+    entries: int = MOST_ENTRIES
+    bytes: int = MOST_BYTES
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One file, wherever it lies."""
+
+    path: tuple[str, ...]  # the archives and folders it lies in, and its name
+    read: Callable[[], bytes]  # may raise Refused
+    saved: tuple[int, ...] = ()  # when, as the archive or the disk says
+    base: int = 0  # how many of these are the same for all that came with it
+    metadata: bytes = b""  # of the Gradescope export it lies in
+    purse: Purse | None = None  # of the archive it lies in
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+
+def unpack(place: Path) -> list[Sent]:
+    """The files in a folder, in a zip, or the one file; a zip among them counts as one."""
+    if place.is_dir():
+        files = [path for path in sorted(place.rglob("*")) if not path.is_dir()]
+        return _together(
+            [Sent(path.relative_to(place).parts, _on_disk(path), _saved(path)) for path in files]
+        )
+    alone = Sent((place.name,), _on_disk(place), _saved(place))
+    if not _is_zip(place.name):
+        return [alone]
+    try:
+        return _together(_members(zipfile.ZipFile(place), (), Purse()))
+    except Refused as error:
+        return [Sent(alone.path, _refusing(str(error)))]
+    except DAMAGE:
+        return [Sent(alone.path, _refusing("this zip is damaged; fetch it again"))]
+
+
+def _together(all_sent: list[Sent]) -> list[Sent]:
+    """What one file says about the others: folders around all, and Gradescope's list of names."""
+    folders = [sent.path[:-1] for sent in all_sent if not NOISE.search("/".join(sent.path))]
+    same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    base = len(list(same))
+    listed = [sent for sent in all_sent if sent.name == METADATA]
+    top = min(listed, key=lambda sent: len(sent.path), default=None)  # a student may send one, too
+    metadata = b""
+    with contextlib.suppress(Refused):
+        metadata = top.read() if top else b""
+    return [replace(sent, base=base, metadata=metadata) for sent in all_sent]
+
+
+def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
+    """The file itself, or if it is a zip what is in it, and in zips in that."""
+    if not _is_zip(sent.name):
+        yield sent
+    elif not depth:
+        yield Sent(sent.path, _refusing("a zip in a zip in a zip; ask for the notebook (.ipynb)"))
+    else:
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(sent.read()))
+            members = _members(archive, sent.path, sent.purse or Purse())
+        except Refused as error:
+            yield Sent(sent.path, _refusing(str(error)))
+        except DAMAGE:
+            yield Sent(sent.path, _refusing("a damaged zip; ask for the notebook (.ipynb)"))
+        else:
+            for member in members:
+                inner = replace(member, base=sent.base, metadata=sent.metadata)
+                yield from contents(inner, depth - 1)
+
+
+def _is_zip(name: str) -> bool:
+    return name.lower().endswith(".zip")
+
+
+def _refusing(reason: str) -> Callable[[], bytes]:
+    def read() -> bytes:
+        raise Refused(reason)
+
+    return read
+
+
+def _on_disk(path: Path) -> Callable[[], bytes]:
+    def read() -> bytes:
+        if path.is_symlink():
+            raise Refused("a link to another file, not the file")
+        try:
+            if path.stat().st_size > LARGEST:
+                raise Refused(f"it has {path.stat().st_size / 2**20:.0f} MiB")
+            return path.read_bytes()
+        except OSError as error:
+            raise Refused(f"it cannot be read: {error.strerror}") from None
+
+    return read
+
+
+def _saved(path: Path) -> tuple[int, ...]:
+    return time.localtime(path.lstat().st_mtime)[:6]
+
+
+def _members(archive: zipfile.ZipFile, path: tuple[str, ...], purse: Purse) -> list[Sent]:
+    """The files of a zip. Only their names are looked at here.
+
+    Raises:
+        Refused: they are too many.
+    """
+    infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
+    purse.entries -= len(infos)
+    if purse.entries < 0:
+        raise Refused(f"more than {MOST_ENTRIES:,} files in a zip are not opened")
+    return [
+        Sent((*path, *_parts(info)), _member(archive, info, purse), info.date_time, purse=purse)
+        for info in infos
+    ]
+
+
+def _parts(info: zipfile.ZipInfo) -> tuple[str, ...]:
+    name = info.filename
+    if not info.flag_bits & 0x800:  # not declared as UTF-8: Macs write it all the same
+        try:
+            name = name.encode("cp437").decode("utf-8")
+        except UnicodeError:
+            name = info.filename
+    name = unicodedata.normalize("NFC", name).replace("\\", "/")
+    return tuple(part for part in name.split("/") if part) or ("",)
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, purse: Purse) -> Callable[[], bytes]:
+    def read() -> bytes:
+        parts = _parts(info)
+        if info.filename.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+            raise Refused("its path leads out of the archive")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise Refused("a link to another file, not the file")
+        if info.flag_bits & 1:
+            raise Refused("it is encrypted; ask for a zip without a password")
+        most = min(LARGEST, purse.bytes)
+        try:
+            with archive.open(info) as file:
+                data = file.read(most + 1)  # whatever size it claims to have
+        except DAMAGE:
+            raise Refused("it is damaged in the zip; ask for it again") from None
+        purse.bytes -= len(data)
+        if len(data) > most:
+            raise Refused(f"unpacked, it has more than {most / 2**20:.0f} MiB")
+        return data
+
+    return read

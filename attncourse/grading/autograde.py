@@ -1,0 +1,116 @@
+"""`nbgrader autograde`, with the points and the walls of `attncourse grade`.
+
+nbgrader reads a submission, runs it in a kernel beside the gradebook, and believes what it prints.
+This exporter takes the place of all three: the file's bytes go to a worker process, a jailed child
+of which runs the answers; results, record and points are written by the same code as in a class
+run. nbgrader's formgrader, feedback and export find everything where they expect it.
+"""
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbconvert.exporters import NotebookExporter
+from nbgrader.coursedir import CourseDirectory
+from traitlets import Bool
+
+from attncourse.grading import nbgrader_api, run
+from attncourse.grading.gradebook import timestamp_of
+from attncourse.grading.jail import Unavailable
+
+warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1
+# nbgrader 0.9.6 stops over a timestamp that it cannot read; that is no reason not to grade.
+CourseDirectory.get_existing_timestamp = lambda self, folder: timestamp_of(Path(folder))
+
+
+def under_its_name(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Hook: nbgrader passes over a notebook that was renamed; grading finds it."""
+    notebooks[:] = [str(Path(notebooks[0]).with_name(f"{assignment}.ipynb"))]
+
+
+class JailedExporter(NotebookExporter):
+    """Turns a submission into the record of its grading."""
+
+    jailed = Bool(
+        True,
+        help="Grade in jails. Without, students' code runs as you, able to do what you can.",
+    ).tag(config=True)
+
+    def from_filename(self, filename, resources=None, **_):
+        about = resources["nbgrader"]
+        folder = Path(filename).parent
+        record = run.record_path(about["assignment"], about["student"])
+        if folder.resolve() != record.parent.resolve():  # else nbgrader's second pass: all is done
+            self._grade(about, folder)
+        resources["output_extension"] = self.file_extension
+        return record.read_text(encoding="utf-8"), resources
+
+    def _grade(self, about: dict, folder: Path) -> None:
+        logging.disable()  # nbgrader complains if there is no exchange; none is needed
+        try:
+            # The command line may name another gradebook than the configuration.
+            nbgrader_api.api().coursedir.db_url = about["db_url"]
+        finally:
+            logging.disable(logging.NOTSET)
+        try:
+            job = run.job_of(about["assignment"], self.jailed)
+            handed_in = {about["student"]: folder}
+            for event in run.grade_class(job, handed_in, _one_by_one, force=True):
+                self.log.info("%s: %g points", event.student, event.result.score)
+                for reason in event.result.review:
+                    self.log.warning("Look at %s: %s", event.student, reason)
+        except Unavailable as error:
+            # What nbgrader has begun to copy would pass for graded in the next run.
+            begun = run.record_path(about["assignment"], about["student"]).parent
+            shutil.rmtree(begun, ignore_errors=True)
+            self.log.error(
+                "No jail can be built on this machine: %s. On Linux, allow user namespaces; or "
+                "accept that students' code runs as you, with --JailedExporter.jailed=False",
+                error,
+            )
+            raise SystemExit(1) from None  # of all students, not of this one
+
+
+# The process that grades, warm as long as the job is the same: a formgrader asks again and again.
+_worker: dict[run.Job, run.Worker] = {}
+
+
+def _one_by_one(job: run.Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+    for student, path in notebooks.items():
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            yield student, f"the file cannot be read: {error.strerror}"
+            continue
+        replies = (_ask(job, data) for _ in range(run.TRIES))
+        yield student, next((reply for reply in replies if reply is not None), run.DIED)
+
+
+def _ask(job: run.Job, data: bytes) -> dict | str | None:
+    """What came of a submission; None if the process died."""
+    worker, reply = _worker.pop(job, None) or _new_worker(job), None
+    try:
+        worker.take(data)
+        reply = worker.reply()
+    finally:
+        if reply is None:  # it died; or we were interrupted, and the next one would get its reply
+            worker.end()
+        else:
+            _worker[job] = worker
+    return reply
+
+
+def _new_worker(job: run.Job) -> run.Worker:
+    while _worker:
+        _worker.popitem()[1].end()
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # as in a class run
+    try:
+        return run.Worker(job)
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before

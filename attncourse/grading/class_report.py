@@ -1,0 +1,316 @@
+"""The class report: what an instructor wants to know before Monday, as a page, as CSV, as JSON.
+
+All three show one and the same plain data, made by `data_of`. The page is a single file that loads
+nothing; names of students and files are hostile until they are escaped, so the template escapes
+everything, and a text that a spreadsheet would take for a formula is made harmless in the CSV.
+"""
+
+import base64
+import collections
+import csv
+import hashlib
+import html
+import importlib
+import inspect
+import io
+import json
+import math
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from attncourse import misconceptions
+from attncourse.checks import engine
+from attncourse.grading import results, run, similarity
+from attncourse.grading import submission as reading
+from attncourse.grading.results import Row
+from attncourse.grading.submission import Assignment
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+STEPS = (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 200, 500, 1000)  # points in a bar of the histogram
+
+
+def page_of(assignment: str) -> Path:
+    """Where the page goes if nobody says otherwise: beside the book, and not published with it."""
+    return Path("_build", "report", f"{assignment}.html")
+
+
+def data_of(assignment: str, rows: list[Row], track: Callable[[Iterable], Iterable] = iter) -> dict:
+    """Everything the report says, as plain data.
+
+    Args:
+        rows: what `results.of_class` found.
+        track: shows how far a long loop is.
+
+    Raises:
+        FileNotFoundError: the assignment is not released.
+    """
+    job = run.job_of(assignment)
+    about = reading.assignment_of(assignment, job.solution, job.released)
+    graded = [row for row in rows if row.score is not None]
+    handed_in = run.submissions(assignment)
+    return {
+        "assignment": assignment,
+        "made": datetime.now().astimezone().isoformat(timespec="minutes"),
+        "submissions": len(handed_in.keys() | {row.student for row in rows}),
+        "review": [
+            {"student": row.student, "reasons": row.result.review}
+            for row in rows
+            if row.result and row.result.review
+        ],
+        "unread": [
+            {"question": question, "points": points, "students": _who(graded, question)}
+            for question, points in about.questions.items()
+        ],
+        "not_graded": sorted(handed_in.keys() - {row.student for row in graded}),
+        "nothing_handed_in": results.without_submission(assignment),
+        "misconceptions": _misconceptions(graded),
+        "failures": _failures(graded),
+        "tasks": _tasks(graded, about),
+        "scores": _scores(graded),
+        "alike": _alike(about, track(list(handed_in.items())), job.solution),
+        "too_few_to_compare": len(handed_in) < similarity.FEWEST,
+        "students": [_student(row, about) for row in rows],
+    }
+
+
+def _who(rows: Iterable[Row], question: str) -> list[str]:
+    return [row.student for row in rows if question in row.unread]
+
+
+def _misconceptions(rows: list[Row]) -> list[dict]:
+    """What was misunderstood, the most frequent first; one thought in two tasks counts once."""
+    known, found = results.catalogue(), {}
+    for row in rows:
+        for task, title in row.wrong.items():
+            if wrong := known.get((task, title)):
+                entry = found.setdefault(
+                    (wrong.id, wrong.thinks),
+                    {
+                        "id": wrong.id,
+                        "thinks": wrong.thinks,
+                        "why": wrong.why,
+                        "page": engine.find(task).page,
+                        "section": wrong.section,
+                        "tasks": [],
+                        "students": [],
+                    },
+                )
+                entry["tasks"] += [task] * (task not in entry["tasks"])
+                entry["students"] += [row.student] * (row.student not in entry["students"])
+    return sorted(found.values(), key=lambda entry: (-len(entry["students"]), entry["id"]))
+
+
+def _failures(rows: list[Row]) -> list[dict]:
+    """What failed and has no name, by the check that failed first."""
+    known, found = results.catalogue(), collections.defaultdict(list)
+    for row in rows:
+        for task, title in row.wrong.items():
+            if (task, title) not in known:
+                found[task, title].append(row.student)
+    grouped = [
+        {"task": task, "what": title, "students": students}
+        for (task, title), students in found.items()
+    ]
+    return sorted(grouped, key=lambda entry: -len(entry["students"]))
+
+
+def _earned(row: Row, about: Assignment) -> dict[str, float | None]:
+    """Points by task and written answer; None where a person has not read it yet."""
+    points = {
+        each.task.name: row.points.get(each.visible, 0.0) + row.points.get(each.hidden, 0.0)
+        for each in about.graded
+    }
+    for question in about.questions:
+        points[question] = None if question in row.unread else row.points.get(question, 0.0)
+    return points
+
+
+def _tasks(rows: list[Row], about: Assignment) -> list[dict]:
+    most = {each.task.name: 2 * each.points for each in about.graded} | about.questions
+    table = [_earned(row, about) for row in rows]
+    tasks = []
+    for name, points in most.items():
+        earned = [row[name] for row in table if row[name] is not None]
+        tasks.append(
+            {
+                "task": name,
+                "points": points,
+                "written": name in about.questions,
+                "judged": len(earned),
+                "solved": sum(each >= points for each in earned),
+                "mean": round(statistics.fmean(earned), 2) if earned else None,
+            }
+        )
+    return tasks
+
+
+def _scores(rows: list[Row]) -> dict:
+    """How the points are spread."""
+    scores = [row.score for row in rows]
+    most = max((row.max_score for row in rows), default=0.0)
+    step = next((step for step in STEPS if most <= 10 * step), most / 10)
+    last = max(1, math.ceil(most / step)) - 1
+    counts = collections.Counter(min(int(score / step), last) for score in scores)
+    return {
+        "most": most,
+        "mean": round(statistics.fmean(scores), 1) if scores else None,
+        "median": statistics.median(scores) if scores else None,
+        "lowest": min(scores, default=None),
+        "highest": max(scores, default=None),
+        "histogram": [
+            {"from": number * step, "to": (number + 1) * step, "students": counts[number]}
+            for number in range(last + 1)
+        ],
+    }
+
+
+def _student(row: Row, about: Assignment) -> dict:
+    return {
+        "student": row.student,
+        "name": row.name,
+        "score": row.score,
+        "most": row.max_score,
+        "late": row.late,
+        "points": _earned(row, about) if row.score is not None else {},
+        "wrong": row.wrong,
+        "repairs": row.result.repairs if row.result else [],
+        "review": row.result.review if row.result else [],
+        "seconds": row.result.seconds if row.result else None,
+    }
+
+
+# --- near-duplicates ----------------------------------------------------------------------------
+
+
+def _alike(about: Assignment, handed_in: Iterable[tuple[str, Path]], solution: str) -> list[dict]:
+    """Who wrote the same; what the course has written, right or wrong, is no evidence."""
+    known = [*about.released.values(), *map(reading.source_of, json.loads(solution)["cells"])]
+    for chapter in {each.task.chapter for each in about.graded}:
+        known += course_code(chapter)
+    written = ((student, _cells(folder, about)) for student, folder in handed_in)
+    return [
+        {"students": list(group.students), "shared": group.shared, "lines": group.lines}
+        for group in similarity.alike(written, known)
+    ]
+
+
+def course_code(chapter: str) -> list[str]:
+    """A chapter's reference code, which the book prints, and its known wrong answers."""
+    modules = (f"attncourse.{chapter}", f"{misconceptions.__name__}.{chapter}")
+    return [inspect.getsource(importlib.import_module(module)) for module in modules]
+
+
+def _cells(folder: Path, about: Assignment) -> list[str]:
+    path, _ = run.notebook_in(folder)
+    try:
+        data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
+        return [source for _, source, _ in reading.read(data, about).code]
+    except (OSError, reading.Unreadable):
+        return []
+
+
+# --- writing it ---------------------------------------------------------------------------------
+
+
+def write_html(data: dict, path: Path) -> None:
+    """The page, in one file."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"code": _code, "name": _name, "number": _number}
+    environment.filters |= {"day": _day, "digest": _digest}
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    text = template.render(
+        data=data,
+        place={each["student"]: n for n, each in enumerate(data["students"], start=1)},
+        link=lambda entry: _link(entry, path.parent),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _code(text: str) -> Markup:
+    """A text with `backticks` as code."""
+    parts = html.escape(text).split("`")
+    return Markup(
+        "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
+    )
+
+
+def _name(text: str) -> Markup:
+    """A name in code's type that may break after an underscore."""
+    return Markup("<code>{}</code>").format(Markup("_<wbr>").join(text.split("_")))
+
+
+def _day(text: str) -> str:
+    moment = datetime.fromisoformat(text)
+    return f"{moment.day} {moment:%B %Y, %H:%M}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 2):g}"
+
+
+def _digest(script: str) -> str:
+    """What a page's policy calls a script that may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _link(entry: dict, folder: Path) -> tuple[str, str]:
+    """Address and words of a section of the book; no address if the book is not built."""
+    page, section = entry["page"], entry["section"]
+    number = int(re.search(r"/(\d+)_", page)[1])
+    words = f"chapter {number}, {section}"
+    source = Path(f"{page}.md")
+    if source.exists():
+        heading = re.search(
+            rf"^\({re.escape(section)}\)=\n+#+ (.+)$", source.read_text("utf-8"), re.MULTILINE
+        )
+        words = f"chapter {number}, “{heading[1]}”" if heading else words
+    built = Path("_build", "html", f"{page}.html")
+    if not built.exists():
+        return "", words
+    return Path(os.path.relpath(built, folder)).as_posix() + f"#{section}", words
+
+
+def write_json(data: dict, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def write_csv(data: dict, path: Path) -> None:
+    """A row per student, as spreadsheets like it: UTF-8 with a mark, no formulas."""
+    tasks = [each["task"] for each in data["tasks"]]
+    text = io.StringIO()
+    table = csv.writer(text)
+    columns = ["student", "name", "points", "of", "lost for being late"]
+    table.writerow([*columns, *map(harmless, tasks), "misunderstood", "look at", "seconds"])
+    for each in data["students"]:
+        wrong = "; ".join(f"{task}: {title}" for task, title in each["wrong"].items())
+        table.writerow(
+            [
+                harmless(each["student"]),
+                harmless(each["name"]),
+                each["score"],
+                each["most"],
+                each["late"],
+                *(each["points"].get(task) for task in tasks),
+                harmless(wrong),
+                harmless("; ".join(each["review"])),
+                each["seconds"],
+            ]
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
+
+
+def harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")) else text

@@ -1,0 +1,327 @@
+"""What students really send, filed into submitted/: zips of a course system, renamed files.
+
+Whose a file is comes from its path, which assignment from what is in it. Its marks are restored,
+the file is written completely or not at all, the one before it is kept, and what cannot be filed
+is said, with what to ask the student for.
+"""
+
+import json
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attncourse.grading import submission as reading
+from attncourse.grading.archives import NOISE, Refused, Sent, contents
+from attncourse.grading.gradebook import timestamp_of
+from attncourse.grading.restore import recognize, restore
+from attncourse.grading.senders import Roster, Sender, comparable, safe_name, senders
+from attncourse.grading.submission import MARKER, Assignment, grade_id_of, source_of
+
+SUBMITTED = Path("submitted")
+
+
+# --- what it is ---------------------------------------------------------------------------------
+
+ASK = "ask for the notebook (.ipynb): File ▸ Download"
+KINDS = {  # how a file begins or its name ends -> what it is
+    "pdf": (b"%PDF", (".pdf",), "a PDF"),
+    "word": (b"", (".docx", ".doc", ".odt", ".pages", ".rtf"), "a text document"),
+    "archive": (b"", (".rar", ".7z", ".tar", ".gz", ".tgz"), "an archive that is no zip"),
+    "picture": (b"\x89PNG", (".png", ".jpg", ".jpeg", ".heic", ".gif", ".webp"), "a picture"),
+    "script": (b"", (".py",), "a Python script"),
+    "link": (b"", (".url", ".webloc", ".gdoc", ".desktop", ".lnk"), "a link, not the file"),
+}
+
+
+def notebook_in(name: str, data: bytes) -> bytes:
+    """A notebook's text in UTF-8.
+
+    Raises:
+        Refused: it is something else.
+    """
+    lower, begin = name.lower(), data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not data.strip():
+        raise Refused("the file is empty; ask for it again")
+    for begins, ends, what in KINDS.values():
+        if (begins and begin.startswith(begins)) or lower.endswith(ends):
+            raise Refused(f"{what}; {ASK}")
+    if data.startswith(b"PK\x03\x04"):
+        raise Refused(f"a zip or a text document under another name; {ASK}")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace").encode()
+    if re.search(r"(_(text|link)|onlinetext)\.html$", lower):
+        raise Refused(f"text or a link, typed into the course system; {ASK}")
+    if begin.startswith(b"<") and not begin.startswith(b"<<<<<<<"):
+        login = re.search(rb"login|log in|sign in|password", data[:100_000], re.IGNORECASE)
+        what = "of a login" if login else "(a printed notebook?)"
+        raise Refused(f"a web page {what}; {ASK}")
+    if b"colab.research.google.com/drive/" in begin and not begin.startswith((b"{", b"[")):
+        raise Refused(f"a link to Colab; {ASK}")
+    if not begin.startswith((b"{", b"[", b"<")) and not lower.endswith(".ipynb"):
+        raise Refused(f"not a notebook; {ASK}")
+    return data
+
+
+@dataclass(frozen=True)
+class Course:
+    """The assignments that may be filed."""
+
+    released: dict[str, dict]  # name -> notebook in exercises/
+    about: dict[str, Assignment]
+
+    @classmethod
+    def here(cls) -> "Course":
+        """Read the course's folder; assignments that are not released are left out."""
+        released, about = {}, {}
+        for path in sorted(Path("solutions").glob("*/*.ipynb")):
+            name, twin = path.stem, Path("exercises") / path.parent.name / path.name
+            if name == path.parent.name and twin.is_file():
+                texts = path.read_text(encoding="utf-8"), twin.read_text(encoding="utf-8")
+                about[name] = reading.assignment_of(name, *texts)
+                released[name] = json.loads(texts[1])
+        return cls(released, about)
+
+    def assignment_in(self, cells: list[dict], name: str) -> str | None:
+        """Which assignment a notebook is of; None if that cannot be said."""
+        for counts in self._evidence(cells, name):
+            best = sorted(counts, key=counts.get, reverse=True)
+            if best and counts[best[0]]:
+                tie = len(best) > 1 and counts[best[0]] == counts[best[1]]
+                return None if tie else best[0]
+        return None
+
+    def _evidence(self, cells: list[dict], name: str) -> Iterator[dict[str, int]]:
+        """Assignment -> how much speaks for it, the surest first."""
+        sources = [source_of(cell) for cell in cells]
+        marked = Counter(m[1] for source in sources for m in MARKER.finditer(source))
+        yield {a: marked[a] for a in self.about}
+        ids = {grade_id_of(cell) for cell in cells}
+        yield {a: len(ids & {*about.tasks, *about.questions}) for a, about in self.about.items()}
+        yield {a: int(comparable(a) in comparable(name)) for a in self.about}
+        code = (source_of(cell) for cell in cells if cell.get("cell_type") == "code")
+        defined = {each for s in code for each in reading.defined_in(reading.plain_python(s))}
+        found = {a: len(defined & set(about.tasks)) for a, about in self.about.items()}
+        yield {a: count if count > 1 else 0 for a, count in found.items()}  # one may be chance
+
+
+# --- filing -------------------------------------------------------------------------------------
+
+
+OUTCOMES = ("filed", "replaced", "unchanged", "set aside", "beside a notebook")
+
+
+@dataclass
+class Filed:
+    """What became of one file, for one student."""
+
+    source: str
+    student: str = ""
+    assignment: str = ""
+    outcome: str = ""  # one of OUTCOMES; "" = not filed
+    notes: list[str] = field(default_factory=list)  # repairs, or why it is not filed
+
+
+@dataclass
+class Desk:
+    """Files one thing after the other; remembers what it filed."""
+
+    course: Course
+    student: str = ""  # all is of this one
+    assignment: str = ""  # all is of this one
+    roster: Roster | None = None
+    dry_run: bool = False
+    ignored: int = 0
+    filed: dict[tuple[str, str], tuple] = field(default_factory=dict)  # -> what to compare by
+    spelled: dict[str, str] = field(default_factory=dict)  # folder's name -> the student's
+
+    def take(self, outer: Sent) -> Iterator[Filed]:
+        """File a file, or all that is in a student's zip."""
+        for sent in contents(outer):
+            if NOISE.search("/".join(sent.path)):
+                self.ignored += 1
+                continue
+            source = printable("/".join(sent.path))
+            group: list[Sender] = []
+            try:
+                group = self._group(sent)
+                data = notebook_in(sent.name, sent.read())
+                assignment, data, repairs = self._understood(sent.name, data)
+            except Refused as error:
+                whose = ", ".join(self._named(sender) or "?" for sender in group)
+                yield Filed(source, whose, notes=[str(error)])
+                continue
+            for sender in group:
+                row = Filed(source, assignment=assignment, notes=list(repairs))
+                if sender.file != f"{assignment}.ipynb":
+                    row.notes.insert(0, f"it was named {printable(sender.file)}")
+                try:
+                    row.student = self._student(sender)
+                    self._put(row, data, sender, sent)
+                except Refused as error:
+                    row.notes, row.outcome = [str(error)], ""
+                except OSError as error:
+                    row.notes, row.outcome = [f"it cannot be written: {error}"], ""
+                yield row
+
+    def _group(self, sent: Sent) -> list[Sender]:
+        try:
+            return senders(sent, list(self.course.about))
+        except Refused:
+            if self.student:
+                return [Sender(sent.name, ())]
+            raise
+
+    def _understood(self, name: str, data: bytes) -> tuple[str, bytes, list[str]]:
+        """The assignment, the repaired notebook, and what was odd."""
+        try:
+            cells = reading.cells_of(data)
+        except reading.Unreadable as error:
+            raise Refused(f"{error}; ask for it again") from None
+        found = self.course.assignment_in(cells, name)
+        if found and self.assignment not in ("", found):
+            raise Refused(f"it is of {found}, not of {self.assignment}")
+        assignment = found or self.assignment
+        if not assignment:
+            raise Refused("nothing in it is of an assignment of this course; say it: --assignment")
+        about, released = self.course.about[assignment], self.course.released[assignment]
+        if not recognize(cells, about, released):
+            raise Refused(f"nothing in it is of {assignment}; ask for the course's notebook")
+        return assignment, *restore(data, about, released)
+
+    def _named(self, sender: Sender) -> str:
+        try:
+            return self._student(sender)
+        except Refused:
+            return ""
+
+    def _student(self, sender: Sender) -> str:
+        """The student's name in submitted/."""
+        if self.student:
+            return self.student
+        if self.roster:
+            student = self.roster.find(sender.names)
+            if student is None:
+                tried = printable(", ".join(sender.names))
+                raise Refused(f"nobody, or more than one, in the roster is {tried}")
+        else:
+            student = sender.student
+        name = safe_name(student)
+        if not name:
+            raise Refused("whose is it? Say it: --student NAME, or put it in a folder of that name")
+        if self.spelled.setdefault(name.casefold(), student) != student:
+            other = printable(self.spelled[name.casefold()])
+            raise Refused(f"{printable(student)} and {other} would share a folder; use a roster")
+        return name
+
+    def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent) -> None:
+        """Write a notebook, and keep the one that was there before."""
+        folder = SUBMITTED / row.student / row.assignment
+        target = folder / f"{row.assignment}.ipynb"
+        about = self.course.about[row.assignment]
+        when = sender.when and sender.when.astimezone(UTC).replace(tzinfo=None)
+        if sender.late and not when:
+            row.notes.append("the course system says it was late, but not when")
+        old = target.read_bytes() if target.is_file() else None
+        before = self.filed.get((row.student, row.assignment))
+        order = _answered(data, about), when or datetime.min, sender.number, sent.saved
+        if old == data:
+            row.outcome, row.notes = "unchanged", []
+            if when and when < (timestamp_of(folder) or datetime.max):
+                self._stamp(folder, when)
+        elif old is None and before is None:
+            row.outcome = "filed"
+            self._write(target, data)
+            self._stamp(folder, when)
+        elif not when and any(path.read_bytes() == data for path in _kept(target)):
+            row.outcome = "unchanged"
+            row.notes = ["it came before, and another has replaced it since"]
+            return
+        elif reason := self._older(order, before, old, folder, about):
+            row.outcome = "set aside"
+            row.notes.append(f"{reason}; kept as {self._keep(target, data).name}")
+            return
+        else:
+            row.outcome = "replaced"
+            row.notes.append(f"the one before is kept as {self._keep(target, old).name}")
+            self._write(target, data)
+            self._stamp(folder, when)
+        self.filed[row.student, row.assignment] = order
+
+    def _older(self, order: tuple, before: tuple | None, old: bytes, folder: Path, about) -> str:
+        """Why what is there stays; "" if it does not."""
+        answered, when, *_ = order
+        if before is None:
+            then = timestamp_of(folder) or datetime.min
+            if when > datetime.min and then > datetime.min:
+                return "it was sent earlier than the one that is there" if when < then else ""
+            before = (old is not None and _answered(old, about),)
+        if before[0] and not answered:
+            return "nothing is answered in it, and in the one that is there something is"
+        if len(before) > 1 and before > order:
+            return "it seems older than the one that is there"
+        return ""
+
+    def _keep(self, target: Path, data: bytes | None) -> Path:
+        """Keep a notebook under the next free number."""
+        number = max((int(path.suffix[1:]) for path in _kept(target)), default=0) + 1
+        kept = target.with_name(f"{target.name}.{number}")
+        if data is not None:
+            self._write(kept, data)
+        return kept
+
+    def _stamp(self, folder: Path, when: datetime | None) -> None:
+        """Say when it was handed in, as nbgrader reads it; an older time would be wrong."""
+        if self.dry_run:
+            return
+        if when:
+            self._write(folder / "timestamp.txt", f"{when:%Y-%m-%d %H:%M:%S.%f} UTC\n".encode())
+        else:
+            (folder / "timestamp.txt").unlink(missing_ok=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a file so that it is there completely or not at all."""
+        if self.dry_run:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f"{path.name}.part")
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+
+
+def settled(rows: list[Filed]) -> list[Filed]:
+    """When all is filed: what lies beside a notebook need not be one, like a PDF of the same."""
+    have = {row.student for row in rows if row.assignment and row.outcome}
+    for row in rows:
+        other = not row.source.lower().endswith((".ipynb", ".zip"))
+        if not row.outcome and row.student in have and other:
+            row.outcome, row.notes = "beside a notebook", []
+    return rows
+
+
+def _kept(target: Path) -> list[Path]:
+    """Earlier submissions beside the one that counts."""
+    return [p for p in target.parent.glob(f"{target.name}.*") if p.suffix[1:].isdecimal()]
+
+
+def _answered(data: bytes, about: Assignment) -> bool:
+    """Whether a student has begun."""
+    try:
+        found = reading.read(data, about)
+    except reading.Unreadable:
+        return False
+    stubs = {question: about.released[question].strip() for question in about.questions}
+    written = any(found.texts.get(q, stub).strip() != stub for q, stub in stubs.items())
+    return written or len(found.untouched) < len(about.tasks)
+
+
+def printable(text: str) -> str:
+    """Without what would change the terminal."""
+    return "".join("\ufffd" if unicodedata.category(c).startswith("C") else c for c in text)

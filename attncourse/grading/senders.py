@@ -1,0 +1,170 @@
+"""Whose a file is: from the names that Canvas, Moodle and Gradescope give, or from its folder."""
+
+import contextlib
+import csv
+import functools
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from attncourse.grading.archives import Refused, Sent
+
+# Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
+# name in small letters and without anything but letters, LATE, the user's number, the file's
+# number, the file's name. Where grading is anonymous: LATE_anon_ab1c2_123_name.
+CANVAS = re.compile(
+    r"(?:(?!LATE_)(?P<name>\w+?)_)?(?:(?P<late>LATE)_)?(?P<id>\d+|anon_[0-9A-Za-z]+)"
+    r"_(?:(?P<file>\d+)_(?P<rest>.+)|(?P<typed>text|link)\.html)"
+)
+# Moodle, get_student_prefix in mod/assign/classes/downloader.php (moodle/moodle): the full name,
+# or "Participant", the number, and the plug-in, as a folder or, if so chosen, before the file name.
+MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<rest>.*))?")
+# Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
+# folder, `:submitters:` (`:name:`, `:sid:`, `:email:`) and `:created_at:`. The only one of the
+# three that says when: the times in the others' zips are those of the download.
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sent a file."""
+
+    file: str  # the name that the student gave it
+    names: tuple[str, ...]  # what a roster may know the student by, the surest first
+    student: str = ""  # a name for the folder; "" = only a roster can tell
+    when: datetime | None = None
+    late: bool = False
+    number: int = 0  # the greater of two files' numbers was sent later
+
+
+def senders(sent: Sent, assignments: list[str]) -> list[Sender]:
+    """Whose a file is, from its path: of a group, several.
+
+    Raises:
+        Refused: a folder's name and a file's name say different things.
+    """
+    for place, part in enumerate(sent.path):
+        last = place == len(sent.path) - 1
+        if sent.metadata and re.fullmatch(r"submission_\d+", part):
+            listed = _gradescope(sent.metadata).get(part, [((), None)])
+            return [Sender(sent.name, names, "".join(names[:1]), when) for names, when in listed]
+        if sender := _of_moodle(part, sent, last) or _of_canvas(part, sent, last, assignments):
+            if place > sent.base:  # else a student could hand in for another one
+                raise Refused(
+                    f"whose is it? It lies in {sent.path[sent.base]}, and its name is from a "
+                    "course system; give the folder of its export by itself"
+                )
+            return [sender]
+    return [_by_folder(sent, assignments)]
+
+
+def _of_moodle(part: str, sent: Sent, last: bool) -> Sender | None:
+    found = MOODLE.fullmatch(part)
+    if not found:
+        return None
+    file = found["rest"] if last and found["rest"] else sent.name
+    return Sender(file, (found["id"], found["name"]), f"{found['name']}_{found['id']}")
+
+
+def _of_canvas(part: str, sent: Sent, last: bool, assignments: list[str]) -> Sender | None:
+    found = CANVAS.fullmatch(part)
+    if not found:
+        return None
+    tail = comparable(f"{found['file']}_{found['rest']}")
+    if any(tail.startswith(comparable(name)) for name in assignments):
+        return None  # jane_12_03_attention.ipynb: not the file with the number 3
+    # Canvas itself counts files that have the same name.
+    file = re.sub(r"-\d+(\.\w+)$", r"\1", found["rest"] or "") if last else sent.name
+    names = tuple(filter(None, (found["id"], found["name"])))
+    late, number = bool(found["late"]), int(found["file"] or 0)
+    return Sender(file, names, "_".join(reversed(names)), late=late, number=number)
+
+
+def _by_folder(sent: Sent, assignments: list[str]) -> Sender:
+    """`jane/x.ipynb`, `jane/03_x/03_x.ipynb`, or `jane_03_x.ipynb`."""
+    stem = _without_copies(sent.name)
+    folders = [re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in sent.path[:-1]]
+    folders = [folder for folder in folders if folder not in assignments]
+    before = next((stem.split(a)[0] for a in assignments if a in stem), "").strip(" _-.")
+    number = re.search(r"(?:-| ?\()(\d+)\)?\.", sent.name)
+    names = tuple(filter(None, (before, *reversed(folders), stem)))
+    student = before or (folders[-1] if folders else "")
+    return Sender(sent.name, names, student, number=int(number[1]) if number else 0)
+
+
+def _without_copies(name: str) -> str:
+    """A file's name without its end, and without what browsers and Colab add to a copy's."""
+    stem = re.sub(r"(\.ipynb|\.json|\.txt)+$", "", name, flags=re.IGNORECASE)
+    stem = re.sub(r"^(copy[ _]of[ _]|kopie von |copia de |copie de )+", "", stem, flags=re.I)
+    return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy|-copy\d*)+$", "", stem, flags=re.IGNORECASE)
+
+
+def comparable(name: str) -> str:
+    """A name without case, spaces and signs: `Smith, Bob` is Canvas's `smithbob`."""
+    return "".join(c for c in unicodedata.normalize("NFKC", name).casefold() if c.isalnum())
+
+
+@functools.cache
+def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime | None]]]:
+    """Folder -> for each of its group the names and the time, from submission_metadata.yml."""
+    try:
+        listed = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    found = {}
+    for folder, about in listed.items() if isinstance(listed, dict) else ():
+        with contextlib.suppress(AttributeError, TypeError):  # not what it seems
+            when = about.get(":created_at")
+            when = when.replace(tzinfo=when.tzinfo or UTC) if isinstance(when, datetime) else None
+            keys = (":sid", ":email", ":name")
+            names = [[each[k] for k in keys if each.get(k)] for each in about[":submitters"]]
+            found[folder] = [(tuple(map(str, group)), when) for group in names]
+    return found
+
+
+class Roster:
+    """Which names belong to which student.
+
+    Args:
+        path: a CSV file as `nbgrader db student import` reads it: a column `id`, and any others
+            (first_name, last_name, email, lms_user_id, ...). Whatever stands in a student's row
+            and in no other one's, finds the student.
+
+    Raises:
+        Refused: it is not such a file.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                rows = list(csv.DictReader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise Refused(f"the roster {path} cannot be read: {error}") from None
+        if not rows or "id" not in rows[0]:
+            raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
+        self.known: dict[str, set[str]] = {}
+        for row in rows:
+            first, last = row.get("first_name") or "", row.get("last_name") or ""
+            others = row.keys() - {"first_name", "last_name", None}  # one alone is too little
+            names = {row[column] or "" for column in others}
+            for name in map(comparable, names | {first + last, last + first}):
+                if name:
+                    self.known.setdefault(name, set()).add(row["id"])
+
+    def find(self, names: tuple[str, ...]) -> str | None:
+        for name in names:
+            students = self.known.get(comparable(name), set())
+            if len(students) == 1:
+                return next(iter(students))
+        return None
+
+
+def safe_name(student: str) -> str:
+    """A name for a folder, the same on every system: letters, digits and `_ . @ -`."""
+    name = re.sub(r"[^\w.@-]+", "_", unicodedata.normalize("NFC", student))
+    name = name.strip("_.-").encode()[:100].decode(errors="ignore").rstrip("_.-")
+    taken = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE)
+    return f"{name}_" if taken else name

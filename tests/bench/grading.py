@@ -1,0 +1,105 @@
+"""How quick grading is, beside nbgrader's own: `python tests/bench/grading.py [--students N]`.
+
+The same made-up class is graded by stock nbgrader and by this course, each as one command from
+start to end. "Each further" leaves out the start: it is the time between the first output and the
+last, by student. All figures are of one run on one machine, and only their ratios travel.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from conftest import ROOT, copy_course
+
+from attncourse.grading import sample
+
+ASSIGNMENT = "03_scaled_dot_product"
+STOCK = """
+c = get_config()
+c.CourseDirectory.course_id = "attncourse"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "exercises"
+"""
+# `attncourse grade` also makes the executed notebooks; this is the way to the points alone.
+POINTS = f"""
+import os
+from dataclasses import replace
+from attncourse.grading import run
+job = replace(run.job_of("{ASSIGNMENT}"), record=False)
+for _ in run.grade_class(job, run.submissions(job.assignment), run.in_processes(os.cpu_count())):
+    pass
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--students", type=int, default=24)
+    size = parser.parse_args().students
+    nbgrader = [sys.executable, "-m", "nbgrader"]
+    course = [sys.executable, "-m", "attncourse"]
+    whole, further = {}, {}
+
+    def measure(name: str, outputs: str, *commands: list[str]) -> None:
+        started = time.time()
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True)
+        whole[name] = (time.time() - started) / size
+        # A file counts for the last of the steps that wrote it.
+        times = sorted(path.stat().st_mtime for path in Path().glob(outputs))
+        assert len(times) == size, f"{name}: {len(times)} of {size}"
+        further[name] = (times[-1] - times[0]) / (size - 1)
+
+    def plus(name: str, first: str, second: str) -> None:
+        for each in (whole, further):
+            each[name] = each[first] + each[second]
+
+    with a_class(size):
+        Path("nbgrader_config.py").write_text(STOCK)
+        release = [*nbgrader, "generate_assignment", ASSIGNMENT, "--force"]
+        subprocess.run(release, check=True, capture_output=True)
+        notebooks = f"autograded/*/{ASSIGNMENT}/*.ipynb"
+        pages = f"feedback/*/{ASSIGNMENT}/*.html"
+        measure("nbgrader autograde", notebooks, [*nbgrader, "autograde", ASSIGNMENT])
+        measure("nbgrader feedback", pages, [*nbgrader, "generate_feedback", ASSIGNMENT])
+    with a_class(size):
+        results = f"autograded/*/{ASSIGNMENT}/result.json"
+        measure("points", results, [sys.executable, "-c", POINTS])
+        measure("grade", results, [*course, "grade", ASSIGNMENT, "--force"])
+        measure("feedback", pages, [*course, "feedback", ASSIGNMENT])
+    plus("nbgrader autograde and generate_feedback", "nbgrader autograde", "nbgrader feedback")
+    plus("attncourse grade and feedback", "grade", "feedback")
+
+    print(f"{size} submissions of {ASSIGNMENT}, {os.cpu_count()} cores, seconds a submission\n")
+    print("| | whole run | ratio | each further | ratio |\n|---|---|---|---|---|")
+    for name, other in (
+        ("nbgrader autograde", "nbgrader autograde"),
+        ("points", "nbgrader autograde"),
+        ("grade", "nbgrader autograde"),
+        ("nbgrader autograde and generate_feedback", "nbgrader autograde and generate_feedback"),
+        ("attncourse grade and feedback", "nbgrader autograde and generate_feedback"),
+    ):
+        cells = (
+            f"{each[name]:.3f} | {each[other] / each[name]:.1f} ×" for each in (whole, further)
+        )
+        said = {"points": "attncourse, points only", "grade": "attncourse grade"}.get(name, name)
+        print(f"| {said} | {' | '.join(cells)} |")
+
+
+@contextlib.contextmanager
+def a_class(size: int):
+    """A course folder of one's own, with a class that nobody has graded."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        copy_course(ROOT, Path(folder))
+        sample.write_class(ASSIGNMENT, size)
+        yield
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Grading on a dask cluster: the same results, whoever dies on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, copy_course
+
+from attncourse.grading import run, sample
+from attncourse.grading.cluster import Unusable, on_cluster
+from attncourse.grading.remote import why_no_jail
+
+pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces"),
+]
+CHAPTER_3 = "03_scaled_dot_product"
+
+
+def start(*arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        start_new_session=True,
+    )
+
+
+def start_worker(address: str) -> subprocess.Popen:
+    here = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
+    return start("distributed.cli.dask_worker", address, *here)
+
+
+def end(process: subprocess.Popen) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory):
+    """The address of a scheduler, with one worker."""
+    if reason := why_no_jail():
+        pytest.skip(f"no jail can be built here: {reason}")
+    file = tmp_path_factory.mktemp("dask") / "scheduler.json"
+    address = ("--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
+    blame_at_once = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
+    process = start("distributed.cli.dask_scheduler", *address, "--no-dashboard", **blame_at_once)
+    while not file.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    address = json.loads(file.read_text())["address"]
+    worker = start_worker(address)
+    yield address
+    end(worker)
+    end(process)
+
+
+@pytest.fixture(scope="module")
+def class_of_five(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("course")
+        copy_course(ROOT, folder)
+        patch.chdir(folder)
+        sample.write_class(CHAPTER_3, 5)
+        yield run.submissions(CHAPTER_3)
+
+
+def stored() -> dict[str, float]:
+    """When the result of each student was written."""
+    paths = {student: run.result_path(CHAPTER_3, student) for student in os.listdir("submitted")}
+    return {student: path.stat().st_mtime for student, path in paths.items() if path.exists()}
+
+
+def grade(address: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--cluster", address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_of_five):
+    mortal = start_worker(scheduler)
+    try:
+        grader = grade(scheduler)
+        while len(stored()) < 1 and grader.poll() is None:
+            time.sleep(0.02)
+        grader.send_signal(signal.SIGINT)
+        out, err = grader.communicate(timeout=60)
+        assert grader.returncode == 2 and "stopped" in err, out + err
+        kept = stored()
+        assert 1 <= len(kept) < 5
+
+        grader = grade(scheduler)
+        while len(stored()) < len(kept) + 1 and grader.poll() is None:
+            time.sleep(0.02)
+        os.kill(mortal.pid, signal.SIGKILL)
+        out, err = grader.communicate(timeout=120)
+        assert grader.returncode == 0, out + err
+        assert f"{len(kept)} had not changed" in out
+        assert stored().items() >= kept.items() and len(stored()) == 5
+    finally:
+        end(mortal)
+    job = run.job_of(CHAPTER_3)
+    here = run.in_processes(1)(job, {s: run.notebook_in(f)[0] for s, f in class_of_five.items()})
+    for student, reply in here:
+        there = run.load_result(run.result_path(CHAPTER_3, student))[1].as_data()
+        assert there | {"seconds": 0} == reply["result"] | {"seconds": 0}
+
+
+def test_another_version_on_the_workers_is_an_error(scheduler, class_of_five, monkeypatch):
+    monkeypatch.setattr(run, "version", lambda: b"of another day")
+    notebooks = {"a": Path(class_of_five["student01"], f"{CHAPTER_3}.ipynb")}
+    with pytest.raises(Unusable, match="another version of attncourse"):
+        list(on_cluster(scheduler)(run.job_of(CHAPTER_3), notebooks))
+
+
+def test_a_scheduler_that_is_not_there_is_an_error(class_of_five):
+    notebooks = {"a": Path(class_of_five["student01"], f"{CHAPTER_3}.ipynb")}
+    with pytest.raises(Unusable, match="no dask scheduler answers"):
+        list(on_cluster("tcp://127.0.0.1:9")(run.job_of(CHAPTER_3), notebooks))

@@ -1,0 +1,487 @@
+"""Ingest's promises: what students send is filed, repaired and accounted for; nothing escapes."""
+
+import copy
+import functools
+import io
+import json
+import stat
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import ROOT
+from rich.console import Console
+from typer.testing import CliRunner
+from zoo import ASSIGNMENT, CASES, NAME, built, cell_of, grade_id, right, source_of
+
+from attncourse import cli
+from attncourse.grading import archives, ingest, restore, senders, submission
+
+TARGET = f"submitted/{{}}/{ASSIGNMENT}/{NAME}"
+
+
+@pytest.fixture(scope="module")
+def here():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return ingest.Course.here()
+
+
+@pytest.fixture
+def desk(here, tmp_path, monkeypatch):
+    """A desk in an empty folder; it takes paths."""
+    monkeypatch.chdir(tmp_path)
+
+    def take(*places: Path | str, **options) -> dict[str, ingest.Filed]:
+        clerk = ingest.Desk(here, **options)
+        rows = [
+            row
+            for place in places
+            for sent in archives.unpack(Path(place))
+            for row in clerk.take(sent)
+        ]
+        rows = ingest.settled(rows)
+        return {row.source if len(rows) > 1 else "": row for row in rows}
+
+    return take
+
+
+def text(content: dict) -> bytes:
+    return json.dumps(content).encode()
+
+
+def numbered(number: int) -> bytes:
+    """A right notebook unlike the others."""
+    content = right()
+    content["cells"].append(
+        {"cell_type": "markdown", "id": f"n{number}", "metadata": {}, "source": f"{number}"}
+    )
+    return text(content)
+
+
+def zipped(files: dict[str, bytes], path: str = "sent.zip") -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def filed() -> set[str]:
+    return {path.parts[1] for path in Path("submitted").glob(f"*/{ASSIGNMENT}/{NAME}")}
+
+
+# --- whose it is
+
+
+METADATA = b"""---
+submission_7:
+  :submitters:
+  - :name: Ann One
+    :sid: '100'
+    :email: ann@school.edu
+  - :name: Two
+    :sid:
+    :email: two@school.edu
+  :created_at: 2026-11-01 10:00:00.5 -08:00
+submission_8: nonsense
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "student", "file"),
+    [
+        # Canvas
+        (f"smithbob_340934_208490284_{NAME}", "smithbob_340934", NAME),
+        (f"doejane_LATE_12_345_{ASSIGNMENT}-2.ipynb", "doejane_12", NAME),
+        (f"müllerjörg_12_345_Copy of {NAME}", "müllerjörg_12", f"Copy of {NAME}"),
+        (f"LATE_anon_ab1c2_345_{NAME}", "anon_ab1c2", NAME),
+        (f"garcia_900_901_hw.zip/work/{NAME}", "garcia_900", NAME),
+        # Moodle
+        (f"Jane Doe_123456_assignsubmission_file/{NAME}", "Jane_Doe_123456", NAME),
+        (f"Jane Doe_123456_assignsubmission_file_/sub/{NAME}", "Jane_Doe_123456", NAME),
+        (f"Participant 12_99_assignsubmission_file_{NAME}", "Participant_12_99", NAME),
+        # Gradescope
+        (f"assignment_1_export/submission_7/{NAME}", "100 two@school.edu", NAME),
+        (f"assignment_1_export/submission_8/{NAME}", "", NAME),
+        (f"assignment_1_export/submission_9/{NAME}", "", NAME),
+        # folders and names
+        (f"jane/{NAME}", "jane", NAME),
+        (f"class/jane/{ASSIGNMENT}/{NAME}", "jane", NAME),
+        (f"jane.zip/{NAME}", "jane", NAME),
+        (f"jane_1234_{NAME}", "jane_1234", f"jane_1234_{NAME}"),
+        (NAME, "", NAME),
+        (f"{ASSIGNMENT} (1).ipynb", "", f"{ASSIGNMENT} (1).ipynb"),
+    ],
+)
+def test_a_path_says_whose_it_is(path, student, file):
+    metadata = METADATA if path.startswith("assignment_1_export") else b""
+    sent = archives.Sent(tuple(path.split("/")), lambda: b"", metadata=metadata)
+    found = senders.senders(sent, [ASSIGNMENT])
+    assert " ".join(senders.safe_name(each.student) for each in found) == student
+    assert {each.file for each in found} == {file}
+    if "_7/" in path:
+        assert {each.when.timestamp() for each in found} == {1793556000.5}
+
+
+def test_a_roster_translates_and_refuses_strangers(desk):
+    Path("roster.csv").write_text(
+        "id,first_name,last_name,email,lms_user_id\n"
+        "bob,Bob,Smith,b@school.edu,340934\njane,Jane,Doe,,12\njane2,Jane,Doe,,13\n"
+    )
+    zipped(
+        {
+            f"x_340934_1_{NAME}": numbered(1),  # by number
+            f"Jane Doe_12_assignsubmission_file/{NAME}": numbered(2),
+            f"Jane Doe/{NAME}": numbered(3),  # there are two
+            f"smith/{NAME}": numbered(4),  # a part of a name is not enough
+            f"b@school.edu/{NAME}": numbered(5),
+        }
+    )
+    rows = desk("sent.zip", roster=senders.Roster(Path("roster.csv")))
+    assert filed() == {"bob", "jane"}
+    assert [bool(row.outcome) for row in rows.values()] == [True, True, False, False, True]
+    Path("bad.csv").write_text("name\nx\n")
+    with pytest.raises(ingest.Refused, match="needs a column `id`"):
+        senders.Roster(Path("bad.csv"))
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "..", "/abs", "a/b", "con", "*[x]?", "a\u202eb\x1b[31m", "-rf", "x" * 999]
+)
+def test_a_students_name_becomes_a_folder_and_no_more(name):
+    safe = senders.safe_name(name)
+    assert not set(safe) & set("/\\*?[]:\x1b\u202e ") and len(safe.encode()) <= 101
+    assert not safe.startswith((".", "-")) and safe.lower() != "con"
+    assert safe or name == ".."
+
+
+def test_two_students_never_share_a_folder(desk):
+    zipped({f"Jane Doe/{NAME}": numbered(1), f"Jane_Doe/{NAME}": numbered(2)})
+    rows = list(desk("sent.zip").values())
+    assert rows[0].outcome == "filed" and "would share a folder" in rows[1].notes[0]
+
+
+# --- what it is
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_notebook_is_made_whole_and_keeps_what_was_written(here, name):
+    released = here.released[ASSIGNMENT]
+    for data in built(CASES[name]).values():
+        if isinstance(data, str):
+            continue
+        try:
+            cells = submission.cells_of(data)
+        except submission.Unreadable:
+            continue
+        whole, notes = restore.restore(data, here.about[ASSIGNMENT], released)
+        notebook = nbformat.reads(whole.decode(), as_version=4)
+        nbformat.validate(notebook)
+        assert [n for n in notes if "not made up" not in n] or whole == data
+        again, more = restore.restore(whole, here.about[ASSIGNMENT], released)
+        assert again == whole and all("not made up" in note for note in more)
+        marks = [cell.metadata.nbgrader for cell in notebook.cells if "nbgrader" in cell.metadata]
+        expected = {grade_id(c): c["metadata"].get("nbgrader") for c in released["cells"]}
+        assert len({mark.grade_id for mark in marks}) == len(marks)
+        assert all(mark == expected[mark.grade_id] for mark in marks)
+        for check in ("check", "hidden"):
+            assert f"softmax-{check}" in {mark.grade_id for mark in marks}
+        texts = [source_of({"source": submission.source_of(cell)}) for cell in cells]
+        kept = iter(cell.source for cell in notebook.cells)
+        assert all(text in kept for text in texts if text), "a cell is lost, or out of order"
+
+
+def test_a_written_answer_is_found_by_the_question_above_it(here):
+    content = right()
+    cell_of(content, "why-scaled")["source"] = "Because of the variance."
+    for cell in content["cells"]:
+        cell["metadata"] = {"id": "x"}
+        del cell["id"]
+    content["nbformat_minor"] = 0
+    data, notes = restore.restore(text(content), here.about[ASSIGNMENT], here.released[ASSIGNMENT])
+    assert cell_of(json.loads(data), "why-scaled")["source"] == "Because of the variance."
+    assert notes == ["nbgrader's marks were gone from 13 cells; put back"]
+
+
+def without_marks(content: dict) -> dict:
+    content = copy.deepcopy(content)
+    for cell in content["cells"]:
+        cell["metadata"] = {}
+        cell["source"] = source_of(cell).replace(f"attncourse: {ASSIGNMENT}", "")
+    return content
+
+
+SENT = {
+    "as released": (NAME, text(right()), "filed"),
+    "another name": ("Untitled.ipynb", text(right()), "it was named Untitled.ipynb"),
+    "saved as text": (f"{NAME}.txt", text(right()), "it was named"),
+    "saved as JSON": (f"{ASSIGNMENT}.json", text(right()), "it was named"),
+    "no marks": (NAME, text(without_marks(right())), "marks were gone"),
+    "no marks, no name": ("x.ipynb", text(without_marks(right())), "marks were gone"),
+    "byte order mark": (NAME, b"\xef\xbb\xbf" + text(right()), "byte order mark"),
+    "UTF-16": (NAME, text(right()).decode().encode("utf-16"), "filed"),
+}
+REFUSED = {
+    "empty": (NAME, b"", "is empty; ask for it again"),
+    "cut off": (NAME, b'{"cells": [', "its JSON is broken; ask for it again"),
+    "conflict": (NAME, b"{\n<<<<<<< HEAD\n}\n", "merge conflict in it; ask for it again"),
+    "all conflict": (NAME, b"<<<<<<< HEAD\n{}\n=======\n", "merge conflict"),
+    "login": (NAME, b"<!DOCTYPE html><title>Log in</title>", "a web page of a login; ask for"),
+    "printed": ("x.html", b"<html><pre>def softmax</pre></html>", "a printed notebook?"),
+    "typed": ("x_1_text.html", b"<p>see drive</p>", "typed into the course system; ask for"),
+    "script": ("x.py", b"def softmax(): pass", "a Python script; ask for the notebook"),
+    "PDF": ("x.pdf", b"%PDF-1.7", "a PDF; ask for"),
+    "PDF under a name": (NAME, b"%PDF-1.7", "a PDF; ask for"),
+    "Word": ("x.docx", b"PK\x03\x04", "a text document; ask for"),
+    "Word under a name": (NAME, b"PK\x03\x04word", "under another name; ask for"),
+    "RAR": ("x.rar", b"Rar!", "an archive that is no zip; ask for"),
+    "link": ("link.txt", b"https://colab.research.google.com/drive/1a", "a link to Colab; ask"),
+    "damaged zip": ("x.zip", b"PK\x03\x04", "zip is damaged"),
+    "another course": ("y.ipynb", text({"cells": [], "nbformat": 4}), "nothing in it is of an"),
+    "nothing in it": (
+        NAME,
+        text({"cells": [], "nbformat": 4}),
+        f"nothing in it is of {ASSIGNMENT}",
+    ),
+    "a list": (NAME, b"[1]", "not a notebook; ask for"),
+}
+
+
+@pytest.mark.parametrize("kind", SENT)
+def test_a_notebook_is_filed_whatever_happened_to_it(desk, kind):
+    name, data, said = SENT[kind]
+    Path(name).write_bytes(data)
+    (row,) = desk(name, student="jane").values()
+    assert row.outcome == "filed" and said in "; ".join([row.outcome, *row.notes])
+    notebook = nbformat.read(TARGET.format("jane"), as_version=4)
+    assert "softmax-hidden" in {
+        c.metadata.get("nbgrader", {}).get("grade_id") for c in notebook.cells
+    }
+    assert desk(name, student="jane")[""].outcome == "unchanged"
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_notebook_is_refused_with_what_to_ask_for(desk, kind):
+    name, data, said = REFUSED[kind]
+    Path(name).write_bytes(data)
+    (row,) = desk(name, student="jane").values()
+    assert not row.outcome and said in row.notes[0] and not filed()
+
+
+def test_the_content_says_which_assignment(here):
+    for name in here.about:
+        data = (ROOT / "exercises" / name / f"{name}.ipynb").read_bytes()
+        cells = submission.cells_of(data)
+        assert here.assignment_in(cells, "01_bottleneck.ipynb") == name
+        bare = submission.cells_of(text(without_marks({"cells": cells})))
+        assert here.assignment_in(bare, "x.ipynb") == name
+        assert here.assignment_in([], f"Copy of {name} (2).ipynb") == name
+    mixed = [{"source": f"# attncourse: {name}/x"} for name in list(here.about)[:2]]
+    assert here.assignment_in(mixed, NAME) is None
+
+
+def test_content_of_another_assignment_is_refused(desk):
+    Path(NAME).write_bytes(text(right()))
+    (row,) = desk(NAME, student="jane", assignment="06_masking").values()
+    assert row.notes == [f"it is of {ASSIGNMENT}, not of 06_masking"]
+
+
+# --- once more
+
+
+def test_a_different_one_replaces_and_the_older_is_kept(desk):
+    kept = Path(TARGET.format("jane") + ".1")
+    Path(NAME).write_bytes(numbered(1))
+    assert desk(NAME, student="jane")[""].outcome == "filed"
+    Path(NAME).write_bytes(numbered(2))
+    row = desk(NAME, student="jane")[""]
+    assert row.outcome == "replaced" and kept.name in row.notes[-1]
+    assert kept.read_bytes() == numbered(1)
+    Path(NAME).write_bytes(numbered(1))  # the same folder of downloads again
+    assert desk(NAME, student="jane")[""].outcome == "unchanged"
+    assert Path(TARGET.format("jane")).read_bytes() == numbered(2)
+    blank = (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()
+    Path(NAME).write_bytes(blank)
+    row = desk(NAME, student="jane")[""]
+    assert row.outcome == "set aside" and "nothing is answered in it" in row.notes[-1]
+    assert kept.with_suffix(".2").read_bytes() == blank
+
+
+@pytest.mark.parametrize("names", [("", " (1)"), (" (1)", "")])
+def test_of_two_at_once_the_later_counts(desk, names):
+    files = {f"jane/{ASSIGNMENT}{name}.ipynb": numbered(len(name)) for name in names}
+    rows = desk(zipped(files))
+    assert Path(TARGET.format("jane")).read_bytes() == numbered(4)
+    assert len(rows) == 2 and all(row.outcome for row in rows.values())
+    rows = desk("sent.zip")
+    assert {row.outcome for row in rows.values()} == {"unchanged"}
+    assert len(list(Path("submitted/jane").glob("*/*"))) == 2
+
+
+def test_the_time_that_gradescope_knows_is_kept_and_compared(desk):
+    def export(time: str, data: bytes) -> str:
+        metadata = METADATA.replace(b"10:00", time.encode())
+        folder = "assignment_1_export"
+        return zipped({f"{folder}/submission_metadata.yml": metadata,
+                       f"{folder}/submission_7/{NAME}": data}, f"{time[:2]}.zip")  # fmt: skip
+
+    from attncourse.grading.gradebook import timestamp_of
+
+    stamp = Path(TARGET.format("100")).parent
+    desk(export("10:00", numbered(1)))
+    assert str(timestamp_of(stamp)) == "2026-11-01 18:00:00.500000"
+    assert filed() == {"100", "two@school.edu"}
+    rows = desk(export("09:00", numbered(2))).values()  # earlier, but downloaded later
+    assert {row.outcome for row in rows} == {"set aside"}
+    rows = desk(export("11:00", numbered(3))).values()
+    assert {row.outcome for row in rows} == {"replaced"}
+    assert str(timestamp_of(stamp)) == "2026-11-01 19:00:00.500000"
+    Path(NAME).write_bytes(numbered(4))
+    desk(NAME, student="100")
+    assert timestamp_of(stamp) is None  # of the new one nobody knows
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(desk):
+    zipped({f"jane/{NAME}": numbered(1), f"kim/{ASSIGNMENT} (1).ipynb": numbered(2),
+            f"kim/{NAME}": numbered(3), "lee/x.pdf": b"%PDF"})  # fmt: skip
+    before = set(Path().rglob("*"))
+    said = desk("sent.zip", dry_run=True)
+    assert set(Path().rglob("*")) == before
+    assert desk("sent.zip") == said
+
+
+def test_what_lies_beside_a_notebook_need_not_be_one(desk):
+    zipped({f"jane/{NAME}": numbered(1), "jane/x.pdf": b"%PDF", "jane/y.ipynb": b"",
+            "kim/x.pdf": b"%PDF", "__MACOSX/jane/._x": b"", "jane/.DS_Store": b""})  # fmt: skip
+    rows = {name: row.outcome for name, row in desk("sent.zip").items()}
+    assert rows == {f"jane/{NAME}": "filed", "jane/x.pdf": "beside a notebook",
+                    "jane/y.ipynb": "", "kim/x.pdf": ""}  # fmt: skip
+
+
+# --- hostile zips
+
+
+def test_nobody_hands_in_for_another(desk):
+    for name in (f"smithbob_340934_7_{NAME}", f"Bob Smith_34_assignsubmission_file/{NAME}"):
+        zipped({f"jane/{name}": numbered(1), f"kim/{NAME}": numbered(2)})
+        rows = desk("sent.zip")
+        assert "whose is it? It lies in jane" in rows[f"jane/{name}"].notes[0]
+        assert filed() == {"kim"}
+    folder = "assignment_1_export"
+    forged = METADATA.replace(b"submission_7", b"submission_6").replace(b"'100'", b"'bob'")
+    zipped({f"{folder}/submission_7/{NAME}": numbered(1),
+            f"{folder}/submission_7/submission_6/{NAME}": numbered(3),
+            f"{folder}/submission_metadata.yml": METADATA,
+            f"{folder}/submission_7/submission_metadata.yml": forged})  # fmt: skip
+    desk("sent.zip")
+    assert filed() == {"kim", "100", "two@school.edu"}
+    zipped({f"garcia_1_2_{n}.zip": Path(zipped({f"smithbob_9_{n}_{NAME}": numbered(n)}, "z.zip"))
+            .read_bytes() for n in (4, 5)})  # fmt: skip
+    desk("sent.zip")
+    assert filed() == {"kim", "100", "two@school.edu", "garcia_1"}
+
+
+def test_no_path_leads_out(desk, tmp_path):
+    bad = [
+        f"../../{NAME}",
+        f"/abs/{NAME}",
+        f"..\\..\\b\\{NAME}",
+        f"C:\\x\\{NAME}",
+        f"a/../../{NAME}",
+    ]
+    before = set(tmp_path.parent.iterdir())
+    rows = desk(zipped(dict.fromkeys([*bad, f"jane/{NAME}"], numbered(1))))
+    assert filed() == {"jane"}
+    assert [row.notes for row in rows.values() if not row.outcome] == [
+        ["its path leads out of the archive"]
+    ] * len(bad)
+    assert set(tmp_path.rglob("*.ipynb")) == {tmp_path / TARGET.format("jane")}
+    assert set(tmp_path.parent.iterdir()) == before
+
+
+def test_links_and_passwords_are_refused(desk):
+    with zipfile.ZipFile("sent.zip", "w") as archive:
+        link = zipfile.ZipInfo(f"jane/{NAME}")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr(f"kim/{NAME}", numbered(1))
+    data = bytearray(Path("sent.zip").read_bytes())
+    place = data.rindex(b"PK\x01\x02")  # the directory's entry of the second: encrypted
+    data[place + 8] |= 1
+    Path("sent.zip").write_bytes(data)
+    notes = [row.notes[0] for row in desk("sent.zip").values()]
+    assert "a link to another file" in notes[0] and "encrypted" in notes[1] and not filed()
+    Path("inbox/jane").mkdir(parents=True)
+    Path("inbox/jane", NAME).symlink_to("/etc/passwd")
+    assert "a link to another file" in desk("inbox")[""].notes[0]
+
+
+def test_a_bomb_is_not_unpacked(desk, monkeypatch):
+    monkeypatch.setattr(archives, "LARGEST", 2**20)
+    zeros = {f"s{i}/{NAME}": b"0" * 2**22 for i in range(3)} | {f"jane/{NAME}": numbered(1)}
+    rows = desk(zipped(zeros))
+    assert sum("unpacked, it has more than 1 MiB" in str(row.notes) for row in rows.values()) == 3
+    assert filed() == {"jane"}
+    monkeypatch.setattr(archives, "MOST_ENTRIES", 3)
+    purse = archives.Purse(entries=3)
+    monkeypatch.setattr(archives, "Purse", lambda: purse)
+    assert "more than 3 files" in desk("sent.zip")[""].notes[0]
+
+
+def test_a_zip_that_lies_about_a_size_is_not_believed(desk):
+    zipped({f"jane/{NAME}": b"0" * 10**6, f"kim/{NAME}": numbered(1)})
+    data = bytearray(Path("sent.zip").read_bytes())
+    place = data.index(b"PK\x01\x02")
+    data[place + 24 : place + 28] = (10).to_bytes(4, "little")
+    Path("sent.zip").write_bytes(data)
+    rows = list(desk("sent.zip").values())
+    assert rows[0].notes and not rows[0].outcome and rows[1].outcome == "filed"
+
+
+def test_zips_in_zips_have_an_end(desk):
+    data = numbered(1)
+    for depth in range(4):
+        data = Path(zipped({f"d{depth}.zip" if depth else NAME: data})).read_bytes()
+        if depth == 1:
+            Path("two.zip").write_bytes(data)
+    assert "a zip in a zip in a zip" in desk("sent.zip", student="jane")[""].notes[0]
+    assert desk("two.zip", student="jane")[""].outcome == "filed"
+
+
+def test_names_in_other_alphabets_survive(desk):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(f"xx/{NAME}", numbered(1))
+    raw = buffer.getvalue().replace(b"xx/", "é/".encode())  # UTF-8, and not said so, as on a Mac
+    Path("mac.zip").write_bytes(raw)
+    zipped({f"Łukasz Żółć/{NAME}": numbered(2), f"李小龙/{NAME}": numbered(3)})
+    desk("mac.zip", "sent.zip")
+    assert filed() == {"é", "Łukasz_Żółć", "李小龙"}
+
+
+# --- the command
+
+
+def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
+    monkeypatch.setattr(cli, "console", Console(width=160))
+    attncourse = functools.partial(CliRunner().invoke, cli.app)
+    colab = next(iter(built(CASES["saved by Colab, metadata gone, a pip line added"]).values()))
+    zipped({f"doejane_LATE_12_345_Copy of {NAME}": colab, "lee_13_14_x.pdf": b"%PDF",
+            "evil\x1b[31m_1_2_x.py": b"pass"})  # fmt: skip
+    done = attncourse(["ingest", "sent.zip"])
+    assert done.exit_code == 1, done.output
+    for said in ("doejane_12", f"it was named Copy of {NAME}", "gone from 13 cells", "not when",
+                 "a PDF; ask for", "submitted/: 1 filed, 2 not filed"):  # fmt: skip
+        assert said in done.output, done.output
+    assert "\x1b[31m" not in done.output and filed() == {"doejane_12"}
+    Path(NAME).write_bytes(numbered(1))
+    assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
+    for arguments, said in (
+        (["none.zip"], "there is no none.zip"),
+        (["sent.zip", "--student", "a/b"], "try 'a_b'"),
+        (["sent.zip", "--assignment", "x"], "no assignment is named x"),
+        (["sent.zip", "--roster", NAME], "needs a column `id`"),
+    ):
+        done = attncourse(["ingest", *arguments])
+        assert done.exit_code == 2 and said in done.output, done.output
