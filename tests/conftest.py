@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def copy_course(source: Path, target: Path) -> None:
         shutil.copy(source / name, target)
     for name in ("solutions", "exercises"):
         shutil.copytree(source / name, target / name)
+
+
+def heeds_interrupts() -> None:
+    """For `preexec_fn`: in the background of a shell, Ctrl-C would be ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

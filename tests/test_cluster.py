@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, copy_course
+from conftest import ROOT, copy_course, heeds_interrupts
 
 from attncourse.grading import run, sample
 from attncourse.grading.cluster import Unusable, on_cluster
@@ -63,12 +63,12 @@ def scheduler(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def class_of_five(tmp_path_factory):
+def class_of_six(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("course")
         copy_course(ROOT, folder)
         patch.chdir(folder)
-        sample.write_class(CHAPTER_3, 5)
+        sample.write_class(CHAPTER_3, 6)
         yield run.submissions(CHAPTER_3)
 
 
@@ -84,10 +84,11 @@ def grade(address: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heeds_interrupts,
     )
 
 
-def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_of_five):
+def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_of_six):
     mortal = start_worker(scheduler)
     try:
         grader = grade(scheduler)
@@ -97,7 +98,7 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
         out, err = grader.communicate(timeout=60)
         assert grader.returncode == 2 and "stopped" in err, out + err
         kept = stored()
-        assert 1 <= len(kept) < 5
+        assert 1 <= len(kept) < 6
 
         grader = grade(scheduler)
         while len(stored()) < len(kept) + 1 and grader.poll() is None:
@@ -106,24 +107,24 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
         out, err = grader.communicate(timeout=120)
         assert grader.returncode == 0, out + err
         assert f"{len(kept)} had not changed" in out
-        assert stored().items() >= kept.items() and len(stored()) == 5
+        assert stored().items() >= kept.items() and len(stored()) == 6
     finally:
         end(mortal)
     job = run.job_of(CHAPTER_3)
-    here = run.in_processes(1)(job, {s: run.notebook_in(f)[0] for s, f in class_of_five.items()})
+    here = run.in_processes(1)(job, {s: run.notebook_in(f)[0] for s, f in class_of_six.items()})
     for student, reply in here:
         there = run.load_result(run.result_path(CHAPTER_3, student))[1].as_data()
         assert there | {"seconds": 0} == reply["result"] | {"seconds": 0}
 
 
-def test_another_version_on_the_workers_is_an_error(scheduler, class_of_five, monkeypatch):
+def test_another_version_on_the_workers_is_an_error(scheduler, class_of_six, monkeypatch):
     monkeypatch.setattr(run, "version", lambda: b"of another day")
-    notebooks = {"a": Path(class_of_five["student01"], f"{CHAPTER_3}.ipynb")}
+    notebooks = {"a": Path(class_of_six["student01"], f"{CHAPTER_3}.ipynb")}
     with pytest.raises(Unusable, match="another version of attncourse"):
         list(on_cluster(scheduler)(run.job_of(CHAPTER_3), notebooks))
 
 
-def test_a_scheduler_that_is_not_there_is_an_error(class_of_five):
-    notebooks = {"a": Path(class_of_five["student01"], f"{CHAPTER_3}.ipynb")}
+def test_a_scheduler_that_is_not_there_is_an_error(class_of_six):
+    notebooks = {"a": Path(class_of_six["student01"], f"{CHAPTER_3}.ipynb")}
     with pytest.raises(Unusable, match="no dask scheduler answers"):
         list(on_cluster("tcp://127.0.0.1:9")(run.job_of(CHAPTER_3), notebooks))

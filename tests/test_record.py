@@ -188,7 +188,8 @@ def secrets(name: str) -> set[str]:
         }
         for folder in ("solutions", "exercises")
     }
-    return {line for line in lines["solutions"] - lines["exercises"] if len(line) > 12}
+    released = "\n".join(lines["exercises"])  # a line may be part of a longer one
+    return {line for line in lines["solutions"] if len(line) > 12 and line not in released}
 
 
 @pytest.mark.slow

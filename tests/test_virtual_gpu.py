@@ -464,7 +464,7 @@ SEEDS = [
     0,
     1,
     2,
-    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12)),
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8)),
 ]  # 60: tests/bench
 
 

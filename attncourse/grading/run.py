@@ -278,7 +278,7 @@ class Worker:
         self.channel.close()
 
 
-_mine = threading.local()  # of a thread: the process that grades for it, and for which job
+_mine = threading.local()  # of a thread: the job it had last, and the worker for that
 
 
 def in_own_process(job: Job, data: bytes) -> dict | str:
@@ -288,15 +288,21 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
         Unavailable: no jail can be built here.
     """
     for _ in range(TRIES):
-        if vars(_mine).get("job") != job:
-            if "worker" in vars(_mine):
-                _mine.worker.end()
-            _mine.worker, _mine.job = Worker(job), job
-        _mine.worker.take(data)
-        reply = _mine.worker.reply()
+        last, worker = vars(_mine).pop("kept", (None, None))
+        if worker and last != job:
+            worker.end()
+        if not worker or last != job:
+            worker = Worker(job)
+        reply = None
+        try:
+            worker.take(data)
+            reply = worker.reply()
+        finally:
+            if reply is None:  # dead, or interrupted: the next question would get this reply
+                worker.end()
         if reply is not None:
+            _mine.kept = job, worker
             return reply
-        _mine.job = None
     return DIED
 
 
