@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import os
 import pkgutil
@@ -68,6 +69,7 @@ def _plain_environment():
         os.environ.update(saved)
 
 
+@functools.cache
 def chapters() -> dict[str, object]:
     """The check modules of chapters and labs, by their stem, in the order of the course."""
     here = {module.name for module in pkgutil.iter_modules(checks.__path__)}
@@ -78,6 +80,7 @@ def chapters() -> dict[str, object]:
     }
 
 
+@functools.cache
 def _test_classes() -> dict[str, type]:
     return {
         value.task.name: value
@@ -191,7 +194,13 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
         root = os.path.dirname(module.__file__)
         code = pytest.main(
-            [f"{module.__file__}::{cls.__name__}", f"--rootdir={root}", *_QUIET], plugins=[judge]
+            [
+                f"{module.__file__}::{cls.__name__}",
+                f"--rootdir={root}",
+                f"--confcutdir={root}",
+                *_QUIET,
+            ],
+            plugins=[judge],
         )
         if code == pytest.ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
