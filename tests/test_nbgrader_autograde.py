@@ -145,7 +145,7 @@ def test_formgraders_button_gives_solutions_everything_and_releases_nothing(cour
     assert scores["solutions"] == rows["solutions"].max_score - sum(questions.values())
     assert scores["exercises"] == 0
     assert {who: row.score for who, row in rows.items()} == scores
-    autograde._worker.popitem()[1].end()
+    vars(run._mine).pop("kept")[1].end()
 
 
 def test_without_a_jail_nothing_is_graded_and_nothing_left_behind(course, monkeypatch):
@@ -184,10 +184,10 @@ def test_a_reply_that_comes_too_late_is_nobody_elses(monkeypatch):
         def end(self):
             ended.append(self)
 
-    monkeypatch.setattr(autograde, "_worker", {"job": Interrupted()})
+    monkeypatch.setattr(run, "Worker", lambda job: Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        autograde._ask("job", b"")
-    assert not autograde._worker and len(ended) == 1
+        run.in_own_process("job", b"")
+    assert "kept" not in vars(run._mine) and len(ended) == 1
 
 
 def test_the_record_is_a_notebook_that_nbgrader_knows(graded):

@@ -17,6 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from correct_answers.lab1_time_it_right import (
+    between_events,
+    buffer_of_its_own,
+    event,
+    one_synchronize_at_the_end,
+    warm_up,
+)
 from torch.cuda import Event
 
 from attncourse import lab
@@ -35,47 +42,26 @@ from attncourse.lab.virtual_gpu import (
     plot_panels,
     try_out,
 )
+from attncourse.misconceptions.lab1_time_it_right import (
+    allocates_between_the_events,
+    divided_twice,
+    events_without_time,
+    flush_between_the_events,
+    hot_loop,
+    launches_into_a_full_queue,
+    launches_only,
+    loop_after_a_queue,
+    loop_total,
+    mean_of_events,
+    milliseconds,
+    one_cold_call,
+    one_warm_call,
+    reads_too_early,
+    shortest_of_a_hot_loop,
+    warm_up_in_the_mean,
+)
 
-# A zoo of timers, written as students write them.
-
-
-def event():
-    return torch.cuda.Event(enable_timing=True)
-
-
-def warm_up(fn, seconds=0.03):
-    fn()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        fn()
-        torch.cuda.synchronize()
-
-
-def between_events(fn, flush, samples=30):
-    warm_up(fn)
-    times = []
-    for _ in range(samples):
-        start, end = event(), event()
-        flush()
-        start.record()
-        fn()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1000)
-    return times
-
-
-def one_synchronize_at_the_end(fn, flush):
-    warm_up(fn)
-    pairs = [(event(), event()) for _ in range(50)]
-    for start, end in pairs:
-        flush()
-        start.record()
-        fn()
-        end.record()
-    torch.cuda.synchronize()
-    return torch.tensor([start.elapsed_time(end) for start, end in pairs]) / 1000
+# A zoo of timers, written as students write them; more are among the answers of lab 1.
 
 
 def wait_for_the_event(fn, flush):
@@ -189,11 +175,6 @@ def several_calls_if_short(fn, flush):
     return [seconds / calls for seconds in between_events(several, flush)]
 
 
-def buffer_of_its_own(fn, flush):
-    cache = torch.empty(256 * 2**20, dtype=torch.int8, device="cuda")
-    return between_events(fn, cache.zero_)
-
-
 def standard_library(fn, flush):
     def call():
         fn()
@@ -239,55 +220,6 @@ GOOD = {
 }
 
 
-def launches_only(fn, flush):
-    warm_up(fn)
-    times = []
-    for _ in range(30):
-        flush()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        fn()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def launches_into_a_full_queue(fn, flush):
-    start = time.perf_counter()
-    while time.perf_counter() - start < 0.03:
-        fn()
-    times = []
-    for _ in range(30):
-        flush()
-        start = time.perf_counter()
-        fn()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def one_cold_call(fn, flush):
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    fn()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def one_warm_call(fn, flush):
-    return between_events(fn, flush, samples=1)
-
-
-def warm_up_in_the_mean(fn, flush):
-    times = []
-    for _ in range(30):
-        flush()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        fn()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return sum(times) / len(times)
-
-
 def no_synchronize_before_the_start(fn, flush):
     warm_up(fn)
     times = []
@@ -300,70 +232,8 @@ def no_synchronize_before_the_start(fn, flush):
     return times
 
 
-def loop_after_a_queue(fn, flush):
-    for _ in range(10):
-        fn()
-    start = time.perf_counter()
-    for _ in range(20):
-        fn()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / 20
-
-
-def mean_of_events(fn, flush):
-    return statistics.mean(between_events(fn, flush))
-
-
-def loop_total(fn, flush):
-    warm_up(fn)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(30):
-        fn()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / 30
-
-
-def hot_loop(fn, flush):
-    return between_events(fn, lambda: None)
-
-
-def shortest_of_a_hot_loop(fn, flush):
-    return min(between_events(fn, lambda: None))
-
-
-def flush_between_the_events(fn, flush):
-    return between_events(lambda: (flush(), fn()), lambda: None)
-
-
 def flush_under_the_wall_clock(fn, flush):
     return wall_clock(lambda: (flush(), fn()), lambda: None)
-
-
-def allocates_between_the_events(fn, flush):
-    def with_new_inputs():
-        torch.zeros(512, 512, device="cuda")
-        fn()
-
-    return between_events(with_new_inputs, flush)
-
-
-def reads_too_early(fn, flush):
-    warm_up(fn)
-    start, end = event(), event()
-    start.record()
-    fn()
-    end.record()
-    return start.elapsed_time(end) / 1000
-
-
-def events_without_time(fn, flush):
-    start, end = torch.cuda.Event(), torch.cuda.Event()
-    start.record()
-    fn()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1000
 
 
 def never_records_the_end(fn, flush):
@@ -374,16 +244,8 @@ def never_records_the_end(fn, flush):
     return start.elapsed_time(end) / 1000
 
 
-def milliseconds(fn, flush):
-    return [1000 * seconds for seconds in between_events(fn, flush)]
-
-
 def nanoseconds_taken_for_seconds(fn, flush):
     return [1e9 * seconds for seconds in nanoseconds(fn, flush)]
-
-
-def divided_twice(fn, flush):
-    return [seconds / 1000 for seconds in wall_clock(fn, flush)]
 
 
 HIGH, LOW, ERROR = "too high", "too low", "error"

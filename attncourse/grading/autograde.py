@@ -7,7 +7,6 @@ run. nbgrader's formgrader, feedback and export find everything where they expec
 """
 
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -74,43 +73,12 @@ class JailedExporter(NotebookExporter):
             raise SystemExit(1) from None  # of all students, not of this one
 
 
-# The process that grades, warm as long as the job is the same: a formgrader asks again and again.
-_worker: dict[run.Job, run.Worker] = {}
-
-
 def _one_by_one(job: run.Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+    """In a process that stays warm: a formgrader asks again and again."""
     for student, path in notebooks.items():
         try:
             data = path.read_bytes()
         except OSError as error:
             yield student, f"the file cannot be read: {error.strerror}"
-            continue
-        replies = (_ask(job, data) for _ in range(run.TRIES))
-        yield student, next((reply for reply in replies if reply is not None), run.DIED)
-
-
-def _ask(job: run.Job, data: bytes) -> dict | str | None:
-    """What came of a submission; None if the process died."""
-    worker, reply = _worker.pop(job, None) or _new_worker(job), None
-    try:
-        worker.take(data)
-        reply = worker.reply()
-    finally:
-        if reply is None:  # it died; or we were interrupted, and the next one would get its reply
-            worker.end()
         else:
-            _worker[job] = worker
-    return reply
-
-
-def _new_worker(job: run.Job) -> run.Worker:
-    while _worker:
-        _worker.popitem()[1].end()
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"  # as in a class run
-    try:
-        return run.Worker(job)
-    finally:
-        del os.environ["OMP_NUM_THREADS"]
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
+            yield student, run.in_own_process(job, data)

@@ -28,10 +28,10 @@ def warm_up(fn, seconds=0.03):
         torch.cuda.synchronize()
 
 
-def between_events(fn, flush):
+def between_events(fn, flush, samples=30):
     warm_up(fn)
     times = []
-    for _ in range(30):
+    for _ in range(samples):
         start, end = event(), event()
         flush()
         start.record()
