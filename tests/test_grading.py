@@ -153,7 +153,9 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
                 source = sample.source_of(answer, name)
             except (AttributeError, KeyError, TypeError):
                 continue  # a partial or an object has no source of its own
-            found, look = submission.ready_made([("cell", source, True)], engine.find(name), "")
+            found, look = submission.ready_made(
+                submission.definitions([source]), engine.find(name), submission.definitions([])
+            )
             assert not found or found.startswith("the course's"), (name, answer)
             assert not look, (name, answer, look)
 

@@ -1,61 +1,37 @@
-"""Running the checks of a task: pytest, inside this process, on one answer."""
+"""Running the checks of a task on one answer."""
 
 import contextlib
 import dataclasses
 import difflib
 import functools
 import importlib
-import os
+import inspect
 import pkgutil
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-import pytest
 import torch
 
 from attncourse import checks
 from attncourse.checks.diagnosis import Diagnosis, diagnose
+from attncourse.checks.observe import kept_random_states
 from attncourse.checks.report import Report, Result
 from attncourse.checks.task import CHAPTERS, LABS, Answer, Failure, Task, describe
 
-# Everything that pytest does for a test suite and a judge does not need. It takes a run from
-# 300 ms to 15 ms: most of it was garbage collection over torch's heap (`unraisableexception`).
-_QUIET = [
-    "-pno:cacheprovider",
-    "-pno:debugging",
-    "-pno:doctest",
-    "-pno:faulthandler",
-    "-pno:junitxml",
-    "-pno:logging",
-    "-pno:pastebin",
-    "-pno:stepwise",
-    "-pno:terminal",
-    "-pno:threadexception",
-    "-pno:unraisableexception",
-    "-pno:warnings",
-    "--disable-plugin-autoload",
-    "--assert=plain",
-    "--capture=no",
-    "--import-mode=importlib",
-    f"-c{os.devnull}",
-]
-
-
-# pytest and the capture of output belong to the whole process
+# The capture of output belongs to the whole process.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
-def _plain_environment():
-    """Hide the caller's own settings of pytest and torch: they are meant for other code."""
-    names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST", "PYTEST_VERSION")
-    saved = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _plain_settings():
+    """Hide the caller's own settings of torch, meant for other code; keep its random states."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     elsewhere = torch.get_default_device().type != "cpu"
     try:
         with (
+            kept_random_states(),
             torch.device("cpu") if elsewhere else contextlib.nullcontext(),
             torch.inference_mode(False),
             torch.no_grad(),
@@ -64,9 +40,6 @@ def _plain_environment():
             yield
     finally:
         torch.set_default_dtype(dtype)
-        for name in names:
-            os.environ.pop(name, None)
-        os.environ.update(saved)
 
 
 @functools.cache
@@ -105,52 +78,52 @@ def find(name: str) -> Task:
     return tasks[name]
 
 
+def _checks(task: str) -> dict[str, Callable]:
+    """The tests of a task's class, by the sentence that their names are."""
+    tests = _test_classes()[task]()
+    names = [name for name in vars(type(tests)) if name.startswith("test_")]
+    return {name[5:].replace("_", " "): getattr(tests, name) for name in names}
+
+
+def _points(check: Callable) -> float:
+    return next(mark.args[0] for mark in check.pytestmark if mark.name == "points")
+
+
 def points_of(task: str) -> float:
     """What a task is worth: the sum of its checks' points."""
-    tests = (value for name, value in vars(_test_classes()[task]).items() if name[:5] == "test_")
-    return sum(mark.args[0] for test in tests for mark in test.pytestmark if mark.name == "points")
+    return sum(map(_points, _checks(task).values()))
 
 
-class _Judge:
-    """The pytest plug-in that hands out the answer and collects the verdicts."""
+def _judge(task: str, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Result, ...]]:
+    """The results of all checks, for each seed.
 
-    def __init__(self, task: Task, answer, seeds: tuple[int, ...]):
-        self.answer_under_test = Answer(task, answer)
-        self.seeds = seeds
-        self.results: dict[int, dict[str, Result]] = {seed: {} for seed in seeds}
+    pytest runs the same tests for those who prefer it (see pytest_plugin). Here they are called:
+    a session of pytest takes 30 ms, and a judge needs none of what it does.
+    """
+    results: list[list[Result]] = [[] for _ in seeds]
+    for name, check in _checks(task).items():
+        chance = "rng" in inspect.signature(check).parameters
+        result = None
+        for place, seed in enumerate(seeds):
+            if chance or result is None:
+                result = Result(name, _points(check), _error(check, answer, seed, chance))
+            results[place].append(result)
+    return [tuple(each) for each in results]
 
-    @pytest.fixture
-    def answer(self):
-        return self.answer_under_test
 
-    @pytest.fixture
-    def rng(self, request, seed):
-        """Fresh numbers for each check and seed, the same ones every time."""
-        name = zlib.crc32(request.function.__name__.encode())
-        return torch.Generator().manual_seed(seed * 1_000_003 + name)
-
-    def pytest_configure(self, config):
-        config.addinivalue_line("markers", "points(n): what passing this check is worth")
-        config.option.tbstyle = "line"  # a traceback takes 20 ms, and nobody reads it
-
-    def pytest_generate_tests(self, metafunc):
-        if "rng" in metafunc.fixturenames:
-            metafunc.fixturenames.append("seed")
-            metafunc.parametrize("seed", self.seeds)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item, call):
-        report = yield
-        if call.when == "call" or call.excinfo:
-            error = call.excinfo.value if call.excinfo else None
-            name = item.originalname.removeprefix("test_").replace("_", " ")
-            result = Result(name, item.get_closest_marker("points").args[0], error)
-            callspec = getattr(item, "callspec", None)  # a check without chance has no seed
-            for seed in [callspec.params["seed"]] if callspec else self.seeds:
-                kept = self.results[seed].setdefault(name, result)
-                if kept.passed and not result.passed:
-                    self.results[seed][name] = result
-        return report
+def _error(check: Callable, answer: Answer, seed: int, chance: bool) -> BaseException | None:
+    """What a check says against an answer, if anything."""
+    fixtures: dict = {"answer": answer}
+    if chance:  # fresh numbers for each check and seed, the same ones every time
+        name = zlib.crc32(check.__name__.encode())
+        fixtures["rng"] = torch.Generator().manual_seed(seed * 1_000_003 + name)
+    try:
+        check(**fixtures)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a hostile answer may make a check itself stumble
+        return error
+    return None
 
 
 def refuse(about: Task, diagnosis: Diagnosis) -> Report:
@@ -185,36 +158,20 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         return [refuse(about, Diagnosis.not_defined(about))] * len(seeds)
     if not callable(answer):
         return [refuse(about, Diagnosis.not_callable(about, describe(answer)))] * len(seeds)
-    judge = _Judge(about, answer, seeds)
-    cls = _test_classes()[task]
-    module = importlib.import_module(cls.__module__)
-    with _ONE_AT_A_TIME, _plain_environment():
+    with _ONE_AT_A_TIME, _plain_settings():
         short_cut = _short_cut(about, answer)
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
-        root = os.path.dirname(module.__file__)
-        code = pytest.main(
-            [
-                f"{module.__file__}::{cls.__name__}",
-                f"--rootdir={root}",
-                f"--confcutdir={root}",
-                *_QUIET,
-            ],
-            plugins=[judge],
-        )
-        if code == pytest.ExitCode.INTERRUPTED:
-            raise KeyboardInterrupt
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            raise RuntimeError(f"the judge itself failed (pytest exit code {code!r})")
-        by_seed = [tuple(judge.results[seed].values()) for seed in seeds]
+        under_test = Answer(about, answer)
+        by_seed = _judge(task, under_test, seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]
         try:
             diagnosis = diagnose(about, answer, failed[0]) if failed else None
         except Exception as error:  # a hostile answer may break the evidence, never the notebook
             diagnosis = Diagnosis.unreadable(about, error)
         note = ""
-        if judge.answer_under_test.printed:
-            note = f"(Your answer printed {judge.answer_under_test.printed:,} characters while "
+        if under_test.printed:
+            note = f"(Your answer printed {under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
         right = f"{_next_step(task)} {note}".strip()
         return [
@@ -238,7 +195,8 @@ def _short_cut(task: Task, answer) -> str | None:
     probes = list(task.probes(torch.Generator().manual_seed(0)).values())
     # A mask of each number of axes: an answer may treat them apart.
     masked = {p["mask"].ndim: p for p in probes if isinstance(p.get("mask"), torch.Tensor)}
-    for inputs in (probes[0], probes[-1], *masked.values()):
+    chosen = {id(inputs): inputs for inputs in (probes[0], probes[-1], *masked.values())}
+    for inputs in chosen.values():
         found = task.short_cut(answer, inputs)
         if found:
             return found

@@ -7,6 +7,7 @@ be judged by the same checks, since an observation is plain data.
 
 import contextlib
 import copy
+import functools
 import io
 import linecache
 import random
@@ -36,7 +37,7 @@ class Observation:
     gradient_error: str | None = None  # what autograd said instead
     edited: tuple[str, ...] = ()  # inputs changed in place
     random_state_moved: bool = False  # torch's, NumPy's or Python's global generator
-    random_states: tuple[int, ...] = ()  # of the three after the call, hashed
+    random_states: tuple[int, ...] = ()  # of the three after the call
     settings_changed: bool = False  # torch's default dtype
     printed: int = 0  # characters
 
@@ -58,28 +59,54 @@ class _Counter(io.TextIOBase):
         return len(text)
 
 
-def _random_states() -> tuple:
-    """The states of the global generators: torch's, Python's and, if it is there, NumPy's."""
-    states = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+@contextlib.contextmanager
+def kept_random_states():
+    """Put the global generators back at the end: every observation seeds them."""
+    numpy = sys.modules.get("numpy")
+    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        if numpy:
+            numpy.random.set_state(states[2])
+
+
+def _seed_generators(seed: int) -> None:
+    # Not torch.manual_seed: without a GPU it queues a stack trace per call (1 ms, never freed).
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
     if numpy := sys.modules.get("numpy"):
-        _, keys, position, *_ = numpy.random.get_state()
-        states.append((keys.tobytes(), position))
+        numpy.random.seed(seed % 2**32)
+
+
+def _random_states() -> tuple[int, ...]:
+    """A number for each global generator (torch's, Python's, NumPy's if it is there).
+
+    The next draw stands for the state of the last two: reading NumPy's takes as long as all else
+    that an observation does.
+    """
+    states = [hash(torch.get_rng_state().numpy().tobytes()), random.getrandbits(64)]
+    if numpy := sys.modules.get("numpy"):
+        states.append(int(numpy.random.get_bit_generator().random_raw()))
     return tuple(states)
+
+
+@functools.cache
+def _states_of(seed: int, with_numpy: bool) -> tuple[int, ...]:
+    """The random states of an answer that draws nothing."""
+    _seed_generators(seed)
+    return _random_states()
 
 
 @contextlib.contextmanager
 def _own_surroundings(seed: int):
-    """Give the answer fixed random states and torch's own settings; put the caller's back."""
-    numpy = sys.modules.get("numpy")
-    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    """Give the answer fixed random states and torch's own settings; put the settings back."""
     settings = torch.get_default_dtype(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     device = torch.get_default_device()
-    # Not torch.manual_seed: without a GPU it queues a stack trace per call (1 ms, never freed).
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if numpy:
-        numpy.random.seed(seed % 2**32)
+    _seed_generators(seed)
     try:
         with (
             warnings.catch_warnings(),
@@ -97,10 +124,6 @@ def _own_surroundings(seed: int):
             torch.use_deterministic_algorithms(deterministic)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        if numpy:
-            numpy.random.set_state(states[2])
 
 
 class Unusable(Exception):
@@ -152,8 +175,8 @@ def observe(
 
     A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
     random mixture of all outputs with respect to every floating-point input. With `by_name`, pass
-    every input by keyword. Whatever the answer prints, warns, raises or does to global state ends
-    here.
+    every input by keyword. Whatever the answer prints, warns, raises or sets ends here; the global
+    random generators are left anywhere (see `kept_random_states`).
     """
     arguments, leaves = {}, {}
     for name, value in inputs.items():
@@ -172,12 +195,13 @@ def observe(
     positional = [value for name, value in arguments.items() if name not in keywords]
     output = _Counter()
     facts: dict = {}
+    before = _states_of(seed, "numpy" in sys.modules)
     with (
         _own_surroundings(seed),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):
-        before, dtype = _random_states(), torch.get_default_dtype()
+        dtype = torch.get_default_dtype()
         try:
             returned = function(*positional, **keywords)
             facts["returned"] = _plain(returned)
@@ -200,7 +224,7 @@ def observe(
     )
     return Observation(
         random_state_moved=before != after[: len(before)],
-        random_states=tuple(map(hash, after)),
+        random_states=after,
         printed=output.characters,
         **facts,
     )

@@ -812,12 +812,12 @@ class TestGreedyDecode:
             writes(answer, by_all(rng, 4, 5, 4, eos=3, max_length=7))
 
     @points(1)
-    def test_no_row_ends_because_another_does(self, answer, rng):
+    def test_no_row_ends_because_another_does(self, answer):
         writes(answer, by_time([2, 3, 3, 3], [3, 4, 5, 6], [4, 4, 2, 3], max_length=4))
         writes(answer, by_time([3, 4, 5, 6], [2, 3, 3, 3], [4, 2, 3, 3], max_length=4))
 
     @points(1)
-    def test_eos_is_written_and_nothing_is_cut(self, answer, rng):
+    def test_eos_is_written_and_nothing_is_cut(self, answer):
         writes(answer, by_time([3, 2, 4, 3], [5, 2, 6, 6], max_length=4))
         writes(answer, by_time([2, 3], [2, 4], [2, 5], max_length=2))
         writes(answer, by_time([3, 4, 2], max_length=3))

@@ -235,7 +235,7 @@ class TestPeakBytes:
         within_ten_percent(answer, sizes(1, pick(rng, 3, 5, 8), 4096, 32, 4))
 
     @points(1)
-    def test_a_number_may_take_two_four_or_eight_bytes(self, answer, rng):
+    def test_a_number_may_take_two_four_or_eight_bytes(self, answer):
         for width in (2, 4, 8):
             within_ten_percent(answer, sizes(2, 3, 1024, 16, width))
 
@@ -343,7 +343,7 @@ class TestLargestN:
             the_wall(answer, memory(10**6, 1, 2, d, 2))
 
     @points(1)
-    def test_where_nothing_fits_it_says_0(self, answer, rng):
+    def test_where_nothing_fits_it_says_0(self, answer):
         the_wall(answer, memory(100, 2, 2, 64, 4))
         the_wall(answer, memory(0, 1, 1, 1, 1))
 
@@ -612,17 +612,17 @@ class TestReceipt:
     )
 
     @points(1)
-    def test_the_receipt_can_be_read(self, answer, rng):
+    def test_the_receipt_can_be_read(self, answer):
         record_of(answer)
 
     @points(1)
-    def test_it_is_the_receipt_of_this_lab(self, answer, rng):
+    def test_it_is_the_receipt_of_this_lab(self, answer):
         record = record_of(answer)
         if record["lab"] != LAB:
             raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
 
     @points(2)
-    def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
+    def test_predictions_were_written_before_the_first_measurement(self, answer):
         missing = predictions_missing(record_of(answer))
         if missing:
             raise Failure(
@@ -632,7 +632,7 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_naive_and_fused_attention_were_timed_at_four_sizes_or_more(self, answer, rng):
+    def test_naive_and_fused_attention_were_timed_at_four_sizes_or_more(self, answer):
         record = record_of(answer)
         common = common_sizes(record)
         if len(common) < 4 or common[-1] < 8 * common[0]:
@@ -642,7 +642,7 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_the_peaks_of_naive_attention_are_two_tables_of_n_by_n(self, answer, rng):
+    def test_the_peaks_of_naive_attention_are_two_tables_of_n_by_n(self, answer):
         record = record_of(answer)
         if not any(n >= 1024 for n in timed(record, "naive")):
             raise Failure('No point "naive" with n of 1,024 or more has a time and a peak.')
@@ -653,7 +653,7 @@ class TestReceipt:
             )
 
     @points(4)
-    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer, rng):
+    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer):
         found = grave(record_of(answer))
         if found:
             more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""

@@ -129,12 +129,12 @@ class TestNextWordPairs:
     )
 
     @points(1)
-    def test_it_returns_a_list_of_pairs(self, answer, rng):
+    def test_it_returns_a_list_of_pairs(self, answer):
         well_formed(answer, pairs_of(*SENTENCE))
         well_formed(answer, pairs_of(3, 1, 4))
 
     @points(1)
-    def test_every_word_but_the_first_is_guessed_once(self, answer, rng):
+    def test_every_word_but_the_first_is_guessed_once(self, answer):
         for tokens in (SENTENCE, SENTENCE[:2], SENTENCE[:1], IDS):
             inputs = pairs_of(*tokens)
             guessed = [pair[1] for pair in well_formed(answer, inputs)]
@@ -148,7 +148,7 @@ class TestNextWordPairs:
                 )
 
     @points(1)
-    def test_a_context_is_all_that_stands_before(self, answer, rng):
+    def test_a_context_is_all_that_stands_before(self, answer):
         for tokens in (SENTENCE, SENTENCE[:2], ["zero", "one", "two", "three", "four", "five"]):
             inputs = pairs_of(*tokens)
             for place, (context, _) in enumerate(well_formed(answer, inputs), 1):
@@ -162,12 +162,12 @@ class TestNextWordPairs:
                     )
 
     @points(1)
-    def test_a_word_may_come_twice_and_an_id_may_be_0(self, answer, rng):
+    def test_a_word_may_come_twice_and_an_id_may_be_0(self, answer):
         for tokens in (REPEATED, ["two", "two", "two"], IDS, [0, 0], torch.arange(9).tolist()):
             answer.matches(pairs_of(*tokens))
 
     @points(1)
-    def test_it_changes_nothing_but_its_result(self, answer, rng):
+    def test_it_changes_nothing_but_its_result(self, answer):
         moves_nothing(answer, pairs_of(*SENTENCE))
         still_answers(answer, pairs_of("six", "million", "one", "hundred"), pairs_of(*SENTENCE))
 
@@ -277,12 +277,12 @@ class TestCausalMask:
     )
 
     @points(1)
-    def test_a_row_for_every_query_and_a_column_for_every_key(self, answer, rng):
+    def test_a_row_for_every_query_and_a_column_for_every_key(self, answer):
         for q, k in ((4, 4), (3, 5), (1, 4), (1, 1)):
             a_mask(answer, lengths_of(q, k), (q, k), "(q k)")
 
     @points(1)
-    def test_a_word_sees_itself_and_nothing_later(self, answer, rng):
+    def test_a_word_sees_itself_and_nothing_later(self, answer):
         for n in (1, 2, 4, 5):
             inputs = lengths_of(n, n)
             mask = a_mask(answer, inputs, (n, n), "(q k)")
@@ -294,18 +294,18 @@ class TestCausalMask:
                 )
 
     @points(1)
-    def test_a_word_sees_all_that_came_before(self, answer, rng):
+    def test_a_word_sees_all_that_came_before(self, answer):
         for n in (1, 2, 4, 5):
             sees(answer, n, n)
 
     @points(1)
-    def test_one_length_is_enough(self, answer, rng):
+    def test_one_length_is_enough(self, answer):
         for n in (1, 3, 6):
             sees(answer, n)
             sees(answer, n, None)
 
     @points(1)
-    def test_the_last_query_sees_every_key(self, answer, rng):
+    def test_the_last_query_sees_every_key(self, answer):
         for q, k in ((1, 4), (2, 5), (3, 4), (4, 7), (1, 1)):
             inputs = lengths_of(q, k)
             mask = a_mask(answer, inputs, (q, k), "(q k)")
@@ -319,12 +319,12 @@ class TestCausalMask:
                 )
 
     @points(1)
-    def test_every_query_sees_one_key_more_than_the_query_before(self, answer, rng):
+    def test_every_query_sees_one_key_more_than_the_query_before(self, answer):
         for q, k in ((2, 3), (2, 7), (3, 5), (4, 5), (5, 6), (2, 300)):
             sees(answer, q, k)
 
     @points(1)
-    def test_it_changes_nothing_but_its_result(self, answer, rng):
+    def test_it_changes_nothing_but_its_result(self, answer):
         moves_nothing(answer, lengths_of(3, 5))
         for before, after in (
             ((17,), (16,)),
@@ -418,7 +418,7 @@ class TestPaddingMask:
     )
 
     @points(1)
-    def test_one_row_for_all_queries_of_a_sentence(self, answer, rng):
+    def test_one_row_for_all_queries_of_a_sentence(self, answer):
         for inputs, b, k in (
             (sentences(3, 1, 4, k=5), 3, 5),
             (sentences(2, 4, 1, 3, k=4), 4, 4),
@@ -436,7 +436,7 @@ class TestPaddingMask:
         hides(answer, sentences(5, 2, 3, k=5, dtype=torch.int32))
 
     @points(1)
-    def test_every_sentence_has_its_own_length(self, answer, rng):
+    def test_every_sentence_has_its_own_length(self, answer):
         hides(answer, sentences(2, 4, 1, 3, k=4))  # as many sentences as places
         hides(answer, sentences(1, 3, 2, k=3))
         inputs = sentences(2, 5, 3, k=5)
@@ -446,7 +446,7 @@ class TestPaddingMask:
             compare("the mask of a sentence on its own", alone, together[row : row + 1], inputs)
 
     @points(1)
-    def test_the_caller_says_how_long_the_table_is(self, answer, rng):
+    def test_the_caller_says_how_long_the_table_is(self, answer):
         for k in (3, 4, 7):
             a_mask(answer, sentences(2, 3, k=k), (2, 1, k), "(b 1 k)")
             hides(answer, sentences(2, 3, k=k))
@@ -454,14 +454,14 @@ class TestPaddingMask:
         hides(answer, sentences(2049, 2051, k=2060))  # nor can float16
 
     @points(1)
-    def test_a_full_sentence_shows_all_and_an_empty_one_nothing(self, answer, rng):
+    def test_a_full_sentence_shows_all_and_an_empty_one_nothing(self, answer):
         hides(answer, sentences(3, 3, k=3))
         hides(answer, sentences(1, 1, k=1))
         hides(answer, sentences(4, 0, 2, k=4))
         hides(answer, sentences(0, k=2))
 
     @points(1)
-    def test_it_changes_nothing_but_its_result(self, answer, rng):
+    def test_it_changes_nothing_but_its_result(self, answer):
         moves_nothing(answer, sentences(3, 1, 4, k=5))
         still_answers(answer, sentences(4, 2, 6, k=9), sentences(7, 1, 5, k=9))
 

@@ -944,7 +944,7 @@ class TestAttentionParameters:
     )
 
     @points(1)
-    def test_it_returns_a_whole_number(self, answer, rng):
+    def test_it_returns_a_whole_number(self, answer):
         for inputs in (count_inputs(12, 3, 5), count_inputs(10, 3, 2, 7)):
             answer(inputs)
             if isinstance(answer.observe(inputs).returned, torch.Tensor):
@@ -968,7 +968,7 @@ class TestAttentionParameters:
             answer.matches(count_inputs(*torch.randint(1, 30, (4,), generator=rng).tolist()))
 
     @points(1)
-    def test_gpt_3_is_counted_to_the_last_parameter(self, answer, rng):
+    def test_gpt_3_is_counted_to_the_last_parameter(self, answer):
         answer.matches(LARGE_AND_ODD)
         got = answer(GPT_3)
         if got != 57_982_058_496:

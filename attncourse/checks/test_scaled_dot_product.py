@@ -376,8 +376,8 @@ class TestScaledDotProductAttention:
 
 # --- score_variance -----------------------------------------------------------------------------
 
-# 20,000 samples know a variance to about 1.1 %; seven times that is never reached by chance.
-SAMPLES, SAMPLING_ERROR = 20_000, 0.08
+# 10,000 samples know a variance to about 1.6 %; seven times that is never reached by chance.
+SAMPLES, SAMPLING_ERROR = 10_000, 0.11
 
 
 def variance_inputs(d, scaled, samples=SAMPLES):
@@ -457,26 +457,24 @@ class TestScoreVariance:
     )
 
     @points(1)
-    def test_it_returns_a_plain_number(self, answer, rng):
+    def test_it_returns_a_plain_number(self, answer):
         inputs = variance_inputs(8, False, samples=1000)
         is_a_plain_number(answer, inputs)
 
     @points(1)
-    def test_unscaled_scores_vary_by_the_width(self, answer, rng):
+    def test_unscaled_scores_vary_by_the_width(self, answer):
         for d in (16, 50, 100):
             is_near(answer, variance_inputs(d, False), d)
 
     @points(1)
-    def test_scaled_scores_vary_by_one(self, answer, rng):
+    def test_scaled_scores_vary_by_one(self, answer):
         for d in (16, 50, 100):
             is_near(answer, variance_inputs(d, True), 1)
 
     @points(1)
-    def test_every_sample_is_drawn_anew(self, answer, rng):
-        for seed in range(
-            6
-        ):  # d = 2: one shared query would give |q|², which is all over the place
-            is_near(answer, variance_inputs(2, False), 2, tolerance=0.12, seed=seed)
+    def test_every_sample_is_drawn_anew(self, answer):
+        for seed in range(6):  # one shared query would give |q|², which is all over the place
+            is_near(answer, variance_inputs(2, False), 2, tolerance=0.16, seed=seed)
         if same_for_any_samples(answer):
             raise Failure(
                 f"10 samples and {SAMPLES:,} samples give exactly the same variance: is it "
@@ -484,7 +482,7 @@ class TestScoreVariance:
             )
 
     @points(1)
-    def test_the_global_random_state_is_not_reset(self, answer, rng):
+    def test_the_global_random_state_is_not_reset(self, answer):
         inputs = variance_inputs(4, False, samples=100)
         answer(inputs)
         if answer.resets_random_state(inputs):
@@ -603,7 +601,7 @@ class TestHiddenScale:
             finds(answer, table(rng, c, q, k, masked=True), c)
 
     @points(1)
-    def test_it_finds_the_scale_of_the_slide(self, answer, rng):
+    def test_it_finds_the_scale_of_the_slide(self, answer):
         got = answer(SLIDE)
         if not 3.6 <= got <= 4.4:  # two decimals leave this table blurred: 10 % here
             raise Failure(f"Your scale for the slide's table is {got:.4g}; it hides 4.", SLIDE)

@@ -645,7 +645,7 @@ class TestSinusoidalPositions:
     )
 
     @points(1)
-    def test_one_vector_for_every_position(self, answer, rng):
+    def test_one_vector_for_every_position(self, answer):
         for length, width in ((5, 8), (8, 4), (1, 6)):
             inputs = table_of(length, width)
             positions = answer(inputs)
@@ -663,7 +663,7 @@ class TestSinusoidalPositions:
                 )
 
     @points(1)
-    def test_position_0_is_zeros_and_ones_in_turn(self, answer, rng):
+    def test_position_0_is_zeros_and_ones_in_turn(self, answer):
         for width in (2, 8):
             inputs = table_of(4, width)
             got = answer(inputs)
@@ -675,24 +675,24 @@ class TestSinusoidalPositions:
             compare("the vector of position 0", got[0], expected, inputs)
 
     @points(2)
-    def test_sines_and_cosines_match_the_formula(self, answer, rng):
+    def test_sines_and_cosines_match_the_formula(self, answer):
         for length, width in ((5, 8), (8, 4), (6, 6), (4, 2), (1, 6), (3, 20)):
             answer.matches(table_of(length, width))
 
     @points(1)
-    def test_an_odd_width_ends_with_a_sine(self, answer, rng):
+    def test_an_odd_width_ends_with_a_sine(self, answer):
         for length, width in ((6, 5), (5, 5), (7, 3), (4, 1), (1, 7)):
             answer.matches(table_of(length, width))
 
     @points(1)
-    def test_a_long_table_begins_like_a_short_one(self, answer, rng):
+    def test_a_long_table_begins_like_a_short_one(self, answer):
         short, long = answer(table_of(4, 6)), answer(table_of(9, 6))
         if long.shape != (9, 6):
             raise Failure(f"positions have shape {shape_of(long)}; expected (9 6).", table_of(9, 6))
         compare("the first 4 of 9 positions", long[:4], short, table_of(4, 6))
 
     @points(1)
-    def test_how_alike_two_positions_are_depends_on_their_distance(self, answer, rng):
+    def test_how_alike_two_positions_are_depends_on_their_distance(self, answer):
         inputs = table_of(12, 8)
         got = answer(inputs)
         products = got @ got.mT
@@ -704,12 +704,12 @@ class TestSinusoidalPositions:
             compare(name, along, along[:1].expand_as(along), inputs)
 
     @points(1)
-    def test_far_positions_are_right_too(self, answer, rng):
+    def test_far_positions_are_right_too(self, answer):
         answer.matches(table_of(200, 20), tolerance=3e-4)
         # Angles computed in float32 are off by up to 1e-3 here; in 16 bits, by whole radians.
         answer.matches(table_of(1500, 6), tolerance=1e-2)
         answer.matches(table_of(1200, 5), tolerance=1e-2)
 
     @points(1)
-    def test_it_needs_no_chance_and_changes_nothing(self, answer, rng):
+    def test_it_needs_no_chance_and_changes_nothing(self, answer):
         moves_nothing(answer, table_of(5, 6))

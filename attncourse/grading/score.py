@@ -77,13 +77,12 @@ def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget) -> Res
 
 
 def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
-    allowed = "\n\n".join(
-        source for source in map(reading.plain_python, about.released.values()) if _parses(source)
-    )
+    allowed = reading.definitions(map(reading.plain_python, about.released.values()))
+    defined = reading.definitions(source for _, source, _ in found.code)
     try:
         for each in about.graded:
             task = each.task
-            library, look = reading.ready_made(found.code, task, allowed)
+            library, look = reading.ready_made(defined, task, allowed)
             if look:
                 result.review.append(look)
             answer = RemoteAnswer(sandbox, task.name)
@@ -104,14 +103,6 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
             result.repairs.append(f"{label}: {problem}")
     finally:
         sandbox.close()
-
-
-def _parses(source: str) -> bool:
-    try:
-        compile(source, "released", "exec", flags=0x400)  # ast.PyCF_ONLY_AST
-    except SyntaxError:
-        return False
-    return True
 
 
 def _verdict(visible: Report, hidden: Report, points: float) -> Verdict:

@@ -197,14 +197,16 @@ def defined_in(source: str) -> list[str]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return re.findall(r"^(?:def|class)[ \t]+(\w+)", source, re.MULTILINE)
-    names = []
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names += [each.id for each in targets if isinstance(each, ast.Name)]
-    return names
+    return [name for node in body for name in _defined_by(node)]
+
+
+def _defined_by(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [each.id for each in targets if isinstance(each, ast.Name)]
+    return []
 
 
 def code_of(source: str) -> str:
@@ -218,39 +220,51 @@ def code_of(source: str) -> str:
 # --- ready-made answers -------------------------------------------------------------------------
 
 
-def ready_made(code: Iterable[tuple[str, str, bool]], task: Task, allowed: str) -> tuple[str, str]:
-    """Look for what would do the task, in the source of an answer and of all it calls.
+@dataclass(frozen=True)
+class Definitions:
+    """What the cells of a notebook define and import."""
 
-    Args:
-        allowed: the released notebook's code: what it imports from the course may be used.
+    nodes: dict[str, list[ast.stmt]]  # by name
+    aliases: dict[str, str]  # local name -> full name, of what is imported
 
-    Returns:
-        What is called instead of computing ("" if nothing is), and why a person should look ("").
-    """
-    defined: dict[str, list[ast.AST]] = {}
-    aliases: dict[str, str] = {}
-    for _, source, _ in code:
+
+def definitions(sources: Iterable[str]) -> Definitions:
+    """Read the cells that can be parsed."""
+    found = Definitions({}, {})
+    for source in sources:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in tree.body:
-            for name in defined_in_node(node):
-                defined.setdefault(name, []).append(node)
-        aliases |= _imports(tree)
+            for name in _defined_by(node):
+                found.nodes.setdefault(name, []).append(node)
+        found.aliases.update(_imports(tree))
+    return found
+
+
+def ready_made(found: Definitions, task: Task, allowed: Definitions) -> tuple[str, str]:
+    """Look for what would do the task, in the source of an answer and of all it calls.
+
+    Args:
+        allowed: of the released notebook: what it imports from the course may be used.
+
+    Returns:
+        What is called instead of computing ("" if nothing is), and why a person should look ("").
+    """
     own = task.reference.__module__
-    courses = {name for name in _imports(ast.parse(allowed)).values() if name.startswith(own)}
+    courses = {name for name in allowed.aliases.values() if name.startswith(own)}
     seen, todo, look = set(), [task.name], ""
     while todo:
         name = todo.pop()
         if name in seen:
             continue
         seen.add(name)
-        for node in defined.get(name, ()):
+        for node in found.nodes.get(name, ()):
             for part in ast.walk(node):
                 if isinstance(part, ast.Name):
                     todo.append(part.id)
-                dotted = _dotted(part, aliases)
+                dotted = _dotted(part, found.aliases)
                 if dotted.startswith("torch.") and any(x in dotted for x in task.forbidden):
                     return dotted, ""
                 if dotted.startswith(own) and dotted not in courses and dotted != own:
@@ -265,10 +279,6 @@ HIDING = {
     *("exec", "eval", "compile", "__import__", "globals", "vars", "sys.modules", "gc.get_objects"),
     *("importlib.import_module", "inspect.currentframe", "sys._getframe", "ctypes.CDLL"),
 }
-
-
-def defined_in_node(node: ast.AST) -> list[str]:
-    return defined_in(ast.unparse(node)) if isinstance(node, ast.stmt) else []
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:

@@ -31,10 +31,13 @@ def right(task: str, place: int, seeds: int) -> tuple[int, int]:
     return seeds, sum(not report.passed for report in reports)
 
 
+def known_errors(task: str) -> list[misconceptions.Misconception]:
+    return [m for m in misconceptions.of_chapter(engine.find(task).chapter) if m.task == task]
+
+
 def wrong(task: str, place: int) -> list[str]:
     torch.set_num_threads(1)
-    chapter = engine.find(task).chapter
-    known = [m for m in misconceptions.of_chapter(chapter) if m.task == task]
+    known = known_errors(task)
     verdicts = []
     for form in (known[place].answer, *known[place].variants):
         report = run(task, form)
@@ -48,9 +51,9 @@ def wrong(task: str, place: int) -> list[str]:
     return verdicts
 
 
-def judge(job: tuple) -> tuple:
+def judge(job: tuple) -> tuple[str, tuple | list]:
     kind, *arguments = job
-    return job, (right if kind == "right" else wrong)(*arguments)
+    return kind, (right if kind == "right" else wrong)(*arguments)
 
 
 def main() -> None:
@@ -59,34 +62,30 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200, help="for each right answer (200)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     options = parser.parse_args()
-    tasks = options.task or list(engine.all_tasks())
-    jobs = []
-    for task in tasks:
-        known = misconceptions.of_chapter(engine.find(task).chapter)
-        count = sum(m.task == task for m in known)
-        jobs += [("wrong", task, place) for place in range(count)]
-        for place in range(len(CORRECT[task])):
-            seeds = options.seeds if place < MANY else max(1, options.seeds // 10)
-            jobs.append(("right", task, place, seeds))
-    found = {task: {"right": [], "wrong": []} for task in tasks}
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = pool.imap_unordered(judge, jobs)
-        for (kind, task, *_), verdict in tqdm(results, total=len(jobs), desc="judging"):
-            found[task][kind] += [verdict] if kind == "right" else verdict
     print(
         "| answer | right answers | judged | false alarms | wrong | accepted | named | misnamed |"
     )
     print("|" + "---|" * 8)
     complaints = []
-    for task in tasks:
-        judged, alarms = map(sum, zip(*found[task]["right"], strict=True))
-        verdicts = found[task]["wrong"]
-        misnamed = [verdict for verdict in verdicts if verdict.startswith("misnamed")]
-        complaints += [f"{task}: {verdict}" for verdict in misnamed]
-        print(
-            f"| {task} | {len(CORRECT[task])} | {judged} | {alarms} | {len(verdicts)} "
-            f"| {verdicts.count('accepted')} | {verdicts.count('named')} | {len(misnamed)} |"
-        )
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for task in options.task or engine.all_tasks():
+            jobs = [("wrong", task, place) for place in range(len(known_errors(task)))]
+            for place in range(len(CORRECT[task])):
+                seeds = options.seeds if place < MANY else max(1, options.seeds // 10)
+                jobs.append(("right", task, place, seeds))
+            found = {"right": [], "wrong": []}
+            results = pool.imap_unordered(judge, jobs)
+            for kind, verdict in tqdm(results, total=len(jobs), desc=task, leave=False):
+                found[kind] += [verdict] if kind == "right" else verdict
+            judged, alarms = map(sum, zip(*found["right"], strict=True))
+            verdicts = found["wrong"]
+            misnamed = [verdict for verdict in verdicts if verdict.startswith("misnamed")]
+            complaints += [f"{task}: {verdict}" for verdict in misnamed]
+            print(
+                f"| {task} | {len(CORRECT[task])} | {judged} | {alarms} | {len(verdicts)} "
+                f"| {verdicts.count('accepted')} | {verdicts.count('named')} | {len(misnamed)} |",
+                flush=True,
+            )
     print("\n".join(complaints))
 
 
