@@ -4,8 +4,8 @@
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
 2. No failure forgotten. Sphinx warns of a failing cell when it reads the page, and reads a page
    only once; so every build reads all pages again (seconds, as their outputs are cached).
-3. No dead button. Colab opens notebooks only, so a Markdown page has a Colab button only where
-   an .ipynb of the same name stands beside it.
+3. No dead button. Colab opens notebooks and no Markdown, so a page's button opens its exercise
+   there, and so does a link beside the download. A page without an exercise has none.
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
    in the cache are executed before, as many at a time as there are cores, each on one thread.
@@ -67,14 +67,34 @@ def execute_in_parallel(app, config):
     executor.run_and_cache(timeout=config.nb_execution_timeout)
 
 
-def drop_dead_colab_button(app, pagename, templatename, context, doctree):
-    page = Path(app.env.doc2path(pagename))
-    if page.suffix == ".md" and not page.with_suffix(".ipynb").exists():
-        context["header_buttons"] = [
-            button
-            for button in context.get("header_buttons", [])
-            if button.get("label") != "launch-buttons"
-        ]
+def exercise_in_colab(app, name: str) -> str:
+    """Where Colab opens a page's notebook; "" if the page has none."""
+    notebook = Path("exercises", name, f"{name}.ipynb")
+    if not (Path(app.srcdir) / notebook).exists():
+        return ""
+    options = app.config.html_theme_options
+    repository = options["repository_url"].removeprefix("https://github.com/")
+    colab, branch = options["launch_buttons"]["colab_url"], options["repository_branch"]
+    return f"{colab}/github/{repository}/blob/{branch}/{notebook.as_posix()}"
+
+
+def aim_colab_button(app, pagename, templatename, context, doctree):
+    address = exercise_in_colab(app, pagename.rpartition("/")[2])
+    kept = []
+    for button in context.get("header_buttons", []):
+        if button.get("label") == "launch-buttons":
+            if not address:
+                continue
+            for each in button["buttons"]:
+                each["url"] = address
+        kept.append(button)
+    context["header_buttons"] = kept
+
+
+def link_to_colab(app, docname, source):
+    address = exercise_in_colab(app, docname.rpartition("/")[2])
+    link = rf"\g<0> ([open in Colab]({address}))"
+    source[0] = re.sub(r"\{download\}`[^`]+\.ipynb <[^`]+>`", link, source[0])
 
 
 def prefix_citations(app, docname, source):
@@ -94,5 +114,6 @@ def setup(app):
     app.connect("config-inited", read_every_page)
     app.connect("config-inited", execute_in_parallel, priority=900)
     app.connect("source-read", prefix_citations)
-    app.connect("html-page-context", drop_dead_colab_button, priority=900)
+    app.connect("source-read", link_to_colab)
+    app.connect("html-page-context", aim_colab_button, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
