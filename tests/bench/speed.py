@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from correct_answers import CORRECT
 
 from attncourse import misconceptions
-from attncourse.checks import engine, run, warm_up
+from attncourse.checks import engine, run, task, warm_up
 
 
 def seconds(work, *arguments) -> float:
+    task._expected.clear()  # what the reference returned for an earlier answer
     start = time.process_time()
     work(*arguments)
     return time.process_time() - start

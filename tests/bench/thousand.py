@@ -34,11 +34,12 @@ def grade(jobs: int, stop_at: int | None = None) -> tuple[float, int]:
     started, peak = time.monotonic(), 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        peak = max(peak, memory(process.pid))
-        if stop_at and len(list(found())) >= stop_at:
+        if stop_at is None:
+            peak = max(peak, memory(process.pid))
+        elif len(list(found())) >= stop_at:
             process.send_signal(signal.SIGKILL)
             break
-        time.sleep(0.5)
+        time.sleep(1)
     if process.wait() and not stop_at:
         raise SystemExit(f"`attncourse grade` failed with exit code {process.returncode}")
     return time.monotonic() - started, peak
