@@ -126,13 +126,14 @@ def test_a_release_gives_nothing_away(assignment):
 
 
 @pytest.mark.parametrize("assignment", ASSIGNMENTS)
-def test_a_release_installs_the_course_on_colab(assignment):
-    (cell,) = [
-        cell
-        for cell in notebook("exercises", assignment).cells
-        if cell.source.startswith("# attncourse: bootstrap")
-    ]
+def test_a_release_opens_in_colab_and_installs_the_course_there(assignment):
+    cells = notebook("exercises", assignment).cells
+    (cell,) = [cell for cell in cells if cell.source.startswith("# attncourse: bootstrap")]
     address = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
+    place = (
+        f"{address.removeprefix('https://')}/blob/main/exercises/{assignment}/{assignment}.ipynb"
+    )
+    assert f"](https://colab.research.google.com/{place.replace('.com', '')})" in cells[0].source
     assert f"attncourse @ git+{address}@v" in cell.source
     assert '"google.colab" in sys.modules' in cell.source
 
