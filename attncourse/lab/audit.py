@@ -821,7 +821,7 @@ def _overlapping(book: _Book, points: list[_Point]) -> Iterator[Finding]:
     busy = [p.seconds / (threads if p["clock"] == "cpu" else 1) for p in points]
     owner = np.repeat(np.arange(len(points)), [p.seconds.size for p in points])
     started, busy = np.concatenate([p.started for p in points]), np.concatenate(busy)
-    order = np.argsort(started, kind="stable")
+    order = np.lexsort((busy, started))  # rounded to the same start, the shorter was first
     started, busy, owner = started[order], busy[order], owner[order]
     slack = 1e-5 + 2 * max(_unit(point.started) for point in points)
     room = np.diff(started) + slack

@@ -1,0 +1,291 @@
+"""Lab 5's promises: its bytes are the meter's, its receipt is real, its claims hold."""
+
+import json
+import math
+
+import nbformat
+import pytest
+import torch
+from conftest import ROOT
+from nbclient import NotebookClient
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attncourse import lab
+from attncourse.checks import engine, run
+from attncourse.checks import test_lab5_decode_bandwidth as checks
+from attncourse.checks.report import MIME
+from attncourse.lab import lab5_decode_bandwidth as course
+from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_bytes, ridge
+
+STEM = "lab5_decode_bandwidth"
+TASKS = [name for name, task in engine.all_tasks().items() if task.chapter == STEM]
+
+
+def cached(b, h, c, n, d, **options):
+    """A query (b h d), and views of n positions in a longer cache."""
+    caches = torch.randn(2, b, c, n + 7, d, **options)
+    return torch.randn(b, h, d, **options), caches[0, :, :, :n], caches[1, :, :, :n]
+
+
+@pytest.fixture(scope="module")
+def record():
+    return lab.receipts.decode(course.lab5_receipt())
+
+
+# --- the reference
+
+
+@pytest.mark.parametrize("c", [1, 2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_step_is_torchs_grouped_attention(c, dtype):
+    query, keys, values = cached(2, 8, c, 11, 4, dtype=dtype)
+    theirs = scaled_dot_product_attention(query[:, :, None], keys, values, enable_gqa=True)
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-2}[dtype]
+    ours = course.decode_step(query, keys, values)
+    torch.testing.assert_close(ours, theirs[:, :, 0], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("h", "c"), [(4, 4), (6, 2), (5, 1)])
+def test_a_prompt_and_then_steps_give_what_one_causal_pass_gives(h, c):
+    n, prompt, d = 23, 9, 6
+    query, key, value = torch.randn(2, h, n, d), *torch.randn(2, 2, c, n, d)
+    caches = torch.full((2, 2, c, 30, d), math.nan)  # what is not filled must not be read
+    keys, values = course.append_to_cache(*caches, 0, key[:, :, :prompt], value[:, :, :prompt])
+    outputs = [course.decode_step(query[:, :, prompt - 1], keys, values)]
+    for i in range(prompt, n):
+        new = key[:, :, i : i + 1], value[:, :, i : i + 1]
+        keys, values = course.append_to_cache(*caches, i, *new)
+        outputs.append(course.decode_step(query[:, :, i], keys, values))
+    full = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(
+        torch.stack(outputs, dim=2), full[:, :, prompt - 1 :], rtol=0, atol=1e-5
+    )
+
+
+def test_appending_allocates_nothing_and_returns_views():
+    caches, new = torch.zeros(2, 1, 2, 64, 4), torch.randn(2, 1, 2, 1, 4)
+    counts = lab.count(course.append_to_cache, *caches, 63, *new)
+    assert counts.peak_bytes == 0
+    keys, values = course.append_to_cache(*caches, 63, *new)
+    assert keys.data_ptr() == caches[0].data_ptr() and values.data_ptr() == caches[1].data_ptr()
+    with pytest.raises(ValueError, match="room for 64 positions; 65"):
+        course.append_to_cache(*caches, 64, *new)
+
+
+def test_the_size_of_a_cache_is_that_of_its_tensors():
+    for sizes in ((1, 32, 8, 1, 128, 2), (3, 5, 7, 11, 13, 4)):
+        b, layers, c, n, d, width = sizes
+        tensor = torch.empty(layers, 2, b, c, n, d, dtype={2: torch.half, 4: torch.float}[width])
+        assert course.cache_bytes(*sizes) == tensor.nbytes
+        assert course.cache_bytes(*sizes) == b * n * cache_bytes_per_token(layers, c, d, width)
+        assert course.cache_bytes(*sizes) == layers * decode_bytes(b, c, n, d, width)
+
+
+@pytest.mark.parametrize("kind", checks.RECORDS)
+def test_the_conclusions_are_the_truth_of_made_up_records(kind):
+    for seed in range(10):
+        rng = torch.Generator().manual_seed(seed)
+        record, truth = checks.a_record(rng, **checks.RECORDS[kind])
+        found = course.conclude_decode(record)
+        for name in ("ideal", "computes", "from_cache", "held"):
+            assert found[name] == truth[name], name
+        for name in ("bytes_per_second", "share", "speed_up"):
+            assert math.isclose(found[name], truth[name], rel_tol=0.05), name
+
+
+# --- the receipt measured here
+
+
+def test_the_courses_receipt_passes_the_audit_and_says_where_it_is_from(record):
+    assert lab.audit.passed(lab.audit.audit(record))
+    assert record["lab"] == STEM and record["machine"]["label"] == "CPU, 1 thread"
+    assert len(course.lab5_receipt()) < 4300
+
+
+def test_its_times_are_within_the_gates(record):
+    best = {(p["name"], p["n"]): min(p["seconds"]) for p in record["points"]}
+    assert best["MHA", 8192] / best["GQA-8", 8192] >= 1.5
+    assert best["MHA", 8192] / best["MQA", 8192] >= 4
+    assert best["expanded", 8192] > best["MHA", 8192]  # what the page says
+
+
+def test_its_bytes_and_peaks_are_those_of_the_meter_here(record):
+    for point in record["points"]:
+        if point["name"] != "expanded" and point["n"] <= 1024:
+            shape = (32, point["kv_heads"], point["n"], 128)
+            query, keys, values = cached(1, *shape)
+            counts = lab.count(course.decode_step, query, keys, values)
+            assert point["bytes"] == 2 * 4 * keys.numel()
+            assert point["peak_bytes"] < point["bytes"]
+            assert counts.peak_bytes < point["bytes"]
+
+
+# --- what the page says, and a sceptic would doubt
+
+
+def test_a_position_assigned_beyond_the_end_is_lost_without_a_word():
+    cache = torch.zeros(1, 2, 5, 3)
+    cache[:, :, 5:6] = torch.ones(1, 2, 1, 3)
+    assert not cache.any()
+
+
+def test_a_product_that_broadcasts_copies_its_keys():
+    query, keys, _ = cached(1, 32, 8, 256, 64)
+    one_product = lab.count(lambda: query.view(1, 8, 4, 64) @ keys.mT)
+    broadcast = lab.count(lambda: query.view(1, 8, 4, 1, 64) @ keys[:, :, None].mT)
+    assert one_product.biggest_bytes == 4 * 32 * 256  # the scores
+    assert broadcast.biggest_bytes == 4 * 4 * keys.numel()  # the keys, for all 32 heads
+
+
+def test_copying_out_moves_nine_times_the_bytes_and_a_loop_over_heads_four_times():
+    query, keys, values = torch.randn(1, 32, 128), *(torch.randn(1, 8, 512, 128) for _ in "kv")
+    cache = 2 * keys.nbytes
+
+    def expanded():
+        return course.decode_step(
+            query, keys.repeat_interleave(4, dim=1), values.repeat_interleave(4, dim=1)
+        )
+
+    def loop():
+        for head in range(32):
+            one = slice(head // 4, head // 4 + 1)
+            course.decode_step(query[:, head : head + 1], keys[:, one], values[:, one])
+
+    grouped = lab.count(course.decode_step, query, keys, values).moved_bytes / cache
+    assert 1 < grouped < 1.3
+    assert 9 < lab.count(expanded).moved_bytes / cache < 9.5
+    assert 4 < lab.count(loop).moved_bytes / cache < 4.4
+
+
+def test_where_math_computes_it_the_flag_copies_and_the_group_does_not():
+    """On whatever torch and device this runs: what is observed, not what was once true."""
+    query, keys, values = cached(1, 32, 8, 256, 64)
+    ways = {
+        "flag": lambda: scaled_dot_product_attention(
+            query[:, :, None], keys, values, enable_gqa=True
+        ),
+        "group": lambda: scaled_dot_product_attention(query.view(1, 8, 4, 64), keys, values),
+    }
+    torch.testing.assert_close(ways["flag"]().flatten(), ways["group"]().flatten())
+    biggest = {name: lab.count(call).biggest_bytes for name, call in ways.items()}
+    with sdpa_kernel(SDPBackend.MATH):
+        by_math = {name: lab.count(call).biggest_bytes for name, call in ways.items()}
+    print(f"torch {torch.__version__}: {biggest}, forced to MATH {by_math}")
+    for name, call in ways.items():
+        if lab.backend_of(call) == "MATH":
+            assert biggest[name] == by_math[name]
+    all_heads = 4 * 4 * keys.numel()
+    assert by_math["flag"] >= all_heads > by_math["group"]
+    assert biggest["group"] < all_heads
+
+
+def test_on_a_t4_the_flag_means_math_before_torch_2_14_and_the_group_never_does():
+    flag = lab.sdpa_call("float16", b=8, h=32, n=1, n_keys=8192, d=128, kv_heads=8)
+    group = lab.sdpa_call("float16", b=8, h=8, n=4, n_keys=8192, d=128)
+    for version, expected in (("2.11.0", "MATH"), ("2.14.0", "EFFICIENT")):
+        assert lab.default_backend((7, 5), **flag, torch_version=version) == expected
+        assert lab.default_backend((7, 5), **group, torch_version=version) == "EFFICIENT"
+
+
+def test_sharing_heads_stays_below_the_ridge_of_a_t4_and_not_of_the_core_measured(record):
+    flops = lab.attention_flops(8, 32, 1, 128, 8192)
+    assert flops / decode_bytes(8, 1, 8192, 128, 2) == 32 < ridge(datasheet("Tesla T4"))
+    assert round(ridge(datasheet("Tesla T4"))) == 203
+    assert flops / decode_bytes(8, 1, 8192, 128, 4) == 16
+    assert course.conclude_decode(record)["computes"]
+
+
+def test_a_batch_helps_until_the_caches_are_what_is_read():
+    def rate(b, n):
+        return course.tokens_per_second(b, n, 131_072, 16 * 10**9, 2e12)
+
+    assert rate(1, 0) == 125 and rate(16, 0) == 16 * 125
+    assert rate(16, 100) > 15.5 * rate(1, 100)
+    limit = 2e12 / (100_000 * 131_072)
+    assert rate(10**6, 100_000) < limit < 1.01 * rate(10**6, 100_000)
+    assert rate(2, 100) > 1.99 * rate(1, 100) and rate(64, 100_000) < 1.02 * rate(32, 100_000)
+
+
+# --- the judge
+
+
+def test_a_busy_machine_loses_no_points(record):
+    for point in record["points"]:
+        point["wall_over_cpu"] = 4.0
+    receipt = lab.receipts.encode(record)
+    assert run("lab5_receipt", lambda: receipt).passed
+
+
+def test_torchs_own_attention_is_no_step_of_your_own():
+    def fused(query, keys, values):
+        return scaled_dot_product_attention(query[:, :, None], keys, values, enable_gqa=True)[
+            :, :, 0
+        ]
+
+    report = run("decode_step", fused)
+    assert report.earned == 0 and report.diagnosis.id == "SHORT-CUT"
+
+
+def test_the_copies_are_named_with_the_function_that_makes_them():
+    def expanded(query, keys, values):
+        times = query.shape[1] // keys.shape[1]
+        return course.decode_step(query, *(x.repeat_interleave(times, 1) for x in (keys, values)))
+
+    def as_is(query, keys, values):
+        g = query.shape[1] // keys.shape[1]
+        keys, values = keys.repeat_interleave(g, dim=1), values.repeat_interleave(g, dim=1)
+        scores = torch.einsum("bhd,bhnd->bhn", query, keys) / query.shape[-1] ** 0.5
+        return torch.einsum("bhn,bhnd->bhd", scores.softmax(-1), values)
+
+    assert run("decode_step", expanded).diagnosis.id == "SHORT-CUT"  # the course's own step
+    report = run("decode_step", as_is)
+    assert report.diagnosis.id == "L5-REPEAT-INTERLEAVE" and "repeat_interleave" in str(report)
+
+
+def test_every_exception_of_a_receipt_is_a_sentence():
+    for text, said in (
+        ("attn1:", "damaged"),
+        ("hello", "no receipt here"),
+        ("", "empty"),
+        ("attn9:12:12345678:abc", "version 9"),
+    ):
+        report = run("lab5_receipt", lambda text=text: text)
+        assert report.earned == 0 and said in str(report), text
+
+
+def test_points_are_as_the_page_of_the_teacher_says():
+    assert {name: engine.points_of(name) for name in TASKS} == {
+        "cache_bytes": 4,
+        "append_to_cache": 10,
+        "decode_step": 13,
+        "tokens_per_second": 5,
+        "lab5_receipt": 16,
+        "conclude_decode": 12,
+    }
+
+
+# --- the released notebook
+
+
+def test_it_asks_colab_for_a_gpu():
+    for folder in ("solutions", "exercises"):
+        path = ROOT / folder / STEM / f"{STEM}.ipynb"
+        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+        assert metadata["accelerator"] == "GPU"
+        assert metadata["colab"] == {"gpuType": "T4", "provenance": []}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_untouched_notebook_asks_for_predictions_and_measures_nothing(tmp_path):
+    content = nbformat.read(ROOT / "exercises" / STEM / f"{STEM}.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(content, timeout=60, resources=resources).execute()
+    outputs = [out for cell in content.cells for out in cell.get("outputs", [])]
+    assert not [out for out in outputs if out.output_type == "error"]
+    text = "".join(out.get("text", "") for out in outputs)
+    assert "First write your three predictions" in text
+    reports = [out["data"][MIME] for out in outputs if MIME in out.get("data", {})]
+    assert {report["task"] for report in reports} == set(TASKS)
+    assert all(report["diagnosis"] == "NOT-ANSWERED" for report in reports)
+    assert not list(tmp_path.glob("*.jsonl"))
