@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -42,11 +43,21 @@ def busy_core():
 
 
 def measured(lab: str) -> str:
-    """The receipt that a run of the lab's solution prints."""
-    path = ROOT / "solutions" / lab / f"{lab}.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    here = {"metadata": {"path": path.parent}}
-    NotebookClient(notebook, kernel_name="python3", timeout=900, resources=here).execute()
+    """The receipt that a run of the lab's solution prints, with the predictions of its own one."""
+    notebook = nbformat.read(ROOT / "solutions" / lab / f"{lab}.ipynb", as_version=4)
+    stored = RECEIPT.findall("\n".join(cell.source for cell in notebook.cells))[0]
+    predicted = decode(stored)["predictions"]
+
+    def predict(found: re.Match) -> str:
+        name = found[2] if found[2] in predicted else next(iter(predicted))
+        return f"{found[1]}{predicted[name]['value']!r}"
+
+    for cell in notebook.cells:
+        if "predict" in cell.source:
+            cell.source = re.sub(r'("?\b([\w ]+)"?(?:: | = ))None\b', predict, cell.source)
+    with tempfile.TemporaryDirectory() as folder:  # a record that lies there would be gone on with
+        here = {"metadata": {"path": folder}}
+        NotebookClient(notebook, kernel_name="python3", timeout=900, resources=here).execute()
     texts = [o.text for cell in notebook.cells for o in cell.get("outputs", []) if "text" in o]
     found = [receipt for text in texts for receipt in RECEIPT.findall(text)]
     if not found:
@@ -93,6 +104,9 @@ def main() -> None:
             again = sum(finding.severity == audit.AGAIN for finding in found)
             result = run.grade_bytes(job, handed_in(lab, receipt).encode())["result"]
             verdicts = result["verdicts"].values()
+            for each in verdicts:
+                if each["report"] and each["failed"]:
+                    print(each["report"], receipt, sep="\n\n", file=sys.stderr)
             points = sum(each["visible"] + each["hidden"] for each in verdicts)
             most = 2 * sum(each["points"] for each in verdicts)
             print(
