@@ -233,7 +233,7 @@ def test_the_judge_reports_in_its_own_cells_whatever_was_made_of_them(zygote):
     assert 'check("softmax")' in check["source"]
     report = check["outputs"][0]["data"]["text/plain"]
     assert "of 6 points" in report and "What you probably think" in report
-    assert "numbers nobody has seen" in hidden["outputs"][0]["data"]["text/plain"]
+    assert "after you handed in" in hidden["outputs"][0]["data"]["text/plain"]
     page = page_of(json.dumps(made))
     assert "What you probably think" in page and "(D-SOFTMAX" not in page  # as HTML, not as text
 

@@ -503,7 +503,7 @@ def as_text(receipt):
     return function
 
 
-def record_of(answer):
+def read(answer):
     """The record in the receipt, or a Failure that says why it cannot be read."""
     (text,) = answer({})
     if not text.strip():
@@ -512,6 +512,14 @@ def record_of(answer):
         return decode(text)
     except ReceiptError as error:
         raise Failure(f"The receipt cannot be read: {error}") from None
+
+
+def record_of(answer):
+    """The record of this lab, or a Failure: of another one there is nothing more to say."""
+    record = read(answer)
+    if record["lab"] != LAB:
+        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+    return record
 
 
 def timed(record, name):
@@ -565,7 +573,7 @@ def grave(record):
 
 def receipt_traits(answer):
     try:
-        record = record_of(answer)
+        record = read(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
     common, found = common_sizes(record), {each.name for each in grave(record)}
@@ -613,13 +621,11 @@ class TestReceipt:
 
     @points(1)
     def test_the_receipt_can_be_read(self, answer):
-        record_of(answer)
+        read(answer)
 
     @points(1)
     def test_it_is_the_receipt_of_this_lab(self, answer):
-        record = record_of(answer)
-        if record["lab"] != LAB:
-            raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+        record_of(answer)
 
     @points(2)
     def test_predictions_were_written_before_the_first_measurement(self, answer):

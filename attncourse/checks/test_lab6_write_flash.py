@@ -763,7 +763,7 @@ def text_of(answer):
     return lambda: {"receipt": answer()}
 
 
-def record_of(answer) -> dict:
+def read(answer) -> dict:
     """The record that was handed in, or a Failure that says what to do."""
     seen = answer.observe({}, adapt=text_of)
     text = seen.returned.get("receipt") if isinstance(seen.returned, dict) else None
@@ -777,6 +777,14 @@ def record_of(answer) -> dict:
         return decode(text)
     except ReceiptError as error:
         raise Failure(f"The receipt cannot be read: {error}") from None
+
+
+def record_of(answer) -> dict:
+    """The record of this lab, or a Failure: of another one there is nothing more to say."""
+    record = read(answer)
+    if record["lab"] != "lab6_write_flash":
+        raise Failure(f"This is a receipt of {record['lab'] or 'no lab'}, not of this one.")
+    return record
 
 
 def tiles_at(record) -> dict[int, set]:
@@ -821,7 +829,7 @@ def predicted(record) -> bool:
 
 def receipt_traits(answer):
     try:
-        record = record_of(answer)
+        record = read(answer)
     except Failure:
         return {"cannot be read": True}
     return {
@@ -857,9 +865,7 @@ class TestLab6Receipt:
 
     @points(1)
     def test_it_is_a_receipt_of_this_lab(self, answer):
-        record = record_of(answer)
-        if record["lab"] != "lab6_write_flash":
-            raise Failure(f"This is a receipt of {record['lab'] or 'no lab'}, not of this one.")
+        record_of(answer)
 
     @points(1)
     def test_tiles_are_swept_with_naive_and_fused_beside_them(self, answer):

@@ -188,7 +188,7 @@ def judged(grade_id: str, about: Assignment, result: Result) -> list[dict]:
     visible, hidden = result.reports[each.task.name]
     if grade_id == each.visible:
         return [_display(visible._repr_mimebundle_())]
-    line = f"{hidden.earned:g} of {hidden.points:g} points on numbers nobody has seen"
+    line = f"{hidden.earned:g} of {hidden.points:g} points after you handed in"
     if hidden.passed:
         return [_display(_line(f"✓ {line}.") | {MIME: hidden.as_dict()})]
     if visible.diagnosis and hidden.diagnosis and visible.diagnosis.id == hidden.diagnosis.id:

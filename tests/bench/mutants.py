@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 
 from attncourse.checks import engine
+from attncourse.checks.task import CHAPTERS
 
 SECONDS = 20  # a mutant may loop forever
 
@@ -428,10 +429,11 @@ def survives(task: str, number: int) -> bool | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("task", nargs="*", help="names of tasks; all if none is given")
+    parser.add_argument("task", nargs="*", help="names of tasks; if none, the chapters'")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     options = parser.parse_args()
-    tasks = options.task or list(engine.all_tasks())
+    chapters = [name for name, task in engine.all_tasks().items() if task.chapter in CHAPTERS]
+    tasks = options.task or chapters
     work = [
         (task, number)
         for task in tasks
