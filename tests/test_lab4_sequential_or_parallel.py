@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attncourse import lab
+from attncourse import lab, misconceptions
 from attncourse.checks import engine, run
 from attncourse.checks import test_lab4_sequential_or_parallel as checks
 from attncourse.checks.report import MIME
@@ -247,6 +247,39 @@ def test_every_exception_of_a_receipt_is_a_sentence():
 def test_a_cell_that_is_called_with_the_wrong_axes_says_so():
     report = run("step_loop", lambda cell, inputs, state: cell(inputs, state))
     assert "the cell expects input with the axes (b d)" in " ".join(str(report).split())
+    assert report.diagnosis.id is None
+
+
+def wrong(id):
+    return next(m.answer for m in misconceptions.of_chapter(STEM) if m.id == id)
+
+
+def messages(task, answer):
+    """What the failed checks say."""
+    return [result.message for result in run(task, answer).results if not result.passed]
+
+
+def test_the_receipt_of_another_lab_is_told_that_and_nothing_else():
+    report = run("lab4_receipt", wrong("L4-OTHER-LAB"))
+    assert report.earned == 1
+    (said,) = set(messages("lab4_receipt", wrong("L4-OTHER-LAB")))
+    assert "lab2_quadratic_wall" in said
+
+
+def test_a_loop_that_never_calls_the_cell_is_told_a_whole_sentence():
+    said = " ".join(messages("step_loop", lambda cell, inputs, state: torch.zeros_like(inputs)))
+    assert "calls the cell 0 times. Once" in said
+    said = " ".join(messages("step_loop", wrong("L4-CELL-SWAPPED")))
+    assert "1 time, with something that is no position of the input. Once" in said
+
+
+def test_a_wrong_shape_is_no_matter_of_gradients():
+    assert not any("gradient" in said for said in messages("step_loop", wrong("L4-STACK-AXIS")))
+
+
+def test_what_held_is_said_in_words():
+    said = " ".join(messages("verdict", wrong("L4-NEVER-HELD")))
+    assert "the prediction held: True. Your function says False." in said
 
 
 def test_points_are_as_the_page_of_the_teacher_says():

@@ -50,13 +50,30 @@ def state_not_carried(cell, inputs, state):
     return torch.stack([cell(inputs[:, t], state) for t in range(inputs.shape[1])], dim=1)
 
 
+def over_the_sentences_beside_each_other(cell, inputs, state):
+    states = []
+    for x in inputs:
+        state = cell(x, state)
+        states.append(state)
+    return torch.stack(states, dim=1)
+
+
+def as_many_steps_as_sentences(cell, inputs, state):
+    states = []
+    for t in range(len(inputs)):
+        state = cell(inputs[:, t], state)
+        states.append(state)
+    return torch.stack(states, dim=1)
+
+
 @wrong(
     "L4-OVER-SENTENCES",
     LOOP,
-    thinks="`for x in inputs` goes through the positions.",
+    thinks="`for x in inputs`, or `range(len(inputs))`, goes through the positions.",
     why="It goes along axis 0, and that is the sentences. Sentences do not wait for each other; "
     "positions do. Positions are axis 1.",
     section="lab4-loop",
+    variants=(over_the_sentences_beside_each_other, as_many_steps_as_sentences),
 )
 def over_the_sentences(cell, inputs, state):
     states = []
@@ -64,6 +81,53 @@ def over_the_sentences(cell, inputs, state):
         state = cell(x, state)
         states.append(state)
     return torch.stack(states, dim=0)
+
+
+def sentence_by_sentence_without_axis(cell, inputs, state):
+    rows = []
+    for s in range(len(inputs)):
+        mine, row = state[s], []
+        for t in range(inputs.shape[1]):
+            mine = cell(inputs[s, t], mine)
+            row.append(mine)
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+@wrong(
+    "L4-SENTENCE-BY-SENTENCE",
+    LOOP,
+    thinks="Each sentence has a loop of its own.",
+    why="Each has a chain of its own, but none waits for another's: the cell takes position t of "
+    "all sentences at once, (b d). One loop, over the positions, is enough.",
+    section="lab4-loop",
+    variants=(sentence_by_sentence_without_axis,),
+)
+def sentence_by_sentence(cell, inputs, state):
+    rows = []
+    for s in range(len(inputs)):
+        mine, row = state[s : s + 1], []
+        for t in range(inputs.shape[1]):
+            mine = cell(inputs[s : s + 1, t], mine)
+            row.append(mine[0])
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+@wrong(
+    "L4-CELL-SWAPPED",
+    LOOP,
+    thinks="The cell takes the state, then the input.",
+    why="It takes the input first. Input and state have different matrices, so with the two "
+    "swapped each is multiplied by the other's.",
+    section="lab4-loop",
+)
+def state_first(cell, inputs, state):
+    states = []
+    for t in range(inputs.shape[1]):
+        state = cell(state, inputs[:, t])
+        states.append(state)
+    return torch.stack(states, dim=1)
 
 
 @wrong(
@@ -515,6 +579,18 @@ def gru_like_lstm(layer, b, n, d):
 
 
 @wrong(
+    "L4-TWO-GATES",
+    WORK,
+    thinks="A GRU has two gates, so two pairs of matrices.",
+    why="The two gates only decide what is kept. What is new comes from the candidate, and it has "
+    "a pair of matrices as well.",
+    section="lab4-work",
+)
+def gates_only(layer, b, n, d):
+    return b * products(layer, n, d, gru=4)
+
+
+@wrong(
     "L4-NO-PROJECTIONS",
     WORK,
     thinks="Attention is scores and weights times values.",
@@ -788,6 +864,18 @@ def three_sizes():
 
 
 @wrong(
+    "L4-QUICK-RUN",
+    RECEIPT,
+    thinks="The quick run has printed a receipt, too.",
+    why="It only tries out whether the cells work. With 128 positions and fewer it shows nothing "
+    "of where the lines cross. Start without ATTNCOURSE_QUICK and measure.",
+    section="lab4-receipt",
+)
+def of_a_quick_run():
+    return encode(a_record(sizes=(16, 32, 64, 128)))
+
+
+@wrong(
     "L4-NOT-COMPARED",
     RECEIPT,
     thinks="Speed is what is measured here; the results will be right.",
@@ -1011,6 +1099,53 @@ def against_the_fused(record):
     return summary(record, always_faster=not any(slower))
 
 
+def complete(time):
+    """Only the sizes at which all three have a time."""
+    both = {
+        b: set.intersection(*(set(time[name, b]) for name in ("loop", "fused", "attention")))
+        for b in (1, 8)
+    }
+    return {
+        (name, b): {n: seconds for n, seconds in row.items() if n in both[b]}
+        for (name, b), row in time.items()
+    }
+
+
+def of_complete_sizes(record):
+    return summary(record, complete(middles(record)))
+
+
+@wrong(
+    "L4-ALL-THREE",
+    VERDICT,
+    thinks="Sizes at which one of the three has no time are left out.",
+    why="A comparison needs two. Where the fused GRU ran out of memory, the loop may be ahead of "
+    "attention, and that refutes as well. Leave out only what is missing itself.",
+    section="lab4-verdict",
+    variants=(of_complete_sizes,),
+)
+def compared_where_all_three_have_times(record):
+    time = complete(middles(record))
+    slower = [s for o in ("loop", "fused") for b in (1, 8) for s in behind(time, o, b).values()]
+    return summary(record, always_faster=not any(slower))
+
+
+@wrong(
+    "L4-NO-TIMES",
+    VERDICT,
+    thinks="Every point has samples.",
+    why="What ran out of memory has none, and there is no median of an empty list. Leave out the "
+    "points with an error before you take medians.",
+    section="lab4-verdict",
+)
+def medians_of_everything(record):
+    time = {}
+    for point in record["points"]:
+        key = point["name"], point["b"]
+        time.setdefault(key, {})[point["n"]] = statistics.median(point["seconds"])
+    return summary(record, time)
+
+
 @wrong(
     "L4-ONE-SENTENCE-VERDICT",
     VERDICT,
@@ -1058,6 +1193,28 @@ def last_faster(slower):
     return max(faster, default=None) if any(slower.values()) else None
 
 
+def noted_before_it_is_asked(slower):
+    found = None
+    for n, is_slower in reversed(slower.items()):
+        found = n
+        if not is_slower:
+            break
+    return found
+
+
+def one_size_before(slower):
+    found, sizes = from_there_on(slower), list(slower)
+    return found and sizes[max(sizes.index(found) - 1, 0)]
+
+
+def noted_too_early(record):
+    return summary(record, crossover=noted_before_it_is_asked)
+
+
+def one_size_too_early(record):
+    return summary(record, crossover=one_size_before)
+
+
 @wrong(
     "L4-LAST-FASTER",
     VERDICT,
@@ -1065,6 +1222,7 @@ def last_faster(slower):
     why="There it is still ahead. Asked for is the first n at which it has fallen behind for good, "
     "one size later.",
     section="lab4-crossover",
+    variants=(noted_too_early, one_size_too_early),
 )
 def last_faster_size(record):
     return summary(record, crossover=last_faster)
@@ -1090,6 +1248,27 @@ def largest_if_none(record):
 )
 def crossover_with_the_loop(record):
     return summary(record, rival="loop")
+
+
+def behind_either(time, b):
+    """n -> whether attention takes longer than the faster of the two."""
+    loop, fused = behind(time, "loop", b), behind(time, "fused", b)
+    return {n: fused[n] or loop.get(n, False) for n in fused}
+
+
+@wrong(
+    "L4-FASTER-RIVAL",
+    VERDICT,
+    thinks="The crossover is where the faster of loop and fused GRU overtakes.",
+    why="For “always” both rivals count. The crossover is that of the fused GRU alone, so that it "
+    "says something about two layers and not about which program is good.",
+    section="lab4-crossover",
+)
+def against_the_faster(record):
+    time = middles(record)
+    at_1, at_8 = (from_there_on(behind_either(time, b)) for b in (1, 8))
+    guess = record["predictions"]["crossover"]["value"]
+    return summary(record, crossover_1=at_1, crossover_8=at_8, held=held(guess, at_8))
 
 
 @wrong(
@@ -1198,6 +1377,21 @@ def batch_at_the_smallest(record):
 
 
 @wrong(
+    "L4-BATCH-COMMON-N",
+    VERDICT,
+    thinks="Both batch numbers belong to the largest n that all three have.",
+    why="Each compares a layer with itself, so it needs no other's time. Where attention ran out "
+    "of memory, the loop may go on: take its own largest n.",
+    section="lab4-batch",
+)
+def batch_at_a_common_size(record):
+    time = middles(record)
+    n = max(set.intersection(*map(set, time.values())))
+    ratio = {name: time[name, 8][n] / time[name, 1][n] for name in ("loop", "attention")}
+    return summary(record, batch_loop=ratio["loop"], batch_attention=ratio["attention"])
+
+
+@wrong(
     "L4-BATCH-ASSUMED",
     VERDICT,
     thinks="Eight sentences are eight times the work, so both numbers are 8.",
@@ -1221,6 +1415,20 @@ def held_exactly(record):
     right = summary(record)
     guess = record["predictions"]["crossover"]["value"]
     return right | {"held": guess == (right["crossover_8"] or 0)}
+
+
+@wrong(
+    "L4-HELD-OTHER-BATCH",
+    VERDICT,
+    thinks="The prediction is compared with crossover_1.",
+    why="What was predicted is the crossover for eight sentences at once. That of one sentence is "
+    "another number.",
+    section="lab4-predict",
+)
+def held_for_one_sentence(record):
+    right = summary(record)
+    guess = record["predictions"]["crossover"]["value"]
+    return right | {"held": held(guess, right["crossover_1"])}
 
 
 @wrong(
