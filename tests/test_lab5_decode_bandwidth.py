@@ -2,6 +2,7 @@
 
 import json
 import math
+import platform
 
 import nbformat
 import pytest
@@ -16,6 +17,7 @@ from attncourse.checks import engine, run
 from attncourse.checks import test_lab5_decode_bandwidth as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab5_decode_bandwidth as course
+from attncourse.lab.lab2_quadratic_wall import lab2_receipt
 from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_bytes, ridge
 
 STEM = "lab5_decode_bandwidth"
@@ -138,6 +140,24 @@ def test_a_product_that_broadcasts_copies_its_keys():
     assert broadcast.biggest_bytes == 4 * 4 * keys.numel()  # the keys, for all 32 heads
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator, another size")
+@pytest.mark.parametrize("n", [2048, 4096])
+def test_a_large_copy_gets_new_memory_each_time(n):
+    """Above 32 MiB glibc always does; keys of 32 heads are that large from n = 2,048 on."""
+    import resource
+
+    def new_pages(fn):
+        for _ in range(3):
+            fn()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        fn()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keys, room = torch.randn(1, 8, n, 128), torch.zeros(1, 8, 4, n, 128)
+    assert new_pages(lambda: keys.repeat_interleave(4, dim=1)) > 10
+    assert new_pages(lambda: room.copy_(keys[:, :, None].expand_as(room))) <= 10
+
+
 def test_copying_out_moves_nine_times_the_bytes_and_a_loop_over_heads_four_times():
     query, keys, values = torch.randn(1, 32, 128), *(torch.randn(1, 8, 512, 128) for _ in "kv")
     cache = 2 * keys.nbytes
@@ -176,7 +196,7 @@ def test_where_math_computes_it_the_flag_copies_and_the_group_does_not():
         if lab.backend_of(call) == "MATH":
             assert biggest[name] == by_math[name]
     all_heads = 4 * 4 * keys.numel()
-    assert by_math["flag"] >= all_heads > by_math["group"]
+    assert by_math["flag"] >= all_heads > by_math["group"] == 4 * keys.numel()
     assert biggest["group"] < all_heads
 
 
@@ -252,6 +272,63 @@ def test_every_exception_of_a_receipt_is_a_sentence():
     ):
         report = run("lab5_receipt", lambda text=text: text)
         assert report.earned == 0 and said in str(report), text
+
+
+def test_the_receipt_of_another_lab_fails_for_that_reason_alone():
+    report = run("lab5_receipt", lab2_receipt)
+    assert report.earned == 1 and report.diagnosis.id == "L5-OTHER-LAB"
+    assert {result.message for result in report.results if not result.passed} == {
+        f'This receipt is of "lab2_quadratic_wall"; paste the one of {STEM}.'
+    }
+
+
+@pytest.mark.parametrize(("largest", "passes"), [(1024, False), (2048, True), (4096, True)])
+def test_a_run_that_ended_early_counts_and_one_too_small_does_not(record, largest, passes):
+    # Smaller sizes stand in for those that a weak machine might be given.
+    shrunk = {512: 128, 1024: 256, 2048: 512, 4096: 1024, 8192: 2048}
+    points = [] if largest < 4096 else [p for p in record["points"] if p["n"] <= largest]
+    if largest < 4096:
+        factor = 2048 // largest
+        for p in record["points"]:
+            n = shrunk[p["n"]] // factor
+            point = p | {"n": n, "bytes": p["bytes"] * n // p["n"], "label": "cache"}
+            points.append(point | {"flops": p["flops"] * n / p["n"]})
+    text = lab.receipts.encode(record | {"points": points})
+    report = run("lab5_receipt", lambda: text)
+    sizes = next(r for r in report.results if "four sizes" in r.name)
+    assert sizes.passed == passes, sizes.message
+
+
+def test_a_wrong_number_that_is_a_float_is_not_called_right():
+    def keys_only(b, layers, kv_heads, n, d, bytes_per_number):
+        return 1.0 * b * layers * kv_heads * n * d * bytes_per_number
+
+    report = run("cache_bytes", keys_only)
+    assert report.earned == 0 and report.diagnosis.id is None
+
+
+def test_what_lies_in_the_cache_is_not_called_a_copy():
+    def new_ones_only(key_cache, value_cache, length, key, value):
+        n = length + key.shape[2]
+        if n > key_cache.shape[2]:
+            raise IndexError("no room")
+        key_cache[:, :, length:n], value_cache[:, :, length:n] = key, value
+        return key_cache[:, :, length:n], value_cache[:, :, length:n]
+
+    text = " ".join(str(run("append_to_cache", new_ones_only)).split())
+    assert "does not begin where the cache begins" in text and "it is a copy" not in text
+
+
+def test_who_refuses_the_last_place_is_told_that_there_was_room():
+    def too_early(key_cache, value_cache, length, key, value):
+        n = length + key.shape[2]
+        assert n < key_cache.shape[2]
+        key_cache[:, :, length:n], value_cache[:, :, length:n] = key, value
+        return key_cache[:, :, :n], value_cache[:, :, :n]
+
+    report = run("append_to_cache", too_early)
+    assert report.diagnosis.id == "L5-LAST-PLACE"
+    assert "there was room: 5 of 5 positions are filled" in " ".join(str(report).split())
 
 
 def test_points_are_as_the_page_of_the_teacher_says():

@@ -349,7 +349,7 @@ DAMAGES = {
     ),
     "markdown ate the stars": (lambda r: r.replace("*", ""), "cut off"),
     "empty": (lambda r: "", 'begins with "attn1:"'),
-    "never filled in": (lambda r: "…", "lab.save"),
+    "never filled in": (lambda r: "…", "Run the measuring cell"),
     "its head changed": (lambda r: r.replace("attn1:", "attn1:x"), "beginning"),
     "from the future": (lambda r: r.replace("attn1:", "attn2:"), "update"),
     "a novel": (lambda r: "x" * 100_000, "paste only"),

@@ -76,6 +76,16 @@ def exactly(answer, inputs):
         )
 
 
+def cache_traits(answer):
+    """A right number of the wrong type is another mistake than a wrong number."""
+    inputs = sizes(1, 32, 8, 8192, 128, 2)
+    got, expected = answer.observe(inputs).returned, answer.expected(inputs)
+    return {
+        "the right number as a float": isinstance(got, float) and got == expected,
+        "a float, far too small": isinstance(got, float) and got < expected / 1e5,
+    }
+
+
 class TestCacheBytes:
     task = Task(
         name="cache_bytes",
@@ -91,6 +101,7 @@ class TestCacheBytes:
         ),
         probes=cache_probes,
         small=cache_small,
+        traits=cache_traits,
     )
 
     @points(1)
@@ -143,17 +154,25 @@ def append_probes(rng):
 
 def append_small(rng):
     yield new_positions(rng, 1, 1, 2, 0, 1, 1, make=integers)
+    yield new_positions(rng, 1, 1, 2, 1, 1, 1, make=integers)
     yield new_positions(rng, 1, 1, 3, 1, 1, 2, make=integers)
     yield new_positions(rng, 1, 1, 4, 1, 2, 2, make=integers)
     yield new_positions(rng, 1, 1, 2, 2, 1, 1, make=integers)
     yield new_positions(rng, 2, 2, 4, 2, 1, 2)
 
 
-APPENDED = ("keys", "values", "key cache", "value cache", "views", "refused")
+# As a report says them: "Its keys and values lie in the caches (✓ yes, · no)".
+INSIDE = "keys and values lie in the caches (✓ yes, · no)"
+VIEWS = "keys and values begin where the caches do (✓ yes, · no)"
+REFUSED = "call raises an error (✓ yes, · no)"
+APPENDED = ("keys", "values", "key cache", "value cache", INSIDE, VIEWS, REFUSED)
 
 
 def appended(append):
     """The answer, with what it leaves in the caches, and whether what it returns lies there."""
+
+    def begins_in(tensor, cache):
+        return cache.data_ptr() <= tensor.data_ptr() < cache.data_ptr() + cache.nbytes
 
     def function(key_cache, value_cache, length, key, value):
         n = length + key.shape[2]
@@ -161,11 +180,18 @@ def appended(append):
             returned = append(key_cache, value_cache, length, key, value)
         except NotImplementedError:
             raise
-        except Exception:
-            if n <= key_cache.shape[2]:
+        except Exception as error:
+            room = key_cache.shape[2]
+            if n <= room and isinstance(error, ValueError | AssertionError):  # meant as a refusal
+                raise Unusable(
+                    f"raised an error, and there was room: {n} of {room} positions are filled "
+                    f"after this step. ({type(error).__name__}: {error})"
+                ) from None
+            if n <= room:
                 raise
             nothing = key_cache[:, :, :0]
-            return [nothing, nothing, key_cache, value_cache, *map(torch.tensor, (True, True))]
+            yes = torch.tensor(True)
+            return [nothing, nothing, key_cache, value_cache, yes, yes, yes]
         if returned is None:
             return None
         if not isinstance(returned, tuple | list) or len(returned) != 2:
@@ -173,11 +199,14 @@ def appended(append):
         for name, tensor in zip(APPENDED, returned, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 raise Unusable(f"returned {describe(tensor)} for {name}; a tensor is expected.")
+        caches = key_cache, value_cache
+        filled = [tensor for tensor in returned if tensor.numel()]
+        inside = all(any(begins_in(tensor, cache) for cache in caches) for tensor in filled)
         views = all(
             tensor.numel() == 0 or tensor.data_ptr() == cache.data_ptr()
-            for tensor, cache in zip(returned, (key_cache, value_cache), strict=True)
+            for tensor, cache in zip(returned, caches, strict=True)
         )
-        return [*returned, key_cache, value_cache, *map(torch.tensor, (views, False))]
+        return [*returned, *caches, *map(torch.tensor, (inside, views, False))]
 
     return function
 
@@ -267,7 +296,14 @@ class TestAppendToCache:
     @points(2)
     def test_what_comes_back_is_a_view_of_the_cache(self, answer, rng):
         inputs = new_positions(rng, 2, 3, 7, pick(rng, 2, 4, 5), 1, 5)
-        if not answer(inputs)[APPENDED.index("views")]:
+        found = dict(zip(APPENDED, answer(inputs), strict=True))
+        if found[INSIDE] and not found[VIEWS]:
+            raise Failure(
+                "What you return does not begin where the cache begins: return all n filled "
+                "positions, not only the new ones; first of the keys, then of the values.",
+                inputs,
+            )
+        if not found[VIEWS]:
             raise Failure(
                 "What you return does not lie in the caches you were given: it is a copy. A step "
                 "would then read and write the whole cache before attention reads it again.",
@@ -291,11 +327,11 @@ class TestAppendToCache:
     def test_a_full_cache_says_so(self, answer, rng):
         for shape in ((2, 1, 5, 5, 1, 3), (1, 2, 6, 4, 3, 2)):
             inputs = new_positions(rng, *shape)
-            if not answer(inputs)[APPENDED.index("refused")]:
+            if not answer(inputs)[APPENDED.index(REFUSED)]:
                 length, t, room = shape[3], shape[4], shape[2]
                 raise Failure(
                     f"{length} positions of {room} are filled and {t} should be added: your "
-                    "answer says nothing, and what does not fit is lost. Raise a ValueError.",
+                    "answer says nothing, and what does not fit is lost. Raise an error.",
                     inputs,
                 )
 
@@ -327,6 +363,7 @@ def step_probes(rng):
 def step_small(rng):
     yield one_query(rng, 1, 1, 1, 2, 1, make=integers)
     yield one_query(rng, 1, 1, 1, 2, 2, make=integers)
+    yield one_query(rng, 1, 1, 1, 3, 4, make=integers)
     yield one_query(rng, 1, 2, 2, 2, 1, make=integers)
     yield one_query(rng, 1, 2, 1, 2, 1, make=integers)
     yield one_query(rng, 1, 4, 2, 2, 1, make=integers)
@@ -580,8 +617,8 @@ def as_text(receipt):
     return function
 
 
-def record_of(answer):
-    """The record in the receipt, or a Failure that says why it cannot be read."""
+def readable(answer):
+    """The record in the receipt, of whatever lab, or a Failure that says why it cannot be read."""
     (text,) = answer({})
     if not text.strip():
         raise Unanswered("The receipt is empty.")
@@ -589,6 +626,14 @@ def record_of(answer):
         return decode(text)
     except ReceiptError as error:
         raise Failure(f"The receipt cannot be read: {error}") from None
+
+
+def record_of(answer):
+    """The record of this lab in the receipt, or a Failure that says why there is none."""
+    record = readable(answer)
+    if record["lab"] != LAB:
+        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+    return record
 
 
 METHODS = ("MHA", "GQA-8", "MQA")
@@ -604,24 +649,28 @@ def timed(record, name):
     }
 
 
+LARGE = 2048  # a quick run ends at 256; with little memory one may have chosen smaller sizes
+
+
 def common_sizes(record):
     return sorted(set.intersection(*(set(timed(record, name)) for name in METHODS)))
 
 
-def predictions_missing(record):
-    """What was not predicted as a number before the first measurement."""
-    return [
-        name
-        for name in PREDICTED
-        if not isinstance((made := _prediction(record, name)).get("value"), int | float)
-        or isinstance(made.get("value"), bool)
-        or made.get("points") != 0
-    ]
+def predictions(record):
+    """name -> prediction, of those that are numbers."""
+    made = {name: record["predictions"].get(name) for name in PREDICTED}
+    return {
+        name: each
+        for name, each in made.items()
+        if isinstance(each, dict)
+        and isinstance(each.get("value"), int | float)
+        and not isinstance(each["value"], bool)
+    }
 
 
-def _prediction(record, name):
-    made = record["predictions"].get(name)
-    return made if isinstance(made, dict) else {}
+def predicted_late(record):
+    """What was predicted when something had been measured already."""
+    return [name for name, each in predictions(record).items() if each.get("points") != 0]
 
 
 def copy_bandwidth(record):
@@ -662,16 +711,24 @@ def unlabeled(record):
     return found
 
 
+def at_the_largest(record):
+    """name, n and point of the methods that have a time, each at its largest n."""
+    every = {name: timed(record, name) for name in METHODS}
+    return [(name, max(of), of[max(of)]) for name, of in every.items() if of]
+
+
+def without_peak(record):
+    """Methods of which nobody has measured how much memory a step takes."""
+    return [name for name, _, point in at_the_largest(record) if point.get("peak_bytes") is None]
+
+
 def copies(record):
-    """Methods whose step allocates as much as its cache, at the largest n: name, n, peak, bytes."""
+    """Methods whose step allocates well above its cache, at the largest n: name, n, peak, bytes."""
     found = []
-    for name in METHODS:
-        every = timed(record, name)
-        if every:
-            n = max(every)
-            peak, cache = (every[n].get(key) or 0 for key in ("peak_bytes", "bytes"))
-            if peak >= cache + 2**24:  # a GPU's libraries keep a workspace
-                found.append((name, n, peak, cache))
+    for name, n, point in at_the_largest(record):
+        peak, cache = (point.get(key) or 0 for key in ("peak_bytes", "bytes"))
+        if peak >= cache + 2**24:  # a GPU's libraries keep a workspace
+            found.append((name, n, peak, cache))
     return found
 
 
@@ -688,23 +745,27 @@ AUDITED = (
 
 def receipt_traits(answer):
     try:
-        record = record_of(answer)
+        record = readable(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
+    if record["lab"] != LAB:
+        return {"readable": True, "cut off": False, "of this lab": False}
     common, found = common_sizes(record), {each.name for each in grave(record)}
     copy, products = copy_bandwidth(record)
     return {
         "readable": True,
         "cut off": False,
-        "of this lab": record["lab"] == LAB,
-        "predicted": "speed_up" in record["predictions"],
-        "predicted in time": not predictions_missing(record),
+        "of this lab": True,
+        "predicted": len(predictions(record)) == len(PREDICTED),
+        "predicted in time": not predicted_late(record),
         **{name: bool(timed(record, name)) for name in METHODS},
         "enough sizes": len(common) >= 4 and common[-1] >= 8 * common[0],
+        "large sizes": not common or common[-1] >= LARGE,
         "copy measured": copy > 0,
         "product measured": products,
         "right bytes": not wrong_bytes(record),
         "labels": not unlabeled(record),
+        "peaks": not without_peak(record),
         "no copies": not copies(record),
         **{f"audit: {name}": name in found for name in AUDITED},
     }
@@ -732,17 +793,17 @@ class TestReceipt:
 
     @points(1)
     def test_the_receipt_can_be_read(self, answer, rng):
-        record_of(answer)
+        readable(answer)
 
     @points(1)
     def test_it_is_the_receipt_of_this_lab(self, answer, rng):
-        record = record_of(answer)
-        if record["lab"] != LAB:
-            raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+        record_of(answer)
 
     @points(2)
     def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
-        missing = predictions_missing(record_of(answer))
+        record = record_of(answer)
+        late, made = predicted_late(record), predictions(record)
+        missing = [name for name in PREDICTED if name not in made or name in late]
         if missing:
             raise Failure(
                 f"Not predicted as a number before the first measurement: {', '.join(missing)}. "
@@ -753,10 +814,11 @@ class TestReceipt:
     @points(2)
     def test_three_kinds_of_cache_were_timed_at_four_sizes_or_more(self, answer, rng):
         common = common_sizes(record_of(answer))
-        if len(common) < 4 or common[-1] < 8 * common[0]:
+        if len(common) < 4 or common[-1] < max(8 * common[0], LARGE):
             raise Failure(
                 f"Sizes at which MHA, GQA-8 and MQA all have times: {common or 'none'}. Four or "
-                "more are needed, the largest at least 8 times the smallest."
+                "more are needed, the largest at least 8 times the smallest and at least "
+                f"{LARGE:,}. A quick run is too small; one without memory for its largest n is not."
             )
 
     @points(1)
@@ -780,10 +842,15 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_a_step_allocates_less_than_its_cache(self, answer, rng):
+    def test_no_step_allocates_well_above_its_cache(self, answer, rng):
         record = record_of(answer)
         if not common_sizes(record):
             raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.")
+        for name in without_peak(record):
+            raise Failure(
+                f"The record does not say how much memory a step with {name} takes at its largest "
+                "n, so nobody can see that nothing was copied. The measuring cell does."
+            )
         for name, n, peak, cache in copies(record):
             raise Failure(
                 f"{name} at n = {n}: the step's peak is {peak:,} bytes, its cache {cache:,}. So "
@@ -960,7 +1027,7 @@ RECORDS = {
         "roof": {"flops_per_second": {"float32": 5e9}, "bytes_per_second": 15e9},
         "predicted": 0.5,
     },
-    "16 heads in float32": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
+    "16 heads": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
 }
 
 
@@ -971,7 +1038,7 @@ def conclude_probes(rng):
 LIMITS = {"bytes_per_second": 0.08, "share": 0.08, "ideal": 0.001, "speed_up": 0.08}
 WORDS = {
     "bytes_per_second": "bytes that MHA reads a second, at its largest n",
-    "share": "of that in the bandwidth of a copy",
+    "share": "the share of a copy's speed that MHA reaches",
     "ideal": "cache bytes of MHA over those of MQA, at the largest n that both have",
     "speed_up": "MHA's time over MQA's, at the largest n that both have",
     "computes": "MQA lies beyond the ridge (1 = yes)",
@@ -987,8 +1054,9 @@ def says(answer, rng, name, *kinds):
         got = answer({"record": record})[CONCLUSIONS.index(name)].item()
         expected = float(truth[name])
         if not abs(got - expected) <= LIMITS.get(name, 0) * expected:
+            dtype = record["points"][0]["dtype"]
             raise Failure(
-                f"In a made-up record ({kind}), {WORDS[name]}: {expected:,.4g}. "
+                f"In a made-up record ({kind}, {dtype}), {WORDS[name]}: {expected:,.4g}. "
                 f"Your function says {got:,.4g}."
             )
 
@@ -1020,15 +1088,17 @@ class TestConcludeDecode:
 
     @points(2)
     def test_the_bytes_a_second_are_those_of_mha_at_its_largest_n(self, answer, rng):
-        says(answer, rng, "bytes_per_second", "T4", "CPU", "MHA ran out of memory", "disturbed MHA")
+        kinds = ("T4", "CPU", "MHA ran out of memory", "disturbed MHA")
+        says(answer, rng, "bytes_per_second", *kinds, "small caches wait", "MQA was interrupted")
 
     @points(1)
     def test_the_share_is_that_in_a_copy_on_the_same_machine(self, answer, rng):
-        says(answer, rng, "share", "T4", "CPU", "reading is faster than copying")
+        kinds = ("T4", "CPU", "reading is faster than copying")
+        says(answer, rng, "share", *kinds, "small caches wait", "MQA was interrupted")
 
     @points(1)
     def test_the_ideal_is_the_ratio_of_the_bytes(self, answer, rng):
-        says(answer, rng, "ideal", "T4", "MQA was interrupted", "16 heads in float32")
+        says(answer, rng, "ideal", "T4", "MQA was interrupted", "16 heads")
 
     @points(2)
     def test_the_speed_up_is_taken_where_both_have_a_time(self, answer, rng):

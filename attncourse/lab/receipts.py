@@ -36,6 +36,7 @@ MEASURED = frozenset({
 # fmt: on
 
 AGAIN = "Paste it again, as a code block if a chat program is on the way."
+ANEW = "Run the measuring cell to its end, and paste all that it prints between the three quotes."
 
 
 class ReceiptError(ValueError):
@@ -270,7 +271,7 @@ def decode(receipt: str) -> dict:
     if not inflate.eof:
         raise ForgedReceipt(
             f"this receipt unpacks to more than {MAX_JSON:,} characters, or never ends; no lab "
-            "writes so much. Make it anew with `lab.save()`."
+            f"writes so much. {ANEW}"
         )
     try:
         record = json.loads(text, parse_constant=_refuse)
@@ -278,8 +279,7 @@ def decode(receipt: str) -> dict:
         return validate(record)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ForgedReceipt(
-            f"the checksum holds, but no lab writes such a record: {error}. Make the receipt anew "
-            "with `lab.save()`."
+            f"the checksum holds, but no lab writes such a record: {error}. {ANEW}"
         ) from None
 
 
@@ -507,10 +507,7 @@ def _checked(text: str) -> bytes:
     text = re.sub(r"[^!-~]+", "", text)  # white space, soft hyphens, curly quotes
     head = re.search(r"attn(\d{1,3}):(?:(\d{1,6}):([0-9a-f]{8}):)?", text)
     if head is None:
-        raise DamagedReceipt(
-            'there is no receipt here: it begins with "attn1:". Run `lab.save()` and paste all of '
-            "what it prints"
-        )
+        raise DamagedReceipt(f'there is no receipt here: it begins with "attn1:". {ANEW}')
     if head[1] != "1":
         raise DamagedReceipt(
             f"this receipt is of version {head[1]}, newer than this attncourse can read: update it"

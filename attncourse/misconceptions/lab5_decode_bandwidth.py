@@ -105,6 +105,18 @@ def cache_in_gigabytes(b, layers, kv_heads, n, d, bytes_per_number):
 
 
 @wrong(
+    "L5-FLOAT",
+    CACHE,
+    thinks="A number is a number, whatever its type.",
+    why="The number is right, but a float; bytes are counted in whole numbers. Somewhere stands a "
+    "/ or a factor with a point.",
+    section="lab5-cache",
+)
+def cache_as_a_float(b, layers, kv_heads, n, d, bytes_per_number):
+    return 2.0 * b * layers * kv_heads * n * d * bytes_per_number
+
+
+@wrong(
     "L5-ONE-TOKEN",
     CACHE,
     thinks="Only the newest token is in the cache.",
@@ -306,6 +318,39 @@ def old_positions_only(key_cache, value_cache, length, key, value):
     key_cache[:, :, length:n] = key
     value_cache[:, :, length:n] = value
     return key_cache[:, :, :length], value_cache[:, :, :length]
+
+
+@wrong(
+    "L5-ONLY-THE-NEW",
+    APPEND,
+    thinks="A step makes new keys and values, so it returns those.",
+    why="The caller has them already. What comes next is attention, and that needs all that are "
+    "filled, from the first one on.",
+    section="lab5-append",
+)
+def new_positions_only(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, length:n], value_cache[:, :, length:n]
+
+
+@wrong(
+    "L5-LAST-PLACE",
+    APPEND,
+    thinks="With n = room the cache is full, so nothing more fits.",
+    why="n counts the new positions, too. If n = room, the last of them has found the last place. "
+    "Too many is one more.",
+    section="lab5-append",
+)
+def refuses_the_last_place(key_cache, value_cache, length, key, value):
+    n = length + key.shape[2]
+    if n >= key_cache.shape[2]:
+        raise ValueError("no room")
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
 
 
 @wrong(
@@ -757,13 +802,13 @@ def seconds_of_a_step(b, n, bytes_per_token, weight_bytes, bytes_per_second):
 RECEIPT = "lab5_receipt"
 
 
-def a_record(sizes=(512, 1024, 2048, 4096, 8192), samples=20):
+def a_record(sizes=(512, 1024, 2048, 4096, 8192), samples=20, d=128):
     """A record as a T4 could have measured it."""
     chance, now, made = random.Random(7), 2.0, []
     for n in sizes:
         together = []
         for name, kv_heads in (("MHA", 32), ("GQA-8", 8), ("MQA", 1), ("expanded", 8)):
-            cache = 8 * 2 * kv_heads * n * 128 * 2
+            cache = 8 * 2 * kv_heads * n * d * 2
             scores = 8 * 32 * n * 2
             together.append(
                 {
@@ -772,13 +817,13 @@ def a_record(sizes=(512, 1024, 2048, 4096, 8192), samples=20):
                     "b": 8,
                     "h": 32,
                     "kv_heads": kv_heads,
-                    "d": 128,
+                    "d": d,
                     "dtype": "float16",
                     "seconds": [],
                     "started": [],
                     "clock": "events",
                     "bytes": cache,
-                    "flops": 4.0 * 8 * 32 * n * 128,
+                    "flops": 4.0 * 8 * 32 * n * d,
                     "peak_bytes": 2 * scores + (4 * cache if name == "expanded" else 0),
                     "backend": None,
                     "label": None,
@@ -846,12 +891,20 @@ def of_another_lab():
     return encode(a_record() | {"lab": "lab2_quadratic_wall"})
 
 
+def one_prediction_forgotten():
+    record = a_record()
+    del record["predictions"]["share"]
+    return encode(record)
+
+
 @wrong(
     "L5-NO-PREDICTION",
     RECEIPT,
-    thinks="Measuring is what counts, so I have skipped the predictions.",
-    why="Without them nobody can say what surprised you, you included. They need not be right.",
+    thinks="Measuring is what counts; a prediction may be left out.",
+    why="Without it nobody can say what surprised you, you included. There are three, each is a "
+    "number, and none has to be right.",
     section="lab5-predict",
+    variants=(one_prediction_forgotten,),
 )
 def without_predictions():
     return encode(a_record() | {"predictions": {}})
@@ -899,6 +952,18 @@ def three_sizes():
 
 
 @wrong(
+    "L5-QUICK-RUN",
+    RECEIPT,
+    thinks="A quick run writes a receipt, too.",
+    why="It tries the notebook out: caches so small never leave the processor, so they say nothing "
+    "about memory. Measure without it.",
+    section="lab5-receipt",
+)
+def of_a_quick_run():
+    return encode(a_record(sizes=(32, 64, 128, 256), d=16))
+
+
+@wrong(
     "L5-NO-ROOF",
     RECEIPT,
     thinks="The data sheet says how fast the memory is, so I have left the copy out.",
@@ -939,6 +1004,21 @@ def with_copies():
     record = a_record()
     for point in record["points"]:
         point["peak_bytes"] += 2**25 + 3 * point["bytes"]
+    return encode(record)
+
+
+@wrong(
+    "L5-NO-PEAK",
+    RECEIPT,
+    thinks="Time and bytes are enough; the peak of memory may be left out.",
+    why="The peak is what shows that a step copies nothing. Without it the bytes of a point are "
+    "only what somebody says.",
+    section="lab5-receipt",
+)
+def without_peaks():
+    record = a_record()
+    for point in record["points"]:
+        point["peak_bytes"] = None
     return encode(record)
 
 
@@ -1082,7 +1162,7 @@ def ideal_for_measured(record):
     "L5-ALWAYS-32",
     CONCLUDE,
     thinks="There are 32 heads, so the ideal is 32.",
-    why="In this record there may be 16. Bytes are in the points: divide those of MHA by those of "
+    why="A record may be of 16 heads. Bytes are in the points: divide those of MHA by those of "
     "MQA.",
     section="lab5-conclude",
 )
@@ -1131,12 +1211,18 @@ def at_the_smallest(record):
     return summary(record, speed_up=many[n] / one[n])
 
 
+def upside_down_but_for_held(record):
+    right = summary(record)
+    return right | {"speed_up": 1 / right["speed_up"]}
+
+
 @wrong(
     "L5-UPSIDE-DOWN",
     CONCLUDE,
     thinks="The speed-up says which share of MHA's time MQA needs.",
     why="That is the inverse: 0.05 instead of 20. Here MHA stands above the fraction bar.",
     section="lab5-conclude",
+    variants=(upside_down_but_for_held,),
 )
 def upside_down(record):
     return summary(record, speed_up=1 / summary(record)["speed_up"])
@@ -1154,6 +1240,34 @@ def speed_of_mqa(record):
     one = points_of(record, "MQA")
     speed = one[max(one)]["bytes"] / medians_of(record, "MQA")[max(one)]
     return summary(record, bytes_per_second=speed)
+
+
+@wrong(
+    "L5-FASTEST-POINT",
+    CONCLUDE,
+    thinks="The speed of MHA is that of its fastest point.",
+    why="A small cache may wait in the processor and be read faster than memory can. The largest n "
+    "is the one that surely comes from memory.",
+    section="lab5-bandwidth",
+)
+def fastest_point_of_mha(record):
+    times = medians_of(record, "MHA")
+    speed = max(point["bytes"] / times[n] for n, point in points_of(record, "MHA").items())
+    return summary(record, bytes_per_second=speed)
+
+
+@wrong(
+    "L5-SPEED-AT-COMMON-N",
+    CONCLUDE,
+    thinks="All is read off at the largest n that MHA and MQA share.",
+    why="Only what compares the two needs that. The bytes a second are of MHA alone, and may be "
+    "taken where its cache is largest.",
+    section="lab5-conclude",
+)
+def speed_at_the_common_n(record):
+    times, points = medians_of(record, "MHA"), points_of(record, "MHA")
+    n = max(times.keys() & points_of(record, "MQA").keys())
+    return summary(record, bytes_per_second=points[n]["bytes"] / times[n])
 
 
 @wrong(
@@ -1180,6 +1294,35 @@ def in_gigabytes(record):
 def share_of_the_sheet(record):
     right = summary(record)
     return right | {"share": right["bytes_per_second"] / 320e9}
+
+
+@wrong(
+    "L5-SHARE-INVERTED",
+    CONCLUDE,
+    thinks="The share says how many times as fast a copy is.",
+    why="That is its inverse. A share of a copy's speed is 1 if the step reads as fast as a copy, "
+    "and less if it is slower.",
+    section="lab5-bandwidth",
+)
+def inverted_share(record):
+    right = summary(record)
+    return right | {"share": 1 / right["share"]}
+
+
+@wrong(
+    "L5-FLOAT32-RIDGE",
+    CONCLUDE,
+    thinks="The arithmetic is that of float32.",
+    why="On a CPU, yes. A GPU's record is in float16, and multiplies that several times as fast. "
+    "Each point says its dtype.",
+    section="lab5-ridge",
+)
+def ridge_of_float32(record):
+    roof = record["machine"]["ceilings"]
+    one, many = points_of(record, "MQA"), points_of(record, "MHA")
+    point = one[max(one.keys() & many.keys())]
+    edge = roof["flops_per_second"]["float32"] / roof["bytes_per_second"]
+    return summary(record, computes=point["flops"] / point["bytes"] > edge)
 
 
 @wrong(
@@ -1240,9 +1383,9 @@ def beyond_one_copy(record):
 @wrong(
     "L5-NEVER-FROM-CACHE",
     CONCLUDE,
-    thinks="What is read from a tensor is read from memory.",
-    why="A small tensor that was read a moment ago may still lie in a cache of the processor. It "
-    "shows: more bytes a second than memory can give.",
+    thinks="What is read from a tensor is read from memory, or a label says otherwise.",
+    why="A small tensor that was read a moment ago may still lie in a cache of the processor, with "
+    "no label. It shows: more bytes a second than memory can give.",
     section="lab5-bandwidth",
 )
 def never_from_cache(record):
@@ -1260,6 +1403,19 @@ def never_from_cache(record):
 def held_within_one_percent(record):
     predicted, found = record["predictions"]["speed_up"]["value"], summary(record)["speed_up"]
     return summary(record, held=abs(predicted / found - 1) < 0.01)
+
+
+@wrong(
+    "L5-HELD-IDEAL",
+    CONCLUDE,
+    thinks="The prediction is held against what the bytes say.",
+    why="It was made of the time. What the bytes say, the ideal, is another guess. Only the "
+    "measured speed-up can test either.",
+    section="lab5-predict",
+)
+def held_against_the_ideal(record):
+    predicted, ideal = record["predictions"]["speed_up"]["value"], summary(record)["ideal"]
+    return summary(record, held=ideal / 1.5 <= predicted <= 1.5 * ideal)
 
 
 @wrong(
