@@ -112,6 +112,7 @@ SPELLED = {
     "matmul, softmax, matmul": {"how": "spelled"},
     "one head, spelled out": {"how": "one head"},
 }
+BESIDE = {"a product, a softmax and a product, then the plain call": {"how": "beside"}}
 LAYERS = {
     "MultiheadAttention, training": mha(train=True),
     "MultiheadAttention, training, no weights": mha(train=True, weights=False),
@@ -119,8 +120,14 @@ LAYERS = {
     "MultiheadAttention, eval, no_grad": mha(grad=False),
     "MultiheadAttention, eval, no_grad, masked": mha(grad=False, weights=False, mask=True),
 }
-NOTHING = {"a linear layer": {"how": "linear"}, "a softmax alone": {"how": "softmax"}}
-CASES = FLASHES | FALLBACKS | FORCED | ON_GPUS | SPELLED | LAYERS | NOTHING
+NOTHING = {
+    "a linear layer": {"how": "linear"},
+    "a softmax alone": {"how": "softmax"},
+    "a product, then a softmax": {"how": "classifier"},
+    "two products, then a softmax": {"how": "two before"},
+    "a softmax, then two products": {"how": "two after"},
+}
+CASES = FLASHES | FALLBACKS | FORCED | ON_GPUS | SPELLED | BESIDE | LAYERS | NOTHING
 
 
 def watched(case):
@@ -156,11 +163,24 @@ def watched(case):
         def fn():
             return layer(x, x, x, need_weights=case["weights"], attn_mask=hidden)
 
+    elif how == "beside":
+        q = torch.ones(1, 2, 16, 8)
+
+        def fn():  # such as a gate that shares its input with the attention
+            gate = (q @ q.mT).softmax(-1) @ q
+            return gate + F.scaled_dot_product_attention(q, q, q)
+
     else:
-        layer, x = nn.Linear(8, 8), torch.ones(5, 8)
+        layer, x = nn.Linear(8, 8), torch.ones(8, 8)
 
         def fn():
-            return layer(x) if how == "linear" else x.softmax(-1)
+            return {
+                "linear": lambda: layer(x),
+                "softmax": lambda: x.softmax(-1),
+                "classifier": lambda: (x @ x).softmax(-1),
+                "two before": lambda: (x @ x @ x).softmax(-1),
+                "two after": lambda: x.softmax(-1) @ x @ x,
+            }[how]()
 
     return fn
 
@@ -199,7 +219,7 @@ def names_what_ran(answer, cases):
         (got,), (expected,) = answer({"case": case}), answer.expected({"case": case})
         if got != expected:
             raise Failure(
-                f"Case “{name}”: {expected} computed it with torch {torch.__version__}; you say "
+                f"Case “{name}”, by the trace of torch {torch.__version__}: {expected}; you say "
                 f"{got}."
             )
 
@@ -250,7 +270,7 @@ class TestWhichBackend:
 
     @points(1)
     def test_attention_spelled_out_is_naive(self, answer, rng):
-        names_what_ran(answer, SPELLED)
+        names_what_ran(answer, SPELLED | BESIDE)
 
     @points(2)
     def test_a_layer_is_what_its_mode_makes_it(self, answer, rng):
@@ -318,7 +338,7 @@ def ruled(backends_for):
 
 QUESTIONS = {
     "dtype": ({"dtype": "bfloat16"}, {"dtype": "float32"}, {"dtype": "float64"}),
-    "layout": ({"axes": 3}, {"last_stride": 1024}),
+    "layout": ({"axes": 3}, {"axes": 5}, {"last_stride": 1024}),
     "mask": ({"mask": True}, {"mask": True, "dtype": "float32"}),
     "dropout": ({"dropout": 0.125}, {"dropout": 0.5, "dtype": "float32"}),
     "grouped heads": ({"kv_heads": 2}, {"kv_heads": 1, "dtype": "bfloat16"}),
@@ -328,7 +348,7 @@ QUESTIONS = {
     ),
     "crossed": (
         *({"causal": True, "queries": 1, "keys": 512}, {"causal": True}),
-        {"queries": 64, "keys": 512},
+        *({"queries": 64, "keys": 512}, {"causal": True, "queries": 512, "keys": 64}),
     ),
 }
 
@@ -406,7 +426,7 @@ class TestBackendsFor:
 
     @points(2)
     def test_each_kernel_has_its_formats(self, answer, rng):
-        may_compute(answer, GPUS, *QUESTIONS["dtype"])
+        may_compute(answer, DEVICES, *QUESTIONS["dtype"])
 
     @points(1)
     def test_a_mask_keeps_flash_away_and_nobody_else(self, answer, rng):
@@ -629,7 +649,7 @@ class TestRoofOver:
     task = Task(
         name="roof_over",
         reference=reference.roof_over,
-        returns=ROOF,
+        returns=(*ROOF[:3], "bound (memory 1, compute 0)"),
         difficulty=2,
         minutes=8,
         section="lab3-roofline",
@@ -648,7 +668,7 @@ class TestRoofOver:
 
     @points(1)
     def test_intensity_is_operations_per_byte(self, answer, rng):
-        roofs(answer, "intensity", program(21.0), program(pick(rng, 0.5, 2.0, 700.0)))
+        roofs(answer, "intensity", program(21.4), program(pick(rng, 0.5, 2.0, 700.0)))
 
     @points(1)
     def test_the_ridge_belongs_to_the_machine(self, answer, rng):
@@ -697,7 +717,7 @@ def layer_of_torch(x, masked):
 
 def a_function(kind, x):
     """A function of (b n d) whose dependence on the future is known."""
-    n = x.shape[1]
+    n, original = x.shape[1], x.clone()
     past, everything = causal(n), torch.ones(n, n, dtype=torch.bool)
 
     def shared(x, place, seen, share=0.5):
@@ -706,9 +726,19 @@ def a_function(kind, x):
         row[place] = share
         return y + row * x[:, seen : seen + 1]
 
-    def rounded(x):  # other sums, other last digits
+    def rounded(x):  # other sums, other last digits, also of a number near zero
         noise = torch.sin(1e4 * x.sum((1, 2), keepdim=True))
-        return attend(x, past) + 3e-7 * noise
+        return attend(x, past) * (torch.arange(x.shape[2]) > 0) + 3e-7 * noise
+
+    def moved(x, sign):
+        y = attend(x, past)
+        y[:, 1] += sign * 0.5 * (x[:, n - 1] - original[:, n - 1]).abs()
+        return y
+
+    def last_feature(x):
+        y = attend(x, past)
+        y[:, 0, :2] += 0.5 * x[:, n - 1, -1:] * torch.tensor([1.0, -1.0])
+        return y
 
     def second_sentence(x):
         y = attend(x, past)
@@ -724,7 +754,12 @@ def a_function(kind, x):
         "one word ahead": lambda x: attend(x, everything.tril(1)),
         "early": lambda x: shared(x, 0, 2),
         "late": lambda x: shared(x, n - 2, n - 1),
-        "faint": lambda x: shared(x, 1, n - 1, 2e-3),
+        "first": lambda x: shared(x, 0, 1),
+        "faint": lambda x: shared(x, 1, n - 1, 3e-4),
+        "raises": lambda x: moved(x, 1),
+        "lowers": lambda x: moved(x, -1),
+        "last feature": last_feature,
+        "running sum": lambda x: x.cumsum(1),
         "second sentence": second_sentence,
         "rounding": rounded,
         "normed": lambda x: attend(F.layer_norm(x, x.shape[2:]), everything),
@@ -740,6 +775,7 @@ def a_function(kind, x):
 
 KINDS = (
     *("causal", "sees all", "one word ahead", "early", "late", "faint", "second sentence"),
+    *("first", "raises", "lowers", "last feature", "running sum"),
     *("rounding", "normed", "scaled", "without gradients", "only the future", "zeros ahead"),
     *("one position", "the hint of torch", "the mask of torch"),
 )
@@ -792,9 +828,15 @@ WHAT = {
     "causal": "attention with a causal mask",
     "sees all": "attention without a mask",
     "one word ahead": "attention that also sees the next position",
-    "early": "an output 0 to which a little of input 2 is added",
-    "late": "a last output but one to which a little of the last input is added",
-    "faint": "an output 1 to which a five-hundredth of the last input is added",
+    "early": "causal attention with half of input 2 added to output 0",
+    "late": "causal attention with half of the last input added to the output before it",
+    "first": "causal attention with half of input 1 added to output 0",
+    "faint": "causal attention with 0.0003 of the last input added to output 1",
+    "raises": "causal attention whose output 1 rises, however the last input changes",
+    "lowers": "causal attention whose output 1 falls, however the last input changes",
+    "last feature": "causal attention with the last input's last feature added to one feature of "
+    "output 0 and taken from another",
+    "running sum": "the sum of the inputs so far",
     "second sentence": "a causal mask for the first sentence of the batch only",
     "rounding": "causal attention whose last digits (3e-7) depend on how it is summed up",
     "normed": "attention without a mask, after a layer norm",
@@ -803,8 +845,8 @@ WHAT = {
     "only the future": "attention that sees the present and the future, not the past",
     "zeros ahead": "attention without a mask, of an input that ends in zeros",
     "one position": "attention over a single position",
-    "the hint of torch": "nn.MultiheadAttention in eval mode with is_causal=True and no mask",
-    "the mask of torch": "nn.MultiheadAttention in eval mode with a causal attn_mask",
+    "the hint of torch": "torch's nn.MultiheadAttention in eval mode, is_causal=True and no mask",
+    "the mask of torch": "torch's nn.MultiheadAttention in eval mode, with a causal attn_mask",
 }
 
 
@@ -850,11 +892,12 @@ class TestSeesFuture:
 
     @points(1)
     def test_it_looks_ahead_and_not_back(self, answer, rng):
-        knows(answer, rng, "only the future", "causal")
+        knows(answer, rng, "only the future", "running sum", "causal")
 
     @points(2)
     def test_a_leak_anywhere_is_found(self, answer, rng):
-        knows(answer, rng, "early", "late", "second sentence")
+        knows(answer, rng, "early", "late", "first", "second sentence")
+        knows(answer, rng, "raises", "lowers", "last feature")
 
     @points(1)
     def test_a_faint_leak_counts_and_rounding_does_not(self, answer, rng):
@@ -896,6 +939,7 @@ AS_MADE = {  # as `sdpa_call` makes them
     "bfloat16": {"dtype": "bfloat16"},
 }
 PREDICTED = (*CALLS, "naive bound", "cost")
+LARGE = 512  # a slow machine may stop here; a quick run, which is for trying out, ends at 256
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -922,6 +966,14 @@ def record_of(answer):
         return decode(text)
     except ReceiptError as error:
         raise Failure(f"The receipt cannot be read: {error}") from None
+
+
+def own_record_of(answer):
+    """The record, if it is of this lab."""
+    record = record_of(answer)
+    if record["lab"] != LAB:
+        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+    return record
 
 
 def timed(record, name):
@@ -1007,17 +1059,20 @@ def receipt_traits(answer):
         record = record_of(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
+    if record["lab"] != LAB:  # whatever else differs follows from that
+        return {"readable": True, "cut off": False, "of this lab": False}
     found, calls = {each.name for each in grave(record)}, called(record)
     wrong = {(name, key) for name, _, key, _, _ in miscounted(record)}
     return {
         "readable": True,
         "cut off": False,
-        "of this lab": record["lab"] == LAB,
+        "of this lab": True,
         "predicted": bool(record["predictions"]),
         "predicted in time": not predictions_missing(record),
         "ceilings": not ceilings_missing(record),
         "naive": len(timed(record, "naive")) >= 3,
         "fused": len(timed(record, "fused")) >= 3,
+        "large": max(timed(record, "naive"), default=0) >= LARGE,
         **{f"{name} {key}": (name, key) in wrong for name in ("naive", "fused")
            for key in ("flops", "bytes")},
         "all calls": set(CALLS) | {"plain"} <= calls.keys(),
@@ -1053,13 +1108,11 @@ class TestReceipt:
 
     @points(1)
     def test_it_is_the_receipt_of_this_lab(self, answer, rng):
-        record = record_of(answer)
-        if record["lab"] != LAB:
-            raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
+        own_record_of(answer)
 
     @points(2)
     def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
-        missing = predictions_missing(record_of(answer))
+        missing = predictions_missing(own_record_of(answer))
         if missing:
             raise Failure(
                 f"Not predicted before the first measurement: {', '.join(missing)}. A prediction "
@@ -1069,7 +1122,7 @@ class TestReceipt:
 
     @points(1)
     def test_the_ceilings_of_the_machine_were_measured(self, answer, rng):
-        if ceilings_missing(record_of(answer)):
+        if ceilings_missing(own_record_of(answer)):
             raise Failure(
                 "No ceilings for the format of these points. A roofline needs the speed of a large "
                 "product in that dtype and the bytes/s of a large copy, measured in this run."
@@ -1077,10 +1130,16 @@ class TestReceipt:
 
     @points(2)
     def test_naive_and_fused_attention_were_timed_and_their_work_counted(self, answer, rng):
-        record = record_of(answer)
+        record = own_record_of(answer)
         for name in ("naive", "fused"):
             if len(timed(record, name)) < 3:
                 raise Failure(f'"{name}" has times at fewer than three sizes.')
+            if max(timed(record, name)) < LARGE:
+                raise Failure(
+                    f'The largest n at which "{name}" has a time is {max(timed(record, name))}; '
+                    f"{LARGE} or more is needed. A quick run is no result: start again without "
+                    "ATTNCOURSE_QUICK, and measure."
+                )
         for name, n, key, said, expected in miscounted(record):
             raise Failure(
                 f"{name} at n = {n}: the receipt says {said:,.0f} {key}; by the formulas of "
@@ -1089,7 +1148,7 @@ class TestReceipt:
 
     @points(2)
     def test_every_call_of_the_table_has_a_backend_that_could_have_run(self, answer, rng):
-        record = record_of(answer)
+        record = own_record_of(answer)
         calls = called(record)
         missing = [c for c in ("plain", *CALLS) if not (calls.get(c) or {}).get("backend")]
         if missing:
@@ -1102,7 +1161,7 @@ class TestReceipt:
 
     @points(4)
     def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer, rng):
-        found = grave(record_of(answer))
+        found = grave(own_record_of(answer))
         if found:
             more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
             raise Failure(f"{found[0]}{more}")
@@ -1168,19 +1227,24 @@ MACHINES = {
 }
 
 
+FUSED = {"T4": "EFFICIENT", "H100": "CUDNN", "CPU": "FLASH"}  # who computes a plain call
+
+
 def a_record(
     rng,
     *,
     machine="T4",
     dtype="float16",
     d=64,
-    sizes=(512, 1024, 2048, 4096, 8192),
+    sizes=(128, 512, 1024, 2048, 4096, 8192),
     ends=4096,
     share=0.5,
     fell_back=("dropout", "bfloat16"),
-    costs=(3.0, 5.0),
+    costs=(2.0, 5.0),
     flash_label=False,
+    fused_fell=False,
     failed=(),
+    unseen=(),
     disturbed=False,
 ):
     """A made-up record whose truth is known.
@@ -1190,21 +1254,25 @@ def a_record(
         share: the speed of naive attention at that n, over its roof.
         fell_back: calls that MATH computed, and `costs`: their times over the plain call's.
         flash_label: whether a call with "flash" in its name fell back, too (at no cost).
+        fused_fell: whether MATH computed the points of fused attention (which are no calls).
         failed: calls that ran out of memory.
-        disturbed: whether some samples of the naive and the plain points are many times too long.
+        unseen: calls that ran out of memory before anybody saw who computed them.
+        disturbed: whether some samples are many times too long and some a little too short.
 
     Returns:
         record, truth.
     """
     b, h, width = 1, 16, WIDTHS[dtype]
-    ceilings = MACHINES[machine]["ceilings"]
+    ceilings, fused = MACHINES[machine]["ceilings"], FUSED[machine]
     peaks = ceilings["flops_per_second"][dtype], ceilings["bytes_per_second"]
 
     def samples(seconds, wild=False):
         factors = (0.012 * normal(rng, 21, dtype=torch.float64)).exp().tolist()
         made = [round(seconds * factor, 12) for factor in factors]
         if wild:
-            made[2:9] = [4 * each for each in made[2:9]]
+            for factor, places in ((2.5, [0]), (4, range(3, 9)), (0.8, (10, 14, 17))):
+                for place in places:
+                    made[place] *= factor
         return made
 
     made, bounds = [], {}
@@ -1224,7 +1292,7 @@ def a_record(
                     "clock": "cpu" if machine == "CPU" else "events",
                     "flops": work["flops"],
                     "bytes": work[f"{name}_bytes"],
-                    "backend": "NAIVE" if name == "naive" else "FLASH",
+                    "backend": "NAIVE" if name == "naive" else "MATH" if fused_fell else fused,
                     "error": "out of memory" if lost else None,
                 }
             )
@@ -1232,20 +1300,22 @@ def a_record(
     names = ["plain", *CALLS] + ["flash with a mask"] * flash_label
     for call in names:
         math = call in price or call == "flash with a mask"
-        lost = call in failed
+        lost = call in failed or call in unseen
         seconds = 2e-3 * price.get(call, 1.1 + 0.1 * names.index(call) / 8)
         # A fused kernel may be slow, too: with a mask it has more to read.
         seconds = 2e-3 * 7 if call == "mask" and not math else seconds
+        # With fewer keys it has less to read, and may be faster than the plain call.
+        seconds = 2e-3 * 0.6 if call == "grouped heads" and not math else seconds
         seconds = 2e-3 if call == "plain" else seconds
         made.append(
             {
                 **{"name": "call", "call": call, "n": 1024, "b": b, "h": h, "d": d},
                 "dtype": "bfloat16" if call == "bfloat16" else dtype,
-                "seconds": [] if lost else samples(seconds, disturbed and call == "plain"),
+                "seconds": [] if lost else samples(seconds, disturbed),
                 "clock": "cpu" if machine == "CPU" else "events",
                 "flops": None,
                 "bytes": None,
-                "backend": "MATH" if math else "FLASH",
+                "backend": None if call in unseen else "MATH" if math else fused,
                 "error": "out of memory" if lost else None,
             }
         )
@@ -1275,7 +1345,7 @@ def a_record(
 CPU_RECORD = {"machine": "CPU", "dtype": "float32", "sizes": (256, 512, 1024, 2048), "ends": 2048}
 RECORDS = {
     "T4": {},
-    "T4 in float32": {"dtype": "float32", "share": 0.3},
+    "T4 in float32": {"dtype": "float32", "d": 256, "share": 0.3},
     "CPU": {**CPU_RECORD, "fell_back": ("three axes", "strided key"), "costs": (6.0, 2.5)},
     "CPU, narrow heads": {**CPU_RECORD, "d": 16, "share": 0.8},
     "H100, short": {
@@ -1284,7 +1354,10 @@ RECORDS = {
     },
     "disturbed": {"disturbed": True, "share": 0.35},
     "a misleading name": {"flash_label": True, "fell_back": ("three axes",), "costs": (2.0,)},
+    "fused attention fell back": {"fused_fell": True},
+    "the plain call fell back": {"fell_back": ("plain", "dropout"), "costs": (1.0, 3.0)},
     "one call ran out of memory": {"failed": ("bfloat16",)},
+    "nobody saw a call that ran out of memory": {"unseen": ("strided key",)},
 }
 
 
@@ -1350,14 +1423,16 @@ class TestWhoComputedIt:
         says(answer, rng, "naive_share", "T4", "CPU", "T4 in float32", "CPU, narrow heads")
 
     @points(1)
-    def test_a_few_slow_samples_do_not_move_it(self, answer, rng):
+    def test_a_few_disturbed_samples_do_not_move_it(self, answer, rng):
         for name in ("naive_share", "cost"):
             says(answer, rng, name, "disturbed")
 
     @points(2)
     def test_what_fell_back_is_read_from_the_backend_and_not_from_the_name(self, answer, rng):
         says(answer, rng, "fell_back", "T4", "CPU", "H100, short", "a misleading name")
+        says(answer, rng, "fell_back", "fused attention fell back", "the plain call fell back")
         says(answer, rng, "fell_back", "one call ran out of memory")
+        says(answer, rng, "fell_back", "nobody saw a call that ran out of memory")
 
     @points(2)
     def test_the_cost_is_that_of_the_slowest_fallback(self, answer, rng):

@@ -160,6 +160,52 @@ def naive_not_seen(fn):
     return read(meters.trace(fn), spelled="NONE")
 
 
+def kinds_of(names):
+    """The order of products and softmaxes, such as "psp"."""
+    kept = {"mm": "p", "bmm": "p", "_softmax": "s"}
+    return "".join(kept.get(name, "") for name in names)
+
+
+@wrong(
+    "L3-ONE-PRODUCT",
+    WHICH,
+    thinks="A product and then a softmax: that is attention.",
+    why="A classifier ends like that, too. Attention multiplies its weights with the values "
+    "afterward: look for a product on both sides of the softmax.",
+    section="lab3-trace",
+)
+def the_second_product_forgotten(fn):
+    names = meters.trace(fn)
+    return read(names, nothing="NAIVE" if "ps" in kinds_of(names) else "NONE")
+
+
+@wrong(
+    "L3-ANY-ORDER",
+    WHICH,
+    thinks="Two products and a softmax are attention, in any order.",
+    why="Their order says what was done: scores, weights, output. The softmax has to stand between "
+    "two products.",
+    section="lab3-trace",
+)
+def in_any_order(fn):
+    names = meters.trace(fn)
+    seen = kinds_of(names)
+    return read(names, nothing="NAIVE" if seen.count("p") > 1 and "s" in seen else "NONE")
+
+
+@wrong(
+    "L3-SPELLED-FIRST",
+    WHICH,
+    thinks="Product, softmax, product in the trace: NAIVE, whatever else is there.",
+    why="A program may do that beside its attention, in a gate, for instance. A kernel's name is "
+    "the stronger sign, so look for those first.",
+    section="lab3-trace",
+)
+def spelled_out_comes_first(fn):
+    names = meters.trace(fn)
+    return "NAIVE" if "psp" in kinds_of(names) else read(names)
+
+
 def asks_backend_of(fn):
     return backends.backend_of(fn) or "NONE"
 
@@ -818,6 +864,58 @@ def compares_all_outputs(fn, x):
 
 
 @wrong(
+    "L3-OWN-POSITION",
+    LEAK,
+    thinks="What comes up to the changed position, that one included, has to stay.",
+    why="An output may see its own input, so at the first changed position it moves. Compare only "
+    "the outputs that lie before every change.",
+    section="lab3-leak",
+)
+def compares_its_own_position(fn, x):
+    first = fn(x)
+    for place in range(1, x.shape[1]):
+        changed = x.clone()
+        changed[:, place:] += torch.randn_like(changed[:, place:])
+        upto = slice(0, place + 1)
+        if not torch.allclose(fn(changed)[:, upto], first[:, upto], rtol=1e-5, atol=1e-5):
+            return True
+    return False
+
+
+@wrong(
+    "L3-ONE-FEATURE",
+    LEAK,
+    thinks="To change an input, one of its features will do.",
+    why="A layer may look ahead by another one. Change all features, by different amounts.",
+    section="lab3-leak",
+)
+def pushes_one_feature(fn, x):
+    def push(future):
+        noise = torch.zeros_like(future)
+        noise[..., 0] = torch.randn_like(noise[..., 0])
+        return noise
+
+    return look(fn, x, push=push)
+
+
+def falls_unseen(fn, x):
+    return look(fn, x, close=lambda a, b: (a - b).max() < 1e-5)
+
+
+@wrong(
+    "L3-ONE-SIDED",
+    LEAK,
+    thinks="The difference is larger than the tolerance, or it is not: no need for abs.",
+    why="A difference of −3 is smaller than any tolerance. An output that only falls, or only "
+    "rises, slips through. Take the size of the difference.",
+    section="lab3-leak",
+    variants=(falls_unseen,),
+)
+def rises_unseen(fn, x):
+    return look(fn, x, close=lambda a, b: (b - a).max() < 1e-5)
+
+
+@wrong(
     "L3-LAST-ONLY",
     LEAK,
     thinks="If the last input changes nothing before it, no later input does.",
@@ -831,9 +929,9 @@ def last_input_only(fn, x):
 @wrong(
     "L3-FIRST-OUTPUT",
     LEAK,
-    thinks="The first output sees the most future, so I look at that.",
+    thinks="The first output sees the most future, so the first cut is enough.",
     why="A leak can be anywhere, such as from the last position to the one before. Look at every "
-    "output that lies before a change.",
+    "output that lies before a change; only after the last cut is it False.",
     section="lab3-leak",
 )
 def first_output_only(fn, x):
@@ -902,7 +1000,7 @@ def bit_by_bit(fn, x):
 @wrong(
     "L3-LOOSE",
     LEAK,
-    thinks="Differences of a few percent are noise.",
+    thinks="Small differences are noise.",
     why="In float32 noise is a ten-millionth. A model in training finds a leak of a thousandth and "
     "uses it.",
     section="lab3-leak",
@@ -938,7 +1036,7 @@ def doubles(fn, x):
 @wrong(
     "L3-ZEROED",
     LEAK,
-    thinks="Set the later inputs to zero.",
+    thinks="Set the later inputs to zero, or multiply them by something.",
     why="If they are zeros already, as padding is, nothing has changed, and every function passes.",
     section="lab3-leak",
 )
@@ -1091,6 +1189,18 @@ def a_record(sizes=(512, 1024, 2048, 4096), samples=20):
 )
 def cut_off():
     return encode(a_record())[:-300]
+
+
+@wrong(
+    "L3-QUICK",
+    RECEIPT,
+    thinks="It ran through and printed a receipt, so I have measured.",
+    why="With ATTNCOURSE_QUICK set, sizes are tiny: that is for trying the cells out. The times "
+    "are then those of launching a call, not of attention.",
+    section="lab3-receipt",
+)
+def a_quick_run():
+    return encode(a_record(sizes=(64, 128, 256)))
 
 
 @wrong(
@@ -1355,6 +1465,43 @@ def first_ceiling(record):
 
 
 @wrong(
+    "L3-LARGEST-CEILING",
+    CONCLUDE,
+    thinks="The ceiling is the largest number in the record.",
+    why="That is the speed of another format. Points in float32 cannot reach what the machine does "
+    "in float16.",
+    section="lab3-roofline",
+)
+def largest_ceiling(record):
+    peaks = record["machine"]["ceilings"]["flops_per_second"]
+    return concluded(record, dtype=max(peaks, key=peaks.get))
+
+
+@wrong(
+    "L3-FASTEST",
+    CONCLUDE,
+    thinks="What disturbs makes slower, so the fastest sample is the true one.",
+    why="On a CPU that is nearly so. The clock of a GPU goes up as well as down, and a lucky "
+    "sample is as rare as an unlucky one. A median stays where most of them are.",
+    section="lab3-conclude",
+)
+def fastest_samples(record):
+    return concluded(record, average=min)
+
+
+@wrong(
+    "L3-FIRST-SAMPLE",
+    CONCLUDE,
+    thinks="One sample is a measurement, so I take the first.",
+    why="The first is the one most often disturbed. The record holds all of them for a reason: "
+    "take their median.",
+    section="lab3-conclude",
+)
+def first_samples(record):
+    return concluded(record, average=lambda seconds: seconds[0])
+
+
+@wrong(
     "L3-MEAN",
     CONCLUDE,
     thinks="The time of a point is the mean of its samples.",
@@ -1430,6 +1577,59 @@ def failed_calls_left_out(record):
 def naive_fell_back_too(record):
     found = concluded(record)
     return found | {"fell_back": sorted([*found["fell_back"], "naive"])}
+
+
+@wrong(
+    "L3-OTHER-KERNEL",
+    CONCLUDE,
+    thinks="What FLASH did not compute has fallen back.",
+    why="EFFICIENT and CUDNN are fused kernels, too: on a T4 there is nothing better. A fallback "
+    "is a call that none of them took.",
+    section="lab3-trace",
+)
+def all_but_flash(record):
+    calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
+    return concluded(record, fell_back=sorted(c for c in calls if calls[c]["backend"] != "FLASH"))
+
+
+@wrong(
+    "L3-FAILED-FELL",
+    CONCLUDE,
+    thinks="A call that ran out of memory has fallen back: only MATH needs so much.",
+    why="It is likely, and nobody saw it: a fused kernel can run out, too. Only what has MATH for "
+    "its backend counts.",
+    section="lab3-conclude",
+)
+def what_failed_fell_back(record):
+    calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
+    fell = sorted(c for c, p in calls.items() if p["backend"] == "MATH" or p["error"])
+    return concluded(record, fell_back=fell)
+
+
+@wrong(
+    "L3-NOT-PLAIN",
+    CONCLUDE,
+    thinks="The plain call is the fused one, so it never counts as a fallback.",
+    why="On some machines or formats no fused kernel takes even that. Ask its backend as well.",
+    section="lab3-trace",
+)
+def never_the_plain_one(record):
+    found = concluded(record)
+    return found | {"fell_back": [call for call in found["fell_back"] if call != "plain"]}
+
+
+@wrong(
+    "L3-ALL-POINTS",
+    CONCLUDE,
+    thinks="Every point whose backend is MATH is a call that fell back.",
+    why="The record holds naive and fused attention at several n as well. Asked for are the calls: "
+    "points with the name “call”.",
+    section="lab3-conclude",
+)
+def every_point_counts(record):
+    found = concluded(record)
+    more = {p["name"] for p in record["points"] if p["name"] != "call" and p["backend"] == "MATH"}
+    return found | {"fell_back": [*found["fell_back"], *sorted(more)]}
 
 
 @wrong(

@@ -22,6 +22,7 @@ SIGNS = {
     "_native_multi_head_attention": "NATIVE_MHA",
     "_safe_softmax": "MATH",
 }
+ORDER = {"mm": "p", "bmm": "p", "_softmax": "s"}
 
 
 def signs_in_a_loop(fn):
@@ -30,8 +31,10 @@ def signs_in_a_loop(fn):
         for sign in SIGNS:
             if sign in name:
                 return SIGNS[sign]
-    if "_softmax" in names and sum(name in ("mm", "bmm") for name in names) >= 2:
-        return "NAIVE"
+    kept = [name for name in names if name in ("mm", "bmm", "_softmax")]
+    for before, name, after in zip(kept, kept[1:], kept[2:], strict=False):
+        if before != "_softmax" and name == "_softmax" and after != "_softmax":
+            return "NAIVE"
     return "NONE"
 
 
@@ -59,7 +62,11 @@ def any_after_any(fn):
         return "NATIVE_MHA"
     if has("_safe_softmax"):
         return "MATH"
-    return "NAIVE" if has("softmax") and has("mm") else "NONE"
+    if not has("softmax"):
+        return "NONE"
+    place = next(i for i, name in enumerate(names) if "softmax" in name)
+    sides = names[:place], names[place:]
+    return "NAIVE" if all(any("mm" in name for name in side) for side in sides) else "NONE"
 
 
 class Names(TorchDispatchMode):
@@ -87,9 +94,9 @@ def with_a_mode_of_its_own(fn):
 def with_the_meter(fn):
     with lab.meters.Meter() as meter:
         fn()
-    operations = meter.counts().operations
+    operations = [name.removeprefix("aten::") for name in meter.names]
     hits = (b for name in operations for sign, b in SIGNS.items() if sign in name)
-    spelled = {"_softmax"} <= operations.keys() and operations.keys() & {"mm", "bmm"}
+    spelled = re.search("p.*s.*p", "".join(ORDER.get(name, "") for name in operations))
     return next(hits, "NAIVE" if spelled else "NONE")
 
 
@@ -141,7 +148,7 @@ def a_dict_of_conditions(capability, call):
 
 def refusals_collected(capability, call):
     refused = {"MATH": False}
-    general = call["axes"] == 3 or call["last_stride"] > 1
+    general = call["axes"] != 4 or call["last_stride"] > 1
     grouped = call["kv_heads"] != call["heads"]
     if capability == "cpu":
         return ["MATH"] if general or call["dropout"] else ["FLASH", "MATH"]
