@@ -48,13 +48,15 @@ def measured(lab: str) -> str:
     stored = RECEIPT.findall("\n".join(cell.source for cell in notebook.cells))[0]
     predicted = decode(stored)["predictions"]
 
-    def predict(found: re.Match) -> str:
-        name = found[2] if found[2] in predicted else next(iter(predicted))
-        return f"{found[1]}{predicted[name]['value']!r}"
-
+    values = iter(  # in the order of the notebook
+        value
+        for each in predicted.values()
+        for value in (each["value"] if isinstance(each["value"], list) else [each["value"]])
+    )
     for cell in notebook.cells:
         if "predict" in cell.source:
-            cell.source = re.sub(r'("?\b([\w ]+)"?(?:: | = ))None\b', predict, cell.source)
+            empty = r'(?<=[\w"]: )None\b|(?<=\w = )None\b'
+            cell.source = re.sub(empty, lambda _: repr(next(values, None)), cell.source)
     with tempfile.TemporaryDirectory() as folder:  # a record that lies there would be gone on with
         here = {"metadata": {"path": folder}}
         NotebookClient(notebook, kernel_name="python3", timeout=900, resources=here).execute()
