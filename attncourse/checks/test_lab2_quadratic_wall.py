@@ -12,12 +12,11 @@ import torch
 
 from attncourse.checks.common import integers, moves_nothing, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
 from attncourse.lab import fits
 from attncourse.lab import lab2_quadratic_wall as reference
-from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, audit
 from attncourse.lab.meters import count
-from attncourse.lab.receipts import ReceiptError, decode
 
 points = pytest.mark.points
 LAB = "lab2_quadratic_wall"
@@ -489,48 +488,6 @@ class TestFitGrowth:
 # --- lab2_receipt -------------------------------------------------------------------------------
 
 
-def as_text(receipt):
-    """What the answer returned, as a list of one text."""
-
-    def function():
-        text = receipt()
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise Unusable(f"returned {describe(text)}; the receipt is a text in quotes.")
-        return [str(text)]
-
-    return function
-
-
-def read(answer):
-    """The record in the receipt, or a Failure that says why it cannot be read."""
-    (text,) = answer({})
-    if not text.strip():
-        raise Unanswered("The receipt is empty.")
-    try:
-        return decode(text)
-    except ReceiptError as error:
-        raise Failure(f"The receipt cannot be read: {error}") from None
-
-
-def record_of(answer):
-    """The record of this lab, or a Failure: of another one there is nothing more to say."""
-    record = read(answer)
-    if record["lab"] != LAB:
-        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
-    return record
-
-
-def timed(record, name):
-    """n -> point, of what has a time."""
-    return {
-        p["n"]: p
-        for p in record["points"]
-        if p["name"] == name and p.get("n") and p.get("seconds") and not p.get("error")
-    }
-
-
 def predictions_missing(record):
     """What was not predicted as a number before the first measurement."""
     return [
@@ -565,10 +522,6 @@ def wrong_peaks(record):
         if n >= 1024 and not 0.45 * counted <= peak <= 1.6 * counted + 2**25:
             found.append((n, peak, counted))
     return found
-
-
-def grave(record):
-    return [each for each in audit(record) if each.severity in (IMPOSSIBLE, INCONSISTENT)]
 
 
 def receipt_traits(answer):

@@ -16,11 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncourse.checks.common import causal, moves_nothing, normal
 from attncourse.checks.observe import Unusable
+from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, describe
 from attncourse.lab import backends, roofline
 from attncourse.lab import lab3_who_computed_it as reference
-from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, audit
-from attncourse.lab.receipts import ReceiptError, decode
 
 points = pytest.mark.points
 LAB = "lab3_who_computed_it"
@@ -253,35 +252,35 @@ class TestWhichBackend:
     )
 
     @points(2)
-    def test_the_cpus_fused_kernel_is_flash(self, answer, rng):
+    def test_the_cpus_fused_kernel_is_flash(self, answer):
         names_what_ran(answer, FLASHES)
 
     @points(2)
-    def test_a_silent_fallback_is_math(self, answer, rng):
+    def test_a_silent_fallback_is_math(self, answer):
         names_what_ran(answer, FALLBACKS)
 
     @points(1)
-    def test_it_is_observed_and_not_derived_from_the_call(self, answer, rng):
+    def test_it_is_observed_and_not_derived_from_the_call(self, answer):
         names_what_ran(answer, FORCED)
 
     @points(2)
-    def test_the_kernels_of_a_gpu_are_told_apart(self, answer, rng):
+    def test_the_kernels_of_a_gpu_are_told_apart(self, answer):
         names_what_ran(answer, ON_GPUS)
 
     @points(1)
-    def test_attention_spelled_out_is_naive(self, answer, rng):
+    def test_attention_spelled_out_is_naive(self, answer):
         names_what_ran(answer, SPELLED | BESIDE)
 
     @points(2)
-    def test_a_layer_is_what_its_mode_makes_it(self, answer, rng):
+    def test_a_layer_is_what_its_mode_makes_it(self, answer):
         names_what_ran(answer, LAYERS)
 
     @points(1)
-    def test_without_attention_it_says_none(self, answer, rng):
+    def test_without_attention_it_says_none(self, answer):
         names_what_ran(answer, NOTHING)
 
     @points(1)
-    def test_it_runs_the_function_once(self, answer, rng):
+    def test_it_runs_the_function_once(self, answer):
         seen = answer.observe({"case": CASES["the plain call"]}, adapt=times_run)
         if seen.returned is None:
             answer({"case": CASES["the plain call"]})  # says what went wrong
@@ -413,43 +412,43 @@ class TestBackendsFor:
     )
 
     @points(2)
-    def test_a_t4_has_no_flash(self, answer, rng):
+    def test_a_t4_has_no_flash(self, answer):
         may_compute(answer, [T4], {}, {"dtype": "float32"})
 
     @points(1)
-    def test_newer_gpus_have_flash_and_efficient(self, answer, rng):
+    def test_newer_gpus_have_flash_and_efficient(self, answer):
         may_compute(answer, [A100, L4], {}, {"d": 128})
 
     @points(1)
-    def test_an_h100_asks_cudnn_first(self, answer, rng):
+    def test_an_h100_asks_cudnn_first(self, answer):
         may_compute(answer, [H100], {}, {"d": 136}, {"dtype": "float32"})
 
     @points(2)
-    def test_each_kernel_has_its_formats(self, answer, rng):
+    def test_each_kernel_has_its_formats(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["dtype"])
 
     @points(1)
-    def test_a_mask_keeps_flash_away_and_nobody_else(self, answer, rng):
+    def test_a_mask_keeps_flash_away_and_nobody_else(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["mask"])
 
     @points(1)
-    def test_three_axes_or_a_strided_last_axis_leave_only_math(self, answer, rng):
+    def test_three_axes_or_a_strided_last_axis_leave_only_math(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["layout"])
 
     @points(1)
-    def test_dropout_stops_the_cpu_and_no_gpu(self, answer, rng):
+    def test_dropout_stops_the_cpu_and_no_gpu(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["dropout"])
 
     @points(1)
-    def test_grouped_heads_keep_efficient_away(self, answer, rng):
+    def test_grouped_heads_keep_efficient_away(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["grouped heads"])
 
     @points(1)
-    def test_widths_have_to_fit(self, answer, rng):
+    def test_widths_have_to_fit(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["width"])
 
     @points(1)
-    def test_a_causal_call_with_other_keys_than_queries_is_not_for_flash(self, answer, rng):
+    def test_a_causal_call_with_other_keys_than_queries_is_not_for_flash(self, answer):
         may_compute(answer, DEVICES, *QUESTIONS["crossed"])
 
     @points(1)
@@ -574,7 +573,7 @@ class TestAttentionWork:
         counted(answer, "fused_bytes", sizes(3, 2, 16, 64, width=4))
 
     @points(1)
-    def test_the_bytes_are_those_of_the_forward_pass_causal_or_not(self, answer, rng):
+    def test_the_bytes_are_those_of_the_forward_pass_causal_or_not(self, answer):
         for name in ("naive_bytes", "fused_bytes"):
             counted(answer, name, sizes(2, 4, 512, 64, causal=True, backward=True))
 
@@ -671,7 +670,7 @@ class TestRoofOver:
         roofs(answer, "intensity", program(21.4), program(pick(rng, 0.5, 2.0, 700.0)))
 
     @points(1)
-    def test_the_ridge_belongs_to_the_machine(self, answer, rng):
+    def test_the_ridge_belongs_to_the_machine(self, answer):
         roofs(answer, "ridge", program(21.0), program(1000.0), program(3.0, 90e9, 18e9))
 
     @points(1)
@@ -683,11 +682,11 @@ class TestRoofOver:
         roofs(answer, "roof", program(pick(rng, 150.0, 512.0)), program(11.0, 90e9, 18e9))
 
     @points(1)
-    def test_near_the_ridge_it_is_still_the_smaller_of_the_two(self, answer, rng):
+    def test_near_the_ridge_it_is_still_the_smaller_of_the_two(self, answer):
         roofs(answer, "roof", program(85.0), program(100.0))
 
     @points(1)
-    def test_it_says_what_the_program_waits_for(self, answer, rng):
+    def test_it_says_what_the_program_waits_for(self, answer):
         roofs(answer, "bound", *(program(i) for i in (1.0, 21.0, 85.0, 100.0, 2048.0)))
 
 
@@ -943,48 +942,6 @@ LARGE = 512  # a slow machine may stop here; a quick run, which is for trying ou
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def as_text(receipt):
-    """What the answer returned, as a list of one text."""
-
-    def function():
-        text = receipt()
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise Unusable(f"returned {describe(text)}; the receipt is a text in quotes.")
-        return [str(text)]
-
-    return function
-
-
-def record_of(answer):
-    """The record in the receipt, or a Failure that says why it cannot be read."""
-    (text,) = answer({})
-    if not text.strip():
-        raise Unanswered("The receipt is empty.")
-    try:
-        return decode(text)
-    except ReceiptError as error:
-        raise Failure(f"The receipt cannot be read: {error}") from None
-
-
-def own_record_of(answer):
-    """The record, if it is of this lab."""
-    record = record_of(answer)
-    if record["lab"] != LAB:
-        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
-    return record
-
-
-def timed(record, name):
-    """n -> point, of what has a time."""
-    return {
-        p["n"]: p
-        for p in record["points"]
-        if p["name"] == name and p.get("n") and p.get("seconds") and not p.get("error")
-    }
-
-
 def called(record):
     """call -> point, of the single calls."""
     return {p["call"]: p for p in record["points"] if p["name"] == "call" and p.get("call")}
@@ -1043,10 +1000,6 @@ def impossible_calls(record):
     return found
 
 
-def grave(record):
-    return [each for each in audit(record) if each.severity in (IMPOSSIBLE, INCONSISTENT)]
-
-
 AUDITED = (
     *("units", "faster_than_peak", "launch_time", "overlap", "out_of_memory_as_time"),
     *("backend_impossible", "math_called_flash", "not_interleaved", "mixed_dtypes"),
@@ -1056,7 +1009,7 @@ AUDITED = (
 
 def receipt_traits(answer):
     try:
-        record = record_of(answer)
+        record = read(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
     if record["lab"] != LAB:  # whatever else differs follows from that
@@ -1103,16 +1056,16 @@ class TestReceipt:
     )
 
     @points(1)
-    def test_the_receipt_can_be_read(self, answer, rng):
-        record_of(answer)
+    def test_the_receipt_can_be_read(self, answer):
+        read(answer)
 
     @points(1)
-    def test_it_is_the_receipt_of_this_lab(self, answer, rng):
-        own_record_of(answer)
+    def test_it_is_the_receipt_of_this_lab(self, answer):
+        record_of(answer)
 
     @points(2)
-    def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
-        missing = predictions_missing(own_record_of(answer))
+    def test_predictions_were_written_before_the_first_measurement(self, answer):
+        missing = predictions_missing(record_of(answer))
         if missing:
             raise Failure(
                 f"Not predicted before the first measurement: {', '.join(missing)}. A prediction "
@@ -1121,16 +1074,16 @@ class TestReceipt:
             )
 
     @points(1)
-    def test_the_ceilings_of_the_machine_were_measured(self, answer, rng):
-        if ceilings_missing(own_record_of(answer)):
+    def test_the_ceilings_of_the_machine_were_measured(self, answer):
+        if ceilings_missing(record_of(answer)):
             raise Failure(
                 "No ceilings for the format of these points. A roofline needs the speed of a large "
                 "product in that dtype and the bytes/s of a large copy, measured in this run."
             )
 
     @points(2)
-    def test_naive_and_fused_attention_were_timed_and_their_work_counted(self, answer, rng):
-        record = own_record_of(answer)
+    def test_naive_and_fused_attention_were_timed_and_their_work_counted(self, answer):
+        record = record_of(answer)
         for name in ("naive", "fused"):
             if len(timed(record, name)) < 3:
                 raise Failure(f'"{name}" has times at fewer than three sizes.')
@@ -1147,8 +1100,8 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_every_call_of_the_table_has_a_backend_that_could_have_run(self, answer, rng):
-        record = own_record_of(answer)
+    def test_every_call_of_the_table_has_a_backend_that_could_have_run(self, answer):
+        record = record_of(answer)
         calls = called(record)
         missing = [c for c in ("plain", *CALLS) if not (calls.get(c) or {}).get("backend")]
         if missing:
@@ -1160,8 +1113,8 @@ class TestReceipt:
             )
 
     @points(4)
-    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer, rng):
-        found = grave(own_record_of(answer))
+    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer):
+        found = grave(record_of(answer))
         if found:
             more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
             raise Failure(f"{found[0]}{more}")

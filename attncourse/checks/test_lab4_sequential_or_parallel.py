@@ -13,10 +13,9 @@ from torch import nn
 
 from attncourse.checks.common import integers, moves_nothing, normal
 from attncourse.checks.observe import Unusable
+from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
 from attncourse.lab import lab4_sequential_or_parallel as reference
-from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, audit
-from attncourse.lab.receipts import ReceiptError, decode
 
 points = pytest.mark.points
 LAB = "lab4_sequential_or_parallel"
@@ -359,7 +358,7 @@ class TestOperators:
         counts_of(answer, how, "This made-up loop, which also turns its matrix,")
 
     @points(2)
-    def test_real_models_are_counted_too(self, answer, rng):
+    def test_real_models_are_counted_too(self, answer):
         for model in MODELS:
             counts_of(answer, real(model), f"Here, the model “{model}”")
 
@@ -506,11 +505,11 @@ class TestLongestChain:
             chain_is(answer, needs, expected, "Fifteen steps, wired by chance")
 
     @points(1)
-    def test_a_chain_of_five_thousand_steps_is_no_problem(self, answer, rng):
+    def test_a_chain_of_five_thousand_steps_is_no_problem(self, answer):
         chain_is(answer, recurrent(1, 5000), 5000, "A recurrent layer over 5,000 positions")
 
     @points(1)
-    def test_where_there_is_nothing_to_do_it_says_0(self, answer, rng):
+    def test_where_there_is_nothing_to_do_it_says_0(self, answer):
         chain_is(answer, {}, 0, "No steps at all")
 
 
@@ -619,52 +618,6 @@ NAMES = ("loop", "fused", "attention")
 PREDICTED = ("crossover", "batch_loop", "batch_attention")
 
 
-def as_text(receipt):
-    """What the answer returned, as a list of one text."""
-
-    def function():
-        text = receipt()
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise Unusable(f"returned {describe(text)}; the receipt is a text in quotes.")
-        return [str(text)]
-
-    return function
-
-
-def record_of(answer):
-    """The record in the receipt, or a Failure that says why it cannot be read."""
-    (text,) = answer({})
-    if not text.strip():
-        raise Unanswered("The receipt is empty.")
-    try:
-        return decode(text)
-    except ReceiptError as error:
-        raise Failure(f"The receipt cannot be read: {error}") from None
-
-
-def own_record_of(answer):
-    """The record in the receipt, if it is one of this lab."""
-    record = record_of(answer)
-    if record["lab"] != LAB:
-        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
-    return record
-
-
-def timed(record, name, b):
-    """n -> point, of what has a time."""
-    return {
-        p["n"]: p
-        for p in record["points"]
-        if p["name"] == name
-        and p.get("b") == b
-        and p.get("n")
-        and p.get("seconds")
-        and not p.get("error")
-    }
-
-
 def predictions_missing(record):
     """What was not predicted as a number before the first measurement."""
     return [
@@ -683,7 +636,7 @@ def _prediction(record, name):
 
 def common_sizes(record, b):
     """Sizes at which all three have a time."""
-    return sorted(set.intersection(*(set(timed(record, name, b)) for name in NAMES)))
+    return sorted(set.intersection(*(set(timed(record, name, b=b)) for name in NAMES)))
 
 
 def enough(sizes):
@@ -701,15 +654,11 @@ def unlike(record):
     """The first point whose result was not compared with float64, or differs from it."""
     for b in (1, 8):
         for name in NAMES:
-            for n, p in sorted(timed(record, name, b).items()):
+            for n, p in sorted(timed(record, name, b=b).items()):
                 error = p.get("reference_error")
                 if not isinstance(error, int | float) or not error < 1e-2:
                     return f"{name} at b = {b}, n = {n}", error
     return None
-
-
-def grave(record):
-    return [each for each in audit(record) if each.severity in (IMPOSSIBLE, INCONSISTENT)]
 
 
 AUDITED = (
@@ -721,7 +670,7 @@ AUDITED = (
 
 def receipt_traits(answer):
     try:
-        record = record_of(answer)
+        record = read(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
     found = {each.name for each in grave(record)}
@@ -731,7 +680,7 @@ def receipt_traits(answer):
         "of this lab": record["lab"] == LAB,
         "predicted": "crossover" in record["predictions"],
         "predicted in time": not predictions_missing(record),
-        **{f"{name}, b = {b}": bool(timed(record, name, b)) for name in NAMES for b in (1, 8)},
+        **{f"{name}, b = {b}": bool(timed(record, name, b=b)) for name in NAMES for b in (1, 8)},
         "enough sizes": all(enough(common_sizes(record, b)) for b in (1, 8)),
         "long enough": all(long_enough(common_sizes(record, b)) for b in (1, 8)),
         "compared": not unlike(record),
@@ -760,16 +709,16 @@ class TestReceipt:
     )
 
     @points(1)
-    def test_the_receipt_can_be_read(self, answer, rng):
-        record_of(answer)
+    def test_the_receipt_can_be_read(self, answer):
+        read(answer)
 
     @points(1)
-    def test_it_is_the_receipt_of_this_lab(self, answer, rng):
-        own_record_of(answer)
+    def test_it_is_the_receipt_of_this_lab(self, answer):
+        record_of(answer)
 
     @points(2)
-    def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
-        missing = predictions_missing(own_record_of(answer))
+    def test_predictions_were_written_before_the_first_measurement(self, answer):
+        missing = predictions_missing(record_of(answer))
         if missing:
             raise Failure(
                 f"Not predicted as a number before the first measurement: {', '.join(missing)}. "
@@ -778,8 +727,8 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_all_three_were_timed_for_one_sentence_and_for_eight(self, answer, rng):
-        record = own_record_of(answer)
+    def test_all_three_were_timed_for_one_sentence_and_for_eight(self, answer):
+        record = record_of(answer)
         for b in (1, 8):
             common = common_sizes(record, b)
             if not enough(common):
@@ -796,8 +745,8 @@ class TestReceipt:
                 )
 
     @points(2)
-    def test_the_results_were_compared_with_the_truth(self, answer, rng):
-        found = unlike(own_record_of(answer))
+    def test_the_results_were_compared_with_the_truth(self, answer):
+        found = unlike(record_of(answer))
         if found:
             where, error = found
             raise Failure(
@@ -810,8 +759,8 @@ class TestReceipt:
             )
 
     @points(4)
-    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer, rng):
-        found = grave(own_record_of(answer))
+    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer):
+        found = grave(record_of(answer))
         if found:
             more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
             raise Failure(f"{found[0]}{more}")

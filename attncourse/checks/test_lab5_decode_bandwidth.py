@@ -12,11 +12,10 @@ import torch
 
 from attncourse.checks.common import integers, moves_nothing, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
 from attncourse.lab import lab5_decode_bandwidth as reference
-from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, audit
 from attncourse.lab.meters import count
-from attncourse.lab.receipts import ReceiptError, decode
 from attncourse.lab.roofline import attention_flops, decode_bytes
 
 points = pytest.mark.points
@@ -121,7 +120,7 @@ class TestCacheBytes:
         exactly(answer, sizes(pick(rng, 3, 8, 64), 1, 1, 1000, 64, 2))
 
     @points(1)
-    def test_a_number_may_take_one_two_or_four_bytes(self, answer, rng):
+    def test_a_number_may_take_one_two_or_four_bytes(self, answer):
         for width in (1, 2, 4):
             exactly(answer, sizes(2, 3, 4, 5, 16, width))
 
@@ -603,50 +602,8 @@ class TestTokensPerSecond:
 # --- lab5_receipt -------------------------------------------------------------------------------
 
 
-def as_text(receipt):
-    """What the answer returned, as a list of one text."""
-
-    def function():
-        text = receipt()
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise Unusable(f"returned {describe(text)}; the receipt is a text in quotes.")
-        return [str(text)]
-
-    return function
-
-
-def readable(answer):
-    """The record in the receipt, of whatever lab, or a Failure that says why it cannot be read."""
-    (text,) = answer({})
-    if not text.strip():
-        raise Unanswered("The receipt is empty.")
-    try:
-        return decode(text)
-    except ReceiptError as error:
-        raise Failure(f"The receipt cannot be read: {error}") from None
-
-
-def record_of(answer):
-    """The record of this lab in the receipt, or a Failure that says why there is none."""
-    record = readable(answer)
-    if record["lab"] != LAB:
-        raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {LAB}.')
-    return record
-
-
 METHODS = ("MHA", "GQA-8", "MQA")
 PREDICTED = ("share", "speed_up", "expanded")
-
-
-def timed(record, name):
-    """n -> point, of what has a time."""
-    return {
-        p["n"]: p
-        for p in record["points"]
-        if p["name"] == name and p.get("n") and p.get("seconds") and not p.get("error")
-    }
 
 
 LARGE = 2048  # a quick run ends at 256; with little memory one may have chosen smaller sizes
@@ -732,10 +689,6 @@ def copies(record):
     return found
 
 
-def grave(record):
-    return [each for each in audit(record) if each.severity in (IMPOSSIBLE, INCONSISTENT)]
-
-
 AUDITED = (
     *("units", "faster_than_peak", "faster_than_memory", "overlap", "out_of_memory_as_time"),
     *("too_regular", "copied_samples", "too_few_samples", "warm_up_counted", "edited"),
@@ -745,7 +698,7 @@ AUDITED = (
 
 def receipt_traits(answer):
     try:
-        record = readable(answer)
+        record = read(answer)
     except Failure as failure:
         return {"readable": False, "cut off": "cut off" in str(failure)}
     if record["lab"] != LAB:
@@ -792,15 +745,15 @@ class TestReceipt:
     )
 
     @points(1)
-    def test_the_receipt_can_be_read(self, answer, rng):
-        readable(answer)
+    def test_the_receipt_can_be_read(self, answer):
+        read(answer)
 
     @points(1)
-    def test_it_is_the_receipt_of_this_lab(self, answer, rng):
+    def test_it_is_the_receipt_of_this_lab(self, answer):
         record_of(answer)
 
     @points(2)
-    def test_predictions_were_written_before_the_first_measurement(self, answer, rng):
+    def test_predictions_were_written_before_the_first_measurement(self, answer):
         record = record_of(answer)
         late, made = predicted_late(record), predictions(record)
         missing = [name for name in PREDICTED if name not in made or name in late]
@@ -812,7 +765,7 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_three_kinds_of_cache_were_timed_at_four_sizes_or_more(self, answer, rng):
+    def test_three_kinds_of_cache_were_timed_at_four_sizes_or_more(self, answer):
         common = common_sizes(record_of(answer))
         if len(common) < 4 or common[-1] < max(8 * common[0], LARGE):
             raise Failure(
@@ -822,7 +775,7 @@ class TestReceipt:
             )
 
     @points(1)
-    def test_a_copy_and_a_product_of_the_same_machine_were_timed(self, answer, rng):
+    def test_a_copy_and_a_product_of_the_same_machine_were_timed(self, answer):
         copy, products = copy_bandwidth(record_of(answer))
         if not copy > 0 or not products:
             raise Failure(
@@ -831,7 +784,7 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_the_bytes_are_those_of_the_cache(self, answer, rng):
+    def test_the_bytes_are_those_of_the_cache(self, answer):
         record = record_of(answer)
         if not common_sizes(record):
             raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.")
@@ -842,7 +795,7 @@ class TestReceipt:
             )
 
     @points(2)
-    def test_no_step_allocates_well_above_its_cache(self, answer, rng):
+    def test_no_step_allocates_well_above_its_cache(self, answer):
         record = record_of(answer)
         if not common_sizes(record):
             raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.")
@@ -858,7 +811,7 @@ class TestReceipt:
             )
 
     @points(1)
-    def test_what_is_faster_than_memory_says_where_its_bytes_were(self, answer, rng):
+    def test_what_is_faster_than_memory_says_where_its_bytes_were(self, answer):
         for name, n, times in unlabeled(record_of(answer)):
             raise Failure(
                 f"{name} at n = {n} reads {times:.1f} times as fast as this machine copies. Its "
@@ -866,7 +819,7 @@ class TestReceipt:
             )
 
     @points(4)
-    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer, rng):
+    def test_nothing_in_it_is_impossible_or_contradicts_itself(self, answer):
         found = grave(record_of(answer))
         if found:
             more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
