@@ -1,6 +1,7 @@
 """What the checks of several chapters share: inputs, and answers that are modules."""
 
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,8 @@ def normal(rng: torch.Generator, *shape: int, dtype=torch.float32) -> Tensor:
 
 def integers(rng: torch.Generator, *shape: int, low=-2, high=2) -> Tensor:
     """Small whole numbers: an example a student can check in the head."""
-    numbers = torch.randint(low, high + 1, shape, generator=rng, device="cpu")
-    return numbers.to(torch.float32)
+    drawn = torch.randint(low, high + 1, shape, generator=rng, device="cpu")
+    return drawn.to(torch.float32)
 
 
 def mixed_mask(rng: torch.Generator, *shape: int) -> Tensor:
@@ -69,6 +70,36 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
 def _names(answer: Answer) -> tuple[str, ...]:
     returns = answer.task.returns
     return returns if isinstance(returns, tuple) else ("The result",)
+
+
+# --- answers that return a dict ---------------------------------------------------------------
+
+
+def fields(found: object, names: Iterable[str]) -> list:
+    """The entries of a returned dict, in the order of the names.
+
+    Raises:
+        Unusable: it is no dict, or lacks one of them.
+    """
+    if not isinstance(found, dict):
+        raise Unusable(f"returned {describe(found)}; a dict is expected.")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
+    return [found[name] for name in names]
+
+
+def as_number(value: object, name: str) -> Tensor:
+    """A plain number, or a tensor or array of one, as a tensor in float64.
+
+    Raises:
+        Unusable: it is no number.
+    """
+    if isinstance(value, Tensor) or type(value).__module__ == "numpy":
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
+    return torch.tensor(float(value), dtype=torch.float64)
 
 
 # --- answers that are modules -------------------------------------------------------------------

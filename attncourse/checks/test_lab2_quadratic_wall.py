@@ -5,15 +5,14 @@ student's own receipt.
 """
 
 import math
-import numbers
 
 import pytest
 import torch
 
-from attncourse.checks.common import integers, moves_nothing, normal
-from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.common import as_number, fields, integers, moves_nothing, normal
+from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.receipt import as_text, grave, read, record_of, timed
-from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
+from attncourse.checks.task import Failure, Task, Unanswered, compare, shape_of
 from attncourse.lab import fits
 from attncourse.lab import lab2_quadratic_wall as reference
 from attncourse.lab.meters import count
@@ -631,22 +630,9 @@ def said(conclude):
         found = conclude(record)
         if found is None:
             return None
-        if not isinstance(found, dict):
-            raise Unusable(f"returned {describe(found)}; a dict is expected.")
-        missing = [name for name in CONCLUSIONS if name not in found]
-        if missing:
-            raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
-        return [_number(name, found[name]) for name in CONCLUSIONS]
+        return list(map(as_number, fields(found, CONCLUSIONS), CONCLUSIONS))
 
     return function
-
-
-def _number(name, value):
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
-    return torch.tensor(float(value), dtype=torch.float64)
 
 
 T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4", "memory_bytes": 16 * 10**9}

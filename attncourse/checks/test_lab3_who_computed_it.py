@@ -6,7 +6,6 @@ receipt.
 """
 
 import contextlib
-import numbers
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attncourse.checks.common import causal, moves_nothing, normal
+from attncourse.checks.common import as_number, causal, fields, moves_nothing, normal
 from attncourse.checks.observe import Unusable
 from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, describe
@@ -45,25 +44,6 @@ def without(*functions):
     finally:
         for function, code in zip(functions, codes, strict=True):
             function.__code__ = code
-
-
-def as_number(value, name):
-    """A plain number or a tensor of one, as a tensor in float64."""
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def fields(found, names):
-    """The entries of a returned dict, by name."""
-    if not isinstance(found, dict):
-        raise Unusable(f"returned {describe(found)}; a dict is expected.")
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
-    return [found[name] for name in names]
 
 
 # --- which_backend ------------------------------------------------------------------------------

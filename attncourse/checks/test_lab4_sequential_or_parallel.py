@@ -5,13 +5,12 @@ student's own receipt.
 """
 
 import math
-import numbers
 
 import pytest
 import torch
 from torch import nn
 
-from attncourse.checks.common import integers, moves_nothing, normal
+from attncourse.checks.common import as_number, fields, integers, moves_nothing, normal
 from attncourse.checks.observe import Unusable
 from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
@@ -24,14 +23,6 @@ LAB = "lab4_sequential_or_parallel"
 def pick(rng, *values):
     """One of the values, by chance."""
     return values[torch.randint(len(values), (), generator=rng, device="cpu")]
-
-
-def _number(name, value):
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
-    return torch.tensor(float(value), dtype=torch.float64)
 
 
 # --- step_loop ----------------------------------------------------------------------------------
@@ -296,7 +287,7 @@ def on_a_model(operators):
             return None
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise Unusable(f"returned {describe(found)}; a pair is expected: fixed, per position.")
-        return [_number(name, value) for name, value in zip(COUNTED, found, strict=True)]
+        return list(map(as_number, found, COUNTED))
 
     return function
 
@@ -785,14 +776,9 @@ def said(verdict):
         found = verdict(record)
         if found is None:
             return None
-        if not isinstance(found, dict):
-            raise Unusable(f"returned {describe(found)}; a dict is expected.")
-        missing = [name for name in CONCLUSIONS if name not in found]
-        if missing:
-            raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
+        pairs = zip(CONCLUSIONS, fields(found, CONCLUSIONS), strict=True)
         return [
-            _number(name, 0 if name in NONE and found[name] is None else found[name])
-            for name in CONCLUSIONS
+            as_number(0 if name in NONE and value is None else value, name) for name, value in pairs
         ]
 
     return function

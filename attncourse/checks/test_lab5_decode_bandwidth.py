@@ -5,12 +5,11 @@ student's own receipt.
 """
 
 import math
-import numbers
 
 import pytest
 import torch
 
-from attncourse.checks.common import integers, moves_nothing, normal
+from attncourse.checks.common import as_number, fields, integers, moves_nothing, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.receipt import as_text, grave, read, record_of, timed
 from attncourse.checks.task import Failure, Task, Unanswered, compare, describe, shape_of
@@ -841,22 +840,9 @@ def said(conclude):
         found = conclude(record)
         if found is None:
             return None
-        if not isinstance(found, dict):
-            raise Unusable(f"returned {describe(found)}; a dict is expected.")
-        missing = [name for name in CONCLUSIONS if name not in found]
-        if missing:
-            raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
-        return [_number(name, found[name]) for name in CONCLUSIONS]
+        return list(map(as_number, fields(found, CONCLUSIONS), CONCLUSIONS))
 
     return function
-
-
-def _number(name, value):
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
-    return torch.tensor(float(value), dtype=torch.float64)
 
 
 T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4"}
