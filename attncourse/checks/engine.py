@@ -2,22 +2,18 @@
 
 import contextlib
 import dataclasses
-import difflib
-import functools
-import importlib
 import inspect
-import pkgutil
 import threading
 import zlib
 from collections.abc import Callable, Iterable
 
 import torch
 
-from attncourse import checks
+from attncourse.checks import registry
 from attncourse.checks.diagnosis import Diagnosis, diagnose
 from attncourse.checks.observe import kept_random_states
 from attncourse.checks.report import Report, Result
-from attncourse.checks.task import CHAPTERS, LABS, Answer, Failure, Task, describe
+from attncourse.checks.task import Answer, Failure, Task, describe
 
 # The capture of output belongs to the whole process.
 _ONE_AT_A_TIME = threading.RLock()
@@ -42,71 +38,19 @@ def _plain_settings():
         torch.set_default_dtype(dtype)
 
 
-@functools.cache
-def chapters() -> dict[str, object]:
-    """The check modules of chapters and labs, by their stem, in the order of the course."""
-    here = {module.name for module in pkgutil.iter_modules(checks.__path__)}
-    return {
-        stem: importlib.import_module(f"{checks.__name__}.test_{stem}")
-        for stem in CHAPTERS | LABS
-        if f"test_{stem}" in here
-    }
-
-
-@functools.cache
-def _test_classes() -> dict[str, type]:
-    return {
-        value.task.name: value
-        for module in chapters().values()
-        for value in vars(module).values()
-        if isinstance(value, type) and hasattr(value, "task")
-    }
-
-
-def all_tasks() -> dict[str, Task]:
-    """Every task of the course, by name, in the order of the chapters."""
-    return {name: cls.task for name, cls in _test_classes().items()}
-
-
-def find(name: str) -> Task:
-    """The task of that name; ValueError if there is none."""
-    tasks = all_tasks()
-    if name not in tasks:
-        close = difflib.get_close_matches(name, tasks, n=1)
-        there = f"did you mean {close[0]}?" if close else f"there are: {', '.join(tasks)}"
-        raise ValueError(f"no task is named {name!r}; {there}")
-    return tasks[name]
-
-
-def _checks(task: str) -> dict[str, Callable]:
-    """The tests of a task's class, by the sentence that their names are."""
-    tests = _test_classes()[task]()
-    names = [name for name in vars(type(tests)) if name.startswith("test_")]
-    return {name[5:].replace("_", " "): getattr(tests, name) for name in names}
-
-
-def _points(check: Callable) -> float:
-    return next(mark.args[0] for mark in check.pytestmark if mark.name == "points")
-
-
-def points_of(task: str) -> float:
-    """What a task is worth: the sum of its checks' points."""
-    return sum(map(_points, _checks(task).values()))
-
-
-def _judge(task: str, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Result, ...]]:
+def _judge(task: Task, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Result, ...]]:
     """The results of all checks, for each seed.
 
-    pytest runs the same tests for those who prefer it (see pytest_plugin). Here they are called:
-    a session of pytest takes 30 ms, and a judge needs none of what it does.
+    pytest runs the same checks for those who prefer it (see pytest_plugin).
     """
     results: list[list[Result]] = [[] for _ in seeds]
-    for name, check in _checks(task).items():
-        chance = "rng" in inspect.signature(check).parameters
+    for check in task.checks.values():
+        chance = "rng" in inspect.signature(check.function).parameters
         result = None
         for place, seed in enumerate(seeds):
             if chance or result is None:
-                result = Result(name, _points(check), _error(check, answer, seed, chance))
+                error = _error(check.function, answer, seed, chance)
+                result = Result(check.name, check.points, error)
             results[place].append(result)
     return [tuple(each) for each in results]
 
@@ -115,7 +59,7 @@ def _error(check: Callable, answer: Answer, seed: int, chance: bool) -> BaseExce
     """What a check says against an answer, if anything."""
     fixtures: dict = {"answer": answer}
     if chance:  # fresh numbers for each check and seed, the same ones every time
-        name = zlib.crc32(check.__name__.encode())
+        name = zlib.crc32(f"test_{check.__name__}".encode())
         fixtures["rng"] = torch.Generator().manual_seed(seed * 1_000_003 + name)
     try:
         check(**fixtures)
@@ -128,7 +72,7 @@ def _error(check: Callable, answer: Answer, seed: int, chance: bool) -> BaseExce
 
 def refuse(about: Task, diagnosis: Diagnosis) -> Report:
     """The report on an answer that is not worth checking: no points, and why."""
-    failed = Result("there is an answer of your own", points_of(about.name), Failure(diagnosis.why))
+    failed = Result("there is an answer of your own", about.points, Failure(diagnosis.why))
     return Report(about, (failed,), diagnosis)
 
 
@@ -151,7 +95,7 @@ def run(task: str, answer, seeds: Iterable[int] = (0,)) -> Report:
 
 def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
     """One report for each seed; those that fail share the diagnosis of the first that does."""
-    about, seeds = find(task), tuple(seeds)
+    about, seeds = registry.find(task), tuple(seeds)
     if not seeds:
         raise ValueError("at least one seed is needed")
     if answer is None:
@@ -163,7 +107,7 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
         under_test = Answer(about, answer)
-        by_seed = _judge(task, under_test, seeds)
+        by_seed = _judge(about, under_test, seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]
         try:
             diagnosis = diagnose(about, answer, failed[0]) if failed else None
@@ -173,7 +117,7 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         if under_test.printed:
             note = f"(Your answer printed {under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
-        right = f"{_next_step(task)} {note}".strip()
+        right = f"{_next_step(about)} {note}".strip()
         return [
             Report(about, results, diagnosis, note)
             if results in failed
@@ -182,13 +126,13 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         ]
 
 
-def _next_step(task: str) -> str:
-    """What to do after success: rustlings' lesson is that the way on must be in sight."""
-    names = list(all_tasks())
-    following = names[names.index(task) + 1 :][:1]
-    if following and find(following[0]).chapter == find(task).chapter:
-        return f"Well done. Next: `{following[0]}`."
-    return f"Well done. That was the last coding task of {find(task).place}."
+def _next_step(task: Task) -> str:
+    """What to do after success: the way on must be in sight."""
+    mates = registry.of_chapter(task.chapter)
+    following = mates[mates.index(task) + 1 :]
+    if following:
+        return f"Well done. Next: `{following[0].name}`."
+    return f"Well done. That was the last coding task of {task.place}."
 
 
 def _short_cut(task: Task, answer) -> str | None:

@@ -1,55 +1,87 @@
 """What the judge knows of a task, and how a check sees an answer."""
 
 import inspect
-import math
-import numbers
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
 
+from attncourse.checks.answer import Answer, Elsewhere, Inputs
 from attncourse.checks.observe import Observation, find_short_cut, observe
-
-# Stem of the modules -> the name that the page in the book and the assignment share.
-CHAPTERS = {
-    "bottleneck": "01_bottleneck",
-    "additive": "02_additive",
-    "scaled_dot_product": "03_scaled_dot_product",
-    "self_attention": "04_self_attention",
-    "multihead": "05_multihead",
-    "masking": "06_masking",
-    "cross_attention": "07_cross_attention",
-}
-LABS = {
-    name: name
-    for name in (
-        "lab1_time_it_right",
-        "lab2_quadratic_wall",
-        "lab3_who_computed_it",
-        "lab4_sequential_or_parallel",
-        "lab5_decode_bandwidth",
-        "lab6_write_flash",
-    )
-}
-
-Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
 
 
 @dataclass(frozen=True)
-class Task:
-    """One answer a student writes.
+class Chapter:
+    """Where tasks belong: a chapter, a lab, or somebody else's package.
 
     Attributes:
-        name: of the answer, as in the notebook.
+        assignment: its notebooks' name, e.g. "03_scaled_dot_product".
+        place: in words, e.g. "chapter 3".
+        page: its file in the book, without suffix; or an address of one's own.
+        stem: the module that holds its tasks, e.g. "scaled_dot_product"; known once it is loaded.
+    """
+
+    assignment: str
+    place: str
+    page: str = ""
+    stem: str = ""
+
+
+class Mistake(Exception):
+    """A task is written wrongly: an error of its author, and none of a student's."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of an answer, and the points it is worth."""
+
+    name: str  # the sentence a teacher would say
+    points: float
+    function: Callable
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A misunderstanding that occurs in several tasks."""
+
+    id: str  # as in the course's catalogue, e.g. "D-SOFTMAX-DIM"
+    thinks: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """What a student may have misunderstood in one task.
+
+    Attributes:
+        forms: complete wrong answers; or what steps do instead (see `compose`): a dict of
+            functions by the step's name, or a subclass of the task's steps.
+    """
+
+    task: str
+    id: str
+    thinks: str
+    why: str
+    section: str
+    forms: list["Callable | Change"] = field(default_factory=list, repr=False)
+
+
+@dataclass(eq=False)
+class Task:
+    """One answer a student writes, and everything the judge knows about it.
+
+    Attributes:
         reference: the course's own answer.
+        name: of the answer, as in the notebook; the reference's own if none is given.
         returns: names of the returned tensors, or the type of the one plain value: float, int,
             bool, dict or list.
         difficulty: 1 (a line) to 5 (an evening).
         minutes: a typical student needs.
         section: anchor in the book's chapter to read again.
         hints: nudge, idea, almost code.
-        probes: inputs on which wrong answers tell themselves apart, by name; see diagnosis.
+        probes: inputs on which wrong answers tell themselves apart, by name.
         adapt: turns an answer that is no function of tensors (a class, a function of functions)
             into one of the inputs, which it gets by name.
         differentiated: the probes on which gradients are compared, too.
@@ -61,15 +93,18 @@ class Task:
         traits: further yes-or-no evidence on an answer, by name.
         chance: the answer may draw from the global random generator.
         tolerance: how far two equal answers may lie apart (relative); None = rounding only.
+        number: its place among the tasks of its chapter.
+        home: its chapter; set when its file is loaded.
     """
 
-    name: str
     reference: Callable
-    returns: tuple[str, ...] | type
-    difficulty: int
-    minutes: int
-    section: str
-    hints: tuple[str, str, str]
+    _: KW_ONLY
+    name: str = ""
+    returns: tuple[str, ...] | type = ("result",)
+    difficulty: int = 1
+    minutes: int = 5
+    section: str = ""
+    hints: tuple[str, ...] = ()
     probes: Callable[[torch.Generator], dict[str, Inputs]]
     small: Callable[[torch.Generator], Iterator[Inputs]]
     adapt: Callable[[Callable], Callable] | None = None
@@ -77,31 +112,132 @@ class Task:
     maps: Callable[[torch.Generator], list[tuple[str, Inputs, tuple[str, ...]]]] | None = None
     features: int = 0
     forbidden: tuple[str, ...] = ()
-    traits: Callable[["Answer"], dict[str, bool]] | None = None
+    traits: Callable[[Answer], dict[str, bool]] | None = None
     chance: bool = False
     tolerance: float | None = None
+    number: int = 0
+    home: Chapter | None = None
+    checks: dict[str, Check] = field(default_factory=dict, repr=False)
+    faults: dict[str, Fault] = field(default_factory=dict, repr=False)
+    composed: type | None = field(default=None, repr=False)
+    spellings: list[dict] = field(default_factory=list, repr=False)
+
+    def __post_init__(self):
+        self.name = self.name or self.reference.__name__
+
+    # --- what its file says about it
+
+    def check(self, points: float) -> Callable:
+        """Decorator: a promise that takes `answer`, and `rng` if it draws inputs.
+
+        Its name is the sentence a teacher would say: `every_row_sums_to_one`.
+        """
+
+        def record(function):
+            name = function.__name__.replace("_", " ")
+            if name in self.checks:
+                raise Mistake(f"{self.name}: two checks are named “{name}”")
+            if not points > 0:
+                raise Mistake(f"{self.name}: the check “{name}” is worth no points")
+            self.checks[name] = Check(name, points, function)
+            return function
+
+        return record
+
+    def steps(self, cls: type) -> type:
+        """Decorator: the reference cut into steps, a class of which each method is one.
+
+        A step that keeps nothing needs no `self`. Called with the inputs (`__call__`), or, where
+        the answer is a class, made like it, it must do what the reference does.
+        """
+        self.composed = _without_self(cls)
+        return cls
+
+    def spelling(self, **steps: Callable) -> None:
+        """The same steps in other words, which nobody can tell from the first by their results."""
+        self.spellings.append(_known_steps(self, steps))
+
+    def fault(
+        self,
+        thought: "Thought | str",
+        thinks: str = "",
+        why: str = "",
+        *,
+        section: str = "",
+        forms: Iterable[Callable] = (),
+        **steps: Callable | tuple[Callable, ...],
+    ) -> Callable:
+        """Record what a student may have misunderstood, and what the answer then does.
+
+        Args:
+            thought: shared by several tasks; or an id, with the two sentences after it.
+            thinks: what the student probably thinks, one sentence, in the student's words.
+            why: why that is wrong, without giving the solution away.
+            section: of the chapter to read again; the task's own if none is given.
+            forms: complete wrong answers.
+            steps: what a step does instead; several wordings as a tuple.
+
+        Returns:
+            A decorator for one more form: a complete wrong answer, or a subclass of the steps.
+        """
+        if isinstance(thought, str):
+            thought = Thought(thought, thinks, why)
+        elif thinks or why:
+            thought = Thought(thought.id, thinks or thought.thinks, why or thought.why)
+        if thought.id in self.faults:
+            raise Mistake(f"{self.name}: two faults are named {thought.id}")
+        found = Fault(self.name, thought.id, thought.thinks, thought.why, section or self.section)
+        self.faults[thought.id] = found
+        for form in forms:
+            found.forms.append(form)
+        most = max((len(each) for each in steps.values() if isinstance(each, tuple)), default=1)
+        for place in range(most if steps else 0):
+            found.forms.append(
+                _known_steps(
+                    self,
+                    {
+                        step: each[min(place, len(each) - 1)] if isinstance(each, tuple) else each
+                        for step, each in steps.items()
+                    },
+                )
+            )
+
+        def record(answer):
+            if is_change(self, answer):
+                _without_self(answer)
+            found.forms.append(answer)
+            return answer
+
+        return record
+
+    # --- what it is
+
+    @property
+    def points(self) -> float:
+        """What it is worth: the sum of its checks' points."""
+        return sum(check.points for check in self.checks.values())
 
     @property
     def chapter(self) -> str:
         """The stem shared by everything about the task's chapter."""
-        return self.reference.__module__.rsplit(".", 1)[-1]
+        return self.home.stem
 
     @property
     def assignment(self) -> str:
         """The name of its assignment."""
-        return (CHAPTERS | LABS)[self.chapter]
+        return self.home.assignment
 
     @property
     def page(self) -> str:
         """Its file in the book, without suffix."""
-        return f"book/{self.assignment}"
+        return self.home.page
 
     @property
     def place(self) -> str:
         """Where it is in the course: "chapter 3" or "lab 1"."""
-        if self.chapter in LABS:
-            return f"lab {self.chapter[3]}"
-        return f"chapter {int(self.assignment[:2])}"
+        return self.home.place
+
+    # --- what an answer to it shows
 
     def observe(self, answer: Callable, inputs: Inputs, adapt=None, **options) -> Observation:
         """Call an answer to this task, or its reference; `adapt` replaces the task's own."""
@@ -131,6 +267,67 @@ class Task:
         return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
 
 
+Change = dict[str, Callable] | type  # what a form does to the reference in steps
+
+
+def compose(task: Task, *changes: Change) -> Callable:
+    """The reference in steps, with some of them changed; an earlier change wins."""
+    classes = [each for each in changes if isinstance(each, type)]
+    steps = {
+        name: step
+        for each in reversed(changes)
+        if isinstance(each, dict)
+        for name, step in each.items()
+    }
+    answer = type(task.composed.__name__, (*classes, task.composed), steps)
+    return answer if isinstance(task.reference, type) else answer()
+
+
+def changed(change: Change) -> frozenset[str]:
+    """The steps that a change replaces."""
+    return frozenset(name for name in _own(change) if name not in ("__module__", "__doc__"))
+
+
+def _own(change: Change) -> dict[str, object]:
+    return change if isinstance(change, dict) else dict(vars(change))
+
+
+def is_change(task: Task, form: object) -> bool:
+    """Whether a form of a fault changes steps, and is no complete answer."""
+    if isinstance(form, dict):
+        return True
+    return bool(task.composed) and isinstance(form, type) and issubclass(form, task.composed)
+
+
+def answer_of(task: Task, form: Callable | Change, *spelling: Change) -> Callable:
+    """A form as a complete wrong answer; its other steps in the given spelling."""
+    return compose(task, form, *spelling) if is_change(task, form) else form
+
+
+def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
+    if task.composed is None:
+        raise Mistake(f"{task.name}: a step is replaced, and there is no class of steps yet")
+    unknown = [name for name in steps if not hasattr(task.composed, name)]
+    if unknown:
+        raise Mistake(f"{task.name}: there is no step named {', '.join(unknown)}")
+    return {name: _step(step) for name, step in steps.items()}
+
+
+def _step(function: object) -> object:
+    """A function whose first argument is not `self` needs none."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    first = next(iter(inspect.signature(function).parameters), None)
+    return function if first == "self" else staticmethod(function)
+
+
+def _without_self(cls: type) -> type:
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, types.FunctionType):
+            setattr(cls, name, _step(value))
+    return cls
+
+
 MOST_EXPECTED = 10_000  # some kilobytes each
 _expected: dict[tuple, Observation] = {}
 
@@ -145,214 +342,3 @@ def _key(value: object) -> object:
     if isinstance(value, list | tuple):
         return type(value), *map(_key, value)
     return type(value), value
-
-
-class Elsewhere:
-    """An answer in another process: it is asked for observations, and never called here."""
-
-    def __call__(self, *_, **__):
-        raise TypeError("this answer lives in another process")
-
-    def observe(self, task: Task, inputs: Inputs, adapt: Callable | None, **options) -> Observation:
-        raise NotImplementedError
-
-    def short_cut(self, task: Task, inputs: Inputs) -> str | None:
-        raise NotImplementedError
-
-
-class Failure(AssertionError):
-    """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any."""
-
-    def __init__(self, message: str, inputs: Inputs | None = None, expected=None, got=None):
-        super().__init__(message)
-        self.inputs, self.expected, self.got = inputs, expected, got
-
-
-class Unanswered(Failure):
-    """The task has not been attempted, as far as the judge can see."""
-
-
-def describe(value: object) -> str:
-    """Say what a value is, as a student would: type, shape and dtype."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {shape_of(value)}, {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, list | tuple):
-        return f"a sequence of {len(value)}: " + "; ".join(map(describe, value[:4]))
-    if value is None:
-        return "None"
-    module = type(value).__module__.split(".")[0]
-    name = type(value).__name__ if module == "builtins" else f"{module}.{type(value).__name__}"
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-def shape_of(tensor: Tensor) -> str:
-    return "(" + " ".join(map(str, tensor.shape)) + ")"
-
-
-def unpack(task: Task, seen: Observation) -> tuple:
-    """Turn an observation into the values the task promises, or raise a Failure that says why."""
-    if seen.unanswered:
-        raise Unanswered("The answer still raises NotImplementedError.")
-    if seen.error:
-        where = f" ({seen.error_line})" if seen.error_line else ""
-        raise Failure(f"Your answer {seen.error}{where}")
-    returned = seen.returned
-    if returned is None:
-        raise Unanswered("Your answer returned None: is a `return` missing?")
-    if isinstance(task.returns, type):
-        return (_plain_value(task.returns, returned),)
-    names = task.returns
-    if len(names) == 1:
-        returned = (returned,)
-    elif not isinstance(returned, list) or len(returned) != len(names):
-        pair = "a pair" if len(names) == 2 else f"{len(names)} tensors"
-        raise Failure(
-            f"Your answer returned {describe(returned)}; {pair} is expected: {', '.join(names)}."
-        )
-    for name, value in zip(names, returned, strict=True):
-        if not isinstance(value, Tensor):
-            raise Failure(f"{name} is {describe(value)}; a torch.Tensor is expected.")
-    return tuple(returned)
-
-
-def _plain_value(kind: type, returned: object):
-    """The one value that is no tensor, or a Failure that says what came instead."""
-    if kind in (float, int) and isinstance(returned, Tensor) and returned.numel() == 1:
-        returned = returned.item()  # the type has a check of its own
-    expected = {float: numbers.Real, int: numbers.Integral}.get(kind, kind)
-    if not isinstance(returned, expected) or (isinstance(returned, bool) and kind is not bool):
-        article = "an" if kind is int else "a"
-        raise Failure(
-            f"Your answer returned {describe(returned)}; {article} {kind.__name__} is expected."
-        )
-    try:
-        return kind(returned)
-    except (OverflowError, ValueError):
-        raise Failure("Your answer returned a number too large for a float.") from None
-
-
-class Answer:
-    """The answer under test, as the fixture `answer` gives it to a check."""
-
-    def __init__(self, task: Task, function: Callable):
-        self.task, self.function = task, function
-        self.printed = 0  # characters, over all calls
-
-    def observe(self, inputs: Inputs, **options) -> Observation:
-        seen = self.task.observe(self.function, inputs, **options)
-        self.printed += seen.printed
-        return seen
-
-    def __call__(self, inputs: Inputs, **options):
-        """The returned tensors (a single one bare); a Failure if there are none."""
-        try:
-            values = unpack(self.task, self.observe(inputs, **options))
-        except Failure as failure:
-            failure.inputs = inputs
-            raise
-        return values[0] if len(values) == 1 else values
-
-    def expected(self, inputs: Inputs):
-        """What the reference returns for the same inputs."""
-        values = unpack(self.task, self.task.expected(inputs))
-        return values[0] if len(values) == 1 else values
-
-    def matches(self, inputs: Inputs, *, tolerance: float | None = None, gradient=False, **options):
-        """Assert that answer and reference agree on `inputs`: shape, dtype, then values."""
-        got, expected = self(inputs, **options), self.expected(inputs)
-        if isinstance(self.task.returns, type):
-            compare_plain(got, expected, inputs, tolerance)
-            return
-        names = self.task.returns
-        for name, ours, theirs in zip(names, _as_tuple(expected), _as_tuple(got), strict=True):
-            compare(name, theirs, ours, inputs, tolerance)
-        if gradient:
-            self.gradients_match(inputs)
-
-    def resets_random_state(self, inputs: Inputs) -> bool:
-        """Whether a global generator ends in the same state from two different starts."""
-        one, two = (self.observe(inputs, seed=seed).random_states for seed in (1, 2))
-        return any(a == b for a, b in zip(one, two, strict=False))
-
-    def gradients_match(self, inputs: Inputs):
-        """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
-        seen = self.observe(inputs, gradient=True)
-        unpack(self.task, seen)
-        expected = self.task.expected(inputs, gradient=True).gradients
-        for name, ours in expected.items():
-            theirs = seen.gradients.get(name)
-            if theirs is None:
-                said = f" Autograd says: {seen.gradient_error}" if seen.gradient_error else ""
-                raise Failure(
-                    f"No gradient reaches {name}: the model could not learn through this answer."
-                    f"{said}",
-                    inputs,
-                )
-            if not torch.isfinite(theirs).all():
-                raise Failure(f"The gradient of {name}: some entries are NaN or infinite.", inputs)
-            compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
-
-
-def _as_tuple(value):
-    return value if isinstance(value, tuple) else (value,)
-
-
-def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float | None = None):
-    """Assert equal shape, dtype and values; never by broadcasting."""
-    evidence = {"inputs": inputs, "expected": expected, "got": got}
-    if got.shape != expected.shape:
-        raise Failure(
-            f"{name}: the shape is {shape_of(got)}; expected {shape_of(expected)}.", **evidence
-        )
-    if got.dtype != expected.dtype:
-        raise Failure(f"{name}: the dtype is {got.dtype}; expected {expected.dtype}.", **evidence)
-    if not got.is_floating_point():
-        different = (got != expected).sum().item()
-        if different:
-            raise Failure(
-                f"{name}: {different} of {got.numel()} entries differ from what is expected.",
-                **evidence,
-            )
-        return
-    if not torch.isfinite(got).all():
-        raise Failure(f"{name}: some entries are NaN or infinite.", **evidence)
-    tolerance = tolerance or (1e-9 if got.dtype == torch.float64 else 1e-4)
-    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
-    difference = (got - expected).abs().max().item() if expected.numel() else 0.0
-    if difference > tolerance * scale:
-        digits = ""
-        if got.dtype == torch.float64 and difference < 1e-5 * scale:
-            digits = " Inputs of float64 are checked to nine digits; was something float32 between?"
-        raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
-
-
-def agree_plain(got, expected, tolerance: float | None = None) -> bool:
-    """Whether two plain values are equal, numbers in them up to rounding."""
-    tolerance = tolerance or 1e-6
-    if isinstance(expected, dict) and isinstance(got, dict):
-        return got.keys() == expected.keys() and all(
-            agree_plain(got[key], value, tolerance) for key, value in expected.items()
-        )
-    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
-        return len(got) == len(expected) and all(map(agree_plain, got, expected))
-    if isinstance(expected, float) and isinstance(got, numbers.Real):
-        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-    if isinstance(got, Tensor):
-        return got.numel() == 1 and agree_plain(got.item(), expected, tolerance)
-    return type(got) is type(expected) and got == expected
-
-
-def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
-    """Assert that two plain values are equal."""
-    if not agree_plain(got, expected, tolerance):
-        raise Failure(
-            f"Your answer returned {_short(got)}; expected {_short(expected)}.",
-            inputs,
-            expected,
-            got,
-        )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "…"

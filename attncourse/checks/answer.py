@@ -1,0 +1,294 @@
+"""How a check sees an answer, and what it can say against it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attncourse.checks.observe import Observation, Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attncourse.checks.task import Task
+
+Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
+
+
+class Failure(AssertionError):
+    """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any."""
+
+    def __init__(self, message: str, inputs: Inputs | None = None, expected=None, got=None):
+        super().__init__(message)
+        self.inputs, self.expected, self.got = inputs, expected, got
+
+
+class Unanswered(Failure):
+    """The task has not been attempted, as far as the judge can see."""
+
+
+def describe(value: object) -> str:
+    """Say what a value is, as a student would: type, shape and dtype."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {shape_of(value)}, {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, list | tuple):
+        return f"a sequence of {len(value)}: " + "; ".join(map(describe, value[:4]))
+    if value is None:
+        return "None"
+    module = type(value).__module__.split(".")[0]
+    name = type(value).__name__ if module == "builtins" else f"{module}.{type(value).__name__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def shape_of(tensor: Tensor) -> str:
+    return "(" + " ".join(map(str, tensor.shape)) + ")"
+
+
+def unpack(task: Task, seen: Observation) -> tuple:
+    """Turn an observation into the values the task promises, or raise a Failure that says why."""
+    if seen.unanswered:
+        raise Unanswered("The answer still raises NotImplementedError.")
+    if seen.error:
+        where = f" ({seen.error_line})" if seen.error_line else ""
+        raise Failure(f"Your answer {seen.error}{where}")
+    returned = seen.returned
+    if returned is None:
+        raise Unanswered("Your answer returned None: is a `return` missing?")
+    if isinstance(task.returns, type):
+        return (_plain_value(task.returns, returned),)
+    names = task.returns
+    if len(names) == 1:
+        returned = (returned,)
+    elif not isinstance(returned, list) or len(returned) != len(names):
+        pair = "a pair" if len(names) == 2 else f"{len(names)} tensors"
+        raise Failure(
+            f"Your answer returned {describe(returned)}; {pair} is expected: {', '.join(names)}."
+        )
+    for name, value in zip(names, returned, strict=True):
+        if not isinstance(value, Tensor):
+            raise Failure(f"{name} is {describe(value)}; a torch.Tensor is expected.")
+    return tuple(returned)
+
+
+def _plain_value(kind: type, returned: object):
+    """The one value that is no tensor, or a Failure that says what came instead."""
+    if kind in (float, int) and isinstance(returned, Tensor) and returned.numel() == 1:
+        returned = returned.item()  # the type has a check of its own
+    expected = {float: numbers.Real, int: numbers.Integral}.get(kind, kind)
+    if not isinstance(returned, expected) or (isinstance(returned, bool) and kind is not bool):
+        article = "an" if kind is int else "a"
+        raise Failure(
+            f"Your answer returned {describe(returned)}; {article} {kind.__name__} is expected."
+        )
+    try:
+        return kind(returned)
+    except (OverflowError, ValueError):
+        raise Failure("Your answer returned a number too large for a float.") from None
+
+
+class Answer:
+    """The answer under test, as the fixture `answer` gives it to a check."""
+
+    def __init__(self, task: Task, function: Callable):
+        self.task, self.function = task, function
+        self.printed = 0  # characters, over all calls
+
+    def observe(self, inputs: Inputs, **options) -> Observation:
+        seen = self.task.observe(self.function, inputs, **options)
+        self.printed += seen.printed
+        return seen
+
+    def __call__(self, inputs: Inputs, **options):
+        """The returned tensors (a single one bare); a Failure if there are none."""
+        try:
+            values = unpack(self.task, self.observe(inputs, **options))
+        except Failure as failure:
+            failure.inputs = inputs
+            raise
+        return values[0] if len(values) == 1 else values
+
+    def expected(self, inputs: Inputs):
+        """What the reference returns for the same inputs."""
+        values = unpack(self.task, self.task.expected(inputs))
+        return values[0] if len(values) == 1 else values
+
+    def matches(self, inputs: Inputs, *, tolerance: float | None = None, gradient=False, **options):
+        """Assert that answer and reference agree on `inputs`: shape, dtype, then values."""
+        got, expected = self(inputs, **options), self.expected(inputs)
+        if isinstance(self.task.returns, type):
+            compare_plain(got, expected, inputs, tolerance)
+            return
+        names = self.task.returns
+        for name, ours, theirs in zip(names, _as_tuple(expected), _as_tuple(got), strict=True):
+            compare(name, theirs, ours, inputs, tolerance)
+        if gradient:
+            self.gradients_match(inputs)
+
+    def resets_random_state(self, inputs: Inputs) -> bool:
+        """Whether a global generator ends in the same state from two different starts."""
+        one, two = (self.observe(inputs, seed=seed).random_states for seed in (1, 2))
+        return any(a == b for a, b in zip(one, two, strict=False))
+
+    def gradients_match(self, inputs: Inputs):
+        """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
+        seen = self.observe(inputs, gradient=True)
+        unpack(self.task, seen)
+        expected = self.task.expected(inputs, gradient=True).gradients
+        for name, ours in expected.items():
+            theirs = seen.gradients.get(name)
+            if theirs is None:
+                said = f" Autograd says: {seen.gradient_error}" if seen.gradient_error else ""
+                raise Failure(
+                    f"No gradient reaches {name}: the model could not learn through this answer."
+                    f"{said}",
+                    inputs,
+                )
+            if not torch.isfinite(theirs).all():
+                raise Failure(f"The gradient of {name}: some entries are NaN or infinite.", inputs)
+            compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+
+
+def _as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float | None = None):
+    """Assert equal shape, dtype and values; never by broadcasting."""
+    evidence = {"inputs": inputs, "expected": expected, "got": got}
+    if got.shape != expected.shape:
+        raise Failure(
+            f"{name}: the shape is {shape_of(got)}; expected {shape_of(expected)}.", **evidence
+        )
+    if got.dtype != expected.dtype:
+        raise Failure(f"{name}: the dtype is {got.dtype}; expected {expected.dtype}.", **evidence)
+    if not got.is_floating_point():
+        different = (got != expected).sum().item()
+        if different:
+            raise Failure(
+                f"{name}: {different} of {got.numel()} entries differ from what is expected.",
+                **evidence,
+            )
+        return
+    if not torch.isfinite(got).all():
+        raise Failure(f"{name}: some entries are NaN or infinite.", **evidence)
+    tolerance = tolerance or (1e-9 if got.dtype == torch.float64 else 1e-4)
+    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    difference = (got - expected).abs().max().item() if expected.numel() else 0.0
+    if difference > tolerance * scale:
+        digits = ""
+        if got.dtype == torch.float64 and difference < 1e-5 * scale:
+            digits = " Inputs of float64 are checked to nine digits; was something float32 between?"
+        raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
+
+
+def agree_plain(got, expected, tolerance: float | None = None) -> bool:
+    """Whether two plain values are equal, numbers in them up to rounding."""
+    tolerance = tolerance or 1e-6
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return got.keys() == expected.keys() and all(
+            agree_plain(got[key], value, tolerance) for key, value in expected.items()
+        )
+    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        return len(got) == len(expected) and all(map(agree_plain, got, expected))
+    if isinstance(expected, float) and isinstance(got, numbers.Real):
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    if isinstance(got, Tensor):
+        return got.numel() == 1 and agree_plain(got.item(), expected, tolerance)
+    return type(got) is type(expected) and got == expected
+
+
+def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
+    """Assert that two plain values are equal."""
+    if not agree_plain(got, expected, tolerance):
+        raise Failure(
+            f"Your answer returned {_short(got)}; expected {_short(expected)}.",
+            inputs,
+            expected,
+            got,
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def moves_nothing(answer: Answer, inputs: Inputs) -> None:
+    """Assert that a call leaves inputs, random state and settings alone, and can be repeated."""
+    seen = answer.observe(inputs)
+    first = answer(inputs)
+    if seen.edited:
+        raise Failure(
+            f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
+            "it; an in-place operation (`-=`, `masked_fill_`, …) does that.",
+            inputs,
+        )
+    if seen.random_state_moved:
+        raise Failure(
+            "Your answer moved or reset the global random state, and nothing here needs chance.",
+            inputs,
+        )
+    if seen.settings_changed:
+        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
+    again = answer(inputs, seed=1)
+    first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
+    for one, two, name in zip(first, again, _names(answer), strict=True):
+        if isinstance(one, Tensor):  # a NaN in the same place is another check's business
+            same = torch.equal(one.nan_to_num(), two.nan_to_num())
+        else:
+            same = one == two
+        if not same:
+            raise Failure(f"{name} is not the same on a second call with the same inputs.", inputs)
+
+
+def _names(answer: Answer) -> tuple[str, ...]:
+    returns = answer.task.returns
+    return returns if isinstance(returns, tuple) else ("The result",)
+
+
+# --- answers that return a dict ---------------------------------------------------------------
+
+
+def fields(found: object, names: Iterable[str]) -> list:
+    """The entries of a returned dict, in the order of the names.
+
+    Raises:
+        Unusable: it is no dict, or lacks one of them.
+    """
+    if not isinstance(found, dict):
+        raise Unusable(f"returned {describe(found)}; a dict is expected.")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise Unusable(f"returned a dict without {', '.join(map(repr, missing))}.")
+    return [found[name] for name in names]
+
+
+def as_number(value: object, name: str) -> Tensor:
+    """A plain number, or a tensor or array of one, as a tensor in float64.
+
+    Raises:
+        Unusable: it is no number.
+    """
+    if isinstance(value, Tensor) or type(value).__module__ == "numpy":
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        raise Unusable(f"says that {name!r} is {describe(value)}; a number is expected.")
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+class Elsewhere:
+    """An answer in another process: it is asked for observations, and never called here."""
+
+    def __call__(self, *_, **__):
+        raise TypeError("this answer lives in another process")
+
+    def observe(self, task: Task, inputs: Inputs, adapt: Callable | None, **options) -> Observation:
+        raise NotImplementedError
+
+    def short_cut(self, task: Task, inputs: Inputs) -> str | None:
+        raise NotImplementedError

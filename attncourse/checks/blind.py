@@ -1,0 +1,134 @@
+"""Loading tasks in a process that runs students' code: nothing that a student must not see.
+
+There a task's file is cut down to what such a process needs: the task itself, and what turns an
+answer into a function. Checks, steps and faults are never compiled, so they are nowhere in memory;
+and a jail does not show the file.
+"""
+
+import ast
+import importlib.abc
+import importlib.machinery
+import sys
+
+VERBS = ("check", "steps", "spelling", "fault")  # what a file says about its task, and keeps secret
+MAKERS = ("Task", "Chapter", "task")
+
+
+def switch_on(guarded: tuple[str, ...]) -> None:
+    """From now on this process loads these packages without their secrets.
+
+    Raises:
+        RuntimeError: one of them has been loaded already.
+    """
+    loaded = [name for name in guarded if name in sys.modules]
+    if loaded:
+        raise RuntimeError(f"too late: {', '.join(loaded)} is loaded")
+    sys.meta_path.insert(0, _Finder(guarded))
+
+
+def is_on() -> bool:
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, guarded: tuple[str, ...]):
+        self.guarded = guarded
+
+    def find_spec(self, name, path=None, target=None):
+        if not any(name == each or name.startswith(f"{each}.") for each in self.guarded):
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec and spec.origin and spec.origin.endswith(".py"):
+                spec.loader = _Loader(name, spec.origin)
+            if spec:
+                return spec
+        return None
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):  # never a compiled file: that would hold everything
+        tree = without_secrets(ast.parse(self.get_source(fullname)))
+        return compile(tree, self.path, "exec", dont_inherit=True)
+
+
+def without_secrets(tree: ast.Module) -> ast.Module:
+    """A module's code, cut down.
+
+    A module that makes a task keeps that, its adapters, and whatever these need. Another one keeps
+    all that is not said about some task.
+    """
+    told = [node for node in tree.body if _tells(node)]
+    rest = [node for node in tree.body if node not in told]
+    roots = [node for node in rest if _makes(node)]
+    if roots:
+        needed = {name for node in roots for name in _names(node)}
+        needed |= {name for node in tree.body for name in _adapters(node)}
+    else:
+        needed = {name for node in rest for name in (*_names(node), *_bound(node))}
+    kept: list[ast.stmt] = []
+    while grown := [
+        node for node in rest if node not in kept and (node in roots or needed & _bound(node))
+    ]:
+        kept += grown
+        needed |= {name for node in grown for name in _names(node)}
+    for node in kept:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            node.names = [each for each in node.names if needed & _bound_by(each)]
+    tree.body = [node for node in tree.body if node in kept]
+    return tree
+
+
+def _verb(call: ast.AST) -> str:
+    function = call.func if isinstance(call, ast.Call) else call
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def _tells(node: ast.stmt) -> bool:
+    """Whether a statement says something about a task: `task.fault(…)`, `@task.check(1)`."""
+    if isinstance(node, ast.Expr):
+        return _verb(node.value) in VERBS
+    return any(_verb(each) in VERBS for each in getattr(node, "decorator_list", ()))
+
+
+def _makes(node: ast.stmt) -> bool:
+    """Whether a statement makes a task or a chapter."""
+    values = [node.value] if isinstance(node, ast.Assign | ast.AnnAssign) else []
+    for call in [*values, *getattr(node, "decorator_list", ())]:
+        if isinstance(call, ast.Call):
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            if name in MAKERS:
+                return True
+    return False
+
+
+def _adapters(node: ast.AST) -> set[str]:
+    """Names that are passed as `adapt=` anywhere."""
+    return {
+        part.value.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.keyword)
+        and part.arg == "adapt"
+        and isinstance(part.value, ast.Name)
+    }
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module gives a meaning to."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {name for each in node.names for name in _bound_by(each)}
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
+
+
+def _bound_by(alias: ast.alias) -> set[str]:
+    return {alias.asname or alias.name.split(".")[0]}

@@ -1,0 +1,63 @@
+"""Answers that are modules: how a check gives them weights, and looks at them from outside."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attncourse.checks.answer import Inputs, describe, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.observe import Unusable
+
+
+def weights_of(module: nn.Module, rng: torch.Generator, dtype=torch.float32) -> Inputs:
+    """Random weights for a module like this one, by name ("q_proj.weight")."""
+    return {
+        name: normal(rng, *parameter.shape, dtype=dtype) / max(1, parameter.shape[-1]) ** 0.5
+        for name, parameter in module.named_parameters()
+    }
+
+
+def with_weights(module: nn.Module, weights: dict[str, Tensor], *arguments, **keywords):
+    """Call a module as if its parameters were `weights`, and let gradients reach them.
+
+    Raises:
+        Unusable: the module lacks one of them, or has it in another shape.
+    """
+    has = dict(module.named_parameters(remove_duplicate=False))  # a layer may have two names
+    for name, tensor in weights.items():
+        if name not in has:
+            there = ", ".join(has) or "none at all"
+            raise Unusable(f"makes a module without the parameter `{name}`: it has {there}.")
+        if has[name].shape != tensor.shape:
+            raise Unusable(
+                f"makes a module whose `{name}` has the shape {shape_of(has[name])}; "
+                f"expected {shape_of(tensor)}."
+            )
+    return functional_call(module, weights, arguments, keywords, tie_weights=False)
+
+
+def made(cls: Callable[..., nn.Module], *sizes, training=False) -> nn.Module:
+    """Make a student's module, and leave the random state as it was.
+
+    Raises:
+        Unusable: what came is no module.
+    """
+    state = torch.get_rng_state()
+    module = cls(*sizes)
+    torch.set_rng_state(state)
+    if not isinstance(module, nn.Module):
+        raise Unusable(f"makes {describe(module)} when it is called; an nn.Module is expected.")
+    module = getattr(module, "_orig_mod", module)  # torch.compile wraps it, and all names with it
+    return module.train(training)
+
+
+def parts_of(cls):
+    """An `adapt` that looks at a class from outside: names and shapes of its parameters."""
+
+    def look(**sizes):
+        parameters = made(cls, *sizes.values()).named_parameters(remove_duplicate=False)
+        return [(name, tuple(parameter.shape)) for name, parameter in parameters]
+
+    return look

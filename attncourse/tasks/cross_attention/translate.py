@@ -1,0 +1,939 @@
+"""translate."""
+
+import contextlib
+
+import torch
+from torch import nn
+
+from attncourse import cross_attention as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.task import Task
+
+VOCABULARY = 11  # words of the target; a prime, so that mistakes do not meet again by chance
+
+
+class Speaker(nn.Module):
+    """A model that has made up its mind: what it wants to say for each source sentence.
+
+    It scores each position from the source and from the words up to there, as a Transformer does.
+    If those words are not what it wanted to say, it says something else. `wants` goes on behind
+    `eos`, since a model does not stop by itself.
+    """
+
+    def __init__(self, source, wants, bos, scores, patience):
+        super().__init__()
+        self.scores = nn.Parameter(scores)  # (said, word); its diagonal is the largest of each row
+        self.idle = nn.Sequential(nn.Dropout(0.0))  # something inside that has a mode, too
+        self.known, self.wants, self.bos, self.patience = source.clone(), wants, bos, patience
+
+    def forward(self, source, words):
+        self.patience -= 1
+        if self.patience < 0:
+            raise Unusable("asks the model far more often than there are words to write")
+        for name, tensor, axes in (("source", source, "(b n)"), ("words", words, "(b t)")):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+            if tensor.ndim != 2:
+                raise ValueError(f"{name} must have axes {axes}; got shape {shape_of(tensor)}")
+            if tensor.is_floating_point() or tensor.dtype == torch.bool:
+                raise TypeError(f"{name} must hold ids, whole numbers; got {tensor.dtype}")
+        if len(source) != len(words):
+            raise ValueError(f"source {shape_of(source)} and words {shape_of(words)} differ in b")
+        if source.shape[1] != self.known.shape[1]:
+            raise ValueError(
+                f"source has {source.shape[1]} columns; the sentences have {self.known.shape[1]}"
+            )
+        if words.numel() and not 0 <= words.min() <= words.max() < len(self.scores):
+            raise ValueError(f"words must be ids below {len(self.scores)}; some are not")
+        strange = (source[:, None] - self.known[None]).abs().sum(-1)  # b rows
+        row = strange.argmin(-1)
+        t = words.shape[1]
+        wanted = self.wants[row][:, torch.arange(t) % self.wants.shape[1]]  # b t
+        before = torch.cat([torch.full_like(words[:, :1], self.bos), wanted[:, : t - 1]], 1)
+        surprise = ((words - before) ** 2 * torch.arange(1, t + 1)).cumsum(1)
+        said = (wanted + surprise + strange.amin(-1)[:, None]) % len(self.scores)
+        return self.scores[said]  # b t word
+
+
+def with_a_model(answer):
+    """The answer as a function of plain inputs: it is given a `Speaker`.
+
+    A shorter result, in which every row has ended, is filled up with `eos` to `max_length`.
+    """
+
+    def function(*, source, model_wants, bos, eos, max_length, training=False, **rest):
+        patience = 4 * len(source) * (max_length + 1)
+        model = Speaker(source, model_wants, bos, rest.pop("model.scores"), patience)
+        model.train(training)
+        before = model.scores.detach().clone()
+        returned = answer(model, source, bos, eos, max_length)
+        if any(part.training != training for part in model.modules()):
+            mode = "evaluation" if training else "training"
+            raise Unusable(f"leaves the model in {mode} mode; the caller had it in the other")
+        if not model.scores.requires_grad or model.scores.grad is not None:
+            raise Unusable("changes what the model learns: its parameters or their gradients")
+        if not torch.equal(model.scores, before):
+            raise Unusable("changes the model's parameters")
+        if not torch.is_grad_enabled():
+            raise Unusable("leaves gradients switched off for everybody after it")
+        return filled_up(returned, len(source), eos, max_length)
+
+    return function
+
+
+def filled_up(words, b, eos, max_length):
+    if not isinstance(words, torch.Tensor) or words.ndim != 2 or len(words) != b:
+        return words
+    if words.is_floating_point() or words.dtype == torch.bool:
+        return words
+    words = words.long()
+    missing = max_length - words.shape[1]
+    if missing > 0:
+        open_rows = (~(words == eos).any(1)).nonzero().flatten().tolist()
+        if open_rows:
+            raise Unusable(
+                f"stopped after {words.shape[1]} of {max_length} words, although row "
+                f"{open_rows[0]} has no `eos` yet"
+            )
+        words = nn.functional.pad(words, (0, missing), value=eos)
+    return words
+
+
+def speech(rng, ends, n=4, bos=1, eos=2, max_length=7, dtype=torch.float32, **others):
+    """Sentences of which row i ends with its word number `ends[i]` (from 1; 0 = never).
+
+    Behind its end, a row goes on with other words, and with a second `eos`.
+    """
+    b, length = len(ends), max_length + 3
+    other = torch.tensor([word for word in range(VOCABULARY) if word not in (bos, eos)])
+    pick = torch.randint(len(other), (b, length), generator=rng, device="cpu")
+    wants = other[pick]
+    for row, end in enumerate(ends):
+        if end:
+            wants[row, end - 1] = eos
+            wants[row, end + 1] = eos
+    source = torch.randint(3, 9, (b, n), generator=rng, device="cpu")
+    source[:, 0] = 10 * (1 + torch.randperm(b, generator=rng, device="cpu"))  # no two alike
+    scores = normal(rng, VOCABULARY, VOCABULARY, dtype=dtype)
+    best = scores.amax(1) + 0.5
+    scores[range(VOCABULARY), range(VOCABULARY)] = best
+    return {
+        "source": source,
+        "model_wants": wants,
+        "bos": bos,
+        "eos": eos,
+        "max_length": max_length,
+        "model.scores": scores,
+        **others,
+    }
+
+
+def scored(inputs, change):
+    """The same model with other numbers as scores, in the same order."""
+    return dict(inputs, **{"model.scores": change(inputs["model.scores"])})
+
+
+def translate_probes(rng):
+    return {
+        "two sentences": speech(rng, (3, 6)),
+        "the long one first": speech(rng, (6, 2, 4)),
+        "one sentence": speech(rng, (5,)),
+        "same ends": speech(rng, (4, 4)),
+        "at once": speech(rng, (1, 4)),
+        "at the limit": speech(rng, (7, 3)),
+        "never": speech(rng, (0, 3, 0)),
+        "one word": speech(rng, (0, 1), max_length=1),
+        "other marks": speech(rng, (3, 5), bos=9, eos=4),
+        "eos is zero": speech(rng, (2, 0, 4), bos=3, eos=0),
+        "training": speech(rng, (3, 2), training=True),
+        "negative scores": scored(speech(rng, (3, 6)), lambda s: s - 100),
+        "large scores": scored(speech(rng, (2, 4)), lambda s: s * 1e5),
+        "close scores": scored(speech(rng, (2, 4), dtype=torch.float64), lambda s: 1 + 1e-9 * s),
+    }
+
+
+def watched(translate):
+    """An `adapt` that says what the model gets to see of the words that were written."""
+
+    def look(**inputs):
+        model = Speaker(inputs["source"], inputs["model_wants"], 1, inputs["model.scores"], 99)
+        longest, exchanged = [], []
+
+        def note(module, given, named):
+            words = named.get("words", given[-1] if given else None)
+            longest.append(words.shape[1])
+            exchanged.append(torch.equal(words, inputs["source"]))
+
+        model.register_forward_pre_hook(note, with_kwargs=True)
+        with contextlib.suppress(Exception):
+            translate(model, inputs["source"], 1, 2, 7)
+        return {
+            "hands nothing back": len(longest) > 1 == max(longest),
+            "takes the source for the words": any(exchanged),
+        }
+
+    return look
+
+
+def translate_traits(answer):
+    seen = answer.observe(speech(torch.Generator().manual_seed(0), (0, 5)), adapt=watched)
+    return seen.returned if isinstance(seen.returned, dict) else {}
+
+
+def translate_small(rng):
+    for ends in ((0,), (1,), (2,), (3,), (2, 1), (1, 3), (3, 2), (2, 4)):
+        yield speech(rng, ends, n=2, max_length=max(ends) or 1)
+        yield speech(rng, ends, n=2, max_length=max(ends) + 1)
+    yield speech(rng, (2,), n=2, bos=9, eos=4, max_length=3)
+    yield speech(rng, (2, 1), n=2, bos=3, eos=0, max_length=3)
+    yield speech(rng, (2,), n=2, max_length=3, training=True)
+    yield scored(speech(rng, (2,), n=2, max_length=3), lambda scores: scores - 100)
+    yield scored(speech(rng, (2,), n=2, max_length=3), lambda scores: scores * 1e5)
+    close = speech(rng, (2,), n=2, max_length=3, dtype=torch.float64)
+    yield scored(close, lambda scores: 1 + 1e-9 * scores)
+
+
+def same_words(answer, inputs, special=""):
+    """Assert that the answer writes what the reference writes, row by row.
+
+    `special` is said with a failure: what the numbers do not show.
+    """
+    got, expected = answer(inputs), answer.expected(inputs)
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        compare("the translation", got, expected, inputs)
+    for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
+        if ours != theirs:
+            place = next(
+                i for i, two in enumerate(zip(ours, theirs, strict=True)) if len({*two}) > 1
+            )
+            raise Failure(
+                f"Row {row}, word {place + 1}: your answer writes {theirs[place]}; expected "
+                f"{ours[place]} (bos is {inputs['bos']}, eos is {inputs['eos']}).{special}",
+                inputs,
+                expected,
+                got,
+            )
+
+
+task = Task(
+    reference.translate,
+    number=3,
+    returns=("words",),
+    difficulty=2,
+    minutes=25,
+    section="writing-greedily",
+    hints=(
+        "The model gives scores for the word after each of `words`. Which words are there at "
+        "the start, and which of the scores tell you the next one?",
+        "Keep `words` (b t), starting with bos in every row. Each round: scores of the last "
+        "position, likeliest word, append it. A row that has said eos says eos for ever, "
+        "whatever the model wants.",
+        "Each round: logits = model(source, words)[:, -1]; word = logits.argmax(-1), replaced "
+        "by eos in rows that are finished; update `finished`; words = cat of words and "
+        "word[:, None]. Stop after max_length rounds, or once all are finished; leave out "
+        "column 0.",
+    ),
+    probes=translate_probes,
+    adapt=with_a_model,
+    small=translate_small,
+    traits=translate_traits,
+    forbidden=FUSED_ATTENTION,
+)
+
+
+@task.check(1)
+def it_returns_ids_one_row_for_each_sentence(answer, rng):
+    inputs = speech(rng, (3, 6, 0))
+    words = answer(inputs)
+    if words.is_floating_point() or words.dtype == torch.bool:
+        raise Failure(f"The words have dtype {words.dtype}; ids are whole numbers.", inputs)
+    if words.ndim != 2 or len(words) != 3:
+        raise Failure(
+            f"The translation has shape {shape_of(words)}; expected (b t) with b = 3.", inputs
+        )
+    if words.shape[1] > 7:
+        raise Failure(
+            f"The translation has {words.shape[1]} words; max_length is 7, and bos is not "
+            "part of a translation.",
+            inputs,
+        )
+
+
+@task.check(2)
+def each_word_is_the_likeliest_after_those_before(answer, rng):
+    same_words(answer, speech(rng, (6,), n=3))
+    same_words(answer, speech(rng, (0,), n=5))
+    same_words(answer, speech(rng, (4, 4, 4)))
+    same_words(answer, speech(rng, (9,), n=2, max_length=12))
+
+
+@task.check(1)
+def after_its_first_eos_a_row_says_nothing_else(answer, rng):
+    same_words(answer, speech(rng, (2, 6)))
+    same_words(answer, speech(rng, (6, 2, 4)))
+    same_words(answer, speech(rng, (1, 0)))
+
+
+@task.check(1)
+def no_row_stops_before_it_has_ended(answer, rng):
+    same_words(answer, speech(rng, (1, 6)))
+    same_words(answer, speech(rng, (5, 1, 3)))
+    same_words(answer, speech(rng, (1, 1)))
+
+
+@task.check(1)
+def it_stops_at_the_largest_length(answer, rng):
+    for max_length in (1, 2, 5):
+        same_words(answer, speech(rng, (0, 2, 0), max_length=max_length))
+    same_words(answer, speech(rng, (5, 4), max_length=5))
+    same_words(answer, speech(rng, (6, 4), max_length=5))
+    same_words(answer, speech(rng, (0, 33), max_length=40))
+
+
+@task.check(1)
+def begin_and_end_marks_are_those_of_the_caller(answer, rng):
+    same_words(answer, speech(rng, (3, 5), bos=9, eos=4))
+    same_words(answer, speech(rng, (4, 2, 0), bos=3, eos=0))
+    same_words(answer, speech(rng, (4, 2, 0), bos=0, eos=10))
+
+
+@task.check(1)
+def a_batch_is_translated_like_its_sentences_one_by_one(answer, rng):
+    inputs = speech(rng, (4, 2, 0, 6))
+    together = answer(inputs)
+    for row in range(4):
+        alone = dict(inputs, source=inputs["source"][[row]])
+        alone["model_wants"] = inputs["model_wants"][[row]]
+        compare(f"row {row} of a batch, beside the same sentence alone", together[[row]],
+                answer(alone), inputs)  # fmt: skip
+    same_words(answer, speech(rng, (4, 2, 0, 3), n=4, max_length=4))
+    same_words(answer, speech(rng, (2,) * 7))
+    same_words(answer, speech(rng, (3, 2), n=1))
+
+
+@task.check(1)
+def scores_may_have_any_size(answer, rng):
+    def forbid(scores):
+        """A model may rule words out."""
+        return scores.masked_fill(scores < scores.median(-1, keepdim=True).values, -torch.inf)
+
+    for change, special in (
+        (lambda scores: scores - 100, "all scores are about −100"),
+        (lambda scores: scores * 1e5, "scores are as large as 100,000"),
+        (lambda scores: scores - 1e4, "all scores are about −10,000"),
+        (forbid, "some scores are −inf"),
+        (lambda scores: forbid(scores - 100), "scores are about −100, and some are −inf"),
+    ):
+        same_words(answer, scored(speech(rng, (3, 6)), change), f" Here {special}.")
+    close = scored(speech(rng, (3, 6), dtype=torch.float64), lambda scores: 1 + 1e-9 * scores)
+    same_words(answer, close, " Here scores are float64 and differ in the ninth digit.")
+
+
+@task.check(1)
+def the_model_is_left_in_its_mode(answer, rng):
+    for training in (True, False):
+        same_words(answer, speech(rng, (3, 2), training=training))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, speech(rng, (3, 6)))
+    inputs = speech(rng, (3, 6, 0), n=5)
+    inputs["source"] = inputs["source"].T.contiguous().T  # not contiguous
+    moves_nothing(answer, inputs)
+    same_words(answer, inputs)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def start(source, bos):
+    return torch.full((len(source), 1), bos)
+
+
+def begin_with_eos(model, source, bos, eos, max_length):
+    return written_from(eos, model, source, eos, max_length)
+
+
+def begin_with_one(model, source, bos, eos, max_length):
+    return written_from(1, model, source, eos, max_length)
+
+
+def written_from(first, model, source, eos, max_length):
+    words, finished = start(source, first), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+@task.fault(
+    "S-BOS-MISMATCH",
+    thinks="Some word has to stand at the start; 0, 1 or the end mark will do.",
+    why="The model was trained with `bos` there, and the caller says which id that is. After any "
+    "other it begins somewhere in the middle.",
+    forms=(begin_with_eos, begin_with_one),
+)
+def begin_with_zero(model, source, bos, eos, max_length):
+    return written_from(0, model, source, eos, max_length)
+
+
+def strip_all_ends(model, source, bos, eos, max_length):
+    words = written_from(bos, model, source, eos, max_length)
+    return words[:, : int((words != eos).sum(1).max())]
+
+
+@task.fault(
+    "S-STRIP-EOS",
+    thinks="The end mark is no word, so I cut the last column off.",
+    why="It tells where a row ends. And where the largest length stopped a row, the last column "
+    "holds a real word, which is lost.",
+    forms=(strip_all_ends,),
+)
+def strip_last(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, eos, max_length)[:, :-1]
+
+
+def keep_begin_within_limit(model, source, bos, eos, max_length):
+    return torch.cat([start(source, bos), written_from(bos, model, source, eos, max_length)], 1)[
+        :, :max_length
+    ]
+
+
+def keep_begin_and_talk_on(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+    return words
+
+
+@task.fault(
+    "C-BOS-KEPT",
+    thinks="The sentence begins with its begin mark, so I return that as well.",
+    why="`bos` was put there by you, not said by the model. A translation begins with the first "
+    "word that the model chose.",
+    forms=(keep_begin_within_limit, keep_begin_and_talk_on),
+)
+def keep_begin(model, source, bos, eos, max_length):
+    return torch.cat([start(source, bos), written_from(bos, model, source, eos, max_length)], 1)
+
+
+@task.fault(
+    "C-TALKS-ON",
+    thinks="A row says eos, and the loop ends when all rows have said it.",
+    why="Until the last row is done, the others go on, and a model does not stop by itself: your "
+    "finished rows get words behind their end.",
+)
+def talks_on(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        finished = finished | (word == eos)
+        words = torch.cat([words, word[:, None]], 1)
+        if finished.all():
+            break
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-NO-END",
+    thinks="The model writes `eos` where the sentence ends, so I need not look for it.",
+    why="It writes it and then goes on, since nobody stopped it. You have to remember which rows "
+    "have ended, and write eos for them from there on.",
+)
+def never_looks_for_eos(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-ENDED-NOW",
+    thinks="I stop as soon as every row says eos in the same step.",
+    why="Rows end at different steps. Somebody has to remember who has ended; yours say eos once "
+    "and then talk on.",
+)
+def ended_at_the_same_step(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+        if (word == eos).all():
+            break
+    return words[:, 1:]
+
+
+def all_end_with_the_first(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), False
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        if finished:
+            word = torch.full_like(word, eos)
+        finished = finished or bool((word == eos).any())
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+def first_row_decides(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+        if word[0] == eos:
+            break
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-FIRST-END-STOPS",
+    thinks="When somebody says eos, the translation is over.",
+    why="For that row. The other sentences of the batch are still being written, and yours break "
+    "off in the middle.",
+    forms=(all_end_with_the_first, first_row_decides),
+)
+def any_end_stops(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+        if (word == eos).any():
+            break
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-PAD-BEHIND",
+    thinks="Behind the end of a row there is padding, id 0.",
+    why="The agreement here is another: behind its first eos a row holds only eos. And 0 may be "
+    "a word in somebody's vocabulary.",
+)
+def padded_with_zero(model, source, bos, eos, max_length):
+    words = written_from(bos, model, source, eos, max_length)
+    return words.masked_fill((words == eos).cumsum(1) > 1, 0)
+
+
+@task.fault(
+    "C-END-TOO-LATE",
+    thinks="I first write the word, and ask afterwards who had ended before.",
+    why="You look at the step before the last, so each row says one more word behind its eos.",
+)
+def one_word_too_many(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (words[:, 1:] == eos).any(1)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-FIRST-POSITION",
+    thinks="The first position of the scores belongs to the next word.",
+    why="Position t scores the word that follows word t. The next word follows the *last* one; "
+    "the first position always says the same.",
+)
+def first_position(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        word = model(source, words)[:, 0].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+def all_positions_and_begin(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        words = torch.cat([words, model(source, words).argmax(-1)], 1)
+    return words
+
+
+@task.fault(
+    "C-ALL-POSITIONS",
+    thinks="What the model returns is the continuation, so I append all of it.",
+    why="It returns scores for *every* position: also for words that are there already. Appended "
+    "as a whole, the row doubles each time. Only one position is news.",
+    forms=(all_positions_and_begin,),
+)
+def all_positions(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        words = torch.cat([words, model(source, words).argmax(-1)], 1)
+    return words[:, 1:]
+
+
+def one_sentence_by_truth(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+        if word == eos:
+            break
+    return words[:, 1:]
+
+
+def one_sentence_as_list(model, source, bos, eos, max_length):
+    words = [bos]
+    for _ in range(max_length):
+        word = model(source, torch.tensor([words]))[0, -1].argmax().item()
+        if word == eos:
+            break
+        words.append(word)
+    return words[1:]
+
+
+def one_sentence_as_row(model, source, bos, eos, max_length):
+    words = [bos]
+    for _ in range(max_length):
+        words.append(int(model(source, torch.tensor([words]))[0, -1].argmax()))
+        if words[-1] == eos:
+            break
+    return torch.tensor([words[1:]])
+
+
+@task.fault(
+    "C-ONE-SENTENCE",
+    thinks="There is one sentence, so its next word is one number: `.item()`.",
+    why="With one sentence it works. A batch has a next word for each row, and `if` or `.item()` "
+    "cannot decide for all of them: remember for each row whether it has ended.",
+    forms=(one_sentence_by_truth, one_sentence_as_list, one_sentence_as_row),
+)
+def one_sentence(model, source, bos, eos, max_length):
+    words = start(source, bos)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1)
+        words = torch.cat([words, word[:, None]], 1)
+        if word.item() == eos:
+            break
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-LAST-WORD-ONLY",
+    thinks="The model gets the last word, as the decoder of chapter 1 did.",
+    why="That decoder carried a state from word to word. A Transformer carries none: what was "
+    "said before the last word is in `words` or nowhere.",
+)
+def last_word_only(model, source, bos, eos, max_length):
+    word, finished = start(source, bos)[:, 0], torch.zeros(len(source), dtype=torch.bool)
+    said = []
+    for _ in range(max_length):
+        word = model(source, word[:, None])[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        said.append(word)
+    return torch.stack(said, 1)
+
+
+@task.fault(
+    "C-NOTHING-FED-BACK",
+    thinks="The model knows the source, so it can be asked again and again for the next word.",
+    why="It has no memory of what it said. Asked the same question, it gives the same word each "
+    "time: what it wrote has to be handed back.",
+)
+def nothing_fed_back(model, source, bos, eos, max_length):
+    words, finished, said = start(source, bos), torch.zeros(len(source), dtype=torch.bool), []
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        said.append(word)
+    return torch.stack(said, 1)
+
+
+@task.fault(
+    "C-ONE-PASS",
+    thinks="The Transformer handles all positions at once, so one call writes the sentence.",
+    why="At once if the words are known, as in training. In writing, word 2 has to wait until "
+    "word 1 is chosen.",
+)
+def one_pass(model, source, bos, eos, max_length):
+    words = start(source, bos).expand(-1, max_length)
+    words = model(source, words).argmax(-1)
+    return words.masked_fill((words == eos).cumsum(1) > 0, eos)
+
+
+@task.fault(
+    "C-WORDS-TURNED",
+    thinks="The newest word goes in front.",
+    why="The model reads `words` from left to right: bos first, the newest word last. Otherwise "
+    "bos is not at the start and the scores you read belong to another word.",
+)
+def newest_in_front(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        words = torch.cat([word[:, None], words], 1)
+    return words[:, :-1].flip(1)
+
+
+@task.fault(
+    "C-EXCHANGED",
+    thinks="The model is called with the words first and the source second.",
+    why="The agreement is `model(source, words)`, in the order of reading and writing. As you "
+    "call it, it reads your translation and continues the source.",
+)
+def exchanged(model, source, bos, eos, max_length):
+    return written_from(bos, lambda source, words: model(words, source), source, eos, max_length)
+
+
+@task.fault(
+    "C-NO-LIMIT",
+    thinks="The loop ends when every row has said eos.",
+    why="A model may never say it. Then your loop never ends: `max_length` is there for that.",
+)
+def without_limit(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    while not finished.all():
+        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-LIMIT-COUNTS-BOS",
+    thinks="`max_length` counts everything in the row, the begin mark too.",
+    why="It counts words of the translation, and bos is none: your longest rows are one word "
+    "short.",
+)
+def one_too_few(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, eos, max(1, max_length - 1))
+
+
+@task.fault(
+    "C-LIMIT-AND-EOS",
+    thinks="A row that reaches the largest length still has to end with eos.",
+    why="It was cut off, and an eos would hide that. Your eos takes the place of the model's "
+    "last word.",
+)
+def eos_at_the_limit(model, source, bos, eos, max_length):
+    words = written_from(bos, model, source, eos, max_length).clone()
+    words[:, -1] = eos
+    return words
+
+
+@task.fault(
+    "C-LENGTH-OF-SOURCE",
+    thinks="A translation has as many words as its source.",
+    why="*ninety* is one word and *quatre-vingt-dix* three. How long a sentence becomes, the "
+    "model says by eos.",
+)
+def as_long_as_source(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, eos, min(max_length, source.shape[1]))
+
+
+@task.fault(
+    "C-EVAL-KEPT",
+    thinks="Before translating I switch the model to evaluation mode.",
+    why="A good habit, if you leave everything as you found it. After your call a training loop "
+    "goes on in evaluation mode and does not notice.",
+)
+def leaves_evaluation_mode(model, source, bos, eos, max_length):
+    model.eval()
+    return written_from(bos, model, source, eos, max_length)
+
+
+@task.fault(
+    "C-TRAIN-KEPT",
+    thinks="I switch to evaluation mode and afterwards back to training mode.",
+    why="*Back* is only right if it was in training mode before. A model that came in evaluation "
+    "mode leaves your function in another one.",
+)
+def leaves_training_mode(model, source, bos, eos, max_length):
+    model.eval()
+    words = written_from(bos, model, source, eos, max_length)
+    model.train()
+    return words
+
+
+@task.fault(
+    "C-GRADIENTS-OFF",
+    thinks="Writing needs no gradients, so I switch them off.",
+    why="For your function, a `with` block is enough. As you do it they stay off for the whole "
+    "program, and the next training step fails.",
+)
+def gradients_off(model, source, bos, eos, max_length):
+    torch.set_grad_enabled(False)
+    return written_from(bos, model, source, eos, max_length)
+
+
+@task.fault(
+    "C-FROZEN",
+    thinks="To save memory I tell the parameters that they need no gradient.",
+    why="They keep that in mind: after one translation the model cannot be trained any more. "
+    "What you want is a switch that goes back by itself.",
+)
+def frozen_parameters(model, source, bos, eos, max_length):
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return written_from(bos, model, source, eos, max_length)
+
+
+@task.fault(
+    "C-EOS-FIXED",
+    thinks="The end mark has id 2.",
+    why="In this course's vocabularies, yes. The caller says which id it is in theirs.",
+)
+def eos_is_two(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, 2, max_length)
+
+
+def samples_by_gumbel(model, source, bos, eos, max_length):
+    def noisy(source, words):
+        logits = model(source, words)
+        return logits - (-torch.rand_like(logits).log()).log()
+
+    return written_from(bos, noisy, source, eos, max_length)
+
+
+@task.fault(
+    "C-SAMPLES",
+    thinks="The scores are probabilities, so the next word is drawn from them.",
+    why="That is a way to write, and gives something else each time. Greedy means: always the "
+    "likeliest word, without chance.",
+    forms=(samples_by_gumbel,),
+)
+def samples(model, source, bos, eos, max_length):
+    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+    for _ in range(max_length):
+        shares = model(source, words)[:, -1].softmax(-1)
+        word = torch.multinomial(shares, 1)[:, 0].masked_fill(finished, eos)
+        finished = finished | (word == eos)
+        words = torch.cat([words, word[:, None]], 1)
+    return words[:, 1:]
+
+
+@task.fault(
+    "C-SMALLEST",
+    thinks="Scores are like losses: the smallest is the best.",
+    why="A score says how much a word fits: the larger, the likelier.",
+)
+def smallest(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: -model(*x), source, eos, max_length)
+
+
+@task.fault(
+    "C-BEST-OF-POSITIVE",
+    thinks="Scores are positive, so I look for the largest, starting from 0.",
+    why="Scores have no zero point: add −100 to all of them and nothing changes. Then none beats "
+    "your 0.",
+)
+def largest_above_zero(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: model(*x).clamp(min=0), source, eos, max_length)
+
+
+@task.fault(
+    "C-LARGEST-SIZE",
+    thinks="The score that is farthest from 0 is the strongest.",
+    why="A score of −9 is a strong no. The sign counts.",
+)
+def largest_size(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: model(*x).abs(), source, eos, max_length)
+
+
+def exp_only(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: model(*x).exp(), source, eos, max_length)
+
+
+@task.fault(
+    "D-NAIVE-SOFTMAX",
+    thinks="Scores become probabilities by exp, then the largest is taken.",
+    why="exp of a large score is infinite, so several words are equally large, and infinity over "
+    "infinity is no number. The order of the scores is all you need, and it is there before any "
+    "exp.",
+    forms=(exp_only,),
+)
+def naive_softmax(model, source, bos, eos, max_length):
+    def shares(*x):
+        e = model(*x).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    return written_from(bos, shares, source, eos, max_length)
+
+
+@task.fault(
+    "C-HALF",
+    thinks="To find the largest score, half precision is exact enough.",
+    why="In float16 everything above 65,504 is infinite and close scores become equal. Then the "
+    "first of them wins instead of the largest.",
+)
+def in_half(model, source, bos, eos, max_length):
+    return written_from(bos, lambda *x: model(*x).half(), source, eos, max_length)
+
+
+@task.fault(
+    "C-NEVER-TWICE",
+    thinks="A sentence does not say a word twice, so words that were said are ruled out.",
+    why="*quatre cent quatre* does. What may be repeated, the model has learned; greedy takes "
+    "its likeliest word as it is.",
+)
+def never_twice(model, source, bos, eos, max_length):
+    def without_said(source, words):
+        logits = model(source, words)
+        said = nn.functional.one_hot(words[:, 1:], logits.shape[-1]).sum(1)
+        said[:, eos] = 0
+        return logits.masked_fill(said[:, None] > 0, -torch.inf)
+
+    return written_from(bos, without_said, source, eos, max_length)
+
+
+@task.fault(
+    "C-ONE-WORD-FOR-ALL",
+    thinks="`argmax` finds the best word.",
+    why="Without an axis, or over the batch, it finds one for all sentences together. Each row "
+    "chooses among the words of the vocabulary for itself.",
+)
+def one_word_for_all(model, source, bos, eos, max_length):
+    return written_from(
+        bos, lambda *x: model(*x).sum(0, keepdim=True).expand(len(source), -1, -1), source, eos,
+        max_length,
+    )  # fmt: skip
+
+
+@task.fault(
+    "C-SQUEEZED",
+    thinks="`squeeze()` removes the axis of length one that I do not need.",
+    why="It removes *every* such axis. With a single sentence the batch axis goes, too, and what "
+    "comes back has no rows.",
+)
+def squeezed(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, eos, max_length).squeeze()
+
+
+@task.fault(
+    "C-LISTS",
+    thinks="A list of words for each sentence, each as long as it is.",
+    why="Handy for reading. But the task asks for one tensor of ids, (b t), so that rows of "
+    "different lengths end with eos.",
+)
+def lists(model, source, bos, eos, max_length):
+    rows = written_from(bos, model, source, eos, max_length).tolist()
+    return [row[: row.index(eos)] if eos in row else row for row in rows]
+
+
+@task.fault(
+    "C-FLOAT-IDS",
+    thinks="A tensor for the result is made with `torch.zeros` and filled in.",
+    why="That makes floating-point numbers. Ids are whole numbers; an embedding would refuse "
+    "yours.",
+)
+def float_ids(model, source, bos, eos, max_length):
+    return written_from(bos, model, source, eos, max_length).float()
+
+
+@task.fault(
+    "C-EATS-SOURCE",
+    thinks="The source is not needed any more once the translation is there, so I write over it.",
+    why="It belongs to the caller, who may translate it again with another model and finds your "
+    "numbers in it.",
+)
+def eats_source(model, source, bos, eos, max_length):
+    words = written_from(bos, model, source.clone(), eos, max_length)
+    source.fill_(eos)
+    return words

@@ -1,0 +1,291 @@
+"""longest_chain."""
+
+import torch
+
+from attncourse.checks.answer import Failure
+from attncourse.checks.task import Task
+from attncourse.lab import lab4_sequential_or_parallel as reference
+from attncourse.tasks.lab4_sequential_or_parallel import pick
+
+
+def recurrent(layers, n):
+    """Stacked recurrent layers: a step waits for the one before it and the one below."""
+    return {
+        f"{layer}:{t}": [f"{layer}:{t - 1}"] * (t > 0) + [f"{layer - 1}:{t}"] * (layer > 0)
+        for layer in range(layers)
+        for t in range(n)
+    }
+
+
+def attending(layers, n):
+    """Stacked attention layers: each position waits for all positions below."""
+    return {
+        f"{layer}:{t}": [f"{layer - 1}:{s}" for s in range(n)] * (layer > 0)
+        for layer in range(layers)
+        for t in range(n)
+    }
+
+
+def tree(leaves):
+    """Sums of pairs, of pairs of pairs, …"""
+    needs, row = {f"leaf {i}": [] for i in range(leaves)}, [f"leaf {i}" for i in range(leaves)]
+    while len(row) > 1:
+        above = []
+        for i in range(0, len(row) - 1, 2):
+            above.append(f"{row[i]}+{i}")
+            needs[above[-1]] = [row[i], row[i + 1]]
+        row = above + row[len(row) - len(row) % 2 :]
+    return needs
+
+
+def scattered(rng, steps):
+    """Each step waits for up to three earlier ones, taken by chance."""
+    needs = {}
+    for i in range(steps):
+        few = torch.randint(0, max(i, 1), (pick(rng, 0, 1, 2, 3),), generator=rng, device="cpu")
+        needs[f"s{i}"] = [f"s{j}" for j in sorted(set(few.tolist()))] if i else []
+    return needs
+
+
+UNEVEN = {
+    "a": [],
+    "b": ["a"],
+    "c": ["b"],
+    "d": [],
+    "e": ["d", "c"],
+    "f": ["d"],
+    "g": ["f", "a"],
+}
+
+
+def chain_probes(rng):
+    return {
+        "loop": {"needs": recurrent(1, 7)},
+        "two layers": {"needs": recurrent(2, 5)},
+        "three layers": {"needs": recurrent(3, 4)},
+        "attention": {"needs": attending(1, 5)},
+        "four layers of attention": {"needs": attending(4, 3)},
+        "tree": {"needs": tree(8)},
+        "uneven": {"needs": UNEVEN},
+        "a short step comes last": {"needs": {"a": [], "b": ["a"], "c": ["b"], "d": []}},
+        "the shorter way is named first": {
+            "needs": {"a": [], "b": [], "c": ["b"], "d": ["a", "c"]}
+        },
+        "scattered": {"needs": scattered(rng, 12)},
+        "long": {"needs": recurrent(1, 3000)},
+        "nothing": {"needs": {}},
+    }
+
+
+def chain_small(rng):
+    yield {"needs": {}}
+    yield {"needs": {"a": []}}
+    yield {"needs": {"a": [], "b": []}}
+    yield {"needs": {"a": [], "b": ["a"]}}
+    yield {"needs": {"a": [], "b": ["a"], "c": []}}
+    yield {"needs": {"a": [], "b": ["a"], "c": [], "d": ["c", "b"]}}
+    yield {"needs": UNEVEN}
+    yield {"needs": recurrent(2, 3)}
+
+
+def chain_is(answer, needs, expected, what):
+    got = answer({"needs": needs})
+    if got != expected:
+        raise Failure(
+            f"{what}: the longest chain has {expected} step{'s' * (expected != 1)}; you say {got}.",
+            {"needs": needs},
+            expected,
+            got,
+        )
+
+
+task = Task(
+    reference.longest_chain,
+    number=3,
+    returns=int,
+    difficulty=2,
+    minutes=10,
+    section="lab4-chain",
+    hints=(
+        "How long is the longest chain that ends with a step that waits for nothing? And with "
+        "a step that waits for one whose chain has 3?",
+        "Go through the steps in their order and keep, for each, the length of the longest "
+        "chain that ends with it. What it waits for has been listed before, so its length is "
+        "known.",
+        "length[step] = 1 + max of the lengths of what it waits for (0 if that is nothing). "
+        "Return the largest of all lengths, 0 if there is no step.",
+    ),
+    probes=chain_probes,
+    small=chain_small,
+)
+
+
+@task.check(2)
+def a_loop_over_n_positions_is_a_chain_of_n_steps(answer, rng):
+    for n in (1, 8, pick(rng, 11, 23, 50)):
+        chain_is(answer, recurrent(1, n), n, f"A recurrent layer, positions: {n}")
+
+
+@task.check(1)
+def attention_is_as_deep_as_it_has_layers(answer, rng):
+    for layers, n in ((1, 6), (4, 3), (pick(rng, 2, 3, 5), 4)):
+        what = f"Attention over {n} positions, layers: {layers}"
+        chain_is(answer, attending(layers, n), layers, what)
+
+
+@task.check(2)
+def stacked_recurrent_layers_overlap(answer, rng):
+    for layers, n in ((2, 5), (3, 3), (4, pick(rng, 6, 7, 9))):
+        what = f"Recurrent layers over {n} positions, layers: {layers}"
+        chain_is(answer, recurrent(layers, n), layers + n - 1, what)
+
+
+@task.check(2)
+def the_longest_way_counts_wherever_it_ends(answer, rng):
+    chain_is(answer, UNEVEN, 4, "Seven steps")
+    chain_is(answer, tree(16), 5, "Sums of pairs over 16 numbers")
+    for _ in range(3):
+        needs = scattered(rng, 15)
+        expected = answer.expected({"needs": needs})
+        chain_is(answer, needs, expected, "Fifteen steps, wired by chance")
+
+
+@task.check(1)
+def a_chain_of_five_thousand_steps_is_no_problem(answer):
+    chain_is(answer, recurrent(1, 5000), 5000, "A recurrent layer over 5,000 positions")
+
+
+@task.check(1)
+def where_there_is_nothing_to_do_it_says_0(answer):
+    chain_is(answer, {}, 0, "No steps at all")
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@task.fault(
+    "L4-ALL-STEPS",
+    thinks="The steps are done one after the other, so I count them.",
+    why="That is the work, with one worker. Steps that do not wait for each other can be done at "
+    "the same time: eight positions of an attention layer are one step deep.",
+)
+def all_steps(needs):
+    return len(needs)
+
+
+@task.fault(
+    "L4-ARROWS",
+    thinks="The length of a chain is the number of its arrows.",
+    why="A chain of three steps has two arrows between them. Asked for are the steps: a single one "
+    "that waits for nothing still has to be done.",
+)
+def arrows(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = max((length[other] + 1 for other in before), default=0)
+    return max(length.values(), default=0)
+
+
+@task.fault(
+    "L4-SHORTEST-WAIT",
+    thinks="A step can begin as soon as something it waits for is done.",
+    why="It waits for all of them, so the slowest decides. Take the longest of their chains.",
+)
+def shortest_wait(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = 1 + min((length[other] for other in before), default=0)
+    return max(length.values(), default=0)
+
+
+@task.fault(
+    "L4-WAITS-ADDED",
+    thinks="A step waits for several others, so their times add up.",
+    why="They run at the same time. Who waits for two friends waits for the later one, not for the "
+    "sum.",
+)
+def waits_added(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = 1 + sum(length[other] for other in before)
+    return max(length.values(), default=0)
+
+
+@task.fault(
+    "L4-LAST-LISTED",
+    thinks="The last step in the list is the last to be done.",
+    why="It is listed last. Its own chain may be short, and the longest may end somewhere in the "
+    "middle. Look at the ends of all chains.",
+)
+def last_listed(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = 1 + max((length[other] for other in before), default=0)
+    return list(length.values())[-1] if length else 0
+
+
+@task.fault(
+    "L4-FIRST-ARROW",
+    thinks="I follow the first step that it waits for.",
+    why="A step may wait for several, and the longest chain may come through any of them. Which "
+    "one is listed first says nothing.",
+)
+def first_arrow(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = 1 + (length[before[0]] if before else 0)
+    return max(length.values(), default=0)
+
+
+@task.fault(
+    "L4-MOST-ARROWS",
+    thinks="The step that waits for the most others decides.",
+    why="Waiting for a hundred steps that are done at the same time takes one step's time. What "
+    "counts is how long their chains are, not how many they are.",
+)
+def most_arrows(needs):
+    return max((len(before) for before in needs.values()), default=0)
+
+
+@task.fault(
+    "L4-WIDTH",
+    thinks="Depth is how many steps can be done at the same time.",
+    why="That is the width: how many workers would have something to do. Depth is how often they "
+    "have to wait for each other.",
+)
+def widest_level(needs):
+    length, size = {}, {}
+    for step, before in needs.items():
+        length[step] = 1 + max((length[other] for other in before), default=0)
+        size[length[step]] = size.get(length[step], 0) + 1
+    return max(size.values(), default=0)
+
+
+@task.fault(
+    "L4-RECURSION",
+    thinks="A function that calls itself for everything a step waits for.",
+    why="The thought is right, but each call waits for the next, and Python stops at about 1,000 "
+    "of them: a loop over 2,048 positions is deeper. The list is in a useful order; go forward.",
+)
+def calls_itself(needs):
+    known = {}
+
+    def length(step):
+        if step not in known:
+            known[step] = 1 + max((length(other) for other in needs[step]), default=0)
+        return known[step]
+
+    return max((length(step) for step in reversed(list(needs))), default=0)
+
+
+@task.fault(
+    "L4-NO-STEPS",
+    thinks="There is always at least one step.",
+    why="Where there is nothing to do, `max` of nothing raises an error. Nothing to do takes no "
+    "step: 0.",
+)
+def fails_on_nothing(needs):
+    length = {}
+    for step, before in needs.items():
+        length[step] = 1 + max((length[other] for other in before), default=0)
+    return max(length.values())

@@ -1,0 +1,463 @@
+"""append_to_cache."""
+
+import torch
+
+from attncourse.checks.answer import Failure, compare, describe
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Task
+from attncourse.lab import lab5_decode_bandwidth as reference
+from attncourse.lab.meters import count
+from attncourse.tasks.lab5_decode_bandwidth import counted, pick
+
+
+def new_positions(rng, b, c, room, length, t, d, make=normal, **options):
+    """A cache with `length` positions filled, of which the rest is rubbish, and t new ones."""
+    return {
+        "key_cache": make(rng, b, c, room, d, **options),
+        "value_cache": make(rng, b, c, room, d, **options),
+        "length": length,
+        "key": make(rng, b, c, t, d, **options),
+        "value": make(rng, b, c, t, d, **options),
+    }
+
+
+def append_probes(rng):
+    return {
+        "one more": new_positions(rng, 2, 3, 7, 4, 1, 5),
+        "several": new_positions(rng, 1, 2, 9, 3, 4, 3),
+        "the first": new_positions(rng, 2, 2, 4, 0, 1, 3),
+        "the last": new_positions(rng, 2, 1, 5, 4, 1, 3),
+        "one too many": new_positions(rng, 2, 1, 5, 5, 1, 3),
+        "too many": new_positions(rng, 1, 2, 6, 4, 3, 2),
+    }
+
+
+def append_small(rng):
+    yield new_positions(rng, 1, 1, 2, 0, 1, 1, make=integers)
+    yield new_positions(rng, 1, 1, 2, 1, 1, 1, make=integers)
+    yield new_positions(rng, 1, 1, 3, 1, 1, 2, make=integers)
+    yield new_positions(rng, 1, 1, 4, 1, 2, 2, make=integers)
+    yield new_positions(rng, 1, 1, 2, 2, 1, 1, make=integers)
+    yield new_positions(rng, 2, 2, 4, 2, 1, 2)
+
+
+# As a report says them: "Its keys and values lie in the caches (✓ yes, · no)".
+INSIDE = "keys and values lie in the caches (✓ yes, · no)"
+
+
+VIEWS = "keys and values begin where the caches do (✓ yes, · no)"
+
+
+REFUSED = "call raises an error (✓ yes, · no)"
+
+
+APPENDED = ("keys", "values", "key cache", "value cache", INSIDE, VIEWS, REFUSED)
+
+
+def appended(append):
+    """The answer, with what it leaves in the caches, and whether what it returns lies there."""
+
+    def begins_in(tensor, cache):
+        return cache.data_ptr() <= tensor.data_ptr() < cache.data_ptr() + cache.nbytes
+
+    def function(key_cache, value_cache, length, key, value):
+        n = length + key.shape[2]
+        try:
+            returned = append(key_cache, value_cache, length, key, value)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            room = key_cache.shape[2]
+            if n <= room and isinstance(error, ValueError | AssertionError):  # meant as a refusal
+                raise Unusable(
+                    f"raised an error, and there was room: {n} of {room} positions are filled "
+                    f"after this step. ({type(error).__name__}: {error})"
+                ) from None
+            if n <= room:
+                raise
+            nothing = key_cache[:, :, :0]
+            yes = torch.tensor(True)
+            return [nothing, nothing, key_cache, value_cache, yes, yes, yes]
+        if returned is None:
+            return None
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise Unusable(f"returned {describe(returned)}; a pair is expected: keys, values.")
+        for name, tensor in zip(APPENDED, returned, strict=False):
+            if not isinstance(tensor, torch.Tensor):
+                raise Unusable(f"returned {describe(tensor)} for {name}; a tensor is expected.")
+        caches = key_cache, value_cache
+        filled = [tensor for tensor in returned if tensor.numel()]
+        inside = all(any(begins_in(tensor, cache) for cache in caches) for tensor in filled)
+        views = all(
+            tensor.numel() == 0 or tensor.data_ptr() == cache.data_ptr()
+            for tensor, cache in zip(returned, caches, strict=True)
+        )
+        return [*returned, *caches, *map(torch.tensor, (inside, views, False))]
+
+    return function
+
+
+def metered_append(append):
+    """The answer under the meter: the bytes of its biggest tensor."""
+
+    def function(key_cache, value_cache, length, key, value):
+        returned = []
+        counts = count(lambda: returned.append(append(key_cache, value_cache, length, key, value)))
+        return None if returned[0] is None else {"biggest": counts.biggest_bytes}
+
+    return function
+
+
+METERED_ROOM = 512
+
+
+def append_traits(answer):
+    rng = torch.Generator().manual_seed(0)
+    inputs = new_positions(rng, 2, 3, METERED_ROOM, METERED_ROOM // 2, 1, 8)
+    counts = counted(answer, inputs, metered_append)
+    filled = inputs["key_cache"].nbytes // 2
+    return {
+        "allocates as much as the filled part": counts["biggest"] >= filled,
+        "allocates as much as the cache": counts["biggest"] >= 2 * filled,
+    }
+
+
+task = Task(
+    reference.append_to_cache,
+    number=2,
+    returns=APPENDED,
+    difficulty=2,
+    minutes=10,
+    section="lab5-append",
+    hints=(
+        "Which slice of the cache belongs to the new positions? Where does it begin, and "
+        "where does it end?",
+        "Assigning to a slice writes into the memory that is there; a slice of a tensor is a "
+        "view of it. `torch.cat` makes a new tensor and copies everything into it.",
+        "n = length + t. If n > room, raise ValueError. Assign key to key_cache[:, :, "
+        "length:n], value likewise, and return both caches up to n.",
+    ),
+    probes=append_probes,
+    small=append_small,
+    adapt=appended,
+    traits=append_traits,
+)
+
+
+def looked_at(answer, inputs, *names):
+    got = dict(zip(APPENDED, answer(inputs), strict=True))
+    expected = dict(zip(APPENDED, answer.expected(inputs), strict=True))
+    for name in names:
+        compare(name, got[name], expected[name], inputs)
+
+
+@task.check(2)
+def the_new_positions_stand_behind_the_old_ones(answer, rng):
+    for shape in ((2, 3, 7, 4, 1, 5), (1, 2, 6, 0, 1, 3), (3, 2, 5, 4, 1, 3)):
+        looked_at(answer, new_positions(rng, *shape), "keys", "values")
+
+
+@task.check(2)
+def the_cache_itself_holds_them_afterward(answer, rng):
+    for shape in ((2, 3, 7, 4, 1, 5), (2, 2, 4, 0, 1, 3)):
+        inputs = new_positions(rng, *shape)
+        looked_at(answer, inputs, "key cache", "value cache")
+
+
+@task.check(1)
+def several_positions_can_come_at_once(answer, rng):
+    for shape in ((2, 2, 9, 3, 4, 3), (1, 2, 6, 0, 6, 2)):
+        inputs = new_positions(rng, *shape)
+        looked_at(answer, inputs, "keys", "values", "key cache", "value cache")
+
+
+@task.check(2)
+def what_comes_back_is_a_view_of_the_cache(answer, rng):
+    inputs = new_positions(rng, 2, 3, 7, pick(rng, 2, 4, 5), 1, 5)
+    found = dict(zip(APPENDED, answer(inputs), strict=True))
+    if found[INSIDE] and not found[VIEWS]:
+        raise Failure(
+            "What you return does not begin where the cache begins: return all n filled "
+            "positions, not only the new ones; first of the keys, then of the values.",
+            inputs,
+        )
+    if not found[VIEWS]:
+        raise Failure(
+            "What you return does not lie in the caches you were given: it is a copy. A step "
+            "would then read and write the whole cache before attention reads it again.",
+            inputs,
+        )
+
+
+@task.check(2)
+def a_step_allocates_nothing_as_large_as_the_cache(answer, rng):
+    for room in (256, METERED_ROOM):
+        inputs = new_positions(rng, 2, 3, room, room // 2, 1, 8)
+        found = counted(answer, inputs, metered_append)
+        filled = inputs["key_cache"].nbytes // 2
+        if found["biggest"] >= filled:
+            raise Failure(
+                f"The key cache holds {room // 2} positions, {filled:,} bytes. To add one of "
+                f"{inputs['key'].nbytes:,} bytes your answer makes a tensor of "
+                f"{found['biggest']:,}. `cat` and `clone` copy all that is there."
+            )
+
+
+@task.check(1)
+def a_full_cache_says_so(answer, rng):
+    for shape in ((2, 1, 5, 5, 1, 3), (1, 2, 6, 4, 3, 2)):
+        inputs = new_positions(rng, *shape)
+        if not answer(inputs)[APPENDED.index(REFUSED)]:
+            length, t, room = shape[3], shape[4], shape[2]
+            raise Failure(
+                f"{length} positions of {room} are filled and {t} should be added: your "
+                "answer says nothing, and what does not fit is lost. Raise an error.",
+                inputs,
+            )
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def refuse_overflow(key_cache, length, key):
+    if length + key.shape[2] > key_cache.shape[2]:
+        raise ValueError("no room")
+
+
+def concatenates_without_asking(key_cache, value_cache, length, key, value):
+    keys = torch.cat([key_cache[:, :, :length], key], dim=2)
+    values = torch.cat([value_cache[:, :, :length], value], dim=2)
+    return keys, values
+
+
+def concatenates_behind_the_room(key_cache, value_cache, length, key, value):
+    return torch.cat([key_cache, key], dim=2), torch.cat([value_cache, value], dim=2)
+
+
+@task.fault(
+    "L5-CAT",
+    thinks="To append is to concatenate: torch.cat of what is there and what is new.",
+    why="cat makes a new tensor and copies the whole cache into it, at every step; and the memory "
+    "that was set aside stays as it was. Write into it.",
+    forms=(concatenates_without_asking, concatenates_behind_the_room),
+)
+def concatenates(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    keys = torch.cat([key_cache[:, :, :length], key], dim=2)
+    values = torch.cat([value_cache[:, :, :length], value], dim=2)
+    return keys, values
+
+
+@task.fault(
+    "L5-CLONE",
+    thinks="I write into the cache and return a clone, to be on the safe side.",
+    why="The clone reads and writes the whole cache before attention reads it again: three times "
+    "the traffic. A view costs nothing, and nobody writes to it.",
+)
+def returns_a_copy(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n].clone(), value_cache[:, :, :n].clone()
+
+
+@task.fault(
+    "L5-WHOLE-COPY",
+    thinks="Inputs must not change, so I write into a copy of the cache.",
+    why="Here the cache is meant to be changed: that is why it is passed in. In a copy the new "
+    "position is lost with the next step, and each step costs the whole cache.",
+)
+def writes_into_a_copy(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache, value_cache = key_cache.clone(), value_cache.clone()
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+def assigns_and_hopes(key_cache, value_cache, length, key, value):
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-FULL-SILENT",
+    thinks="If the cache were full, torch would complain about the slice.",
+    why="A slice beyond the end is empty, and one position assigned to an empty slice is no error: "
+    "the token is lost without a word. Ask first.",
+    forms=(assigns_and_hopes,),
+)
+def says_nothing_when_full(key_cache, value_cache, length, key, value):
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key[:, :, : key_cache.shape[2] - length]
+    value_cache[:, :, length:n] = value[:, :, : key_cache.shape[2] - length]
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-RING",
+    thinks="When the cache is full, the oldest positions make room.",
+    why="That is a sliding window, another model: it forgets. Asked for is a cache that holds all, "
+    "and says when it cannot.",
+)
+def forgets_the_oldest(key_cache, value_cache, length, key, value):
+    t, room = key.shape[2], key_cache.shape[2]
+    for cache, new in ((key_cache, key), (value_cache, value)):
+        kept = min(length, room - t)
+        cache[:, :, :kept] = cache[:, :, length - kept : length].clone()
+        cache[:, :, kept : kept + t] = new
+    n = min(length + t, room)
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-SWAPPED",
+    thinks="Keys and values are written one after the other; which first does not matter.",
+    why="It matters where: here the key lands in the cache of the values. Each has a cache of its "
+    "own.",
+)
+def key_to_the_values(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = value
+    value_cache[:, :, length:n] = key
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-KEY-TWICE",
+    thinks="The second line is like the first (copied, and one name not changed).",
+    why="The key was written into both caches. Compare what you return with what you were given.",
+)
+def key_into_both(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = key
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-WITHOUT-THE-NEW",
+    thinks="What is returned are the positions that were there.",
+    why="The newest position may attend to itself, so its key and value belong to what comes back: "
+    "length + t positions.",
+)
+def old_positions_only(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :length], value_cache[:, :, :length]
+
+
+@task.fault(
+    "L5-ONLY-THE-NEW",
+    thinks="A step makes new keys and values, so it returns those.",
+    why="The caller has them already. What comes next is attention, and that needs all that are "
+    "filled, from the first one on.",
+)
+def new_positions_only(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, length:n], value_cache[:, :, length:n]
+
+
+@task.fault(
+    "L5-LAST-PLACE",
+    thinks="With n = room the cache is full, so nothing more fits.",
+    why="n counts the new positions, too. If n = room, the last of them has found the last place. "
+    "Too many is one more.",
+)
+def refuses_the_last_place(key_cache, value_cache, length, key, value):
+    n = length + key.shape[2]
+    if n >= key_cache.shape[2]:
+        raise ValueError("no room")
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-ALL-THE-ROOM",
+    thinks="The cache is one tensor, so I return all of it.",
+    why="Behind the filled part lies whatever was in memory. Without a mask, attention would take "
+    "that for positions of the text.",
+)
+def returns_the_rubbish(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    n = length + key.shape[2]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache, value_cache
+
+
+@task.fault(
+    "L5-AT-THE-START",
+    thinks="The new positions go to the front.",
+    why="They overwrite the oldest ones there. `length` says how many are filled: the next free "
+    "place.",
+)
+def writes_to_the_front(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    t = key.shape[2]
+    key_cache[:, :, :t] = key
+    value_cache[:, :, :t] = value
+    return key_cache[:, :, : length + t], value_cache[:, :, : length + t]
+
+
+@task.fault(
+    "L5-OFF-BY-ONE",
+    thinks="The next free place is length + 1.",
+    why="Places are counted from 0: with 4 filled they are 0 to 3, and the next is 4. Here one "
+    "place stays rubbish, and the last token finds no room.",
+)
+def one_place_too_far(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length + 1, key)
+    n = length + 1 + key.shape[2]
+    key_cache[:, :, length + 1 : n] = key
+    value_cache[:, :, length + 1 : n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+def heads_and_no_question(key_cache, value_cache, length, key, value):
+    n = length + key.shape[1]
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-T-FROM-HEADS",
+    thinks="key.shape[1] tells how many positions are new.",
+    why="The axes are (b c t d), so that is the number of cached heads. Counting from 0, positions "
+    "are axis 2.",
+    forms=(heads_and_no_question,),
+)
+def counts_the_heads(key_cache, value_cache, length, key, value):
+    n = length + key.shape[1]
+    if n > key_cache.shape[2]:
+        raise ValueError("no room")
+    key_cache[:, :, length:n] = key
+    value_cache[:, :, length:n] = value
+    return key_cache[:, :, :n], value_cache[:, :, :n]
+
+
+@task.fault(
+    "L5-LAST-ONE-ONLY",
+    thinks="In decoding there is one new position at a time.",
+    why="After the prompt, yes. The prompt itself comes at once, t positions, and all of them have "
+    "to be kept.",
+)
+def keeps_the_last(key_cache, value_cache, length, key, value):
+    refuse_overflow(key_cache, length, key)
+    key_cache[:, :, length] = key[:, :, -1]
+    value_cache[:, :, length] = value[:, :, -1]
+    return key_cache[:, :, : length + 1], value_cache[:, :, : length + 1]

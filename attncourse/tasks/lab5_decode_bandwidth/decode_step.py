@@ -1,0 +1,421 @@
+"""decode_step."""
+
+import math
+
+import torch
+
+from attncourse.checks.answer import Failure, Unanswered, compare, moves_nothing, shape_of
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.lab import lab5_decode_bandwidth as reference
+from attncourse.lab.meters import count
+from attncourse.tasks.lab5_decode_bandwidth import counted
+
+
+def one_query(rng, b, h, c, n, d, make=normal, **options):
+    return {
+        "query": make(rng, b, h, d, **options),
+        "keys": make(rng, b, c, n, d, **options),
+        "values": make(rng, b, c, n, d, **options),
+    }
+
+
+def step_probes(rng):
+    return {
+        "MHA": one_query(rng, 2, 3, 3, 5, 4),
+        "GQA": one_query(rng, 2, 6, 2, 5, 4),
+        "GQA of four": one_query(rng, 1, 4, 2, 7, 3),
+        "MQA": one_query(rng, 2, 4, 1, 6, 3),
+        "square": one_query(rng, 4, 4, 2, 4, 4),
+        "one position": one_query(rng, 2, 4, 2, 1, 3),
+        "double": one_query(rng, 1, 6, 3, 5, 3, dtype=torch.float64),
+    }
+
+
+def step_small(rng):
+    yield one_query(rng, 1, 1, 1, 2, 1, make=integers)
+    yield one_query(rng, 1, 1, 1, 2, 2, make=integers)
+    yield one_query(rng, 1, 1, 1, 3, 4, make=integers)
+    yield one_query(rng, 1, 2, 2, 2, 1, make=integers)
+    yield one_query(rng, 1, 2, 1, 2, 1, make=integers)
+    yield one_query(rng, 1, 4, 2, 2, 1, make=integers)
+    yield one_query(rng, 2, 4, 2, 3, 2)
+
+
+def metered_step(step):
+    """The answer under the meter, on views of a cache that is longer than they are."""
+
+    def function(query, keys, values):
+        b, c, n, d = keys.shape
+        caches = keys.new_zeros(2, b, c, n + 40, d)
+        caches[0, :, :, :n], caches[1, :, :, :n] = keys, values
+        returned = []
+        counts = count(
+            lambda: returned.append(step(query, caches[0, :, :, :n], caches[1, :, :, :n]))
+        )
+        if returned[0] is None:
+            return None
+        return {"biggest": counts.biggest_bytes, "moved": counts.moved_bytes}
+
+    return function
+
+
+def in_turn(step):
+    """A whole text, position by position: (b h n d) queries, the cache growing by one each time."""
+
+    def function(query, keys, values):
+        outputs = [
+            step(query[:, :, i], keys[:, :, : i + 1], values[:, :, : i + 1])
+            for i in range(query.shape[2])
+        ]
+        if any(output is None for output in outputs):
+            return None
+        return torch.stack(outputs, dim=2)
+
+    return function
+
+
+METERED = {"b": 2, "h": 8, "n": 128, "d": 64}
+
+
+def step_counts(answer, c, rng=None):
+    """(biggest tensor, bytes moved), each over what it may be compared with."""
+    rng = rng or torch.Generator().manual_seed(c)
+    inputs = one_query(rng, METERED["b"], METERED["h"], c, METERED["n"], METERED["d"])
+    found = counted(answer, inputs, metered_step)
+    keys = inputs["keys"].nbytes
+    return found["biggest"] / keys, found["moved"] / (2 * keys)
+
+
+def step_traits(answer):
+    (biggest, moved), (most, all_moved) = step_counts(answer, 2), step_counts(answer, 8)
+    return {
+        "makes as much as the keys": biggest >= 1,
+        "makes keys for all heads": biggest >= 4,
+        "makes keys and values at once": biggest >= 8,
+        "reads the cache more than once": moved > 2,
+        "moves far more than the cache": moved > 6,
+        "moves ten times the cache": moved > 10,
+        "makes as much as the keys in MHA": most >= 1,
+        "moves twice the cache in MHA": all_moved > 1.8,
+        "moves three times the cache in MHA": all_moved > 2.6,
+    }
+
+
+task = Task(
+    reference.decode_step,
+    number=3,
+    returns=("output",),
+    difficulty=3,
+    minutes=14,
+    section="lab5-step",
+    hints=(
+        "With as many cached heads as query heads this is attention with one query. What "
+        "changes when four query heads share one cached head?",
+        "The four queries of a group are four rows of one matrix product with the same keys. "
+        "So reshape the query, which is small, and leave the cache as it is.",
+        "query.view(b, c, h // c, d), then scores = query @ keys.mT / sqrt(d): (b c g n). "
+        "Softmax over n, times values: (b c g d). Back to (b h d).",
+    ),
+    probes=step_probes,
+    small=step_small,
+    differentiated=("GQA",),
+    forbidden=FUSED_ATTENTION,
+    traits=step_traits,
+)
+
+
+@task.check(1)
+def each_head_gets_one_vector(answer, rng):
+    for b, h, c, n, d in ((2, 3, 3, 5, 4), (1, 6, 2, 4, 7), (2, 4, 1, 1, 3)):
+        inputs = one_query(rng, b, h, c, n, d)
+        output = answer(inputs)
+        if output.shape != (b, h, d):
+            raise Failure(
+                f"The output has shape {shape_of(output)}; expected (b h d) = ({b} {h} {d}).",
+                inputs,
+            )
+
+
+@task.check(2)
+def with_a_cached_head_each_it_is_attention(answer, rng):
+    for shape in ((2, 3, 3, 5, 4), (1, 2, 2, 3, 7), (3, 3, 3, 3, 3)):
+        answer.matches(one_query(rng, *shape))
+    inputs = one_query(rng, 2, 2, 2, 6, 5, dtype=torch.float64)
+    compare("output", answer(inputs), answer.expected(inputs), inputs, tolerance=1e-9)
+
+
+@task.check(2)
+def heads_in_a_row_share_a_cached_head(answer, rng):
+    for shape in ((2, 6, 2, 5, 4), (1, 4, 2, 7, 3), (2, 4, 1, 6, 3), (1, 12, 3, 4, 5)):
+        answer.matches(one_query(rng, *shape))
+
+
+@task.check(2)
+def step_by_step_it_equals_the_full_causal_pass(answer, rng):
+    for b, h, c, n, d in ((2, 4, 4, 7, 8), (1, 6, 2, 9, 4)):
+        inputs = one_query(rng, b, h, c, n, d)
+        inputs["query"] = normal(rng, b, h, n, d)
+        seen = answer.observe(inputs, adapt=in_turn)
+        if seen.error:
+            raise Failure(f"Your answer {seen.error}", inputs)
+        if seen.returned is None:
+            raise Unanswered("Your answer returned None: is a `return` missing?")
+        keys, values = (
+            inputs[name].repeat_interleave(h // c, dim=1) for name in ("keys", "values")
+        )
+        full = torch.nn.functional.scaled_dot_product_attention(
+            inputs["query"], keys, values, is_causal=True
+        )
+        compare("output, position by position", seen.returned, full, inputs, tolerance=1e-5)
+
+
+@task.check(3)
+def no_key_is_copied(answer, rng):
+    for c in (2, 8, 1):
+        biggest, _ = step_counts(answer, c, rng)
+        if biggest >= 1:
+            raise Failure(
+                f"{METERED['h']} query heads, {c} cached, n = {METERED['n']}: your answer "
+                f"makes a tensor {biggest:.1f} times as large as all keys of the cache. "
+                "`repeat_interleave`, `contiguous` and a product that broadcasts copy them."
+            )
+
+
+@task.check(2)
+def each_key_is_read_once(answer, rng):
+    for c in (2, 4):
+        _, moved = step_counts(answer, c, rng)
+        if moved > 2:
+            raise Failure(
+                f"{METERED['h']} query heads, {c} cached: your answer moves {moved:.1f} times "
+                "the bytes of the cache. A group of queries can read its keys together."
+            )
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, one_query(rng, 2, 4, 2, 4, 3))
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def attend(query, keys, values):
+    """With as many cached heads as query heads."""
+    scores = (keys @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])  # b h n
+    return (torch.softmax(scores, dim=-1)[:, :, None] @ values).squeeze(2)
+
+
+def by_expand(query, keys, values):
+    (b, h, d), (c, n) = query.shape, keys.shape[1:3]
+    keys, values = (
+        x[:, :, None].expand(b, c, h // c, n, d).reshape(b, h, n, d) for x in (keys, values)
+    )
+    return attend(query, keys, values)
+
+
+@task.fault(
+    "L5-REPEAT-INTERLEAVE",
+    thinks="Give every query head its own keys: repeat_interleave, then it is ordinary attention.",
+    why="The values are right, but the cache is written out for all heads at every step: more "
+    "bytes than MHA reads. What GQA saves is spent again. Reshape the query instead.",
+)
+def expands_the_keys(query, keys, values):
+    g = query.shape[1] // keys.shape[1]
+    return attend(query, keys.repeat_interleave(g, dim=1), values.repeat_interleave(g, dim=1))
+
+
+@task.fault(
+    "L5-BROADCAST",
+    thinks="With a further axis of size 1 the keys broadcast over the group; nothing is copied.",
+    why="An elementwise product would broadcast so. A matrix product needs its batch in memory, "
+    "so torch copies the keys for each head first. Make the group the rows of one product.",
+    forms=(by_expand,),
+)
+def product_that_broadcasts(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    query = query.view(b, c, h // c, 1, d)
+    scores = query @ keys[:, :, None].mT / math.sqrt(d)  # b c g 1 n
+    return (torch.softmax(scores, dim=-1) @ values[:, :, None]).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-ELEMENTWISE",
+    thinks="Multiply each query with each key, elementwise, and sum over d.",
+    why="The values are right, but all products exist before the sum, for every head as large as "
+    "its keys. A matrix product adds them up as it goes.",
+)
+def all_products_first(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    query = query.view(b, c, h // c, 1, d)
+    scores = (query * keys[:, :, None]).sum(-1) / math.sqrt(d)  # b c g n
+    weights = torch.softmax(scores, dim=-1)
+    return (weights[..., None] * values[:, :, None]).sum(-2).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-CONTIGUOUS",
+    thinks="A view is not contiguous, so call contiguous() before the product.",
+    why="That copies the whole cache at every step. A product takes views with any stride between "
+    "rows; the copy is not needed.",
+)
+def makes_them_contiguous(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    keys, values = keys.contiguous(), values.contiguous()
+    scores = query.reshape(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-SCALES-THE-KEYS",
+    thinks="Divide the keys by the root of d, then multiply.",
+    why="The values are right, but a divided copy of all keys is made at every step. Divide the "
+    "query, which has one row, or the scores.",
+)
+def divides_the_keys(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.reshape(b, c, h // c, d) @ (keys / math.sqrt(d)).mT
+    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-HEAD-LOOP",
+    thinks="A loop over the query heads; each takes the cached head it belongs to.",
+    why="Nothing is copied, but each cached head is read once for every query of its group: as "
+    "many bytes as with MHA. Let a group read together.",
+)
+def head_after_head(query, keys, values):
+    g = query.shape[1] // keys.shape[1]
+    outputs = []
+    for head in range(query.shape[1]):
+        scores = keys[:, head // g] @ query[:, head, :, None] / math.sqrt(query.shape[-1])
+        weights = torch.softmax(scores, dim=1)  # b n 1
+        outputs.append((weights.mT @ values[:, head // g]).squeeze(1))
+    return torch.stack(outputs, dim=1)
+
+
+@task.fault(
+    "L5-GROUP-ORDER",
+    thinks="Query head i takes cached head i modulo c.",
+    why="Heads in a row form a group: with 4 heads and 2 cached ones, 0 and 1 share the first. "
+    "A model trained that way gives nonsense with any other order.",
+)
+def every_cth_head(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    query = query.view(b, h // c, c, d).transpose(1, 2)  # b c g d
+    scores = query @ keys.mT / math.sqrt(d)
+    output = torch.softmax(scores, dim=-1) @ values
+    return output.transpose(1, 2).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-REPEAT",
+    thinks="repeat(1, g, 1, 1) gives every query head its keys.",
+    why="It lays all cached heads behind each other, g times over, so neighbors do not share one; "
+    "and it copies them. Reshape the query: heads in a row form a group.",
+)
+def repeats_all_heads(query, keys, values):
+    g = query.shape[1] // keys.shape[1]
+    return attend(query, keys.repeat(1, g, 1, 1), values.repeat(1, g, 1, 1))
+
+
+@task.fault(
+    "L5-NOT-JOINED",
+    thinks="The product has the right numbers, so I return it.",
+    why="They stand under the axes (b c g d). The rest of the model expects one vector for each of "
+    "the h heads: join c and g again.",
+)
+def leaves_the_groups(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    return torch.softmax(scores, dim=-1) @ values
+
+
+@task.fault(
+    "L5-GROUP-BACK",
+    thinks="At the end the axes c and g are joined, in whatever order.",
+    why="The query was split as (c g), so the output is joined as (c g). In the other order the "
+    "vectors are right, but under the wrong heads.",
+)
+def joined_in_the_other_order(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    output = torch.softmax(scores, dim=-1) @ values  # b c g d
+    return output.transpose(1, 2).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-NO-SCALE",
+    thinks="Attention is softmax(qkᵀ)v.",
+    why="The scores are not divided by the root of d. A cache changes what is computed again, not "
+    "what is computed.",
+)
+def without_the_root(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.view(b, c, h // c, d) @ keys.mT
+    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-SCALE-BY-N",
+    thinks="The scores are divided by the root of their last axis.",
+    why="That is n, which grows with each token. What is summed in a score are d products, so the "
+    "root is that of d.",
+)
+def divided_by_root_n(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.view(b, c, h // c, d) @ keys.mT
+    scores = scores / math.sqrt(scores.shape[-1])
+    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-SOFTMAX-OVER-GROUP",
+    thinks="Softmax over the axis of the queries.",
+    why="Each query shares out its attention among the n cached positions. Over the group, the "
+    "queries would compete for a key.",
+)
+def softmax_over_the_group(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    return (torch.softmax(scores, dim=-2) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-CAUSAL-TOP-LEFT",
+    thinks="Decoding is causal, so the scores need a causal mask.",
+    why="A triangle from the top left lets the first row see one position only. The newest one "
+    "stands at the end, and may see all that is cached: no mask.",
+)
+def triangle_from_the_top_left(query, keys, values):
+    (b, h, d), (c, n) = query.shape, keys.shape[1:3]
+    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    hidden = torch.ones(h // c, n, dtype=torch.bool).triu(1)
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+    return (weights @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-NOT-ITSELF",
+    thinks="The newest position attends to the ones before it.",
+    why="And to itself: its key and value are in the cache already. The full causal pass has the "
+    "diagonal, too.",
+)
+def all_but_the_newest(query, keys, values):
+    (b, h, d), c = query.shape, keys.shape[1]
+    keys, values = keys[:, :, :-1], values[:, :, :-1]
+    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
+    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
+
+
+@task.fault(
+    "L5-FIRST-HEAD-ONLY",
+    thinks="All queries share the first cached head.",
+    why="In MQA there is only one. In GQA each group has its own, and the others would never be "
+    "read.",
+)
+def always_the_first(query, keys, values):
+    scores = query @ keys[:, 0].mT / math.sqrt(query.shape[-1])  # b h n
+    return torch.softmax(scores, dim=-1) @ values[:, 0]

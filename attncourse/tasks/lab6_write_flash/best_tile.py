@@ -1,0 +1,285 @@
+"""best_tile."""
+
+import math
+import statistics
+
+import torch
+
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.task import Task
+from attncourse.lab import lab6_write_flash as reference
+from attncourse.tasks.lab6_write_flash import nothing
+
+
+def sweep(
+    rng, clock="cpu", sizes=(512, 1024, 2048), fastest=3, deep=True, left=2.0, right=2.0,
+    naive=1.7, broken=(), beyond=False, tricky=True,
+):  # fmt: skip
+    """A record with a known truth: the tile number `fastest` of 32 … 1024 is it, at the largest n.
+
+    Args:
+        left, right: what the smallest and the largest tile take, over the fastest.
+        naive: likewise; None: it ran out of memory.
+        broken: tiles that ran out of memory at the largest n.
+        beyond: whether there is a further n at which everything tiled ran out of memory.
+        tricky: whether another tile wins by the mean, and by the median (CPU) or the best (GPU).
+    """
+    tiles, entries = (32, 64, 128, 256, 512, 1024), []
+
+    def noisy(cost):
+        return [cost * (1 + 0.01 * x) for x in torch.rand(21, generator=rng).tolist()]
+
+    def add(name, n, seconds, **keys):
+        point = {"name": name, "n": n, "clock": clock, "seconds": seconds, "dtype": "float32"}
+        entries.append(point | {"error": None if seconds else "out of memory"} | keys)
+
+    for n in sizes:
+        last = n == sizes[-1]
+        best = fastest if last else 0  # at a smaller n another tile is the fastest
+        cost = 1e-9 * n**2 * (1 + torch.rand(1, generator=rng).item())
+        usable = [i for i in range(len(tiles)) if not (last and tiles[i] in broken)]
+        for i, tile in enumerate(tiles):
+            if i not in usable:
+                add("tiled", n, [], tile=tile)
+                continue
+            factor = 1.25 + 0.05 * abs(i - best)
+            factor = left if i == usable[0] else right if i == usable[-1] else factor
+            seconds = noisy(cost * (1 if i == best else factor))
+            if tricky and i == best and clock == "cpu":
+                seconds[4:] = [1.6 * s for s in seconds[4:]]  # another program came in
+            elif tricky and i == best:
+                seconds[3] *= 30  # one wild sample: the mean is elsewhere
+            elif tricky and clock == "events" and abs(i - best) == 1:
+                seconds[7] *= 0.3
+            add("tiled", n, seconds, tile=tile)
+        add("naive", n, [] if last and naive is None else noisy(cost * (naive or 1.3)))
+        add("fused", n, noisy(cost * 0.4))
+    if beyond:
+        for tile in tiles:
+            add("tiled", 2 * sizes[-1], [], tile=tile)
+        add("fused", 2 * sizes[-1], noisy(4e-9 * sizes[-1] ** 2))
+    order = torch.randperm(len(entries), generator=rng).tolist()
+    record = {"lab": "lab6_write_flash", "machine": {}, "predictions": {}}
+    return {"record": record | {"points": [entries[i] for i in order]}}
+
+
+def tile_probes(rng):
+    return {
+        "a valley": sweep(rng, tricky=False),
+        "a busy CPU": sweep(rng),
+        "a GPU": sweep(rng, "events", fastest=2),
+        "the fastest is the largest": sweep(rng, fastest=5, right=1.0, tricky=False),
+        "a flat end": sweep(rng, right=1.06, tricky=False),
+        "a flat beginning": sweep(rng, "events", left=1.05, fastest=1, tricky=False),
+        "naive is faster": sweep(rng, naive=0.6, tricky=False),
+        "naive ran out": sweep(rng, naive=None, tricky=False),
+        "tiles ran out": sweep(rng, "events", broken=(1024,), fastest=2, right=1.5),
+        "all ran out beyond": sweep(rng, beyond=True, tricky=False),
+        "one size": sweep(rng, sizes=(1024,), tricky=False),
+    }
+
+
+def says(answer, inputs, *keys):
+    """Assert that the answer says these things of a record."""
+    got, expected = answer(inputs), answer.expected(inputs)
+    for key in keys:
+        if key not in got:
+            raise Failure(f'There is no "{key}" in your result.', inputs)
+        mine, ours = got[key], expected[key]
+        number = isinstance(ours, float) and isinstance(mine, int | float)
+        close = number and math.isclose(mine, ours, rel_tol=1e-3)
+        if not close and (mine != ours or isinstance(mine, bool) != isinstance(ours, bool)):
+            raise Failure(
+                f'"{key}" is {mine!r}; for this record (made up, with a known truth) it is '
+                f"{ours!r}.",
+                None,
+                expected,
+                got,
+            )
+
+
+task = Task(
+    reference.best_tile,
+    number=4,
+    returns=dict,
+    difficulty=3,
+    minutes=10,
+    section="conclude",
+    hints=(
+        "Sort the record on paper: which points have a time at all, and at which n should "
+        "tiles be compared with each other?",
+        'Keep the points with seconds. n is the largest of those named "tiled". Make a table '
+        'tile → one number a point: the best sample where the clock is "cpu", else the '
+        "median. Everything you need, naive too, is at this n.",
+        "timed = points without error; n = max over tiled; tiles = {tile: headline} at n; tile "
+        "= the key of the smallest; u_shaped = the headlines of min(tiles) and max(tiles) are "
+        "both ≥ 1.1 × the smallest headline; speedup = naive's headline at n / the smallest, "
+        "or None.",
+    ),
+    probes=tile_probes,
+    small=nothing,
+)
+
+
+@task.check(1)
+def it_says_four_things(answer, rng):
+    got = answer(sweep(rng))
+    if set(got) != {"n", "tile", "u_shaped", "speedup"}:
+        raise Failure(
+            "The result is a dict with the keys n, tile, u_shaped and speedup; yours has "
+            f"{', '.join(map(str, got)) or 'none'}."
+        )
+    if not isinstance(got["u_shaped"], bool):
+        raise Failure(f'"u_shaped" is True or False; yours is {got["u_shaped"]!r}.')
+
+
+@task.check(1)
+def tiles_are_compared_at_the_largest_length(answer, rng):
+    for sizes in ((512, 1024, 2048), (1024,), (256, 4096)):
+        says(answer, sweep(rng, sizes=sizes, tricky=False), "n", "tile")
+
+
+@task.check(1)
+def on_a_cpu_the_best_time_counts(answer, rng):
+    for fastest in (1, 2, 3, 4):
+        says(answer, sweep(rng, fastest=fastest), "tile", "speedup")
+
+
+@task.check(1)
+def on_a_gpu_the_median_counts(answer, rng):
+    for fastest in (1, 2, 3, 4):
+        says(answer, sweep(rng, "events", fastest=fastest), "tile", "speedup")
+
+
+@task.check(1)
+def a_valley_has_two_slopes(answer, rng):
+    for left, right in ((2, 2), (2, 1.06), (1.05, 2), (1.5, 1.2), (1.03, 1.04)):
+        says(answer, sweep(rng, left=left, right=right, tricky=False), "u_shaped")
+    says(answer, sweep(rng, fastest=5, right=1.0, tricky=False), "u_shaped", "tile")
+    says(answer, sweep(rng, fastest=0, left=1.0, tricky=False), "u_shaped", "tile")
+
+
+@task.check(1)
+def the_speedup_is_over_naive_at_the_same_length(answer, rng):
+    for naive in (0.6, 1.2, 3.0):
+        says(answer, sweep(rng, naive=naive, tricky=False), "speedup")
+
+
+@task.check(1)
+def out_of_memory_is_no_time(answer, rng):
+    says(answer, sweep(rng, naive=None, tricky=False), "n", "tile", "speedup")
+    says(answer, sweep(rng, broken=(1024,), fastest=2), "tile", "u_shaped")
+    says(answer, sweep(rng, broken=(32,), fastest=2, left=1.02), "tile", "u_shaped")
+    says(answer, sweep(rng, beyond=True, tricky=False), "n", "tile", "speedup")
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, sweep(rng))
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def headline(point):
+    best = point["clock"] == "cpu"
+    return min(point["seconds"]) if best else statistics.median(point["seconds"])
+
+
+def conclude(record, number=headline, margin=1.1, least=None, compared="naive"):
+    timed = [p for p in record["points"] if p["seconds"] and not p["error"]]
+    n = max(p["n"] for p in timed if p["name"] == "tiled")
+    here = {p["tile"]: number(p) for p in timed if p["name"] == "tiled" and p["n"] == n}
+    tile = min(here, key=here.get)
+    naive = [number(p) for p in timed if p["name"] == compared and p["n"] == n]
+    ends = min(here[min(here)], here[max(here)])
+    return {
+        "n": n,
+        "tile": tile,
+        "u_shaped": ends >= margin * here[tile],
+        "speedup": naive[0] / here[tile] if naive else None,
+    }
+
+
+@task.fault(
+    "L6-MEAN",
+    thinks="A point's number is the mean of its samples.",
+    why="One sample in which another program came in can move a mean anywhere. A CPU's best time "
+    "or a GPU's median stays where it is.",
+)
+def by_the_mean(record):
+    return conclude(record, lambda point: statistics.mean(point["seconds"]))
+
+
+@task.fault(
+    "L6-MEDIAN-ALWAYS",
+    thinks="The median is always the right number.",
+    why="On a GPU, yes. What disturbs a CPU's processor time only ever makes it longer, so the "
+    "best sample is the least disturbed.",
+)
+def by_the_median(record):
+    return conclude(record, lambda point: statistics.median(point["seconds"]))
+
+
+@task.fault(
+    "L6-BEST-ALWAYS",
+    thinks="The shortest sample is always the right number.",
+    why="A GPU's clock moves both ways, and one lucky sample is no typical time. For CUDA events "
+    "take the median.",
+)
+def by_the_best(record):
+    return conclude(record, lambda point: min(point["seconds"]))
+
+
+@task.fault(
+    "L6-ALL-LENGTHS",
+    thinks="The fastest point of the whole record tells the best tile.",
+    why="The fastest point is one of the shortest sequence, which had less to do. Tiles can be "
+    "compared only at one n.",
+)
+def fastest_of_all(record):
+    shortest = min(p["n"] for p in record["points"])
+    points = [p for p in record["points"] if p["n"] == shortest]
+    return conclude(record | {"points": points})
+
+
+@task.fault(
+    "L6-VALLEY-BY-PLACE",
+    thinks="If the best tile is neither the smallest nor the largest, the curve is a valley.",
+    why="Some tile always comes first, by noise alone. A valley has two slopes: both ends must be "
+    "clearly slower, by a tenth here.",
+)
+def valley_by_place(record):
+    return conclude(record, margin=1.0 + 1e-12)
+
+
+@task.fault(
+    "L6-UPSIDE-DOWN",
+    thinks="The speed-up is the time of the tiles over the time of naive.",
+    why="That ratio is below one when tiles are faster. A speed-up above one means faster: the old "
+    "time over the new one.",
+)
+def speedup_upside_down(record):
+    said = conclude(record)
+    return said | {"speedup": said["speedup"] and 1 / said["speedup"]}
+
+
+@task.fault(
+    "L6-OVER-FUSED",
+    thinks="The speed-up is over the fused attention.",
+    why="Fused attention is the goal, written by experts for this machine. What tiles change is "
+    "seen against naive, which does the same operations at once.",
+)
+def over_fused(record):
+    return conclude(record, compared="fused")
+
+
+@task.fault(
+    "L6-NO-TIME",
+    thinks="What ran out of memory took no time.",
+    why="It has no time at all, and it did not win. A point with an error is left out of every "
+    "comparison of times.",
+)
+def nothing_is_fast(record):
+    points = [p | {"seconds": p["seconds"] or [1e-12], "error": None} for p in record["points"]]
+    return conclude(record | {"points": points})

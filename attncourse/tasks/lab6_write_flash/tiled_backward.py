@@ -1,0 +1,322 @@
+"""tiled_backward."""
+
+import math
+
+import torch
+
+from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.lab import lab6_write_flash as reference
+from attncourse.tasks.lab6_write_flash import (
+    DOUBLE,
+    HALF,
+    TILE,
+    agrees,
+    call,
+    computes,
+    cuts_both,
+    memory_traits,
+    stays_linear,
+)
+from attncourse.tasks.lab6_write_flash._faults import finite, hide_later
+
+GRADS = ("grad_query", "grad_key", "grad_value")
+
+
+def backward(rng, *sizes, **how):
+    """Inputs of the backward pass: those of forward, what it returned, and a gradient."""
+    forward = call(rng, *sizes, **how)
+    output, logsumexp = reference.tiled_attention(**forward)
+    tensors = {name: forward[name] for name in ("query", "key", "value")}
+    tensors |= {"output": output, "logsumexp": logsumexp}
+    tensors["grad_output"] = normal(rng, *output.shape).to(output.dtype)
+    return tensors | {"tile": forward["tile"], "causal": forward["causal"]}
+
+
+def backward_probes(rng):
+    return {
+        "one tile": backward(rng, 4, 4, 4),
+        "tiles": backward(rng, 6, 6, 3),
+        "shorter last tile": backward(rng, 7, 7, 3),
+        "fewer queries": backward(rng, 5, 8, 3),
+        "more queries": backward(rng, 8, 5, 3),
+        "causal": backward(rng, 6, 6, 2, True),
+        "causal, fewer queries": backward(rng, 3, 7, 2, True),
+        "causal, more queries": backward(rng, 7, 4, 2, True),
+        "large": backward(rng, 6, 6, 2, spread=20.0),
+        "half": backward(rng, 6, 6, 2, dtype=HALF, size=4.0),
+        "double": backward(rng, 7, 5, 3, dtype=DOUBLE),
+        "tiles of one": backward(rng, 4, 4, 1),
+    }
+
+
+def backward_small(rng):
+    for n, tile in ((1, 1), (2, 2), (2, 1), (3, 2)):
+        yield backward(rng, n, n, tile, b=1, h=1, d=1, v=1)
+        yield backward(rng, n, n, tile, b=1, h=1, d=2, v=1)
+    yield backward(rng, 1, 3, 2, b=1, h=1, d=2, v=1)
+    yield backward(rng, 2, 2, 1, True, b=1, h=1, d=2, v=1)
+    yield backward(rng, 1, 2, 1, True, b=1, h=1, d=2, v=1)
+    yield backward(rng, 3, 2, 1, True, b=1, h=1, d=2, v=1)
+
+
+def long_backward(rng, n):
+    return backward(rng, n, n, TILE, True, b=1, h=1, d=3, v=2)
+
+
+task = Task(
+    reference.tiled_backward,
+    number=3,
+    returns=GRADS,
+    difficulty=5,
+    minutes=20,
+    section="backward",
+    hints=(
+        "Forward threw the weights away. Which of them can you compute again from a tile of "
+        "queries, a tile of keys and the logsumexp of these queries alone?",
+        "weights = exp(scores − logsumexp), for one tile. Then the chain rule, tile by tile: "
+        "grad_value needs the weights; grad_weights = grad_output @ valuesᵀ; through the "
+        "softmax: grad_scores = weights · (grad_weights − mean), where the mean of a row over "
+        "all keys is Σ grad_output · output. A gradient is a sum over tiles.",
+        "mean = (grad_output · output).sum(−1); for each tile: weights = exp(scores − "
+        "logsumexp), 0 where hidden or where logsumexp is −∞; grad_value[keys] += weightsᵀ @ "
+        "grad_output; grad_scores = weights · (grad_output @ valuesᵀ − mean); grad_query[rows] "
+        "+= grad_scores @ keys / √d; grad_key[keys] += grad_scoresᵀ @ queries / √d. In "
+        "float32 at least, then back to the dtype of the query.",
+    ),
+    probes=backward_probes,
+    small=backward_small,
+    traits=memory_traits(long_backward),
+    forbidden=FUSED_ATTENTION,
+)
+
+
+@task.check(1)
+def a_gradient_is_like_the_tensor_it_belongs_to(answer, rng):
+    for dtype in (torch.float32, DOUBLE, HALF):
+        inputs = backward(rng, 5, 7, 3, dtype=dtype)
+        for name, got in zip(GRADS, answer(inputs), strict=True):
+            like = inputs[name.removeprefix("grad_")]
+            if got.shape != like.shape or got.dtype != dtype:
+                raise Failure(
+                    f"{name} is {shape_of(got)}, {got.dtype}; the tensor it belongs to is "
+                    f"{shape_of(like)}, {dtype}.",
+                    inputs,
+                )
+
+
+@task.check(1)
+def the_gradient_of_the_values_is_right(answer, rng):
+    for n, tile in ((4, 4), (6, 3), (8, 2)):
+        agrees(answer, backward(rng, n, n, tile), ("grad_value",))
+
+
+@task.check(1)
+def the_gradient_of_the_keys_is_right(answer, rng):
+    for n, tile in ((4, 4), (6, 3), (8, 2)):
+        agrees(answer, backward(rng, n, n, tile), ("grad_key",))
+
+
+@task.check(1)
+def the_gradient_of_the_queries_is_right(answer, rng):
+    for n, tile in ((4, 4), (6, 3), (8, 2)):
+        agrees(answer, backward(rng, n, n, tile), ("grad_query",))
+
+
+@task.check(1)
+def any_lengths_and_any_tile(answer, rng):
+    for q, k, tile in ((7, 7, 3), (5, 8, 3), (8, 5, 4), (1, 6, 4), (4, 4, 1), (3, 3, 9)):
+        agrees(answer, backward(rng, q, k, tile))
+    agrees(answer, backward(rng, 7, 5, 3, dtype=DOUBLE))
+
+
+@task.check(1)
+def causal_no_gradient_reaches_a_later_key(answer, rng):
+    for q, k, tile in ((6, 6, 2), (7, 7, 3), (3, 7, 2), (1, 5, 2)):
+        agrees(answer, backward(rng, q, k, tile, True))
+
+
+@task.check(1)
+def a_query_that_saw_nothing_has_gradient_zero(answer, rng):
+    for q, k, tile in ((7, 4, 2), (5, 1, 2), (6, 5, 3)):
+        agrees(answer, backward(rng, q, k, tile, True))
+
+
+@task.check(1)
+def scores_of_ten_thousand_stay_finite(answer, rng):
+    for q, k, tile in ((6, 6, 2), (7, 7, 3)):
+        agrees(answer, backward(rng, q, k, tile, spread=50.0), tolerance=1e-2)
+
+
+@task.check(1)
+def half_precision_is_computed_in_float32(answer, rng):
+    agrees(answer, backward(rng, 7, 7, 3, dtype=HALF), tolerance=2e-3)
+    agrees(answer, backward(rng, 6, 6, 2, True, dtype=HALF, size=4.0), tolerance=3e-3)
+
+
+@task.check(2)
+def nothing_grows_like_the_square_of_the_length(answer, rng):
+    computes(answer, backward(rng, 6, 6, 3))
+    stays_linear(answer, long_backward)
+
+
+@task.check(1)
+def queries_and_keys_are_both_cut(answer, rng):
+    computes(answer, backward(rng, 6, 6, 3))
+    cuts_both(answer, long_backward)
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, backward(rng, 5, 7, 3))
+    moves_nothing(answer, backward(rng, 5, 5, 2, True))
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def faulty(query, key, value, output, logsumexp, grad_output, tile, causal, **thought):
+    """Tiled backward with one thought changed; without a thought it is right."""
+    (q, d), k = query.shape[-2:], key.shape[-2]
+    wide = query.dtype if "half" in thought else logsumexp.dtype
+    scale = 1 / math.sqrt(d)
+    mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
+    grads = [torch.zeros_like(x, dtype=wide) for x in (query, key, value)]
+    keep = 0.0 if "overwrites" in thought else 1.0
+    for row in range(0, q, tile):
+        rows = slice(row, row + tile)
+        queries, upstream = query[..., rows, :].to(wide), grad_output[..., rows, :].to(wide)
+        for column in range(0, k, tile):
+            columns = slice(column, column + tile)
+            keys, values = key[..., columns, :].to(wide), value[..., columns, :].to(wide)
+            scores = queries @ keys.mT * scale
+            if causal and "start" in thought:
+                scores = hide_later(scores, row, column)
+            elif causal and "ignored" not in thought:
+                scores = hide_later(scores, row + k - q, column)
+            origin = logsumexp[..., rows, None].to(wide)
+            weights = (scores - (origin if "nan" in thought else finite(origin))).exp()
+            if "tile_softmax" in thought:
+                weights = scores.softmax(-1).nan_to_num()
+            grad_weights = upstream @ values.mT
+            middle = mean[..., rows, :]
+            if "tile_mean" in thought:
+                middle = (weights * grad_weights).sum(-1, keepdim=True)
+            middle = 0 * middle if "no_mean" in thought else middle
+            grad_scores = weights * (grad_weights - middle)
+            if "no_scale" not in thought:
+                grad_scores = grad_scores * scale
+            grads[0][..., rows, :] += grad_scores @ keys
+            for grad, added in (
+                (grads[1], grad_scores.mT @ queries),
+                (grads[2], weights.mT @ upstream),
+            ):
+                grad[..., columns, :] = keep * grad[..., columns, :] + added
+    return tuple(grad.to(query.dtype) for grad in grads)
+
+
+@task.fault(
+    "L6-NO-MEAN",
+    thinks="The gradient of a score is its weight times the gradient of the weight.",
+    why="A score that rises takes weight away from all other keys of its row. That is the mean "
+    "which is subtracted before the product.",
+)
+def no_mean(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, no_mean=True)
+
+
+@task.fault(
+    "L6-TILE-MEAN",
+    thinks="The mean of the gradients is taken over the keys of the tile.",
+    why="A score competes with all keys of its row, in every tile. The mean over all of them is "
+    "known without visiting them: grad_output times output, summed over the width.",
+)
+def mean_within_the_tile(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, tile_mean=True)
+
+
+@task.fault(
+    "L6-TILE-SOFTMAX",
+    thinks="The weights of a tile are the softmax of its scores.",
+    why="That softmax knows only the keys of this tile, and its rows sum to one in every tile. The "
+    "logsumexp of forward knows all keys.",
+)
+def softmax_within_the_tile(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(
+        query, key, value, output, logsumexp, grad_output, tile, causal, tile_softmax=True
+    )
+
+
+@task.fault(
+    "L6-NO-SCALE",
+    thinks="The root of d belongs to the scores and is done with.",
+    why="Scores are q·k over the root of d, so the gradient of a query is the keys times the "
+    "gradient of the scores, over the same root.",
+)
+def gradient_not_scaled(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, no_scale=True)
+
+
+@task.fault(
+    "L6-OVERWRITES",
+    thinks="Each tile writes its gradients into their places.",
+    why="A key is read by many tiles of queries, and each adds to its gradient. Written with = "
+    "only the last one is left.",
+)
+def last_tile_wins(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, overwrites=True)
+
+
+@task.fault(
+    "L6-CAUSAL-IGNORED",
+    thinks="Forward has hidden the later keys, so backward need not.",
+    why="Backward computes the weights again, from the scores. A key that forward hid gets a "
+    "weight again unless it is hidden again.",
+)
+def not_hidden_again(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, ignored=True)
+
+
+@task.fault(
+    "L6-CAUSAL-START",
+    thinks="In backward, too, query 0 stands at position 0.",
+    why="Forward put the queries at the end of the keys. Backward must hide exactly the same "
+    "places, or it differentiates another function.",
+)
+def backward_from_the_start(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, start=True)
+
+
+@task.fault(
+    "L6-EMPTY-NAN",
+    thinks="The logsumexp is a number for every query.",
+    why="It is −∞ for a query that saw nothing, and −∞ − (−∞) is not a number. Its gradients are "
+    "0, as nothing it did had any effect.",
+    section="nothing-seen",
+)
+def nan_from_nothing(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, nan=True)
+
+
+@task.fault(
+    "L6-HALF",
+    thinks="Gradients in half precision are computed in half precision.",
+    why="A gradient is a sum over many tiles, and each addition in float16 keeps three digits. Sum "
+    "in float32, round once at the end.",
+)
+def gradients_in_half(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, half=True)
+
+
+@task.fault(
+    "L6-WHOLE-MATRIX",
+    thinks="Backward happens once, so it may hold all weights.",
+    why="Memory is counted at its peak. With n × n weights in backward, training runs out where it "
+    "did before, and the tiles of forward have won nothing.",
+    section="meter",
+)
+def whole_weights(query, key, value, output, logsumexp, grad_output, tile, causal=False):
+    n = max(query.shape[-2], key.shape[-2])
+    return faulty(query, key, value, output, logsumexp, grad_output, n, causal)
