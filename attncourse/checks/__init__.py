@@ -40,7 +40,7 @@ def run(task: str, answer: Callable | None, seeds=(0,)):
     Raises:
         ValueError: there is no such task.
     """
-    from attncourse.checks import engine  # pytest costs 0.2 s, paid at the first check
+    from attncourse.checks import engine  # torch's first import waits for the first check
 
     return engine.run(task, answer, seeds)
 
@@ -51,9 +51,9 @@ def hint(task: str) -> None:
     Raises:
         ValueError: there is no such task.
     """
-    from attncourse.checks import engine, report
+    from attncourse.checks import registry, report
 
-    _show(report.Hints(engine.find(task)))
+    _show(report.Hints(registry.find(task)))
 
 
 def use(name: str) -> Callable:
@@ -62,13 +62,13 @@ def use(name: str) -> Callable:
     Raises:
         ValueError: there is no such task.
     """
-    from attncourse.checks import engine
+    from attncourse.checks import registry
 
     answer = sys._getframe(1).f_globals.get(name)
     if run(name, answer).passed:
         return answer
     print(f"Your `{name}` is not finished yet, so this cell uses the course's.")
-    return engine.find(name).reference
+    return registry.find(name).reference
 
 
 def warm_up() -> None:

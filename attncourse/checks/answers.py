@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-from attncourse.checks import engine
+from attncourse.checks import registry
 
 # What a notebook does besides: train for minutes, draw, check. Only these are needed for answers.
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -32,7 +32,7 @@ def load(path: Path) -> dict[str, Callable]:
         names = runpy.run_path(str(path), run_name="answers")
     return {
         name: names[name]
-        for name, task in engine.all_tasks().items()
+        for name, task in registry.all_tasks().items()
         if name in names and names[name] is not task.reference  # imported, to build on
     }
 
@@ -57,6 +57,6 @@ def plain_python(source: str) -> str:
 
 def of_chapters(answers: dict[str, Callable]) -> list[str]:
     """The tasks of every chapter of which at least one answer is there; all if none is."""
-    tasks = engine.all_tasks()
+    tasks = registry.all_tasks()
     begun = {tasks[name].chapter for name in answers} or {task.chapter for task in tasks.values()}
     return [name for name, task in tasks.items() if task.chapter in begun]

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 import torch
 
 from attncourse.checks import registry
+from attncourse.checks.answer import Answer, Failure, describe
 from attncourse.checks.diagnosis import Diagnosis, diagnose
+from attncourse.checks.fingerprint import Fingerprint, probes
 from attncourse.checks.observe import kept_random_states
 from attncourse.checks.report import Report, Result
-from attncourse.checks.task import Answer, Failure, Task, describe
+from attncourse.checks.task import Task
 
 # The capture of output belongs to the whole process.
 _ONE_AT_A_TIME = threading.RLock()
@@ -106,11 +108,13 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         short_cut = _short_cut(about, answer)
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
+        fresh = Fingerprint(about, answer)
+        fresh.on(next(iter(probes(about))))  # before the checks: it may keep something
         under_test = Answer(about, answer)
         by_seed = _judge(about, under_test, seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]
         try:
-            diagnosis = diagnose(about, answer, failed[0]) if failed else None
+            diagnosis = diagnose(about, answer, failed[0], fresh) if failed else None
         except Exception as error:  # a hostile answer may break the evidence, never the notebook
             diagnosis = Diagnosis.unreadable(about, error)
         note = ""

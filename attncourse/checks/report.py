@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attncourse.checks.task import Failure, Task, shape_of
+from attncourse.checks.answer import Failure, shape_of
+from attncourse.checks.task import Task
 
 if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attncourse.checks.answer import Answer, Elsewhere, Inputs
-from attncourse.checks.observe import Observation, find_short_cut, observe
+from attncourse.checks.observe import NAMED, Observation, find_short_cut, observe
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,8 @@ class Task:
         """Call an answer to this task, or its reference; `adapt` replaces the task's own."""
         if isinstance(answer, Elsewhere):
             return answer.observe(self, inputs, adapt, **options)
+        if isinstance(answer, ByName):
+            return observe(answer, inputs, by_name=True, **options)
         adapt = adapt or self.adapt
         if adapt is None:
             return observe(answer, inputs, **options)
@@ -265,6 +267,23 @@ class Task:
         code = getattr(getattr(own, "forward", own), "__code__", None)
         function = self.adapt(answer) if self.adapt else answer
         return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
+
+
+@dataclass(frozen=True)
+class ByName:
+    """An answer to a task between a change of its inputs and a change of what it returns."""
+
+    task: Task
+    answer: Callable
+    inward: Callable[[Inputs], Inputs]
+    outward: Callable[[object], object]
+
+    def __call__(self, **inputs):
+        inputs = self.inward(inputs)
+        if self.task.adapt:
+            return self.outward(self.task.adapt(self.answer)(**inputs))
+        named = {name: inputs.pop(name) for name in NAMED if name in inputs}
+        return self.outward(self.answer(*inputs.values(), **named))
 
 
 Change = dict[str, Callable] | type  # what a form does to the reference in steps

@@ -1,0 +1,147 @@
+"""Which misunderstanding, or which two, would make an answer behave as it does.
+
+A wrong answer is compared with the reference and with every known wrong one, piece by piece (see
+fingerprint). An explanation explains the pieces in which it equals the answer and the reference
+does not; it is contradicted by one in which it would be wrong and the answer is right. What
+explains everything is believed before what explains a part, one thought before two, and a thought
+before a mere description. If two are as good as each other, none is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from attncourse.checks import stored
+from attncourse.checks.compositions import Explanation, singles
+from attncourse.checks.fingerprint import (
+    FAILED,
+    TRAITS,
+    Fingerprint,
+    all_probes,
+    differing,
+    of_reference,
+    outputs,
+)
+from attncourse.checks.generic import Generic
+from attncourse.checks.task import Fault, Task
+
+PARTLY = 0.5  # of what is wrong, at least, has to be explained by a thought that is named
+BY_FAILING = 0.75  # "it fails there, too" is weaker evidence
+FEWEST = 2  # pieces of evidence on which two thoughts, or a description, may be believed
+
+
+# --- the evidence -------------------------------------------------------------------------------
+
+
+@dataclass
+class Evidence:
+    """An answer's fingerprint beside the reference's: what can be compared, and what is wrong."""
+
+    task: Task
+    got: Fingerprint
+    keys: set
+    wrong: set
+
+    def share(self, explanation: Explanation) -> float:
+        """How much of what is wrong it explains; 0 if it is contradicted, or explains too little.
+
+        Probe by probe, and no further than needed: few explanations get past the first.
+        """
+        reference, theirs = of_reference(self.task), explanation.shows
+        explained, missed, failing, values = 0, 0, 0, False
+        for probe in all_probes(self.task):
+            here = {key for key in reference.pieces if key[0] == probe}
+            theirs.on(probe)
+            differs = differing(theirs, reference, here & self.keys)
+            if differs - self.wrong:
+                return 0.0  # contradicted
+            found = differs - differing(self.got, theirs, differs)
+            wrong_here = {key for key in self.wrong if key[0] == probe}
+            explained += len(found)
+            missed += len(wrong_here) - len(found)
+            failing += sum((probe, FAILED) in theirs.pieces for _ in found)
+            values |= any(key[1] in outputs(self.task) for key in differs)
+            if missed > PARTLY * len(self.wrong):
+                return 0.0
+        # What is wrong about gradients or dtypes alone cannot explain wrong values.
+        if not values and any(key[1] in outputs(self.task) for key in self.wrong):
+            return 0.0
+        share = explained / max(1, len(self.wrong))
+        if share < 1 and failing == explained and not self._fails_alike(theirs, share):
+            return 0.0
+        return share
+
+    def _fails_alike(self, theirs: Fingerprint, share: float) -> bool:
+        """Whether both fail on the same probes, and not on all."""
+        ours = {probe for probe in all_probes(self.task) if (probe, FAILED) in self.got.pieces}
+        others = {probe for probe in all_probes(self.task) if (probe, FAILED) in theirs.pieces}
+        return share >= BY_FAILING and ours == others and len(ours) < len([*all_probes(self.task)])
+
+
+def evidence(task: Task, got: Fingerprint) -> Evidence:
+    reference = of_reference(task)
+    got.everything()
+    keys = {
+        key
+        for key in reference.pieces
+        if got.piece(key) is not None and reference.piece(key) is not None
+    }
+    if got.pieces.get((TRAITS, "differs from call to call")):
+        numbers = Tensor | dict | list
+        keys = {key for key in keys if not isinstance(reference.piece(key), numbers)}
+    return Evidence(task, got, keys, differing(got, reference, keys))
+
+
+# --- the verdict --------------------------------------------------------------------------------
+
+
+def best(found: Evidence) -> Explanation | None:
+    """The one explanation that is better than all others, if there is one."""
+    if not found.wrong:
+        return None
+    table = stored.load(found.task)
+    shares = {
+        each: share
+        for each in (table.singles(found) if table else singles(found.task))
+        if (share := found.share(each)) >= PARTLY
+    }
+    full = [each for each, share in shares.items() if share == 1]
+    if full:
+        return _only(full)
+    if len(found.wrong) >= FEWEST:
+        likely = table.pairs(found) if table else stored.live_pairs(found)
+        complete = [each for each in likely if found.share(each) == 1]
+        for kind in (_is_generic, _is_pair, _is_mixed):
+            alike = [each for each in complete if kind(each)]
+            if alike:
+                return _only(alike)
+    most = max(shares.values(), default=0)
+    return _only([each for each, share in shares.items() if share == most]) if shares else None
+
+
+def _is_generic(each: Explanation) -> bool:
+    return all(isinstance(fault, Generic) for fault in each.faults)
+
+
+def _is_pair(each: Explanation) -> bool:
+    return all(isinstance(fault, Fault) for fault in each.faults)
+
+
+def _is_mixed(each: Explanation) -> bool:
+    return True
+
+
+def _only(found: Iterable[Explanation]) -> Explanation | None:
+    """The one of which the others are only other wordings; None if they are other thoughts."""
+    found = list(found)
+    same = {frozenset(each.faults) for each in found}
+    if len(same) == 1:
+        return found[0]
+    shared = frozenset.intersection(*same)
+    if len(shared) == 1 and len(found[0].faults) > 1:  # beside it everything fits: only it shows
+        (fault,) = shared
+        return Explanation(found[0].task, (fault,), found[0].make)
+    return None

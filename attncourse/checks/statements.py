@@ -1,0 +1,381 @@
+"""What can be seen of an answer by trying it, whoever wrote it and whatever they thought.
+
+Each statement is an experiment with the answer that was also done with the reference, and is made
+only where the two differ. It says what was seen and ascribes no thought.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attncourse.checks import fingerprint
+from attncourse.checks.answer import Failure, Inputs, shape_of, unpack
+from attncourse.checks.fingerprint import Fingerprint, Gradient, comparable, of_reference, outputs
+from attncourse.checks.task import Task
+
+MOST_TRIED = 4  # probes for one experiment
+NEAR = 1e-4
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that was seen; `kind` and `about` tell whether two answers show the same."""
+
+    kind: str
+    about: str
+    words: str
+
+
+def statements(task: Task, answer: Callable, got: Fingerprint, wrong: set) -> list[Statement]:
+    """What was seen, the cause before its symptoms.
+
+    Args:
+        got: the answer's fingerprint, taken before.
+        wrong: the pieces of it in which the reference differs.
+    """
+    seen = _Trials(task, answer)
+    if found := list(_unsteady(task, seen, got)):
+        return found  # of an answer that differs from call to call nothing else can be told
+    edited = list(dict.fromkeys(_edited(got)))
+    found = [*edited, *_inputs(task, seen), *_gradients(task, got, bool(edited))]
+    found += [*_defaults(task, seen), *_digits(task, got, wrong)]
+    if not found:
+        found = [*_sizes(task, got, wrong), *_conditions(task, got, wrong)][:1]
+    return found
+
+
+class _Trials:
+    """Calls of the answer and of the reference with other inputs."""
+
+    def __init__(self, task: Task, answer: Callable):
+        self.task, self.answer = task, answer
+
+    def got(self, inputs: Inputs, **options) -> list | None:
+        return self._values(self.task.observe(self.answer, inputs, **options))
+
+    def expected(self, inputs: Inputs) -> list | None:
+        return self._values(self.task.expected(inputs))
+
+    def _values(self, seen) -> list | None:
+        try:
+            return [comparable(value) for value in unpack(self.task, seen)]
+        except Failure:
+            return None
+
+
+def _same(one: list | None, two: list | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return all(fingerprint.agree(left, right, NEAR) for left, right in zip(one, two, strict=True))
+
+
+def _chosen(task: Task, name: str) -> list[Inputs]:
+    """Some probes that have this input: the first ones, and the last."""
+    having = [p for p in fingerprint.probes(task).values() if p.get(name) is not None]
+    return having if len(having) <= MOST_TRIED else [*having[: MOST_TRIED - 1], having[-1]]
+
+
+# --- chance and state ---------------------------------------------------------------------------
+
+
+def _unsteady(task: Task, seen: _Trials, got: Fingerprint) -> Iterator[Statement]:
+    if task.chance:
+        return
+    for probe, inputs in list(fingerprint.probes(task).items())[:3]:
+        before = [got.piece((probe, name)) for name in outputs(task)]
+        again, other = seen.got(inputs), seen.got(inputs, seed=1)
+        if again is None or (probe, fingerprint.FAILED) in got.pieces:
+            continue
+        if not _same(again, other):
+            words = (
+                "Two calls with the same inputs give different results: it draws random numbers."
+            )
+            yield Statement("chance", "", words)
+            return
+        if not _same(before, again):
+            words = "The same inputs gave another result later: something is kept between calls."
+            yield Statement("state", "", words)
+            return
+
+
+def _edited(got: Fingerprint) -> Iterator[Statement]:
+    for (_, part), value in got.pieces.items():
+        if part.endswith(" edited") and value is True:
+            name = part.removesuffix(" edited")
+            yield Statement("edits", name, f"After the call the caller's own `{name}` has changed.")
+
+
+# --- one input at a time ------------------------------------------------------------------------
+
+
+def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
+    probes = fingerprint.probes(task).values()
+    names = dict.fromkeys(name for inputs in probes for name in inputs if "." not in name)
+    for name in names:
+        if _never(seen, name):
+            words = f"Whatever `{name}` is, the result stays the same."
+            yield Statement("unused", name, words)
+            continue
+        if _first_only(seen, name):
+            words = f"Only the first `{name}` of a batch matters: the others change nothing."
+            yield Statement("first", name, words)
+        if _mixes(seen, name):
+            words = f"The result for the first of a batch changes with the `{name}` of another one."
+            yield Statement("mixes", name, words)
+        elif _hears(seen, name):
+            words = f"Numbers of `{name}` that should not matter here change the result."
+            yield Statement("hears", name, words)
+
+
+def _other(value: object, rows: slice = slice(None)) -> object:
+    """Another value of the same kind: never only another order of the same numbers."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value + 1.5
+    if not isinstance(value, Tensor) or value.numel() == 0:
+        return None
+    changed = value.clone()
+    part = changed[rows] if changed.ndim else changed
+    if part.numel() == 0:
+        return None
+    if value.dtype == torch.bool:
+        part.copy_(~part)
+    elif value.is_floating_point():
+        noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(5))
+        part.copy_(part + 1 + noise.to(part.dtype))
+    else:
+        part.copy_(part.roll(1, -1) if part.unique().numel() > 1 else part)
+    return changed
+
+
+def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[tuple[bool, bool]]:
+    """Whether a change of one input moved the reference, and whether it moved the answer."""
+    for inputs in _chosen(seen.task, name):
+        value = change(inputs[name])
+        if value is None:
+            continue
+        other = inputs | {name: value}
+        before, after = seen.expected(inputs), seen.expected(other)
+        got = seen.got(inputs)
+        if after is not None and got is not None and not _same(before, after):
+            yield True, not _same(got, seen.got(other))
+
+
+def _never(seen: _Trials, name: str) -> bool:
+    tried = list(_tries(seen, name, _other))
+    return bool(tried) and not any(moved for _, moved in tried)
+
+
+def _first_only(seen: _Trials, name: str) -> bool:
+    def all_as_the_first(value):
+        if not isinstance(value, Tensor) or value.ndim < 2 or len(value) < 2:
+            return None
+        return value[:1].expand_as(value).clone()
+
+    if not _is_batched(seen, name):
+        return False
+    tried = list(_tries(seen, name, all_as_the_first))
+    return bool(tried) and not any(moved for _, moved in tried)
+
+
+def _batch(inputs: Inputs, name: str) -> int:
+    value = inputs.get(name)
+    return len(value) if isinstance(value, Tensor) and value.ndim > 1 else 0
+
+
+def _is_batched(seen: _Trials, name: str) -> bool:
+    """Whether the first axis counts sentences: the reference's first result needs only the first."""
+    tried = 0
+    for inputs in _chosen(seen.task, name):
+        size = _batch(inputs, name)
+        before = seen.expected(inputs)
+        if size < 2 or before is None:
+            continue
+        if not all(isinstance(v, Tensor) and v.ndim and len(v) == size for v in before):
+            return False
+        after = seen.expected(inputs | {name: _other(inputs[name], slice(1, None))})
+        if after is None or not _same([v[:1] for v in before], [v[:1] for v in after]):
+            return False
+        tried += not _same(before, after)
+    return tried > 0
+
+
+def _mixes(seen: _Trials, name: str) -> bool:
+    if not _is_batched(seen, name):
+        return False
+    for inputs in _chosen(seen.task, name):
+        if _batch(inputs, name) < 2:
+            continue
+        before = seen.got(inputs)
+        after = seen.got(inputs | {name: _other(inputs[name], slice(1, None))})
+        if before is None or after is None:
+            continue
+        if not all(isinstance(value, Tensor) and value.ndim for value in before + after):
+            continue
+        if not _same([value[:1] for value in before], [value[:1] for value in after]):
+            return True
+    return False
+
+
+def _hears(seen: _Trials, name: str) -> bool:
+    """Whether it changes with numbers to which the reference has no slope, and does not change."""
+    for inputs in _chosen(seen.task, name):
+        value = inputs[name]
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return False
+        slope = seen.task.expected(inputs, gradient=True).gradients.get(name)
+        if slope is None or not (slope == 0).any() or (slope == 0).all():
+            continue
+        other = inputs | {name: torch.where(slope == 0, _other(value), value)}
+        before, got = seen.expected(inputs), seen.got(inputs)
+        if before is None or got is None or not _same(before, seen.expected(other)):
+            continue
+        if not _same(got, seen.got(other)):
+            return True
+    return False
+
+
+# --- gradients, defaults, digits ----------------------------------------------------------------
+
+
+def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]:
+    if edits:  # an edit in place breaks autograd, and is the cause
+        return
+    none, partly = set(), set()
+    for key, ours in of_reference(task).pieces.items():
+        theirs = got.pieces.get(key)
+        if not isinstance(ours, Gradient) or not isinstance(theirs, Gradient):
+            continue
+        if not isinstance(ours.value, Tensor) or not (ours.value.abs() > 10 * ours.floor).any():
+            continue
+        name = key[1].removeprefix("gradient of ")
+        if not isinstance(theirs.value, Tensor) or not theirs.value.any():
+            none.add(name)
+        elif theirs.value.shape == ours.value.shape:
+            partly |= {name} if ((theirs.value == 0) & (ours.value != 0)).any() else set()
+    for name in sorted(none):
+        words = f"`{name}` matters for the result, and no gradient arrives at it."
+        yield Statement("no gradient", name, words)
+    for name in sorted(partly - none):
+        words = f"A part of `{name}` matters for the result, and gets no gradient."
+        yield Statement("part of a gradient", name, words)
+
+
+def _defaults(task: Task, seen: _Trials) -> Iterator[Statement]:
+    if task.adapt or isinstance(task.reference, type):
+        return
+    for name, parameter in inspect.signature(task.reference).parameters.items():
+        default = parameter.default
+        if default is inspect.Parameter.empty or default is None:
+            continue
+        for inputs in _chosen(task, name):
+            if list(inputs)[-1] != name:
+                break  # only the last one can be left out
+            given = inputs | {name: default}
+            left_out = {key: value for key, value in given.items() if key != name}
+            got = seen.got(given)
+            right = got is not None and _same(got, seen.expected(given))
+            if right and not _same(got, seen.got(left_out)):
+                words = f"Without `{name}` the result is not that of `{name}={default!r}`."
+                yield Statement("default", name, words)
+                break
+
+
+def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
+    """Float64 goes in and comes out, and about seven digits of it are right."""
+    for probe, name in sorted(wrong | {k for k in got.pieces if k[1] in outputs(task)}):
+        theirs, ours = got.pieces.get((probe, name)), of_reference(task).pieces.get((probe, name))
+        if not (isinstance(theirs, Tensor) and isinstance(ours, Tensor)):
+            continue
+        if ours.dtype != torch.float64 or theirs.shape != ours.shape or not ours.numel():
+            continue
+        if theirs.dtype != torch.float64:
+            words = f"`{name}` comes back as {str(theirs.dtype)[6:]} where float64 went in."
+            yield Statement("dtype", name, words)
+            return
+        size = ours.abs().max().item()
+        off = (theirs - ours).abs().max().item()
+        if 1e-9 * size < off < 1e-5 * size:
+            words = (
+                "Of float64 only about seven digits come back right: inside, something is float32."
+            )
+            yield Statement("digits", name, words)
+            return
+
+
+# --- where it is right --------------------------------------------------------------------------
+
+
+def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, list]:
+    bad = {probe for probe, _ in wrong}
+    probes = fingerprint.probes(task)
+    right = [inputs for name, inputs in probes.items() if name not in bad]
+    return right, [inputs for name, inputs in probes.items() if name in bad]
+
+
+def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
+    """Two axes whose lengths agree where the answer is right, and nowhere else."""
+    right, bad = _right_and_wrong(task, got, wrong)
+    if not right or len(bad) < 2:
+        return
+    axes = [
+        (name, axis)
+        for name, value in right[0].items()
+        if isinstance(value, Tensor) and "." not in name
+        for axis in range(-value.ndim, 0)
+    ]
+
+    def length(inputs: Inputs, axis: tuple[str, int]) -> int | None:
+        value = inputs.get(axis[0])
+        has = isinstance(value, Tensor) and value.ndim >= -axis[1]
+        return value.shape[axis[1]] if has else None
+
+    for place, one in enumerate(axes):
+        for two in axes[place + 1 :]:
+            equal = [length(inputs, one) == length(inputs, two) for inputs in right]
+            unequal = [length(inputs, one) != length(inputs, two) for inputs in bad]
+            if all(equal) and all(unequal):
+                shapes = shape_of(right[0][one[0]]), shape_of(right[0][two[0]])
+                words = (
+                    f"It is right only where axis {one[1]} of `{one[0]}` is as long as axis "
+                    f"{two[1]} of `{two[0]}`, as in shapes {shapes[0]} and {shapes[1]}."
+                )
+                yield Statement("equal sizes", f"{one} {two}", words)
+                return
+
+
+def _is_dead(inputs: Inputs) -> bool:
+    masks = [v for v in inputs.values() if isinstance(v, Tensor) and v.dtype == torch.bool]
+    return any(mask.ndim and not mask.any(-1).all() for mask in masks)
+
+
+def _floats(inputs: Inputs) -> list[Tensor]:
+    return [v for v in inputs.values() if isinstance(v, Tensor) and v.is_floating_point()]
+
+
+CONDITIONS = (
+    ("a row of the mask hides everything", _is_dead),
+    ("a mask is given", lambda i: any("mask" in n and v is not None for n, v in i.items())),
+    ("no mask is given", lambda i: any("mask" in n and v is None for n, v in i.items())),
+    ("numbers are large", lambda i: any(v.numel() and v.abs().max() > 99 for v in _floats(i))),
+    ("numbers are float64", lambda i: any(v.dtype == torch.float64 for v in _floats(i))),
+    ("numbers are float16", lambda i: any(v.dtype == torch.float16 for v in _floats(i))),
+)
+
+
+def _conditions(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
+    right, bad = _right_and_wrong(task, got, wrong)
+    if not right or len(bad) < 2:
+        return
+    for words, holds in CONDITIONS:
+        if all(map(holds, bad)) and not any(map(holds, right)):
+            yield Statement("where", words, f"It is wrong exactly where {words}.")
+            return

@@ -1,0 +1,303 @@
+"""Fingerprints of all explanations of a task, computed once and kept with the package.
+
+A task has some hundred explanations with one fault and some thousand with two; to look at all of
+them takes seconds to minutes, and a student waits. Few of them differ in any one piece, so a table
+holds a short code for each. It only says which explanations are worth a closer look: those are
+looked at afresh, so that a table that is out of date may cost a name, and never gives a wrong one.
+
+    python -m attncourse.checks.stored [TASK ...]
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import itertools
+import math
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attncourse.checks import compositions, fingerprint, generic
+from attncourse.checks.compositions import Explanation
+from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
+from attncourse.checks.task import Task
+
+if TYPE_CHECKING:
+    from attncourse.checks.explain import Evidence
+
+FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
+MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
+LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
+MOST_PROBES = 8  # on which explanations with two faults are kept
+MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
+SIGNS = 4  # random projections of a tensor that stand for it
+
+
+# --- one piece ----------------------------------------------------------------------------------
+
+
+def _flat(value: object) -> tuple[str, np.ndarray, float]:
+    """A piece as its structure, its numbers, and what is rounding noise in them."""
+    if isinstance(value, Gradient):
+        structure, numbers, _ = _flat(value.value)
+        return f"gradient {structure}", numbers, value.floor
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)}", value.detach().double().reshape(-1).numpy(), 0.0
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(key, _flat(each)) for key, each in items]
+        numbers = [each[1] for _, each in parts]
+        structure = ",".join(f"{key}:{each[0]}" for key, each in parts)
+        return f"({structure})", np.concatenate([np.zeros(0), *numbers]), 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number", np.array([float(value)]), 0.0
+    return repr(value), np.zeros(0), 0.0
+
+
+@functools.cache
+def _signs(length: int) -> np.ndarray:
+    return np.random.default_rng(length).choice((-1.0, 1.0), (SIGNS, length))
+
+
+def _sign(value: object) -> np.ndarray:
+    """A piece as a few numbers: a hash of its structure, projections, size, noise."""
+    structure, numbers, floor = _flat(value)
+    finite = np.isfinite(numbers)
+    structure += f" {np.isnan(numbers).sum()} {(~finite).sum()}"
+    numbers = np.where(finite, numbers, 0.0)
+    size = np.abs(numbers).max(initial=0.0)
+    projected = _signs(len(numbers)) @ numbers / math.sqrt(max(1, len(numbers)))
+    return np.array([zlib.crc32(structure.encode()), *projected, size, floor])
+
+
+def _alike(one: np.ndarray, all_: np.ndarray, near: float) -> np.ndarray:
+    """Which rows of signs are equal to one, as far as signs can tell."""
+    floor = np.maximum(all_[:, -1], one[-1]) + near * np.maximum(all_[:, -2], one[-2])
+    close = np.abs(all_[:, 1:-2] - one[1:-2]).max(1, initial=0.0) <= floor + 1e-12
+    return (all_[:, 0] == one[0]) & close
+
+
+class _Codes:
+    """Small numbers for the different values of one piece; 0 where there is nothing to compare."""
+
+    def __init__(self, near: float):
+        self.near, self.signs = near, np.zeros((0, SIGNS + 3))
+
+    def of(self, value: object) -> int:
+        if value is None:
+            return 0
+        sign = _sign(value)
+        found = np.flatnonzero(_alike(sign, self.signs, self.near))
+        if len(found):
+            return int(found[0]) + 1
+        self.signs = np.vstack([self.signs, sign])
+        return len(self.signs)
+
+
+# --- a table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Codes of the pieces (columns) that explanations (rows) show."""
+
+    task: Task
+    keys: list[Key]  # columns of `one`
+    signs: list[np.ndarray]  # of the values that the codes of a column stand for
+    reference: np.ndarray  # (keys) codes
+    one: np.ndarray  # (explanations keys) with one fault
+    columns: np.ndarray  # which columns are kept for two
+    two: np.ndarray  # (explanations columns) with two faults, and generic ones alone
+
+    def _fits(self, found: Evidence, codes: np.ndarray, columns) -> np.ndarray:
+        """(explanations pieces) True where it shows what the answer shows."""
+        near = 4 * tolerance(self.task)
+        fits = np.zeros((len(codes), len(columns)), dtype=bool)
+        for place, column in enumerate(columns):
+            value = found.got.piece(self.keys[column])
+            if value is None:
+                fits[:, place] = codes[:, place] == 0
+                continue
+            same = np.flatnonzero(_alike(_sign(value), self.signs[column], near)) + 1
+            fits[:, place] = np.isin(codes[:, place], same)
+        return fits
+
+    def _seems(self, found, codes, columns) -> tuple[np.ndarray, np.ndarray]:
+        """How much each explanation seems to explain, and what it seems to contradict."""
+        fits = self._fits(found, codes, columns)
+        compared = np.array([self.keys[column] in found.keys for column in columns])
+        wrong = np.array([self.keys[column] in found.wrong for column in columns])
+        differs = (codes != self.reference[columns]) & compared
+        explained = (fits & differs)[:, wrong].sum(1) / max(1, wrong.sum())
+        contradicted = differs[:, ~wrong].sum(1)
+        return explained, contradicted
+
+    def singles(self, found: Evidence) -> list[Explanation]:
+        """Explanations with one fault that are worth a closer look, the best first."""
+        every = compositions.singles(self.task)
+        explained, contradicted = self._seems(found, self.one, range(len(self.keys)))
+        # a code may err where a value is nearly another: one contradiction is looked at, too
+        order = np.lexsort((-explained, contradicted))
+        good = [n for n in order if explained[n] >= LEAST and contradicted[n] <= 1]
+        return [every[n] for n in good[:MOST_LOOKED_AT]]
+
+    def pairs(self, found: Evidence) -> list[Explanation]:
+        """Explanations with two faults, or a generic one, that seem to explain everything."""
+        explained, contradicted = self._seems(found, self.two, self.columns)
+        good = set(np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT].tolist())
+        return [each for n, each in enumerate(compositions.pairs(self.task)) if n in good]
+
+
+def _stamp(task: Task) -> str:
+    """Changes with all that the rows of a task's table depend on, but not with its words alone."""
+    module = inspect.getmodule(next(iter(task.checks.values())).function)
+    folder = Path(module.__file__).parent
+    files = [Path(module.__file__), *folder.glob("_*.py"), *map(_file, (compositions, generic))]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _file(module) -> Path:
+    return Path(module.__file__)
+
+
+def build(task: Task) -> Table:
+    """Look at every explanation of a task (seconds to minutes)."""
+    reference = fingerprint.of_reference(task)
+    keys = [key for key in reference.pieces if reference.piece(key) is not None]
+    codes = [_Codes(tolerance(task)) for _ in keys]
+
+    def row(shows: Fingerprint, columns) -> list[int]:
+        return [codes[column].of(shows.piece(keys[column])) for column in columns]
+
+    first = np.array(row(reference, range(len(keys))), dtype=np.uint16)
+    one = [
+        row(each.shows, range(len(keys))) for each in _progress(compositions.singles(task), task)
+    ]
+    one = np.array(one, dtype=np.uint16).reshape(-1, len(keys))
+    columns = _columns(task, keys, one, first)
+    wanted = {keys[column][0] for column in columns}
+    two = []
+    for each in _progress(compositions.pairs(task), task):
+        shows = Fingerprint(task, each.make(), gradients=False)
+        two.append([codes[c].of(shows.piece(keys[c])) for c in columns])
+    assert all(probe in fingerprint.probes(task) for probe in wanted)
+    two = np.array(two, dtype=np.uint16).reshape(-1, len(columns))
+    signs = [each.signs for each in codes]
+    return Table(task, keys, signs, first, one, np.array(columns, dtype=int), two)
+
+
+def _progress(explanations, task: Task):
+    from tqdm import tqdm
+
+    return tqdm(explanations, desc=task.name, leave=False, delay=2)
+
+
+def _columns(task: Task, keys: list[Key], one: np.ndarray, first: np.ndarray) -> list[int]:
+    """Outputs on the probes that together tell most single faults from the reference."""
+    values = [n for n, key in enumerate(keys) if key[1] in outputs(task)]
+    probes = list(dict.fromkeys(keys[n][0] for n in values))
+    differs = {
+        probe: (one != first)[:, [n for n in values if keys[n][0] == probe]].any(1)
+        for probe in probes
+    }
+    seen, chosen = np.zeros(len(one), dtype=bool), []
+    variety = {
+        probe: len(np.unique(one[:, [n for n in values if keys[n][0] == probe]], axis=0))
+        for probe in probes
+    }
+    while probes and len(chosen) < MOST_PROBES:
+        probe = max(probes, key=lambda each: ((differs[each] & ~seen).sum(), variety[each]))
+        if len(chosen) >= 3 and not (differs[probe] & ~seen).any():
+            break
+        seen |= differs[probe]
+        chosen.append(probe)
+        probes.remove(probe)
+    return [n for n in values if keys[n][0] in chosen]
+
+
+# --- on disk ------------------------------------------------------------------------------------
+
+
+def path_of(task: Task) -> Path:
+    return FOLDER / f"{task.name}.npz"
+
+
+def save(table: Table) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    lengths = [len(signs) for signs in table.signs]
+    np.savez_compressed(
+        path_of(table.task),
+        stamp=np.array(_stamp(table.task)),
+        keys=np.array(["\t".join(key) for key in table.keys]),
+        lengths=np.array(lengths, dtype=np.uint16),
+        signs=np.vstack(table.signs),
+        reference=table.reference,
+        one=table.one,
+        columns=table.columns,
+        two=table.two,
+    )
+
+
+def is_current(task: Task) -> bool:
+    """Whether a task's table is there, and made from the files as they are."""
+    try:
+        with np.load(path_of(task)) as data:
+            return str(data["stamp"]) == _stamp(task)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@functools.cache
+def load(task: Task) -> Table | None:
+    """The table of a task; None if there is none, or it is out of date."""
+    if not is_current(task):
+        return None
+    with np.load(path_of(task)) as data:
+        ends = np.cumsum(data["lengths"])[:-1]
+        keys = [tuple(key.split("\t")) for key in data["keys"].tolist()]
+        signs = np.split(data["signs"], ends)
+        codes = (data[name] for name in ("reference", "one", "columns", "two"))
+        return Table(task, keys, signs, *codes)
+
+
+def live_pairs(found: Evidence) -> list[Explanation]:
+    """Without a table: the explanations with two faults that fit where the answer is first wrong."""
+    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
+    if len(every) > MOST_LIVE:
+        return []
+    wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
+    if not wrong:
+        return every
+    key = min(wrong, key=list(fingerprint.of_reference(found.task).pieces).index)
+    near = tolerance(found.task)
+    return [
+        each
+        for each in every
+        if fingerprint.agree(found.got.piece(key), each.shows.piece(key), near)
+    ]
+
+
+def main(names: list[str]) -> None:
+    from attncourse.checks import registry
+
+    torch.set_num_threads(1)
+    tasks = [registry.find(name) for name in names] or list(registry.all_tasks().values())
+    for task in tasks:
+        if task.home.page.startswith("book/") and not is_current(task):
+            save(build(task))
+            print(f"{task.name}: {path_of(task).stat().st_size / 1024:.0f} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
