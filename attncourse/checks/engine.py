@@ -40,6 +40,12 @@ def _plain_settings():
         torch.set_default_dtype(dtype)
 
 
+def judge(task: Task, answer: Callable, seed: int = 0) -> tuple[Result, ...]:
+    """The results of all checks, without any diagnosis."""
+    with _ONE_AT_A_TIME, _plain_settings():
+        return _judge(task, Answer(task, answer), (seed,))[0]
+
+
 def _judge(task: Task, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Result, ...]]:
     """The results of all checks, for each seed.
 

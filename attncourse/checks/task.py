@@ -175,7 +175,8 @@ class Task:
             why: why that is wrong, without giving the solution away.
             section: of the chapter to read again; the task's own if none is given.
             forms: complete wrong answers.
-            steps: what a step does instead; several wordings as a tuple.
+            steps: what a step does instead; several wordings as a tuple, in which `...` is the
+                step as it was, and the last one goes on.
 
         Returns:
             A decorator for one more form: a complete wrong answer, or a subclass of the steps.
@@ -190,17 +191,10 @@ class Task:
         self.faults[thought.id] = found
         for form in forms:
             found.forms.append(form)
-        most = max((len(each) for each in steps.values() if isinstance(each, tuple)), default=1)
-        for place in range(most if steps else 0):
-            found.forms.append(
-                _known_steps(
-                    self,
-                    {
-                        step: each[min(place, len(each) - 1)] if isinstance(each, tuple) else each
-                        for step, each in steps.items()
-                    },
-                )
-            )
+        wordings = {k: v if isinstance(v, tuple) else (v,) for k, v in steps.items()}
+        for place in range(max(map(len, wordings.values()), default=0)):
+            chosen = {step: each[min(place, len(each) - 1)] for step, each in wordings.items()}
+            found.forms.append(_known_steps(self, chosen))
 
         def record(answer):
             if is_change(self, answer):
@@ -329,7 +323,7 @@ def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
     unknown = [name for name in steps if not hasattr(task.composed, name)]
     if unknown:
         raise Mistake(f"{task.name}: there is no step named {', '.join(unknown)}")
-    return {name: _step(step) for name, step in steps.items()}
+    return {name: _step(step) for name, step in steps.items() if step is not ...}
 
 
 def _step(function: object) -> object:

@@ -13,7 +13,7 @@ import torch
 
 from attncourse import lab
 from attncourse.lab.receipts import encode, wrap
-from attncourse.misconceptions.lab4_sequential_or_parallel import a_record
+from attncourse.tasks.lab4_sequential_or_parallel.lab4_receipt import a_record
 
 # --- step_loop
 

@@ -1,15 +1,17 @@
 """scaled_dot_product_attention."""
 
 import math
+from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks.scaled_dot_product._faults import dot_products, scaled
+from attncourse.tasks import thoughts
 
 # In float64, d = 9: its root has no rounding, however it was computed.
 DOUBLE = {"dtype": torch.float64, "d": 9}
@@ -257,612 +259,352 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, attention_inputs(rng, 3, mask=mixed_mask(rng, 4, 5)))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def masked_softmax(scores, mask, dim=-1):
-    if mask is None:
-        return torch.softmax(scores, dim)
-    lowest = torch.finfo(scores.dtype).min
-    return torch.softmax(scores.masked_fill(~mask, lowest), dim).masked_fill(~mask, 0)
+@task.steps
+class Attention:
+    def compare(query, key):
+        return query @ key.mT
+
+    def scale(scores, query, key, value):
+        return scores / math.sqrt(query.shape[-1])
+
+    def visible(mask, scores):
+        return mask
+
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores, mask):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def after(weights, query):
+        return weights
+
+    def average(weights, query, key, value):
+        return weights @ value
+
+    def results(output, weights, scores):
+        return output, weights
+
+    def __call__(self, query, key, value, mask=None):
+        scores = self.scale(self.compare(query, key), query, key, value)
+        mask = self.visible(mask, scores)
+        hidden = scores if mask is None else self.hide(scores, mask)
+        weights = self.share(hidden, mask)
+        if mask is not None:
+            weights = self.clear(weights, mask)
+        weights = self.after(weights, query)
+        return self.results(self.average(weights, query, key, value), weights, scores)
 
 
-def attend(scores, value, mask):
-    weights = masked_softmax(scores, mask)
-    return weights @ value, weights
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
-    "D-NO-SCALE",
-    thinks="Softmax normalizes anyway, so the factor 1/√d makes no difference.",
-    why="It normalizes sums, not differences. Unscaled scores have variance d, so for wide vectors "
-    "one key takes nearly all the weight and gradients vanish.",
-    section="why-scale",
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def only_dead_rows(weights, mask):
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+task.spelling(clear=only_dead_rows)
+task.spelling(
+    hide=lambda scores, mask: scores.masked_fill(mask.any(-1, keepdim=True) & ~mask, -torch.inf)
 )
-def no_scale(query, key, value, mask=None):
-    return attend(dot_products(query, key), value, mask)
+
+# --- faults: scores -----------------------------------------------------------------------------
+
+SCALE, FIVE, AXES = "why-scale", "five-steps", "leading-axes"
 
 
-@task.fault(
-    "D-SCALE-DK",
-    thinks="Scores are divided by d, the width of a key.",
-    why="The variance of a score is d, so its typical size is the root of d. Dividing by all of d "
-    "makes the scores tiny and the weights nearly uniform.",
-    section="why-scale",
-)
-def scale_by_width(query, key, value, mask=None):
-    return attend(dot_products(query, key) / query.shape[-1], value, mask)
+def by_root(size):
+    """Scores over the root of some size."""
+    return lambda scores, query, key, value: scores / math.sqrt(size(query, key, value))
 
 
-@task.fault(
+def heads_and_width(query, key, value):
+    return query.shape[-1] * (query.shape[1] if query.ndim == 4 else 1)
+
+
+task.fault(thoughts.NO_SCALE, section=SCALE, scale=as_is)
+task.fault(thoughts.SCALE_DK, section=SCALE, scale=lambda s, query, *_: s / query.shape[-1])
+task.fault(
     "D-SCALE-DV",
-    thinks="The d under the root is the width of a value.",
-    why="Scores are dot products of queries and keys; values have not entered yet. The two widths "
+    "The d under the root is the width of a value.",
+    "Scores are dot products of queries and keys; values have not entered yet. The two widths "
     "often agree, which is why this hides so well.",
-    section="why-scale",
+    section=SCALE,
+    scale=by_root(lambda query, key, value: value.shape[-1]),
 )
-def scale_by_value_width(query, key, value, mask=None):
-    return attend(dot_products(query, key) / math.sqrt(value.shape[-1]), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-SCALE-KEYS",
-    thinks="The more keys there are, the more the scores must be damped: √k.",
-    why="Each score is one dot product, a sum over d features; the number of keys does not enter "
-    "it. The size under the root must be the length of that sum.",
-    section="why-scale",
+    "The more keys there are, the more the scores must be damped: √k.",
+    "Each score is one dot product, a sum over d features; the number of keys does not enter it. "
+    "The size under the root must be the length of that sum.",
+    section=SCALE,
+    scale=by_root(lambda query, key, value: key.shape[-2]),
 )
-def scale_by_number_of_keys(query, key, value, mask=None):
-    return attend(dot_products(query, key) / math.sqrt(key.shape[-2]), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-SCALE-DMODEL",
-    thinks="The scale is the root of the whole model width, all heads together.",
-    why="Each head computes its own dot products, over its own d features. Only that d decides "
-    "how far its scores spread.",
-    section="why-scale",
+    "The scale is the root of the whole model width, all heads together.",
+    "Each head computes its own dot products, over its own d features. Only that d decides how far "
+    "its scores spread.",
+    section=SCALE,
+    scale=by_root(heads_and_width),
 )
-def scale_by_model_width(query, key, value, mask=None):
-    heads = query.shape[1] if query.ndim == 4 else 1
-    return attend(dot_products(query, key) / math.sqrt(heads * query.shape[-1]), value, mask)
-
-
-@task.fault(
-    "D-SCALE-AFTER",
-    thinks="First softmax, then scale.",
-    why="Then the rows no longer sum to one, and softmax has already saturated on the large "
-    "scores. The scale has to act before the competition.",
-    section="why-scale",
+task.fault(
+    thoughts.SCALE_AFTER,
+    section=SCALE,
+    scale=as_is,
+    after=lambda weights, query: weights / math.sqrt(query.shape[-1]),
 )
-def scale_after_softmax(query, key, value, mask=None):
-    weights = masked_softmax(dot_products(query, key), mask) / math.sqrt(query.shape[-1])
-    return weights @ value, weights
-
-
-@task.fault(
+task.fault(
     "D-SCALE-TIMES",
-    thinks="The scores are multiplied by √d.",
-    why="Scores already grow with the width; multiplying makes it worse, and one key takes all the "
+    "The scores are multiplied by √d.",
+    "Scores already grow with the width; multiplying makes it worse, and one key takes all the "
     "weight. The factor is there to undo the growth.",
-    section="why-scale",
+    section=SCALE,
+    scale=lambda scores, query, *_: scores * math.sqrt(query.shape[-1]),
 )
-def scale_times(query, key, value, mask=None):
-    return attend(dot_products(query, key) * math.sqrt(query.shape[-1]), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-SCALE-FOURTH-ROOT",
-    thinks="Query and key share the scale, so one of them is divided by the fourth root of d.",
-    why="Sharing works if both get the fourth root: their product then has the whole root. With "
-    "only one of them, scores are still too large for wide vectors.",
-    section="why-scale",
+    "Query and key share the scale, so one of them is divided by the fourth root of d.",
+    "Sharing works if both get the fourth root: their product then has the whole root. With only "
+    "one of them, scores are still too large for wide vectors.",
+    section=SCALE,
+    scale=lambda scores, query, *_: scores / query.shape[-1] ** 0.25,
 )
-def scale_by_fourth_root(query, key, value, mask=None):
-    return attend(dot_products(query, key) / query.shape[-1] ** 0.25, value, mask)
-
-
-@task.fault(
-    "D-SOFTMAX-DIM",
-    thinks="Softmax over the queries is the same as over the keys.",
-    why="Then each key hands out its weight among the queries: columns sum to one, rows do not. "
-    "A query must divide its own attention among the keys.",
-    section="five-steps",
-)
-def softmax_over_queries(query, key, value, mask=None):
-    weights = masked_softmax(scaled(query, key), mask, dim=-2)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-SOFTMAX-AXIS-1",
-    thinks="Softmax goes over axis 1.",
-    why="Counted from the front, axis 1 is the keys only without a batch. With a batch it is "
-    "the queries or the heads. Count from the back: the keys are always last.",
-    section="leading-axes",
-)
-def softmax_over_axis_one(query, key, value, mask=None):
-    weights = masked_softmax(scaled(query, key), mask, dim=1)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-SOFTMAX-ALL",
-    thinks="All weights of one sentence together sum to one.",
-    why="Each query asks its own question and spends its own budget of one. Here the queries "
-    "compete with each other, and rows sum to less than one.",
-    section="five-steps",
-)
-def softmax_over_the_matrix(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        mask = mask.expand(scores.shape).flatten(-2)
-    weights = masked_softmax(scores.flatten(-2), mask).view(scores.shape)
-    return weights @ value, weights
-
-
-@task.fault(
+task.fault(
     "D-TRANSPOSE-T",
-    thinks="`key.T` swaps the last two axes.",
-    why="It reverses all axes, which is the same only for a plain matrix. With a batch in front, "
-    "swap the two axes you mean, counted from the back.",
-    section="leading-axes",
+    "`key.T` swaps the last two axes.",
+    "It reverses all axes, which is the same only for a plain matrix. With a batch in front, swap "
+    "the two axes you mean, counted from the back.",
+    section=AXES,
+    compare=lambda query, key: query @ key.permute(*reversed(range(key.ndim))),
 )
-def transpose_everything(query, key, value, mask=None):
-    reversed_key = key.permute(*reversed(range(key.ndim)))  # what .T does, without its warning
-    return attend(query @ reversed_key / math.sqrt(query.shape[-1]), value, mask)
-
-
-def with_bmm(query, key, value, mask=None):
-    scores = torch.bmm(query, key.transpose(1, 2)) / math.sqrt(query.shape[-1])
-    return attend(scores, value, mask)
-
-
-@task.fault(
+task.fault(
     "D-TRANSPOSE-12",
-    thinks="The axes to swap are number 1 and number 2.",
-    why="That holds for (batch k d). With heads in front, axes 1 and 2 are heads and keys; "
-    "without a batch there is no axis 2. Count from the back.",
-    section="leading-axes",
-    forms=(with_bmm,),
+    "The axes to swap are number 1 and number 2.",
+    "That holds for (batch k d). With heads in front, axes 1 and 2 are heads and keys; without a "
+    "batch there is no axis 2. Count from the back.",
+    section=AXES,
+    compare=(
+        lambda query, key: query @ key.transpose(1, 2),
+        lambda query, key: torch.bmm(query, key.transpose(1, 2)),
+    ),
 )
-def transpose_one_and_two(query, key, value, mask=None):
-    return attend(query @ key.transpose(1, 2) / math.sqrt(query.shape[-1]), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-RESHAPE-KEY",
-    thinks="Reshaping key from (k d) to (d k) transposes it.",
-    why="A reshape only cuts the same list of numbers into other rows; it never moves a number. "
-    "The shape fits, the content is scrambled.",
-    section="leading-axes",
+    "Reshaping key from (k d) to (d k) transposes it.",
+    "A reshape only cuts the same list of numbers into other rows; it never moves a number. The "
+    "shape fits, the content is scrambled.",
+    section=AXES,
+    compare=lambda query, key: query @ key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2]),
 )
-def reshape_key(query, key, value, mask=None):
-    turned = key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2])
-    return attend(query @ turned / math.sqrt(query.shape[-1]), value, mask)
-
-
-def naive_attention_by_product(query, key, value, mask=None):
-    e = scaled(query, key).exp()
-    if mask is not None:
-        e = e * mask
-    weights = e / e.sum(-1, keepdim=True)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-NAIVE-SOFTMAX",
-    thinks="The formula says exp over the sum of exps, so that is what I compute.",
-    why="With scores above 88, exp is infinite in float32 and the weights are NaN. Use a softmax "
-    "that shifts the scores first; the previous task has it.",
-    section="stable-softmax",
-    forms=(naive_attention_by_product,),
-)
-def naive_attention(query, key, value, mask=None):
-    e = scaled(query, key).exp()
-    if mask is not None:
-        e = e.masked_fill(~mask, 0)
-    total = e.sum(-1, keepdim=True)
-    weights = e / total.masked_fill(total == 0, 1)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-GLOBAL-MAX",
-    thinks="One shift for the whole table of scores, such as its largest, is enough to be safe.",
-    why="It may stop overflow, but the row of a query far below becomes all zeros after exp, and "
-    "0/0 is NaN. Each query needs its own shift.",
-    section="stable-softmax",
-)
-def one_shift_for_all(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    e = (scores - scores.max()).exp()
-    if mask is not None:
-        e = e.masked_fill(~mask, 0)
-    total = e.sum(-1, keepdim=True)
-    dead = torch.zeros_like(total, dtype=torch.bool)
-    if mask is not None:
-        dead = dead | ~mask.any(-1, keepdim=True)
-    weights = e / total.masked_fill(dead, 1)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-HARD-ATTENTION",
-    thinks="A query takes the value of the best key.",
-    why="That is an ordinary look-up. The output jumps when another key wins, and no gradient can "
-    "say how to improve a query. Attention averages all values.",
-    section="soft-lookup",
-)
-def hard_attention(query, key, value, mask=None):
-    soft = masked_softmax(scaled(query, key), mask)
-    best = (soft == soft.amax(-1, keepdim=True)) & (soft > 0)
-    weights = best.to(query.dtype) / best.sum(-1, keepdim=True).clamp(min=1) + 0 * soft
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-KEY-AS-VALUE",
-    thinks="The weights average the keys.",
-    why="Keys are for being found, values for being read: the label of a drawer and its content. "
-    "Your output never reads `value`.",
-    section="soft-lookup",
-)
-def keys_as_values(query, key, value, mask=None):
-    return attend(scaled(query, key), key, mask)
-
-
-@task.fault(
-    "D-SCORES-AS-WEIGHTS",
-    thinks="The second result is the matrix of scores.",
-    why="Scores are what enters the softmax; weights are what leaves it. A heat map of scores has "
-    "rows that sum to nothing in particular. Return the weights.",
-    section="five-steps",
-)
-def returns_scores(query, key, value, mask=None):
-    scores = scaled(query, key)
-    output, _ = attend(scores, value, mask)
-    return output, scores
-
-
-@task.fault(
-    "D-NO-SOFTMAX",
-    thinks="The scores themselves are the weights.",
-    why="Scores are negative as often as positive and sum to anything. Between score and average, "
-    "something has to turn them into shares of one.",
-    section="five-steps",
-)
-def no_softmax(query, key, value, mask=None):
-    weights = scaled(query, key)
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-SWAPPED-RESULTS",
-    thinks="The function returns the weights and the output.",
-    why="Both are right, in the other order: first the output, then the weights.",
-)
-def swapped_results(query, key, value, mask=None):
-    output, weights = attend(scaled(query, key), value, mask)
-    return weights, output
-
-
-@task.fault(
-    "D-OUTPUT-ONLY",
-    thinks="Only the output is needed.",
-    why="The weights are half of the promise: without them nobody can see where a query looked. "
-    "Return the pair (output, weights).",
-)
-def output_only(query, key, value, mask=None):
-    return attend(scaled(query, key), value, mask)[0]
-
-
-@task.fault(
-    "D-DROPOUT-PLACE",
-    thinks="Attention includes dropout, so some weights are set to zero at random.",
-    why="Dropout belongs to training, and to the layer that owns this function. The weights that "
-    "are returned must be the ones before any dropout, or heat maps lie.",
-)
-def dropped_weights(query, key, value, mask=None):
-    weights = torch.dropout(masked_softmax(scaled(query, key), mask), 0.1, True)
-    return weights @ value, weights
-
-
-@task.fault(
-    "D-DETACHED-WEIGHTS",
-    thinks="The weights are a by-product; only values need a gradient.",
-    why="Then query and key never learn: the gradient that says 'look elsewhere' flows through the "
-    "weights. Something like `.detach()` or `no_grad` cuts it.",
-    section="gradients",
-)
-def detached_weights(query, key, value, mask=None):
-    weights = masked_softmax(scaled(query, key), mask).detach()
-    return weights @ value, weights
-
-
-@task.fault(
+task.fault(
     "D-COSINE",
-    thinks="Similarity of two vectors means the cosine between them.",
-    why="A dot product keeps the lengths: a long key can shout, a short query can be undecided. "
-    "The cosine throws that away.",
-    section="five-steps",
+    "Similarity of two vectors means the cosine between them.",
+    "A dot product keeps the lengths: a long key can shout, a short query can be undecided. The "
+    "cosine throws that away.",
+    section=FIVE,
+    compare=lambda query, key: F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT,
+    scale=(as_is, ...),
 )
-def cosine_scores(query, key, value, mask=None):
-    unit = torch.nn.functional.normalize
-    return attend(dot_products(unit(query, dim=-1), unit(key, dim=-1)), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-DISTANCE",
-    thinks="The score is the distance between query and key.",
-    why="A distance is small when two vectors agree, so the worst key would win. A score has to "
-    "grow with agreement.",
-    section="five-steps",
+    "The score is the distance between query and key.",
+    "A distance is small when two vectors agree, so the worst key would win. A score has to grow "
+    "with agreement.",
+    section=FIVE,
+    compare=torch.cdist,
+    scale=(as_is, ...),
 )
-def distance_scores(query, key, value, mask=None):
-    return attend(torch.cdist(query, key), value, mask)
-
-
-@task.fault(
+task.fault(
     "D-SELF-SCORES",
-    thinks="Scores compare the keys with each other.",
-    why="A score compares one query with one key. Your scores never read `query`, so every "
-    "question would get the same answer.",
+    "Scores compare the keys with each other.",
+    "A score compares one query with one key. Your scores never read `query`, so every question "
+    "would get the same answer.",
     section="soft-lookup",
+    compare=lambda query, key: key @ key.mT,
 )
-def scores_without_query(query, key, value, mask=None):
-    return attend(scaled(key, key), value, mask)
-
-
-@task.fault(
-    "D-FLOAT32",
-    thinks="Computing in float32 is always fine.",
-    why="The inputs came as float64 and the results leave as float32. The caller loses half of the "
-    "digits, and the next matrix product refuses to mix the two.",
-)
-def detour_through_float32(query, key, value, mask=None):
-    return attend(scaled(query.float(), key.float()), value.float(), mask)
-
-
-@task.fault(
+task.fault(
     "D-INPLACE",
-    thinks="Scaling the query in place saves memory.",
-    why="`query` belongs to the caller, who uses it again: after your call it has shrunk. "
-    "`a /= b` edits the tensor itself; `a = a / b` makes a new one.",
+    "Scaling the query in place saves memory.",
+    "`query` belongs to the caller, who uses it again: after your call it has shrunk. `a /= b` "
+    "edits the tensor itself; `a = a / b` makes a new one.",
+    compare=lambda query, key: query.div_(math.sqrt(query.shape[-1])) @ key.mT,
+    scale=as_is,
 )
-def edits_its_query(query, key, value, mask=None):
-    query /= math.sqrt(query.shape[-1])
-    return attend(dot_products(query, key), value, mask)
+
+# --- faults: softmax ----------------------------------------------------------------------------
 
 
-@task.fault(
-    "M-POLARITY",
-    thinks="True in the mask means: hide this key.",
-    why="In some libraries it does. Here, as in `F.scaled_dot_product_attention`, True means this "
-    "query may attend to this key. Your answer looks exactly where it must not.",
-    section="masks",
+def naive(scores, mask):
+    return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+def naive_and_safe(scores, mask):
+    total = scores.exp().sum(-1, keepdim=True)
+    return scores.exp() / total.masked_fill(total == 0, 1)
+
+
+def one_shift_for_all(scores, mask):
+    return naive_and_safe(scores - scores.max(), mask)
+
+
+def one_shift_and_nan(scores, mask):
+    weights = naive(scores - scores.max(), mask)
+    return weights if mask is None else weights.masked_fill(~mask.any(-1, keepdim=True), 0)
+
+
+def hard(scores, mask):
+    soft = scores.softmax(-1) if mask is None else scores.softmax(-1) * mask
+    best = (soft == soft.amax(-1, keepdim=True)) & (soft > 0)
+    return best.to(scores.dtype) / best.sum(-1, keepdim=True).clamp(min=1) + 0 * soft
+
+
+task.fault(
+    "D-SOFTMAX-AXIS-1",
+    "Softmax goes over axis 1.",
+    "Counted from the front, axis 1 is the keys only without a batch. With a batch it is the "
+    "queries or the heads. Count from the back: the keys are always last.",
+    section=AXES,
+    share=lambda scores, mask: scores.softmax(1),
 )
-def opposite_mask(query, key, value, mask=None):
-    return attend(scaled(query, key), value, None if mask is None else ~mask)
-
-
-@task.fault(
-    "M-IGNORED",
-    thinks="The mask can be left for later.",
-    why="Your weights are the same with and without a mask: padding and future words are read like "
-    "any other.",
-    section="masks",
+task.fault(thoughts.SOFTMAX_DIM, section=FIVE, share=lambda scores, mask: scores.softmax(-2))
+task.fault(
+    thoughts.SOFTMAX_ALL,
+    section=FIVE,
+    share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape),
 )
-def ignores_mask(query, key, value, mask=None):
-    return attend(scaled(query, key), value, None)
-
-
-@task.fault(
-    "M-DEAD-ROW",
-    thinks="Filling hidden scores with −∞ settles every case.",
-    why="A query that may attend to nothing has a row of −∞ only, and its softmax is 0/0: NaN, "
-    "which spreads through the whole model. Such a row must give zeros.",
-    section="masks",
+task.fault(
+    thoughts.NAIVE_SOFTMAX,
+    section="stable-softmax",
+    share=(naive_and_safe, naive, naive),
+    hide=(minus_infinity, minus_infinity, lambda scores, mask: scores.masked_fill(~mask, -1e9)),
+    clear=(..., as_is, as_is),
 )
-def nan_on_dead_rows(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = torch.softmax(scores, -1)
-    return weights @ value, weights
-
-
-@task.fault(
-    "M-DEAD-ROW-UNIFORM",
-    thinks="A very negative fill like −1e9 hides a key in every case.",
-    why="Not if all keys of a row are hidden: then all are equally low, and softmax spreads the "
-    "weight evenly over everything forbidden. Such a row must give zeros.",
-    section="masks",
+task.fault(
+    thoughts.GLOBAL_MAX,
+    section="stable-softmax",
+    share=(one_shift_and_nan, one_shift_for_all, one_shift_for_all),
+    hide=(..., ..., minus_infinity),
 )
-def uniform_on_dead_rows(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = torch.softmax(scores, -1)
-    return weights @ value, weights
-
-
-@task.fault(
-    "M-DEAD-ROW-GRADIENT",
-    thinks="Replacing NaN by 0 at the end repairs a row with nothing to attend to.",
-    why="It repairs the values. The NaN inside is still there, and on the way back it turns the "
-    "gradients into NaN. Keep it from arising.",
-    section="masks",
+task.fault(thoughts.HARD_ATTENTION, section="soft-lookup", share=hard)
+task.fault(thoughts.NO_SOFTMAX, section=FIVE, share=as_is, hide=lambda scores, mask: scores * mask)
+task.fault(
+    thoughts.DROPOUT_PLACE, after=lambda weights, query: torch.dropout(weights, 0.1, train=True)
 )
-def nan_gradients_on_dead_rows(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
-        scores = scores + bias
-    weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return weights @ value, weights
-
-
-@task.fault(
-    "M-AFTER-SOFTMAX",
-    thinks="Multiplying the weights by the mask after the softmax hides the keys.",
-    why="The hidden keys have already taken their share: rows now sum to less than one. Hide them "
-    "before they compete.",
-    section="masks",
+task.fault(
+    thoughts.DETACHED_WEIGHTS, section="gradients", after=lambda weights, query: weights.detach()
 )
-def mask_after_softmax(query, key, value, mask=None):
-    weights = torch.softmax(scaled(query, key), -1)
-    if mask is not None:
-        weights = weights * mask
-    return weights @ value, weights
+
+# --- faults: masks ------------------------------------------------------------------------------
 
 
-@task.fault(
-    "M-AFTER-RENORMALIZED",
-    thinks="After the softmax I can mask the weights and divide by their new sum.",
-    why="On paper that is the same. But a hidden key with a high score has pressed all visible "
-    "weights to zero, and 0/0 cannot bring them back. Hide keys before they compete.",
-    section="masks",
-)
-def renormalizes_after_softmax(query, key, value, mask=None):
-    weights = torch.softmax(scaled(query, key), -1)
-    if mask is not None:
-        weights = weights * mask
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-9)
-    return weights @ value, weights
+def transposed(mask, scores):
+    return mask if mask is None else mask.mT
 
 
-@task.fault(
-    "M-ADD-BOOL",
-    thinks="Adding the mask to the scores hides the keys.",
-    why="True counts as 1 and False as 0, so you add 1 to the allowed scores and hide nothing. An "
-    "additive mask would have to hold 0 and −∞.",
-    section="masks",
-)
-def adds_boolean_mask(query, key, value, mask=None):
-    scores = scaled(query, key)
-    return attend(scores if mask is None else scores + mask, value, None)
+def transposed_if_square(mask, scores):
+    square = mask is not None and mask.ndim > 1 and mask.shape[-1] == mask.shape[-2]
+    return mask.mT if square else mask
 
 
-@task.fault(
-    "M-INF-TIMES-ZERO",
-    thinks="(1 − mask) · −∞ is 0 where the mask is 1.",
-    why="0 · ∞ is NaN in floating point, so every allowed score is destroyed. Choose between two "
-    "numbers instead of multiplying.",
-    section="masks",
-)
-def infinity_times_zero(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is not None:
-        scores = scores + (1 - mask.to(scores.dtype)) * -torch.inf
-    return attend(scores, value, None)
-
-
-@task.fault(
-    "M-FILL-ZERO",
-    thinks="A hidden key gets score 0.",
-    why="Score 0 is an ordinary score: exp(0) = 1, more than any negative score gets. To vanish "
-    "after exp, a score has to go all the way down.",
-    section="masks",
-)
-def fills_with_zero(query, key, value, mask=None):
-    scores = scaled(query, key)
-    return attend(scores if mask is None else scores.masked_fill(~mask, 0), value, None)
-
-
-def ten_thousand_subtracted(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is None:
-        return attend(scores, value, None)
-    weights = torch.softmax(scores - 1e4 * ~mask, -1)
-    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
-    return weights @ value, weights
-
-
-@task.fault(
-    "M-SMALL-FILL",
-    thinks="−10,000 is as good as −∞.",
-    why="Only while every real score lies above it. Where real scores reach −30,000, the hidden "
-    "keys win. Use the lowest number the dtype has.",
-    section="masks",
-    forms=(ten_thousand_subtracted,),
-)
-def fill_that_is_not_low_enough(query, key, value, mask=None):
-    scores = scaled(query, key)
-    if mask is None:
-        return attend(scores, value, None)
-    weights = torch.softmax(scores.masked_fill(~mask, -1e4), -1)
-    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
-    return weights @ value, weights
-
-
-def mask_always_transposed(query, key, value, mask=None):
-    return attend(scaled(query, key), value, None if mask is None else mask.mT)
-
-
-@task.fault(
-    "M-TRANSPOSED",
-    thinks="Rows of the mask are keys and columns are queries.",
-    why="Scores have a row per query and a column per key, and so has the mask. Turned around, a "
-    "causal mask shows the future and hides the past.",
-    section="masks",
-    forms=(mask_always_transposed,),
-)
-def transposed_mask(query, key, value, mask=None):
-    if mask is not None and mask.ndim > 1 and mask.shape[-1] == mask.shape[-2]:
-        mask = mask.transpose(-2, -1)
-    return attend(scaled(query, key), value, mask)
-
-
-@task.fault(
-    "M-VALUES",
-    thinks="Setting the hidden values to zero hides their keys.",
-    why="A zero value still takes part with its weight and pulls the average toward zero; the "
-    "others get too little. The competition itself must leave it out.",
-    section="masks",
-)
-def masks_the_values(query, key, value, mask=None):
-    weights = torch.softmax(scaled(query, key), -1)
-    if mask is None:
-        return weights @ value, weights
-    return (weights * mask) @ value, weights
-
-
-@task.fault(
-    "M-MAPS-UNMASKED",
-    thinks="The mask matters for the output; the weights are only for looking at.",
-    why="Your output respects the mask, but the weights you return are computed without it, so the "
-    "picture shows attention that never happened.",
-    section="masks",
-)
-def returns_unmasked_weights(query, key, value, mask=None):
-    output, _ = attend(scaled(query, key), value, mask)
-    return output, torch.softmax(scaled(query, key), -1)
-
-
-@task.fault(
-    "M-ALWAYS-CAUSAL",
-    thinks="Attention never looks ahead, so a causal mask is always in place.",
-    why="Only a decoder must not look ahead, and then the caller passes a mask. Without one, every "
-    "query may read every key.",
-    section="masks",
-)
-def always_causal(query, key, value, mask=None):
-    scores = scaled(query, key)
+def triangle(mask, scores):
     causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    return attend(scores, value, causal if mask is None else causal & mask)
+    return causal if mask is None else causal & mask
 
 
-@task.fault(
-    "M-ONE-ROW",
-    thinks="A key hidden from one query is hidden from all.",
-    why="The mask has a row for every query, and rows differ. You let the first row speak for "
-    "everybody.",
-    section="masks",
+def renormalized(weights, mask):
+    weights = weights * mask
+    return weights / (weights.sum(-1, keepdim=True) + 1e-9)
+
+
+def low(number):
+    return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+MASKS = {"section": "masks"}
+
+task.fault(thoughts.POLARITY, **MASKS, visible=lambda mask, scores: None if mask is None else ~mask)
+task.fault(thoughts.IGNORED, **MASKS, visible=lambda mask, scores: None)
+task.fault(thoughts.DEAD_ROW, **MASKS, hide=minus_infinity, clear=as_is)
+task.fault(thoughts.DEAD_ROW_UNIFORM, **MASKS, clear=as_is)
+task.fault(
+    thoughts.DEAD_ROW_GRADIENT,
+    **MASKS,
+    hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
+    clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
-def first_row_for_all(query, key, value, mask=None):
-    return attend(scaled(query, key), value, None if mask is None else mask[..., :1, :])
+task.fault(thoughts.AFTER_SOFTMAX, **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault(thoughts.AFTER_RENORMALIZED, **MASKS, hide=as_is, clear=renormalized)
+task.fault(thoughts.ADD_BOOL, **MASKS, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
+task.fault(
+    thoughts.INF_TIMES_ZERO,
+    **MASKS,
+    hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
+    clear=(as_is, ...),
+)
+task.fault(thoughts.FILL_ZERO, **MASKS, hide=low(0.0), clear=(as_is, only_dead_rows, ...))
+task.fault(
+    thoughts.SMALL_FILL,
+    **MASKS,
+    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask),
+    clear=only_dead_rows,
+)
+task.fault(thoughts.TRANSPOSED_MASK, **MASKS, visible=(transposed_if_square, transposed))
+task.fault(
+    thoughts.MAPS_UNMASKED,
+    **MASKS,
+    results=lambda output, weights, scores: (output, scores.softmax(-1)),
+)
+task.fault(thoughts.ALWAYS_CAUSAL, **MASKS, visible=triangle)
+task.fault(
+    thoughts.ONE_ROW,
+    **MASKS,
+    visible=lambda mask, scores: None if mask is None else mask[..., :1, :],
+)
+
+
+@task.fault(thoughts.MASKED_VALUES, **MASKS)
+class MaskedValues(Attention):
+    def hide(scores, mask):
+        return scores
+
+    def clear(weights, mask):
+        return weights
+
+    def __call__(self, query, key, value, mask=None):
+        output, weights = super().__call__(query, key, value, mask)
+        return (output if mask is None else (weights * mask) @ value), weights
+
+
+# --- faults: what is read and returned ----------------------------------------------------------
+
+
+@task.fault(replace(thoughts.FLOAT32, id="D-FLOAT32"))
+class InFloat32(Attention):
+    def __call__(self, query, key, value, mask=None):
+        return super().__call__(query.float(), key.float(), value.float(), mask)
+
+
+task.fault(
+    thoughts.KEY_AS_VALUE,
+    section="soft-lookup",
+    average=lambda weights, query, key, value: weights @ key,
+)
+task.fault(
+    thoughts.SCORES_AS_WEIGHTS,
+    section=FIVE,
+    results=lambda output, weights, scores: (output, scores),
+)
+task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights, scores: (weights, output))
+task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights, scores: output)

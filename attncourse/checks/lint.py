@@ -1,0 +1,108 @@
+"""Whether a task is written well: are its faults caught and told apart, do its sections exist?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from attncourse.checks import compositions, engine
+from attncourse.checks.fingerprint import Fingerprint, differing, of_reference
+from attncourse.checks.task import Task, compose
+
+
+def complaints(
+    task: Task, pages: Path | None = None, right: Iterable[Callable] = ()
+) -> Iterator[str]:
+    """What is wrong with a task, one sentence each: which part, where, and what to do.
+
+    Args:
+        pages: the course's folder, to look for the sections in; None: they are not looked for.
+        right: answers in unusual words that must pass.
+    """
+    yield from _hints(task)
+    if pages:
+        yield from _sections(task, pages)
+    yield from _accepts(task, "the reference", task.reference)
+    for number, answer in enumerate(right, 1):
+        name = getattr(answer, "__name__", f"number {number}")
+        yield from _accepts(task, f"the right answer {name}", answer)
+    if task.composed:
+        yield from _steps(task)
+    yield from _faults(task)
+
+
+def _hints(task: Task) -> Iterator[str]:
+    if len(set(task.hints)) != 3 or not all(task.hints):
+        yield f"{task.name}: give three different hints (a nudge, the idea, almost code)"
+
+
+def _sections(task: Task, pages: Path) -> Iterator[str]:
+    page = pages / f"{task.page}.md"
+    if not page.exists():
+        yield f"{task.name}: its page {page} does not exist"
+        return
+    text = page.read_text(encoding="utf-8")
+    for section, owner in {
+        task.section: "the task",
+        **{fault.section: fault.id for fault in task.faults.values()},
+    }.items():
+        if f"({section})=" not in text:
+            yield f"{task.name}: {owner} names “{section}”, and {page.name} has no such section"
+
+
+def _accepts(task: Task, what: str, answer: Callable) -> Iterator[str]:
+    for seed in (0, 1):
+        for result in engine.judge(task, answer, seed):
+            if not result.passed:
+                yield (
+                    f"{task.name}: {what} fails the check “{result.name}” with seed {seed} "
+                    f"({result.message}); mend the check or the answer"
+                )
+                return
+
+
+def _steps(task: Task) -> Iterator[str]:
+    """The composition, in every spelling, does what the reference does."""
+    reference = of_reference(task)
+    for number, spelling in enumerate(({}, *task.spellings)):
+        what = f"spelling {number} of its steps" if number else "the reference in steps"
+        answer = compose(task, spelling)
+        shows = Fingerprint(task, answer).everything()
+        different = differing(shows, reference, reference.pieces)
+        if different:
+            probe, part = min(different)
+            yield f"{task.name}: {what} differs from the reference (probe “{probe}”, {part})"
+        yield from _accepts(task, what, answer)
+
+
+def _faults(task: Task) -> Iterator[str]:
+    """Every fault is caught, differs from the reference, and is told apart from all others."""
+    reference = of_reference(task)
+    shown: dict[tuple, list] = {}
+    for each in compositions.singles(task):
+        (fault,) = each.faults
+        where = f"{task.name}: {fault.id}"
+        wrong = frozenset(differing(each.shows.everything(), reference, reference.pieces))
+        passed = all(result.passed for result in engine.judge(task, each.make()))
+        if not wrong and passed:
+            yield f"{where} equals the reference on every probe: no fault, or a probe is missing"
+            continue
+        if not wrong:
+            yield f"{where} is caught, but no probe shows it, so it cannot be named: add a probe"
+        if passed:
+            yield f"{where} passes all checks (it differs on “{min(wrong)[0]}”): add a check"
+        shown.setdefault(tuple(sorted(wrong)), []).append(each)
+    for alike in shown.values():
+        for one, two in itertools.combinations(alike, 2):
+            if one.faults != two.faults and _same(task, one.shows, two.shows, reference):
+                yield (
+                    f"{task.name}: {one.faults[0].id} and {two.faults[0].id} show the same on every "
+                    "probe: nobody can tell them apart. Join them, or add a probe"
+                )
+
+
+def _same(task: Task, one: Fingerprint, two: Fingerprint, reference: Fingerprint) -> bool:
+    wrong = differing(one, reference, reference.pieces)
+    return not differing(one, two, wrong)
+
