@@ -252,12 +252,12 @@ def check_notebook(notebook: Path) -> None:
 @app.command()
 def tasks() -> None:
     """List the tasks of the course: points, difficulty, minutes."""
-    from attncourse.checks import engine
+    from attncourse.checks import registry
 
     table = Table("chapter", "task", "points", "difficulty", "minutes")
-    for name, task in engine.all_tasks().items():
+    for name, task in registry.all_tasks().items():
         stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
-        points = f"{engine.points_of(name):g}"
+        points = f"{task.points:g}"
         table.add_row(Path(task.page).name, name, points, stars, str(task.minutes))
     console.print(table)
 
@@ -268,10 +268,10 @@ def hint(
     number: Annotated[int, typer.Argument(min=1, max=3, help="1 nudge, 2 idea, 3 almost code")] = 1,
 ) -> None:
     """Show one hint for a task: first a nudge, then the idea, then almost code."""
-    from attncourse.checks import engine
+    from attncourse.checks import registry
 
     try:
-        hints = engine.find(task).hints
+        hints = registry.find(task).hints
     except ValueError as error:
         raise fail(str(error)) from None
     console.print(hints[number - 1], markup=False, highlight=False)

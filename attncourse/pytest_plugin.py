@@ -20,7 +20,6 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "points(n): what passing a check of the judge is worth")
     path = config.getoption("--answers")
     if path:
         if path.suffix not in (".py", ".ipynb") or not path.exists():
@@ -41,33 +40,28 @@ class Judged:
 
         return answers.load(self.path)
 
-    def pytest_collection_modifyitems(self, config, items):
-        from attncourse.checks import answers
-
-        try:
-            wanted = set(answers.of_chapters(self.answers))
-        except Exception as error:
-            raise pytest.UsageError(f"{self.path}: {type(error).__name__}: {error}") from error
-        chosen = [item for item in items if _task_of(item) in wanted]
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = chosen
-
-    def pytest_generate_tests(self, metafunc):
-        metafunc.fixturenames.clear()  # the judge has its own inputs
-
-    def pytest_pyfunc_call(self, pyfuncitem):
+    def report(self, task: str):
         from attncourse.checks import run
 
-        task = _task_of(pyfuncitem)
         if task not in self.reports:
             self.reports[task] = run(task, self.answers.get(task))
-        name = pyfuncitem.originalname.removeprefix("test_").replace("_", " ")
-        results = {result.name: result for result in self.reports[task].results}
-        # An answer that is missing or forbidden has one verdict for all checks.
-        result = results.get(name) or next(iter(results.values()))
-        if not result.passed:
-            pytest.fail(result.message, pytrace=False)
-        return True
+        return self.reports[task]
+
+    def pytest_ignore_collect(self, collection_path):
+        return True  # no file is a test here
+
+    def pytest_collection_modifyitems(self, session, items):
+        from attncourse.checks import answers, registry
+
+        try:
+            wanted = answers.of_chapters(self.answers)
+        except Exception as error:
+            raise pytest.UsageError(f"{self.path}: {type(error).__name__}: {error}") from error
+        items[:] = [
+            CheckItem.from_parent(group, name=check, judged=self)
+            for group in (Group.from_parent(session, name=name) for name in wanted)
+            for check in registry.find(group.name).checks
+        ]
 
     def pytest_terminal_summary(self, terminalreporter):
         for report in self.reports.values():
@@ -80,6 +74,27 @@ class Judged:
         terminalreporter.write_line(f"{earned:g} of {points:g} points")
 
 
-def _task_of(item) -> str | None:
-    task = getattr(getattr(item, "cls", None), "task", None)
-    return task.name if task else None
+class Group(pytest.Collector):
+    """A task; its checks are the tests."""
+
+    def collect(self):
+        return []
+
+
+class CheckItem(pytest.Item):
+    """One check of the judge, on one answer."""
+
+    def __init__(self, *, judged: Judged, **options):
+        super().__init__(**options)
+        self.judged = judged
+
+    def runtest(self):
+        report = self.judged.report(self.parent.name)
+        results = {result.name: result for result in report.results}
+        # An answer that is missing or forbidden has one verdict for all checks.
+        result = results.get(self.name) or next(iter(results.values()))
+        if not result.passed:
+            pytest.fail(result.message, pytrace=False)
+
+    def reportinfo(self):
+        return self.judged.path, None, f"{self.parent.name}: {self.name}"

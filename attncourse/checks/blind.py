@@ -62,16 +62,16 @@ def without_secrets(tree: ast.Module) -> ast.Module:
     rest = [node for node in tree.body if node not in told]
     roots = [node for node in rest if _makes(node)]
     if roots:
-        needed = {name for node in roots for name in _names(node)}
+        needed = {name for node in roots for name in names(node)}
         needed |= {name for node in tree.body for name in _adapters(node)}
     else:
-        needed = {name for node in rest for name in (*_names(node), *_bound(node))}
+        needed = {name for node in rest for name in (*names(node), *bound(node))}
     kept: list[ast.stmt] = []
     while grown := [
-        node for node in rest if node not in kept and (node in roots or needed & _bound(node))
+        node for node in rest if node not in kept and (node in roots or needed & bound(node))
     ]:
         kept += grown
-        needed |= {name for node in grown for name in _names(node)}
+        needed |= {name for node in grown for name in names(node)}
     for node in kept:
         if isinstance(node, ast.Import | ast.ImportFrom):
             node.names = [each for each in node.names if needed & _bound_by(each)]
@@ -79,7 +79,8 @@ def without_secrets(tree: ast.Module) -> ast.Module:
     return tree
 
 
-def _verb(call: ast.AST) -> str:
+def verb(call: ast.AST) -> str:
+    """The method that is called or named: "fault" of `task.fault(…)`."""
     function = call.func if isinstance(call, ast.Call) else call
     return function.attr if isinstance(function, ast.Attribute) else ""
 
@@ -87,8 +88,8 @@ def _verb(call: ast.AST) -> str:
 def _tells(node: ast.stmt) -> bool:
     """Whether a statement says something about a task: `task.fault(…)`, `@task.check(1)`."""
     if isinstance(node, ast.Expr):
-        return _verb(node.value) in VERBS
-    return any(_verb(each) in VERBS for each in getattr(node, "decorator_list", ()))
+        return verb(node.value) in VERBS
+    return any(verb(each) in VERBS for each in getattr(node, "decorator_list", ()))
 
 
 def _makes(node: ast.stmt) -> bool:
@@ -113,11 +114,12 @@ def _adapters(node: ast.AST) -> set[str]:
     }
 
 
-def _names(node: ast.AST) -> set[str]:
+def names(node: ast.AST) -> set[str]:
+    """The names that a piece of code mentions."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
-def _bound(node: ast.stmt) -> set[str]:
+def bound(node: ast.stmt) -> set[str]:
     """The names that a statement of a module gives a meaning to."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}

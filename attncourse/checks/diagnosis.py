@@ -210,6 +210,7 @@ def _dependency_map(task: Task, answer: Callable) -> DependencyMap | None:
     return shown
 
 
+AND = " + "  # between the two ids of a title
 AS_IF = "Your results are, number for number, those of a right answer {}."
 
 
@@ -229,7 +230,7 @@ def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
     if isinstance(second[0], Generic):
         why = f"Beside that, everything is {second[0].why}."
         also = replace(also, why=why)
-    return replace(thought, title=f"{thought.title} + {also.title}", also=also)
+    return replace(thought, title=f"{thought.title}{AND}{also.title}", also=also)
 
 
 def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = None) -> Diagnosis:

@@ -202,13 +202,17 @@ def _turned_last(x: Tensor) -> Tensor:
     return x.transpose(-1, -2)
 
 
-def _half(x: Tensor) -> Tensor:
-    return x.half()
+def _turned_first(x: Tensor) -> Tensor:
+    return x.mT if x.ndim < 3 else x.transpose(0, 1)
+
+
+def _opposite(x: Tensor) -> Tensor:
+    return ~x if x.dtype == torch.bool else -x
 
 
 TENSOR_OUT = (
     ("AS-IF-TURNED", "as if the last two axes of {} were exchanged", _turned_last),
-    ("AS-IF-AXES-EXCHANGED", "as if the first two axes of {} were exchanged", lambda x: x.mT if x.ndim < 3 else x.transpose(0, 1)),
+    ("AS-IF-AXES-EXCHANGED", "as if the first two axes of {} were exchanged", _turned_first),
     ("AS-IF-AXIS-IN-FRONT", "as if {} got one more axis in front", lambda x: x[None]),
     ("AS-IF-AXIS-AT-END", "as if {} got one more axis at the end", lambda x: x[..., None]),
     ("AS-IF-SQUEEZED", "as if {} lost every axis of length 1", torch.squeeze),
@@ -216,7 +220,7 @@ TENSOR_OUT = (
     ("AS-IF-OUT-DETACHED", "as if {} had been detached from the graph", Tensor.detach),
     ("AS-IF-OUT-FLOAT32", "as if {} were turned into float32", Tensor.float),
     ("AS-IF-OUT-DOUBLE", "as if {} were turned into float64", Tensor.double),
-    ("AS-IF-OUT-NEGATIVE", "as if {} had the opposite sign", lambda x: ~x if x.dtype == torch.bool else -x),
+    ("AS-IF-OUT-NEGATIVE", "as if {} had the opposite sign", _opposite),
     ("AS-IF-OUT-FIRST", "as if the first {} of the batch stood for all", _first),
     ("AS-IF-OUT-ZERO", "as if {} were zero everywhere", torch.zeros_like),
     ("AS-IF-OUT-MEAN", "as if {} were averaged over its first axis", lambda x: x.mean(0)),

@@ -97,12 +97,11 @@ def _faults(task: Task) -> Iterator[str]:
         for one, two in itertools.combinations(alike, 2):
             if one.faults != two.faults and _same(task, one.shows, two.shows, reference):
                 yield (
-                    f"{task.name}: {one.faults[0].id} and {two.faults[0].id} show the same on every "
-                    "probe: nobody can tell them apart. Join them, or add a probe"
+                    f"{task.name}: {one.faults[0].id} and {two.faults[0].id} show the same on "
+                    "every probe: nobody can tell them apart. Join them, or add a probe"
                 )
 
 
 def _same(task: Task, one: Fingerprint, two: Fingerprint, reference: Fingerprint) -> bool:
     wrong = differing(one, reference, reference.pieces)
     return not differing(one, two, wrong)
-

@@ -31,6 +31,11 @@ def _files() -> dict[str, tuple[str, ...]]:
     }
 
 
+def stems() -> tuple[str, ...]:
+    """The course's chapters and labs, without loading anything."""
+    return tuple(_files())
+
+
 @functools.cache
 def chapters() -> dict[str, Chapter]:
     """The course's chapters and then its labs, by their stem."""
@@ -109,7 +114,7 @@ def entry_points() -> tuple[metadata.EntryPoint, ...]:
 
 @functools.cache
 def outside_files() -> tuple[Path, ...]:
-    """The files or folders that hold outside tasks: results depend on them, and a jail hides them."""
+    """The files or folders that hold outside tasks: a jail hides them."""
     found = []
     for point in entry_points():
         try:

@@ -192,7 +192,7 @@ def _batch(inputs: Inputs, name: str) -> int:
 
 
 def _is_batched(seen: _Trials, name: str) -> bool:
-    """Whether the first axis counts sentences: the reference's first result needs only the first."""
+    """Whether the first axis counts sentences: the first result needs only the first of them."""
     tried = 0
     for inputs in _chosen(seen.task, name):
         size = _batch(inputs, name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import itertools
 import math
 import sys
@@ -158,9 +157,8 @@ class Table:
 
 def _stamp(task: Task) -> str:
     """Changes with all that the rows of a task's table depend on, but not with its words alone."""
-    module = inspect.getmodule(next(iter(task.checks.values())).function)
-    folder = Path(module.__file__).parent
-    files = [Path(module.__file__), *folder.glob("_*.py"), *map(_file, (compositions, generic))]
+    module = Path(sys.modules[task.module].__file__)
+    files = [module, *sorted(module.parent.glob("_*.py")), *map(_file, (compositions, generic))]
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
@@ -272,7 +270,7 @@ def load(task: Task) -> Table | None:
 
 
 def live_pairs(found: Evidence) -> list[Explanation]:
-    """Without a table: the explanations with two faults that fit where the answer is first wrong."""
+    """Without a table: those with two faults that fit where the answer is first wrong."""
     every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
     if len(every) > MOST_LIVE:
         return []

@@ -212,6 +212,11 @@ class Task:
         return sum(check.points for check in self.checks.values())
 
     @property
+    def module(self) -> str:
+        """The module that says everything about it."""
+        return next(iter(self.checks.values())).function.__module__
+
+    @property
     def chapter(self) -> str:
         """The stem shared by everything about the task's chapter."""
         return self.home.stem

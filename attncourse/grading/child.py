@@ -30,9 +30,10 @@ from pathlib import Path
 
 import attncourse
 from attncourse import checks
-from attncourse.checks import engine
+from attncourse.checks import blind, registry
+from attncourse.checks.answer import describe
 from attncourse.checks.observe import Observation, find_short_cut, observe
-from attncourse.checks.task import Task, describe
+from attncourse.checks.task import Task
 from attncourse.grading import jail, wire
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -89,7 +90,8 @@ def load() -> None:
 
     plt.switch_backend("agg")
 
-    engine.all_tasks()
+    blind.switch_on(registry.guarded())
+    registry.all_tasks()
     torch_is_ready()
 
 
@@ -194,7 +196,7 @@ class Child:
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
         for name in withheld:
-            for function in functions_of(engine.find(name).reference):
+            for function in functions_of(registry.find(name).reference):
                 function.__code__ = _gone.__code__.replace(co_name=function.__name__)
         # In a student's own cells these have nothing to say while we grade.
         silent = {"check": lambda *_, **__: 0.0, "hint": lambda *_: None, "use": self.module_name}
@@ -231,7 +233,7 @@ class Child:
         torch.set_default_dtype(torch.float32)  # a cell's settings are for its own experiments
         torch.set_default_device(None)
         torch.set_grad_enabled(True)
-        tasks = engine.all_tasks()
+        tasks = registry.all_tasks()
         defined = {
             name: "" if callable(value) else describe(value)
             for name, value in vars(self.module).items()
@@ -248,15 +250,15 @@ class Child:
         return ""
 
     def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
-        about = engine.find(task)
+        about = registry.find(task)
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
     def short_cut(self, task: str, inputs: dict) -> str | None:
-        return engine.find(task).short_cut(self._answer(task), inputs)
+        return registry.find(task).short_cut(self._answer(task), inputs)
 
     def provide(self, task: str, codes: list, rebind: bool) -> None:
         """Give back the course's own answer; with `rebind`, in the place of the student's."""
-        reference = engine.find(task).reference
+        reference = registry.find(task).reference
         for function, code in zip(functions_of(reference), codes, strict=True):
             function.__code__ = marshal.loads(bytes.fromhex(code))
         if rebind:
@@ -281,7 +283,7 @@ class Child:
             if name in passed:
                 return self.module_name(name)
             print(f"Your `{name}` is not finished yet, so this cell uses the course's.")
-            return engine.find(name).reference
+            return registry.find(name).reference
 
         for door in (attncourse, checks):
             door.check = lambda *_, **__: print("The report is below the grader's own check.")
@@ -319,11 +321,11 @@ def codes_of(task: Task) -> list[str]:
 
 
 def named(name: str | None) -> Callable | None:
-    """A function of the chapters' checks by its name, "test_additive.look_at_parts"."""
+    """An adapter by its name, "attncourse.tasks.additive.attend.look_at_parts"."""
     if name is None:
         return None
-    module, function = name.split(".")
-    return getattr(sys.modules[f"{checks.__name__}.{module}"], function)
+    module, function = name.rsplit(".", 1)
+    return getattr(sys.modules[module], function)
 
 
 if __name__ == "__main__":

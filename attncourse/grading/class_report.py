@@ -25,8 +25,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from attncourse import misconceptions
-from attncourse.checks import engine
+from attncourse.checks import registry
 from attncourse.grading import results, run, similarity
 from attncourse.grading import submission as reading
 from attncourse.grading.results import Row
@@ -88,7 +87,7 @@ def _misconceptions(rows: list[Row]) -> list[dict]:
     """What was misunderstood, the most frequent first; one thought in two tasks counts once."""
     known, found = results.catalogue(), {}
     for row in rows:
-        for task, title in row.wrong.items():
+        for task, title in row.thoughts:
             if wrong := known.get((task, title)):
                 entry = found.setdefault(
                     (wrong.id, wrong.thinks),
@@ -96,7 +95,7 @@ def _misconceptions(rows: list[Row]) -> list[dict]:
                         "id": wrong.id,
                         "thinks": wrong.thinks,
                         "why": wrong.why,
-                        "page": engine.find(task).page,
+                        "page": registry.find(task).page,
                         "section": wrong.section,
                         "tasks": [],
                         "students": [],
@@ -111,7 +110,7 @@ def _failures(rows: list[Row]) -> list[dict]:
     """What failed and has no name, by the check that failed first."""
     known, found = results.catalogue(), collections.defaultdict(list)
     for row in rows:
-        for task, title in row.wrong.items():
+        for task, title in row.thoughts:
             if (task, title) not in known:
                 found[task, title].append(row.student)
     grouped = [
@@ -203,7 +202,9 @@ def _alike(about: Assignment, handed_in: Iterable[tuple[str, Path]], solution: s
 
 def course_code(chapter: str) -> list[str]:
     """A chapter's reference code, which the book prints, and its known wrong answers."""
-    modules = (f"attncourse.{chapter}", f"{misconceptions.__name__}.{chapter}")
+    tasks = registry.of_chapter(chapter)
+    modules = dict.fromkeys(task.reference.__module__ for task in tasks)
+    modules |= dict.fromkeys(task.module for task in tasks)
     return [inspect.getsource(importlib.import_module(module)) for module in modules]
 
 

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import attncourse
-from attncourse.checks import engine
+from attncourse.checks import registry
+from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
-from attncourse.checks.task import CHAPTERS, LABS, Elsewhere, Inputs, Task
+from attncourse.checks.task import Task
 from attncourse.grading import wire
 from attncourse.grading.child import codes_of
 from attncourse.grading.jail import Limits, Unavailable
@@ -43,10 +44,16 @@ class Died(Exception):
 def hidden() -> tuple[str, ...]:
     """What a jail does not show of the course's package: reference answers and what grades them."""
     package = Path(attncourse.__file__).parent
-    folders = [package / "misconceptions", package / "grading", *package.rglob("__pycache__")]
-    files = [*(package / f"{stem}.py" for stem in CHAPTERS), *package.glob("checks/test_*.py")]
-    files += [package / "lab" / f"{stem}.py" for stem in LABS]
-    return tuple(map(str, [*folders, *files]))
+    folders = [package / "tasks", package / "grading", package / "data" / "fingerprints"]
+    references = [
+        package / where / f"{stem}.py" for stem in registry.stems() for where in ("", "lab")
+    ]
+    files = [path for path in references if path.exists()]
+    outside = registry.outside_files()
+    folders += [path for path in outside if path.is_dir()]
+    files += [path for path in outside if path.is_file()]
+    compiled = [*package.rglob("__pycache__"), *(path.parent / "__pycache__" for path in outside)]
+    return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
 
 def children(jailed: bool) -> "Zygote":
@@ -321,7 +328,7 @@ class Sandbox:
                 self._provide(task, rebind)
 
     def _provide(self, task: str, rebind: bool) -> None:
-        self._ask("provide", task, codes_of(engine.find(task)), rebind)
+        self._ask("provide", task, codes_of(registry.find(task)), rebind)
 
     def _ask(self, *question) -> object:
         left = self.deadline - time.monotonic()
@@ -359,7 +366,7 @@ class RemoteAnswer(Elsewhere):
         raise Died(self.died)
 
     def observe(self, task: Task, inputs: Inputs, adapt, **options) -> Observation:
-        name = adapt and f"{adapt.__module__.rsplit('.', 1)[-1]}.{adapt.__name__}"
+        name = adapt and f"{adapt.__module__}.{adapt.__name__}"
         try:
             return _observation(self._ask("observe", task.name, name, inputs, options))
         except Died as error:

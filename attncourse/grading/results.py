@@ -5,9 +5,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attncourse import misconceptions
-from attncourse.checks import engine
+from attncourse.checks import registry
+from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import MIME
+from attncourse.checks.task import Fault
 from attncourse.grading import nbgrader_api, run
 from attncourse.grading.score import Result
 
@@ -26,6 +27,11 @@ class Row:
     points: dict[str, float] = field(default_factory=dict)  # by the gradebook's cells
     unread: frozenset[str] = frozenset()  # those cells that wait for a person
     result: Result | None = None  # None if nbgrader itself graded it
+
+    @property
+    def thoughts(self) -> list[tuple[str, str]]:
+        """(task, id or what failed): of two misconceptions at once both."""
+        return [(task, each) for task, title in self.wrong.items() for each in title.split(AND)]
 
 
 def diagnoses(notebook: Path) -> dict[str, str]:
@@ -104,12 +110,12 @@ def without_submission(assignment: str) -> list[str]:
     return sorted(everybody - there - run.submissions(assignment).keys())
 
 
-def catalogue() -> dict[tuple[str, str], misconceptions.Misconception]:
-    """Every misconception of the course, by task and id: one id may stand in several tasks."""
+def catalogue() -> dict[tuple[str, str], Fault]:
+    """Every known misconception, by task and id: one id may stand in several tasks."""
     return {
-        (wrong.task, wrong.id): wrong
-        for chapter in engine.chapters()
-        for wrong in misconceptions.of_chapter(chapter)
+        (name, fault.id): fault
+        for name, task in registry.all_tasks().items()
+        for fault in task.faults.values()
     }
 
 
@@ -121,7 +127,7 @@ def by_frequency(rows: list[Row]) -> list[tuple[str, str, int]]:
         for row in rows
         for thought in {
             (title, known[task, title].thinks)
-            for task, title in row.wrong.items()
+            for task, title in row.thoughts
             if (task, title) in known
         }
     )

@@ -22,6 +22,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 import attncourse
+from attncourse.checks import registry
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
@@ -144,10 +145,11 @@ def store(path: Path, text: str) -> None:
 
 @functools.cache
 def version() -> bytes:
-    """Changes with every file of the course's package."""
+    """Changes with every file of the course's package, and of outside packages with tasks."""
     digest = hashlib.sha256()
-    for path in sorted(Path(attncourse.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for place in (Path(attncourse.__file__).parent, *registry.outside_files()):
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.read_bytes())
     return digest.digest()
 
 

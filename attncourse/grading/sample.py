@@ -7,11 +7,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 
-from attncourse import misconceptions
-from attncourse.checks import engine
+from attncourse.checks import registry
+from attncourse.checks.blind import VERBS, bound, names, verb
+from attncourse.checks.task import Fault, Task, is_change
 from attncourse.grading.submission import grade_id_of
 
 # Right, but not as the course would write it.
@@ -38,44 +40,108 @@ BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 
 def source_of(answer: Callable, name: str) -> str:
     """The source of an answer under another name, with all it needs from its own module."""
-    module = ast.parse(inspect.getsource(sys.modules[answer.__module__]))
-    binds = {bound: node for node in module.body for bound in _bound(node)}
-    needed, todo = [], [answer.__name__]
+    needed = _needed(_statements(sys.modules[answer.__module__]), {answer.__name__})
+    for node in needed:
+        for part in ast.walk(node):  # it may call itself
+            if isinstance(part, ast.Name) and part.id == answer.__name__:
+                part.id = name
+        if answer.__name__ in bound(node):
+            node.name = name
+    return _text(needed)
+
+
+def source_of_fault(fault: Fault, place: int = 0) -> str:
+    """A form of a misconception as a student might hand it in, with all it needs."""
+    task, form = registry.find(fault.task), fault.forms[place]
+    if not is_change(task, form):
+        return source_of(form, task.name)
+    nodes, steps = _statements(sys.modules[task.module]), task.composed.__name__
+    if isinstance(form, type):
+        faulty, needed = form.__name__, _needed(nodes, {form.__name__})
+    else:
+        faulty = f"Wrong{steps}"
+        body = _changes(nodes, task, fault, place)
+        needed = _needed(nodes, {steps}.union(*map(names, body)))
+        needed.append(ast.parse(f"class {faulty}({steps}): pass").body[0])
+        needed[-1].body = body
+    for node in needed:
+        if bound(node) & {steps, faulty}:
+            _mark_static(node)
+    if isinstance(task.reference, type):
+        door = f"class {task.name}({faulty}): pass"
+    else:
+        taken = next(node for node in needed if steps in bound(node))
+        call = next(node for node in taken.body if getattr(node, "name", "") == "__call__")
+        takes = ast.unparse(call.args).removeprefix("self, ").removeprefix("self")
+        gives = ", ".join(each.arg for each in call.args.args[1:])
+        door = f"def {task.name}({takes}): return {faulty}()({gives})"
+    return _text([*needed, *ast.parse(door).body])
+
+
+def _text(nodes: list[ast.stmt]) -> str:
+    return "\n\n\n".join(ast.unparse(node) for node in nodes)
+
+
+def _statements(module: ModuleType) -> list[ast.stmt]:
+    """A module's statements; what it has from other files of tasks stands in front of them."""
+    found = []
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(registry.COURSE):
+            found += _statements(sys.modules[node.module]) if node.module in sys.modules else []
+        else:
+            found.append(node)
+    return found
+
+
+def _needed(nodes: list[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
+    """The statements that give these names a meaning, and all that those need, in their order."""
+    binds = {name: node for node in nodes for name in bound(node)}
+    needed, todo = [], [name for name in wanted if name in binds]
     while todo:
         node = binds[todo.pop()]
         if node not in needed:
             needed.append(node)
-            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            todo += used & binds.keys() - {"wrong", "collection"}
-    for node in needed:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            node.decorator_list = [each for each in node.decorator_list if not _records(each)]
-        for part in ast.walk(node):  # it may call itself
-            if isinstance(part, ast.Name) and part.id == answer.__name__:
-                part.id = name
-    binds[answer.__name__].name = name
-    return "\n\n\n".join(ast.unparse(node) for node in module.body if node in needed)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                node.decorator_list = [e for e in node.decorator_list if verb(e) not in VERBS]
+            todo += names(node) & binds.keys()
+    return [node for node in nodes if node in needed]
 
 
-def _bound(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module gives a meaning to."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name for alias in node.names]
-    if not isinstance(node, ast.Assign | ast.AnnAssign):
-        return []
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [part.id for each in targets for part in ast.walk(each) if isinstance(part, ast.Name)]
+def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> list[ast.stmt]:
+    """What one form of a fault says of the steps, as statements of a class."""
+    known = vars(sys.modules[task.module])
+    for call in (part for node in nodes for part in ast.walk(node) if verb(part) == "fault"):
+        if not isinstance(call, ast.Call):
+            continue
+        who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
+        if getattr(who, "id", who) == fault.id:
+            steps = {
+                each.arg: each.value for each in call.keywords if each.arg in fault.forms[place]
+            }
+            break
+    body = []
+    for step, value in steps.items():
+        if isinstance(value, ast.Tuple):
+            value = value.elts[min(place, len(value.elts) - 1)]
+        text = ast.unparse(value)
+        if isinstance(fault.forms[place][step], staticmethod):
+            text = f"staticmethod({text})"
+        body += ast.parse(f"{step} = {text}").body
+    return body
 
 
-def _records(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "wrong"
+def _mark_static(node: ast.ClassDef) -> None:
+    """A step without `self` is a static method: here nobody makes it one."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef):
+            first = (each.args.posonlyargs + each.args.args)[:1]
+            if not first or first[0].arg != "self":
+                each.decorator_list = [ast.Name("staticmethod")]
 
 
 def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str | None]]:
     """Answers by task, student after student: None = as the course would write it, '' = empty."""
-    wrong = [m for m in misconceptions.of_chapter(engine.find(tasks[0]).chapter)]
+    wrong = [fault for name in tasks for fault in registry.find(name).faults.values()]
     chance.shuffle(wrong)
     mistakes = itertools.cycle(wrong)
     for number in itertools.count():
@@ -87,7 +153,7 @@ def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str 
                 answers |= {name: code for name, code in UNUSUAL.items() if name in tasks}
             case 2 | 3 | 4 | 5:
                 for mistake in itertools.islice(mistakes, 1 + number % 2):
-                    answers[mistake.task] = source_of(mistake.answer, mistake.task)
+                    answers[mistake.task] = source_of_fault(mistake)
             case 6:
                 half = len(tasks) // 2 if number > 8 else 0  # the first of them never started
                 answers |= dict.fromkeys(tasks[half:], "")
@@ -101,7 +167,7 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
     released = nbformat.read(Path("exercises", assignment, f"{assignment}.ipynb"), as_version=4)
     solution = nbformat.read(Path("solutions", assignment, f"{assignment}.ipynb"), as_version=4)
     right = {grade_id_of(cell): cell.source for cell in solution.cells if grade_id_of(cell)}
-    tasks = [name for name in engine.all_tasks() if name in right]
+    tasks = [name for name in registry.all_tasks() if name in right]
     written = 0
     for number, answers in enumerate(
         itertools.islice(students(tasks, random.Random(seed)), size), start=1

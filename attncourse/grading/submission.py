@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from attncourse.checks import engine
+from attncourse.checks import registry
 from attncourse.checks.answers import plain_python
 from attncourse.checks.task import Task
 
@@ -68,7 +68,7 @@ def assignment_of(name: str, solution_text: str, released_text: str) -> Assignme
             row = mark["grade_id"], float(mark["points"]), seed
             checks.setdefault(task, {})[bool(call.keywords)] = row
     graded = tuple(
-        Graded(engine.find(task), both[False][0], both[True][0], both[False][1], both[True][2])
+        Graded(registry.find(task), both[False][0], both[True][0], both[False][1], both[True][2])
         for task, both in checks.items()
     )
     sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}

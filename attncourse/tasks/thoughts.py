@@ -82,8 +82,8 @@ SCALE_DK = Thought(
 SCALE_AFTER = Thought(
     "D-SCALE-AFTER",
     "First softmax, then scale.",
-    "Then the rows no longer sum to one, and softmax has already saturated on the large scores. The "
-    "scale has to act before the competition.",
+    "Then the rows no longer sum to one, and softmax has already saturated on the large scores. "
+    "The scale has to act before the competition.",
 )
 
 # --- masks --------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ SCALE_AFTER = Thought(
 POLARITY = Thought(
     "M-POLARITY",
     "True in the mask means: hide this key.",
-    "In some libraries it does. Here, as in `F.scaled_dot_product_attention`, True means this query "
-    "may attend to this key. Your answer looks exactly where it must not.",
+    "In some libraries it does. Here, as in `F.scaled_dot_product_attention`, True means this "
+    "query may attend to this key. Your answer looks exactly where it must not.",
 )
 IGNORED = Thought(
     "M-IGNORED",
@@ -157,8 +157,8 @@ SMALL_FILL = Thought(
 TRANSPOSED_MASK = Thought(
     "M-TRANSPOSED",
     "Rows of the mask are keys and columns are queries.",
-    "Scores have a row per query and a column per key, and so has the mask. Turned around, a causal "
-    "mask shows the future and hides the past.",
+    "Scores have a row per query and a column per key, and so has the mask. Turned around, a "
+    "causal mask shows the future and hides the past.",
 )
 MASKED_VALUES = Thought(
     "M-VALUES",
