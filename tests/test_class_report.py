@@ -16,7 +16,7 @@ from correct_answers import CORRECT
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.checks import engine
+from attncourse.checks import registry
 from attncourse.checks.task import CHAPTERS
 from attncourse.grading import class_report, lms, nbgrader_api, results, run, sample, similarity
 from attncourse.grading import submission as reading
@@ -239,7 +239,7 @@ def independent() -> dict[str, list[list[str]]]:
     classes, seen = {}, set()
     for chapter in CHAPTERS:
         students: list[list[str]] = []
-        for task in (task for task in CORRECT if engine.find(task).chapter == chapter):
+        for task in (task for task in CORRECT if registry.find(task).chapter == chapter):
             number = 0
             for answer in CORRECT[task]:
                 try:

@@ -6,7 +6,7 @@ import sys
 import nbformat
 import pytest
 
-from attncourse.checks import engine
+from attncourse.checks import registry
 
 
 def attncourse(*arguments, **options):
@@ -31,12 +31,12 @@ def test_help_lists_the_commands():
 def test_tasks_are_listed_with_their_points():
     code, out, _ = attncourse("tasks")
     assert code == 0
-    for name in engine.all_tasks():
+    for name in registry.all_tasks():
         assert name in out
 
 
 def test_hints_come_one_at_a_time():
-    hints = engine.find("softmax").hints
+    hints = registry.find("softmax").hints
     code, out, _ = attncourse("hint", "softmax")
     assert code == 0 and hints[0][:40] in out and "attncourse hint softmax 2" in out
     code, out, _ = attncourse("hint", "softmax", 3)

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import yaml
 
-from attncourse.checks import answers, engine, run
+from attncourse.checks import answers, registry, run
 
 RIGHT = """
 import torch
@@ -86,7 +86,7 @@ def test_a_notebook_gives_its_definitions_and_trains_nothing(tmp_path):
 def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
     path = root / "solutions" / assignment / f"{assignment}.ipynb"
     found = answers.load(path)
-    tasks = [t for t in engine.all_tasks().values() if t.assignment == assignment]
+    tasks = [t for t in registry.all_tasks().values() if t.assignment == assignment]
     assert list(found) == [task.name for task in tasks]
     for name, answer in found.items():
         assert run(name, answer).passed, name

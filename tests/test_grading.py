@@ -23,7 +23,7 @@ from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import cli, misconceptions
-from attncourse.checks import engine
+from attncourse.checks import engine, registry
 from attncourse.grading import jail, nbgrader_api, results, run, sample, score, submission, wire
 from attncourse.grading.gradebook import Writer
 from attncourse.grading.remote import (
@@ -137,7 +137,7 @@ def judged(zygote, task: str, source: str):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter", sorted(engine.chapters()))
+@pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_a_misconception_is_named_through_the_wall(chapter, zygote):
     for wrong in misconceptions.of_chapter(chapter)[::9]:
         report = judged(zygote, wrong.task, sample.source_of(wrong.answer, wrong.task))
@@ -154,7 +154,7 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
             except (AttributeError, KeyError, TypeError):
                 continue  # a partial or an object has no source of its own
             found, look = submission.ready_made(
-                submission.definitions([source]), engine.find(name), submission.definitions([])
+                submission.definitions([source]), registry.find(name), submission.definitions([])
             )
             assert not found or found.startswith("the course's"), (name, answer)
             assert not look, (name, answer, look)
@@ -422,8 +422,8 @@ def test_a_full_disk_is_an_error_and_loses_nothing(made_up, monkeypatch):
     assert stored().keys() == {"student01", "student02", "student03"}
 
 
-@pytest.mark.parametrize("name", list(engine.all_tasks()))
+@pytest.mark.parametrize("name", list(registry.all_tasks()))
 def test_every_probe_can_travel(name):
-    task = engine.find(name)
+    task = registry.find(name)
     for inputs in task.probes(torch.Generator().manual_seed(0)).values():
         assert b'"other"' not in wire.pack(inputs)

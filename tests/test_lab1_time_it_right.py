@@ -12,7 +12,7 @@ import torch
 from nbclient import NotebookClient
 
 from attncourse import lab
-from attncourse.checks import engine
+from attncourse.checks import engine, registry
 from attncourse.checks import test_lab1_time_it_right as checks
 from attncourse.lab import lab1_time_it_right as reference
 from attncourse.lab.audit import audit, passed
@@ -91,7 +91,7 @@ def test_no_verdict_asks_a_real_clock(monkeypatch):
         raise AssertionError("a check looked at a real clock")
 
     for name in ("bench", "name_the_mistake", "lab1_receipt"):
-        task = engine.find(name)
+        task = registry.find(name)
         answer = {"bench": checks.flawed("none", 0)}.get(name, task.reference)
         probes = task.probes(torch.Generator().manual_seed(0))
         with monkeypatch.context() as patch:

@@ -11,14 +11,14 @@ from conftest import ROOT
 from nbclient import NotebookClient
 
 from attncourse import lab
-from attncourse.checks import engine, run
+from attncourse.checks import registry, run
 from attncourse.checks import test_lab2_quadratic_wall as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab2_quadratic_wall as course
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 STEM = "lab2_quadratic_wall"
-TASKS = [name for name, task in engine.all_tasks().items() if task.chapter == STEM]
+TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
 
 
 def qkv(*shape, **options):
@@ -183,7 +183,7 @@ def test_every_exception_of_a_receipt_is_a_sentence():
 
 
 def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: engine.points_of(name) for name in TASKS} == {
+    assert {name: registry.find(name).points for name in TASKS} == {
         "naive_attention": 8,
         "peak_bytes": 6,
         "largest_n": 7,

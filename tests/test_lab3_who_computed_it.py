@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncourse import lab
-from attncourse.checks import engine, run
+from attncourse.checks import registry, run
 from attncourse.checks import test_lab3_who_computed_it as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab2_quadratic_wall, roofline
 from attncourse.lab import lab3_who_computed_it as course
 
 STEM = "lab3_who_computed_it"
-TASKS = [name for name, task in engine.all_tasks().items() if task.chapter == STEM]
+TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +325,7 @@ def test_the_packages_own_functions_work_again_after_a_check():
 
 
 def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: engine.points_of(name) for name in TASKS} == {
+    assert {name: registry.find(name).points for name in TASKS} == {
         "which_backend": 12,
         "backends_for": 13,
         "attention_work": 9,

@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attncourse import lab, misconceptions
-from attncourse.checks import engine, run
+from attncourse.checks import registry, run
 from attncourse.checks import test_lab4_sequential_or_parallel as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab4_sequential_or_parallel as course
 
 STEM = "lab4_sequential_or_parallel"
-TASKS = [name for name, task in engine.all_tasks().items() if task.chapter == STEM]
+TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +283,7 @@ def test_what_held_is_said_in_words():
 
 
 def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: engine.points_of(name) for name in TASKS} == {
+    assert {name: registry.find(name).points for name in TASKS} == {
         "step_loop": 8,
         "operators": 7,
         "longest_chain": 9,

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attncourse import lab
-from attncourse.checks import engine, run
+from attncourse.checks import registry, run
 from attncourse.checks import test_lab5_decode_bandwidth as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab5_decode_bandwidth as course
@@ -21,7 +21,7 @@ from attncourse.lab.lab2_quadratic_wall import lab2_receipt
 from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_bytes, ridge
 
 STEM = "lab5_decode_bandwidth"
-TASKS = [name for name, task in engine.all_tasks().items() if task.chapter == STEM]
+TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
 
 
 def cached(b, h, c, n, d, **options):
@@ -332,7 +332,7 @@ def test_who_refuses_the_last_place_is_told_that_there_was_room():
 
 
 def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: engine.points_of(name) for name in TASKS} == {
+    assert {name: registry.find(name).points for name in TASKS} == {
         "cache_bytes": 4,
         "append_to_cache": 10,
         "decode_step": 13,

@@ -14,7 +14,7 @@ import yaml
 from nbclient import NotebookClient
 
 from attncourse import misconceptions
-from attncourse.checks import engine
+from attncourse.checks import engine, registry
 from attncourse.checks.report import MIME
 from attncourse.grading import results, sample
 
@@ -75,10 +75,10 @@ def test_solutions_carry_no_outputs(assignment):
 def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
     cells = graded(assignment)
     sources = "\n".join(cell.source for cell in notebook("solutions", assignment).cells)
-    tasks = [name for name, task in engine.all_tasks().items() if task.assignment == assignment]
+    tasks = [name for name, task in registry.all_tasks().items() if task.assignment == assignment]
     assert tasks
     for name in tasks:
-        points = engine.points_of(name)
+        points = registry.find(name).points
         assert cells[name].source.startswith(f"# attncourse: {assignment}/{name}\n")
         for kind in ("check", "hidden"):
             cell = cells[f"{name}-{kind}"]
@@ -86,7 +86,7 @@ def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
             assert cell.source.startswith(f"# attncourse: {assignment}/{name} ")
         assert "BEGIN HIDDEN TESTS" in cells[f"{name}-hidden"].source
         assert f'hint("{name}")' in sources
-        task = engine.find(name)
+        task = registry.find(name)
         stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
         assert f"Difficulty {stars} · about {task.minutes} minutes · {points:g} points" in sources
         page = (ROOT / f"{task.page}.md").read_text(encoding="utf-8")
@@ -216,7 +216,7 @@ def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
         assert done.returncode == 0, done.stderr[-3000:]
 
     rows = {row.student: row for row in results.of_class(CHAPTER_3)}
-    tasks = [name for name, task in engine.all_tasks().items() if task.assignment == CHAPTER_3]
+    tasks = [name for name, task in registry.all_tasks().items() if task.assignment == CHAPTER_3]
     by_judge = 2 * sum(map(engine.points_of, tasks))
     written = rows["b_solution"].max_score - by_judge
     assert written == graded(CHAPTER_3)["why-scaled"].metadata.nbgrader.points
@@ -255,7 +255,7 @@ def globals_of(code) -> set[str]:
     return found.union(*map(globals_of, inner))
 
 
-@pytest.mark.parametrize("chapter", sorted(engine.chapters()))
+@pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_can_be_handed_in_as_source(chapter):
     for wrong in misconceptions.of_chapter(chapter):
         names: dict = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attncourse.checks import engine
+from attncourse.checks import registry
 from attncourse.checks.task import CHAPTERS, LABS
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ def test_a_chapter_has_a_page_a_module_and_its_tests(stem):
         assert (ROOT / part).exists(), part
 
 
-@pytest.mark.parametrize("stem", sorted(engine.chapters()))
+@pytest.mark.parametrize("stem", sorted(registry.chapters()))
 def test_a_chapter_with_a_judge_has_an_exercise(stem):
     name = (CHAPTERS | LABS)[stem]
     for part in (
@@ -37,7 +37,7 @@ def test_a_chapter_with_a_judge_has_an_exercise(stem):
 
 
 def test_no_part_stands_without_its_chapter():
-    stems = set(engine.chapters())
+    stems = set(registry.chapters())
     for folder in ("solutions", "exercises"):
         names = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()}
         assert names <= {(CHAPTERS | LABS)[stem] for stem in stems}

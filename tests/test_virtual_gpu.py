@@ -17,6 +17,24 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from attncourse.misconceptions.lab1_time_it_right import (
+    allocates_between_the_events,
+    divided_twice,
+    events_without_time,
+    flush_between_the_events,
+    hot_loop,
+    launches_into_a_full_queue,
+    launches_only,
+    loop_after_a_queue,
+    loop_total,
+    mean_of_events,
+    milliseconds,
+    one_cold_call,
+    one_warm_call,
+    reads_too_early,
+    shortest_of_a_hot_loop,
+    warm_up_in_the_mean,
+)
 from correct_answers.lab1_time_it_right import (
     between_events,
     buffer_of_its_own,
@@ -41,24 +59,6 @@ from attncourse.lab.virtual_gpu import (
     panel,
     plot_panels,
     try_out,
-)
-from attncourse.misconceptions.lab1_time_it_right import (
-    allocates_between_the_events,
-    divided_twice,
-    events_without_time,
-    flush_between_the_events,
-    hot_loop,
-    launches_into_a_full_queue,
-    launches_only,
-    loop_after_a_queue,
-    loop_total,
-    mean_of_events,
-    milliseconds,
-    one_cold_call,
-    one_warm_call,
-    reads_too_early,
-    shortest_of_a_hot_loop,
-    warm_up_in_the_mean,
 )
 
 # A zoo of timers, written as students write them; more are among the answers of lab 1.

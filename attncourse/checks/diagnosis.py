@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attncourse.checks import explain
+from attncourse.checks import compositions, explain
 from attncourse.checks.answer import Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     Fingerprint,
@@ -222,7 +223,9 @@ def _thought(fault: Fault | Generic, task: Task) -> Diagnosis:
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
     """One thought or two; of two, the description of a result comes last."""
-    first, *second = sorted(faults, key=lambda fault: isinstance(fault, Generic))
+    first, *second = (
+        sorted(faults, key=functools.partial(_shows_less, task)) if faults[1:] else faults
+    )
     thought = _thought(first, task)
     if not second:
         return thought
@@ -231,6 +234,15 @@ def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
         why = f"Beside that, everything is {second[0].why}."
         also = replace(also, why=why)
     return replace(thought, title=f"{thought.title}{AND}{also.title}", also=also)
+
+
+def _shows_less(task: Task, fault: Fault | Generic) -> int:
+    """A key for sorting: the fault that shows on more probes first, a description last."""
+    if isinstance(fault, Generic):
+        return 1
+    reference = of_reference(task)
+    alone = next(each for each in compositions.singles(task) if each.faults == (fault,))
+    return -len(differing(alone.shows.everything(), reference, reference.pieces))
 
 
 def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = None) -> Diagnosis:

@@ -17,6 +17,8 @@ from attncourse.checks.task import Task
 if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
 
+TWO = "Two things at once. Mend the first and run again: then only the second is left."
+
 # A report as data, beside its HTML in a notebook's output: what the class report reads.
 MIME = "application/vnd.attncourse.report+json"
 
@@ -77,6 +79,7 @@ class Report:
             "earned": self.earned,
             "passed": self.passed,
             "diagnosis": self.diagnosis.id if self.diagnosis else None,
+            "diagnoses": self.diagnosis.ids if self.diagnosis else [],
             "title": self.diagnosis.title if self.diagnosis else None,
             "failed": [[result.name, result.message] for result in failed],
         }
@@ -202,11 +205,23 @@ def _text(report: Report) -> str:
     if diagnosis is None:
         return "\n".join(lines)
     lines.append("")
-    if diagnosis.thinks:
-        lines.append(_wrap(f"What you probably think ({diagnosis.id}): {diagnosis.thinks}"))
-    lines.append(_wrap(f"{'Why it is wrong: ' if diagnosis.thinks else ''}{diagnosis.why}"))
-    if diagnosis.section:
-        lines.append(f"Read again: {read_again(report.about, diagnosis.section)}")
+    if diagnosis.also:
+        lines.append(_wrap(TWO))
+    for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
+        mark = f"{number}. " if diagnosis.also else ""
+        if thought.thinks:
+            lines.append(_wrap(f"{mark}What you probably think ({thought.id}): {thought.thinks}"))
+            lines.append(_wrap(f"Why it is wrong: {thought.why}"))
+        else:
+            lines.append(_wrap(f"{mark}{thought.why}"))
+        if thought.section:
+            lines.append(f"Read again: {read_again(report.about, thought.section)}")
+    if diagnosis.seen:
+        lines += [
+            "",
+            "What we saw:",
+            *(_wrap(f"- {words}", "    ", "  ") for words in diagnosis.seen),
+        ]
     if diagnosis.example:
         example = diagnosis.example
         lines += ["", "Smallest failing input found:"]
@@ -251,6 +266,8 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)
 .attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
 .attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
+.attn-report ul.seen{list-style:disc;padding-left:1.3em}
+.attn-report ul.seen li{padding-left:0;text-indent:0}
 .attn-report .ok,.attn-report .no{font-weight:700;display:inline-block;width:1.5em;text-indent:0}
 .attn-report .ok{color:var(--ok)}.attn-report .no{color:var(--no)}
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
@@ -325,17 +342,11 @@ def _html(report: Report) -> str:
         f'<div class="attn-report {"right" if report.passed else "wrong"}">',
         f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
     ]
-    if diagnosis and diagnosis.thinks:
-        parts += [
-            f"<h5>What you probably think <code>{diagnosis.id}</code></h5>",
-            f"<p>{_code(diagnosis.thinks)}</p>",
-            f"<h5>Why it is wrong</h5><p>{_code(diagnosis.why)}</p>",
-        ]
-    elif diagnosis:
-        parts.append(f"<p>{_code(diagnosis.why)}</p>")
-    if diagnosis and diagnosis.section:
-        where = html.escape(read_again(report.about, diagnosis.section))
-        parts.append(f"<p><b>Read again:</b> <code>{where}</code></p>")
+    if diagnosis:
+        parts += _html_thoughts(report.about, diagnosis)
+    if diagnosis and diagnosis.seen:
+        seen = "".join(f"<li>{_code(words)}</li>" for words in diagnosis.seen)
+        parts.append(f'<h5>What we saw</h5><ul class="seen">{seen}</ul>')
     if diagnosis and diagnosis.example:
         parts.append(_html_example(diagnosis.example))
     if diagnosis and diagnosis.map and diagnosis.map.got is not None:
@@ -345,6 +356,24 @@ def _html(report: Report) -> str:
     checks = f"<ul>{''.join(items)}</ul>"
     parts.append(checks if report.passed else f"<h5>What was checked</h5>{checks}")
     return "".join([*parts, "</div>"])
+
+
+def _html_thoughts(task: Task, diagnosis: Diagnosis) -> list[str]:
+    parts = [f"<p><b>{TWO}</b></p>"] if diagnosis.also else []
+    for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
+        mark = f"{number}. " if diagnosis.also else ""
+        if thought.thinks:
+            parts += [
+                f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>",
+                f"<p>{_code(thought.thinks)}</p>",
+                f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>",
+            ]
+        else:
+            parts.append(f"<p>{mark}{_code(thought.why)}</p>")
+        if thought.section:
+            where = html.escape(read_again(task, thought.section))
+            parts.append(f"<p><b>Read again:</b> <code>{where}</code></p>")
+    return parts
 
 
 def _html_example(example: Example) -> str:

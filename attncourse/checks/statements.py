@@ -19,6 +19,7 @@ from attncourse.checks.fingerprint import Fingerprint, Gradient, comparable, of_
 from attncourse.checks.task import Task
 
 MOST_TRIED = 4  # probes for one experiment
+MOST_SAID = 3  # what comes first is nearer to the cause
 NEAR = 1e-4
 
 
@@ -46,7 +47,7 @@ def statements(task: Task, answer: Callable, got: Fingerprint, wrong: set) -> li
     found += [*_defaults(task, seen), *_digits(task, got, wrong)]
     if not found:
         found = [*_sizes(task, got, wrong), *_conditions(task, got, wrong)][:1]
-    return found
+    return found[:MOST_SAID]
 
 
 class _Trials:

@@ -74,7 +74,8 @@ def _sign(value: object) -> np.ndarray:
     numbers = np.where(finite, numbers, 0.0)
     size = np.abs(numbers).max(initial=0.0)
     projected = _signs(len(numbers)) @ numbers / math.sqrt(max(1, len(numbers)))
-    return np.array([zlib.crc32(structure.encode()), *projected, size, floor])
+    kind = zlib.crc32(structure.encode()) & 0xFFFFFF  # as much as a float32 holds
+    return np.array([kind, *projected, size, floor], dtype=np.float32)
 
 
 def _alike(one: np.ndarray, all_: np.ndarray, near: float) -> np.ndarray:
@@ -88,7 +89,7 @@ class _Codes:
     """Small numbers for the different values of one piece; 0 where there is nothing to compare."""
 
     def __init__(self, near: float):
-        self.near, self.signs = near, np.zeros((0, SIGNS + 3))
+        self.near, self.signs = near, np.zeros((0, SIGNS + 3), dtype=np.float32)
 
     def of(self, value: object) -> int:
         if value is None:

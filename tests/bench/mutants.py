@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 import torch
 from tqdm import tqdm
 
-from attncourse.checks import engine
+from attncourse.checks import engine, registry
 from attncourse.checks.task import CHAPTERS
 
 SECONDS = 20  # a mutant may loop forever
@@ -405,7 +405,7 @@ def mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
 def survives(task: str, number: int) -> bool | None:
     """Whether the checks accept a mutant; None if it does not even compile."""
     torch.set_num_threads(1)
-    reference = engine.find(task).reference
+    reference = registry.find(task).reference
     module = importlib.import_module(reference.__module__)
     _, tree = list(mutants(reference))[number]
     names = dict(vars(module))
@@ -432,12 +432,12 @@ def main() -> None:
     parser.add_argument("task", nargs="*", help="names of tasks; if none, the chapters'")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     options = parser.parse_args()
-    chapters = [name for name, task in engine.all_tasks().items() if task.chapter in CHAPTERS]
+    chapters = [name for name, task in registry.all_tasks().items() if task.chapter in CHAPTERS]
     tasks = options.task or chapters
     work = [
         (task, number)
         for task in tasks
-        for number, _ in enumerate(mutants(engine.find(task).reference))
+        for number, _ in enumerate(mutants(registry.find(task).reference))
     ]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         verdicts = pool.starmap_async(survives, work, chunksize=4)
@@ -450,7 +450,7 @@ def main() -> None:
     print("| answer | mutants | equivalent | rejected | share |\n|---|---|---|---|---|")
     holes = []
     for task in tasks:
-        names = [name for name, _ in mutants(engine.find(task).reference)]
+        names = [name for name, _ in mutants(registry.find(task).reference)]
         judged = {names[n]: found[t, n] for t, n in work if t == task and found[t, n] is not None}
         alive = [name for name, survived in judged.items() if survived]
         equivalent = [name for name in alive if (task, name) in EQUIVALENT]

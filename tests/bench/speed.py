@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from correct_answers import CORRECT
 
 from attncourse import misconceptions
-from attncourse.checks import engine, run, task, warm_up
+from attncourse.checks import registry, run, task, warm_up
 
 
 def seconds(work, *arguments) -> float:
@@ -63,11 +63,11 @@ def main() -> None:
             f"| {middle / unit:.0f} |"
         )
 
-    wrong = [m for stem in engine.chapters() for m in misconceptions.of_chapter(stem)]
-    totals = dict.fromkeys(engine.chapters(), 0.0)
+    wrong = [m for stem in registry.chapters() for m in misconceptions.of_chapter(stem)]
+    totals = dict.fromkeys(registry.chapters(), 0.0)
     for name, right in CORRECT.items():
         times = [seconds(run, name, answer) for answer in right]
-        totals[engine.find(name).chapter] += statistics.median(times)
+        totals[registry.find(name).chapter] += statistics.median(times)
         row(name, "right", times)
         mistakes = [m.answer for m in wrong if m.task == name]
         first = seconds(run, name, mistakes[0])  # also computes what all others share

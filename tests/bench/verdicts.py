@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from correct_answers import CORRECT
 
 from attncourse import misconceptions
-from attncourse.checks import engine, run
+from attncourse.checks import engine, registry, run
 
 MANY = 6  # so many answers of a task are judged with every seed
 
@@ -32,7 +32,7 @@ def right(task: str, place: int, seeds: int) -> tuple[int, int]:
 
 
 def known_errors(task: str) -> list[misconceptions.Misconception]:
-    return [m for m in misconceptions.of_chapter(engine.find(task).chapter) if m.task == task]
+    return [m for m in misconceptions.of_chapter(registry.find(task).chapter) if m.task == task]
 
 
 def wrong(task: str, place: int) -> list[str]:
@@ -68,7 +68,7 @@ def main() -> None:
     print("|" + "---|" * 8)
     complaints = []
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for task in options.task or engine.all_tasks():
+        for task in options.task or registry.all_tasks():
             jobs = [("wrong", task, place) for place in range(len(known_errors(task)))]
             for place in range(len(CORRECT[task])):
                 seeds = options.seeds if place < MANY else max(1, options.seeds // 10)
