@@ -2137,16 +2137,14 @@ def _(scores, weights):
     return float((w * x * x).sum() / (w * x * y).sum())
 
 
-@wrong("hidden_scale", "trusts a printed 0.01 as much as a 0.60")
+@wrong("hidden_scale", "averages the ratios of all pairs, and one of two equal weights is infinite")
 def _(scores, weights):
-    xs, ys = [], []
+    ratios = []
     for s, w in zip(scores, weights):
-        seen = w > 0
-        s, lw = s[seen], w[seen].log()
-        xs.append(s - s.mean())
-        ys.append(lw - lw.mean())
-    x, y = torch.cat(xs), torch.cat(ys)
-    return (x.square().sum() / (x * y).sum()).item()
+        for i, j in itertools.combinations(range(len(s)), 2):
+            if w[i] > 0 and w[j] > 0:
+                ratios.append((s[i] - s[j]) / (w[i].log() - w[j].log()))
+    return torch.stack(ratios).mean().item()
 
 
 @wrong("hidden_scale", "returns a tensor")
@@ -3913,7 +3911,7 @@ def _(scores, mask):
 
 @wrong("masked_softmax", "repairs NaN afterwards: the gradient is still NaN")
 def _(scores, mask):
-    weights = torch.softmax(scores.masked_fill(mask == False, float("-inf")), -1)
+    weights = torch.softmax(scores + mask.to(scores.dtype).log(), -1)
     return torch.nan_to_num(weights, nan=0.0)
 
 
@@ -4030,6 +4028,12 @@ def _(scores, mask):
     e = (shown - top).clamp(min=lowest).double().exp().where(mask, 0.0)
     total = e.sum(-1, keepdim=True)
     return (e / total.where(total > 0, 1.0)).to(scores.dtype)
+
+
+@right("masked_softmax")
+def _(scores, mask):
+    weights = torch.softmax(scores.masked_fill(mask == False, float("-inf")), -1)
+    return torch.nan_to_num(weights, nan=0.0)
 
 
 # --- Chapter 7: cross-attention and the Transformer -----------------------------------------------
@@ -4502,8 +4506,7 @@ class _(nn.Module):
         return self.linear2(x * (x > 0))
 
     def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target.clone()
-        x += self._sa(self.norm1(x), target_mask)
+        x = torch.add(target, self._sa(self.norm1(target), target_mask))
         x = x + self._ca(self.norm2(x), memory, memory_mask)
         return x + self._ff(self.norm3(x))
 
