@@ -26,14 +26,14 @@ wrong, right = corpus.wrong, corpus.right
 # --- Chapter 1: the bottleneck --------------------------------------------------------------------
 
 
-@wrong("encode", "takes the last position, padding or not")
+@wrong("encode", "takes the last position, padding or not", "S-PAD-ENC")
 def _(tokens, lengths, embedding, gru):
     x = embedding(tokens)
     _, h = gru(x)
     return h[0]
 
 
-@wrong("encode", "sorts by length for packing and does not sort back")
+@wrong("encode", "sorts by length for packing and does not sort back", "C-NOT-UNSORTED")
 def _(tokens, lengths, embedding, gru):
     sorted_lengths, order = torch.sort(lengths, descending=True)
     packed = pack_padded_sequence(embedding(tokens[order]), sorted_lengths, batch_first=True)
@@ -41,14 +41,14 @@ def _(tokens, lengths, embedding, gru):
     return hidden.squeeze(0)
 
 
-@wrong("encode", "takes id 0 for padding and ignores lengths")
+@wrong("encode", "takes id 0 for padding and ignores lengths", "C-LENGTHS-FROM-ZEROS")
 def _(tokens, lengths, embedding, gru):
     real = (tokens != 0).sum(dim=1).clamp(min=1)
     output, _ = gru(embedding(tokens))
     return torch.stack([output[i, real[i] - 1] for i in range(output.size(0))])
 
 
-@wrong("encode", "stops one word too early")
+@wrong("encode", "stops one word too early", "C-ONE-TOO-EARLY")
 def _(tokens, lengths, embedding, gru):
     vecs = []
     for row, n in zip(tokens, lengths.tolist()):
@@ -59,7 +59,7 @@ def _(tokens, lengths, embedding, gru):
     return torch.stack(vecs)
 
 
-@wrong("encode", "carries the state from one sentence into the next")
+@wrong("encode", "carries the state from one sentence into the next", "C-STATE-CARRIED")
 def _(tokens, lengths, embedding, gru):
     state = None
     result = []
@@ -70,7 +70,9 @@ def _(tokens, lengths, embedding, gru):
     return torch.stack(result, dim=0)
 
 
-@wrong("encode", "takes the state after the first pad: lengths instead of lengths - 1")
+@wrong(
+    "encode", "takes the state after the first pad: lengths instead of lengths - 1", "C-ONE-TOO-FAR"
+)
 def _(tokens, lengths, embedding, gru):
     states, _ = gru(embedding(tokens))
     last = torch.clamp(lengths, max=tokens.shape[1] - 1).long()
@@ -78,20 +80,20 @@ def _(tokens, lengths, embedding, gru):
     return torch.gather(states, 1, idx).squeeze(1)
 
 
-@wrong("encode", "indexes all rows with all lengths: (b b hidden)")
+@wrong("encode", "indexes all rows with all lengths: (b b hidden)", "C-ALL-BY-ALL")
 def _(tokens, lengths, embedding, gru):
     out, _ = gru(embedding(tokens))
     return out[:, lengths - 1]
 
 
-@wrong("encode", "averages the states of the real tokens")
+@wrong("encode", "averages the states of the real tokens", "C-MEAN-STATE")
 def _(tokens, lengths, embedding, gru):
     out = gru(embedding(tokens))[0]
     mask = torch.arange(tokens.shape[1]) < lengths[:, None]
     return (out * mask[..., None]).sum(1) / lengths[:, None]
 
 
-@wrong("encode", "makes the padding's vectors 0 and lets the GRU run on")
+@wrong("encode", "makes the padding's vectors 0 and lets the GRU run on", "C-ZERO-PADS")
 def _(tokens, lengths, embedding, gru):
     b, n = tokens.shape
     keep = (torch.arange(n).repeat(b, 1) < lengths.unsqueeze(1)).unsqueeze(2)
@@ -99,14 +101,14 @@ def _(tokens, lengths, embedding, gru):
     return gru(emb)[1].squeeze(0)
 
 
-@wrong("encode", "keeps no gradient")
+@wrong("encode", "keeps no gradient", "C-ENCODER-FROZEN")
 def _(tokens, lengths, embedding, gru):
     with torch.no_grad():
         states, _ = gru(embedding(tokens))
     return states[range(len(tokens)), lengths - 1]
 
 
-@wrong("encode", "squeezes the batch away when it is one sentence")
+@wrong("encode", "squeezes the batch away when it is one sentence", "C-SQUEEZED")
 def _(tokens, lengths, embedding, gru):
     packed = pack_padded_sequence(
         embedding(tokens), lengths.cpu(), batch_first=True, enforce_sorted=False
@@ -139,7 +141,7 @@ def _(tokens, lengths, embedding, gru):
     return torch.einsum("bn,bnh->bh", onehot, h_all)
 
 
-@wrong("teacher_inputs", "shifts to the left")
+@wrong("teacher_inputs", "shifts to the left", "C-SHIFT-LEFT")
 def _(target, bos):
     out = torch.empty_like(target)
     out[:, :-1] = target[:, 1:]
@@ -147,32 +149,42 @@ def _(target, bos):
     return out
 
 
-@wrong("teacher_inputs", "puts bos in front and keeps the last word: one too long")
+@wrong(
+    "teacher_inputs", "puts bos in front and keeps the last word: one too long", "C-NOTHING-DROPPED"
+)
 def _(target, bos):
     start = torch.tensor([[bos]] * target.shape[0])
     return torch.cat((start, target), dim=1)
 
 
-@wrong("teacher_inputs", "writes into target")
+@wrong("teacher_inputs", "writes into target", "C-EDITS-THE-TARGET")
 def _(target, bos):
     target[:, 1:] = target[:, :-1].clone()
     target[:, 0] = bos
     return target
 
 
-@wrong("teacher_inputs", "lets the last word come round to the front")
+@wrong("teacher_inputs", "lets the last word come round to the front", "C-WRAPS-AROUND")
 def _(target, bos):
     return torch.roll(target, shifts=1, dims=1)
 
 
-@wrong("teacher_inputs", "puts bos in the place of the first word, without a shift")
+@wrong(
+    "teacher_inputs",
+    "puts bos in the place of the first word, without a shift",
+    "C-REPLACES-THE-FIRST",
+)
 def _(target, bos):
     inputs = target.clone()
     inputs[:, 0] = bos
     return inputs
 
 
-@wrong("teacher_inputs", "leaves 0 as it stood, as if it were always padding")
+@wrong(
+    "teacher_inputs",
+    "leaves 0 as it stood, as if it were always padding",
+    "C-SHIFTS-AROUND-PADDING",
+)
 def _(target, bos):
     b, n = target.shape
     begin = target.new_full((b, 1), bos)
@@ -180,7 +192,7 @@ def _(target, bos):
     return torch.where(target == 0, target, moved)
 
 
-@wrong("teacher_inputs", "gives bos to the first sentence only")
+@wrong("teacher_inputs", "gives bos to the first sentence only", "S-BOS-MISMATCH")
 def _(target, bos):
     shifted = torch.zeros_like(target)
     for j in range(1, target.size(1)):
@@ -189,13 +201,13 @@ def _(target, bos):
     return shifted
 
 
-@wrong("teacher_inputs", "writes bos down as 1")
+@wrong("teacher_inputs", "writes bos down as 1", "C-BOS-BY-HEART")
 def _(target, bos):
     ones = torch.ones(len(target), 1, dtype=target.dtype)
     return torch.cat([ones, target[:, :-1]], 1)
 
 
-@wrong("teacher_inputs", "returns floats")
+@wrong("teacher_inputs", "returns floats", "C-IDS-AS-FLOATS")
 def _(target, bos):
     out = torch.zeros(target.shape)
     out[:, 0] = bos
@@ -203,13 +215,13 @@ def _(target, bos):
     return out
 
 
-@wrong("teacher_inputs", "shifts along the batch")
+@wrong("teacher_inputs", "shifts along the batch", "C-SHIFTS-ROWS")
 def _(target, bos):
     first = torch.full((1, target.shape[1]), bos, dtype=target.dtype)
     return torch.cat([first, target[:-1]])
 
 
-@wrong("teacher_inputs", "copies from the copy, so bos smears over the row")
+@wrong("teacher_inputs", "copies from the copy, so bos smears over the row", "C-COPIES-THE-FIRST")
 def _(target, bos):
     new = target.clone()
     new[:, 0] = bos
@@ -238,13 +250,13 @@ def _(target, bos):
     return torch.tensor(rows, dtype=target.dtype)
 
 
-@wrong("sequence_loss", "averages over the padding too")
+@wrong("sequence_loss", "averages over the padding too", "S-CE-PAD")
 def _(logits, target, pad):
     b, n, v = logits.shape
     return F.cross_entropy(logits.reshape(b * n, v), target.reshape(b * n))
 
 
-@wrong("sequence_loss", "leaves padding out above the line, not below it")
+@wrong("sequence_loss", "leaves padding out above the line, not below it", "C-PADS-IN-THE-COUNT")
 def _(logits, target, pad):
     logp = logits.log_softmax(-1)
     nll = -logp.gather(-1, target.unsqueeze(-1)).squeeze(-1)
@@ -252,7 +264,7 @@ def _(logits, target, pad):
     return (nll * real).mean()
 
 
-@wrong("sequence_loss", "averages the sentences' averages")
+@wrong("sequence_loss", "averages the sentences' averages", "C-MEAN-OF-MEANS")
 def _(logits, target, pad):
     losses = []
     for scores, words in zip(logits, target):
@@ -261,12 +273,12 @@ def _(logits, target, pad):
     return torch.stack(losses).mean()
 
 
-@wrong("sequence_loss", "takes 0 for the padding, whatever pad is")
+@wrong("sequence_loss", "takes 0 for the padding, whatever pad is", "C-PAD-BY-HEART")
 def _(logits, target, pad):
     return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0)
 
 
-@wrong("sequence_loss", "takes the logarithm of a softmax that has become 0")
+@wrong("sequence_loss", "takes the logarithm of a softmax that has become 0", "C-LOG-OF-SOFTMAX")
 def _(logits, target, pad):
     probs = torch.softmax(logits, dim=-1)
     p = torch.gather(probs, 2, target[:, :, None])[:, :, 0]
@@ -274,7 +286,11 @@ def _(logits, target, pad):
     return -torch.log(p[keep]).mean()
 
 
-@wrong("sequence_loss", "adds a small number inside the logarithm, so the loss has a ceiling")
+@wrong(
+    "sequence_loss",
+    "adds a small number inside the logarithm, so the loss has a ceiling",
+    "C-LOG-OF-SOFTMAX",
+)
 def _(logits, target, pad):
     probs = F.softmax(logits, -1)
     mask = target.ne(pad)
@@ -282,13 +298,13 @@ def _(logits, target, pad):
     return -(picked + 1e-9).log().mean()
 
 
-@wrong("sequence_loss", "sums instead of averaging")
+@wrong("sequence_loss", "sums instead of averaging", "C-SUM-OF-LOSSES")
 def _(logits, target, pad):
     crit = nn.CrossEntropyLoss(ignore_index=pad, reduction="sum")
     return crit(logits.transpose(1, 2), target)
 
 
-@wrong("sequence_loss", "counts in bits")
+@wrong("sequence_loss", "counts in bits", "C-BITS")
 def _(logits, target, pad):
     ls = logits - logits.logsumexp(dim=2, keepdim=True)
     right_ones = ls.gather(2, target.unsqueeze(2)).squeeze(2)
@@ -297,7 +313,7 @@ def _(logits, target, pad):
     return -(bits * w).sum() / w.sum()
 
 
-@wrong("sequence_loss", "forgets the minus")
+@wrong("sequence_loss", "forgets the minus", "C-SIGN")
 def _(logits, target, pad):
     logp = F.log_softmax(logits, dim=-1)
     B, N = target.shape
@@ -306,32 +322,36 @@ def _(logits, target, pad):
     return logp[target != pad].mean()
 
 
-@wrong("sequence_loss", "returns a plain number without gradient")
+@wrong("sequence_loss", "returns a plain number without gradient", "C-LOSS-CUT-OFF")
 def _(logits, target, pad):
     loss = F.cross_entropy(logits.permute(0, 2, 1), target, ignore_index=pad)
     return torch.tensor(loss.item())
 
 
-@wrong("sequence_loss", "lets positions compete instead of words")
+@wrong("sequence_loss", "lets positions compete instead of words", "C-POSITIONS-COMPETE")
 def _(logits, target, pad):
     logp = torch.log_softmax(logits, dim=1)
     nll = -logp.gather(2, target.unsqueeze(-1)).squeeze(-1)
     return nll[target != pad].mean()
 
 
-@wrong("sequence_loss", "views (b n vocab) as (b vocab n) instead of turning it")
+@wrong(
+    "sequence_loss", "views (b n vocab) as (b vocab n) instead of turning it", "C-RESHAPED-CLASSES"
+)
 def _(logits, target, pad):
     b, n, vocab = logits.shape
     return F.cross_entropy(logits.reshape(b, vocab, n), target, ignore_index=pad)
 
 
-@wrong("sequence_loss", "hands probabilities to a loss that takes a softmax itself")
+@wrong(
+    "sequence_loss", "hands probabilities to a loss that takes a softmax itself", "C-SOFTMAX-TWICE"
+)
 def _(logits, target, pad):
     p = logits.softmax(dim=-1)
     return F.cross_entropy(p.view(-1, p.size(-1)), target.view(-1), ignore_index=pad)
 
 
-@wrong("sequence_loss", "divides by the sentences, not by the tokens")
+@wrong("sequence_loss", "divides by the sentences, not by the tokens", "C-PER-SENTENCE")
 def _(logits, target, pad):
     total = 0.0
     for i in range(target.shape[0]):
@@ -362,7 +382,7 @@ def _(logits, target, pad):
     return torch.masked_select(all_losses, target != pad).mean()
 
 
-@wrong("greedy_decode", "feeds bos at every step")
+@wrong("greedy_decode", "feeds bos at every step", "C-NOT-FED-BACK")
 def _(step, state, bos, eos, max_length, batch_size):
     words = []
     start = torch.full((batch_size,), bos)
@@ -376,7 +396,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(words, 1)
 
 
-@wrong("greedy_decode", "goes on writing after eos")
+@wrong("greedy_decode", "goes on writing after eos", "C-GOES-ON-AFTER-EOS")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.tensor([bos] * batch_size)
     out = []
@@ -391,7 +411,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(out, dim=1)
 
 
-@wrong("greedy_decode", "stops as soon as one row has ended")
+@wrong("greedy_decode", "stops as soon as one row has ended", "C-STOPS-WITH-ANY")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos, dtype=torch.long)
     result = torch.empty(batch_size, 0, dtype=torch.long)
@@ -404,7 +424,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return result
 
 
-@wrong("greedy_decode", "returns bos as well")
+@wrong("greedy_decode", "returns bos as well", "C-KEEPS-BOS")
 def _(step, state, bos, eos, max_length, batch_size):
     seq = [torch.full((batch_size,), bos)]
     finished = torch.zeros(batch_size, dtype=bool)
@@ -417,7 +437,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(seq, dim=1)
 
 
-@wrong("greedy_decode", "hands on the first state every time")
+@wrong("greedy_decode", "hands on the first state every time", "C-STATE-NOT-KEPT")
 def _(step, state, bos, eos, max_length, batch_size):
     cur = torch.full([batch_size], bos)
     alive = torch.ones(batch_size).bool()
@@ -430,7 +450,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return table
 
 
-@wrong("greedy_decode", "draws words instead of taking the likeliest")
+@wrong("greedy_decode", "draws words instead of taking the likeliest", "C-SAMPLES")
 def _(step, state, bos, eos, max_length, batch_size):
     tok = torch.full((batch_size,), bos)
     fin = torch.zeros(batch_size, dtype=torch.bool)
@@ -445,7 +465,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(outs, 1)
 
 
-@wrong("greedy_decode", "writes one word too many: does not count eos")
+@wrong("greedy_decode", "writes one word too many: does not count eos", "C-ONE-STEP-LONG")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     finished = token != token
@@ -460,7 +480,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(written, dim=1)
 
 
-@wrong("greedy_decode", "stacks the steps as rows: (n b)")
+@wrong("greedy_decode", "stacks the steps as rows: (n b)", "C-WORDS-BY-TIME")
 def _(step, state, bos, eos, max_length, batch_size):
     y = torch.full((batch_size,), bos)
     stop = torch.zeros_like(y).bool()
@@ -473,7 +493,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(ys)
 
 
-@wrong("greedy_decode", "fills finished rows with 0 instead of eos")
+@wrong("greedy_decode", "fills finished rows with 0 instead of eos", "C-FILLS-WITH-PAD")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     running = torch.ones(batch_size, dtype=torch.long)
@@ -488,7 +508,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(ids, dim=1)
 
 
-@wrong("greedy_decode", "remembers only for one step that a row has ended")
+@wrong("greedy_decode", "remembers only for one step that a row has ended", "C-FORGETS-FINISHED")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     finished = torch.zeros(batch_size, dtype=torch.bool)
@@ -516,7 +536,9 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(sentence, 1)
 
 
-@wrong("greedy_decode", "looks at the first row only to decide whether to stop")
+@wrong(
+    "greedy_decode", "looks at the first row only to decide whether to stop", "C-STOPS-WITH-ROW-0"
+)
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     hist = []
@@ -536,7 +558,12 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(hist, dim=1)
 
 
-@wrong("greedy_decode", "keeps the eos out of the sentence: drops the last column")
+@wrong(
+    "greedy_decode",
+    "keeps the eos out of the sentence: drops the last column",
+    "C-EOS-NOT-WRITTEN",
+    "S-STRIP-EOS",
+)
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     finished = torch.zeros(batch_size, dtype=torch.bool)
@@ -595,7 +622,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return result
 
 
-@wrong("exact_match_by_length", "ignores the order of the words")
+@wrong("exact_match_by_length", "ignores the order of the words", "C-ANY-ORDER")
 def _(predictions, targets, lengths):
     right, total = Counter(), Counter()
     for p, t, n in zip(predictions, targets, lengths):
@@ -604,7 +631,7 @@ def _(predictions, targets, lengths):
     return {n: right[n] / total[n] for n in total}
 
 
-@wrong("exact_match_by_length", "compares only as far as the shorter one goes")
+@wrong("exact_match_by_length", "compares only as far as the shorter one goes", "C-ZIP-STOPS-EARLY")
 def _(predictions, targets, lengths):
     groups = {}
     for p, t, n in zip(predictions, targets, lengths):
@@ -613,7 +640,7 @@ def _(predictions, targets, lengths):
     return {n: sum(g) / len(g) for n, g in groups.items()}
 
 
-@wrong("exact_match_by_length", "measures the share of right words")
+@wrong("exact_match_by_length", "measures the share of right words", "C-SHARE-OF-WORDS")
 def _(predictions, targets, lengths):
     hits = defaultdict(list)
     for p, t, n in zip(predictions, targets, lengths):
@@ -622,7 +649,7 @@ def _(predictions, targets, lengths):
     return {n: sum(h) / len(h) for n, h in hits.items()}
 
 
-@wrong("exact_match_by_length", "sorts by the length of the target")
+@wrong("exact_match_by_length", "sorts by the length of the target", "C-OWN-LENGTHS")
 def _(predictions, targets, lengths):
     scores = {}
     for p, t in zip(predictions, targets):
@@ -630,7 +657,7 @@ def _(predictions, targets, lengths):
     return {k: np.mean(v).item() for k, v in scores.items()}
 
 
-@wrong("exact_match_by_length", "returns counts")
+@wrong("exact_match_by_length", "returns counts", "C-COUNTS")
 def _(predictions, targets, lengths):
     result = {n: 0 for n in lengths}
     for i in range(len(predictions)):
@@ -639,14 +666,14 @@ def _(predictions, targets, lengths):
     return result
 
 
-@wrong("exact_match_by_length", "leaves out lengths without a hit")
+@wrong("exact_match_by_length", "leaves out lengths without a hit", "C-ZEROS-MISSING")
 def _(predictions, targets, lengths):
     good = Counter(n for p, t, n in zip(predictions, targets, lengths) if p == t)
     every = Counter(lengths)
     return {n: c / every[n] for n, c in good.items()}
 
 
-@wrong("exact_match_by_length", "divides by all sentences")
+@wrong("exact_match_by_length", "divides by all sentences", "C-SHARE-OF-ALL")
 def _(predictions, targets, lengths):
     res = dict.fromkeys(lengths, 0.0)
     for p, t, n in zip(predictions, targets, lengths):
@@ -655,7 +682,7 @@ def _(predictions, targets, lengths):
     return res
 
 
-@wrong("exact_match_by_length", "returns percent")
+@wrong("exact_match_by_length", "returns percent", "C-PERCENT")
 def _(predictions, targets, lengths):
     out = {}
     for n in sorted(set(lengths)):
@@ -664,7 +691,11 @@ def _(predictions, targets, lengths):
     return out
 
 
-@wrong("exact_match_by_length", "divides without a remainder, so only 0 and 1 are left")
+@wrong(
+    "exact_match_by_length",
+    "divides without a remainder, so only 0 and 1 are left",
+    "C-ALL-OR-NOTHING",
+)
 def _(predictions, targets, lengths):
     right, seen = defaultdict(int), defaultdict(int)
     for p, t, n in zip(predictions, targets, lengths):
@@ -674,7 +705,7 @@ def _(predictions, targets, lengths):
     return {n: float(right[n] // seen[n]) for n in seen}
 
 
-@wrong("exact_match_by_length", "each sentence overwrites the one before it")
+@wrong("exact_match_by_length", "each sentence overwrites the one before it", "C-LAST-ONE-WINS")
 def _(predictions, targets, lengths):
     return {n: float(p == t) for p, t, n in zip(predictions, targets, lengths)}
 
@@ -690,7 +721,7 @@ def _(predictions, targets, lengths):
     return {n: a / b for n, (a, b) in table.items()}
 
 
-@wrong("exact_match_by_length", "one list is shared by all lengths")
+@wrong("exact_match_by_length", "one list is shared by all lengths", "C-ONE-MEAN")
 def _(predictions, targets, lengths):
     buckets = dict.fromkeys(lengths, [])
     for p, t, n in zip(predictions, targets, lengths):
@@ -710,7 +741,7 @@ def _(predictions, targets, lengths):
     return {n: ok / all_ for n, (ok, all_) in acc.items()}
 
 
-@wrong("exact_match_by_length", "adds lengths that do not occur")
+@wrong("exact_match_by_length", "adds lengths that do not occur", "C-GAPS-FILLED")
 def _(predictions, targets, lengths):
     shares = {}
     for n in range(1, max(lengths) + 1):
@@ -752,62 +783,67 @@ def _(query, keys):
     return (query.unsqueeze(1) * keys).sum(dim=1)
 
 
-@wrong("dot_scores", "measures the angle: cosine similarity")
+@wrong("dot_scores", "measures the angle: cosine similarity", "D-COSINE")
 def _(query, keys):
     return F.cosine_similarity(query[:, None, :], keys, dim=-1)
 
 
-@wrong("dot_scores", "divides by the root of d")
+@wrong("dot_scores", "divides by the root of d", "C-DOT-SCALED")
 def _(query, keys):
     d = query.shape[-1]
     return torch.einsum("bd,bkd->bk", query, keys) / d**0.5
 
 
-@wrong("dot_scores", "returns weights: takes a softmax")
+@wrong("dot_scores", "returns weights: takes a softmax", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys):
     scores = torch.bmm(keys, query[:, :, None])[:, :, 0]
     return torch.softmax(scores, dim=-1)
 
 
-@wrong("dot_scores", "adds up the keys of all sentences")
+@wrong("dot_scores", "adds up the keys of all sentences", "C-ALL-PAIRS")
 def _(query, keys):
     return torch.einsum("bd,ckd->bk", query, keys)
 
 
-@wrong("dot_scores", "keeps an axis of length 1")
+@wrong("dot_scores", "keeps an axis of length 1", "C-KEEPDIM")
 def _(query, keys):
     return torch.bmm(keys, query.unsqueeze(2))
 
 
-@wrong("dot_scores", "squeezes every axis of length 1")
+@wrong("dot_scores", "squeezes every axis of length 1", "C-SQUEEZE")
 def _(query, keys):
     q = query.unsqueeze(1)
     return (q @ keys.transpose(1, 2)).squeeze()
 
 
-@wrong("dot_scores", "asks with the first sentence's query everywhere")
+@wrong("dot_scores", "asks with the first sentence's query everywhere", "C-FIRST-QUERY")
 def _(query, keys):
     return keys @ query[0]
 
 
-@wrong("dot_scores", "takes the mean of the products")
+@wrong("dot_scores", "takes the mean of the products", "C-MEAN")
 def _(query, keys):
     prod = keys * query[:, None]
     return prod.mean(-1)
 
 
-@wrong("dot_scores", "views the keys as (b d k) instead of turning them")
+@wrong("dot_scores", "views the keys as (b d k) instead of turning them", "D-RESHAPE-KEY")
 def _(query, keys):
     b, k, d = keys.shape
     return torch.matmul(query.reshape(b, 1, d), keys.reshape(b, d, k))[:, 0]
 
 
-@wrong("dot_scores", "scores by the negative distance")
+@wrong("dot_scores", "scores by the negative distance", "D-DISTANCE")
 def _(query, keys):
     return -torch.cdist(query[:, None], keys).squeeze(1)
 
 
-@wrong("dot_scores", "builds the table from plain numbers and loses the gradient")
+@wrong(
+    "dot_scores",
+    "builds the table from plain numbers and loses the gradient",
+    "C-DETACHED",
+    "C-FLOAT32",
+)
 def _(query, keys):
     table = []
     for q, ks in zip(query, keys):
@@ -833,18 +869,18 @@ def _(query, keys):
     return torch.diagonal(torch.tensordot(query, keys, dims=([1], [2])), dim1=0, dim2=1).T
 
 
-@wrong("general_scores", "divides by the root of the key's width")
+@wrong("general_scores", "divides by the root of the key's width", "C-GENERAL-SCALED")
 def _(query, keys, W):
     return ((query @ W)[:, None, :] * keys).sum(-1) / math.sqrt(keys.shape[-1])
 
 
-@wrong("general_scores", "takes a softmax at once")
+@wrong("general_scores", "takes a softmax at once", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys, W):
     s = torch.einsum("be,ed,bkd->bk", query, W, keys)
     return s.softmax(1)
 
 
-@wrong("general_scores", "bends the projected query with a tanh")
+@wrong("general_scores", "bends the projected query with a tanh", "C-GENERAL-TANH")
 def _(query, keys, W):
     projected = torch.tanh(query @ W)
     return torch.einsum("bd,bkd->bk", projected, keys)
@@ -856,26 +892,26 @@ def _(query, keys, W):
     return (q.unsqueeze(1) * keys).sum(1)
 
 
-@wrong("general_scores", "turns W around by a reshape")
+@wrong("general_scores", "turns W around by a reshape", "C-W-TRANSPOSED")
 def _(query, keys, W):
     e, d = W.shape
     mapped = keys @ W.reshape(d, e)
     return (mapped * query[:, None]).sum(dim=2)
 
 
-@wrong("general_scores", "multiplies by W the wrong way around")
+@wrong("general_scores", "multiplies by W the wrong way around", "C-W-TRANSPOSED")
 def _(query, keys, W):
     q = query @ W.T
     return torch.bmm(keys, q.unsqueeze(-1)).squeeze(-1)
 
 
-@wrong("general_scores", "leaves W out")
+@wrong("general_scores", "leaves W out", "C-NO-W")
 def _(query, keys, W):
     d = min(query.shape[-1], keys.shape[-1])
     return torch.einsum("bd,bkd->bk", query[:, :d], keys[..., :d])
 
 
-@wrong("general_scores", "adds up the keys of all sentences")
+@wrong("general_scores", "adds up the keys of all sentences", "C-ALL-PAIRS")
 def _(query, keys, W):
     return torch.einsum("be,ed,ckd->bk", query, W, keys)
 
@@ -892,7 +928,7 @@ def _(query, keys, W):
     return keys @ q
 
 
-@wrong("general_scores", "W learns nothing: uses its data")
+@wrong("general_scores", "W learns nothing: uses its data", "C-FROZEN-W")
 def _(query, keys, W):
     q = F.linear(query, W.data.t())
     return torch.stack([k @ v for k, v in zip(keys, q)])
@@ -904,7 +940,7 @@ def _(query, keys, W):
     return torch.mean(q[:, None] * keys, dim=-1)
 
 
-@wrong("general_scores", "squeezes away axes that happen to be 1")
+@wrong("general_scores", "squeezes away axes that happen to be 1", "C-SQUEEZE")
 def _(query, keys, W):
     return torch.matmul(keys, (query @ W)[..., None]).squeeze()
 
@@ -931,46 +967,46 @@ def _(query, keys, W):
     return scores
 
 
-@wrong("concat_scores", "puts the key before the query")
+@wrong("concat_scores", "puts the key before the query", "C-KEYS-FIRST")
 def _(query, keys, W, v):
     q = query.unsqueeze(1).expand(-1, keys.size(1), -1)
     return torch.tanh(torch.cat([keys, q], dim=-1) @ W) @ v
 
 
-@wrong("concat_scores", "forgets the tanh")
+@wrong("concat_scores", "forgets the tanh", "A-NO-TANH")
 def _(query, keys, W, v):
     k = keys.shape[1]
     pair = torch.cat((query[:, None].repeat(1, k, 1), keys), 2)
     return torch.matmul(pair, W).matmul(v)
 
 
-@wrong("concat_scores", "bends the score instead of the hidden units")
+@wrong("concat_scores", "bends the score instead of the hidden units", "C-TANH-LAST")
 def _(query, keys, W, v):
     q = repeat(query, "b e -> b k e", k=keys.shape[1])
     return torch.tanh(torch.cat([q, keys], -1) @ W @ v)
 
 
-@wrong("concat_scores", "takes a sigmoid")
+@wrong("concat_scores", "takes a sigmoid", "C-SIGMOID")
 def _(query, keys, W, v):
     q = query[:, None, :].expand(query.shape[0], keys.shape[1], query.shape[1])
     hidden = torch.sigmoid(torch.cat([q, keys], dim=2) @ W)
     return torch.einsum("bka,a->bk", hidden, v)
 
 
-@wrong("concat_scores", "adds up the hidden units without v")
+@wrong("concat_scores", "adds up the hidden units without v", "C-NO-V")
 def _(query, keys, W, v):
     q = torch.stack([query] * keys.shape[1], dim=1)
     return torch.cat([q, keys], dim=-1).matmul(W).tanh().sum(-1)
 
 
-@wrong("concat_scores", "repeats the batch in the wrong order, so sentences mix")
+@wrong("concat_scores", "repeats the batch in the wrong order, so sentences mix", "C-REPEAT")
 def _(query, keys, W, v):
     b, k, d = keys.shape
     q = query.repeat(k, 1).view(b, k, -1)
     return (torch.tanh(torch.cat([q, keys], -1) @ W) * v).sum(-1)
 
 
-@wrong("concat_scores", "returns weights: takes a softmax")
+@wrong("concat_scores", "returns weights: takes a softmax", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys, W, v):
     q = query.unsqueeze(1).expand(-1, keys.shape[1], -1)
     energy = torch.tanh(torch.cat([q, keys], -1) @ W) @ v
@@ -1007,7 +1043,7 @@ def _(query, keys, W, v):
     return (hidden * v).mean(dim=2)
 
 
-@wrong("concat_scores", "bends the inputs instead of the hidden units")
+@wrong("concat_scores", "bends the inputs instead of the hidden units", "C-TANH-FIRST")
 def _(query, keys, W, v):
     scores = []
     for t in range(keys.shape[1]):
@@ -1044,33 +1080,37 @@ def _(query, keys, W, v):
     return torch.stack([torch.stack([score(q, k) for k in ks]) for q, ks in zip(query, keys)])
 
 
-@wrong("additive_scores", "multiplies the projections instead of adding them")
+@wrong("additive_scores", "multiplies the projections instead of adding them", "C-PRODUCT")
 def _(query, keys, W_query, W_key, v):
     q = (query @ W_query).unsqueeze(1)
     return torch.tanh(q * (keys @ W_key)) @ v
 
 
-@wrong("additive_scores", "forgets the tanh")
+@wrong("additive_scores", "forgets the tanh", "A-NO-TANH")
 def _(query, keys, W_query, W_key, v):
     hidden = (query @ W_query)[:, None] + keys @ W_key
     return torch.einsum("bka,a->bk", hidden, v)
 
 
-@wrong("additive_scores", "bends query and key apart, before they are added")
+@wrong("additive_scores", "bends query and key apart, before they are added", "C-TANH-EACH")
 def _(query, keys, W_query, W_key, v):
     q = torch.tanh(torch.matmul(query, W_query))
     k = torch.tanh(torch.matmul(keys, W_key))
     return (q[:, None, :] + k).matmul(v)
 
 
-@wrong("additive_scores", "lines the queries up with the keys' axis instead of the batch")
+@wrong(
+    "additive_scores",
+    "lines the queries up with the keys' axis instead of the batch",
+    "A-BROADCAST",
+)
 def _(query, keys, W_query, W_key, v):
     q = query @ W_query
     k = keys @ W_key
     return torch.tanh(q.unsqueeze(0) + k) @ v
 
 
-@wrong("additive_scores", "ignores v")
+@wrong("additive_scores", "ignores v", "C-NO-V")
 def _(query, keys, W_query, W_key, v):
     q = rearrange(query @ W_query, "b a -> b 1 a")
     return torch.tanh(q + keys @ W_key).sum(dim=-1)
@@ -1082,14 +1122,14 @@ def _(query, keys, W_query, W_key, v):
     return (hidden * v).sum(1)
 
 
-@wrong("additive_scores", "divides by the root of a")
+@wrong("additive_scores", "divides by the root of a", "C-SCALED")
 def _(query, keys, W_query, W_key, v):
     a = W_query.shape[1]
     hidden = torch.tanh((query @ W_query)[:, None] + keys @ W_key)
     return hidden @ v / a**0.5
 
 
-@wrong("additive_scores", "returns weights")
+@wrong("additive_scores", "returns weights", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys, W_query, W_key, v):
     pre = torch.einsum("be,ea->ba", query, W_query)[:, None] + keys @ W_key
     scores = pre.tanh() @ v
@@ -1101,7 +1141,7 @@ def _(query, keys, W_query, W_key, v):
     return torch.tanh(keys @ W_key) @ v
 
 
-@wrong("additive_scores", "takes a relu")
+@wrong("additive_scores", "takes a relu", "A-RELU")
 def _(query, keys, W_query, W_key, v):
     q = query @ W_query
     return torch.stack(
@@ -1109,14 +1149,14 @@ def _(query, keys, W_query, W_key, v):
     )
 
 
-@wrong("additive_scores", "bends the score instead of the hidden units")
+@wrong("additive_scores", "bends the score instead of the hidden units", "C-TANH-LAST")
 def _(query, keys, W_query, W_key, v):
     q_part = (query @ W_query @ v)[:, None]
     k_part = keys @ W_key @ v
     return torch.tanh(q_part + k_part)
 
 
-@wrong("additive_scores", "repeats the queries in the wrong order, so sentences mix")
+@wrong("additive_scores", "repeats the queries in the wrong order, so sentences mix", "A-BROADCAST")
 def _(query, keys, W_query, W_key, v):
     B, K, _ = keys.shape
     q = (query @ W_query).repeat(K, 1).reshape(B, K, -1)
@@ -1149,7 +1189,7 @@ def _(query, keys, W_query, W_key, v):
     return torch.tensordot(tanh, v, dims=1)
 
 
-@wrong("attend", "takes the mask the wrong way around")
+@wrong("attend", "takes the mask the wrong way around", "M-POLARITY")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
@@ -1159,7 +1199,7 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", weights, values), weights
 
 
-@wrong("attend", "gives hidden keys the score 0")
+@wrong("attend", "gives hidden keys the score 0", "M-FILL-ZERO")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores * mask
@@ -1169,7 +1209,7 @@ def _(scores, values, mask=None):
     return torch.bmm(w[:, None, :], values)[:, 0], w
 
 
-@wrong("attend", "hides after the softmax and does not share out again")
+@wrong("attend", "hides after the softmax and does not share out again", "M-AFTER-SOFTMAX")
 def _(scores, values, mask=None):
     weights = scores.softmax(-1)
     if mask is not None:
@@ -1178,7 +1218,7 @@ def _(scores, values, mask=None):
     return context, weights
 
 
-@wrong("attend", "lets the sentences of the batch compete")
+@wrong("attend", "lets the sentences of the batch compete", "A-SOFTMAX-QUERIES")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = torch.where(mask, scores, torch.tensor(-1e30, dtype=scores.dtype))
@@ -1188,7 +1228,7 @@ def _(scores, values, mask=None):
     return torch.matmul(weights.unsqueeze(1), values).squeeze(1), weights
 
 
-@wrong("attend", "a row with everything hidden becomes NaN")
+@wrong("attend", "a row with everything hidden becomes NaN", "M-DEAD-ROW")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(mask == 0, float("-inf"))
@@ -1197,7 +1237,7 @@ def _(scores, values, mask=None):
     return c, alpha
 
 
-@wrong("attend", "a row with everything hidden shares out evenly")
+@wrong("attend", "a row with everything hidden shares out evenly", "M-DEAD-ROW-UNIFORM")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, -1e9)
@@ -1205,7 +1245,7 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkd->bd", alpha, values), alpha
 
 
-@wrong("attend", "its exp overflows")
+@wrong("attend", "its exp overflows", "D-NAIVE-SOFTMAX")
 def _(scores, values, mask=None):
     e = torch.exp(scores)
     if mask is not None:
@@ -1215,13 +1255,13 @@ def _(scores, values, mask=None):
     return (weights[..., None] * values).sum(1), weights
 
 
-@wrong("attend", "does not use the mask")
+@wrong("attend", "does not use the mask", "A-NO-MASK")
 def _(scores, values, mask=None):
     weights = torch.softmax(scores, dim=1)
     return (weights[:, None] @ values)[:, 0], weights
 
 
-@wrong("attend", "returns the pair the wrong way around")
+@wrong("attend", "returns the pair the wrong way around", "D-SWAPPED-RESULTS")
 def _(scores, values, mask=None):
     if mask is None:
         mask = torch.ones_like(scores, dtype=torch.bool)
@@ -1229,7 +1269,7 @@ def _(scores, values, mask=None):
     return w, torch.einsum("bk,bkv->bv", w, values)
 
 
-@wrong("attend", "writes into the scores")
+@wrong("attend", "writes into the scores", "M-INPLACE")
 def _(scores, values, mask=None):
     if mask is not None:
         scores[~mask] = torch.finfo(scores.dtype).min
@@ -1239,7 +1279,9 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", weights, values), weights
 
 
-@wrong("attend", "shifts by the largest score of the whole batch, so low rows vanish")
+@wrong(
+    "attend", "shifts by the largest score of the whole batch, so low rows vanish", "D-GLOBAL-MAX"
+)
 def _(scores, values, mask=None):
     e = (scores - scores.max()).exp()
     if mask is not None:
@@ -1248,7 +1290,7 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", w, values), w
 
 
-@wrong("attend", "hides the values, not the scores: padding still takes its share")
+@wrong("attend", "hides the values, not the scores: padding still takes its share", "M-VALUES")
 def _(scores, values, mask=None):
     weights = torch.softmax(scores, dim=-1)
     if mask is not None:
@@ -1256,7 +1298,7 @@ def _(scores, values, mask=None):
     return torch.bmm(weights.unsqueeze(1), values).squeeze(1), weights
 
 
-@wrong("attend", "keeps an axis of length 1 in the context")
+@wrong("attend", "keeps an axis of length 1 in the context", "C-KEEPDIM")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -1266,7 +1308,7 @@ def _(scores, values, mask=None):
     return weights.unsqueeze(1) @ values, weights
 
 
-@wrong("attend", "shifts by a maximum that includes hidden scores")
+@wrong("attend", "shifts by a maximum that includes hidden scores", "M-AFTER-RENORMALIZED")
 def _(scores, values, mask=None):
     top = scores.max(dim=-1, keepdim=True).values
     exp = torch.exp(scores - top)
@@ -1277,7 +1319,7 @@ def _(scores, values, mask=None):
     return (weights.unsqueeze(2) * values).sum(1), weights
 
 
-@wrong("attend", "hides with -1e4, which is not below every score")
+@wrong("attend", "hides with -1e4, which is not below every score", "M-SMALL-FILL")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = torch.where(mask, scores, torch.full_like(scores, -1e4))
@@ -1329,7 +1371,7 @@ def _(scores, values, mask=None):
     return torch.einsum("bkv,bk->bv", values, w), w
 
 
-@wrong("AdditiveAttention", "keeps the biases")
+@wrong("AdditiveAttention", "keeps the biases", "A-BIAS")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1347,7 +1389,7 @@ class _(nn.Module):
         return torch.einsum("bk,bkd->bd", w, keys), w
 
 
-@wrong("AdditiveAttention", "calls its layers by other names")
+@wrong("AdditiveAttention", "calls its layers by other names", "C-NAMES")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1366,7 +1408,7 @@ class _(nn.Module):
         return torch.bmm(w.unsqueeze(1), keys).squeeze(1), w
 
 
-@wrong("AdditiveAttention", "averages the projected keys")
+@wrong("AdditiveAttention", "averages the projected keys", "A-VALUE-IS-KEY")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1382,7 +1424,7 @@ class _(nn.Module):
         return attend(scores, keys, mask)
 
 
-@wrong("AdditiveAttention", "forgets the tanh")
+@wrong("AdditiveAttention", "forgets the tanh", "A-NO-TANH")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1397,7 +1439,7 @@ class _(nn.Module):
         return attend(self.v(hidden)[..., 0], keys, mask)
 
 
-@wrong("AdditiveAttention", "takes True for hidden")
+@wrong("AdditiveAttention", "takes True for hidden", "M-POLARITY")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1418,7 +1460,11 @@ class _(nn.Module):
         return (w[..., None] * keys).sum(1), w
 
 
-@wrong("AdditiveAttention", "takes the softmax along an axis of length 1: all weights are 1")
+@wrong(
+    "AdditiveAttention",
+    "takes the softmax along an axis of length 1: all weights are 1",
+    "C-SOFTMAX-LAST-OF-THREE",
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1434,7 +1480,7 @@ class _(nn.Module):
         return (weights * keys).sum(dim=1), weights.squeeze(-1)
 
 
-@wrong("AdditiveAttention", "projects the keys once and keeps them for later calls")
+@wrong("AdditiveAttention", "projects the keys once and keeps them for later calls", "C-STALE-KEYS")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1452,7 +1498,7 @@ class _(nn.Module):
         return attend(s, keys, mask)
 
 
-@wrong("AdditiveAttention", "does not use the mask")
+@wrong("AdditiveAttention", "does not use the mask", "A-NO-MASK")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1467,7 +1513,7 @@ class _(nn.Module):
         return context, weights
 
 
-@wrong("AdditiveAttention", "a row with everything hidden becomes NaN")
+@wrong("AdditiveAttention", "a row with everything hidden becomes NaN", "M-DEAD-ROW")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1483,7 +1529,7 @@ class _(nn.Module):
         return torch.matmul(weights[:, None], keys)[:, 0], weights
 
 
-@wrong("AdditiveAttention", "draws a new v at every call")
+@wrong("AdditiveAttention", "draws a new v at every call", "C-UNREGISTERED")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1619,78 +1665,80 @@ class _(nn.Module):
 # --- Chapter 3: scaled dot-product attention ------------------------------------------------------
 
 
-@wrong("softmax", "always normalizes along the last axis")
+@wrong("softmax", "always normalizes along the last axis", "D-SOFTMAX-IGNORES-DIM")
 def _(scores, dim=-1):
     e = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
     return e / e.sum(dim=-1, keepdim=True)
 
 
-@wrong("softmax", "forgets keepdim below the fraction line")
+@wrong("softmax", "forgets keepdim below the fraction line", "D-SOFTMAX-KEEPDIM")
 def _(scores, dim=-1):
     e = (scores - scores.amax(dim, keepdim=True)).exp()
     return e / e.sum(dim)
 
 
-@wrong("softmax", "does not shift: exp overflows")
+@wrong("softmax", "does not shift: exp overflows", "D-NAIVE-SOFTMAX")
 def _(scores, dim=-1):
     return scores.exp() / scores.exp().sum(dim=dim, keepdim=True)
 
 
-@wrong("softmax", "shifts by the largest score of all: low rows become 0/0")
+@wrong("softmax", "shifts by the largest score of all: low rows become 0/0", "D-SOFTMAX-GLOBAL-MAX")
 def _(scores, dim=-1):
     z = torch.exp(scores - torch.max(scores))
     return z / torch.sum(z, dim, keepdim=True)
 
 
-@wrong("softmax", "divides by the sum over everything")
+@wrong("softmax", "divides by the sum over everything", "D-SOFTMAX-ALL")
 def _(scores, dim=-1):
     e = torch.exp(scores - scores.max())
     return e / e.sum()
 
 
-@wrong("softmax", "shifts by the mean")
+@wrong("softmax", "shifts by the mean", "D-SOFTMAX-MEAN")
 def _(scores, dim=-1):
     centered = scores - scores.mean(dim, keepdim=True)
     e = torch.exp(centered)
     return e / e.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "cuts scores off at 80")
+@wrong("softmax", "cuts scores off at 80", "D-SOFTMAX-CLAMP")
 def _(scores, dim=-1):
     safe = torch.clamp(scores, min=-80, max=80)
     num = torch.exp(safe)
     return num / num.sum(dim).unsqueeze(dim)
 
 
-@wrong("softmax", "divides by the largest score instead of subtracting it")
+@wrong(
+    "softmax", "divides by the largest score instead of subtracting it", "D-SOFTMAX-DIVIDES-BY-MAX"
+)
 def _(scores, dim=-1):
     biggest = scores.abs().amax(dim, keepdim=True)
     scaled = scores / biggest
     return scaled.exp() / scaled.exp().sum(dim, keepdim=True)
 
 
-@wrong("softmax", "takes powers of 2")
+@wrong("softmax", "takes powers of 2", "D-SOFTMAX-BASE")
 def _(scores, dim=-1):
     m, _ = scores.max(dim, keepdim=True)
     p = 2 ** (scores - m)
     return p / p.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "returns float32 for everything")
+@wrong("softmax", "returns float32 for everything", "D-SOFTMAX-FLOAT32")
 def _(scores, dim=-1):
     x = scores.float()
     x = x - x.max(dim, keepdim=True)[0]
     return torch.exp(x) / torch.exp(x).sum(dim, keepdim=True)
 
 
-@wrong("softmax", "writes into the scores")
+@wrong("softmax", "writes into the scores", "D-SOFTMAX-INPLACE")
 def _(scores, dim=-1):
     scores -= scores.max(dim=dim, keepdim=True).values
     exps = torch.exp(scores)
     return exps / exps.sum(dim=dim, keepdim=True)
 
 
-@wrong("softmax", "forgets exp: shares of the scores")
+@wrong("softmax", "forgets exp: shares of the scores", "D-SOFTMAX-LINEAR")
 def _(scores, dim=-1):
     positive = scores - scores.amin(dim, keepdim=True) + 1e-6
     return positive / positive.sum(dim, keepdim=True)
@@ -1703,13 +1751,13 @@ def _(scores, dim=-1):
     return e / e.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "returns the logarithms")
+@wrong("softmax", "returns the logarithms", "D-SOFTMAX-LOG")
 def _(scores, dim=-1):
     shifted = scores - scores.amax(dim, keepdim=True)
     return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
 
-@wrong("softmax", "leaves torch for numpy, and the gradient there")
+@wrong("softmax", "leaves torch for numpy, and the gradient there", "D-SOFTMAX-DETACH")
 def _(scores, dim=-1):
     a = scores.detach().numpy()
     a = np.exp(a - a.max(axis=dim, keepdims=True))
@@ -1737,7 +1785,7 @@ def _(scores, dim=-1):
     return (scores - total).exp()
 
 
-@wrong("scaled_dot_product_attention", "divides by d instead of its root")
+@wrong("scaled_dot_product_attention", "divides by d instead of its root", "D-SCALE-DK")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / query.size(-1)
     if mask is not None:
@@ -1748,7 +1796,7 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "divides by the root of the value's width")
+@wrong("scaled_dot_product_attention", "divides by the root of the value's width", "D-SCALE-DV")
 def _(query, key, value, mask=None):
     d_k = value.shape[-1]
     scores = torch.einsum("...qd,...kd->...qk", query, key) / math.sqrt(d_k)
@@ -1760,7 +1808,7 @@ def _(query, key, value, mask=None):
     return torch.einsum("...qk,...kv->...qv", w, value), w
 
 
-@wrong("scaled_dot_product_attention", "divides by the root of the number of keys")
+@wrong("scaled_dot_product_attention", "divides by the root of the number of keys", "D-SCALE-KEYS")
 def _(query, key, value, mask=None):
     scores = torch.matmul(query, key.mT)
     scores = scores / scores.shape[-1] ** 0.5
@@ -1772,7 +1820,7 @@ def _(query, key, value, mask=None):
     return torch.matmul(attn, value), attn
 
 
-@wrong("scaled_dot_product_attention", "does not scale")
+@wrong("scaled_dot_product_attention", "does not scale", "D-NO-SCALE")
 def _(query, key, value, mask=None):
     logits = query.matmul(key.swapaxes(-1, -2))
     if mask is not None:
@@ -1783,7 +1831,7 @@ def _(query, key, value, mask=None):
     return alpha.matmul(value), alpha
 
 
-@wrong("scaled_dot_product_attention", "multiplies by the root of d")
+@wrong("scaled_dot_product_attention", "multiplies by the root of d", "D-SCALE-TIMES")
 def _(query, key, value, mask=None):
     scale = math.sqrt(key.shape[-1])
     s = (query * scale) @ key.transpose(-1, -2)
@@ -1795,7 +1843,7 @@ def _(query, key, value, mask=None):
     return p @ value, p
 
 
-@wrong("scaled_dot_product_attention", "lets the queries compete")
+@wrong("scaled_dot_product_attention", "lets the queries compete", "D-SOFTMAX-DIM")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -1806,7 +1854,7 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "takes the mask the wrong way around")
+@wrong("scaled_dot_product_attention", "takes the mask the wrong way around", "M-POLARITY")
 def _(query, key, value, mask=None):
     scores = torch.einsum("...id,...jd->...ij", query, key) * query.shape[-1] ** -0.5
     if mask is not None:
@@ -1817,7 +1865,7 @@ def _(query, key, value, mask=None):
     return torch.einsum("...ij,...jv->...iv", weights, value), weights
 
 
-@wrong("scaled_dot_product_attention", "NaN for a query that may see nothing")
+@wrong("scaled_dot_product_attention", "NaN for a query that may see nothing", "M-DEAD-ROW")
 def _(query, key, value, mask=None):
     d = query.shape[-1]
     scores = (query / math.sqrt(d)) @ key.transpose(-2, -1)
@@ -1827,7 +1875,11 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "a query that may see nothing sees everything a little")
+@wrong(
+    "scaled_dot_product_attention",
+    "a query that may see nothing sees everything a little",
+    "M-DEAD-ROW-UNIFORM",
+)
 def _(query, key, value, mask=None):
     scores = torch.matmul(query, key.transpose(-2, -1)) / np.sqrt(query.shape[-1])
     if mask is not None:
@@ -1836,7 +1888,11 @@ def _(query, key, value, mask=None):
     return torch.matmul(p_attn, value), p_attn
 
 
-@wrong("scaled_dot_product_attention", "masks after the softmax and does not share out again")
+@wrong(
+    "scaled_dot_product_attention",
+    "masks after the softmax and does not share out again",
+    "M-AFTER-SOFTMAX",
+)
 def _(query, key, value, mask=None):
     weights = torch.softmax(query @ key.mT / math.sqrt(query.shape[-1]), dim=-1)
     if mask is not None:
@@ -1844,7 +1900,11 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "returns the scores instead of the weights")
+@wrong(
+    "scaled_dot_product_attention",
+    "returns the scores instead of the weights",
+    "D-SCORES-AS-WEIGHTS",
+)
 def _(query, key, value, mask=None):
     scores = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -1855,7 +1915,9 @@ def _(query, key, value, mask=None):
     return w @ value, scores
 
 
-@wrong("scaled_dot_product_attention", "swaps axes 1 and 2: right only for (b k d)")
+@wrong(
+    "scaled_dot_product_attention", "swaps axes 1 and 2: right only for (b k d)", "D-TRANSPOSE-12"
+)
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -1866,7 +1928,7 @@ def _(query, key, value, mask=None):
     return w @ value, w
 
 
-@wrong("scaled_dot_product_attention", "scales the weights, not the scores")
+@wrong("scaled_dot_product_attention", "scales the weights, not the scores", "D-SCALE-AFTER")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1)
     if mask is not None:
@@ -1877,7 +1939,7 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "adds the boolean mask to the scores")
+@wrong("scaled_dot_product_attention", "adds the boolean mask to the scores", "M-ADD-BOOL")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -1897,7 +1959,7 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "multiplies the scores by the mask")
+@wrong("scaled_dot_product_attention", "multiplies the scores by the mask", "M-FILL-ZERO")
 def _(query, key, value, mask=None):
     scores = torch.einsum("...qd,...kd->...qk", query, key) / query.shape[-1] ** 0.5
     if mask is not None:
@@ -1945,7 +2007,7 @@ def _(query, key, value, mask=None):
     return out @ value, out
 
 
-@wrong("score_variance", "returns the standard deviation")
+@wrong("score_variance", "returns the standard deviation", "V-STANDARD-DEVIATION")
 def _(d, samples, scaled):
     q, k = torch.randn(samples, d), torch.randn(samples, d)
     scores = (q * k).sum(-1)
@@ -1954,7 +2016,7 @@ def _(d, samples, scaled):
     return scores.std().item()
 
 
-@wrong("score_variance", "draws uniform numbers")
+@wrong("score_variance", "draws uniform numbers", "V-UNIFORM")
 def _(d, samples, scaled):
     q = torch.rand(samples, d)
     k = torch.rand(samples, d)
@@ -1962,7 +2024,7 @@ def _(d, samples, scaled):
     return float((s / d**0.5 if scaled else s).var())
 
 
-@wrong("score_variance", "divides by d")
+@wrong("score_variance", "divides by d", "V-SCALE-DK")
 def _(d, samples, scaled):
     query = torch.randn(samples, d)
     key = torch.randn(samples, d)
@@ -1972,14 +2034,14 @@ def _(d, samples, scaled):
     return torch.var(scores).item()
 
 
-@wrong("score_variance", "never scales")
+@wrong("score_variance", "never scales", "V-IGNORES-SCALED")
 def _(d, samples, scaled):
     a = np.random.randn(samples, d)
     b = np.random.randn(samples, d)
     return float(np.var((a * b).sum(1)))
 
 
-@wrong("score_variance", "scales when it should not, and the other way around")
+@wrong("score_variance", "scales when it should not, and the other way around", "V-INVERTED")
 def _(d, samples, scaled):
     x, y = torch.randn(2, samples, d)
     s = (x * y).sum(1)
@@ -1987,7 +2049,7 @@ def _(d, samples, scaled):
     return s.var().item()
 
 
-@wrong("score_variance", "compares every query with itself")
+@wrong("score_variance", "compares every query with itself", "V-ONE-VECTOR")
 def _(d, samples, scaled):
     q = k = torch.randn(samples, d)
     scores = (q * k).sum(-1)
@@ -2007,14 +2069,14 @@ def _(d, samples, scaled):
     return torch.stack(scores).var().item()
 
 
-@wrong("score_variance", "returns a tensor")
+@wrong("score_variance", "returns a tensor", "V-TENSOR")
 def _(d, samples, scaled):
     q, k = torch.randn(2, samples, d).unbind()
     s = torch.linalg.vecdot(q, k)
     return torch.var(s / d**0.5) if scaled else torch.var(s)
 
 
-@wrong("score_variance", "does not sum over the features")
+@wrong("score_variance", "does not sum over the features", "V-NOT-SUMMED")
 def _(d, samples, scaled):
     scores = torch.randn(samples, d) * torch.randn(samples, d)
     if scaled:
@@ -2022,12 +2084,16 @@ def _(d, samples, scaled):
     return scores.var().item()
 
 
-@wrong("score_variance", "believes the formula and measures nothing")
+@wrong("score_variance", "believes the formula and measures nothing", "V-FORMULA")
 def _(d, samples, scaled):
     return 1.0 if scaled else float(d)
 
 
-@wrong("score_variance", "divides the variance, not the scores, by the root of d")
+@wrong(
+    "score_variance",
+    "divides the variance, not the scores, by the root of d",
+    "V-SCALES-THE-VARIANCE",
+)
 def _(d, samples, scaled):
     scores = torch.tensor([torch.randn(d) @ torch.randn(d) for _ in range(samples)])
     v = scores.var().item()
@@ -2053,7 +2119,7 @@ def _(d, samples, scaled):
     return float(s.var(unbiased=False))
 
 
-@wrong("score_variance", "returns the mean of the scores")
+@wrong("score_variance", "returns the mean of the scores", "V-MEAN")
 def _(d, samples, scaled):
     q, k = torch.randn(samples, d), torch.randn(samples, d)
     scores = torch.bmm(q.unsqueeze(1), k.unsqueeze(2)).flatten()
@@ -2085,7 +2151,7 @@ def _(d, samples, scaled):
     return torch.cov(s).item()
 
 
-@wrong("hidden_scale", "returns 1 / c")
+@wrong("hidden_scale", "returns 1 / c", "C-INVERSE")
 def _(scores, weights):
     num, den = 0.0, 0.0
     for s, w in zip(scores.double(), weights.double()):
@@ -2110,7 +2176,7 @@ def _(scores, weights):
     return (ds / dw).item()
 
 
-@wrong("hidden_scale", "takes the logarithm of weights that are 0")
+@wrong("hidden_scale", "takes the logarithm of weights that are 0", "C-LOG-ZERO")
 def _(scores, weights):
     logw = weights.log()
     y = logw - logw.mean(-1, keepdim=True)
@@ -2118,7 +2184,7 @@ def _(scores, weights):
     return ((x * x).sum() / (x * y).sum()).item()
 
 
-@wrong("hidden_scale", "gives masked keys a tiny weight and fits them too")
+@wrong("hidden_scale", "gives masked keys a tiny weight and fits them too", "C-ZERO-AS-TINY")
 def _(scores, weights):
     y = torch.log(weights + 1e-9)
     y = y - y.mean(dim=1, keepdim=True)
@@ -2127,7 +2193,7 @@ def _(scores, weights):
     return float(1 / slope)
 
 
-@wrong("hidden_scale", "forgets that each row has a normalizer of its own")
+@wrong("hidden_scale", "forgets that each row has a normalizer of its own", "C-ROWS-MIXED")
 def _(scores, weights):
     seen = weights > 0
     x, y = scores[seen].double(), weights[seen].double().log()
@@ -2147,7 +2213,7 @@ def _(scores, weights):
     return torch.stack(ratios).mean().item()
 
 
-@wrong("hidden_scale", "returns a tensor")
+@wrong("hidden_scale", "returns a tensor", "C-TENSOR")
 def _(scores, weights):
     best, best_err = None, float("inf")
     hide = weights == 0
@@ -2180,7 +2246,9 @@ def _(scores, weights):
     return ((w * x * x).sum() / (w * x * y).sum()).item()
 
 
-@wrong("hidden_scale", "does not leave masked keys out of the softmax")
+@wrong(
+    "hidden_scale", "does not leave masked keys out of the softmax", "C-ZERO-AS-TINY", "C-LOG-ZERO"
+)
 def _(scores, weights):
     errs = {}
     for c in np.geomspace(0.01, 100, 3000).tolist():
@@ -2212,7 +2280,7 @@ def _(scores, weights):
     return min(grid, key=loss)
 
 
-@wrong("hidden_scale", "compares the scores with the weights themselves")
+@wrong("hidden_scale", "compares the scores with the weights themselves", "C-NO-LOGARITHM")
 def _(scores, weights):
     seen = weights > 0
     x = scores[seen] - scores[seen].mean()
@@ -2278,28 +2346,28 @@ def _(scores, weights):
 # --- Chapter 4: self-attention --------------------------------------------------------------------
 
 
-@wrong("self_attention", "averages the words themselves, without W_value")
+@wrong("self_attention", "averages the words themselves, without W_value", "C-RAW-VALUES")
 def _(x, W_query, W_key, W_value):
     q, k = x @ W_query, x @ W_key
     weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]), dim=-1)
     return weights @ x, weights
 
 
-@wrong("self_attention", "makes keys with W_query")
+@wrong("self_attention", "makes keys with W_query", "A-TIED-PROJ")
 def _(x, W_query, W_key, W_value):
     from attncourse.scaled_dot_product import scaled_dot_product_attention
 
     return scaled_dot_product_attention(x @ W_query, x @ W_query, x @ W_value)
 
 
-@wrong("self_attention", "does not scale")
+@wrong("self_attention", "does not scale", "D-NO-SCALE")
 def _(x, W_query, W_key, W_value):
     Q, K, V = (torch.matmul(x, W) for W in (W_query, W_key, W_value))
     weights = F.softmax(torch.bmm(Q, K.mT), dim=-1)
     return torch.bmm(weights, V), weights
 
 
-@wrong("self_attention", "divides by the root of the word's width")
+@wrong("self_attention", "divides by the root of the word's width", "D-SCALE-DMODEL")
 def _(x, W_query, W_key, W_value):
     q = torch.einsum("bnm,md->bnd", x, W_query)
     k = torch.einsum("bnm,md->bnd", x, W_key)
@@ -2309,30 +2377,29 @@ def _(x, W_query, W_key, W_value):
     return torch.einsum("bij,bjv->biv", w, v), w
 
 
-@wrong("self_attention", "divides by the root of the value's width")
+@wrong("self_attention", "divides by the root of the value's width", "C-SCALE-DV")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     attn = (q @ k.permute(0, 2, 1)).div(math.sqrt(v.shape[-1])).softmax(-1)
     return attn @ v, attn
 
 
-@wrong("self_attention", "divides by d")
+@wrong("self_attention", "divides by d", "D-SCALE-DK")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     d = k.shape[2]
-    e = torch.exp(torch.einsum("bqd,bkd->bqk", q, k) / d)
-    w = e / e.sum(2, keepdim=True)
+    w = torch.softmax(torch.einsum("bqd,bkd->bqk", q, k) / d, dim=2)
     return w @ v, w
 
 
-@wrong("self_attention", "lets the queries compete for a key")
+@wrong("self_attention", "lets the queries compete for a key", "D-SOFTMAX-DIM")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     w = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(k.shape[-1]), dim=1)
     return w @ v, w
 
 
-@wrong("self_attention", "lets keys ask and queries answer")
+@wrong("self_attention", "lets keys ask and queries answer", "C-ROLES-SWAPPED")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     scores = torch.bmm(k, q.transpose(1, 2)) / math.sqrt(q.shape[-1])
@@ -2340,14 +2407,14 @@ def _(x, W_query, W_key, W_value):
     return torch.bmm(weights, v), weights
 
 
-@wrong("self_attention", "averages with the table turned around")
+@wrong("self_attention", "averages with the table turned around", "C-COLUMNS-AVERAGED")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     w = torch.softmax(torch.einsum("bid,bjd->bij", q, k) * q.shape[-1] ** -0.5, -1)
     return torch.einsum("bij,biv->bjv", w, v), w
 
 
-@wrong("self_attention", "lets words read other sentences of the batch")
+@wrong("self_attention", "lets words read other sentences of the batch", "C-ONE-LONG-SENTENCE")
 def _(x, W_query, W_key, W_value):
     b, n, m = x.shape
     flat = x.reshape(b * n, m)
@@ -2357,7 +2424,7 @@ def _(x, W_query, W_key, W_value):
     return out, torch.stack([w[i * n : (i + 1) * n, i * n : (i + 1) * n] for i in range(b)])
 
 
-@wrong("self_attention", "hides later words")
+@wrong("self_attention", "hides later words", "C-CAUSAL")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     n = x.shape[1]
@@ -2367,7 +2434,7 @@ def _(x, W_query, W_key, W_value):
     return weights @ v, weights
 
 
-@wrong("self_attention", "forbids a word to read itself")
+@wrong("self_attention", "forbids a word to read itself", "C-NOT-ITSELF")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -2376,14 +2443,19 @@ def _(x, W_query, W_key, W_value):
     return weights @ v, weights
 
 
-@wrong("self_attention", "adds the value to the output, as a residual")
+@wrong("self_attention", "adds the value to the output, as a residual", "C-RESIDUAL")
 def _(x, W_query, W_key, W_value):
     q, k, v = x @ W_query, x @ W_key, x @ W_value
     weights = F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1)
     return v + weights @ v, weights
 
 
-@wrong("self_attention", "multiplies by the matrices turned around, as nn.Linear keeps them")
+@wrong(
+    "self_attention",
+    "multiplies by the matrices turned around, as nn.Linear keeps them",
+    "C-LINEAR-LAYOUT",
+    "C-MATRIX-LEFT",
+)
 def _(x, W_query, W_key, W_value):
     q, k, v = F.linear(x, W_query), F.linear(x, W_key), F.linear(x, W_value)
     weights = F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1)
@@ -2430,7 +2502,11 @@ def _(x, W_query, W_key, W_value):
     return out, head.w
 
 
-@wrong("is_permutation_equivariant", "asks whether the outputs stay, not whether they move along")
+@wrong(
+    "is_permutation_equivariant",
+    "asks whether the outputs stay, not whether they move along",
+    "C-INVARIANT",
+)
 def _(layer, x):
     y = layer(x)
     for _ in range(5):
@@ -2440,7 +2516,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "asks for equality to the last bit")
+@wrong("is_permutation_equivariant", "asks for equality to the last bit", "C-EXACT")
 def _(layer, x):
     out = layer(x)
     for _ in range(10):
@@ -2450,12 +2526,12 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "only reverses the sentence")
+@wrong("is_permutation_equivariant", "only reverses the sentence", "C-ONLY-REVERSED")
 def _(layer, x):
     return torch.allclose(layer(x.flip(1)), layer(x).flip(1), atol=1e-4)
 
 
-@wrong("is_permutation_equivariant", "shuffles the features")
+@wrong("is_permutation_equivariant", "shuffles the features", "C-FEATURES-MOVED")
 def _(layer, x):
     y = layer(x)
     for _ in range(4):
@@ -2466,7 +2542,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "shuffles the sentences of the batch")
+@wrong("is_permutation_equivariant", "shuffles the sentences of the batch", "C-SENTENCES-MOVED")
 def _(layer, x):
     results = []
     for _ in range(4):
@@ -2475,7 +2551,11 @@ def _(layer, x):
     return all(results)
 
 
-@wrong("is_permutation_equivariant", "takes the outputs back with the same order, not its inverse")
+@wrong(
+    "is_permutation_equivariant",
+    "takes the outputs back with the same order, not its inverse",
+    "C-INVERSE",
+)
 def _(layer, x):
     y = layer(x)
     for _ in range(6):
@@ -2485,7 +2565,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "returns a tensor")
+@wrong("is_permutation_equivariant", "returns a tensor", "C-TENSOR-BOOL")
 def _(layer, x):
     y = layer(x)
     worst = torch.tensor(0.0)
@@ -2495,14 +2575,16 @@ def _(layer, x):
     return worst < 1e-4
 
 
-@wrong("is_permutation_equivariant", "one order that fits is enough")
+@wrong(
+    "is_permutation_equivariant", "one order that fits is enough", "C-ANY-ORDER", "C-NOTHING-MOVED"
+)
 def _(layer, x):
     y = layer(x)
     orders = [torch.randperm(x.shape[1]) for _ in range(10)] + [torch.arange(x.shape[1])]
     return any(torch.allclose(layer(x[:, p]), y[:, p], atol=1e-4) for p in orders)
 
 
-@wrong("is_permutation_equivariant", "reseeds the generator for everybody")
+@wrong("is_permutation_equivariant", "reseeds the generator for everybody", "C-SEEDED")
 def _(layer, x):
     torch.manual_seed(0)
     y = layer(x)
@@ -2516,7 +2598,7 @@ def _(layer, x):
     return bool(torch.isclose(layer(x[:, p]), layer(x)[:, p], atol=1e-4).all())
 
 
-@wrong("is_permutation_equivariant", "compares sums over the words")
+@wrong("is_permutation_equivariant", "compares sums over the words", "C-SUMS-COMPARED")
 def _(layer, x):
     total = layer(x).sum(dim=1)
     for _ in range(6):
@@ -2526,7 +2608,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "tolerates differences up to one half")
+@wrong("is_permutation_equivariant", "tolerates differences up to one half", "C-LOOSE")
 def _(layer, x):
     ref = layer(x)
     n = x.shape[1]
@@ -2536,7 +2618,7 @@ def _(layer, x):
     )
 
 
-@wrong("is_permutation_equivariant", "shuffles the caller's x in place")
+@wrong("is_permutation_equivariant", "shuffles the caller's x in place", "C-INPLACE")
 def _(layer, x):
     before = layer(x)
     ok = True
@@ -2549,7 +2631,7 @@ def _(layer, x):
     return ok
 
 
-@wrong("is_permutation_equivariant", "only shifts the words round")
+@wrong("is_permutation_equivariant", "only shifts the words round", "C-ONLY-SHIFTS")
 def _(layer, x):
     y = layer(x)
     for shift in range(1, x.shape[1]):
@@ -2558,7 +2640,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "only swaps the first two words")
+@wrong("is_permutation_equivariant", "only swaps the first two words", "C-ONE-SWAP")
 def _(layer, x):
     if x.shape[1] < 2:
         return True
@@ -2609,7 +2691,7 @@ def _(layer, x):
     return worst < 1e-4 * scale
 
 
-@wrong("sinusoidal_positions", "puts all sines first, then all cosines")
+@wrong("sinusoidal_positions", "puts all sines first, then all cosines", "C-HALVES")
 def _(length, width):
     p = torch.arange(length, dtype=torch.float64)[:, None]
     i = torch.arange(0, width, 2, dtype=torch.float64)
@@ -2617,7 +2699,7 @@ def _(length, width):
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
 
 
-@wrong("sinusoidal_positions", "swaps sine and cosine")
+@wrong("sinusoidal_positions", "swaps sine and cosine", "C-COSINE-FIRST")
 def _(length, width):
     pe = torch.zeros(length, width)
     for p in range(length):
@@ -2627,7 +2709,7 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "takes i / width instead of 2i / width")
+@wrong("sinusoidal_positions", "takes i / width instead of 2i / width", "C-EXPONENT-HALVED")
 def _(length, width):
     pos = torch.arange(length).unsqueeze(1).double()
     hands = torch.arange((width + 1) // 2).double()
@@ -2638,7 +2720,7 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "doubles an exponent that was already even")
+@wrong("sinusoidal_positions", "doubles an exponent that was already even", "P-FREQ")
 def _(length, width):
     even = torch.arange(0, width, 2)
     freq = 10000.0 ** (-2 * even / width)
@@ -2646,7 +2728,7 @@ def _(length, width):
     return torch.stack([ang.sin(), ang.cos()], -1).flatten(1)[:, :width]
 
 
-@wrong("sinusoidal_positions", "counts positions from 1")
+@wrong("sinusoidal_positions", "counts positions from 1", "C-FROM-ONE")
 def _(length, width):
     position = torch.arange(1, length + 1, dtype=torch.float64).unsqueeze(1)
     div = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10000.0) / width))
@@ -2668,7 +2750,7 @@ def _(length, width):
     return torch.tensor(rows)
 
 
-@wrong("sinusoidal_positions", "rounds an odd width up in the exponent")
+@wrong("sinusoidal_positions", "rounds an odd width up in the exponent", "C-ODD-ROUNDED-UP")
 def _(length, width):
     full = width + width % 2
     p = torch.arange(length, dtype=torch.float64).view(-1, 1)
@@ -2678,7 +2760,7 @@ def _(length, width):
     return pe[:, :width]
 
 
-@wrong("sinusoidal_positions", "returns float64")
+@wrong("sinusoidal_positions", "returns float64", "C-FLOAT64-TABLE")
 def _(length, width):
     p = np.arange(length)[:, None]
     j = np.arange(width)[None, :]
@@ -2688,7 +2770,7 @@ def _(length, width):
     return torch.from_numpy(angle)
 
 
-@wrong("sinusoidal_positions", "gives the cosine a frequency of its own")
+@wrong("sinusoidal_positions", "gives the cosine a frequency of its own", "C-FREQ-EACH")
 def _(length, width):
     j = torch.arange(width, dtype=torch.float64)
     angle = torch.arange(length, dtype=torch.float64)[:, None] / 10000 ** (j / width)
@@ -2696,7 +2778,7 @@ def _(length, width):
     return torch.where(even, angle.sin(), angle.cos()).float()
 
 
-@wrong("sinusoidal_positions", "multiplies by the power instead of dividing")
+@wrong("sinusoidal_positions", "multiplies by the power instead of dividing", "C-SPEEDS-RISE")
 def _(length, width):
     i = torch.arange(0, width, 2, dtype=torch.float64)
     angle = torch.outer(torch.arange(length, dtype=torch.float64), 10000 ** (i / width))
@@ -2706,7 +2788,11 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "divides without a remainder in the exponent: all hands run alike")
+@wrong(
+    "sinusoidal_positions",
+    "divides without a remainder in the exponent: all hands run alike",
+    "C-EXPONENT-INTEGER",
+)
 def _(length, width):
     pe = torch.zeros(length, width)
     for p in range(length):
@@ -2718,14 +2804,14 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "turns the table around: (width length)")
+@wrong("sinusoidal_positions", "turns the table around: (width length)", "C-TURNED")
 def _(length, width):
     j = torch.arange(width).unsqueeze(1)
     angle = torch.arange(length).double() / 10000 ** (2 * (j // 2).double() / width)
     return torch.where(j % 2 == 0, angle.sin(), angle.cos()).float()
 
 
-@wrong("sinusoidal_positions", "leaves the last feature of an odd width empty")
+@wrong("sinusoidal_positions", "leaves the last feature of an odd width empty", "C-ODD-SILENT")
 def _(length, width):
     pe = torch.zeros(length, width)
     position = torch.arange(length).double()
@@ -2736,7 +2822,7 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "an even width only: raises for an odd one")
+@wrong("sinusoidal_positions", "an even width only: raises for an odd one", "P-ODD")
 def _(length, width):
     pe = torch.zeros(length, width)
     position = torch.arange(0, length, dtype=torch.float).unsqueeze(1)
@@ -2775,19 +2861,19 @@ def _(length, width):
 # --- Chapter 5: multi-head attention --------------------------------------------------------------
 
 
-@wrong("split_heads", "views as (b h n d) at once")
+@wrong("split_heads", "views as (b h n d) at once", "H-VIEW-SPLIT")
 def _(x, num_heads):
     b, n, m = x.shape
     return x.reshape(b, num_heads, n, m // num_heads)
 
 
-@wrong("split_heads", "leaves the heads behind the words")
+@wrong("split_heads", "leaves the heads behind the words", "C-SPLIT-NO-SWAP")
 def _(x, num_heads):
     b, n, m = x.size()
     return x.view(b, n, num_heads, m // num_heads)
 
 
-@wrong("split_heads", "deals the numbers out in turn: (d h)")
+@wrong("split_heads", "deals the numbers out in turn: (d h)", "H-FUSED-LAYOUT")
 def _(x, num_heads):
     return rearrange(x, "b n (d h) -> b h n d", h=num_heads)
 
@@ -2797,36 +2883,36 @@ def _(x, num_heads):
     return torch.stack(x.chunk(num_heads, dim=1), dim=1)
 
 
-@wrong("split_heads", "takes the number of heads for the width of one")
+@wrong("split_heads", "takes the number of heads for the width of one", "C-SPLIT-WIDTH")
 def _(x, num_heads):
     return torch.stack(x.split(num_heads, dim=-1), dim=1)
 
 
-@wrong("split_heads", "stacks the heads in front of the batch")
+@wrong("split_heads", "stacks the heads in front of the batch", "C-SPLIT-HEADS-FIRST")
 def _(x, num_heads):
     return torch.stack(torch.chunk(x, num_heads, dim=2))
 
 
-@wrong("split_heads", "gives every head the whole word")
+@wrong("split_heads", "gives every head the whole word", "C-SPLIT-WHOLE")
 def _(x, num_heads):
     return x.unsqueeze(1).repeat(1, num_heads, 1, 1)
 
 
-@wrong("split_heads", "writes the number of heads down")
+@wrong("split_heads", "writes the number of heads down", "C-SPLIT-TWO")
 def _(x, num_heads):
     heads = 2
     b, n, m = x.shape
     return x.view(b, n, heads, -1).permute(0, 2, 1, 3)
 
 
-@wrong("split_heads", "folds the heads into the batch: (b h) n d")
+@wrong("split_heads", "folds the heads into the batch: (b h) n d", "C-SPLIT-FOLDED")
 def _(x, num_heads):
     b, n, m = x.shape
     d = m // num_heads
     return x.view(b, n, num_heads, d).transpose(1, 2).reshape(b * num_heads, n, d)
 
 
-@wrong("split_heads", "cuts the link to the gradient")
+@wrong("split_heads", "cuts the link to the gradient", "C-SPLIT-DETACHED")
 def _(x, num_heads):
     d = x.shape[-1] // num_heads
     out = torch.zeros(x.shape[0], num_heads, x.shape[1], d, dtype=x.dtype)
@@ -2844,14 +2930,14 @@ def _(x, num_heads):
     return torch.stack(pieces, dim=1)
 
 
-@wrong("split_heads", "swaps the axes first and then views")
+@wrong("split_heads", "swaps the axes first and then views", "C-SPLIT-TWISTED")
 def _(x, num_heads):
     b, n, m = x.shape
     y = x.transpose(1, 2).contiguous()
     return y.view(b, num_heads, n, m // num_heads)
 
 
-@wrong("split_heads", "swaps words and features: (b h d n)")
+@wrong("split_heads", "swaps words and features: (b h d n)", "C-SPLIT-TURNED")
 def _(x, num_heads):
     b, n, m = x.shape
     return x.view(b, n, num_heads, m // num_heads).permute(0, 2, 3, 1)
@@ -2875,46 +2961,46 @@ def _(x, num_heads):
     return x[:, torch.arange(n)[None, :, None], idx]
 
 
-@wrong("merge_heads", "views without moving the heads back")
+@wrong("merge_heads", "views without moving the heads back", "H-VIEW-MERGE")
 def _(x):
     b, h, n, d = x.shape
     return x.reshape(b, n, h * d)
 
 
-@wrong("merge_heads", "deals the heads' numbers in turn: (d h)")
+@wrong("merge_heads", "deals the heads' numbers in turn: (d h)", "H-FUSED-LAYOUT")
 def _(x):
     return x.permute(0, 2, 3, 1).flatten(2)
 
 
-@wrong("merge_heads", "averages the heads")
+@wrong("merge_heads", "averages the heads", "C-MERGE-MEAN")
 def _(x):
     return x.mean(dim=1)
 
 
-@wrong("merge_heads", "adds the heads up and repeats the sum")
+@wrong("merge_heads", "adds the heads up and repeats the sum", "C-MERGE-SUM")
 def _(x):
     return x.sum(1).repeat(1, 1, x.shape[1])
 
 
-@wrong("merge_heads", "lays the heads behind each other as words")
+@wrong("merge_heads", "lays the heads behind each other as words", "C-MERGE-BELOW")
 def _(x):
     return torch.cat([x[:, i] for i in range(x.shape[1])], dim=1)
 
 
-@wrong("merge_heads", "swaps the heads with the features")
+@wrong("merge_heads", "swaps the heads with the features", "C-MERGE-WRONG-SWAP")
 def _(x):
     b, h, n, d = x.shape
     return x.transpose(1, 3).reshape(b, n, h * d)
 
 
-@wrong("merge_heads", "lays the last head first")
+@wrong("merge_heads", "lays the last head first", "C-MERGE-REVERSED")
 def _(x):
     heads = list(x.unbind(1))
     heads.reverse()
     return torch.cat(heads, dim=-1)
 
 
-@wrong("merge_heads", "views a tensor that is not contiguous: raises")
+@wrong("merge_heads", "views a tensor that is not contiguous: raises", "H-CONTIGUOUS")
 def _(x):
     b, h, n, d = x.shape
     return x.transpose(1, 2).view(b, n, h * d)
@@ -2927,12 +3013,12 @@ def _(x):
     return torch.cat(torch.unbind(x, dim=1), dim=-1)
 
 
-@wrong("merge_heads", "joins words and features instead of heads and features")
+@wrong("merge_heads", "joins words and features instead of heads and features", "C-MERGE-NO-SWAP")
 def _(x):
     return rearrange(x, "b h n d -> b h (n d)")
 
 
-@wrong("merge_heads", "keeps the first head only")
+@wrong("merge_heads", "keeps the first head only", "C-MERGE-FIRST-HEAD")
 def _(x):
     first, *others = x.unbind(dim=1)
     for other in others:
@@ -2940,7 +3026,7 @@ def _(x):
     return first
 
 
-@wrong("merge_heads", "cuts the link to the gradient")
+@wrong("merge_heads", "cuts the link to the gradient", "C-MERGE-DETACHED")
 def _(x):
     return torch.tensor(
         [[sum((head[i] for head in sent), []) for i in range(len(sent[0]))] for sent in x.tolist()],
@@ -2968,7 +3054,7 @@ def _(x):
     return torch.stack([torch.hstack(list(sent)) for sent in x]).reshape(b, n, -1)
 
 
-@wrong("MultiHeadAttention", "divides by the root of the model's width")
+@wrong("MultiHeadAttention", "divides by the root of the model's width", "D-SCALE-DMODEL")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2994,7 +3080,7 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.drop(weights) @ v)), weights
 
 
-@wrong("MultiHeadAttention", "does not scale")
+@wrong("MultiHeadAttention", "does not scale", "D-NO-SCALE")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3021,7 +3107,7 @@ class _(nn.Module):
         return self.out_proj(y.reshape(B, -1, self.num_heads * self.d)), att
 
 
-@wrong("MultiHeadAttention", "has no biases")
+@wrong("MultiHeadAttention", "has no biases", "C-NO-BIAS")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3045,7 +3131,12 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(weights) @ v)), weights
 
 
-@wrong("MultiHeadAttention", "cuts the heads with a view that mixes words")
+@wrong(
+    "MultiHeadAttention",
+    "cuts the heads apart with a view and joins them with a view",
+    "H-VIEW-BOTH",
+    "H-VIEW-SPLIT",
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3073,7 +3164,7 @@ class _(nn.Module):
         return self.out_proj(y), w
 
 
-@wrong("MultiHeadAttention", "lays a mask (b q k) over the heads' axis")
+@wrong("MultiHeadAttention", "lays a mask (b q k) over the heads' axis", "C-MASK-MEETS-HEADS")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3097,7 +3188,7 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(weights) @ v)), weights
 
 
-@wrong("MultiHeadAttention", "takes True for hidden")
+@wrong("MultiHeadAttention", "takes True for hidden", "M-POLARITY")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3122,7 +3213,7 @@ class _(nn.Module):
         return self.out_proj(y), w
 
 
-@wrong("MultiHeadAttention", "returns the weights from after dropout")
+@wrong("MultiHeadAttention", "returns the weights from after dropout", "C-DROPOUT-RETURNED")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3148,7 +3239,7 @@ class _(nn.Module):
         return self.out_proj(merge_heads(weights @ v)), weights
 
 
-@wrong("MultiHeadAttention", "drops from the output instead of the weights")
+@wrong("MultiHeadAttention", "drops from the output instead of the weights", "C-DROPOUT-OUTPUT")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3173,7 +3264,7 @@ class _(nn.Module):
         return self.dropout(self.out_proj(merge_heads(heads))), weights
 
 
-@wrong("MultiHeadAttention", "forgets the last projection")
+@wrong("MultiHeadAttention", "forgets the last projection", "H-NO-WO")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3197,7 +3288,7 @@ class _(nn.Module):
         return merge_heads(self.dropout(w) @ v), w
 
 
-@wrong("MultiHeadAttention", "merges the heads without moving them back")
+@wrong("MultiHeadAttention", "merges the heads without moving them back", "H-VIEW-MERGE")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3224,7 +3315,7 @@ class _(nn.Module):
         return self.out_proj(out), weights
 
 
-@wrong("MultiHeadAttention", "returns the mean of the heads' tables")
+@wrong("MultiHeadAttention", "returns the mean of the heads' tables", "H-AVG-WEIGHTS")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3248,7 +3339,7 @@ class _(nn.Module):
         return output, weights.mean(dim=1)
 
 
-@wrong("MultiHeadAttention", "makes the values from the keys")
+@wrong("MultiHeadAttention", "makes the values from the keys", "C-VALUE-FROM-KEY")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3272,7 +3363,7 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(w) @ v)), w
 
 
-@wrong("MultiHeadAttention", "NaN where everything is hidden")
+@wrong("MultiHeadAttention", "NaN where everything is hidden", "M-DEAD-ROW")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3302,7 +3393,7 @@ class _(nn.Module):
         return self.out_proj(x), p_attn
 
 
-@wrong("MultiHeadAttention", "drops weights in evaluation too")
+@wrong("MultiHeadAttention", "drops weights in evaluation too", "D-SDPA-DROPOUT")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3327,7 +3418,9 @@ class _(nn.Module):
         return self.out_proj(merge_heads(F.dropout(w, self.p) @ v)), w
 
 
-@wrong("MultiHeadAttention", "silences the bias too where everything is hidden")
+@wrong(
+    "MultiHeadAttention", "silences the bias too where everything is hidden", "C-DEAD-OUTPUT-ZERO"
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -3432,20 +3525,20 @@ class _(nn.Module):
         return self.out_proj(mixed), weights
 
 
-@wrong("attention_parameters", "forgets the last projection: three matrices")
+@wrong("attention_parameters", "forgets the last projection: three matrices", "C-PARAMETERS-NO-OUT")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = model_width // num_heads if head_width is None else head_width
     return num_layers * num_heads * 3 * model_width * d
 
 
-@wrong("attention_parameters", "counts one layer")
+@wrong("attention_parameters", "counts one layer", "H-HEADCOUNT")
 def _(model_width, num_heads, num_layers, head_width=None):
     head_width = head_width or model_width // num_heads
     q = k = v = o = model_width * num_heads * head_width
     return q + k + v + o
 
 
-@wrong("attention_parameters", "counts biases too")
+@wrong("attention_parameters", "counts biases too", "C-PARAMETERS-BIASES")
 def _(model_width, num_heads, num_layers, head_width=None):
     if head_width is None:
         head_width = model_width // num_heads
@@ -3455,38 +3548,38 @@ def _(model_width, num_heads, num_layers, head_width=None):
     return num_layers * (qkv + out)
 
 
-@wrong("attention_parameters", "every head is as wide as the model")
+@wrong("attention_parameters", "every head is as wide as the model", "H-COST")
 def _(model_width, num_heads, num_layers, head_width=None):
     if head_width is None:
         head_width = model_width
     return num_layers * 4 * model_width * num_heads * head_width
 
 
-@wrong("attention_parameters", "ignores head_width")
+@wrong("attention_parameters", "ignores head_width", "C-PARAMETERS-FIXED-WIDTH")
 def _(model_width, num_heads, num_layers, head_width=None):
     return num_layers * 4 * model_width**2
 
 
-@wrong("attention_parameters", "returns a float")
+@wrong("attention_parameters", "returns a float", "C-PARAMETERS-FLOAT")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width if head_width is not None else model_width / num_heads
     return sum(4 * model_width * num_heads * d for _ in range(num_layers))
 
 
-@wrong("attention_parameters", "takes the last projection for square")
+@wrong("attention_parameters", "takes the last projection for square", "H-WO-SHAPE")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width if head_width else model_width // num_heads
     per_head = 3 * model_width * d
     return num_layers * (num_heads * per_head + model_width * model_width)
 
 
-@wrong("attention_parameters", "counts one head")
+@wrong("attention_parameters", "counts one head", "C-PARAMETERS-ONE-HEAD")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = model_width // num_heads if head_width is None else head_width
     return int(num_layers * (3 * model_width * d + d * model_width))
 
 
-@wrong("attention_parameters", "lets head_width act on queries and keys only")
+@wrong("attention_parameters", "lets head_width act on queries and keys only", "H-WO-SHAPE")
 def _(model_width, num_heads, num_layers, head_width=None):
     usual = model_width // num_heads
     d = usual if head_width is None else head_width
@@ -3495,7 +3588,7 @@ def _(model_width, num_heads, num_layers, head_width=None):
     return num_layers * (qk + v_and_out)
 
 
-@wrong("attention_parameters", "counts the feed-forward network too")
+@wrong("attention_parameters", "counts the feed-forward network too", "C-PARAMETERS-WHOLE-LAYER")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width or model_width // num_heads
     total = 0
@@ -3505,7 +3598,11 @@ def _(model_width, num_heads, num_layers, head_width=None):
     return total
 
 
-@wrong("attention_parameters", "gives every head a last projection of the whole width")
+@wrong(
+    "attention_parameters",
+    "gives every head a last projection of the whole width",
+    "C-PARAMETERS-OUT-EACH",
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width or model_width // num_heads
     head = 3 * model_width * d + model_width * num_heads * d
@@ -3542,17 +3639,22 @@ def _(model_width, num_heads, num_layers, head_width=None):
 # --- Chapter 6: masking ---------------------------------------------------------------------------
 
 
-@wrong("next_word_pairs", "begins with an empty context")
+@wrong("next_word_pairs", "begins with an empty context", "C-EMPTY-CONTEXT")
 def _(tokens):
     return [(tokens[:i], tokens[i]) for i in range(len(tokens))]
 
 
-@wrong("next_word_pairs", "keeps only the last word as context")
+@wrong("next_word_pairs", "keeps only the last word as context", "C-BIGRAM", "C-NEIGHBORS-ONLY")
 def _(tokens):
     return [([a], b) for a, b in zip(tokens, tokens[1:])]
 
 
-@wrong("next_word_pairs", "the word to be guessed is already in the context")
+@wrong(
+    "next_word_pairs",
+    "the word to be guessed is already in the context",
+    "C-NEXT-INSIDE",
+    "S-SHIFT",
+)
 def _(tokens):
     pairs = []
     for i in range(1, len(tokens)):
@@ -3570,7 +3672,7 @@ def _(tokens):
     return result
 
 
-@wrong("next_word_pairs", "puts the same list into every pair")
+@wrong("next_word_pairs", "puts the same list into every pair", "C-ONE-LIST")
 def _(tokens):
     context, pairs = [], []
     for here, after in itertools.pairwise(tokens):
@@ -3579,7 +3681,7 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "leaves out the last pair")
+@wrong("next_word_pairs", "leaves out the last pair", "C-LAST-MISSED")
 def _(tokens):
     out = []
     i = 1
@@ -3589,7 +3691,7 @@ def _(tokens):
     return out
 
 
-@wrong("next_word_pairs", "glues the context together to a string")
+@wrong("next_word_pairs", "glues the context together to a string", "C-JOINED")
 def _(tokens):
     return [(" ".join(map(str, tokens[:i])), tokens[i]) for i in range(1, len(tokens))]
 
@@ -3599,7 +3701,7 @@ def _(tokens):
     return [(tokens[:i], tokens[i : i + 1]) for i in range(1, len(tokens))]
 
 
-@wrong("next_word_pairs", "takes the id 0 for nothing and skips it")
+@wrong("next_word_pairs", "takes the id 0 for nothing and skips it", "C-ZERO-SKIPPED")
 def _(tokens):
     pairs, seen = [], []
     for t in tokens:
@@ -3609,12 +3711,16 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "looks words up by name: a word that comes twice breaks it")
+@wrong(
+    "next_word_pairs",
+    "looks words up by name: a word that comes twice breaks it",
+    "C-FIRST-OCCURRENCE",
+)
 def _(tokens):
     return [(tokens[: tokens.index(t)], t) for t in tokens[1:]]
 
 
-@wrong("next_word_pairs", "empties the caller's list")
+@wrong("next_word_pairs", "empties the caller's list", "C-WORDS-USED-UP")
 def _(tokens):
     pairs = []
     context = [tokens.pop(0)]
@@ -3664,7 +3770,7 @@ def _(tokens):
     return pairs
 
 
-@wrong("causal_mask", "a word may not look at itself")
+@wrong("causal_mask", "a word may not look at itself", "M-TRIU-DIAG")
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
@@ -3672,26 +3778,26 @@ def _(query_length, key_length=None):
     return torch.tril(ones, diagonal=key_length - query_length - 1)
 
 
-@wrong("causal_mask", "lets words see what comes later, and hides what came before")
+@wrong("causal_mask", "lets words see what comes later, and hides what came before", "M-TRANSPOSED")
 def _(query_length, key_length=None):
     k = key_length if key_length is not None else query_length
     return torch.triu(torch.ones(query_length, k, dtype=torch.bool), diagonal=k - query_length)
 
 
-@wrong("causal_mask", "returns ones and zeros as floats")
+@wrong("causal_mask", "returns ones and zeros as floats", "C-NOT-BOOLEAN")
 def _(query_length, key_length=None):
     key_length = key_length or query_length
     return torch.tril(torch.ones(query_length, key_length), key_length - query_length)
 
 
-@wrong("causal_mask", "True for hidden")
+@wrong("causal_mask", "True for hidden", "M-POLARITY")
 def _(query_length, key_length=None):
     k_len = query_length if key_length is None else key_length
     offset = k_len - query_length
     return torch.ones(query_length, k_len, dtype=torch.bool).triu(1 + offset)
 
 
-@wrong("causal_mask", "takes the queries for the first words, not for the last")
+@wrong("causal_mask", "takes the queries for the first words, not for the last", "M-TOPLEFT")
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
@@ -3700,13 +3806,13 @@ def _(query_length, key_length=None):
     return j <= i
 
 
-@wrong("causal_mask", "ignores key_length")
+@wrong("causal_mask", "ignores key_length", "C-KEYS-IGNORED")
 def _(query_length, key_length=None):
     rows = [[col <= row for col in range(query_length)] for row in range(query_length)]
     return torch.tensor(rows, dtype=torch.bool)
 
 
-@wrong("causal_mask", "sees one word too many when there are more keys")
+@wrong("causal_mask", "sees one word too many when there are more keys", "M-TRIL-ONE")
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
@@ -3715,7 +3821,7 @@ def _(query_length, key_length=None):
     return torch.arange(key_length).view(1, -1) <= q
 
 
-@wrong("causal_mask", "turns the table around: (k q)")
+@wrong("causal_mask", "turns the table around: (k q)", "C-ROWS-ARE-KEYS", "M-TRANSPOSED")
 def _(query_length, key_length=None):
     key_length = query_length if key_length is None else key_length
     past = key_length - query_length
@@ -3726,21 +3832,21 @@ def _(query_length, key_length=None):
     return m
 
 
-@wrong("causal_mask", "returns 0 and minus infinity, to be added")
+@wrong("causal_mask", "returns 0 and minus infinity, to be added", "C-ADDITIVE-MASK")
 def _(query_length, key_length=None):
     key_length = query_length if key_length is None else key_length
     mask = torch.full((query_length, key_length), float("-inf"))
     return torch.triu(mask, diagonal=1 + key_length - query_length)
 
 
-@wrong("causal_mask", "has an axis for the batch")
+@wrong("causal_mask", "has an axis for the batch", "C-BATCH-AXES")
 def _(query_length, key_length=None):
     n = query_length if key_length is None else key_length
     whole = torch.ones(1, n, n, dtype=torch.bool).tril()
     return whole[:, n - query_length :]
 
 
-@wrong("causal_mask", "hides the words that were kept")
+@wrong("causal_mask", "hides the words that were kept", "C-PAST-HIDDEN")
 def _(query_length, key_length=None):
     square = torch.tril(torch.ones(query_length, query_length, dtype=torch.bool))
     if key_length is None:
@@ -3749,7 +3855,7 @@ def _(query_length, key_length=None):
     return torch.cat([kept, square], dim=1)
 
 
-@wrong("causal_mask", "looks into the future by one word")
+@wrong("causal_mask", "looks into the future by one word", "M-TRIL-ONE")
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
@@ -3783,35 +3889,35 @@ def _(query_length, key_length=None):
     return torch.ge(when[k - query_length :].unsqueeze(-1), when)
 
 
-@wrong("padding_mask", "forgets the axis of the queries")
+@wrong("padding_mask", "forgets the axis of the queries", "M-SHAPE-BT")
 def _(lengths, max_length):
     return torch.arange(max_length) < lengths[:, None]
 
 
-@wrong("padding_mask", "True for padding")
+@wrong("padding_mask", "True for padding", "M-POLARITY")
 def _(lengths, max_length):
     idx = torch.arange(max_length).expand(len(lengths), max_length)
     return (idx >= lengths.unsqueeze(1)).unsqueeze(1)
 
 
-@wrong("padding_mask", "lets the first pad pass")
+@wrong("padding_mask", "lets the first pad pass", "C-ONE-MORE")
 def _(lengths, max_length):
     place = torch.arange(max_length)[None, None, :]
     return place <= lengths[:, None, None]
 
 
-@wrong("padding_mask", "is as long as the longest sentence, whatever max_length is")
+@wrong("padding_mask", "is as long as the longest sentence, whatever max_length is", "C-LONGEST")
 def _(lengths, max_length):
     longest = int(lengths.max())
     return (torch.arange(longest) < lengths.unsqueeze(-1))[:, None]
 
 
-@wrong("padding_mask", "hides rows instead of columns: (b k 1)")
+@wrong("padding_mask", "hides rows instead of columns: (b k 1)", "C-QUERIES-ONLY")
 def _(lengths, max_length):
     return (torch.arange(max_length)[None] < lengths[:, None]).unsqueeze(-1)
 
 
-@wrong("padding_mask", "expects the padding on the left")
+@wrong("padding_mask", "expects the padding on the left", "C-PADDED-LEFT")
 def _(lengths, max_length):
     mask = torch.zeros(lengths.shape[0], 1, max_length, dtype=torch.bool)
     for i, n in enumerate(lengths):
@@ -3819,25 +3925,27 @@ def _(lengths, max_length):
     return mask
 
 
-@wrong("padding_mask", "returns ones and zeros")
+@wrong("padding_mask", "returns ones and zeros", "C-NOT-BOOLEAN")
 def _(lengths, max_length):
     rows = [[1] * n + [0] * (max_length - n) for n in lengths.tolist()]
     return torch.tensor(rows)[:, None, :]
 
 
-@wrong("padding_mask", "hides the padding's own queries too: (b k k)")
+@wrong("padding_mask", "hides the padding's own queries too: (b k k)", "M-QUERY-PAD")
 def _(lengths, max_length):
     real = torch.arange(max_length) < lengths[:, None]
     return real[:, :, None] & real[:, None, :]
 
 
-@wrong("padding_mask", "counts places from 1 and compares as if from 0: one word is lost")
+@wrong(
+    "padding_mask", "counts places from 1 and compares as if from 0: one word is lost", "C-ONE-LESS"
+)
 def _(lengths, max_length):
     steps = torch.arange(1, max_length + 1)
     return torch.lt(steps, lengths.view(-1, 1)).view(-1, 1, max_length)
 
 
-@wrong("padding_mask", "cuts off -0 places, which is everything")
+@wrong("padding_mask", "cuts off -0 places, which is everything", "C-MINUS-ZERO")
 def _(lengths, max_length):
     masks = []
     for n in lengths.tolist():
@@ -3848,12 +3956,12 @@ def _(lengths, max_length):
     return torch.stack(masks).unsqueeze(1)
 
 
-@wrong("padding_mask", "puts the extra axis in front")
+@wrong("padding_mask", "puts the extra axis in front", "M-SHAPE-BT")
 def _(lengths, max_length):
     return (torch.arange(max_length) < lengths.reshape(-1, 1)).unsqueeze(0)
 
 
-@wrong("padding_mask", "gives an empty sentence one word")
+@wrong("padding_mask", "gives an empty sentence one word", "C-NEVER-EMPTY")
 def _(lengths, max_length):
     at_least_one = lengths.clamp(min=1)
     return torch.arange(max_length).repeat(len(lengths), 1, 1) < at_least_one[:, None, None]
@@ -3887,76 +3995,80 @@ def _(lengths, max_length):
     return mask
 
 
-@wrong("masked_softmax", "hides after the softmax and does not share out again")
+@wrong("masked_softmax", "hides after the softmax and does not share out again", "M-AFTER-SOFTMAX")
 def _(scores, mask):
     return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0)
 
 
-@wrong("masked_softmax", "NaN in dead rows")
+@wrong("masked_softmax", "NaN in dead rows", "M-DEAD-ROW")
 def _(scores, mask):
     return F.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
-@wrong("masked_softmax", "dead rows share out evenly")
+@wrong("masked_softmax", "dead rows share out evenly", "M-DEAD-ROW-UNIFORM")
 def _(scores, mask):
     low = torch.finfo(scores.dtype).min
     return torch.where(mask, scores, low).softmax(-1)
 
 
-@wrong("masked_softmax", "takes the mask the wrong way around")
+@wrong("masked_softmax", "takes the mask the wrong way around", "M-POLARITY")
 def _(scores, mask):
     w = scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
     return w * ~mask
 
 
-@wrong("masked_softmax", "repairs NaN afterwards: the gradient is still NaN")
+@wrong("masked_softmax", "repairs NaN afterwards: the gradient is still NaN", "M-DEAD-ROW-GRADIENT")
 def _(scores, mask):
     weights = torch.softmax(scores + mask.to(scores.dtype).log(), -1)
     return torch.nan_to_num(weights, nan=0.0)
 
 
-@wrong("masked_softmax", "writes into the scores")
+@wrong("masked_softmax", "writes into the scores", "M-INPLACE")
 def _(scores, mask):
     allowed = mask.expand_as(scores)
     scores.data[~allowed] = torch.finfo(scores.dtype).min
     return torch.softmax(scores, dim=-1).masked_fill(~allowed, 0)
 
 
-@wrong("masked_softmax", "multiplies the scores by the mask")
+@wrong("masked_softmax", "multiplies the scores by the mask", "M-FILL-ZERO")
 def _(scores, mask):
     m = mask.to(scores.dtype)
     w = torch.softmax(scores * m, dim=-1)
     return w * mask.any(dim=-1, keepdim=True)
 
 
-@wrong("masked_softmax", "lets the queries compete")
+@wrong("masked_softmax", "lets the queries compete", "D-SOFTMAX-DIM")
 def _(scores, mask):
     hidden = ~mask.broadcast_to(scores.shape)
     w = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(dim=-2)
     return w.masked_fill(hidden, 0)
 
 
-@wrong("masked_softmax", "hides after the softmax and divides: 0/0 if a hidden score is far above")
+@wrong(
+    "masked_softmax",
+    "hides after the softmax and divides: 0/0 if a hidden score is far above",
+    "M-AFTER-RENORMALIZED",
+)
 def _(scores, mask):
     w = torch.softmax(scores, -1) * mask
     total = w.sum(-1, keepdim=True)
     return w / torch.where(total == 0, torch.ones_like(total), total)
 
 
-@wrong("masked_softmax", "returns float32 for everything")
+@wrong("masked_softmax", "returns float32 for everything", "C-FLOAT32-RETURNED")
 def _(scores, mask):
     s = scores.float().masked_fill(~mask, -1e38)
     return torch.softmax(s, dim=-1) * mask.float()
 
 
-@wrong("masked_softmax", "hides with -1e4, which is not below every score")
+@wrong("masked_softmax", "hides with -1e4, which is not below every score", "M-SMALL-FILL")
 def _(scores, mask):
     w = torch.where(mask, scores, torch.tensor(-1e4, dtype=scores.dtype)).softmax(-1)
     alive = mask.broadcast_to(scores.shape).any(-1, keepdim=True)
     return torch.where(alive, w, torch.zeros_like(w))
 
 
-@wrong("masked_softmax", "shifts by a maximum that includes hidden scores")
+@wrong("masked_softmax", "shifts by a maximum that includes hidden scores", "M-AFTER-RENORMALIZED")
 def _(scores, mask):
     e = torch.exp(scores - scores.amax(-1, keepdim=True))
     e = torch.where(mask, e, torch.zeros_like(e))
@@ -3971,20 +4083,29 @@ def _(scores, mask):
     return w.masked_fill(~mask | dead, 0)
 
 
-@wrong("masked_softmax", "knows dead rows only if the whole mask is False")
+@wrong(
+    "masked_softmax",
+    "knows dead rows only if the whole mask is False",
+    "M-DEAD-ROW",
+    "M-LEFTPAD-CAUSAL",
+)
 def _(scores, mask):
     if not mask.any():
         return torch.zeros_like(scores)
     return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
 
 
-@wrong("masked_softmax", "hides with -1e9: raises for float16")
+@wrong("masked_softmax", "hides with -1e9: raises for float16", "M-HALF-FILL", "C-MINUS-A-BILLION")
 def _(scores, mask):
     filled = scores.masked_fill(~mask, -1e9)
     return torch.softmax(filled, dim=-1).masked_fill(~mask, 0)
 
 
-@wrong("masked_softmax", "adds the lowest number to the score: minus infinity in float16")
+@wrong(
+    "masked_softmax",
+    "adds the lowest number to the score: minus infinity in float16",
+    "M-DOUBLE-MIN",
+)
 def _(scores, mask):
     penalty = torch.zeros_like(scores).masked_fill(~mask, torch.finfo(scores.dtype).min)
     return torch.softmax(scores + penalty, dim=-1).masked_fill(~mask, 0)
@@ -4039,64 +4160,64 @@ def _(scores, mask):
 # --- Chapter 7: cross-attention and the Transformer -----------------------------------------------
 
 
-@wrong("cross_attention", "lets the target ask itself")
+@wrong("cross_attention", "lets the target ask itself", "X-LEAK")
 def _(target, memory, attention, memory_mask=None):
     return attention(target, target, target, memory_mask)
 
 
-@wrong("cross_attention", "lets the source ask the target")
+@wrong("cross_attention", "lets the source ask the target", "C-SOURCE-ASKS")
 def _(target, memory, attention, memory_mask=None):
-    output, weights = attention(query=memory, key=target, value=target, mask=memory_mask)
+    output, weights = attention(memory, target, target, memory_mask)
     return output, weights
 
 
-@wrong("cross_attention", "takes the values from the target")
+@wrong("cross_attention", "takes the values from the target", "X-WRONG-KV")
 def _(target, memory, attention, memory_mask=None):
     q, k, v = target, memory, target
     return attention(q, k, v, memory_mask)
 
 
-@wrong("cross_attention", "does not pass the mask on")
+@wrong("cross_attention", "does not pass the mask on", "X-NOMASK")
 def _(target, memory, attention, memory_mask=None):
     return attention(target, memory, memory, None)
 
 
-@wrong("cross_attention", "turns the mask's meaning around")
+@wrong("cross_attention", "turns the mask's meaning around", "M-POLARITY")
 def _(target, memory, attention, memory_mask=None):
     hidden = None if memory_mask is None else ~memory_mask
     return attention(target, memory, memory, hidden)
 
 
-@wrong("cross_attention", "returns the output only")
+@wrong("cross_attention", "returns the output only", "C-OUTPUT-ONLY")
 def _(target, memory, attention, memory_mask=None):
     out, _ = attention(target, memory, memory, memory_mask)
     return out
 
 
-@wrong("cross_attention", "takes the keys from the target")
+@wrong("cross_attention", "takes the keys from the target", "C-KEYS-OF-TARGET")
 def _(target, memory, attention, memory_mask=None):
     return attention(target, target, memory, memory_mask)
 
 
-@wrong("cross_attention", "adds the target to the output")
+@wrong("cross_attention", "adds the target to the output", "C-RESIDUAL-INSIDE")
 def _(target, memory, attention, memory_mask=None):
     context, weights = attention(target, memory, memory, memory_mask)
     return target + context, weights
 
 
-@wrong("cross_attention", "averages the heads' tables")
+@wrong("cross_attention", "averages the heads' tables", "H-AVG-WEIGHTS")
 def _(target, memory, attention, memory_mask=None):
     context, alignment = attention(target, memory, memory, memory_mask)
     return context, alignment.mean(1)
 
 
-@wrong("cross_attention", "lets no gradient through to the source")
+@wrong("cross_attention", "lets no gradient through to the source", "C-MEMORY-DETACHED")
 def _(target, memory, attention, memory_mask=None):
     frozen = memory.detach()
     return attention(target, frozen, frozen, memory_mask)
 
 
-@wrong("cross_attention", "makes a causal mask")
+@wrong("cross_attention", "makes a causal mask", "X-CAUSAL")
 def _(target, memory, attention, memory_mask=None):
     q, k = target.shape[1], memory.shape[1]
     causal = torch.ones(q, k, dtype=torch.bool).tril()
@@ -4105,7 +4226,7 @@ def _(target, memory, attention, memory_mask=None):
     return attention(target, memory, memory, causal)
 
 
-@wrong("cross_attention", "sets padding to 0 instead of hiding it")
+@wrong("cross_attention", "sets padding to 0 instead of hiding it", "C-ZEROED-MEMORY")
 def _(target, memory, attention, memory_mask=None):
     if memory_mask is not None and memory_mask.ndim == 3 and memory_mask.shape[1] == 1:
         memory = memory * memory_mask.transpose(1, 2)
@@ -4113,7 +4234,7 @@ def _(target, memory, attention, memory_mask=None):
     return attention(target, memory, memory, memory_mask)
 
 
-@wrong("cross_attention", "lets the target read itself as well as the source")
+@wrong("cross_attention", "lets the target read itself as well as the source", "C-BOTH-ANSWER")
 def _(target, memory, attention, memory_mask=None):
     both = torch.cat([memory, target], dim=1)
     if memory_mask is not None:
@@ -4151,7 +4272,7 @@ def _(target, memory, attention, memory_mask=None):
     return ask(*[memory] * 2, memory_mask)
 
 
-@wrong("DecoderLayer", "normalizes after the sum: post-norm")
+@wrong("DecoderLayer", "normalizes after the sum: post-norm", "C-POST-NORM")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4169,7 +4290,7 @@ class _(nn.Module):
         return self.norm3(x + self.linear2(F.relu(self.linear1(x))))
 
 
-@wrong("DecoderLayer", "normalizes the memory as well")
+@wrong("DecoderLayer", "normalizes the memory as well", "C-MEMORY-NORMALIZED")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4187,7 +4308,7 @@ class _(nn.Module):
         return x + self.linear2(torch.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "leads no sum around the cross-attention")
+@wrong("DecoderLayer", "leads no sum around the cross-attention", "C-NO-SUM-CROSS")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4208,7 +4329,7 @@ class _(nn.Module):
         return target + ff
 
 
-@wrong("DecoderLayer", "swaps the masks where their shapes allow it")
+@wrong("DecoderLayer", "takes memory_mask before target_mask", "C-MASK-ORDER")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4227,7 +4348,7 @@ class _(nn.Module):
         return target + self.linear2(F.relu(self.linear1(self.norm3(target))))
 
 
-@wrong("DecoderLayer", "lets the target read the source's padding: no memory_mask")
+@wrong("DecoderLayer", "lets the target read the source's padding: no memory_mask", "X-NOMASK")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4246,7 +4367,7 @@ class _(nn.Module):
         return z + self.linear2(nn.functional.relu(self.linear1(self.norm3(z))))
 
 
-@wrong("DecoderLayer", "lets words see later ones: no target_mask")
+@wrong("DecoderLayer", "lets words see later ones: no target_mask", "C-NO-TARGET-MASK")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4267,7 +4388,7 @@ class _(nn.Module):
         return target + self.linear2(self.linear1(self.norm3(target)).clamp(min=0))
 
 
-@wrong("DecoderLayer", "forgets the ReLU")
+@wrong("DecoderLayer", "forgets the ReLU", "C-NO-RELU")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4288,7 +4409,9 @@ class _(nn.Module):
         return x
 
 
-@wrong("DecoderLayer", "normalizes the queries only, not the keys and values")
+@wrong(
+    "DecoderLayer", "normalizes the queries only, not the keys and values", "C-QUERY-NORMED-ONLY"
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4306,7 +4429,7 @@ class _(nn.Module):
         return x + self.linear2(F.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "uses norm2 twice and norm3 never")
+@wrong("DecoderLayer", "uses norm2 twice and norm3 never", "C-ONE-NORM", "C-NORMS-MOVED")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4325,7 +4448,7 @@ class _(nn.Module):
         return x + self.linear2(F.relu(self.linear1(self.norm2(x))))
 
 
-@wrong("DecoderLayer", "leads the sum around from behind the norm")
+@wrong("DecoderLayer", "leads the sum around from behind the norm", "C-SUM-OF-NORMED")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4346,7 +4469,7 @@ class _(nn.Module):
         return x + self.linear2(self.linear1(x).relu())
 
 
-@wrong("DecoderLayer", "asks the source first, then itself")
+@wrong("DecoderLayer", "asks the source first, then itself", "C-SOURCE-FIRST")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4366,7 +4489,7 @@ class _(nn.Module):
         return x + self.linear2(F.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "takes a GELU for the ReLU")
+@wrong("DecoderLayer", "takes a GELU for the ReLU", "C-GELU")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4390,7 +4513,7 @@ class _(nn.Module):
         return target + self.feed_forward(self.norm3(target))
 
 
-@wrong("DecoderLayer", "all three parts read the same x, side by side")
+@wrong("DecoderLayer", "all three parts read the same x, side by side", "C-PARALLEL")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4410,7 +4533,7 @@ class _(nn.Module):
         return target + a + c + f
 
 
-@wrong("DecoderLayer", "adds into the caller's target")
+@wrong("DecoderLayer", "adds into the caller's target", "C-IN-PLACE")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4511,7 +4634,7 @@ class _(nn.Module):
         return x + self._ff(self.norm3(x))
 
 
-@wrong("translate", "shows the model only the last word")
+@wrong("translate", "shows the model only the last word", "C-LAST-WORD-ONLY")
 def _(model, source, bos, eos, max_length):
     word = torch.full((source.shape[0], 1), bos)
     done = torch.zeros(source.shape[0], dtype=torch.bool)
@@ -4525,7 +4648,7 @@ def _(model, source, bos, eos, max_length):
     return torch.stack(out, 1)
 
 
-@wrong("translate", "reads the scores of the first position")
+@wrong("translate", "reads the scores of the first position", "C-FIRST-POSITION")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     ended = torch.zeros(len(source)).bool()
@@ -4537,7 +4660,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "returns bos as well")
+@wrong("translate", "returns bos as well", "C-BOS-KEPT")
 def _(model, source, bos, eos, max_length):
     ys = source.new_full((source.size(0), 1), bos)
     for _ in range(max_length):
@@ -4551,7 +4674,7 @@ def _(model, source, bos, eos, max_length):
     return ys
 
 
-@wrong("translate", "goes on writing after eos")
+@wrong("translate", "goes on writing after eos", "C-TALKS-ON")
 def _(model, source, bos, eos, max_length):
     words = torch.full((source.shape[0], 1), bos, dtype=torch.long)
     for _ in range(max_length):
@@ -4562,7 +4685,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "stops when the first row has ended")
+@wrong("translate", "stops as soon as one row has ended", "C-FIRST-END-STOPS")
 def _(model, source, bos, eos, max_length):
     words = torch.full((source.shape[0], 1), bos)
     while words.shape[1] <= max_length:
@@ -4573,7 +4696,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "leaves the model in evaluation mode")
+@wrong("translate", "leaves the model in evaluation mode", "C-EVAL-KEPT")
 def _(model, source, bos, eos, max_length):
     model.eval()
     b = source.shape[0]
@@ -4590,7 +4713,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "takes in its own guesses for all positions anew, shifted by none")
+@wrong("translate", "starts from bos once, and later from its own first word", "S-BOS-MISMATCH")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     for _ in range(max_length):
@@ -4601,7 +4724,7 @@ def _(model, source, bos, eos, max_length):
     return out.masked_fill(after, eos)
 
 
-@wrong("translate", "counts bos as a word: one word too few")
+@wrong("translate", "counts bos as a word: one word too few", "C-LIMIT-COUNTS-BOS")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     done = torch.zeros(len(source), 1, dtype=torch.bool)
@@ -4613,7 +4736,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "draws words instead of taking the likeliest")
+@wrong("translate", "draws words instead of taking the likeliest", "C-SAMPLES")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     for _ in range(max_length):
@@ -4624,7 +4747,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "cuts eos off")
+@wrong("translate", "cuts eos off", "S-STRIP-EOS")
 def _(model, source, bos, eos, max_length):
     b = len(source)
     words = torch.full((b, 1), bos)
@@ -4638,7 +4761,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "never appends: always asks for the word after bos")
+@wrong("translate", "never appends: always asks for the word after bos", "C-NOTHING-FED-BACK")
 def _(model, source, bos, eos, max_length):
     start = torch.full((len(source), 1), bos)
     columns, done = [], torch.zeros(len(source), dtype=torch.bool)
@@ -4650,7 +4773,7 @@ def _(model, source, bos, eos, max_length):
     return torch.stack(columns, dim=1)
 
 
-@wrong("translate", "fills up with 0 after eos")
+@wrong("translate", "fills up with 0 after eos", "C-PAD-BEHIND")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     going = torch.ones(len(source), dtype=torch.long)
@@ -4673,7 +4796,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "starts from eos")
+@wrong("translate", "starts from eos", "S-BOS-MISMATCH")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), eos)
     out = []
@@ -4687,7 +4810,7 @@ def _(model, source, bos, eos, max_length):
     return torch.tensor(out).T
 
 
-@wrong("translate", "translates the first sentence for all rows")
+@wrong("translate", "translates the first sentence for all rows", "C-ONE-SENTENCE")
 def _(model, source, bos, eos, max_length):
     words = torch.tensor([[bos]])
     for _ in range(max_length):
