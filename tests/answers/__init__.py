@@ -1,4 +1,4 @@
-"""Answers to the chapters' tasks, with the ideas that a teacher would accept as a diagnosis.
+"""Answers to the tasks, with the ideas that a teacher would accept as a diagnosis.
 
 The judge's checks and misconceptions were made by people who know them. These answers were not:
 their authors first read the tasks, and looked at the judge's catalogue only afterwards, to say
