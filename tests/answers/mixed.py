@@ -2,7 +2,7 @@
 
 Where the label of a wrong answer holds "; ", there are two mistakes, and `accept` has a tuple of
 ids for each of them. Here the chapters, in mixed_labs.py the labs. The answers are spelled as
-different students spell: with loops, views, helpers and other libraries' habits.
+different students spell: with loops, views, functions of their own and other libraries' habits.
 """
 # ruff: noqa: B905, RUF007, RUF059, SIM108
 
@@ -29,13 +29,13 @@ wrong, right = corpus.wrong, corpus.right
 # --- Chapter 1: encode ----------------------------------------------------------------------------
 
 
-@wrong("encode", "takes the state after the whole row, so the padding is read, too")
+@wrong("encode", "takes the state after the whole row, so the padding is read, too", "S-PAD-ENC")
 def _(tokens, lengths, embedding, gru):
     _, hn = gru(embedding(tokens))
     return hn.squeeze(0)
 
 
-@wrong("encode", "reads one position too far")
+@wrong("encode", "reads one position too far", "C-ONE-TOO-FAR")
 def _(tokens, lengths, embedding, gru):
     out, _ = gru(embedding(tokens))
     n = tokens.size(1)
@@ -43,28 +43,40 @@ def _(tokens, lengths, embedding, gru):
     return out[torch.arange(tokens.size(0)), idx]
 
 
-@wrong("encode", "averages the states of the real tokens in place of taking the last one")
+@wrong(
+    "encode",
+    "averages the states of the real tokens in place of taking the last one",
+    "C-MEAN-STATE",
+)
 def _(tokens, lengths, embedding, gru):
     out, _ = gru(embedding(tokens))
     real = (torch.arange(tokens.shape[1])[None, :] < lengths[:, None]).to(out.dtype)
     return (out * real[..., None]).sum(1) / lengths[:, None]
 
 
-@wrong("encode", "takes the length of the longest sentence for all of them")
+@wrong("encode", "takes the length of the longest sentence for all of them", "C-LONGEST")
 def _(tokens, lengths, embedding, gru):
     x = embedding(tokens)
     states = gru(x)[0]
     return states[:, int(lengths.max()) - 1, :]
 
 
-@wrong("encode", "believes that padding is id 0 and counts the rest, whatever the lengths say")
+@wrong(
+    "encode",
+    "believes that padding is id 0 and counts the rest, whatever the lengths say",
+    "C-LENGTHS-FROM-ZEROS",
+)
 def _(tokens, lengths, embedding, gru):
     seq_lens = (tokens != 0).sum(dim=1).clamp(min=1)
     outputs, hidden = gru(embedding(tokens))
     return outputs[range(len(tokens)), seq_lens - 1]
 
 
-@wrong("encode", "makes the padding's vectors zero and believes that zeros leave the state alone")
+@wrong(
+    "encode",
+    "makes the padding's vectors zero and believes that zeros leave the state alone",
+    "C-ZERO-PADS",
+)
 def _(tokens, lengths, embedding, gru):
     emb = embedding(tokens)
     keep = torch.arange(tokens.size(1)).unsqueeze(0) < lengths.unsqueeze(1)
@@ -72,7 +84,7 @@ def _(tokens, lengths, embedding, gru):
     return gru(emb)[1][0]
 
 
-@wrong("encode", "sorts the sentences for packing and never sorts them back")
+@wrong("encode", "sorts the sentences for packing and never sorts them back", "C-NOT-UNSORTED")
 def _(tokens, lengths, embedding, gru):
     sorted_len, order = lengths.sort(descending=True)
     packed = nn.utils.rnn.pack_padded_sequence(
@@ -82,19 +94,29 @@ def _(tokens, lengths, embedding, gru):
     return h[0]
 
 
-@wrong("encode", "averages over the positions; the padding is among them")
+@wrong("encode", "averages over the positions; the padding is among them", ("C-MEAN-STATE",), ())
 def _(tokens, lengths, embedding, gru):
     return gru(embedding(tokens))[0].mean(dim=1)
 
 
-@wrong("encode", "stops one token too early; keeps the axis of the layers")
+@wrong(
+    "encode",
+    "stops one token too early; keeps the axis of the layers",
+    ("C-ONE-TOO-EARLY",),
+    ("C-KEEPS-THE-LAYER-AXIS",),
+)
 def _(tokens, lengths, embedding, gru):
     out, _ = gru(embedding(tokens))
     last = (lengths - 2).clamp_min(0)
     return out[torch.arange(len(out)), last].unsqueeze(0)
 
 
-@wrong("encode", "counts ids that are not 0 as the length; reads one position too far")
+@wrong(
+    "encode",
+    "counts ids that are not 0 as the length; reads one position too far",
+    ("C-LENGTHS-FROM-ZEROS",),
+    ("C-ONE-TOO-FAR",),
+)
 def _(tokens, lengths, embedding, gru):
     count = tokens.ne(0).sum(-1)
     states, _ = gru(embedding(tokens))
@@ -104,7 +126,15 @@ def _(tokens, lengths, embedding, gru):
     return torch.stack(picked)
 
 
-@wrong("encode", "reads the sentence backward; reads the padding")
+@wrong(
+    "encode",
+    "reads the sentence backward; reads the padding",
+    ("S-BWD-PAD",),
+    (
+        "S-BWD-PAD",
+        "S-PAD-ENC",
+    ),
+)
 def _(tokens, lengths, embedding, gru):
     backwards = torch.flip(tokens, dims=[1])
     _, final = gru(embedding(backwards))
@@ -139,39 +169,51 @@ def _(tokens, lengths, embedding, gru):
 # --- Chapter 1: teacher_inputs --------------------------------------------------------------------
 
 
-@wrong("teacher_inputs", "moves the words to the left and puts bos at the end")
+@wrong("teacher_inputs", "moves the words to the left and puts bos at the end", "C-SHIFT-LEFT")
 def _(target, bos):
     end = torch.full((target.shape[0], 1), bos, dtype=target.dtype)
     return torch.cat([target[:, 1:], end], dim=1)
 
 
-@wrong("teacher_inputs", "keeps the last word, so that the row is one longer")
+@wrong("teacher_inputs", "keeps the last word, so that the row is one longer", "C-NOTHING-DROPPED")
 def _(target, bos):
     b = target.size(0)
     start = torch.tensor([[bos]], dtype=target.dtype).repeat(b, 1)
     return torch.cat((start, target), 1)
 
 
-@wrong("teacher_inputs", "writes into the target")
+@wrong("teacher_inputs", "writes into the target", "C-EDITS-THE-TARGET")
 def _(target, bos):
     target[:, 1:] = target[:, :-1].clone()
     target[:, 0] = bos
     return target
 
 
-@wrong("teacher_inputs", "lets the last word come round to the front, where bos belongs")
+@wrong(
+    "teacher_inputs",
+    "lets the last word come round to the front, where bos belongs",
+    "C-WRAPS-AROUND",
+)
 def _(target, bos):
     return target.roll(1, dims=1)
 
 
-@wrong("teacher_inputs", "puts bos in the place of the first word and moves nothing")
+@wrong(
+    "teacher_inputs",
+    "puts bos in the place of the first word and moves nothing",
+    "C-REPLACES-THE-FIRST",
+)
 def _(target, bos):
     inp = target.clone()
     inp[:, 0] = bos
     return inp
 
 
-@wrong("teacher_inputs", "copies from left to right inside one tensor, so that bos is everywhere")
+@wrong(
+    "teacher_inputs",
+    "copies from left to right inside one tensor, so that bos is everywhere",
+    "C-COPIES-THE-FIRST",
+)
 def _(target, bos):
     x = target.clone()
     x[:, 0] = bos
@@ -180,29 +222,52 @@ def _(target, bos):
     return x
 
 
-@wrong("teacher_inputs", "begins with 0, not with the bos that was given")
+@wrong("teacher_inputs", "begins with 0, not with the bos that was given", "S-BOS-MISMATCH")
 def _(target, bos):
     return F.pad(target, (1, 0))[:, :-1]
 
 
-@wrong("teacher_inputs", "keeps the last word; turns ids into floats")
+@wrong(
+    "teacher_inputs",
+    "keeps the last word; turns ids into floats",
+    ("C-NOTHING-DROPPED",),
+    ("C-IDS-AS-FLOATS",),
+)
 def _(target, bos):
     first = torch.ones(len(target), 1) * bos
     return torch.cat([first, target.float()], dim=-1)
 
 
-@wrong("teacher_inputs", "rolls to the left; has no bos")
+@wrong(
+    "teacher_inputs",
+    "rolls to the left; has no bos",
+    ("C-SHIFT-LEFT",),
+    (
+        "C-NO-BOS",
+        "C-WRAPS-AROUND",
+    ),
+)
 def _(target, bos):
     return torch.roll(target, shifts=-1, dims=1)
 
 
-@wrong("teacher_inputs", "writes into the target; puts bos over the last word, not in front")
+@wrong(
+    "teacher_inputs",
+    "writes into the target; puts bos over the last word, not in front",
+    ("C-EDITS-THE-TARGET",),
+    ("S-SHIFT",),
+)
 def _(target, bos):
     target[:, -1] = bos
     return target
 
 
-@wrong("teacher_inputs", "begins with 0 in place of bos; the row is one longer")
+@wrong(
+    "teacher_inputs",
+    "begins with 0 in place of bos; the row is one longer",
+    ("S-BOS-MISMATCH",),
+    ("C-NOTHING-DROPPED",),
+)
 def _(target, bos):
     zeros = torch.zeros_like(target[:, :1])
     return torch.hstack([zeros, target])
@@ -229,13 +294,17 @@ def _(target, bos):
 # --- Chapter 1: sequence_loss ---------------------------------------------------------------------
 
 
-@wrong("sequence_loss", "counts padding like any word")
+@wrong("sequence_loss", "counts padding like any word", "S-CE-PAD")
 def _(logits, target, pad):
     V = logits.size(-1)
     return F.cross_entropy(logits.reshape(-1, V), target.reshape(-1))
 
 
-@wrong("sequence_loss", "takes the logarithm of a softmax that has underflowed to 0")
+@wrong(
+    "sequence_loss",
+    "takes the logarithm of a softmax that has underflowed to 0",
+    "C-LOG-OF-SOFTMAX",
+)
 def _(logits, target, pad):
     p = torch.softmax(logits, dim=-1)
     right_p = p.gather(2, target[:, :, None]).squeeze(2)
@@ -244,7 +313,11 @@ def _(logits, target, pad):
     return nll[real].mean()
 
 
-@wrong("sequence_loss", "leaves padding out of the sum but divides by all positions")
+@wrong(
+    "sequence_loss",
+    "leaves padding out of the sum but divides by all positions",
+    "C-PADS-IN-THE-COUNT",
+)
 def _(logits, target, pad):
     logp = F.log_softmax(logits, dim=-1)
     nll = -logp.gather(-1, target.unsqueeze(-1)).squeeze(-1)
@@ -252,7 +325,11 @@ def _(logits, target, pad):
     return (nll * mask).mean()
 
 
-@wrong("sequence_loss", "averages the means of the sentences, so that short ones weigh more")
+@wrong(
+    "sequence_loss",
+    "averages the means of the sentences, so that short ones weigh more",
+    "C-MEAN-OF-MEANS",
+)
 def _(logits, target, pad):
     losses = []
     for lg, tg in zip(logits, target):
@@ -261,25 +338,32 @@ def _(logits, target, pad):
     return torch.stack(losses).mean()
 
 
-@wrong("sequence_loss", "believes that padding is always id 0")
+@wrong("sequence_loss", "believes that padding is always id 0", "C-PAD-BY-HEART")
 def _(logits, target, pad):
     criterion = nn.CrossEntropyLoss(ignore_index=0)
     return criterion(logits.flatten(0, 1), target.flatten())
 
 
-@wrong("sequence_loss", "hands probabilities to cross_entropy, which takes logits")
+@wrong(
+    "sequence_loss", "hands probabilities to cross_entropy, which takes logits", "C-SOFTMAX-TWICE"
+)
 def _(logits, target, pad):
     probs = F.softmax(logits, -1)
     return F.cross_entropy(probs.permute(0, 2, 1), target, ignore_index=pad)
 
 
-@wrong("sequence_loss", "cuts the gradient off by returning a new tensor")
+@wrong("sequence_loss", "cuts the gradient off by returning a new tensor", "C-LOSS-CUT-OFF")
 def _(logits, target, pad):
     loss = F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad)
     return torch.tensor(loss.item())
 
 
-@wrong("sequence_loss", "takes log of softmax; divides by all positions")
+@wrong(
+    "sequence_loss",
+    "takes log of softmax; divides by all positions",
+    ("C-LOG-OF-SOFTMAX",),
+    ("C-PADS-IN-THE-COUNT",),
+)
 def _(logits, target, pad):
     logprobs = logits.softmax(-1).log()
     B, N, _ = logits.shape
@@ -291,14 +375,24 @@ def _(logits, target, pad):
     return total / (B * N)
 
 
-@wrong("sequence_loss", "believes that padding is id 0; sums where the mean is asked for")
+@wrong(
+    "sequence_loss",
+    "believes that padding is id 0; sums where the mean is asked for",
+    ("C-PAD-BY-HEART",),
+    ("C-SUM-OF-LOSSES",),
+)
 def _(logits, target, pad):
     return F.cross_entropy(
         logits.view(-1, logits.shape[-1]), target.view(-1), ignore_index=0, reduction="sum"
     )
 
 
-@wrong("sequence_loss", "measures in bits; averages the means of the sentences")
+@wrong(
+    "sequence_loss",
+    "measures in bits; averages the means of the sentences",
+    ("C-BITS",),
+    ("C-MEAN-OF-MEANS",),
+)
 def _(logits, target, pad):
     logp = torch.log_softmax(logits, -1) / math.log(2)
     picked = torch.einsum("bnv,bnv->bn", logp, F.one_hot(target, logits.shape[-1]).to(logp.dtype))
@@ -307,7 +401,7 @@ def _(logits, target, pad):
     return per_sentence.mean()
 
 
-@wrong("sequence_loss", "forgets the minus; counts padding")
+@wrong("sequence_loss", "forgets the minus; counts padding", ("C-SIGN",), ("S-CE-PAD",))
 def _(logits, target, pad):
     return torch.gather(F.log_softmax(logits, 2), 2, target.unsqueeze(2)).mean()
 
@@ -339,7 +433,7 @@ def _(logits, target, pad):
 # --- Chapter 1: greedy_decode ---------------------------------------------------------------------
 
 
-@wrong("greedy_decode", "returns bos as the first word")
+@wrong("greedy_decode", "returns bos as the first word", "C-KEEPS-BOS", "C-BOS-COUNTS")
 def _(step, state, bos, eos, max_length, batch_size):
     ys = torch.full((batch_size, 1), bos)
     done = torch.zeros(batch_size, dtype=torch.bool)
@@ -351,7 +445,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return ys
 
 
-@wrong("greedy_decode", "lets rows write on behind their eos")
+@wrong("greedy_decode", "lets rows write on behind their eos", "C-GOES-ON-AFTER-EOS")
 def _(step, state, bos, eos, max_length, batch_size):
     word = torch.full((batch_size,), bos, dtype=torch.long)
     result = []
@@ -362,7 +456,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(result, dim=1)
 
 
-@wrong("greedy_decode", "stops the whole batch as soon as one row has said eos")
+@wrong("greedy_decode", "stops the whole batch as soon as one row has said eos", "C-STOPS-WITH-ANY")
 def _(step, state, bos, eos, max_length, batch_size):
     tok = torch.full((batch_size,), bos)
     out = []
@@ -375,7 +469,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(out, 1)
 
 
-@wrong("greedy_decode", "hands in bos at every step, never the word just written")
+@wrong("greedy_decode", "hands in bos at every step, never the word just written", "C-NOT-FED-BACK")
 def _(step, state, bos, eos, max_length, batch_size):
     start = torch.tensor([bos] * batch_size)
     finished = torch.zeros(batch_size).bool()
@@ -389,7 +483,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(words, -1)
 
 
-@wrong("greedy_decode", "hands in the first state again and again")
+@wrong("greedy_decode", "hands in the first state again and again", "C-STATE-NOT-KEPT")
 def _(step, state, bos, eos, max_length, batch_size):
     token = torch.full((batch_size,), bos)
     ended = torch.zeros(batch_size, dtype=torch.bool)
@@ -403,7 +497,7 @@ def _(step, state, bos, eos, max_length, batch_size):
     return res
 
 
-@wrong("greedy_decode", "writes 0 behind the end of a row, not eos")
+@wrong("greedy_decode", "writes 0 behind the end of a row, not eos", "C-FILLS-WITH-PAD")
 def _(step, state, bos, eos, max_length, batch_size):
     prev = torch.full((batch_size,), bos, dtype=torch.int64)
     alive = torch.ones(batch_size, dtype=torch.int64)
@@ -416,7 +510,11 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(cols, 1)
 
 
-@wrong("greedy_decode", "looks for the largest score along the batch, not along the words")
+@wrong(
+    "greedy_decode",
+    "looks for the largest score along the batch, not along the words",
+    "C-ARGMAX-OVER-ROWS",
+)
 def _(step, state, bos, eos, max_length, batch_size):
     x = torch.full((batch_size,), bos)
     over = torch.zeros(batch_size, dtype=torch.bool)
@@ -431,7 +529,15 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(ws, dim=1)
 
 
-@wrong("greedy_decode", "keeps bos in front; writes on behind eos")
+@wrong(
+    "greedy_decode",
+    "keeps bos in front; writes on behind eos",
+    (
+        "C-KEEPS-BOS",
+        "C-BOS-COUNTS",
+    ),
+    ("C-GOES-ON-AFTER-EOS",),
+)
 def _(step, state, bos, eos, max_length, batch_size):
     sequence = [torch.full((batch_size,), bos)]
     for _ in range(max_length):
@@ -440,7 +546,12 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(sequence, dim=1)[:, :max_length]
 
 
-@wrong("greedy_decode", "does not hand on the state; writes one word too few")
+@wrong(
+    "greedy_decode",
+    "does not hand on the state; writes one word too few",
+    ("C-STATE-NOT-KEPT",),
+    ("C-ONE-STEP-SHORT",),
+)
 def _(step, state, bos, eos, max_length, batch_size):
     cur = torch.full((batch_size,), bos)
     stop = torch.zeros(batch_size, dtype=torch.bool)
@@ -453,7 +564,12 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(lst, 1)
 
 
-@wrong("greedy_decode", "stops when one row ends; always hands in bos")
+@wrong(
+    "greedy_decode",
+    "stops when one row ends; always hands in bos",
+    ("C-STOPS-WITH-ANY",),
+    ("C-NOT-FED-BACK",),
+)
 def _(step, state, bos, eos, max_length, batch_size):
     begin = torch.full((batch_size,), bos)
     written = []
@@ -466,7 +582,12 @@ def _(step, state, bos, eos, max_length, batch_size):
     return torch.stack(written, 1)
 
 
-@wrong("greedy_decode", "takes the least likely word; fills up with 0 behind eos")
+@wrong(
+    "greedy_decode",
+    "takes the least likely word; fills up with 0 behind eos",
+    (),
+    ("C-FILLS-WITH-PAD",),
+)
 def _(step, state, bos, eos, max_length, batch_size):
     tok = torch.full((batch_size,), bos)
     rows = [[] for _ in range(batch_size)]
@@ -526,7 +647,7 @@ def _(step, state, bos, eos, max_length, batch_size):
 # --- Chapter 1: exact_match_by_length -------------------------------------------------------------
 
 
-@wrong("exact_match_by_length", "counts right words, not right sentences")
+@wrong("exact_match_by_length", "counts right words, not right sentences", "C-SHARE-OF-WORDS")
 def _(predictions, targets, lengths):
     good, total = {}, {}
     for p, t, n in zip(predictions, targets, lengths):
@@ -535,7 +656,7 @@ def _(predictions, targets, lengths):
     return {n: good[n] / total[n] for n in good}
 
 
-@wrong("exact_match_by_length", "does not mind the order of the words")
+@wrong("exact_match_by_length", "does not mind the order of the words", "C-ANY-ORDER")
 def _(predictions, targets, lengths):
     by_len = {}
     for p, t, n in zip(predictions, targets, lengths):
@@ -543,7 +664,7 @@ def _(predictions, targets, lengths):
     return {n: sum(v) / len(v) for n, v in by_len.items()}
 
 
-@wrong("exact_match_by_length", "returns counts, not shares")
+@wrong("exact_match_by_length", "returns counts, not shares", "C-COUNTS")
 def _(predictions, targets, lengths):
     result = {n: 0.0 for n in lengths}
     for p, t, n in zip(predictions, targets, lengths):
@@ -552,7 +673,12 @@ def _(predictions, targets, lengths):
     return result
 
 
-@wrong("exact_match_by_length", "takes a translation that breaks off early or goes on for right")
+@wrong(
+    "exact_match_by_length",
+    "takes a translation that breaks off early or goes on for right",
+    "C-ZIP-STOPS-EARLY",
+    "C-PREFIX-OF-PREDICTION",
+)
 def _(predictions, targets, lengths):
     d = {}
     for i in range(len(lengths)):
@@ -564,7 +690,11 @@ def _(predictions, targets, lengths):
     return {k: sum(v) / len(v) for k, v in d.items()}
 
 
-@wrong("exact_match_by_length", "sorts by the length of the target, not by the lengths given")
+@wrong(
+    "exact_match_by_length",
+    "sorts by the length of the target, not by the lengths given",
+    "C-OWN-LENGTHS",
+)
 def _(predictions, targets, lengths):
     hits, total = {}, {}
     for p, t in zip(predictions, targets):
@@ -573,7 +703,7 @@ def _(predictions, targets, lengths):
     return {n: hits[n] / total[n] for n in total}
 
 
-@wrong("exact_match_by_length", "divides by the number of all sentences")
+@wrong("exact_match_by_length", "divides by the number of all sentences", "C-SHARE-OF-ALL")
 def _(predictions, targets, lengths):
     out = dict.fromkeys(lengths, 0.0)
     N = len(targets)
@@ -582,14 +712,19 @@ def _(predictions, targets, lengths):
     return out
 
 
-@wrong("exact_match_by_length", "leaves out a length at which nothing is right")
+@wrong("exact_match_by_length", "leaves out a length at which nothing is right", "C-ZEROS-MISSING")
 def _(predictions, targets, lengths):
     matches = Counter(n for p, t, n in zip(predictions, targets, lengths) if p == t)
     every = Counter(lengths)
     return {n: matches[n] / every[n] for n in matches}
 
 
-@wrong("exact_match_by_length", "counts right words; divides by all sentences")
+@wrong(
+    "exact_match_by_length",
+    "counts right words; divides by all sentences",
+    ("C-SHARE-OF-WORDS",),
+    ("C-SHARE-OF-ALL",),
+)
 def _(predictions, targets, lengths):
     res = {}
     for p, t, n in zip(predictions, targets, lengths):
@@ -597,7 +732,12 @@ def _(predictions, targets, lengths):
     return res
 
 
-@wrong("exact_match_by_length", "returns percent; leaves out lengths without a hit")
+@wrong(
+    "exact_match_by_length",
+    "returns percent; leaves out lengths without a hit",
+    ("C-PERCENT",),
+    ("C-ZEROS-MISSING",),
+)
 def _(predictions, targets, lengths):
     shares = {}
     for n in set(lengths):
@@ -607,7 +747,12 @@ def _(predictions, targets, lengths):
     return shares
 
 
-@wrong("exact_match_by_length", "ignores the order of the words; sorts by the target's length")
+@wrong(
+    "exact_match_by_length",
+    "ignores the order of the words; sorts by the target's length",
+    ("C-ANY-ORDER",),
+    ("C-OWN-LENGTHS",),
+)
 def _(predictions, targets, lengths):
     groups = {}
     for p, t in zip(predictions, targets):
@@ -615,7 +760,15 @@ def _(predictions, targets, lengths):
     return {n: float(np.mean(g)) for n, g in groups.items()}
 
 
-@wrong("exact_match_by_length", "compares only as far as both go; returns counts")
+@wrong(
+    "exact_match_by_length",
+    "compares only as far as both go; returns counts",
+    (
+        "C-ZIP-STOPS-EARLY",
+        "C-PREFIX-OF-PREDICTION",
+    ),
+    ("C-COUNTS",),
+)
 def _(predictions, targets, lengths):
     counts = {}
     for p, t, n in zip(predictions, targets, lengths):
@@ -653,63 +806,83 @@ def _(predictions, targets, lengths):
 # --- Chapter 2: dot_scores ------------------------------------------------------------------------
 
 
-@wrong("dot_scores", "gives the cosine, not the dot product")
+@wrong("dot_scores", "gives the cosine, not the dot product", "D-COSINE")
 def _(query, keys):
     return F.cosine_similarity(query.unsqueeze(1), keys, dim=-1)
 
 
-@wrong("dot_scores", "applies the softmax already")
+@wrong("dot_scores", "applies the softmax already", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys):
     s = torch.einsum("bd,bkd->bk", query, keys)
     return F.softmax(s, dim=-1)
 
 
-@wrong("dot_scores", "divides by the root of the width")
+@wrong("dot_scores", "divides by the root of the width", "C-DOT-SCALED")
 def _(query, keys):
     d = query.shape[-1]
     return (keys @ query.unsqueeze(-1)).squeeze(-1) / d**0.5
 
 
-@wrong("dot_scores", "takes the mean over the features, not the sum")
+@wrong("dot_scores", "takes the mean over the features, not the sum", "C-MEAN")
 def _(query, keys):
     return (query[:, None, :] * keys).mean(-1)
 
 
-@wrong("dot_scores", "asks with the first sentence's query everywhere")
+@wrong("dot_scores", "asks with the first sentence's query everywhere", "C-FIRST-QUERY")
 def _(query, keys):
     return keys @ query[0]
 
 
-@wrong("dot_scores", "turns the keys around by view, which mixes their numbers")
+@wrong("dot_scores", "turns the keys around by view, which mixes their numbers", "D-RESHAPE-KEY")
 def _(query, keys):
     b, k, d = keys.shape
     return torch.bmm(query.view(b, 1, d), keys.reshape(b, d, k)).view(b, k)
 
 
-@wrong("dot_scores", "leaves an axis of length 1 behind")
+@wrong("dot_scores", "leaves an axis of length 1 behind", "C-KEEPDIM")
 def _(query, keys):
     return torch.matmul(keys, query[..., None])
 
 
-@wrong("dot_scores", "divides by the root of d; applies the softmax")
+@wrong(
+    "dot_scores",
+    "divides by the root of d; applies the softmax",
+    ("C-DOT-SCALED",),
+    ("C-SCORES-ARE-WEIGHTS",),
+)
 def _(query, keys):
     scores = (keys * query.unsqueeze(1)).sum(dim=2) / math.sqrt(keys.size(2))
     return scores.softmax(dim=1)
 
 
-@wrong("dot_scores", "normalizes the keys; leaves an axis of length 1 behind")
+@wrong(
+    "dot_scores",
+    "normalizes the keys; leaves an axis of length 1 behind",
+    ("D-COSINE",),
+    ("C-KEEPDIM",),
+)
 def _(query, keys):
     unit = keys / keys.norm(dim=-1, keepdim=True)
     return torch.bmm(unit, query.unsqueeze(2))
 
 
-@wrong("dot_scores", "takes the mean over features; uses the first query for all sentences")
+@wrong(
+    "dot_scores",
+    "takes the mean over features; uses the first query for all sentences",
+    ("C-MEAN",),
+    ("C-FIRST-QUERY",),
+)
 def _(query, keys):
     q = query[0]
     return torch.stack([torch.stack([(q * k).mean() for k in sent]) for sent in keys])
 
 
-@wrong("dot_scores", "gives distances; takes their mean over the features")
+@wrong(
+    "dot_scores",
+    "gives distances; takes their mean over the features",
+    ("D-DISTANCE",),
+    ("C-MEAN",),
+)
 def _(query, keys):
     return ((query[:, None] - keys) ** 2).mean(-1)
 
@@ -737,23 +910,27 @@ def _(query, keys):
 # --- Chapter 2: general_scores --------------------------------------------------------------------
 
 
-@wrong("general_scores", "turns W around, which fits only where both widths are equal")
+@wrong(
+    "general_scores",
+    "turns W around, which fits only where both widths are equal",
+    "C-W-TRANSPOSED",
+)
 def _(query, keys, W):
     return torch.einsum("bd,bkd->bk", query @ W.T, keys)
 
 
-@wrong("general_scores", "bends the projected query with a tanh")
+@wrong("general_scores", "bends the projected query with a tanh", "C-GENERAL-TANH")
 def _(query, keys, W):
     proj = torch.tanh(query @ W)
     return (keys @ proj.unsqueeze(-1)).squeeze(-1)
 
 
-@wrong("general_scores", "applies the softmax already")
+@wrong("general_scores", "applies the softmax already", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys, W):
     return torch.softmax(torch.einsum("be,ed,bkd->bk", query, W, keys), -1)
 
 
-@wrong("general_scores", "divides by the root of the width")
+@wrong("general_scores", "divides by the root of the width", "C-GENERAL-SCALED")
 def _(query, keys, W):
     scores = torch.bmm(keys, (query @ W)[:, :, None])[:, :, 0]
     return scores / math.sqrt(keys.shape[-1])
@@ -779,26 +956,39 @@ def _(query, keys, W):
     return torch.tensordot(keys, query[0] @ W, dims=([2], [0]))
 
 
-@wrong("general_scores", "bends with a tanh; divides by the root of the width")
+@wrong(
+    "general_scores",
+    "bends with a tanh; divides by the root of the width",
+    ("C-GENERAL-TANH",),
+    ("C-GENERAL-SCALED",),
+)
 def _(query, keys, W):
     s = torch.einsum("bkd,bd->bk", keys, torch.mm(query, W))
     return s.tanh() / keys.size(-1) ** 0.5
 
 
-@wrong("general_scores", "applies the softmax; takes the mean over features")
+@wrong(
+    "general_scores",
+    "applies the softmax; takes the mean over features",
+    ("C-SCORES-ARE-WEIGHTS",),
+    (),
+)
 def _(query, keys, W):
     scores = ((query @ W).unsqueeze(1) * keys).mean(2)
     return scores.softmax(1)
 
 
-@wrong("general_scores", "leaves an axis of length 1; reads W in another order by view")
+@wrong("general_scores", "leaves an axis of length 1; reads W in another order by view", (), ())
 def _(query, keys, W):
     q = query @ W.t().reshape(W.shape)
     return keys @ q[..., None]
 
 
 @wrong(
-    "general_scores", "makes every score positive by abs; scales by the root of the query's width"
+    "general_scores",
+    "makes every score positive by abs; scales by the root of the query's width",
+    (),
+    ("C-GENERAL-SCALED",),
 )
 def _(query, keys, W):
     raw = torch.einsum("be,ed,bkd->bk", query, W, keys)
@@ -826,47 +1016,47 @@ def _(query, keys, W):
 # --- Chapter 2: concat_scores ---------------------------------------------------------------------
 
 
-@wrong("concat_scores", "puts the key before the query")
+@wrong("concat_scores", "puts the key before the query", "C-KEYS-FIRST")
 def _(query, keys, W, v):
     q = query.unsqueeze(1).repeat(1, keys.size(1), 1)
     return torch.tanh(torch.cat([keys, q], dim=2) @ W) @ v
 
 
-@wrong("concat_scores", "forgets the tanh")
+@wrong("concat_scores", "forgets the tanh", "A-NO-TANH")
 def _(query, keys, W, v):
     k = keys.shape[1]
     pair = torch.cat((query[:, None].expand(-1, k, -1), keys), -1)
     return (pair @ W) @ v
 
 
-@wrong("concat_scores", "bends after v, not before it")
+@wrong("concat_scores", "bends after v, not before it", "C-TANH-LAST")
 def _(query, keys, W, v):
     q = einops.repeat(query, "b e -> b k e", k=keys.shape[1])
     return torch.tanh(torch.cat([q, keys], -1) @ W @ v)
 
 
-@wrong("concat_scores", "sums the hidden units and leaves v out")
+@wrong("concat_scores", "sums the hidden units and leaves v out", "C-NO-V")
 def _(query, keys, W, v):
     b, k, _ = keys.shape
     q = query.view(b, 1, -1).expand(b, k, query.size(-1))
     return torch.tanh(torch.cat([q, keys], dim=-1) @ W).sum(-1)
 
 
-@wrong("concat_scores", "bends with a ReLU")
+@wrong("concat_scores", "bends with a ReLU", "A-RELU")
 def _(query, keys, W, v):
     q = query[:, None, :].expand(-1, keys.size(1), -1)
     energy = F.relu(torch.cat([q, keys], dim=-1) @ W)
     return torch.einsum("bka,a->bk", energy, v)
 
 
-@wrong("concat_scores", "repeats the queries so that sentences are mixed up")
+@wrong("concat_scores", "repeats the queries so that sentences are mixed up", "C-REPEAT")
 def _(query, keys, W, v):
     b, k, _ = keys.shape
     q = query.repeat(k, 1).view(b, k, -1)
     return torch.tanh(torch.cat([q, keys], 2) @ W) @ v
 
 
-@wrong("concat_scores", "applies the softmax already")
+@wrong("concat_scores", "applies the softmax already", "C-SCORES-ARE-WEIGHTS")
 def _(query, keys, W, v):
     rows = []
     for i in range(len(query)):
@@ -875,20 +1065,38 @@ def _(query, keys, W, v):
     return torch.stack(rows)
 
 
-@wrong("concat_scores", "puts the key before the query; forgets the tanh")
+@wrong(
+    "concat_scores",
+    "puts the key before the query; forgets the tanh",
+    (
+        "C-KEYS-FIRST",
+        "C-KEYS-FIRST-NO-TANH",
+    ),
+    (
+        "A-NO-TANH",
+        "C-KEYS-FIRST-NO-TANH",
+    ),
+)
 def _(query, keys, W, v):
     d = keys.shape[-1]
     return keys @ W[:d] @ v + (query @ W[d:] @ v).unsqueeze(1)
 
 
-@wrong("concat_scores", "bends before W, not behind it; leaves v out")
+@wrong(
+    "concat_scores", "bends before W, not behind it; leaves v out", ("C-TANH-FIRST",), ("C-NO-V",)
+)
 def _(query, keys, W, v):
     q = query.unsqueeze(1).expand(-1, keys.shape[1], -1)
     both = torch.tanh(torch.cat([q, keys], -1))
     return (both @ W).sum(dim=-1)
 
 
-@wrong("concat_scores", "uses a sigmoid; applies the softmax")
+@wrong(
+    "concat_scores",
+    "uses a sigmoid; applies the softmax",
+    ("C-SIGMOID",),
+    ("C-SCORES-ARE-WEIGHTS",),
+)
 def _(query, keys, W, v):
     q = query[:, None].expand(*keys.shape[:2], -1)
     h = torch.sigmoid(torch.cat([q, keys], dim=-1) @ W)
@@ -896,7 +1104,10 @@ def _(query, keys, W, v):
 
 
 @wrong(
-    "concat_scores", "mixes sentences when repeating the query; divides by the root of the width"
+    "concat_scores",
+    "mixes sentences when repeating the query; divides by the root of the width",
+    ("C-REPEAT",),
+    (),
 )
 def _(query, keys, W, v):
     n = keys.size(1)
@@ -930,37 +1141,37 @@ def _(query, keys, W, v):
 # --- Chapter 2: additive_scores -------------------------------------------------------------------
 
 
-@wrong("additive_scores", "forgets the tanh")
+@wrong("additive_scores", "forgets the tanh", "A-NO-TANH")
 def _(query, keys, W_query, W_key, v):
     return ((query @ W_query).unsqueeze(1) + keys @ W_key) @ v
 
 
-@wrong("additive_scores", "bends query and key each for itself, before the sum")
+@wrong("additive_scores", "bends query and key each for itself, before the sum", "C-TANH-EACH")
 def _(query, keys, W_query, W_key, v):
     q = torch.tanh(query @ W_query)
     k = torch.tanh(keys @ W_key)
     return (q[:, None] + k) @ v
 
 
-@wrong("additive_scores", "multiplies query and key where they should be added")
+@wrong("additive_scores", "multiplies query and key where they should be added", "C-PRODUCT")
 def _(query, keys, W_query, W_key, v):
     h = torch.tanh((query @ W_query)[:, None, :] * (keys @ W_key))
     return torch.einsum("bka,a->bk", h, v)
 
 
-@wrong("additive_scores", "leaves v out and sums the hidden units")
+@wrong("additive_scores", "leaves v out and sums the hidden units", "C-NO-V")
 def _(query, keys, W_query, W_key, v):
     energy = torch.tanh(torch.einsum("be,ea->ba", query, W_query).unsqueeze(1) + keys.matmul(W_key))
     return energy.sum(dim=-1)
 
 
-@wrong("additive_scores", "bends after v")
+@wrong("additive_scores", "bends after v", "C-TANH-LAST")
 def _(query, keys, W_query, W_key, v):
     s = (query @ W_query).unsqueeze(-2) + keys @ W_key
     return (s @ v).tanh()
 
 
-@wrong("additive_scores", "adds the queries of the whole batch together")
+@wrong("additive_scores", "adds the queries of the whole batch together", "C-QUERY-MEAN")
 def _(query, keys, W_query, W_key, v):
     pq = torch.einsum("be,ea->a", query, W_query)
     return torch.tanh(pq + keys @ W_key) @ v
@@ -972,23 +1183,33 @@ def _(query, keys, W_query, W_key, v):
     return (hidden * v).sum(-1)
 
 
-@wrong("additive_scores", "bends before the sum; leaves v out")
+@wrong("additive_scores", "bends before the sum; leaves v out", ("C-TANH-EACH",), ("C-NO-V",))
 def _(query, keys, W_query, W_key, v):
     return (torch.tanh(query @ W_query)[:, None] + torch.tanh(keys @ W_key)).sum(-1)
 
 
-@wrong("additive_scores", "forgets the tanh; applies the softmax")
+@wrong(
+    "additive_scores",
+    "forgets the tanh; applies the softmax",
+    ("A-NO-TANH",),
+    ("C-SCORES-ARE-WEIGHTS",),
+)
 def _(query, keys, W_query, W_key, v):
     e = torch.matmul((query @ W_query)[:, None] + keys @ W_key, v)
     return F.softmax(e, dim=1)
 
 
-@wrong("additive_scores", "multiplies query and key; bends with a sigmoid")
+@wrong(
+    "additive_scores",
+    "multiplies query and key; bends with a sigmoid",
+    ("C-PRODUCT",),
+    ("C-SIGMOID",),
+)
 def _(query, keys, W_query, W_key, v):
     return torch.sigmoid((query @ W_query)[:, None] * (keys @ W_key)) @ v
 
 
-@wrong("additive_scores", "uses a ReLU; leaves an axis of length 1 behind")
+@wrong("additive_scores", "uses a ReLU; leaves an axis of length 1 behind", ("A-RELU",), ())
 def _(query, keys, W_query, W_key, v):
     hid = F.relu(torch.matmul(query, W_query).unsqueeze(1) + torch.matmul(keys, W_key))
     return torch.matmul(hid, v.unsqueeze(-1))
@@ -1022,13 +1243,13 @@ def _(query, keys, W_query, W_key, v):
 # --- Chapter 2: attend ----------------------------------------------------------------------------
 
 
-@wrong("attend", "pays no attention to the mask")
+@wrong("attend", "pays no attention to the mask", "A-NO-MASK")
 def _(scores, values, mask=None):
     w = torch.softmax(scores, dim=-1)
     return torch.einsum("bk,bkv->bv", w, values), w
 
 
-@wrong("attend", "reads the mask the other way round: True hides")
+@wrong("attend", "reads the mask the other way round: True hides", "M-POLARITY")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
@@ -1038,7 +1259,11 @@ def _(scores, values, mask=None):
     return (w.unsqueeze(1) @ values).squeeze(1), w
 
 
-@wrong("attend", "makes hidden weights 0 after the softmax, and rows no longer sum to one")
+@wrong(
+    "attend",
+    "makes hidden weights 0 after the softmax, and rows no longer sum to one",
+    "M-AFTER-SOFTMAX",
+)
 def _(scores, values, mask=None):
     weights = F.softmax(scores, dim=1)
     if mask is not None:
@@ -1047,7 +1272,11 @@ def _(scores, values, mask=None):
     return context, weights
 
 
-@wrong("attend", "fills with minus infinity, so that a sentence without words becomes NaN")
+@wrong(
+    "attend",
+    "fills with minus infinity, so that a sentence without words becomes NaN",
+    "M-DEAD-ROW",
+)
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(mask == 0, float("-inf"))
@@ -1055,7 +1284,7 @@ def _(scores, values, mask=None):
     return (alpha[:, :, None] * values).sum(1), alpha
 
 
-@wrong("attend", "sets hidden scores to 0 and believes that this hides them")
+@wrong("attend", "sets hidden scores to 0 and believes that this hides them", "M-FILL-ZERO")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores * mask
@@ -1063,7 +1292,7 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", weights, values), weights
 
 
-@wrong("attend", "shares weights out evenly where everything is hidden")
+@wrong("attend", "shares weights out evenly where everything is hidden", "M-DEAD-ROW-UNIFORM")
 def _(scores, values, mask=None):
     if mask is not None:
         scores = torch.where(mask, scores, torch.tensor(-1e30, dtype=scores.dtype))
@@ -1071,7 +1300,7 @@ def _(scores, values, mask=None):
     return torch.matmul(weights[:, None], values)[:, 0], weights
 
 
-@wrong("attend", "exponentiates without a shift, so that large scores overflow")
+@wrong("attend", "exponentiates without a shift, so that large scores overflow", "D-NAIVE-SOFTMAX")
 def _(scores, values, mask=None):
     e = torch.exp(scores)
     if mask is not None:
@@ -1081,7 +1310,12 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", w, values), w
 
 
-@wrong("attend", "zeroes weights after the softmax; reads the mask the other way round")
+@wrong(
+    "attend",
+    "zeroes weights after the softmax; reads the mask the other way round",
+    ("M-AFTER-SOFTMAX",),
+    ("M-POLARITY",),
+)
 def _(scores, values, mask=None):
     a = torch.softmax(scores, 1)
     if mask is not None:
@@ -1089,7 +1323,12 @@ def _(scores, values, mask=None):
     return (a.unsqueeze(-1) * values).sum(dim=1), a
 
 
-@wrong("attend", "normalizes over the batch; fills with minus infinity and gets NaN")
+@wrong(
+    "attend",
+    "normalizes over the batch; fills with minus infinity and gets NaN",
+    ("A-SOFTMAX-QUERIES",),
+    ("M-DEAD-ROW",),
+)
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
@@ -1097,7 +1336,12 @@ def _(scores, values, mask=None):
     return torch.einsum("bk,bkv->bv", p, values), p
 
 
-@wrong("attend", "returns the weights first; shares out evenly where everything is hidden")
+@wrong(
+    "attend",
+    "returns the weights first; shares out evenly where everything is hidden",
+    ("D-SWAPPED-RESULTS",),
+    ("M-DEAD-ROW-UNIFORM",),
+)
 def _(scores, values, mask=None):
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), torch.finfo(scores.dtype).min)
@@ -1106,7 +1350,10 @@ def _(scores, values, mask=None):
 
 
 @wrong(
-    "attend", "hides with -1000 only, too little for large scores; returns the mean, not the sum"
+    "attend",
+    "hides with -1000 only, too little for large scores; returns the mean, not the sum",
+    ("M-SMALL-FILL",),
+    ("C-MEAN-CONTEXT",),
 )
 def _(scores, values, mask=None):
     if mask is not None:
@@ -1150,7 +1397,7 @@ def _(scores, values, mask=None):
 # --- Chapter 2: AdditiveAttention -----------------------------------------------------------------
 
 
-@wrong("AdditiveAttention", "gives the three layers a bias")
+@wrong("AdditiveAttention", "gives the three layers a bias", "A-BIAS")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1163,7 +1410,7 @@ class _(nn.Module):
         return attend(e, keys, mask)
 
 
-@wrong("AdditiveAttention", "forgets the tanh")
+@wrong("AdditiveAttention", "forgets the tanh", "A-NO-TANH")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1176,7 +1423,9 @@ class _(nn.Module):
         return attend(scores, keys, mask)
 
 
-@wrong("AdditiveAttention", "averages the projected keys, not the keys as they came")
+@wrong(
+    "AdditiveAttention", "averages the projected keys, not the keys as they came", "A-VALUE-IS-KEY"
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1191,7 +1440,7 @@ class _(nn.Module):
         return attend(scores, keys, mask)
 
 
-@wrong("AdditiveAttention", "does not hand the mask on")
+@wrong("AdditiveAttention", "does not hand the mask on", "A-NO-MASK")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1206,7 +1455,11 @@ class _(nn.Module):
         return context, weights
 
 
-@wrong("AdditiveAttention", "takes the softmax before the last axis is gone, so every weight is 1")
+@wrong(
+    "AdditiveAttention",
+    "takes the softmax before the last axis is gone, so every weight is 1",
+    "C-SOFTMAX-LAST-OF-THREE",
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1240,7 +1493,7 @@ class _(nn.Module):
         return attend(scores.to(keys.dtype), keys, mask)
 
 
-@wrong("AdditiveAttention", "zeroes the hidden weights after the softmax")
+@wrong("AdditiveAttention", "zeroes the hidden weights after the softmax", "M-AFTER-SOFTMAX")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1257,7 +1510,9 @@ class _(nn.Module):
         return torch.einsum("bk,bkd->bd", attention, values), attention
 
 
-@wrong("AdditiveAttention", "gives the layers a bias; forgets the tanh")
+@wrong(
+    "AdditiveAttention", "gives the layers a bias; forgets the tanh", ("A-BIAS",), ("A-NO-TANH",)
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1269,7 +1524,9 @@ class _(nn.Module):
         return attend(self.v(self.W_query(query)[:, None] + self.W_key(keys))[:, :, 0], keys, mask)
 
 
-@wrong("AdditiveAttention", "multiplies query and key; does not hand the mask on")
+@wrong(
+    "AdditiveAttention", "multiplies query and key; does not hand the mask on", (), ("A-NO-MASK",)
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1282,7 +1539,12 @@ class _(nn.Module):
         return attend(self.v(hidden).squeeze(-1), keys)
 
 
-@wrong("AdditiveAttention", "returns the weights first; turns the mask around")
+@wrong(
+    "AdditiveAttention",
+    "returns the weights first; turns the mask around",
+    ("D-SWAPPED-RESULTS",),
+    ("M-POLARITY",),
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1298,7 +1560,9 @@ class _(nn.Module):
         return weights, (weights[:, None] @ keys)[:, 0]
 
 
-@wrong("AdditiveAttention", "averages projected keys; uses a ReLU")
+@wrong(
+    "AdditiveAttention", "averages projected keys; uses a ReLU", ("A-VALUE-IS-KEY",), ("A-RELU",)
+)
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1375,69 +1639,88 @@ class _(nn.Module):
 # --- Chapter 3: softmax ---------------------------------------------------------------------------
 
 
-@wrong("softmax", "forgets to subtract the maximum")
+@wrong("softmax", "forgets to subtract the maximum", "D-NAIVE-SOFTMAX")
 def _(scores, dim=-1):
     e = torch.exp(scores)
     return e / e.sum(dim=dim, keepdim=True)
 
 
-@wrong("softmax", "divides by the sum over the whole tensor")
+@wrong("softmax", "divides by the sum over the whole tensor", "D-SOFTMAX-ALL")
 def _(scores, dim=-1):
     z = scores - scores.amax(dim, keepdim=True)
     ez = z.exp()
     return ez / ez.sum()
 
 
-@wrong("softmax", "always normalizes along the last axis")
+@wrong("softmax", "always normalizes along the last axis", "D-SOFTMAX-IGNORES-DIM")
 def _(scores, dim=-1):
     m = scores.max(-1, keepdim=True).values
     e = torch.exp(scores - m)
     return e / e.sum(-1, keepdim=True)
 
 
-@wrong("softmax", "subtracts the maximum of the whole tensor, so that low rows become 0/0")
+@wrong(
+    "softmax",
+    "subtracts the maximum of the whole tensor, so that low rows become 0/0",
+    "D-SOFTMAX-GLOBAL-MAX",
+)
 def _(scores, dim=-1):
     exps = torch.exp(scores - scores.max())
     return exps / exps.sum(dim=dim, keepdim=True)
 
 
-@wrong("softmax", "cuts scores off at 80, so that larger ones become equal")
+@wrong("softmax", "cuts scores off at 80, so that larger ones become equal", "D-SOFTMAX-CLAMP")
 def _(scores, dim=-1):
     s = torch.clamp(scores, -80, 80)
     return torch.exp(s) / torch.exp(s).sum(dim, keepdim=True)
 
 
-@wrong("softmax", "returns the logarithm of the weights")
+@wrong("softmax", "returns the logarithm of the weights", "D-SOFTMAX-LOG")
 def _(scores, dim=-1):
     x = scores - scores.amax(dim=dim, keepdim=True)
     return x - x.exp().sum(dim=dim, keepdim=True).log()
 
 
-@wrong("softmax", "takes powers of two, not of e")
+@wrong("softmax", "takes powers of two, not of e", "D-SOFTMAX-BASE")
 def _(scores, dim=-1):
     p = torch.exp2(scores - scores.amax(dim, keepdim=True))
     return p / p.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "does not shift; sums over the whole tensor")
+@wrong(
+    "softmax",
+    "does not shift; sums over the whole tensor",
+    ("D-NAIVE-SOFTMAX",),
+    ("D-SOFTMAX-ALL",),
+)
 def _(scores, dim=-1):
     return scores.exp().div(scores.exp().sum())
 
 
-@wrong("softmax", "does not shift; ignores dim")
+@wrong("softmax", "does not shift; ignores dim", ("D-NAIVE-SOFTMAX",), ("D-SOFTMAX-IGNORES-DIM",))
 def _(scores, dim=-1):
     num = torch.exp(scores)
     den = torch.einsum("...k->...", num).unsqueeze(-1)
     return num / den
 
 
-@wrong("softmax", "divides by the maximum where it should be subtracted; takes powers of two")
+@wrong(
+    "softmax",
+    "divides by the maximum where it should be subtracted; takes powers of two",
+    ("D-SOFTMAX-DIVIDES-BY-MAX",),
+    ("D-SOFTMAX-BASE",),
+)
 def _(scores, dim=-1):
     s = 2.0 ** (scores / scores.abs().amax(dim, keepdim=True))
     return s / s.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "subtracts the mean, which does not prevent overflow; returns the wrong dtype")
+@wrong(
+    "softmax",
+    "subtracts the mean, which does not prevent overflow; returns the wrong dtype",
+    ("D-SOFTMAX-MEAN",),
+    (),
+)
 def _(scores, dim=-1):
     centered = scores.double() - scores.double().mean(dim, keepdim=True)
     e = torch.exp(centered)
@@ -1471,7 +1754,7 @@ def _(scores, dim=-1):
 # --- Chapter 3: scaled_dot_product_attention ------------------------------------------------------
 
 
-@wrong("scaled_dot_product_attention", "does not scale")
+@wrong("scaled_dot_product_attention", "does not scale", "D-NO-SCALE")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1)
     if mask is None:
@@ -1481,7 +1764,7 @@ def _(query, key, value, mask=None):
     return w @ value, w
 
 
-@wrong("scaled_dot_product_attention", "divides by the width, not by its root")
+@wrong("scaled_dot_product_attention", "divides by the width, not by its root", "D-SCALE-DK")
 def _(query, key, value, mask=None):
     d_k = query.size(-1)
     scores = torch.matmul(query, key.transpose(-1, -2)) / d_k
@@ -1491,7 +1774,7 @@ def _(query, key, value, mask=None):
     return torch.matmul(p_attn, value), p_attn
 
 
-@wrong("scaled_dot_product_attention", "normalizes over the queries")
+@wrong("scaled_dot_product_attention", "normalizes over the queries", "D-SOFTMAX-DIM")
 def _(query, key, value, mask=None):
     logits = torch.einsum("...qd,...kd->...qk", query, key) / math.sqrt(key.shape[-1])
     if mask is not None:
@@ -1502,7 +1785,7 @@ def _(query, key, value, mask=None):
     return torch.einsum("...qk,...kv->...qv", A, value), A
 
 
-@wrong("scaled_dot_product_attention", "hides where the mask says True")
+@wrong("scaled_dot_product_attention", "hides where the mask says True", "M-POLARITY")
 def _(query, key, value, mask=None):
     attn_bias = torch.zeros(query.size(-2), key.size(-2), dtype=query.dtype)
     if mask is not None:
@@ -1513,7 +1796,9 @@ def _(query, key, value, mask=None):
     return w @ value, w
 
 
-@wrong("scaled_dot_product_attention", "makes NaN of a query that may attend to nothing")
+@wrong(
+    "scaled_dot_product_attention", "makes NaN of a query that may attend to nothing", "M-DEAD-ROW"
+)
 def _(query, key, value, mask=None):
     d_k = query.size(-1)
     scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
@@ -1524,7 +1809,9 @@ def _(query, key, value, mask=None):
 
 
 @wrong(
-    "scaled_dot_product_attention", "takes the mean of the values where nothing may be attended to"
+    "scaled_dot_product_attention",
+    "takes the mean of the values where nothing may be attended to",
+    "M-DEAD-ROW-UNIFORM",
 )
 def _(query, key, value, mask=None):
     d_k = query.size(-1)
@@ -1535,7 +1822,9 @@ def _(query, key, value, mask=None):
     return torch.matmul(p_attn, value), p_attn
 
 
-@wrong("scaled_dot_product_attention", "scales by the number of keys, not by the width")
+@wrong(
+    "scaled_dot_product_attention", "scales by the number of keys, not by the width", "D-SCALE-KEYS"
+)
 def _(query, key, value, mask=None):
     n_keys = key.shape[-2]
     s = query @ key.mT / n_keys**0.5
@@ -1545,7 +1834,12 @@ def _(query, key, value, mask=None):
     return w @ value, w
 
 
-@wrong("scaled_dot_product_attention", "forgets the root; zeroes hidden weights after the softmax")
+@wrong(
+    "scaled_dot_product_attention",
+    "forgets the root; zeroes hidden weights after the softmax",
+    ("D-SCALE-DK",),
+    ("M-AFTER-SOFTMAX",),
+)
 def _(query, key, value, mask=None):
     att = (query @ key.transpose(-1, -2)) / query.shape[-1]
     att = F.softmax(att, -1)
@@ -1554,7 +1848,12 @@ def _(query, key, value, mask=None):
     return att @ value, att
 
 
-@wrong("scaled_dot_product_attention", "does not scale; NaN where everything is hidden")
+@wrong(
+    "scaled_dot_product_attention",
+    "does not scale; NaN where everything is hidden",
+    ("D-NO-SCALE",),
+    ("M-DEAD-ROW",),
+)
 def _(query, key, value, mask=None):
     energy = torch.einsum("...qd,...kd->...qk", [query, key])
     if mask is not None:
@@ -1564,7 +1863,10 @@ def _(query, key, value, mask=None):
 
 
 @wrong(
-    "scaled_dot_product_attention", "hides where the mask says True; normalizes over the queries"
+    "scaled_dot_product_attention",
+    "hides where the mask says True; normalizes over the queries",
+    ("M-POLARITY",),
+    ("D-SOFTMAX-DIM",),
 )
 def _(query, key, value, mask=None):
     z = query @ key.mT / math.sqrt(query.shape[-1])
@@ -1575,7 +1877,10 @@ def _(query, key, value, mask=None):
 
 
 @wrong(
-    "scaled_dot_product_attention", "divides the weights, not the scores; adds the mask as 0 and 1"
+    "scaled_dot_product_attention",
+    "divides the weights, not the scores; adds the mask as 0 and 1",
+    ("D-SCALE-AFTER",),
+    ("M-ADD-BOOL",),
 )
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1)
@@ -1631,7 +1936,7 @@ def _(query, key, value, mask=None):
 # --- Chapter 3: score_variance --------------------------------------------------------------------
 
 
-@wrong("score_variance", "divides by d, not by its root")
+@wrong("score_variance", "divides by d, not by its root", "V-SCALE-DK")
 def _(d, samples, scaled):
     q, k = torch.randn(samples, d), torch.randn(samples, d)
     s = (q * k).sum(1)
@@ -1640,7 +1945,7 @@ def _(d, samples, scaled):
     return s.var().item()
 
 
-@wrong("score_variance", "returns the standard deviation")
+@wrong("score_variance", "returns the standard deviation", "V-STANDARD-DEVIATION")
 def _(d, samples, scaled):
     q = torch.randn(samples, d)
     k = torch.randn(samples, d)
@@ -1648,7 +1953,7 @@ def _(d, samples, scaled):
     return float((dots / math.sqrt(d) if scaled else dots).std())
 
 
-@wrong("score_variance", "draws uniform numbers, not normal ones")
+@wrong("score_variance", "draws uniform numbers, not normal ones", "V-UNIFORM")
 def _(d, samples, scaled):
     q, k = torch.rand(2, samples, d)
     scores = (q * k).sum(-1)
@@ -1657,7 +1962,7 @@ def _(d, samples, scaled):
     return scores.var().item()
 
 
-@wrong("score_variance", "scales when it is told not to")
+@wrong("score_variance", "scales when it is told not to", "V-INVERTED")
 def _(d, samples, scaled):
     a = np.random.randn(samples, d)
     b = np.random.randn(samples, d)
@@ -1665,7 +1970,7 @@ def _(d, samples, scaled):
     return float(np.var(dot if scaled else dot / np.sqrt(d)))
 
 
-@wrong("score_variance", "compares every vector with itself")
+@wrong("score_variance", "compares every vector with itself", "V-ONE-VECTOR")
 def _(d, samples, scaled):
     x = torch.randn(samples, d)
     scores = (x * x).sum(-1)
@@ -1680,7 +1985,9 @@ def _(d, samples, scaled):
     return (s / (math.sqrt(d) if scaled else 1)).var().item()
 
 
-@wrong("score_variance", "never adds the products up, so each is a score of its own")
+@wrong(
+    "score_variance", "never adds the products up, so each is a score of its own", "V-NOT-SUMMED"
+)
 def _(d, samples, scaled):
     prod = torch.randn(samples, d) * torch.randn(samples, d)
     if scaled:
@@ -1688,7 +1995,12 @@ def _(d, samples, scaled):
     return prod.var().item()
 
 
-@wrong("score_variance", "divides by d, not by the root; returns the standard deviation")
+@wrong(
+    "score_variance",
+    "divides by d, not by the root; returns the standard deviation",
+    ("V-SCALE-DK",),
+    ("V-STANDARD-DEVIATION",),
+)
 def _(d, samples, scaled):
     vals = []
     for _ in range(samples):
@@ -1697,20 +2009,30 @@ def _(d, samples, scaled):
     return float(np.std(vals))
 
 
-@wrong("score_variance", "draws uniform numbers; divides the variance by the root of d")
+@wrong(
+    "score_variance",
+    "draws uniform numbers; divides the variance by the root of d",
+    ("V-UNIFORM",),
+    ("V-SCALES-THE-VARIANCE",),
+)
 def _(d, samples, scaled):
     scores = (torch.rand(samples, d) * torch.rand(samples, d)).sum(1)
     v = scores.var()
     return float(v / math.sqrt(d)) if scaled else float(v)
 
 
-@wrong("score_variance", "ignores scaled; returns a tensor")
+@wrong("score_variance", "ignores scaled; returns a tensor", ("V-IGNORES-SCALED",), ("V-TENSOR",))
 def _(d, samples, scaled):
     q, k = torch.randn(samples, d), torch.randn(samples, d)
     return torch.var(torch.sum(q * k, dim=1))
 
 
-@wrong("score_variance", "compares vectors with themselves; scales the wrong way round")
+@wrong(
+    "score_variance",
+    "compares vectors with themselves; scales the wrong way round",
+    ("V-ONE-VECTOR",),
+    ("V-INVERTED",),
+)
 def _(d, samples, scaled):
     q = torch.normal(0.0, 1.0, (samples, d))
     s = (q**2).sum(-1)
@@ -1744,7 +2066,7 @@ def _(d, samples, scaled):
 # --- Chapter 3: hidden_scale ----------------------------------------------------------------------
 
 
-@wrong("hidden_scale", "returns 1/c")
+@wrong("hidden_scale", "returns 1/c", "C-INVERSE")
 def _(scores, weights):
     num = den = 0.0
     for s, w in zip(scores.double(), weights.double()):
@@ -1756,7 +2078,7 @@ def _(scores, weights):
     return (num / den).item()
 
 
-@wrong("hidden_scale", "does not leave the masked keys out, so log 0 spoils it")
+@wrong("hidden_scale", "does not leave the masked keys out, so log 0 spoils it", "C-LOG-ZERO")
 def _(scores, weights):
     x = scores - scores.mean(-1, keepdim=True)
     y = weights.log()
@@ -1764,14 +2086,18 @@ def _(scores, weights):
     return ((x * x).sum() / (x * y).sum()).item()
 
 
-@wrong("hidden_scale", "believes that log w is s / c and forgets the row's normalizer")
+@wrong(
+    "hidden_scale",
+    "believes that log w is s / c and forgets the row's normalizer",
+    "C-NO-NORMALIZER",
+)
 def _(scores, weights):
     on = weights > 0
     s, lw = scores[on], torch.log(weights[on])
     return ((s * s).sum() / (s * lw).sum()).item()
 
 
-@wrong("hidden_scale", "returns the root of the factor, as if it had been d")
+@wrong("hidden_scale", "returns the root of the factor, as if it had been d", "C-ROOT")
 def _(scores, weights):
     keep = weights > 0
     best, best_c = float("inf"), 1.0
@@ -1817,13 +2143,13 @@ def _(scores, weights):
     return float(trust / slopes)
 
 
-@wrong("hidden_scale", "forgets the normalizer; returns 1/c")
+@wrong("hidden_scale", "forgets the normalizer; returns 1/c", ("C-NO-NORMALIZER",), ("C-INVERSE",))
 def _(scores, weights):
     m = weights > 0
     return (weights[m].log() / scores[m].clamp(min=0.01)).mean().item()
 
 
-@wrong("hidden_scale", "takes logarithms to base two; returns the square")
+@wrong("hidden_scale", "takes logarithms to base two; returns the square", (), ("C-SQUARED",))
 def _(scores, weights):
     a = b = 0.0
     for s, w in zip(scores.double(), weights.double()):
@@ -1835,14 +2161,14 @@ def _(scores, weights):
     return float(a / b) ** 2
 
 
-@wrong("hidden_scale", "masked keys stay in; looks for whole numbers only")
+@wrong("hidden_scale", "masked keys stay in; looks for whole numbers only", ("C-LOG-ZERO",), ())
 def _(scores, weights):
     cands = torch.arange(1, 100)
     errs = [((scores / c).softmax(-1) - weights).abs().sum() for c in cands]
     return float(cands[int(torch.stack(errs).argmin())])
 
 
-@wrong("hidden_scale", "uses only two keys of the first row; returns a tensor")
+@wrong("hidden_scale", "uses only two keys of the first row; returns a tensor", (), ("C-TENSOR",))
 def _(scores, weights):
     return (scores[0, 0] - scores[0, 1]) / (weights[0, 0] / weights[0, 1]).log()
 
@@ -1893,21 +2219,21 @@ def _(scores, weights):
 # --- Chapter 4: self_attention --------------------------------------------------------------------
 
 
-@wrong("self_attention", "does not scale")
+@wrong("self_attention", "does not scale", "D-NO-SCALE")
 def _(x, W_query, W_key, W_value):
     Q, K, V = x @ W_query, x @ W_key, x @ W_value
     A = torch.softmax(Q @ K.transpose(1, 2), dim=-1)
     return A @ V, A
 
 
-@wrong("self_attention", "averages the words themselves, not their values")
+@wrong("self_attention", "averages the words themselves, not their values", "C-RAW-VALUES")
 def _(x, W_query, W_key, W_value):
     q, k = x @ W_query, x @ W_key
     w = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
     return w @ x, w
 
 
-@wrong("self_attention", "scales by the width of a word, not of a query")
+@wrong("self_attention", "scales by the width of a word, not of a query", "D-SCALE-DMODEL")
 def _(x, W_query, W_key, W_value):
     b, n, m = x.shape
     q = torch.einsum("bnm,md->bnd", x, W_query)
@@ -1917,7 +2243,7 @@ def _(x, W_query, W_key, W_value):
     return torch.einsum("bij,bjv->biv", alpha, v), alpha
 
 
-@wrong("self_attention", "normalizes the columns: over the words that ask")
+@wrong("self_attention", "normalizes the columns: over the words that ask", "D-SOFTMAX-DIM")
 def _(x, W_query, W_key, W_value):
     queries, keys, values = x.matmul(W_query), x.matmul(W_key), x.matmul(W_value)
     scores = queries.matmul(keys.transpose(-2, -1)) / keys.size(-1) ** 0.5
@@ -1925,7 +2251,7 @@ def _(x, W_query, W_key, W_value):
     return weights.matmul(values), weights
 
 
-@wrong("self_attention", "projects keys with the queries' matrix")
+@wrong("self_attention", "projects keys with the queries' matrix", "A-TIED-PROJ")
 def _(x, W_query, W_key, W_value):
     q = x @ W_query
     k = x @ W_query
@@ -1934,7 +2260,7 @@ def _(x, W_query, W_key, W_value):
     return w @ v, w
 
 
-@wrong("self_attention", "hides later words, though nothing is to be hidden")
+@wrong("self_attention", "hides later words, though nothing is to be hidden", "C-CAUSAL")
 def _(x, W_query, W_key, W_value):
     B, T, C = x.shape
     k, q, v = x @ W_key, x @ W_query, x @ W_value
@@ -1945,21 +2271,39 @@ def _(x, W_query, W_key, W_value):
     return wei @ v, wei
 
 
-@wrong("self_attention", "lets keys ask the queries: the scores are turned around")
+@wrong(
+    "self_attention", "lets keys ask the queries: the scores are turned around", "C-ROLES-SWAPPED"
+)
 def _(x, W_query, W_key, W_value):
     q, k, v = (x @ W for W in (W_query, W_key, W_value))
     w = torch.softmax(k @ q.mT / math.sqrt(q.shape[-1]), dim=-1)
     return w @ v, w
 
 
-@wrong("self_attention", "does not scale; normalizes over the words that ask")
+@wrong(
+    "self_attention",
+    "does not scale; normalizes over the words that ask",
+    (
+        "D-NO-SCALE",
+        "C-NO-SCALE-AND-COLUMNS",
+    ),
+    (
+        "D-SOFTMAX-DIM",
+        "C-NO-SCALE-AND-COLUMNS",
+    ),
+)
 def _(x, W_query, W_key, W_value):
     s = torch.bmm(x @ W_query, (x @ W_key).permute(0, 2, 1))
     w = s.softmax(dim=-2)
     return torch.bmm(w, x @ W_value), w
 
 
-@wrong("self_attention", "divides by d without the root; hides later words")
+@wrong(
+    "self_attention",
+    "divides by d without the root; hides later words",
+    ("D-SCALE-DK",),
+    ("C-CAUSAL",),
+)
 def _(x, W_query, W_key, W_value):
     n = x.shape[1]
     s = (x @ W_query) @ (x @ W_key).mT / W_key.shape[1]
@@ -1968,7 +2312,12 @@ def _(x, W_query, W_key, W_value):
     return w @ (x @ W_value), w
 
 
-@wrong("self_attention", "averages the words, not the values; turns queries and keys around")
+@wrong(
+    "self_attention",
+    "averages the words, not the values; turns queries and keys around",
+    ("C-RAW-VALUES",),
+    ("C-ROLES-SWAPPED",),
+)
 def _(x, W_query, W_key, W_value):
     q, k = x @ W_query, x @ W_key
     scores = torch.einsum("bjd,bid->bij", q, k) / math.sqrt(q.size(-1))
@@ -1976,7 +2325,7 @@ def _(x, W_query, W_key, W_value):
     return torch.einsum("bij,bjm->bim", w, x), w
 
 
-@wrong("self_attention", "does not scale; gives only the output")
+@wrong("self_attention", "does not scale; gives only the output", ("D-NO-SCALE",), ())
 def _(x, W_query, W_key, W_value):
     return ((x @ W_query) @ (x @ W_key).mT).softmax(dim=2) @ (x @ W_value)
 
@@ -2017,7 +2366,9 @@ def _(x, W_query, W_key, W_value):
 # --- Chapter 4: is_permutation_equivariant --------------------------------------------------------
 
 
-@wrong("is_permutation_equivariant", "tests invariance: expects the very same output")
+@wrong(
+    "is_permutation_equivariant", "tests invariance: expects the very same output", "C-INVARIANT"
+)
 def _(layer, x):
     for _ in range(5):
         p = torch.randperm(x.shape[1])
@@ -2026,7 +2377,9 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "compares exactly, so that rounding looks like order")
+@wrong(
+    "is_permutation_equivariant", "compares exactly, so that rounding looks like order", "C-EXACT"
+)
 def _(layer, x):
     y = layer(x)
     for _ in range(5):
@@ -2036,13 +2389,13 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "tries only the order from back to front")
+@wrong("is_permutation_equivariant", "tries only the order from back to front", "C-ONLY-REVERSED")
 def _(layer, x):
     flipped = layer(torch.flip(x, dims=[1]))
     return torch.allclose(flipped, torch.flip(layer(x), dims=[1]), atol=1e-4)
 
 
-@wrong("is_permutation_equivariant", "shuffles the sentences, not the words")
+@wrong("is_permutation_equivariant", "shuffles the sentences, not the words", "C-SENTENCES-MOVED")
 def _(layer, x):
     out = layer(x)
     for _ in range(4):
@@ -2052,7 +2405,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "compares only the sums over the words")
+@wrong("is_permutation_equivariant", "compares only the sums over the words", "C-SUMS-COMPARED")
 def _(layer, x):
     base = layer(x).sum(dim=1)
     for _ in range(6):
@@ -2062,7 +2415,7 @@ def _(layer, x):
     return True
 
 
-@wrong("is_permutation_equivariant", "reseeds torch's generator for everybody")
+@wrong("is_permutation_equivariant", "reseeds torch's generator for everybody", "C-SEEDED")
 def _(layer, x):
     torch.manual_seed(42)
     y = layer(x)
@@ -2070,7 +2423,12 @@ def _(layer, x):
     return all(torch.allclose(layer(x[:, p]), y[:, p], atol=1e-4) for p in ps)
 
 
-@wrong("is_permutation_equivariant", "only asks whether the mean difference is small")
+@wrong(
+    "is_permutation_equivariant",
+    "only asks whether the mean difference is small",
+    "C-LOOSE",
+    "C-SUMS-COMPARED",
+)
 def _(layer, x):
     y = layer(x)
     diffs = []
@@ -2080,7 +2438,12 @@ def _(layer, x):
     return bool(torch.stack(diffs).abs().max() < 0.5)
 
 
-@wrong("is_permutation_equivariant", "tests invariance; compares exactly")
+@wrong(
+    "is_permutation_equivariant",
+    "tests invariance; compares exactly",
+    ("C-INVARIANT",),
+    ("C-EXACT",),
+)
 def _(layer, x):
     idx = torch.randperm(x.shape[1])
     return bool((layer(x[:, idx]) == layer(x)).all())
@@ -2089,6 +2452,8 @@ def _(layer, x):
 @wrong(
     "is_permutation_equivariant",
     "only turns the sentence round; reseeds the generator for everybody",
+    ("C-ONLY-REVERSED",),
+    ("C-SEEDED",),
 )
 def _(layer, x):
     torch.manual_seed(0)
@@ -2097,13 +2462,23 @@ def _(layer, x):
     return torch.allclose(a, b, atol=1e-5)
 
 
-@wrong("is_permutation_equivariant", "shuffles sentences; returns a tensor, not a bool")
+@wrong(
+    "is_permutation_equivariant",
+    "shuffles sentences; returns a tensor, not a bool",
+    ("C-SENTENCES-MOVED",),
+    ("C-TENSOR-BOOL",),
+)
 def _(layer, x):
     i = torch.randperm(len(x))
     return ((layer(x[i]) - layer(x)[i]).abs() < 1e-4).all()
 
 
-@wrong("is_permutation_equivariant", "shuffles the features; compares exactly")
+@wrong(
+    "is_permutation_equivariant",
+    "shuffles the features; compares exactly",
+    ("C-FEATURES-MOVED",),
+    ("C-EXACT",),
+)
 def _(layer, x):
     f = torch.randperm(x.shape[-1])
     y = layer(x)
@@ -2154,7 +2529,7 @@ def _(layer, x):
 # --- Chapter 4: sinusoidal_positions --------------------------------------------------------------
 
 
-@wrong("sinusoidal_positions", "puts all sines first and all cosines behind them")
+@wrong("sinusoidal_positions", "puts all sines first and all cosines behind them", "C-HALVES")
 def _(length, width):
     pos = torch.arange(length)[:, None].float()
     i = torch.arange(0, width, 2).float()
@@ -2162,7 +2537,7 @@ def _(length, width):
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width]
 
 
-@wrong("sinusoidal_positions", "counts positions from 1")
+@wrong("sinusoidal_positions", "counts positions from 1", "C-FROM-ONE")
 def _(length, width):
     pe = torch.zeros(length, width)
     position = torch.arange(1, length + 1).unsqueeze(1)
@@ -2172,7 +2547,12 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "gives every feature a frequency of its own, the cosine another one")
+@wrong(
+    "sinusoidal_positions",
+    "gives every feature a frequency of its own, the cosine another one",
+    "C-FREQ-EACH",
+    "C-COSINE-NEXT",
+)
 def _(length, width):
     table = torch.zeros(length, width)
     for p in range(length):
@@ -2182,7 +2562,7 @@ def _(length, width):
     return table
 
 
-@wrong("sinusoidal_positions", "breaks at an odd width")
+@wrong("sinusoidal_positions", "breaks at an odd width", "P-ODD")
 def _(length, width):
     pe = torch.zeros(length, width)
     position = torch.arange(0, length).unsqueeze(1)
@@ -2192,7 +2572,11 @@ def _(length, width):
     return pe
 
 
-@wrong("sinusoidal_positions", "makes hands faster and faster: multiplies by the power of 10,000")
+@wrong(
+    "sinusoidal_positions",
+    "makes hands faster and faster: multiplies by the power of 10,000",
+    "C-SPEEDS-RISE",
+)
 def _(length, width):
     p = np.arange(length)[:, None]
     rates = 10000.0 ** (np.arange(0, width, 2) / width)
@@ -2202,7 +2586,7 @@ def _(length, width):
     return torch.from_numpy(out)
 
 
-@wrong("sinusoidal_positions", "begins every pair with the cosine")
+@wrong("sinusoidal_positions", "begins every pair with the cosine", "C-COSINE-FIRST")
 def _(length, width):
     pos = torch.arange(length, dtype=torch.float64).unsqueeze(-1)
     freq = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -2222,7 +2606,12 @@ def _(length, width):
     return torch.tensor(rows)
 
 
-@wrong("sinusoidal_positions", "counts positions from 1; sines first, then cosines")
+@wrong(
+    "sinusoidal_positions",
+    "counts positions from 1; sines first, then cosines",
+    ("C-FROM-ONE",),
+    ("C-HALVES",),
+)
 def _(length, width):
     pos = torch.arange(1, length + 1, dtype=torch.float32)
     inv = 1.0 / (10000 ** (torch.arange(0, width, 2).float() / width))
@@ -2230,7 +2619,12 @@ def _(length, width):
     return torch.hstack([ang.sin(), ang.cos()])[:, :width]
 
 
-@wrong("sinusoidal_positions", "forgets the 2 in the exponent; begins with the cosine")
+@wrong(
+    "sinusoidal_positions",
+    "forgets the 2 in the exponent; begins with the cosine",
+    ("C-EXPONENT-HALVED",),
+    ("C-COSINE-FIRST",),
+)
 def _(length, width):
     half = (width + 1) // 2
     angle = torch.arange(length).unsqueeze(1) / 10000 ** (torch.arange(half) / width)
@@ -2240,7 +2634,12 @@ def _(length, width):
     return pe[:, :width]
 
 
-@wrong("sinusoidal_positions", "rounds an odd width up in the exponent; returns float64")
+@wrong(
+    "sinusoidal_positions",
+    "rounds an odd width up in the exponent; returns float64",
+    ("C-ODD-ROUNDED-UP",),
+    ("C-FLOAT64-TABLE",),
+)
 def _(length, width):
     w = width + width % 2
     p = torch.arange(length, dtype=torch.float64)[:, None]
@@ -2248,7 +2647,12 @@ def _(length, width):
     return torch.stack([a.sin(), a.cos()], 2).flatten(1)[:, :width]
 
 
-@wrong("sinusoidal_positions", "lets hands run with degrees, not radians; turns the table around")
+@wrong(
+    "sinusoidal_positions",
+    "lets hands run with degrees, not radians; turns the table around",
+    (),
+    ("C-TURNED",),
+)
 def _(length, width):
     p = torch.arange(length).float()
     a = torch.deg2rad(p[None] / 10000 ** (torch.arange(0, width, 2)[:, None] / width))
@@ -2286,63 +2690,78 @@ def _(length, width):
 # --- Chapter 5: split_heads -----------------------------------------------------------------------
 
 
-@wrong("split_heads", "reshapes right away, which mixes words")
+@wrong("split_heads", "reshapes right away, which mixes words", "H-VIEW-SPLIT")
 def _(x, num_heads):
     b, n, m = x.shape
     return x.reshape(b, num_heads, n, m // num_heads)
 
 
-@wrong("split_heads", "gives every head each h-th number, not a piece in one")
+@wrong("split_heads", "gives every head each h-th number, not a piece in one", "H-FUSED-LAYOUT")
 def _(x, num_heads):
     return einops.rearrange(x, "b n (d h) -> b h n d", h=num_heads)
 
 
-@wrong("split_heads", "leaves the heads behind the words")
+@wrong("split_heads", "leaves the heads behind the words", "C-SPLIT-NO-SWAP")
 def _(x, num_heads):
     return x.unflatten(-1, (num_heads, -1))
 
 
-@wrong("split_heads", "takes num_heads for the width of a head")
+@wrong("split_heads", "takes num_heads for the width of a head", "C-SPLIT-WIDTH")
 def _(x, num_heads):
     b, n, m = x.shape
     return x.view(b, n, m // num_heads, num_heads).transpose(1, 2)
 
 
-@wrong("split_heads", "gives every head the whole vector")
+@wrong("split_heads", "gives every head the whole vector", "C-SPLIT-WHOLE")
 def _(x, num_heads):
     return x.unsqueeze(1).repeat(1, num_heads, 1, 1)
 
 
-@wrong("split_heads", "swaps the last two axes, not the middle ones")
+@wrong("split_heads", "swaps the last two axes, not the middle ones", "C-SPLIT-TURNED")
 def _(x, num_heads):
     B, T, C = x.size()
     return x.view(B, T, num_heads, C // num_heads).permute(0, 2, 3, 1)
 
 
-@wrong("split_heads", "cuts the words, not the vector of a word")
+@wrong("split_heads", "cuts the words, not the vector of a word", "H-VIEW-SPLIT")
 def _(x, num_heads):
     parts = x.flatten(1).chunk(num_heads, dim=1)
     return torch.stack(parts, dim=1).reshape(x.shape[0], num_heads, x.shape[1], -1)
 
 
-@wrong("split_heads", "interleaves the heads' numbers; leaves heads behind the words")
+@wrong(
+    "split_heads",
+    "interleaves the heads' numbers; leaves heads behind the words",
+    ("H-FUSED-LAYOUT",),
+    ("C-SPLIT-NO-SWAP",),
+)
 def _(x, num_heads):
     b, n, m = x.shape
     return x.reshape(b, n, m // num_heads, num_heads).transpose(-1, -2)
 
 
-@wrong("split_heads", "gives every head the whole vector; heads before the batch")
+@wrong(
+    "split_heads",
+    "gives every head the whole vector; heads before the batch",
+    ("C-SPLIT-WHOLE",),
+    ("C-SPLIT-HEADS-FIRST",),
+)
 def _(x, num_heads):
     return torch.stack([x] * num_heads)
 
 
-@wrong("split_heads", "reshapes without a swap; takes num_heads for the width")
+@wrong(
+    "split_heads",
+    "reshapes without a swap; takes num_heads for the width",
+    ("H-VIEW-SPLIT",),
+    ("C-SPLIT-WIDTH",),
+)
 def _(x, num_heads):
     bs, seq, width = x.shape
     return x.contiguous().view(bs, width // num_heads, seq, num_heads)
 
 
-@wrong("split_heads", "heads come in reverse order; the words stand last")
+@wrong("split_heads", "heads come in reverse order; the words stand last", (), ("C-SPLIT-TURNED",))
 def _(x, num_heads):
     pieces = torch.chunk(x, num_heads, dim=-1)[::-1]
     return torch.stack(pieces, dim=1).mT
@@ -2371,62 +2790,74 @@ def _(x, num_heads):
 # --- Chapter 5: merge_heads -----------------------------------------------------------------------
 
 
-@wrong("merge_heads", "reshapes without swapping heads and words")
+@wrong("merge_heads", "reshapes without swapping heads and words", "H-VIEW-MERGE")
 def _(x):
     b, h, n, d = x.shape
     return x.reshape(b, n, h * d)
 
 
-@wrong("merge_heads", "interleaves the numbers of the heads")
+@wrong("merge_heads", "interleaves the numbers of the heads", "H-FUSED-LAYOUT")
 def _(x):
     return einops.rearrange(x, "b h n d -> b n (d h)")
 
 
-@wrong("merge_heads", "averages the heads")
+@wrong("merge_heads", "averages the heads", "C-MERGE-MEAN")
 def _(x):
     return x.mean(dim=1)
 
 
-@wrong("merge_heads", "puts the heads one below the other, along the words")
+@wrong("merge_heads", "puts the heads one below the other, along the words", "C-MERGE-BELOW")
 def _(x):
     return torch.cat(list(x.unbind(1)), dim=1)
 
 
-@wrong("merge_heads", "swaps the words with the width in place of the heads")
+@wrong("merge_heads", "swaps the words with the width in place of the heads", "C-MERGE-WRONG-SWAP")
 def _(x):
     b, h, n, d = x.shape
     return x.transpose(-1, -2).reshape(b, n, h * d)
 
 
-@wrong("merge_heads", "adds the heads up")
+@wrong("merge_heads", "adds the heads up", "C-MERGE-SUM")
 def _(x):
     return torch.einsum("bhnd->bnd", x)
 
 
-@wrong("merge_heads", "swaps the axes but does not join them")
+@wrong("merge_heads", "swaps the axes but does not join them", "C-MERGE-HALF-WAY")
 def _(x):
     return x.permute(0, 2, 1, 3).contiguous()
 
 
-@wrong("merge_heads", "interleaves the heads; last head first")
+@wrong(
+    "merge_heads",
+    "interleaves the heads; last head first",
+    ("H-FUSED-LAYOUT",),
+    ("C-MERGE-REVERSED",),
+)
 def _(x):
     b, h, n, d = x.shape
     return x.flip(1).permute(0, 2, 3, 1).reshape(b, n, d * h)
 
 
-@wrong("merge_heads", "reshapes without a swap; leaves the heads apart")
+@wrong(
+    "merge_heads",
+    "reshapes without a swap; leaves the heads apart",
+    ("H-VIEW-MERGE",),
+    ("C-MERGE-HALF-WAY",),
+)
 def _(x):
     b, h, n, d = x.size()
     return x.contiguous().view(b, n, h, d)
 
 
-@wrong("merge_heads", "joins batch and heads; adds an axis in front")
+@wrong("merge_heads", "joins batch and heads; adds an axis in front", (), ())
 def _(x):
     b, h, n, d = x.shape
     return x.reshape(b * h, n, d)[None]
 
 
-@wrong("merge_heads", "takes only the largest head; repeats it to the full width")
+@wrong(
+    "merge_heads", "takes only the largest head; repeats it to the full width", ("C-MERGE-MAX",), ()
+)
 def _(x):
     return x.amax(1).repeat(1, 1, x.shape[1])
 
@@ -2451,7 +2882,7 @@ def _(x):
 # --- Chapter 5: MultiHeadAttention ----------------------------------------------------------------
 
 
-@wrong("MultiHeadAttention", "scales by the width of the model, not of a head")
+@wrong("MultiHeadAttention", "scales by the width of the model, not of a head", "D-SCALE-DMODEL")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2476,7 +2907,7 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.drop(weights) @ v)), weights
 
 
-@wrong("MultiHeadAttention", "forgets the last projection")
+@wrong("MultiHeadAttention", "forgets the last projection", "H-NO-WO")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2497,7 +2928,7 @@ class _(nn.Module):
         return merge_heads(self.dropout(weights) @ v), weights
 
 
-@wrong("MultiHeadAttention", "merges by view without swapping heads and words")
+@wrong("MultiHeadAttention", "merges by view without swapping heads and words", "H-VIEW-MERGE")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2529,7 +2960,7 @@ class _(nn.Module):
         return self.out_proj(x), p
 
 
-@wrong("MultiHeadAttention", "makes NaN of a query from which everything is hidden")
+@wrong("MultiHeadAttention", "makes NaN of a query from which everything is hidden", "M-DEAD-ROW")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2556,7 +2987,7 @@ class _(nn.Module):
         return self.out_proj(out.transpose(1, 2).reshape(b, q_len, m)), attn
 
 
-@wrong("MultiHeadAttention", "returns the weights after dropout")
+@wrong("MultiHeadAttention", "returns the weights after dropout", "C-DROPOUT-RETURNED")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2578,7 +3009,9 @@ class _(nn.Module):
         return self.out_proj(einops.rearrange(weights @ v, "b h q d -> b q (h d)")), weights
 
 
-@wrong("MultiHeadAttention", "projects key and value with the queries' layer")
+@wrong(
+    "MultiHeadAttention", "projects key and value with the queries' layer", "C-SHARED-PROJECTION"
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2597,7 +3030,9 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(w) @ v)), w
 
 
-@wrong("MultiHeadAttention", "returns the mean of the heads' weights, as PyTorch does")
+@wrong(
+    "MultiHeadAttention", "returns the mean of the heads' weights, as PyTorch does", "H-AVG-WEIGHTS"
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2618,7 +3053,12 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(w) @ v)), w.mean(dim=1)
 
 
-@wrong("MultiHeadAttention", "drops nothing; scales by the width of the model")
+@wrong(
+    "MultiHeadAttention",
+    "drops nothing; scales by the width of the model",
+    ("C-DROPOUT-NEVER",),
+    ("D-SCALE-DMODEL",),
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2642,7 +3082,9 @@ class _(nn.Module):
         return self.out_proj(merge_heads(torch.einsum("bhqk,bhkd->bhqd", w, v))), w
 
 
-@wrong("MultiHeadAttention", "does not scale; turns the mask around")
+@wrong(
+    "MultiHeadAttention", "does not scale; turns the mask around", ("D-NO-SCALE",), ("M-POLARITY",)
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2667,7 +3109,15 @@ class _(nn.Module):
         return self.out_proj(merge_heads(self.dropout(w) @ v)), w
 
 
-@wrong("MultiHeadAttention", "splits by a bare view; leaves the biases out")
+@wrong(
+    "MultiHeadAttention",
+    "splits by a bare view; leaves the biases out",
+    (
+        "H-VIEW-SPLIT",
+        "H-VIEW-BOTH",
+    ),
+    ("C-NO-BIAS",),
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2690,7 +3140,12 @@ class _(nn.Module):
         return self.out_proj(o), w
 
 
-@wrong("MultiHeadAttention", "zeroes hidden weights after the softmax; averages the heads' weights")
+@wrong(
+    "MultiHeadAttention",
+    "zeroes hidden weights after the softmax; averages the heads' weights",
+    ("M-AFTER-SOFTMAX",),
+    ("H-AVG-WEIGHTS",),
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
@@ -2802,13 +3257,13 @@ class _(nn.Module):
 # --- Chapter 5: attention_parameters --------------------------------------------------------------
 
 
-@wrong("attention_parameters", "forgets the output projection")
+@wrong("attention_parameters", "forgets the output projection", "C-PARAMETERS-NO-OUT")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width or model_width // num_heads
     return num_layers * 3 * model_width * num_heads * d
 
 
-@wrong("attention_parameters", "multiplies by the number of heads once more")
+@wrong("attention_parameters", "multiplies by the number of heads once more", "H-COST")
 def _(model_width, num_heads, num_layers, head_width=None):
     if head_width is None:
         head_width = model_width // num_heads
@@ -2816,18 +3271,20 @@ def _(model_width, num_heads, num_layers, head_width=None):
     return num_layers * num_heads * per_head
 
 
-@wrong("attention_parameters", "forgets the layers")
+@wrong("attention_parameters", "forgets the layers", "H-HEADCOUNT")
 def _(model_width, num_heads, num_layers, head_width=None):
     width = model_width if head_width is None else num_heads * head_width
     return 4 * model_width * width
 
 
-@wrong("attention_parameters", "ignores the head width and takes m by m")
+@wrong(
+    "attention_parameters", "ignores the head width and takes m by m", "C-PARAMETERS-FIXED-WIDTH"
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     return 4 * model_width**2 * num_layers
 
 
-@wrong("attention_parameters", "counts biases")
+@wrong("attention_parameters", "counts biases", "C-PARAMETERS-BIASES")
 def _(model_width, num_heads, num_layers, head_width=None):
     hd = num_heads * (head_width if head_width is not None else model_width // num_heads)
     qkv = 3 * (model_width * hd + hd)
@@ -2836,38 +3293,60 @@ def _(model_width, num_heads, num_layers, head_width=None):
 
 
 @wrong(
-    "attention_parameters", "believes that the output projection is m by m whatever the heads are"
+    "attention_parameters",
+    "believes that the output projection is m by m whatever the heads are",
+    "H-WO-SHAPE",
 )
 def _(model_width, num_heads, num_layers, head_width=None):
     inner = num_heads * (head_width or model_width // num_heads)
     return num_layers * (3 * model_width * inner + model_width * model_width)
 
 
-@wrong("attention_parameters", "returns a float")
+@wrong("attention_parameters", "returns a float", "C-PARAMETERS-FLOAT")
 def _(model_width, num_heads, num_layers, head_width=None):
     d = model_width / num_heads if head_width is None else head_width
     return 4.0 * num_layers * num_heads * model_width * d
 
 
-@wrong("attention_parameters", "forgets the output projection; counts biases")
+@wrong(
+    "attention_parameters",
+    "forgets the output projection; counts biases",
+    ("C-PARAMETERS-NO-OUT",),
+    ("C-PARAMETERS-BIASES",),
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     d = model_width // num_heads if head_width is None else head_width
     return num_layers * num_heads * 3 * d * (model_width + 1)
 
 
-@wrong("attention_parameters", "multiplies by heads once more; ignores the head width")
+@wrong(
+    "attention_parameters",
+    "multiplies by heads once more; ignores the head width",
+    ("H-COST",),
+    ("C-PARAMETERS-FIXED-WIDTH",),
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     return sum(4 * model_width * model_width for _ in range(num_layers * num_heads))
 
 
-@wrong("attention_parameters", "forgets the layers; forgets the output projection")
+@wrong(
+    "attention_parameters",
+    "forgets the layers; forgets the output projection",
+    ("H-HEADCOUNT",),
+    ("C-PARAMETERS-NO-OUT",),
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width or model_width // num_heads
     Wq = Wk = Wv = model_width * d
     return num_heads * (Wq + Wk + Wv)
 
 
-@wrong("attention_parameters", "takes one head for all; counts the biases, too")
+@wrong(
+    "attention_parameters",
+    "takes one head for all; counts the biases, too",
+    ("C-PARAMETERS-ONE-HEAD",),
+    ("C-PARAMETERS-BIASES",),
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     d = head_width or model_width // num_heads
     return num_layers * (3 * (model_width * d + d) + d * model_width + model_width)
@@ -2907,17 +3386,17 @@ def _(model_width, num_heads, num_layers, head_width=None):
 # --- Chapter 6: next_word_pairs -------------------------------------------------------------------
 
 
-@wrong("next_word_pairs", "begins with an empty context")
+@wrong("next_word_pairs", "begins with an empty context", "C-EMPTY-CONTEXT")
 def _(tokens):
     return [(tokens[:i], tokens[i]) for i in range(len(tokens))]
 
 
-@wrong("next_word_pairs", "gives the last word only as context")
+@wrong("next_word_pairs", "gives the last word only as context", "C-BIGRAM", "C-NEIGHBORS-ONLY")
 def _(tokens):
     return [([a], b) for a, b in itertools.pairwise(tokens)]
 
 
-@wrong("next_word_pairs", "forgets the last pair")
+@wrong("next_word_pairs", "forgets the last pair", "C-LAST-MISSED")
 def _(tokens):
     pairs = []
     for i in range(1, len(tokens) - 1):
@@ -2925,7 +3404,7 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "puts one and the same growing list into all pairs")
+@wrong("next_word_pairs", "puts one and the same growing list into all pairs", "C-ONE-LIST")
 def _(tokens):
     context, result = [], []
     for now, nxt in zip(tokens, tokens[1:]):
@@ -2934,7 +3413,12 @@ def _(tokens):
     return result
 
 
-@wrong("next_word_pairs", "lets the context hold the word that is to be guessed")
+@wrong(
+    "next_word_pairs",
+    "lets the context hold the word that is to be guessed",
+    "C-NEXT-INSIDE",
+    "S-SHIFT",
+)
 def _(tokens):
     return [(tokens[: i + 1], tokens[i]) for i in range(1, len(tokens))]
 
@@ -2953,12 +3437,25 @@ def _(tokens):
     return [(tokens[:i], tokens[i:]) for i in range(1, len(tokens))]
 
 
-@wrong("next_word_pairs", "begins with an empty context; gives only one word as context")
+@wrong(
+    "next_word_pairs",
+    "begins with an empty context; gives only one word as context",
+    ("C-EMPTY-CONTEXT",),
+    (
+        "C-BIGRAM",
+        "C-NEIGHBORS-ONLY",
+    ),
+)
 def _(tokens):
     return [([], tokens[0])] + [([tokens[i - 1]], tokens[i]) for i in range(1, len(tokens))]
 
 
-@wrong("next_word_pairs", "leaves out id 0; goes from the longest to the shortest")
+@wrong(
+    "next_word_pairs",
+    "leaves out id 0; goes from the longest to the shortest",
+    ("C-ZERO-SKIPPED",),
+    (),
+)
 def _(tokens):
     out = []
     for i in range(len(tokens) - 1, 0, -1):
@@ -2970,12 +3467,22 @@ def _(tokens):
 @wrong(
     "next_word_pairs",
     "looks a word up by its first place, wrong when it comes twice; context is a tuple",
+    ("C-FIRST-OCCURRENCE",),
+    ("C-TUPLE",),
 )
 def _(tokens):
     return [(tuple(tokens[: tokens.index(t)]), t) for t in tokens[1:]]
 
 
-@wrong("next_word_pairs", "holds the answer in the context; forgets the last pair")
+@wrong(
+    "next_word_pairs",
+    "holds the answer in the context; forgets the last pair",
+    (
+        "C-NEXT-INSIDE",
+        "S-SHIFT",
+    ),
+    ("C-LAST-MISSED",),
+)
 def _(tokens):
     return [(list(tokens[:i]), tokens[i - 1]) for i in range(2, len(tokens))]
 
@@ -3008,39 +3515,39 @@ def _(tokens):
 # --- Chapter 6: causal_mask -----------------------------------------------------------------------
 
 
-@wrong("causal_mask", "is True above the diagonal: marks what is hidden")
+@wrong("causal_mask", "is True above the diagonal: marks what is hidden", "M-POLARITY")
 def _(query_length, key_length=None):
     k = key_length or query_length
     return torch.triu(torch.ones(query_length, k), diagonal=1 + k - query_length).bool()
 
 
-@wrong("causal_mask", "hides the word itself")
+@wrong("causal_mask", "hides the word itself", "M-TRIU-DIAG")
 def _(query_length, key_length=None):
     k = query_length if key_length is None else key_length
     return torch.ones(query_length, k, dtype=torch.bool).tril(k - query_length - 1)
 
 
-@wrong("causal_mask", "takes the queries for the first words when there are more keys")
+@wrong("causal_mask", "takes the queries for the first words when there are more keys", "M-TOPLEFT")
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
     return torch.tril(torch.ones((query_length, key_length), dtype=torch.bool))
 
 
-@wrong("causal_mask", "returns numbers, not booleans")
+@wrong("causal_mask", "returns numbers, not booleans", "C-NOT-BOOLEAN")
 def _(query_length, key_length=None):
     k = key_length or query_length
     i = torch.arange(query_length)[:, None] + (k - query_length)
     return (torch.arange(k)[None] <= i).float()
 
 
-@wrong("causal_mask", "ignores key_length")
+@wrong("causal_mask", "ignores key_length", "C-KEYS-IGNORED", "C-SQUARE")
 def _(query_length, key_length=None):
     i = torch.arange(query_length)
     return i[:, None] >= i[None, :]
 
 
-@wrong("causal_mask", "lets everybody see one word ahead")
+@wrong("causal_mask", "lets everybody see one word ahead", "M-TRIL-ONE")
 def _(query_length, key_length=None):
     n = key_length if key_length is not None else query_length
     offset = n - query_length
@@ -3048,7 +3555,11 @@ def _(query_length, key_length=None):
     return torch.tensor(rows)
 
 
-@wrong("causal_mask", "exchanges rows and columns: every word sees itself and later ones")
+@wrong(
+    "causal_mask",
+    "exchanges rows and columns: every word sees itself and later ones",
+    "M-TRANSPOSED",
+)
 def _(query_length, key_length=None):
     n = key_length if key_length is not None else query_length
     past = n - query_length
@@ -3057,19 +3568,35 @@ def _(query_length, key_length=None):
     return q <= k
 
 
-@wrong("causal_mask", "marks what is hidden; takes the queries for the first words")
+@wrong(
+    "causal_mask",
+    "marks what is hidden; takes the queries for the first words",
+    ("M-POLARITY",),
+    ("M-TOPLEFT",),
+)
 def _(query_length, key_length=None):
     key_length = key_length or query_length
     return torch.ones(query_length, key_length).triu(1) == 1
 
 
-@wrong("causal_mask", "hides the word itself; ignores key_length")
+@wrong(
+    "causal_mask",
+    "hides the word itself; ignores key_length",
+    ("M-TRIU-DIAG",),
+    (
+        "C-KEYS-IGNORED",
+        "C-SQUARE",
+    ),
+)
 def _(query_length, key_length=None):
     return torch.tril(torch.ones(query_length, query_length), diagonal=-1) > 0
 
 
 @wrong(
-    "causal_mask", "gives minus infinity and 0 to be added; takes the queries for the first words"
+    "causal_mask",
+    "gives minus infinity and 0 to be added; takes the queries for the first words",
+    ("C-ADDITIVE-MASK",),
+    ("M-TOPLEFT",),
 )
 def _(query_length, key_length=None):
     sz = query_length if key_length is None else key_length
@@ -3077,7 +3604,12 @@ def _(query_length, key_length=None):
     return torch.triu(m, diagonal=1)
 
 
-@wrong("causal_mask", "lets everybody see one word ahead; returns numbers")
+@wrong(
+    "causal_mask",
+    "lets everybody see one word ahead; returns numbers",
+    ("M-TRIL-ONE",),
+    ("C-NOT-BOOLEAN",),
+)
 def _(query_length, key_length=None):
     n = query_length if key_length is None else key_length
     m = np.tri(query_length, n, k=n - query_length + 1)
@@ -3107,36 +3639,36 @@ def _(query_length, key_length=None):
 # --- Chapter 6: padding_mask ----------------------------------------------------------------------
 
 
-@wrong("padding_mask", "is True at padding")
+@wrong("padding_mask", "is True at padding", "M-POLARITY")
 def _(lengths, max_length):
     return (torch.arange(max_length)[None, :] >= lengths[:, None]).unsqueeze(1)
 
 
-@wrong("padding_mask", "takes in one padding of every sentence")
+@wrong("padding_mask", "takes in one padding of every sentence", "C-ONE-MORE")
 def _(lengths, max_length):
     pos = torch.arange(max_length)
     return pos.view(1, 1, -1) <= lengths.view(-1, 1, 1)
 
 
-@wrong("padding_mask", "forgets the axis of the queries")
+@wrong("padding_mask", "forgets the axis of the queries", "M-SHAPE-BT")
 def _(lengths, max_length):
     return torch.arange(max_length).expand(len(lengths), -1) < lengths.unsqueeze(1)
 
 
-@wrong("padding_mask", "ends the table at the longest sentence of the batch")
+@wrong("padding_mask", "ends the table at the longest sentence of the batch", "C-LONGEST")
 def _(lengths, max_length):
     longest = int(lengths.max())
     m = torch.arange(longest).unsqueeze(0) < lengths.unsqueeze(1)
     return m[:, None, :]
 
 
-@wrong("padding_mask", "believes that the padding stands on the left")
+@wrong("padding_mask", "believes that the padding stands on the left", "C-PADDED-LEFT")
 def _(lengths, max_length):
     pads = max_length - lengths
     return (torch.arange(max_length)[None] >= pads[:, None])[:, None]
 
 
-@wrong("padding_mask", "returns numbers, not booleans")
+@wrong("padding_mask", "returns numbers, not booleans", "C-NOT-BOOLEAN")
 def _(lengths, max_length):
     mask = torch.zeros(len(lengths), 1, max_length)
     for i, L in enumerate(lengths):
@@ -3144,30 +3676,42 @@ def _(lengths, max_length):
     return mask
 
 
-@wrong("padding_mask", "puts the axis of length 1 behind the keys")
+@wrong("padding_mask", "puts the axis of length 1 behind the keys", "C-QUERIES-ONLY")
 def _(lengths, max_length):
     return (torch.arange(max_length) < lengths[:, None]).unsqueeze(-1)
 
 
-@wrong("padding_mask", "is True at padding; forgets the axis of the queries")
+@wrong(
+    "padding_mask",
+    "is True at padding; forgets the axis of the queries",
+    ("M-POLARITY",),
+    ("M-SHAPE-BT",),
+)
 def _(lengths, max_length):
     rows = [[j >= n for j in range(max_length)] for n in lengths.tolist()]
     return torch.tensor(rows)
 
 
-@wrong("padding_mask", "takes in one padding; returns numbers")
+@wrong("padding_mask", "takes in one padding; returns numbers", ("C-ONE-MORE",), ("C-NOT-BOOLEAN",))
 def _(lengths, max_length):
     a = np.arange(max_length)[None, None, :] <= lengths.numpy()[:, None, None]
     return torch.tensor(a.astype(np.float32))
 
 
-@wrong("padding_mask", "ends at the longest sentence; is True at padding")
+@wrong(
+    "padding_mask",
+    "ends at the longest sentence; is True at padding",
+    ("C-LONGEST",),
+    ("M-POLARITY",),
+)
 def _(lengths, max_length):
     idx = torch.arange(lengths.max())
     return torch.stack([idx >= n for n in lengths]).unsqueeze(1)
 
 
-@wrong("padding_mask", "pads on the left; hides one word too many")
+@wrong(
+    "padding_mask", "pads on the left; hides one word too many", ("C-PADDED-LEFT",), ("C-ONE-LESS",)
+)
 def _(lengths, max_length):
     return (torch.arange(max_length - 1, -1, -1) < lengths.view(-1, 1) - 1)[:, None, :]
 
@@ -3196,28 +3740,37 @@ def _(lengths, max_length):
 # --- Chapter 6: masked_softmax --------------------------------------------------------------------
 
 
-@wrong("masked_softmax", "makes NaN of dead rows")
+@wrong("masked_softmax", "makes NaN of dead rows", "M-DEAD-ROW")
 def _(scores, mask):
     return torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
 
 
-@wrong("masked_softmax", "makes hidden weights 0 only behind the softmax")
+@wrong("masked_softmax", "makes hidden weights 0 only behind the softmax", "M-AFTER-SOFTMAX")
 def _(scores, mask):
     p = F.softmax(scores, dim=-1)
     return p.masked_fill(mask.logical_not(), 0.0)
 
 
-@wrong("masked_softmax", "shares out evenly in dead rows")
+@wrong("masked_softmax", "shares out evenly in dead rows", "M-DEAD-ROW-UNIFORM")
 def _(scores, mask):
     return torch.softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min), -1)
 
 
-@wrong("masked_softmax", "fills with -1e9, which float16 does not have")
+@wrong(
+    "masked_softmax",
+    "fills with -1e9, which float16 does not have",
+    "M-HALF-FILL",
+    "C-MINUS-A-BILLION",
+)
 def _(scores, mask):
     return scores.masked_fill(~mask, -1e9).softmax(-1) * mask
 
 
-@wrong("masked_softmax", "replaces NaN by 0 afterward, but the gradient stays NaN")
+@wrong(
+    "masked_softmax",
+    "replaces NaN by 0 afterward, but the gradient stays NaN",
+    "M-DEAD-ROW-GRADIENT",
+)
 def _(scores, mask):
     bias = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
     w = torch.softmax(scores + bias, dim=-1)
@@ -3225,7 +3778,7 @@ def _(scores, mask):
     return w
 
 
-@wrong("masked_softmax", "writes minus infinity into the caller's scores")
+@wrong("masked_softmax", "writes minus infinity into the caller's scores", "M-INPLACE")
 def _(scores, mask):
     with torch.no_grad():
         scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
@@ -3233,7 +3786,9 @@ def _(scores, mask):
 
 
 @wrong(
-    "masked_softmax", "normalizes again after the softmax, and loses rows whose mass was all hidden"
+    "masked_softmax",
+    "normalizes again after the softmax, and loses rows whose mass was all hidden",
+    "M-AFTER-RENORMALIZED",
 )
 def _(scores, mask):
     w = scores.softmax(dim=-1) * mask
@@ -3241,24 +3796,44 @@ def _(scores, mask):
     return w / torch.where(total == 0, torch.ones_like(total), total)
 
 
-@wrong("masked_softmax", "takes True for hidden; shares out evenly in dead rows")
+@wrong(
+    "masked_softmax",
+    "takes True for hidden; shares out evenly in dead rows",
+    ("M-POLARITY",),
+    ("M-DEAD-ROW-UNIFORM",),
+)
 def _(scores, mask):
     low = torch.finfo(scores.dtype).min
     return scores.masked_fill(mask, low).softmax(-1)
 
 
-@wrong("masked_softmax", "sets hidden scores to 0; normalizes over the queries")
+@wrong(
+    "masked_softmax",
+    "sets hidden scores to 0; normalizes over the queries",
+    ("M-FILL-ZERO",),
+    ("D-SOFTMAX-DIM",),
+)
 def _(scores, mask):
     return torch.softmax(scores * mask, dim=-2)
 
 
-@wrong("masked_softmax", "exponentiates without a shift; divides by 0 in dead rows")
+@wrong(
+    "masked_softmax",
+    "exponentiates without a shift; divides by 0 in dead rows",
+    ("D-NAIVE-SOFTMAX",),
+    ("D-NAIVE-SOFTMAX",),
+)
 def _(scores, mask):
     e = scores.exp() * mask
     return e / e.sum(dim=-1, keepdim=True)
 
 
-@wrong("masked_softmax", "hides by -100, which is too little; writes into the scores")
+@wrong(
+    "masked_softmax",
+    "hides by -100, which is too little; writes into the scores",
+    ("M-SMALL-FILL",),
+    ("M-INPLACE",),
+)
 def _(scores, mask):
     with torch.no_grad():
         scores += (~mask) * -100.0
@@ -3294,65 +3869,80 @@ def _(scores, mask):
 # --- Chapter 7: cross_attention -------------------------------------------------------------------
 
 
-@wrong("cross_attention", "lets the source ask the target")
+@wrong("cross_attention", "lets the source ask the target", "C-SOURCE-ASKS")
 def _(target, memory, attention, memory_mask=None):
     return attention(memory, target, target, memory_mask)
 
 
-@wrong("cross_attention", "takes the values from the target")
+@wrong("cross_attention", "takes the values from the target", "X-WRONG-KV")
 def _(target, memory, attention, memory_mask=None):
     return attention(target, memory, target, memory_mask)
 
 
-@wrong("cross_attention", "forgets the mask")
+@wrong("cross_attention", "forgets the mask", "X-NOMASK")
 def _(target, memory, attention, memory_mask=None):
     out, w = attention(target, memory, memory, None)
     return out, w
 
 
-@wrong("cross_attention", "is self-attention of the target")
+@wrong("cross_attention", "is self-attention of the target", "X-LEAK")
 def _(target, memory, attention, memory_mask=None):
     return attention(query=target, key=target, value=target, mask=None)
 
 
-@wrong("cross_attention", "turns the mask around")
+@wrong("cross_attention", "turns the mask around", "M-POLARITY")
 def _(target, memory, attention, memory_mask=None):
     if memory_mask is not None:
         memory_mask = ~memory_mask
     return attention(target, memory, memory, memory_mask)
 
 
-@wrong("cross_attention", "returns the output only")
+@wrong("cross_attention", "returns the output only", "C-OUTPUT-ONLY")
 def _(target, memory, attention, memory_mask=None):
     return attention(target, memory, memory, memory_mask)[0]
 
 
-@wrong("cross_attention", "adds the target, which is the layer's task")
+@wrong("cross_attention", "adds the target, which is the layer's task", "C-RESIDUAL-INSIDE")
 def _(target, memory, attention, memory_mask=None):
     out, weights = attention(target, memory, memory, memory_mask)
     return target + out, weights
 
 
-@wrong("cross_attention", "takes the keys from the target; forgets the mask")
+@wrong(
+    "cross_attention",
+    "takes the keys from the target; forgets the mask",
+    ("C-KEYS-OF-TARGET",),
+    ("X-NOMASK",),
+)
 def _(target, memory, attention, memory_mask=None):
     n = min(target.size(1), memory.size(1))
     return attention(target, target[:, :n], memory[:, :n], None)
 
 
-@wrong("cross_attention", "lets the source ask; drops the mask")
+@wrong("cross_attention", "lets the source ask; drops the mask", ("C-SOURCE-ASKS",), ("X-NOMASK",))
 def _(target, memory, attention, memory_mask=None):
     output, w = attention(memory, target, target, None)
     return output, w
 
 
-@wrong("cross_attention", "turns the mask around; returns the output only")
+@wrong(
+    "cross_attention",
+    "turns the mask around; returns the output only",
+    ("M-POLARITY",),
+    ("C-OUTPUT-ONLY",),
+)
 def _(target, memory, attention, memory_mask=None):
     m = None if memory_mask is None else memory_mask.logical_not()
     y, _ = attention(target, memory, memory, m)
     return y
 
 
-@wrong("cross_attention", "hands a causal mask on in place of the memory's; adds the target")
+@wrong(
+    "cross_attention",
+    "hands a causal mask on in place of the memory's; adds the target",
+    ("X-CAUSAL",),
+    ("C-RESIDUAL-INSIDE",),
+)
 def _(target, memory, attention, memory_mask=None):
     q, k = target.shape[1], memory.shape[1]
     tril = torch.ones(q, k, dtype=torch.bool).tril()
@@ -3399,7 +3989,7 @@ class Parts(nn.Module):
         self.linear2 = nn.Linear(hidden_width, model_width)
 
 
-@wrong("DecoderLayer", "norms after the sum, as in the first Transformer")
+@wrong("DecoderLayer", "norms after the sum, as in the first Transformer", "C-POST-NORM")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -3418,7 +4008,7 @@ class _(nn.Module):
         return self.norm3(x + self.linear2(F.relu(self.linear1(x))))
 
 
-@wrong("DecoderLayer", "forgets the sum around the cross-attention")
+@wrong("DecoderLayer", "forgets the sum around the cross-attention", "C-NO-SUM-CROSS")
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         x = self.norm1(target)
@@ -3427,7 +4017,7 @@ class _(Parts):
         return target + self.linear2(torch.relu(self.linear1(self.norm3(target))))
 
 
-@wrong("DecoderLayer", "forgets the ReLU")
+@wrong("DecoderLayer", "forgets the ReLU", "C-NO-RELU")
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         n = self.norm1(target)
@@ -3436,7 +4026,7 @@ class _(Parts):
         return h + self.linear2(self.linear1(self.norm3(h)))
 
 
-@wrong("DecoderLayer", "norms the memory once more")
+@wrong("DecoderLayer", "norms the memory once more", "C-MEMORY-NORMALIZED")
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         normed = self.norm1(target)
@@ -3448,7 +4038,7 @@ class _(Parts):
         return x + self.linear2(F.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "asks the source first, then the words written so far")
+@wrong("DecoderLayer", "asks the source first, then the words written so far", "C-SOURCE-FIRST")
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -3467,7 +4057,7 @@ class _(nn.Module):
         return y + self.linear2(self.linear1(self.norm3(y)).relu())
 
 
-@wrong("DecoderLayer", "does not hide later words of the target")
+@wrong("DecoderLayer", "does not hide later words of the target", "C-NO-TARGET-MASK")
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         t = self.norm1(target)
@@ -3477,7 +4067,11 @@ class _(Parts):
         return target + self.linear2(F.relu(self.linear1(self.norm3(target))))
 
 
-@wrong("DecoderLayer", "norms only the queries of the self-attention, not its keys and values")
+@wrong(
+    "DecoderLayer",
+    "norms only the queries of the self-attention, not its keys and values",
+    "C-QUERY-NORMED-ONLY",
+)
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         target = target + self.self_attention(self.norm1(target), target, target, target_mask)[0]
@@ -3485,7 +4079,7 @@ class _(Parts):
         return target + self.linear2(self.linear1(self.norm3(target)).clamp(min=0))
 
 
-@wrong("DecoderLayer", "norms after the sum; forgets the ReLU")
+@wrong("DecoderLayer", "norms after the sum; forgets the ReLU", ("C-POST-NORM",), ("C-NO-RELU",))
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         x = self.norm1(target + self.self_attention(target, target, target, target_mask)[0])
@@ -3496,6 +4090,8 @@ class _(Parts):
 @wrong(
     "DecoderLayer",
     "does not hide later words of the target; does not hide the padding of the source",
+    ("C-NO-TARGET-MASK",),
+    ("X-NOMASK",),
 )
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
@@ -3505,7 +4101,12 @@ class _(Parts):
         return x + self.linear2(F.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "attends to the target in place of the memory; forgets the last sum")
+@wrong(
+    "DecoderLayer",
+    "attends to the target in place of the memory; forgets the last sum",
+    ("X-LEAK",),
+    ("C-NO-SUM-NETWORK",),
+)
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         n = self.norm1(target)
@@ -3515,7 +4116,12 @@ class _(Parts):
         return self.linear2(F.relu(self.linear1(self.norm3(target))))
 
 
-@wrong("DecoderLayer", "adds the normed vector, not the raw one; uses GELU in place of ReLU")
+@wrong(
+    "DecoderLayer",
+    "adds the normed vector, not the raw one; uses GELU in place of ReLU",
+    ("C-SUM-OF-NORMED",),
+    ("C-GELU",),
+)
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):
         x = self.norm1(target)
@@ -3592,7 +4198,7 @@ class _(nn.Module):
 # --- Chapter 7: translate -------------------------------------------------------------------------
 
 
-@wrong("translate", "returns bos as the first word")
+@wrong("translate", "returns bos as the first word", "C-BOS-KEPT")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     done = torch.zeros(len(source), dtype=torch.bool)
@@ -3605,7 +4211,7 @@ def _(model, source, bos, eos, max_length):
     return words
 
 
-@wrong("translate", "keeps what the model writes behind eos")
+@wrong("translate", "keeps what the model writes behind eos", "C-NO-END", "C-TALKS-ON")
 def _(model, source, bos, eos, max_length):
     ys = torch.ones(source.size(0), 1).fill_(bos).type_as(source)
     for _ in range(max_length):
@@ -3615,7 +4221,7 @@ def _(model, source, bos, eos, max_length):
     return ys[:, 1:]
 
 
-@wrong("translate", "takes the score of the first position every time")
+@wrong("translate", "takes the score of the first position every time", "C-FIRST-POSITION")
 def _(model, source, bos, eos, max_length):
     seq = torch.full((source.shape[0], 1), bos, dtype=torch.long)
     fin = torch.zeros(source.shape[0], 1, dtype=torch.bool)
@@ -3627,7 +4233,7 @@ def _(model, source, bos, eos, max_length):
     return seq[:, 1:]
 
 
-@wrong("translate", "hands in only the last word, not all words so far")
+@wrong("translate", "hands in only the last word, not all words so far", "C-LAST-WORD-ONLY")
 def _(model, source, bos, eos, max_length):
     word = torch.full((source.size(0), 1), bos)
     ended = torch.zeros(source.size(0), dtype=torch.bool)
@@ -3642,7 +4248,7 @@ def _(model, source, bos, eos, max_length):
     return torch.stack(outs, 1)
 
 
-@wrong("translate", "stops when the first row has ended")
+@wrong("translate", "stops when the first row has ended", "C-FIRST-END-STOPS")
 def _(model, source, bos, eos, max_length):
     words = torch.full((source.shape[0], 1), bos)
     while words.shape[1] <= max_length:
@@ -3653,7 +4259,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "writes one word too few")
+@wrong("translate", "writes one word too few", "C-LIMIT-COUNTS-BOS")
 def _(model, source, bos, eos, max_length):
     b = source.shape[0]
     out = torch.full((b, max_length), eos)
@@ -3666,7 +4272,7 @@ def _(model, source, bos, eos, max_length):
     return out[:, 1:] if max_length > 1 else torch.full((b, 1), eos)
 
 
-@wrong("translate", "puts the model into evaluation mode and leaves it there")
+@wrong("translate", "puts the model into evaluation mode and leaves it there", "C-EVAL-KEPT")
 def _(model, source, bos, eos, max_length):
     model.eval()
     words = torch.full((source.shape[0], 1), bos)
@@ -3678,7 +4284,15 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "keeps bos; goes on behind eos")
+@wrong(
+    "translate",
+    "keeps bos; goes on behind eos",
+    ("C-BOS-KEPT",),
+    (
+        "C-NO-END",
+        "C-TALKS-ON",
+    ),
+)
 def _(model, source, bos, eos, max_length):
     tgt = [[bos] for _ in range(source.shape[0])]
     for _ in range(max_length):
@@ -3688,7 +4302,12 @@ def _(model, source, bos, eos, max_length):
     return torch.tensor(tgt)
 
 
-@wrong("translate", "hands in the last word only; stops when the first row ends")
+@wrong(
+    "translate",
+    "hands in the last word only; stops when the first row ends",
+    ("C-LAST-WORD-ONLY",),
+    ("C-FIRST-END-STOPS",),
+)
 def _(model, source, bos, eos, max_length):
     cur = torch.full((len(source), 1), bos)
     res = []
@@ -3700,13 +4319,26 @@ def _(model, source, bos, eos, max_length):
     return torch.cat(res, 1)
 
 
-@wrong("translate", "asks once for everything; writes on behind eos")
+@wrong(
+    "translate",
+    "asks once for everything; writes on behind eos",
+    ("C-ONE-PASS",),
+    (
+        "C-NO-END",
+        "C-TALKS-ON",
+    ),
+)
 def _(model, source, bos, eos, max_length):
     words = torch.full((source.size(0), max_length), bos)
     return model(source, words).argmax(dim=-1)
 
 
-@wrong("translate", "leaves the model in evaluation mode; fills up with 0 behind eos")
+@wrong(
+    "translate",
+    "leaves the model in evaluation mode; fills up with 0 behind eos",
+    ("C-EVAL-KEPT",),
+    ("C-PAD-BEHIND",),
+)
 def _(model, source, bos, eos, max_length):
     model.eval()
     words = torch.full((source.shape[0], 1), bos)

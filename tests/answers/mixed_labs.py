@@ -25,7 +25,7 @@ wrong, right = corpus.wrong, corpus.right
 # --- Lab 1: bench ---------------------------------------------------------------------------------
 
 
-@wrong("bench", "does not wait for the GPU, so it times the launch")
+@wrong("bench", "does not wait for the GPU, so it times the launch", "L1-NO-SYNC")
 def _(fn, flush):
     for _ in range(100):
         fn()
@@ -41,7 +41,7 @@ def _(fn, flush):
     return out
 
 
-@wrong("bench", "returns milliseconds")
+@wrong("bench", "returns milliseconds", "L1-MILLISECONDS")
 def _(fn, flush):
     end = time.perf_counter() + 0.1
     while time.perf_counter() < end:
@@ -60,7 +60,7 @@ def _(fn, flush):
     return times
 
 
-@wrong("bench", "flushes between the two events")
+@wrong("bench", "flushes between the two events", "L1-FLUSH-COUNTED")
 def _(fn, flush):
     for _ in range(300):
         fn()
@@ -78,7 +78,7 @@ def _(fn, flush):
     return result
 
 
-@wrong("bench", "never flushes, so the inputs wait in the cache")
+@wrong("bench", "never flushes, so the inputs wait in the cache", "L1-NO-FLUSH")
 def _(fn, flush):
     for _ in range(300):
         fn()
@@ -137,18 +137,20 @@ def _(fn, flush):
 # --- Lab 1: summarize -----------------------------------------------------------------------------
 
 
-@wrong("summarize", "gives the mean")
+@wrong("summarize", "gives the mean", "L1-SUMMARY-MEAN")
 def _(samples):
     q1, q3 = np.quantile(samples, [0.25, 0.75])
     return float(np.mean(samples)), float(q3 - q1)
 
 
-@wrong("summarize", "gives the standard deviation, not the interquartile range")
+@wrong(
+    "summarize", "gives the standard deviation, not the interquartile range", "L1-SUMMARY-DEVIATION"
+)
 def _(samples):
     return statistics.median(samples), statistics.stdev(samples)
 
 
-@wrong("summarize", "does not put the samples in order")
+@wrong("summarize", "does not put the samples in order", "L1-SUMMARY-UNSORTED")
 def _(samples):
     def at(place):
         low = int(place)
@@ -159,7 +161,11 @@ def _(samples):
     return at((n - 1) / 2), at(3 * (n - 1) / 4) - at((n - 1) / 4)
 
 
-@wrong("summarize", "rounds the places of the quartiles down, in place of sharing")
+@wrong(
+    "summarize",
+    "rounds the places of the quartiles down, in place of sharing",
+    "L1-SUMMARY-EXCLUSIVE",
+)
 def _(samples):
     s = sorted(samples)
     n = len(s)
@@ -187,20 +193,20 @@ def _(samples):
 # --- Lab 1: make_inputs ---------------------------------------------------------------------------
 
 
-@wrong("make_inputs", "seeds the global generator")
+@wrong("make_inputs", "seeds the global generator", "L1-INPUTS-GLOBAL-SEED")
 def _(b, h, n, d, seed):
     torch.manual_seed(seed)
     return tuple(torch.randn(b, h, n, d) for _ in range(3))
 
 
-@wrong("make_inputs", "draws uniform numbers")
+@wrong("make_inputs", "draws uniform numbers", "L1-INPUTS-UNIFORM")
 def _(b, h, n, d, seed):
     g = torch.Generator().manual_seed(seed)
     q, k, v = torch.rand((3, b, h, n, d), generator=g)
     return q, k, v
 
 
-@wrong("make_inputs", "hands out the same numbers three times")
+@wrong("make_inputs", "hands out the same numbers three times", "L1-INPUTS-ALIKE")
 def _(b, h, n, d, seed):
     def draw():
         return torch.randn(b, h, n, d, generator=torch.Generator().manual_seed(seed))
@@ -208,7 +214,7 @@ def _(b, h, n, d, seed):
     return draw(), draw(), draw()
 
 
-@wrong("make_inputs", "draws numbers for one head only and repeats them")
+@wrong("make_inputs", "draws numbers for one head only and repeats them", "L1-INPUTS-EXPANDED")
 def _(b, h, n, d, seed):
     gen = torch.Generator()
     gen.manual_seed(seed)
@@ -259,7 +265,7 @@ def _(ratios):
     return mistake_at(max(spread, key=spread.get), ratios)
 
 
-@wrong("name_the_mistake", "takes 1 for exact: nothing is ever honest")
+@wrong("name_the_mistake", "takes 1 for exact: nothing is ever honest", "L1-NAME-TOO-STRICT")
 def _(ratios):
     for name, mistake in SIGNATURE.items():
         if ratios[name] != 1.0:
@@ -267,7 +273,11 @@ def _(ratios):
     return "none"
 
 
-@wrong("name_the_mistake", "looks at the largest ratio only, so too small ones go unseen")
+@wrong(
+    "name_the_mistake",
+    "looks at the largest ratio only, so too small ones go unseen",
+    "L1-NAME-ONE-SIDE",
+)
 def _(ratios):
     worst = max(ratios, key=ratios.get)
     if ratios[worst] < 2.2:
@@ -330,7 +340,7 @@ def _(ratios):
 # --- Lab 2: naive_attention -----------------------------------------------------------------------
 
 
-@wrong("naive_attention", "loops over the queries, so no table is ever made")
+@wrong("naive_attention", "loops over the queries, so no table is ever made", "L2-ROW-BY-ROW")
 def _(q, k, v):
     rows = []
     for i in range(q.shape[2]):
@@ -339,13 +349,13 @@ def _(q, k, v):
     return torch.cat(rows, dim=2)
 
 
-@wrong("naive_attention", "does not scale")
+@wrong("naive_attention", "does not scale", "L2-NO-SCALE")
 def _(q, k, v):
     table = torch.einsum("bhqd,bhkd->bhqk", q, k)
     return torch.einsum("bhqk,bhkd->bhqd", table.softmax(-1), v)
 
 
-@wrong("naive_attention", "normalizes over the queries")
+@wrong("naive_attention", "normalizes over the queries", "L2-SOFTMAX-AXIS")
 def _(q, k, v):
     att = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     return torch.softmax(att, dim=-2) @ v
@@ -377,24 +387,24 @@ def _(q, k, v):
 # --- Lab 2: peak_bytes ----------------------------------------------------------------------------
 
 
-@wrong("peak_bytes", "counts one table only")
+@wrong("peak_bytes", "counts one table only", "L2-ONE-TABLE")
 def _(b, h, n, d, bytes_per_number):
     return b * h * n * n * bytes_per_number
 
 
-@wrong("peak_bytes", "forgets the output, which matters where n is small")
+@wrong("peak_bytes", "forgets the output, which matters where n is small", "L2-TABLES-ONLY")
 def _(b, h, n, d, bytes_per_number):
     table = b * h * n**2
     return 2 * table * bytes_per_number
 
 
-@wrong("peak_bytes", "counts q, k and v")
+@wrong("peak_bytes", "counts q, k and v", "L2-INPUTS-IN-PEAK")
 def _(b, h, n, d, bytes_per_number):
     tables = 2 * b * h * n * n
     return (tables + 4 * b * h * n * d) * bytes_per_number
 
 
-@wrong("peak_bytes", "forgets the heads")
+@wrong("peak_bytes", "forgets the heads", "L2-ONE-HEAD")
 def _(b, h, n, d, bytes_per_number):
     return bytes_per_number * (2 * b * n * n + b * n * d)
 
@@ -414,7 +424,7 @@ def _(b, h, n, d, bytes_per_number):
 # --- Lab 2: largest_n -----------------------------------------------------------------------------
 
 
-@wrong("largest_n", "forgets q, k and v")
+@wrong("largest_n", "forgets q, k and v", "L2-WALL-NO-INPUTS")
 def _(memory_bytes, b, h, d, bytes_per_number):
     n = 0
     step = 1 << 40
@@ -426,7 +436,7 @@ def _(memory_bytes, b, h, d, bytes_per_number):
     return n
 
 
-@wrong("largest_n", "returns the first n that does not fit any more")
+@wrong("largest_n", "returns the first n that does not fit any more", "L2-ONE-TOO-MANY")
 def _(memory_bytes, b, h, d, bytes_per_number):
     def need(n):
         return b * h * n * (2 * n + 4 * d) * bytes_per_number
@@ -443,12 +453,12 @@ def _(memory_bytes, b, h, d, bytes_per_number):
     return lo
 
 
-@wrong("largest_n", "thinks of the table only and takes the root")
+@wrong("largest_n", "thinks of the table only and takes the root", "L2-WALL-TABLES-ONLY")
 def _(memory_bytes, b, h, d, bytes_per_number):
     return math.isqrt(memory_bytes // (2 * b * h * bytes_per_number))
 
 
-@wrong("largest_n", "takes powers of two only")
+@wrong("largest_n", "takes powers of two only", "L2-POWERS-OF-TWO")
 def _(memory_bytes, b, h, d, bytes_per_number):
     n = 1
     while b * h * (2 * n * n + 4 * n * d) * bytes_per_number <= memory_bytes:
@@ -480,13 +490,21 @@ def _(memory_bytes, b, h, d, bytes_per_number):
 # --- Lab 2: fit_growth ----------------------------------------------------------------------------
 
 
-@wrong("fit_growth", "fits one line through all points, fixed cost and wild value included")
+@wrong(
+    "fit_growth",
+    "fits one line through all points, fixed cost and wild value included",
+    "L2-ALL-SIZES",
+)
 def _(sizes, seconds):
     slope, _ = np.polyfit(np.log(sizes), np.log(seconds), 1)
     return float(slope)
 
 
-@wrong("fit_growth", "takes the slope between the two largest sizes, whatever happened there")
+@wrong(
+    "fit_growth",
+    "takes the slope between the two largest sizes, whatever happened there",
+    "L2-LAST-TWO",
+)
 def _(sizes, seconds):
     (n1, t1), (n2, t2) = sorted(zip(sizes, seconds))[-2:]
     return math.log(t2 / t1) / math.log(n2 / n1)
@@ -499,7 +517,7 @@ def _(sizes, seconds):
     return float(np.polyfit(x, y, 1)[0])
 
 
-@wrong("fit_growth", "forgets the logarithm of the sizes")
+@wrong("fit_growth", "forgets the logarithm of the sizes", "L2-ONE-LOGARITHM")
 def _(sizes, seconds):
     pairs = sorted(zip(sizes, seconds))[len(sizes) // 2 :]
     n, t = map(np.array, zip(*pairs))
@@ -578,7 +596,7 @@ def timed(record, name):
     return {p["n"]: p for p in record["points"] if p["name"] == name and p["seconds"]}
 
 
-@wrong("conclude", "takes the mean of the samples, disturbed ones included")
+@wrong("conclude", "takes the mean of the samples, disturbed ones included", "L2-MEAN")
 def _(record):
     naive, fused = timed(record, "naive"), timed(record, "fused")
     t = {n: statistics.mean(p["seconds"]) for n, p in fused.items()}
@@ -598,7 +616,7 @@ def _(record):
     }
 
 
-@wrong("conclude", "turns the ratio around")
+@wrong("conclude", "turns the ratio around", "L2-RATIO-INVERTED")
 def _(record):
     med = {
         name: {n: statistics.median(p["seconds"]) for n, p in timed(record, name).items()}
@@ -618,7 +636,7 @@ def _(record):
     }
 
 
-@wrong("conclude", "lets memory grow in a straight line up to the wall")
+@wrong("conclude", "lets memory grow in a straight line up to the wall", "L2-WALL-LINEAR")
 def _(record):
     naive, fused = timed(record, "naive"), timed(record, "fused")
     median = lambda p: statistics.median(p["seconds"])
@@ -637,7 +655,11 @@ def _(record):
     }
 
 
-@wrong("conclude", "says that a prediction held if it was not too high, however low")
+@wrong(
+    "conclude",
+    "says that a prediction held if it was not too high, however low",
+    "L2-HELD-ONE-SIDED",
+)
 def _(record):
     naive, fused = timed(record, "naive"), timed(record, "fused")
     sec = lambda p: float(np.median(p["seconds"]))
@@ -710,7 +732,7 @@ def looks_written_out(names):
     return re.search("p.*s.*p", "".join(kind)) is not None
 
 
-@wrong("which_backend", "runs fn twice")
+@wrong("which_backend", "runs fn twice", "L3-WARM-UP")
 def _(fn):
     fn()
     names = lab.trace(fn)
@@ -721,7 +743,7 @@ def _(fn):
     return "NAIVE" if looks_written_out(names) else "NONE"
 
 
-@wrong("which_backend", "takes MATH for naive attention")
+@wrong("which_backend", "takes MATH for naive attention", "L3-MATH-IS-NAIVE")
 def _(fn):
     text = " ".join(lab.trace(fn))
     for part in ("flash_attention", "efficient_attention", "cudnn_attention"):
@@ -732,7 +754,7 @@ def _(fn):
     return "NAIVE" if "softmax" in text and "mm" in text else "NONE"
 
 
-@wrong("which_backend", "switches gradients off, and torch looks at that")
+@wrong("which_backend", "switches gradients off, and torch looks at that", "L3-OBSERVER")
 def _(fn):
     with torch.no_grad():
         ops = list(lab.trace(fn))
@@ -743,7 +765,12 @@ def _(fn):
     return "NAIVE" if looks_written_out(ops) else "NONE"
 
 
-@wrong("which_backend", "takes every softmax for naive attention, with products or not")
+@wrong(
+    "which_backend",
+    "takes every softmax for naive attention, with products or not",
+    "L3-ONE-PRODUCT",
+    "L3-ANY-ORDER",
+)
 def _(fn):
     ops = lab.trace(fn)
     for part in WORDS:
@@ -808,22 +835,22 @@ def rules(capability, call, cudnn_mask=True, flash_mask=False, old_flash=False, 
     return [*names, "MATH"]
 
 
-@wrong("backends_for", "lets FLASH take a mask")
+@wrong("backends_for", "lets FLASH take a mask", "L3-FLASH-MASK")
 def _(capability, call):
     return rules(capability, call, flash_mask=True)
 
 
-@wrong("backends_for", "lets FLASH run on a T4")
+@wrong("backends_for", "lets FLASH run on a T4", "L3-T4-FLASH")
 def _(capability, call):
     return rules(capability, call, old_flash=True)
 
 
-@wrong("backends_for", "lets EFFICIENT group heads")
+@wrong("backends_for", "lets EFFICIENT group heads", "L3-GROUPS-EFFICIENT")
 def _(capability, call):
     return rules(capability, call, gqa=True)
 
 
-@wrong("backends_for", "names only the one that runs")
+@wrong("backends_for", "names only the one that runs", "L3-FIRST-ONLY")
 def _(capability, call):
     return rules(capability, call)[:1]
 
@@ -863,7 +890,7 @@ def _(capability, call):
 # --- Lab 3: attention_work ------------------------------------------------------------------------
 
 
-@wrong("attention_work", "counts a multiplication and an addition as one")
+@wrong("attention_work", "counts a multiplication and an addition as one", "L3-MULTIPLY-ONLY")
 def _(b, h, n, d, bytes_per_number, causal, backward):
     flops = 2 * b * h * n * n * d
     flops = flops * (0.5 if causal else 1) * (3.5 if backward else 1)
@@ -875,7 +902,11 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
     }
 
 
-@wrong("attention_work", "leaves the forward pass out where there is a backward pass")
+@wrong(
+    "attention_work",
+    "leaves the forward pass out where there is a backward pass",
+    "L3-BACKWARD-ALONE",
+)
 def _(b, h, n, d, bytes_per_number, causal, backward):
     flops = 4 * b * h * n**2 * d
     if causal:
@@ -890,7 +921,7 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
     )
 
 
-@wrong("attention_work", "halves the bytes of a causal call, too")
+@wrong("attention_work", "halves the bytes of a causal call, too", "L3-CAUSAL-BYTES")
 def _(b, h, n, d, bytes_per_number, causal, backward):
     half = 0.5 if causal else 1.0
     row = b * h * n * d
@@ -902,7 +933,7 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
     }
 
 
-@wrong("attention_work", "counts each table once, written and never read")
+@wrong("attention_work", "counts each table once, written and never read", "L3-WRITES-ONLY")
 def _(b, h, n, d, bytes_per_number, causal, backward):
     work = 2 * (2 * n * n * d) * b * h
     work = work // 2 if causal else work
@@ -947,7 +978,7 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
 # --- Lab 3: roof_over -----------------------------------------------------------------------------
 
 
-@wrong("roof_over", "lets the faster of the two decide")
+@wrong("roof_over", "lets the faster of the two decide", "L3-LARGER")
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     intensity, ridge = flops / moved_bytes, flops_per_second / bytes_per_second
     return {
@@ -958,14 +989,18 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     }
 
 
-@wrong("roof_over", "says compute where it waits for memory, and the other way round")
+@wrong(
+    "roof_over",
+    "says compute where it waits for memory, and the other way round",
+    "L3-BOUND-SWAPPED",
+)
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     i, r = flops / moved_bytes, flops_per_second / bytes_per_second
     roof = min(flops_per_second, i * bytes_per_second)
     return dict(intensity=i, ridge=r, roof=roof, bound="memory" if i > r else "compute")
 
 
-@wrong("roof_over", "divides bytes by operations")
+@wrong("roof_over", "divides bytes by operations", "L3-UPSIDE-DOWN", "L3-RIDGE-INVERTED")
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     i, r = moved_bytes / flops, bytes_per_second / flops_per_second
     return {
@@ -976,7 +1011,9 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     }
 
 
-@wrong("roof_over", "adds both times, as if one waited for the other to end")
+@wrong(
+    "roof_over", "adds both times, as if one waited for the other to end", "L3-ONE-AFTER-THE-OTHER"
+)
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     computing, moving = flops / flops_per_second, moved_bytes / bytes_per_second
     return {
@@ -1012,7 +1049,7 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
 # --- Lab 3: sees_future ---------------------------------------------------------------------------
 
 
-@wrong("sees_future", "changes the last position only")
+@wrong("sees_future", "changes the last position only", "L3-LAST-ONLY")
 def _(fn, x):
     y = fn(x)
     changed = x.clone()
@@ -1020,7 +1057,7 @@ def _(fn, x):
     return bool(((fn(changed) - y)[:, :-1].abs() > 1e-5).any())
 
 
-@wrong("sees_future", "writes into x")
+@wrong("sees_future", "writes into x", "L3-IN-PLACE")
 def _(fn, x):
     before = fn(x).clone()
     for t in range(x.shape[1] - 1, 0, -1):
@@ -1030,7 +1067,7 @@ def _(fn, x):
     return False
 
 
-@wrong("sees_future", "multiplies by two, which changes no zero and no norm")
+@wrong("sees_future", "multiplies by two, which changes no zero and no norm", "L3-DOUBLED")
 def _(fn, x):
     y = fn(x)
     for t in range(1, x.shape[1]):
@@ -1041,7 +1078,7 @@ def _(fn, x):
     return False
 
 
-@wrong("sees_future", "takes an output's own position for the future")
+@wrong("sees_future", "takes an output's own position for the future", "L3-OWN-POSITION")
 def _(fn, x):
     y = fn(x)
     for t in range(x.shape[1]):
@@ -1126,7 +1163,7 @@ def bounds(record, seconds):
     return out
 
 
-@wrong("who_computed_it", "takes the mean of the samples")
+@wrong("who_computed_it", "takes the mean of the samples", "L3-MEAN")
 def _(record):
     mean = lambda p: statistics.mean(p["seconds"])
     calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
@@ -1136,7 +1173,12 @@ def _(record):
     return bounds(record, mean) | {"fell_back": back, "cost": cost}
 
 
-@wrong("who_computed_it", "believes that every call but the plain one that is not FLASH fell back")
+@wrong(
+    "who_computed_it",
+    "believes that every call but the plain one that is not FLASH fell back",
+    "L3-OTHER-KERNEL",
+    "L3-NOT-PLAIN",
+)
 def _(record):
     calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
     back = [c for c in calls if c != "plain" and calls[c]["backend"] != "FLASH"]
@@ -1145,7 +1187,11 @@ def _(record):
     return {**bounds(record, middle), "fell_back": back, "cost": cost}
 
 
-@wrong("who_computed_it", "takes the share of the peak, not of the roof at this intensity")
+@wrong(
+    "who_computed_it",
+    "takes the share of the peak, not of the roof at this intensity",
+    "L3-SHARE-OF-PEAK",
+)
 def _(record):
     found = bounds(record, middle)
     naive = max(
@@ -1191,19 +1237,19 @@ def _(record):
 # --- Lab 4: step_loop -----------------------------------------------------------------------------
 
 
-@wrong("step_loop", "gives the first state to every step")
+@wrong("step_loop", "gives the first state to every step", "L4-NOT-CARRIED")
 def _(cell, inputs, state):
     return torch.stack([cell(inputs[:, t], state) for t in range(inputs.shape[1])], dim=1)
 
 
-@wrong("step_loop", "returns the last state only")
+@wrong("step_loop", "returns the last state only", "L4-LAST-STATE")
 def _(cell, inputs, state):
     for t in range(inputs.size(1)):
         state = cell(inputs[:, t], state)
     return state
 
 
-@wrong("step_loop", "walks over the sentences, not over the positions")
+@wrong("step_loop", "walks over the sentences, not over the positions", "L4-OVER-SENTENCES")
 def _(cell, inputs, state):
     out = []
     for x in inputs:
@@ -1212,7 +1258,11 @@ def _(cell, inputs, state):
     return torch.stack(out)
 
 
-@wrong("step_loop", "begins with the state before the first position, and leaves the last one out")
+@wrong(
+    "step_loop",
+    "begins with the state before the first position, and leaves the last one out",
+    "L4-BEFORE-THE-STEP",
+)
 def _(cell, inputs, state):
     states = []
     for x in inputs.unbind(1):
@@ -1241,25 +1291,27 @@ def _(cell, inputs, state):
 # --- Lab 4: operators -----------------------------------------------------------------------------
 
 
-@wrong("operators", "divides the count by n and forgets what is fixed")
+@wrong(
+    "operators", "divides the count by n and forgets what is fixed", "L4-SHARE-OF-N", "L4-NO-FIXED"
+)
 def _(run):
     return 0, lab.count(run, 64).total / 64
 
 
-@wrong("operators", "takes the run on one position for what is fixed")
+@wrong("operators", "takes the run on one position for what is fixed", "L4-FIXED-IS-ONE")
 def _(run):
     one, two = lab.count(run, 1).total, lab.count(run, 2).total
     return one, two - one
 
 
-@wrong("operators", "counts kinds of operators, not operators")
+@wrong("operators", "counts kinds of operators, not operators", "L4-KINDS")
 def _(run):
     a, b = len(lab.count(run, 2).operations), len(lab.count(run, 4).operations)
     slope = (b - a) / 2
     return a - 2 * slope, slope
 
 
-@wrong("operators", "gives the two the wrong way round")
+@wrong("operators", "gives the two the wrong way round", "L4-PAIR-SWAPPED")
 def _(run):
     few, many = lab.count(run, 4).total, lab.count(run, 12).total
     per = (many - few) / 8
@@ -1282,12 +1334,12 @@ def _(run):
 # --- Lab 4: longest_chain -------------------------------------------------------------------------
 
 
-@wrong("longest_chain", "counts all steps")
+@wrong("longest_chain", "counts all steps", "L4-ALL-STEPS")
 def _(needs):
     return len(needs)
 
 
-@wrong("longest_chain", "counts waits, not steps: one too few")
+@wrong("longest_chain", "counts waits, not steps: one too few", "L4-ARROWS")
 def _(needs):
     depth = {}
     for step, before in needs.items():
@@ -1295,7 +1347,7 @@ def _(needs):
     return max(depth.values(), default=0)
 
 
-@wrong("longest_chain", "calls itself, too deep for thousands of steps")
+@wrong("longest_chain", "calls itself, too deep for thousands of steps", "L4-RECURSION")
 def _(needs):
     def depth(step):
         return 1 + max([depth(b) for b in needs[step]], default=0)
@@ -1303,7 +1355,7 @@ def _(needs):
     return max([depth(step) for step in needs], default=0)
 
 
-@wrong("longest_chain", "adds up the chains of all that a step waits for")
+@wrong("longest_chain", "adds up the chains of all that a step waits for", "L4-WAITS-ADDED")
 def _(needs):
     depth = {}
     for step in needs:
@@ -1339,19 +1391,23 @@ def _(needs):
 # --- Lab 4: multiplications -----------------------------------------------------------------------
 
 
-@wrong("multiplications", "forgets the table: scores and weighted values")
+@wrong("multiplications", "forgets the table: scores and weighted values", "L4-LINEAR-ATTENTION")
 def _(layer, b, n, d):
     return b * n * d * d * {"rnn": 2, "gru": 6, "attention": 4}[layer]
 
 
-@wrong("multiplications", "counts the product of the scores only, not that with the values")
+@wrong(
+    "multiplications",
+    "counts the product of the scores only, not that with the values",
+    "L4-SCORES-ONLY",
+)
 def _(layer, b, n, d):
     if layer == "attention":
         return b * (4 * n * d * d + n * n * d)
     return b * n * 2 * d * d * (3 if layer == "gru" else 1)
 
 
-@wrong("multiplications", "forgets the output projection")
+@wrong("multiplications", "forgets the output projection", "L4-THREE-PROJECTIONS")
 def _(layer, b, n, d):
     square = b * n * d**2
     return {"rnn": 2 * square, "gru": 6 * square, "attention": 3 * square + 2 * b * n * n * d}[
@@ -1359,7 +1415,7 @@ def _(layer, b, n, d):
     ]
 
 
-@wrong("multiplications", "counts additions, too")
+@wrong("multiplications", "counts additions, too", "L4-OPERATIONS")
 def _(layer, b, n, d):
     products = {"rnn": 2, "gru": 6, "attention": 4}[layer] * n * d * d
     if layer == "attention":
@@ -1431,7 +1487,7 @@ def held(guess, n):
     return guess == 0 if not n else n / 2 <= guess <= 2 * n
 
 
-@wrong("verdict", "takes the mean of the samples")
+@wrong("verdict", "takes the mean of the samples", "L4-MEAN")
 def _(record):
     times = table_of(record, statistics.mean)
     eight = crossover(times, 8)
@@ -1445,7 +1501,11 @@ def _(record):
     }
 
 
-@wrong("verdict", "takes the first n at which attention is behind, though it gets ahead again")
+@wrong(
+    "verdict",
+    "takes the first n at which attention is behind, though it gets ahead again",
+    "L4-FIRST-SLOWER",
+)
 def _(record):
     times = table_of(record)
 
@@ -1467,7 +1527,11 @@ def _(record):
     }
 
 
-@wrong("verdict", "compares attention with the loop only to say whether it is always faster")
+@wrong(
+    "verdict",
+    "compares attention with the loop only to say whether it is always faster",
+    "L4-BEATS-THE-LOOP",
+)
 def _(record):
     times = table_of(record)
     return dict(
@@ -1480,7 +1544,7 @@ def _(record):
     )
 
 
-@wrong("verdict", "turns the batch numbers around")
+@wrong("verdict", "turns the batch numbers around", "L4-BATCH-INVERTED")
 def _(record):
     times = table_of(record)
     return dict(
@@ -1539,24 +1603,24 @@ def _(record):
 # --- Lab 5: cache_bytes ---------------------------------------------------------------------------
 
 
-@wrong("cache_bytes", "counts keys and forgets values")
+@wrong("cache_bytes", "counts keys and forgets values", "L5-KEYS-ONLY")
 def _(b, layers, kv_heads, n, d, bytes_per_number):
     return b * layers * kv_heads * n * d * bytes_per_number
 
 
-@wrong("cache_bytes", "forgets the layers")
+@wrong("cache_bytes", "forgets the layers", "L5-ONE-LAYER")
 def _(b, layers, kv_heads, n, d, bytes_per_number):
     key = b * kv_heads * n * d
     value = b * kv_heads * n * d
     return (key + value) * bytes_per_number
 
 
-@wrong("cache_bytes", "counts n by n, as if the table of scores were kept")
+@wrong("cache_bytes", "counts n by n, as if the table of scores were kept", "L5-SCORES")
 def _(b, layers, kv_heads, n, d, bytes_per_number):
     return layers * b * kv_heads * (2 * n * d + n * n) * bytes_per_number
 
 
-@wrong("cache_bytes", "gives numbers, not bytes")
+@wrong("cache_bytes", "gives numbers, not bytes", "L5-NUMBERS")
 def _(b, layers, kv_heads, n, d, bytes_per_number):
     return math.prod([2, b, layers, kv_heads, n, d])
 
@@ -1576,7 +1640,7 @@ def _(b, layers, kv_heads, n, d, bytes_per_number):
 # --- Lab 5: append_to_cache -----------------------------------------------------------------------
 
 
-@wrong("append_to_cache", "glues new tensors together, a copy of the whole cache")
+@wrong("append_to_cache", "glues new tensors together, a copy of the whole cache", "L5-CAT")
 def _(key_cache, value_cache, length, key, value):
     if length + key.shape[2] > key_cache.shape[2]:
         raise ValueError("no room")
@@ -1585,7 +1649,7 @@ def _(key_cache, value_cache, length, key, value):
     return keys, values
 
 
-@wrong("append_to_cache", "returns the whole cache, rubbish included")
+@wrong("append_to_cache", "returns the whole cache, rubbish included", "L5-ALL-THE-ROOM")
 def _(key_cache, value_cache, length, key, value):
     t = key.size(2)
     if length + t > key_cache.size(2):
@@ -1595,7 +1659,9 @@ def _(key_cache, value_cache, length, key, value):
     return key_cache, value_cache
 
 
-@wrong("append_to_cache", "does not see that there is no room, and writes nothing")
+@wrong(
+    "append_to_cache", "does not see that there is no room, and writes nothing", "L5-FULL-SILENT"
+)
 def _(key_cache, value_cache, length, key, value):
     for i in range(key.shape[2]):
         key_cache[:, :, length + i : length + i + 1] = key[:, :, i : i + 1]
@@ -1604,7 +1670,7 @@ def _(key_cache, value_cache, length, key, value):
     return key_cache[:, :, :n], value_cache[:, :, :n]
 
 
-@wrong("append_to_cache", "writes one position only, however many are new")
+@wrong("append_to_cache", "writes one position only, however many are new", "L5-LAST-ONE-ONLY")
 def _(key_cache, value_cache, length, key, value):
     if length + key.shape[2] > key_cache.shape[2]:
         raise ValueError("the cache is full")
@@ -1638,7 +1704,7 @@ def _(key_cache, value_cache, length, key, value):
 # --- Lab 5: decode_step ---------------------------------------------------------------------------
 
 
-@wrong("decode_step", "copies keys and values out to all heads")
+@wrong("decode_step", "copies keys and values out to all heads", "L5-REPEAT-INTERLEAVE")
 def _(query, keys, values):
     g = query.shape[1] // keys.shape[1]
     k, v = keys.repeat_interleave(g, dim=1), values.repeat_interleave(g, dim=1)
@@ -1646,7 +1712,11 @@ def _(query, keys, values):
     return (w @ v)[:, :, 0]
 
 
-@wrong("decode_step", "gives neighboring heads different keys: groups every c-th head")
+@wrong(
+    "decode_step",
+    "gives neighboring heads different keys: groups every c-th head",
+    "L5-GROUP-ORDER",
+)
 def _(query, keys, values):
     b, h, d = query.shape
     c = keys.shape[1]
@@ -1655,7 +1725,7 @@ def _(query, keys, values):
     return (w @ values).transpose(1, 2).reshape(b, h, d)
 
 
-@wrong("decode_step", "does not scale")
+@wrong("decode_step", "does not scale", "L5-NO-SCALE")
 def _(query, keys, values):
     b, h, d = query.shape
     q = query.unflatten(1, (keys.shape[1], -1))
@@ -1694,24 +1764,24 @@ def _(query, keys, values):
 # --- Lab 5: tokens_per_second ---------------------------------------------------------------------
 
 
-@wrong("tokens_per_second", "gives the tokens of one sequence")
+@wrong("tokens_per_second", "gives the tokens of one sequence", "L5-ONE-TOKEN-A-STEP")
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     return bytes_per_second / (weight_bytes + b * n * bytes_per_token)
 
 
-@wrong("tokens_per_second", "reads the weights once for each sequence")
+@wrong("tokens_per_second", "reads the weights once for each sequence", "L5-WEIGHTS-PER-SEQUENCE")
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     step = b * (weight_bytes + n * bytes_per_token)
     return b * bytes_per_second / step
 
 
-@wrong("tokens_per_second", "reads the cache of one sequence only")
+@wrong("tokens_per_second", "reads the cache of one sequence only", "L5-SHARED-CACHE")
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     seconds = (weight_bytes + n * bytes_per_token) / bytes_per_second
     return b / seconds
 
 
-@wrong("tokens_per_second", "forgets that there are n tokens in the cache")
+@wrong("tokens_per_second", "forgets that there are n tokens in the cache", "L5-ONE-POSITION")
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     moved = weight_bytes + b * bytes_per_token
     return b * (bytes_per_second / moved)
@@ -1759,17 +1829,17 @@ def decoded(record, time=lambda p: statistics.median(p["seconds"])):
     }
 
 
-@wrong("conclude_decode", "takes the mean of the samples")
+@wrong("conclude_decode", "takes the mean of the samples", "L5-MEAN")
 def _(record):
     return decoded(record, lambda p: statistics.mean(p["seconds"]))
 
 
-@wrong("conclude_decode", "takes the first sample, which is often disturbed")
+@wrong("conclude_decode", "takes the first sample, which is often disturbed", "L5-FIRST-SAMPLE")
 def _(record):
     return decoded(record, lambda p: p["seconds"][0])
 
 
-@wrong("conclude_decode", "turns the speed-up around")
+@wrong("conclude_decode", "turns the speed-up around", "L5-UPSIDE-DOWN")
 def _(record):
     out = decoded(record)
     out["speed_up"] = 1 / out["speed_up"]
@@ -1778,7 +1848,11 @@ def _(record):
     return out
 
 
-@wrong("conclude_decode", "counts as from a cache whatever is faster than a copy")
+@wrong(
+    "conclude_decode",
+    "counts as from a cache whatever is faster than a copy",
+    "L5-FASTER-THAN-A-COPY",
+)
 def _(record):
     out = decoded(record)
     copy = record["machine"]["ceilings"]["bytes_per_second"]
@@ -1824,13 +1898,13 @@ def _(record):
 # --- Lab 6: merge ---------------------------------------------------------------------------------
 
 
-@wrong("merge", "does not shrink the part with the lower maximum")
+@wrong("merge", "does not shrink the part with the lower maximum", "L6-NO-RESCALE")
 def _(one, two):
     (w1, m1, t1), (w2, m2, t2) = one, two
     return w1 + w2, torch.maximum(m1, m2), t1 + t2
 
 
-@wrong("merge", "makes NaN where both parts are without keys")
+@wrong("merge", "makes NaN where both parts are without keys", "L6-EMPTY-NAN")
 def _(one, two):
     w1, m1, t1 = one
     w2, m2, t2 = two
@@ -1839,7 +1913,7 @@ def _(one, two):
     return a[..., None] * w1 + b[..., None] * w2, m, a * t1 + b * t2
 
 
-@wrong("merge", "counts in units of 1, not of e to the maximum, and overflows")
+@wrong("merge", "counts in units of 1, not of e to the maximum, and overflows", "L6-NO-MAX")
 def _(one, two):
     w1, m1, t1 = one
     w2, m2, t2 = two
@@ -1850,7 +1924,7 @@ def _(one, two):
     return full * scale[..., None], top, total * scale
 
 
-@wrong("merge", "divides by the total already")
+@wrong("merge", "divides by the total already", "L6-NORMALIZED")
 def _(one, two):
     w1, m1, t1 = one
     w2, m2, t2 = two
@@ -1921,22 +1995,26 @@ def walk(query, key, value, tile, causal, *, scale=None, offset=None, rescale=Tr
     return output, lse
 
 
-@wrong("tiled_attention", "does not shrink what it has when a larger score comes")
+@wrong("tiled_attention", "does not shrink what it has when a larger score comes", "L6-NO-RESCALE")
 def _(query, key, value, tile, causal=False):
     return walk(query, key, value, tile, causal, rescale=False)
 
 
-@wrong("tiled_attention", "does not scale")
+@wrong("tiled_attention", "does not scale", "L6-NO-SCALE")
 def _(query, key, value, tile, causal=False):
     return walk(query, key, value, tile, causal, scale=1.0)
 
 
-@wrong("tiled_attention", "takes the queries for the first positions where keys are more")
+@wrong(
+    "tiled_attention",
+    "takes the queries for the first positions where keys are more",
+    "L6-CAUSAL-START",
+)
 def _(query, key, value, tile, causal=False):
     return walk(query, key, value, tile, causal, offset=0)
 
 
-@wrong("tiled_attention", "makes the whole table at once, which the meter sees")
+@wrong("tiled_attention", "makes the whole table at once, which the meter sees", "L6-WHOLE-MATRIX")
 def _(query, key, value, tile, causal=False):
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     q, k, v = (x.to(kind) for x in (query, key, value))
@@ -2018,25 +2096,33 @@ def walk_back(
     return gq.to(query.dtype), gk.to(key.dtype), gv.to(value.dtype)
 
 
-@wrong("tiled_backward", "forgets the root of d on the way from scores to queries and keys")
+@wrong(
+    "tiled_backward",
+    "forgets the root of d on the way from scores to queries and keys",
+    "L6-NO-SCALE",
+)
 def _(query, key, value, output, logsumexp, grad_output, tile, causal=False):
     inputs = query, key, value, output, logsumexp, grad_output
     return walk_back(*inputs, tile, causal, scale=False)
 
 
-@wrong("tiled_backward", "leaves out g times output, the softmax's own share")
+@wrong("tiled_backward", "leaves out g times output, the softmax's own share", "L6-NO-MEAN")
 def _(query, key, value, output, logsumexp, grad_output, tile, causal=False):
     inputs = query, key, value, output, logsumexp, grad_output
     return walk_back(*inputs, tile, causal, bracket=False)
 
 
-@wrong("tiled_backward", "overwrites the keys' gradient with that of the last tile of queries")
+@wrong(
+    "tiled_backward",
+    "overwrites the keys' gradient with that of the last tile of queries",
+    "L6-OVERWRITES",
+)
 def _(query, key, value, output, logsumexp, grad_output, tile, causal=False):
     inputs = query, key, value, output, logsumexp, grad_output
     return walk_back(*inputs, tile, causal, mix="overwrite")
 
 
-@wrong("tiled_backward", "pays no attention to causal")
+@wrong("tiled_backward", "pays no attention to causal", "L6-CAUSAL-IGNORED")
 def _(query, key, value, output, logsumexp, grad_output, tile, causal=False):
     inputs = query, key, value, output, logsumexp, grad_output
     return walk_back(*inputs, tile, False)
@@ -2083,7 +2169,7 @@ def of_clock(point):
     return one(point["seconds"])
 
 
-@wrong("best_tile", "takes the median on a CPU, too")
+@wrong("best_tile", "takes the median on a CPU, too", "L6-MEDIAN-ALWAYS")
 def _(record):
     time = lambda p: statistics.median(p["seconds"])
     done = [p for p in record["points"] if p["seconds"]]
@@ -2115,7 +2201,7 @@ def _(record):
     )
 
 
-@wrong("best_tile", "looks at all lengths together for the shortest time")
+@wrong("best_tile", "looks at all lengths together for the shortest time", "L6-ALL-LENGTHS")
 def _(record):
     tiled = [p for p in record["points"] if p["name"] == "tiled" and not p["error"]]
     n = max(p["n"] for p in tiled)
@@ -2131,7 +2217,7 @@ def _(record):
     }
 
 
-@wrong("best_tile", "turns the speed-up around")
+@wrong("best_tile", "turns the speed-up around", "L6-UPSIDE-DOWN")
 def _(record):
     points = [p for p in record["points"] if p["seconds"]]
     n = max(p["n"] for p in points if p["name"] == "tiled")
