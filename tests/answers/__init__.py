@@ -19,18 +19,26 @@ class Entry:
         slip: what went wrong, as a teacher would note it; None for a right answer.
         answer: the function or class.
         accept: ids of misconceptions that would be a fair diagnosis; none where no sentence fits.
+            Where the slip names two mistakes ("first; second"), two tuples of ids, one for each.
         number: of this entry within its task, from 1.
     """
 
     task: str
     slip: str | None
     answer: object
-    accept: tuple[str, ...]
+    accept: tuple[str, ...] | tuple[tuple[str, ...], tuple[str, ...]]
     number: int
 
     @property
     def id(self) -> str:
         return f"{self.task}-{self.number}"
+
+    @property
+    def mistakes(self) -> tuple[tuple[str, ...], ...]:
+        """For each mistake the ids that would be a fair diagnosis: one tuple, two, or none."""
+        if self.slip is None:
+            return ()
+        return self.accept if "; " in self.slip else (self.accept,)
 
     @property
     def held_out(self) -> bool:
@@ -45,7 +53,7 @@ class Corpus:
         self.all: list[Entry] = []
         self._numbers = Counter()
 
-    def wrong(self, task: str, slip: str, *accept: str):
+    def wrong(self, task: str, slip: str, *accept: str | tuple[str, ...]):
         return lambda answer: self._add(task, slip, answer, accept)
 
     def right(self, task: str):
