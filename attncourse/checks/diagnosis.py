@@ -250,17 +250,20 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
 
     Args:
         results: of all checks.
-        fresh: what the answer showed before the checks, as far as that was looked at.
+        fresh: what the answer showed before the checks, on some probes.
     """
     failed = [result for result in results if not result.passed]
     if all(isinstance(result.error, Unanswered) for result in failed):
         return Diagnosis.not_answered(task, failed[0].message)
-    found = explain.evidence(task, fresh or Fingerprint(task, answer))
+    later = Fingerprint(task, answer).everything()
+    keeps = bool(fresh) and bool(differing(later, fresh, fresh.pieces))
+    got = fresh if fresh and task.keeps else later
+    found = explain.evidence(task, got)
     example = _smallest_failure(task, answer)
     map_ = _dependency_map(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.share(best) == 1
-    seen = [] if explained else statements(task, answer, found.got, found.wrong)
+    seen = [] if explained else statements(task, answer, got, found.wrong, keeps)
     if best and not explained and _is_contradicted(best, seen, found):
         best = None
     said = tuple(each.words for each in seen)

@@ -12,7 +12,7 @@ import torch
 from attncourse.checks import registry
 from attncourse.checks.answer import Answer, Failure, describe
 from attncourse.checks.diagnosis import Diagnosis, diagnose
-from attncourse.checks.fingerprint import Fingerprint, probes
+from attncourse.checks.fingerprint import Fingerprint, all_probes
 from attncourse.checks.observe import kept_random_states
 from attncourse.checks.report import Report, Result
 from attncourse.checks.task import Task
@@ -111,11 +111,12 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
     if not callable(answer):
         return [refuse(about, Diagnosis.not_callable(about, describe(answer)))] * len(seeds)
     with _ONE_AT_A_TIME, _plain_settings():
+        fresh = Fingerprint(about, answer)  # first of all: an answer may keep something
+        for probe in all_probes(about) if about.keeps else [next(all_probes(about))]:
+            fresh.on(probe)
         short_cut = _short_cut(about, answer)
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
-        fresh = Fingerprint(about, answer)
-        fresh.on(next(iter(probes(about))))  # before the checks: it may keep something
         under_test = Answer(about, answer)
         by_seed = _judge(about, under_test, seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]

@@ -32,15 +32,18 @@ class Statement:
     words: str
 
 
-def statements(task: Task, answer: Callable, got: Fingerprint, wrong: set) -> list[Statement]:
+def statements(
+    task: Task, answer: Callable, got: Fingerprint, wrong: set, keeps: bool = False
+) -> list[Statement]:
     """What was seen, the cause before its symptoms.
 
     Args:
-        got: the answer's fingerprint, taken before.
+        got: the answer's fingerprint.
         wrong: the pieces of it in which the reference differs.
+        keeps: an earlier call with the same inputs has given something else.
     """
     seen = _Trials(task, answer)
-    if found := list(_unsteady(task, seen, got)):
+    if found := list(_unsteady(task, seen, keeps)):
         return found  # of an answer that differs from call to call nothing else can be told
     edited = list(dict.fromkeys(_edited(got)))
     found = [*edited, *_inputs(task, seen), *_gradients(task, got, bool(edited))]
@@ -84,23 +87,25 @@ def _chosen(task: Task, name: str) -> list[Inputs]:
 # --- chance and state ---------------------------------------------------------------------------
 
 
-def _unsteady(task: Task, seen: _Trials, got: Fingerprint) -> Iterator[Statement]:
+def _unsteady(task: Task, seen: _Trials, keeps: bool) -> Iterator[Statement]:
     if task.chance:
         return
-    for probe, inputs in list(fingerprint.probes(task).items())[:3]:
-        before = [got.piece((probe, name)) for name in outputs(task)]
-        again, other = seen.got(inputs), seen.got(inputs, seed=1)
-        if again is None or (probe, fingerprint.FAILED) in got.pieces:
-            continue
-        if not _same(again, other):
+    state = Statement(
+        "state", "", "The same inputs gave another result later: something is kept between calls."
+    )
+    if keeps:
+        yield state
+        return
+    for inputs in list(fingerprint.probes(task).values())[:3]:
+        once, twice, other = seen.got(inputs), seen.got(inputs), seen.got(inputs, seed=1)
+        if not _same(once, twice):
+            yield state
+            return
+        if not _same(twice, other):
             words = (
                 "Two calls with the same inputs give different results: it draws random numbers."
             )
             yield Statement("chance", "", words)
-            return
-        if not _same(before, again):
-            words = "The same inputs gave another result later: something is kept between calls."
-            yield Statement("state", "", words)
             return
 
 

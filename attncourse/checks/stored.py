@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
 MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
+FORMAT = b"2"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 8  # on which explanations with two faults are kept
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
@@ -160,7 +161,7 @@ def _stamp(task: Task) -> str:
     """Changes with all that the rows of a task's table depend on, but not with its words alone."""
     module = Path(sys.modules[task.module].__file__)
     files = [module, *sorted(module.parent.glob("_*.py")), *map(_file, (compositions, generic))]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(FORMAT)
     for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """What the judge knows of a task, and how a check sees an answer."""
 
+import copy
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -93,6 +94,8 @@ class Task:
         traits: further yes-or-no evidence on an answer, by name.
         chance: the answer may draw from the global random generator.
         tolerance: how far two equal answers may lie apart (relative); None = rounding only.
+        keeps: an answer may be tempted to keep something from call to call; then it is looked at
+            before anything else has called it.
         number: its place among the tasks of its chapter.
         home: its chapter; set when its file is loaded.
     """
@@ -115,6 +118,7 @@ class Task:
     traits: Callable[[Answer], dict[str, bool]] | None = None
     chance: bool = False
     tolerance: float | None = None
+    keeps: bool = False
     number: int = 0
     home: Chapter | None = None
     checks: dict[str, Check] = field(default_factory=dict, repr=False)
@@ -318,8 +322,21 @@ def is_change(task: Task, form: object) -> bool:
 
 
 def answer_of(task: Task, form: Callable | Change, *spelling: Change) -> Callable:
-    """A form as a complete wrong answer; its other steps in the given spelling."""
-    return compose(task, form, *spelling) if is_change(task, form) else form
+    """A form as a complete wrong answer, as new; its other steps in the given spelling."""
+    if is_change(task, form):
+        return compose(task, form, *spelling)
+    if not isinstance(form, types.FunctionType):
+        return form
+    # What a function keeps in its default arguments is not there yet in a new one.
+    new = types.FunctionType(
+        form.__code__,
+        form.__globals__,
+        form.__name__,
+        copy.deepcopy(form.__defaults__),
+        form.__closure__,
+    )
+    new.__kwdefaults__ = copy.deepcopy(form.__kwdefaults__)
+    return new
 
 
 def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:

@@ -126,6 +126,7 @@ def encode_traits(answer):
 
 task = Task(
     reference.encode,
+    keeps=True,
     number=1,
     returns=("state",),
     difficulty=2,
