@@ -189,6 +189,18 @@ FIRST_MASK = Thought(
     "One mask serves the whole batch.",
     "Every sentence has its own length, and so its own mask. You let the first one speak for all.",
 )
+PLUS_INFINITY = Thought(
+    "M-PLUS-INFINITY",
+    "Infinity hides a score.",
+    "Only −∞ does: exp(−∞) is 0. +∞ is the highest score there is, and the softmax shifts by it: "
+    "∞ − ∞ is NaN, in every row that hides anything. Look for a sign too many, or too few.",
+)
+IF_MASK = Thought(
+    "M-IF-MASK",
+    "`if mask:` asks whether there is a mask.",
+    "It asks whether the mask is True, and a tensor of many numbers is neither: an error. Ask "
+    "`if mask is not None`.",
+)
 
 # --- what is returned ---------------------------------------------------------------------------
 

@@ -1,6 +1,4 @@
-"""next_word_pairs."""
-
-import itertools
+"""What a sentence teaches: what is promised, the reference in steps, what goes wrong."""
 
 import torch
 
@@ -10,11 +8,7 @@ from attncourse.checks.task import Task
 from attncourse.tasks.masking import still_answers
 
 SENTENCE = ["nine", "hundred", "ninety", "four"]
-
-
 REPEATED = ["two", "hundred", "two", "thousand", "two"]
-
-
 IDS = [5, 0, 7, 0, 2]  # 0 is an id like any other
 
 
@@ -22,7 +16,7 @@ def pairs_of(*tokens):
     return {"tokens": list(tokens)}
 
 
-def pair_probes(rng):
+def probes(rng):
     return {
         "four words": pairs_of(*SENTENCE),
         "two words": pairs_of("nine", "hundred"),
@@ -34,7 +28,7 @@ def pair_probes(rng):
     }
 
 
-def pair_traits(answer):
+def traits(answer):
     inputs = pairs_of("six", "seven", "eight")
     first, second = answer(inputs), answer(pairs_of("nine", "ten", "eleven"))
     contexts = [pair[0] for pair in first if isinstance(pair, list | tuple) and len(pair) == 2]
@@ -45,7 +39,7 @@ def pair_traits(answer):
     }
 
 
-def pair_small(rng):
+def small(rng):
     yield pairs_of("nine")
     for n in (2, 3, 4):
         yield pairs_of(*SENTENCE[:n])
@@ -89,9 +83,9 @@ task = Task(
         "for place from 1 to the last: the pair (tokens up to, but without, place; tokens at "
         "place). Return the list of all these pairs.",
     ),
-    probes=pair_probes,
-    small=pair_small,
-    traits=pair_traits,
+    probes=probes,
+    small=small,
+    traits=traits,
 )
 
 
@@ -143,110 +137,190 @@ def it_changes_nothing_but_its_result(answer):
     still_answers(answer, pairs_of("six", "million", "one", "hundred"), pairs_of(*SENTENCE))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Pairs:
+    def read(tokens):
+        return tokens
+
+    def places(tokens):
+        return range(1, len(tokens))
+
+    def context(tokens, place):
+        return tokens[:place]
+
+    def word(tokens, place):
+        return tokens[place]
+
+    def pair(context, word):
+        return context, word
+
+    def __call__(self, tokens):
+        tokens = self.read(tokens)
+        places = self.places(tokens)
+        return [self.pair(self.context(tokens, p), self.word(tokens, p)) for p in places]
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def word_or(end):
+    return lambda tokens, place: tokens[place] if place < len(tokens) else end
+
+
+task.fault(
     "S-SHIFT",
-    thinks="The word that belongs to a context is its last one.",
-    why="The context ends with that word, so there is nothing to guess: a network would learn to "
+    "The word that belongs to a context is its last one.",
+    "The context ends with that word, so there is nothing to guess: a network would learn to "
     "repeat the last word it read. The word to be guessed comes one place later.",
+    word=lambda tokens, place: tokens[place - 1],
 )
-def last_word_of_the_context(tokens):
-    return [(tokens[:place], tokens[place - 1]) for place in range(1, len(tokens))]
-
-
-@task.fault(
+task.fault(
     "C-NEXT-INSIDE",
-    thinks="The words so far include the one that comes next.",
-    why="Then the answer stands in the question, and a network would learn to copy it. A slice "
-    "ends before its second number.",
+    "The words so far include the one that comes next.",
+    "Then the answer stands in the question, and a network would learn to copy it. A slice ends "
+    "before its second number.",
+    context=lambda tokens, place: tokens[: place + 1],
 )
-def context_with_the_next_word(tokens):
-    return [(tokens[: place + 1], tokens[place]) for place in range(1, len(tokens))]
-
-
-@task.fault(
+task.fault(
     "C-BIGRAM",
-    thinks="The context of a word is the word before it.",
-    why="That is a part of it. Attention can use everything that came before, and what follows "
+    "The context of a word is the word before it.",
+    "That is a part of it. Attention can use everything that came before, and what follows "
     "“hundred” may depend on the first word of the sentence.",
+    context=lambda tokens, place: tokens[place - 1 : place],
 )
-def only_the_word_before(tokens):
-    return [(tokens[place - 1 : place], tokens[place]) for place in range(1, len(tokens))]
-
-
-@task.fault(
+task.fault(
+    "C-WINDOW",
+    "The last few words are context enough.",
+    "Older models cut there, since their memory was short. Attention reads everything that came "
+    "before, so a context begins at the first word.",
+    context=(
+        lambda tokens, place: tokens[max(0, place - 2) : place],
+        lambda tokens, place: tokens[max(0, place - 3) : place],
+    ),
+)
+task.fault(
     "C-ALL-THE-OTHERS",
-    thinks="The context of a word is all the other words, on both sides.",
-    why="That is how one fills a gap. Who writes word by word has only the left side: the words "
-    "on the right do not exist yet.",
+    "The context of a word is all the other words, on both sides.",
+    "That is how one fills a gap. Who writes word by word has only the left side: the words on "
+    "the right do not exist yet.",
+    context=lambda tokens, place: tokens[:place] + tokens[place + 1 :],
 )
-def words_on_both_sides(tokens):
-    return [(tokens[:p] + tokens[p + 1 :], tokens[p]) for p in range(1, len(tokens))]
-
-
-@task.fault(
+task.fault(
     "C-WORDS-AFTER",
-    thinks="The context of a word is what comes after it.",
-    why="That is the future, read backward. A sentence is written from its beginning: the context "
-    "is what stands to the left.",
+    "The context of a word is what comes after it.",
+    "That is the future, read backward. A sentence is written from its beginning: the context is "
+    "what stands to the left.",
+    places=lambda tokens: range(len(tokens) - 1),
+    context=lambda tokens, place: tokens[place + 1 :],
 )
-def words_after(tokens):
-    return [(tokens[place + 1 :], tokens[place]) for place in range(len(tokens) - 1)]
-
-
-@task.fault(
+task.fault(
+    "C-NEWEST-FIRST",
+    "The word before is the most important one, so a context begins with it.",
+    "A context is a piece of the sentence, in the sentence's order. Read backward it is another "
+    "sentence; where a word stands says how near it is.",
+    context=lambda tokens, place: tokens[:place][::-1],
+)
+task.fault(
+    "C-LONGEST-FIRST",
+    "The order of the pairs is free, so I begin with the whole sentence.",
+    "The list promises place after place, the shortest context first: pair i ends at word i + 1. "
+    "All pairs are there; they stand in the opposite order.",
+    places=lambda tokens: range(len(tokens) - 1, 0, -1),
+)
+task.fault(
     "C-EMPTY-CONTEXT",
-    thinks="The first word is guessed too, from an empty context.",
-    why="A sentence of n words gives n − 1 pairs here: before the first word there is nothing that "
+    "The first word is guessed too, from an empty context.",
+    "A sentence of n words gives n − 1 pairs here: before the first word there is nothing that "
     "attention could look at. (A translator puts the mark <bos> there, which makes it a word.)",
+    places=lambda tokens: range(len(tokens)),
 )
-def from_nothing_too(tokens):
-    return [(tokens[:place], tokens[place]) for place in range(len(tokens))]
-
-
-def ends_with_a_mark(tokens):
-    followed = [*tokens, "<eos>"]
-    return [(followed[:place], followed[place]) for place in range(1, len(followed))]
-
-
-@task.fault(
+task.fault(
+    "C-FROM-THE-THIRD",
+    "A context needs at least two words.",
+    "One word is a context: after “nine” something follows as well. The first pair is lost in "
+    "every sentence, and a sentence of two words gives none.",
+    places=lambda tokens: range(2, len(tokens)),
+)
+task.fault(
     "C-AFTER-THE-END",
-    thinks="The whole sentence is a context as well; nothing follows it.",
-    why="A pair needs a word that follows. If the end should be learned, the caller puts a mark "
-    "for it into the tokens, and then it is a word like any other.",
-    forms=(ends_with_a_mark,),
+    "The whole sentence is a context as well; nothing follows it.",
+    "A pair needs a word that follows. If the end should be learned, the caller puts a mark for "
+    "it into the tokens, and then it is a word like any other.",
+    places=lambda tokens: range(1, len(tokens) + 1),
+    word=(word_or(None), word_or("<eos>")),
 )
-def with_the_end(tokens):
-    following = [*tokens[1:], None]
-    return [(tokens[: place + 1], following[place]) for place in range(len(tokens))]
-
-
-@task.fault(
+task.fault(
     "C-LAST-MISSED",
-    thinks="There are n − 1 pairs, so the range ends at n − 1.",
-    why="A range leaves its end out. From 1 to n − 1 it gives one place too few, and the last word "
-    "of every sentence is never learned.",
+    "There are n − 1 pairs, so the range ends at n − 1.",
+    "A range leaves its end out. From 1 to n − 1 it gives one place too few, and the last word of "
+    "every sentence is never learned.",
+    places=lambda tokens: range(1, len(tokens) - 1),
 )
-def last_word_missed(tokens):
-    return [(tokens[:place], tokens[place]) for place in range(1, len(tokens) - 1)]
-
-
-def grows_one_list_by_slices(tokens):
-    context, pairs = [], []
-    for place in range(1, len(tokens)):
-        context += tokens[place - 1 : place]
-        pairs.append((context, tokens[place]))
-    return pairs
+task.fault(
+    "C-FIRST-OCCURRENCE",
+    "`tokens.index(word)` tells me where a word stands.",
+    "It tells where the word stands first. When “two” comes again, its context is cut off at the "
+    "earlier one. Count the places instead of looking words up.",
+    context=lambda tokens, place: tokens[: tokens.index(tokens[place])],
+)
+task.fault(
+    "C-ZERO-SKIPPED",
+    "Id 0 is padding, or nothing at all, and can be left out.",
+    "Here a token is whatever the caller gives, 0 too. A test like `if token` is False for the id "
+    "0, so words vanish without a message.",
+    read=lambda tokens: [token for token in tokens if token],
+)
+task.fault(
+    "C-WITHOUT-REPEATS",
+    "A word that has come before teaches nothing new.",
+    "It does: each pair is about its context, and that is longer now. How often a word comes is "
+    "also something to learn.",
+    places=lambda tokens: [p for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]],
+)
+task.fault(
+    "C-PAIR-SWAPPED",
+    "A pair is the word, and then its context.",
+    "Both are right, in the other order: first what is given, then what is asked.",
+    pair=lambda context, word: (word, context),
+)
+task.fault(
+    "C-JOINED",
+    "A context is a text, so I join its words.",
+    "A network takes words as a list, each with its own id. Joined, they would have to be taken "
+    "apart again; leave them as they are.",
+    context=lambda tokens, place: " ".join(map(str, tokens[:place])),
+)
+task.fault(
+    "C-TUPLE",
+    "A tuple of words is as good as a list.",
+    "Nearly: it holds the same words, but `context == ['nine']` is False for a tuple. The task "
+    "asks for a list of the words so far.",
+    context=lambda tokens, place: tuple(tokens[:place]),
+)
+task.fault(
+    "C-NEIGHBORS-ONLY",
+    "`zip` (or `pairwise`) of the words with the next words makes the pairs.",
+    "It pairs each word with the next one, so the first part is a single word and not the list of "
+    "all the words so far.",
+    context=lambda tokens, place: tokens[place - 1],
+)
+task.fault(
+    "C-TWO-SHIFTED-LISTS",
+    "Inputs are the words without the last, targets the words without the first; that says it all.",
+    "It does, to a network with a causal mask, which sees the beginnings by itself. Here the "
+    "beginnings are to be written out, one pair for each.",
+    forms=(lambda tokens: [(tokens[:-1], tokens[1:])], lambda tokens: [tokens[:-1], tokens[1:]]),
+)
 
 
 @task.fault(
     "C-ONE-LIST",
-    thinks="I collect the words in one list, and each pair gets the list as it is at that moment.",
-    why="Each pair gets the same list, and sees everything that is appended later: all contexts "
-    "end up equal, with the answers inside. A pair needs a copy.",
-    forms=(grows_one_list_by_slices,),
+    "I collect the words in one list, and each pair gets the list as it is at that moment.",
+    "Each pair gets the same list, and sees everything that is appended later: all contexts end "
+    "up equal, with the answers inside. A pair needs a copy.",
 )
 def one_list_for_all(tokens):
     context, pairs = [], []
@@ -257,47 +331,12 @@ def one_list_for_all(tokens):
 
 
 @task.fault(
-    "C-FIRST-OCCURRENCE",
-    thinks="`tokens.index(word)` tells me where a word stands.",
-    why="It tells where the word stands first. When “two” comes again, its context is cut off "
-    "at the earlier one. Count the places instead of looking words up.",
-)
-def looks_words_up(tokens):
-    return [(tokens[: tokens.index(word)], word) for word in tokens[1:]]
-
-
-@task.fault(
-    "C-ZERO-SKIPPED",
-    thinks="Id 0 is padding, or nothing at all, and can be left out.",
-    why="Here a token is whatever the caller gives, 0 too. A test like `if token` is False for the "
-    "id 0, so words vanish without a message.",
-)
-def zeros_skipped(tokens):
-    tokens = [token for token in tokens if token]
-    return [(tokens[:place], tokens[place]) for place in range(1, len(tokens))]
-
-
-@task.fault(
-    "C-WITHOUT-REPEATS",
-    thinks="A word that has come before teaches nothing new.",
-    why="It does: each pair is about its context, and that is longer now. How often a word comes "
-    "is also something to learn.",
-)
-def repeats_left_out(tokens):
-    return [(tokens[:p], tokens[p]) for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]]
-
-
-def adds_a_mark_for_the_end(tokens):
-    tokens.append("<eos>")
-    return [(tokens[:place], tokens[place]) for place in range(1, len(tokens) - 1)]
-
-
-@task.fault(
     "C-WORDS-USED-UP",
-    thinks="I take words off the list, or put a mark on it, as my work needs it.",
-    why="The list belongs to the caller, who finds it changed afterward. Slices and indices read "
+    "I take words off the list, or put a mark on it, as my work needs it.",
+    "The list belongs to the caller, who finds it changed afterward. Slices and indices read "
     "without taking away; `pop`, `append` and `+=` change the list itself.",
-    forms=(adds_a_mark_for_the_end,),
+    read=lambda tokens: tokens.append("<eos>") or tokens,
+    places=lambda tokens: range(1, len(tokens) - 1),
 )
 def takes_words_off(tokens):
     pairs = []
@@ -308,60 +347,10 @@ def takes_words_off(tokens):
 
 
 @task.fault(
-    "C-PAIR-SWAPPED",
-    thinks="A pair is the word, and then its context.",
-    why="Both are right, in the other order: first what is given, then what is asked.",
-)
-def word_before_context(tokens):
-    return [(tokens[place], tokens[:place]) for place in range(1, len(tokens))]
-
-
-@task.fault(
-    "C-JOINED",
-    thinks="A context is a text, so I join its words.",
-    why="A network takes words as a list, each with its own id. Joined, they would have to be "
-    "taken apart again; leave them as they are.",
-)
-def context_as_text(tokens):
-    return [(" ".join(map(str, tokens[:p])), tokens[p]) for p in range(1, len(tokens))]
-
-
-@task.fault(
-    "C-TUPLE",
-    thinks="A tuple of words is as good as a list.",
-    why="Nearly: it holds the same words, but `context == ['nine']` is False for a tuple. The task "
-    "asks for a list of the words so far.",
-)
-def context_as_tuple(tokens):
-    return [(tuple(tokens[:place]), tokens[place]) for place in range(1, len(tokens))]
-
-
-@task.fault(
-    "C-TWO-SHIFTED-LISTS",
-    thinks="Inputs are the words without the last, targets the words without the first; that says "
-    "it all.",
-    why="It does, to a network with a causal mask, which sees the beginnings by itself. Here the "
-    "beginnings are to be written out, one pair for each.",
-)
-def inputs_and_targets(tokens):
-    return [(tokens[:-1], tokens[1:])]
-
-
-@task.fault(
-    "C-NEIGHBORS-ONLY",
-    thinks="`zip` (or `pairwise`) of the words with the next words makes the pairs.",
-    why="It pairs each word with the next one, so the first part is a single word and not the list "
-    "of all the words so far.",
-)
-def zipped(tokens):
-    return list(itertools.pairwise(tokens))
-
-
-@task.fault(
     "C-KEPT-CONTEXT",
-    thinks="An empty list as a default argument is a fresh start at every call.",
-    why="Python makes the default once, and every call fills the same list. The first call is "
-    "right; from the second on, contexts begin with earlier sentences.",
+    "An empty list as a default argument is a fresh start at every call.",
+    "Python makes the default once, and every call fills the same list. The first call is right; "
+    "from the second on, contexts begin with earlier sentences.",
 )
 def default_list(tokens, context=[]):  # noqa: B006
     pairs = []

@@ -1,4 +1,4 @@
-"""padding_mask."""
+"""Nobody reads padding: what is promised, the reference in steps, what goes wrong."""
 
 import torch
 
@@ -12,7 +12,7 @@ def sentences(*lengths, k, dtype=torch.int64):
     return {"lengths": torch.tensor(lengths, dtype=dtype), "max_length": k}
 
 
-def padding_probes(rng):
+def probes(rng):
     return {
         "three sentences": sentences(3, 1, 4, k=5),
         "longest first": sentences(5, 4, 2, k=5),
@@ -27,7 +27,7 @@ def padding_probes(rng):
     }
 
 
-def padding_small(rng):
+def small(rng):
     yield sentences(1, k=1)
     for length in (1, 2):
         yield sentences(length, k=2)
@@ -81,8 +81,8 @@ task = Task(
         "places (k) < lengths (b 1) gives (b k), True at words. Put an axis of length 1 in the "
         "middle, for all queries alike: (b 1 k).",
     ),
-    probes=padding_probes,
-    small=padding_small,
+    probes=probes,
+    small=small,
 )
 
 
@@ -140,222 +140,230 @@ def it_changes_nothing_but_its_result(answer):
     still_answers(answer, sentences(4, 2, 6, k=9), sentences(7, 1, 5, k=9))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def places(lengths, max_length):
-    """(b k), True at real tokens."""
-    return torch.arange(max_length) < lengths[:, None]
+@task.steps
+class Mask:
+    def places(max_length, lengths):
+        return torch.arange(max_length)
+
+    def sizes(lengths):
+        return lengths
+
+    def real(places, lengths):
+        return places < lengths[:, None]  # b k
+
+    def axes(real, lengths):
+        return real[:, None]
+
+    def give(mask):
+        return mask
+
+    def __call__(self, lengths, max_length):
+        places = self.places(max_length, lengths)
+        return self.give(self.axes(self.real(places, self.sizes(lengths)), lengths))
 
 
-@task.fault(
-    "M-POLARITY",
-    thinks="The mask marks the padding.",
-    why="In this course True means: may be attended to. Yours lets everybody look at the padding, "
-    "and at nothing else. (`nn.MultiheadAttention` would want it that way.)",
-    section="mask-conventions",
-)
-def true_at_padding(lengths, max_length):
-    return ~places(lengths, max_length)[:, None]
+# --- faults -------------------------------------------------------------------------------------
 
 
-@task.fault(
-    "M-SHAPE-BT",
-    thinks="A sentence has one row of places, so the mask is (b k).",
-    why="Beside scores (b q k), the b is taken for q: an error, or, with as many sentences as "
-    "words, a wrong result without any message. An axis for the queries is missing.",
-    forms=(
-        lambda lengths, max_length: ~places(lengths, max_length),
-        lambda lengths, max_length: torch.arange(max_length) <= lengths[:, None],
-    ),
-)
-def without_query_axis(lengths, max_length):
-    return places(lengths, max_length)
+def up_to(places, lengths):
+    return places <= lengths[:, None]
 
 
-@task.fault(
-    "M-QUERY-PAD",
-    thinks="Padding is hidden as a query, too: a table (b k k) for each sentence.",
-    why="A padded query hurts nobody: its output is not read, and the loss leaves it out. Hiding "
-    "it makes dead rows. It is the padded keys that have to go.",
-)
-def hides_padded_queries(lengths, max_length):
-    real = places(lengths, max_length)
-    return real[:, :, None] & real[:, None, :]
+def as_is(real, lengths):
+    return real
 
 
-@task.fault(
-    "C-QUERIES-ONLY",
-    thinks="The axis of length 1 comes last: (b k 1).",
-    why="That hides the padded queries, all their row, and leaves the padded keys visible to "
-    "everybody else. Keys are the last axis.",
-)
-def axis_at_the_end(lengths, max_length):
-    return places(lengths, max_length)[:, :, None]
+def along_places(places, lengths):
+    return places < lengths
 
 
-@task.fault(
-    "C-HEAD-AXIS",
-    thinks="There must be axes for the heads and for the queries: (b 1 1 k).",
-    why="Beside scores (b h q k) that works. But this function promises (b 1 k); the layer that "
-    "knows its heads puts their axis in.",
-)
-def axis_for_heads(lengths, max_length):
-    return places(lengths, max_length)[:, None, None]
-
-
-@task.fault(
-    "C-COPIES-FOR-QUERIES",
-    thinks="All queries of a sentence need their own copy of its row.",
-    why="There may be any number of queries, and a single row serves them all: an axis of length 1 "
-    "stretches by itself. Yours fits only where there are as many queries as keys.",
-)
-def copies_for_queries(lengths, max_length):
-    return places(lengths, max_length)[:, None].repeat(1, max_length, 1)
-
-
-@task.fault(
-    "C-ONE-MORE",
-    thinks="Places up to the length are real.",
-    why="Places are counted from 0, so a sentence of 3 words has the places 0, 1, 2. Yours shows "
-    "one pad, unless the sentence fills the table.",
-)
-def one_place_more(lengths, max_length):
-    return (torch.arange(max_length) <= lengths[:, None])[:, None]
-
-
-@task.fault(
-    "C-ONE-LESS",
-    thinks="Places are counted from 1.",
-    why="They are counted from 0. Your mask hides the last real word of every sentence.",
-)
-def one_place_less(lengths, max_length):
-    return (1 + torch.arange(max_length) < lengths[:, None])[:, None]
-
-
-@task.fault(
-    "C-PADDED-LEFT",
-    thinks="The padding comes first, then the words.",
-    why="Some programs pad on the left; here, as in all batches of this course, words come first. "
-    "You hide the beginning of every sentence and show its padding.",
-)
-def padding_on_the_left(lengths, max_length):
-    return places(lengths, max_length).flip(-1)[:, None]
-
-
-@task.fault(
-    "C-LONGEST",
-    thinks="The table is as long as the longest sentence.",
-    why="The caller knows how long it is and says so: `max_length`. The batch may be padded "
-    "further than its longest sentence; then the shapes no longer fit.",
-)
-def as_long_as_the_longest(lengths, max_length):
-    return places(lengths, int(lengths.max()))[:, None]
-
-
-@task.fault(
-    "C-LENGTHS-ALONG-PLACES",
-    thinks="torch compares places and lengths by itself; each sentence meets its own length.",
-    why="It lines axes up from the right, so place 0 meets the length of sentence 0, place 1 that "
-    "of sentence 1. With as many sentences as places nobody complains.",
-    forms=(
-        lambda lengths, max_length: torch.arange(max_length) < lengths,
-        lambda lengths, max_length: (torch.arange(max_length) < lengths)[:, None],
-        lambda lengths, max_length: (torch.arange(max_length) < lengths)[None, None],
-    ),
-)
-def lengths_along_places(lengths, max_length):
-    return (torch.arange(max_length) < lengths).expand(len(lengths), 1, max_length)
-
-
-@task.fault(
-    "C-SHORTEST-FOR-ALL",
-    thinks="One length is enough for the batch: the shortest keeps all padding out.",
-    why="It does, and it hides the ends of all longer sentences as well. Each sentence has its own "
-    "row, so it can have its own length.",
-)
-def shortest_for_all(lengths, max_length):
-    return places(lengths.min().expand(len(lengths)), max_length)[:, None]
-
-
-@task.fault(
-    "C-LONGEST-FOR-ALL",
-    thinks="What matters is that no word is hidden, so the longest sentence decides.",
-    why="Then the padding of all shorter sentences is read like words. Each sentence has its own "
-    "row, so it can have its own length.",
-)
-def longest_for_all(lengths, max_length):
-    return places(lengths.max().expand(len(lengths)), max_length)[:, None]
-
-
-@task.fault(
-    "C-SORTED",
-    thinks="Sentences have to be sorted by length first, longest first.",
-    why="Some recurrent networks want that, and then the sentences are sorted too. Here the rows "
-    "of the mask no longer belong to their sentences, unless they came sorted.",
-)
-def longest_first(lengths, max_length):
-    return places(lengths.sort(descending=True).values, max_length)[:, None]
-
-
-@task.fault(
-    "C-NEVER-EMPTY",
-    thinks="A sentence has at least one word; to be safe I let the first place be seen.",
-    why="A sentence of length 0 is all padding, and this place too. What happens to its dead rows "
-    "is the softmax's business; it must not read padding.",
-    section="dead-rows",
-)
-def at_least_one_place(lengths, max_length):
-    return places(lengths.clamp(min=1), max_length)[:, None]
-
-
-@task.fault(
-    "C-MINUS-ZERO",
-    thinks="The padding is the last max_length − length places: `mask[row, :, -pads:] = False`.",
-    why="Without padding, `-pads` is −0, which is 0, and the slice is the whole row: exactly the "
-    "full sentences vanish. Count from the front.",
-)
-def counted_from_the_end(lengths, max_length):
-    mask = torch.ones(len(lengths), 1, max_length, dtype=torch.bool)
+def counted_from_the_end(places, lengths):
+    mask = torch.ones(len(lengths), len(places), dtype=torch.bool)
     for row, length in enumerate(lengths.tolist()):
-        mask[row, :, -(max_length - length) :] = False
+        mask[row, -(len(places) - length) :] = False
     return mask
 
 
-def whole_numbers(lengths, max_length):
-    return places(lengths, max_length)[:, None].long()
-
-
-@task.fault(
-    "C-NOT-BOOLEAN",
-    thinks="Ones at words and zeros at padding are a mask.",
-    why="The places are right. But a mask of numbers is added to the scores, where a 1 hides "
-    "nothing, and it cannot be combined with `&`. Return True and False.",
+task.fault(
+    "M-POLARITY",
+    "The mask marks the padding.",
+    "In this course True means: may be attended to. Yours lets everybody look at the padding, and "
+    "at nothing else. (`nn.MultiheadAttention` would want it that way.)",
     section="mask-conventions",
-    forms=(whole_numbers,),
+    give=lambda mask: ~mask,
 )
-def ones_at_words(lengths, max_length):
-    return places(lengths, max_length)[:, None].float()
-
-
-@task.fault(
+task.fault(
+    "M-SHAPE-BT",
+    "A sentence has one row of places, so the mask is (b k).",
+    "Beside scores (b q k), the b is taken for q: an error, or, with as many sentences as words, "
+    "a wrong result without any message. An axis for the queries is missing.",
+    real=(..., ..., up_to),
+    axes=as_is,
+    give=(..., lambda mask: ~mask, ...),
+)
+task.fault(
+    "M-QUERY-PAD",
+    "Padding is hidden as a query, too: a table (b k k) for each sentence.",
+    "A padded query hurts nobody: its output is not read, and the loss leaves it out. Hiding it "
+    "makes dead rows. It is the padded keys that have to go.",
+    axes=lambda real, lengths: real[:, :, None] & real[:, None, :],
+)
+task.fault(
+    "C-QUERIES-ONLY",
+    "The axis of length 1 comes last: (b k 1).",
+    "That hides the padded queries, all their row, and leaves the padded keys visible to "
+    "everybody else. Keys are the last axis.",
+    axes=lambda real, lengths: real[:, :, None],
+)
+task.fault(
+    "C-HEAD-AXIS",
+    "There must be axes for the heads and for the queries: (b 1 1 k).",
+    "Beside scores (b h q k) that works. But this function promises (b 1 k); the layer that knows "
+    "its heads puts their axis in.",
+    axes=lambda real, lengths: real[:, None, None],
+)
+task.fault(
+    "C-AXIS-IN-FRONT",
+    "The missing axis of length 1 comes first: (1 b k).",
+    "Beside scores (b q k), its b is taken for q: the length of sentence 1 holds for query 1, in "
+    "every sentence. The batch stays first, and the new axis stands where the queries are.",
+    axes=lambda real, lengths: real[None],
+)
+task.fault(
+    "C-COPIES-FOR-QUERIES",
+    "All queries of a sentence need their own copy of its row.",
+    "There may be any number of queries, and a single row serves them all: an axis of length 1 "
+    "stretches by itself. Yours fits only where there are as many queries as keys.",
+    axes=lambda real, lengths: real[:, None].repeat(1, real.shape[-1], 1),
+)
+task.fault(
+    "C-ONE-MORE",
+    "Places up to the length are real.",
+    "Places are counted from 0, so a sentence of 3 words has the places 0, 1, 2. Yours shows one "
+    "pad, unless the sentence fills the table.",
+    real=up_to,
+)
+task.fault(
+    "C-ONE-LESS",
+    "Places are counted from 1.",
+    "They are counted from 0. Your mask hides the last real word of every sentence.",
+    places=lambda max_length, lengths: 1 + torch.arange(max_length),
+)
+task.fault(
+    "C-PADDED-LEFT",
+    "The padding comes first, then the words.",
+    "Some programs pad on the left; here, as in all batches of this course, words come first. You "
+    "hide the beginning of every sentence and show its padding.",
+    real=lambda places, lengths: (places < lengths[:, None]).flip(-1),
+)
+task.fault(
+    "C-LONGEST",
+    "The table is as long as the longest sentence.",
+    "The caller knows how long it is and says so: `max_length`. The batch may be padded further "
+    "than its longest sentence; then the shapes no longer fit.",
+    places=lambda max_length, lengths: torch.arange(int(lengths.max())),
+)
+task.fault(
+    "C-LENGTHS-ALONG-PLACES",
+    "torch compares places and lengths by itself; each sentence meets its own length.",
+    "It lines axes up from the right, so place 0 meets the length of sentence 0, place 1 that of "
+    "sentence 1. With as many sentences as places nobody complains.",
+    real=along_places,
+    axes=(
+        lambda real, lengths: real.expand(len(lengths), 1, -1),
+        as_is,
+        ...,
+        lambda real, lengths: real[None, None],
+    ),
+)
+task.fault(
+    "C-SHORTEST-FOR-ALL",
+    "One length is enough for the batch: the shortest keeps all padding out.",
+    "It does, and it hides the ends of all longer sentences as well. Each sentence has its own "
+    "row, so it can have its own length.",
+    sizes=lambda lengths: lengths.min().expand(len(lengths)),
+)
+task.fault(
+    "C-LONGEST-FOR-ALL",
+    "What matters is that no word is hidden, so the longest sentence decides.",
+    "Then the padding of all shorter sentences is read like words. Each sentence has its own row, "
+    "so it can have its own length.",
+    sizes=lambda lengths: lengths.max().expand(len(lengths)),
+)
+task.fault(
+    "C-FIRST-FOR-ALL",
+    "The first sentence says how long the sentences of the batch are.",
+    "It says so for itself. The others are longer or shorter: their words vanish, or their padding "
+    "is read. Each sentence has its own row, so it can have its own length.",
+    sizes=lambda lengths: lengths[:1].expand(len(lengths)),
+)
+task.fault(
+    "C-SORTED",
+    "Sentences have to be sorted by length first, longest first.",
+    "Some recurrent networks want that, and then the sentences are sorted too. Here the rows of "
+    "the mask no longer belong to their sentences, unless they came sorted.",
+    sizes=lambda lengths: lengths.sort(descending=True).values,
+)
+task.fault(
+    "C-NEVER-EMPTY",
+    "A sentence has at least one word; to be safe I let the first place be seen.",
+    "A sentence of length 0 is all padding, and this place too. What happens to its dead rows is "
+    "the softmax's business; it must not read padding.",
+    section="dead-rows",
+    sizes=lambda lengths: lengths.clamp(min=1),
+)
+task.fault(
+    "C-MINUS-ZERO",
+    "The padding is the last max_length − length places: `mask[row, :, -pads:] = False`.",
+    "Without padding, `-pads` is −0, which is 0, and the slice is the whole row: exactly the full "
+    "sentences vanish. Count from the front.",
+    real=counted_from_the_end,
+)
+task.fault(
+    "C-ONLY-THE-LAST",
+    "The length is the place to be marked.",
+    "It tells how many words there are, and all of them may be seen: every place *below* the "
+    "length. You mark a single place for each sentence.",
+    real=(
+        lambda places, lengths: places == lengths[:, None],
+        lambda places, lengths: places == lengths[:, None] - 1,
+    ),
+)
+task.fault(
+    "C-ADDITIVE-MASK",
+    "A mask holds 0 at words and −∞ at padding.",
+    "Such a mask is added to the scores, and other libraries use it. In this course a mask is "
+    "boolean: True = may attend.",
+    section="mask-conventions",
+    give=(
+        lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -torch.inf),
+        lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -1e9),
+    ),
+)
+task.fault(
+    "C-NOT-BOOLEAN",
+    "Ones at words and zeros at padding are a mask.",
+    "The places are right. But a mask of numbers is added to the scores, where a 1 hides nothing, "
+    "and it cannot be combined with `&`. Return True and False.",
+    section="mask-conventions",
+    give=(lambda mask: mask.float(), lambda mask: mask.long()),
+)
+task.fault(
     "P-LOWPREC",
-    thinks="A place is a small number, so half precision is enough for it.",
-    why="In bfloat16, whole numbers are exact up to 256: place 257 becomes 256, and in a long "
+    "A place is a small number, so half precision is enough for it.",
+    "In bfloat16, whole numbers are exact up to 256: place 257 becomes 256, and in a long "
     "sentence a pad is taken for a word. Whole numbers have dtypes of their own.",
     section="half-precision",
+    places=lambda max_length, lengths: torch.arange(max_length).to(torch.bfloat16),
 )
-def low_precision_places(lengths, max_length):
-    counted = torch.arange(max_length).to(torch.bfloat16)
-    return (counted < lengths[:, None])[:, None]
-
-
-@task.fault(
+task.fault(
     "C-LENGTHS-EDITED",
-    thinks="I turn lengths into last places first: `lengths -= 1`.",
-    why="The mask is right, but `lengths` belongs to the caller, whose sentences are all one "
-    "shorter after your call. `lengths - 1` makes a new tensor.",
+    "I turn lengths into last places first: `lengths -= 1`.",
+    "The mask is right, but `lengths` belongs to the caller, whose sentences are all one shorter "
+    "after your call. `lengths - 1` makes a new tensor.",
+    sizes=lambda lengths: lengths.sub_(1),
+    real=up_to,
 )
-def edits_the_lengths(lengths, max_length):
-    lengths -= 1
-    return (torch.arange(max_length) <= lengths[:, None])[:, None]

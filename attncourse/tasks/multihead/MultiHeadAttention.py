@@ -1,8 +1,9 @@
-"""MultiHeadAttention."""
+"""Multi-head attention as a layer: what it promises, its reference in steps, what goes wrong."""
 
 import contextlib
 import functools
 import math
+import re
 import zlib
 
 import torch
@@ -12,11 +13,12 @@ from torch import nn
 from attncourse import multihead as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
-from attncourse.checks.modules import made, with_weights
+from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.tasks import thoughts
 from attncourse.tasks.multihead import has_shape
+from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -196,7 +198,7 @@ def reads_everything(answer, rng):
                     )
 
 
-def layer_traits(answer):
+def traits(answer):
     """Yes-or-no evidence that numbers cannot give: what chance does, and what each head reads."""
 
     def fresh():
@@ -239,11 +241,15 @@ def layer_traits(answer):
             facts[name] = question()
     with contextlib.suppress(Failure):
         facts |= dict(dropout())
+    seen = answer.observe({"model_width": 6, "num_heads": 2}, adapt=parts_of)
+    names = [name for name, _ in seen.returned or ()]
+    facts["learns nothing"] = not seen.error and not names
+    facts["projects each head alone"] = any(re.match(r"[qkv]_proj\.\d", name) for name in names)
     facts["resets the random state"] = answer.resets_random_state(revealing_inputs(fresh(), b=1))
     return facts
 
 
-def layer_probes(rng):
+def probes(rng):
     return {
         "plain": layer_inputs(rng, 3, 4, 5, m=8, h=2),
         "all equal": layer_inputs(rng, 3, 3, 3, m=9, h=3),
@@ -259,6 +265,7 @@ def layer_probes(rng):
         "padding (b 1 k)": layer_inputs(rng, 3, 4, 5, m=4, h=2, mask=mixed_mask(rng, 3, 1, 5)),
         "causal": sentence_inputs(rng, 2, 4, m=8, h=4, mask=causal(4)),
         "dead row": layer_inputs(rng, 2, 4, 5, m=6, h=2, mask=dead_mask(rng, 2, 4, 5)),
+        "double": layer_inputs(rng, 2, 3, 5, m=8, dtype=torch.float64, mask=mixed_mask(rng, 3, 5)),
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
         "rows far apart": rows_far_apart(rng),
         "large negative, masked": large_layer(rng, -30_000.0, mixed_mask(rng, 2, 3, 4)),
@@ -267,7 +274,7 @@ def layer_probes(rng):
     }
 
 
-def layer_small(rng):
+def small(rng):
     def example(b, q, k, m, h, mask=None, projections="identity", **options):
         inputs = {
             "model_width": m,
@@ -319,7 +326,7 @@ def layer_small(rng):
         }
 
 
-def layer_maps(rng):
+def maps(rng):
     everything = ("query", "key", "value")
     four = {"n": 4, "m": 4, "h": 2, "weights": False}
     return [
@@ -364,12 +371,12 @@ task = Task(
         "weights as in chapter 3; heads = dropout(weights) times v; return "
         "self.out_proj(merge(heads)) and the weights.",
     ),
-    probes=layer_probes,
+    probes=probes,
     adapt=layer_as_function,
     differentiated=("plain", "dead row"),
-    small=layer_small,
-    maps=layer_maps,
-    traits=layer_traits,
+    small=small,
+    maps=maps,
+    traits=traits,
     features=1,
     forbidden=FUSED_ATTENTION,
 )
@@ -591,10 +598,6 @@ def dropout_acts_on_the_weights(answer, rng):
             "`manual_seed` in `forward` makes everybody's later draws repeat.",
             inputs,
         )
-    dead = inputs | {"mask": dead_mask(rng, 24, 3)}
-    output, _ = answer(dead)
-    if (output[:, 1].abs() > 1e-6).any():
-        raise Failure("With dropout, a query that may attend to nothing sees something.", dead)
 
 
 @task.check(1)
@@ -628,12 +631,11 @@ def it_keeps_nothing_from_one_call_to_the_next(answer, rng):
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
+@task.steps
 class Layer(nn.Module):
-    """A right answer in pieces, so that a wrong one can replace one of them."""
-
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__()
         self.num_heads, self.head_width = num_heads, model_width // num_heads
@@ -643,56 +645,128 @@ class Layer(nn.Module):
         self.out_proj = nn.Linear(model_width, model_width)
         self.dropout = nn.Dropout(dropout)
 
-    def split(self, x):
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def merge(self, x):
-        return x.transpose(1, 2).flatten(2)
-
     def project(self, query, key, value):
         return self.q_proj(query), self.k_proj(key), self.v_proj(value)
 
-    def score(self, q, k):
-        return q @ k.mT / math.sqrt(self.head_width)
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
-    def aligned(self, mask):
+    def compare(self, q, k):
+        return q @ k.mT
+
+    def scale(self, scores):
+        return scores / math.sqrt(self.head_width)
+
+    def visible(mask, scores):
+        return mask
+
+    def aligned(mask, scores):
         return mask[:, None] if mask.ndim == 3 else mask
 
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        mask = self.aligned(mask)
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~mask, low).softmax(-1).masked_fill(~mask, 0.0)
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def after(self, weights):
+        return weights
+
+    def drop(self, weights):
+        return self.dropout(weights)
 
     def average(self, weights, v):
-        return self.dropout(weights) @ v
+        return weights @ v
+
+    def merge(x):
+        return x.transpose(1, 2).flatten(2)
+
+    def write(self, merged):
+        return self.out_proj(merged)
+
+    def results(output, weights, scores, hidden, query):
+        return output, weights
 
     def forward(self, query, key, value, mask=None):
         q, k, v = (self.split(x) for x in self.project(query, key, value))
-        weights = self.weigh(self.score(q, k), mask)
-        return self.out_proj(self.merge(self.average(weights, v))), weights
+        hidden = scores = self.scale(self.compare(q, k))
+        mask = self.visible(mask, scores)
+        if mask is not None:
+            mask = self.aligned(mask, scores)
+            hidden = self.hide(scores, mask)
+        weights = self.share(hidden)
+        if mask is not None:
+            weights = self.clear(weights, mask)
+        weights = self.after(weights)
+        output = self.write(self.merge(self.average(self.drop(weights), v)))
+        return self.results(output, weights, scores, hidden, query)
 
 
-class SlicesOfFullWidth(Layer):
-    """Each head reads only its own slice: the blocks on the diagonal of the projections."""
+def as_is(x, *_):
+    return x
+
+
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def only_dead_rows(weights, mask):
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+task.spelling(hide=minus_infinity)
+task.spelling(clear=only_dead_rows)
+
+# --- faults: project and split ------------------------------------------------------------------
+
+splits = functools.partial(task.fault, section="project-split")
+breaks = functools.partial(task.fault, section="multihead-breaks")
+drops = functools.partial(task.fault, section="weights-dropout")
+whole = functools.partial(task.fault, section="whole-embedding")
+parity = functools.partial(task.fault, section="multihead-parity")
+heads = functools.partial(task.fault, section="sum-over-heads")
+row = functools.partial(task.fault, section="one-row")
+
+
+def projected(by, of="qkv"):
+    """What asks, is found, is read: by which projection ("-" for none), of which argument."""
 
     def project(self, query, key, value):
-        d = self.head_width
-        blocks = torch.block_diag(*[torch.ones(d, d)] * self.num_heads).to(query)
-        return [
-            F.linear(x, blocks * linear.weight, linear.bias)
-            for x, linear in ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
-        ]
+        given = {"q": query, "k": key, "v": value}
+        layers = {"-": as_is, "q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
+        return [layers[one](given[x]) for one, x in zip(by, of, strict=True)]
+
+    return project
 
 
-@task.fault(
+def reshaped(self, x):
+    return x.reshape(x.shape[0], self.num_heads, x.shape[1], self.head_width)
+
+
+def flat(x):
+    return x.reshape(x.shape[0], x.shape[2], -1)
+
+
+def interleaved(self, x):
+    return x.unflatten(-1, (-1, self.num_heads)).permute(0, 3, 1, 2)
+
+
+def slices_of_full_width(self, query, key, value):
+    """Each head reads only its own slice: the blocks on the diagonal of the projections."""
+    blocks = torch.block_diag(*[torch.ones(self.head_width, self.head_width)] * self.num_heads)
+    inward = (query, self.q_proj), (key, self.k_proj), (value, self.v_proj)
+    return [F.linear(x, blocks.to(x) * each.weight, each.bias) for x, each in inward]
+
+
+@whole(
     "H-SPLIT-EMBED",
-    thinks="Each head gets its own slice of the embedding and works on that.",
-    why="Then a head can never use a feature outside its slice. The projections come first and see "
-    "the whole vector, from width m to width m; what is cut into pieces are their results.",
-    section="whole-embedding",
-    forms=(SlicesOfFullWidth,),
+    "Each head gets its own slice of the embedding and works on that.",
+    "Then a head can never use a feature outside its slice. The projections come first and see the "
+    "whole vector, from width m to width m; what is cut into pieces are their results.",
+    project=slices_of_full_width,
 )
 class Slices(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
@@ -700,1030 +774,746 @@ class Slices(Layer):
         d = model_width // num_heads
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d, d) for _ in range(3))
 
-    def split(self, x):
+    def split(x):
         return x
 
     def project(self, query, key, value):
-        q, k, v = (Layer.split(self, x) for x in (query, key, value))
-        return self.q_proj(q), self.k_proj(k), self.v_proj(v)
+        return Layer.project(self, *(Layer.split(self, x) for x in (query, key, value)))
 
 
-@task.fault(
+breaks(
     "H-VIEW-SPLIT",
-    thinks="To split, I reshape the projections to (b h n d).",
-    why="The shape is right, but a reshape keeps the order in memory: each head holds a few whole "
+    "To split, I reshape the projections to (b h n d).",
+    "The shape is right, but a reshape keeps the order in memory: each head holds a few whole "
     "words instead of a piece of every word. With a causal mask, outputs then see the future.",
-    section="multihead-breaks",
+    split=reshaped,
 )
-class SplitByReshape(Layer):
-    def split(self, x):
-        return x.reshape(x.shape[0], self.num_heads, x.shape[1], self.head_width)
-
-
-@task.fault(
-    "C-NO-SWAP",
-    thinks="Once each vector is cut into heads and features, attention can begin.",
-    why="Attention compares along the last two axes. Yours are heads and features, so the heads of "
-    "one word look at each other, and no word looks at another. The heads' axis belongs in front "
-    "of the words.",
-    section="project-split",
-)
-class SplitWithoutSwap(Layer):
-    def split(self, x):
-        return x.unflatten(-1, (self.num_heads, -1))
-
-    def merge(self, x):
-        return x.flatten(2)
-
-
-@task.fault(
+breaks(
     "H-VIEW-MERGE",
-    thinks="To merge, I reshape what the heads return to (b n m).",
-    why="All words of head 1 lie together there, so your output mixes several words into one. The "
+    "To merge, I reshape what the heads return to (b n m).",
+    "All words of head 1 lie together there, so your output mixes several words into one. The "
     "shape is right, and with a causal mask the future leaks.",
-    section="multihead-breaks",
+    merge=flat,
 )
-class MergeByReshape(Layer):
-    def merge(self, x):
-        b, h, n, d = x.shape
-        return x.reshape(b, n, h * d)
-
-
-@task.fault(
+breaks(
     "H-VIEW-BOTH",
-    thinks="I split by a reshape and merge by a reshape, so one undoes the other.",
-    why="Nothing leaks and the model trains, but each head holds a part of the words, whole, and "
-    "the words of one part never see the others. The dependency map shows the blocks.",
-    section="multihead-breaks",
+    "I split by a reshape and merge by a reshape, so one undoes the other.",
+    "Nothing leaks and the model trains, but each head holds a part of the words, whole, and the "
+    "words of one part never see the others. The dependency map shows the blocks.",
+    split=reshaped,
+    merge=flat,
 )
-class SplitAndMergeByReshape(Layer):
-    def split(self, x):
-        return x.reshape(x.shape[0], self.num_heads, x.shape[1], self.head_width)
-
-    def merge(self, x):
-        b, h, n, d = x.shape
-        return x.reshape(b, n, h * d)
-
-
-@task.fault(
+breaks(
     "H-CONTIGUOUS",
-    thinks="After swapping the axes back, `view` joins heads and features.",
-    why="`view` never copies, and after the swap the numbers of one word no longer lie in order: "
-    "an error. Do not delete the swap; use what copies where it must.",
-    section="multihead-breaks",
+    "After swapping the axes back, `view` joins heads and features.",
+    "`view` never copies, and after the swap the numbers of one word no longer lie in order: an "
+    "error. Do not delete the swap; use what copies where it must.",
+    merge=lambda x: x.transpose(1, 2).view(x.shape[0], x.shape[2], -1),
 )
-class MergeByView(Layer):
-    def merge(self, x):
-        b, h, n, d = x.shape
-        return x.transpose(1, 2).view(b, n, h * d)
-
-
-@task.fault(
+splits(
+    "C-NO-SWAP",
+    "Once each vector is cut into heads and features, attention can begin.",
+    "Attention compares along the last two axes. Yours are heads and features, so the heads of one "
+    "word look at each other, and no word looks at another. The heads' axis belongs in front of "
+    "the words.",
+    split=lambda self, x: x.unflatten(-1, (self.num_heads, -1)),
+    merge=lambda x: x.flatten(2),
+)
+splits(
     "H-FUSED-LAYOUT",
-    thinks="Head i takes every h-th feature of a projection, beginning with the i-th.",
-    why="Trained from scratch it would work as well, but this layer must load weights that others "
+    "Head i takes every h-th feature of a projection, beginning with the i-th.",
+    "Trained from scratch it would work as well, but this layer must load weights that others "
     "trained, and theirs are laid out as (h d): the first d rows belong to head 1.",
-    section="project-split",
+    split=interleaved,
+    merge=(lambda x: x.permute(0, 2, 3, 1).flatten(2), ...),
 )
-class Interleaved(Layer):
-    def split(self, x):
-        return x.unflatten(-1, (-1, self.num_heads)).permute(0, 3, 1, 2)
-
-    def merge(self, x):
-        return x.permute(0, 2, 3, 1).flatten(2)
-
-
-class TransposedInward(Layer):
-    def project(self, query, key, value):
-        inward = ((query, self.q_proj), (key, self.k_proj), (value, self.v_proj))
-        return tuple(x @ each.weight + each.bias for x, each in inward)
-
-
-class TransposedAll(TransposedInward):
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (self.split(x) for x in self.project(query, key, value))
-        weights = self.weigh(self.score(q, k), mask)
-        merged = self.merge(self.average(weights, v))
-        return merged @ self.out_proj.weight + self.out_proj.bias, weights
-
-
-@task.fault(
-    "H-WO-SHAPE",
-    thinks="The weight of an nn.Linear is the matrix that I multiply by from the right.",
-    why="nn.Linear keeps its matrix as (out, in), the transpose of the formula's. As both sizes "
-    "are m here, no error tells you. Calling the layer does it right.",
-    section="sum-over-heads",
-    forms=(TransposedInward, TransposedAll),
-)
-class TransposedOut(Layer):
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (self.split(x) for x in self.project(query, key, value))
-        weights = self.weigh(self.score(q, k), mask)
-        merged = self.merge(self.average(weights, v))
-        return merged @ self.out_proj.weight + self.out_proj.bias, weights
-
-
-class WithoutOutLayer(Layer):
-    def __init__(self, model_width, num_heads, dropout=0.0):
-        super().__init__(model_width, num_heads, dropout)
-        del self.out_proj
-
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (self.split(x) for x in self.project(query, key, value))
-        weights = self.weigh(self.score(q, k), mask)
-        return self.merge(self.average(weights, v)), weights
-
-
-@task.fault(
-    "H-NO-WO",
-    thinks="The merged heads have the right width already, so nothing is left to do.",
-    why="Without the last projection each head can write only into its own d numbers, and no two "
-    "heads can add to the same feature. W^O lets each of them reach all.",
-    section="sum-over-heads",
-    forms=(WithoutOutLayer,),
-)
-class WithoutOut(Layer):
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (self.split(x) for x in self.project(query, key, value))
-        weights = self.weigh(self.score(q, k), mask)
-        return self.merge(self.average(weights, v)), weights
-
-
-@task.fault(
+parity(
     "H-BATCH-FIRST",
-    thinks="Words come first and sentences second, as in PyTorch's own layer.",
-    why="Here the batch is first, (b n m). Your words attend to words at the same place of other "
+    "Words come first and sentences second, as in PyTorch's own layer.",
+    "Here the batch is first, (b n m). Your words attend to words at the same place of other "
     "sentences: change one sentence, and the others' outputs change.",
-    section="multihead-parity",
+    split=lambda self, x: Layer.split(self, x.transpose(0, 1)),
+    merge=lambda x: Layer.merge(x).transpose(0, 1),
 )
-class WordsFirst(Layer):
-    def split(self, x):
-        return super().split(x.transpose(0, 1))
-
-    def merge(self, x):
-        return super().merge(x).transpose(0, 1)
-
-
-def mean_of_heads(weights):
-    return weights.mean(1)
-
-
-@task.fault(
-    "H-AVG-WEIGHTS",
-    thinks="One map of weights is returned: the mean over the heads.",
-    why="A mean looks like a head, but no head need look like it: one reads *ninety*, another "
-    "*four*. Return them all, (b h q k); whoever wants the mean can take it.",
-    section="multihead-parity",
+splits(
+    "C-QUERY-LENGTH",
+    "All three have the length of the query, so I reshape with that.",
+    "In self-attention they have. In cross-attention there are q queries and k keys, and the two "
+    "lengths have nothing to do with each other.",
+    project=lambda self, query, key, value: [
+        x.view(query.shape) for x in Layer.project(self, query, key, value)
+    ],
 )
-class AveragedWeights(Layer):
-    def forward(self, query, key, value, mask=None):
-        output, weights = super().forward(query, key, value, mask)
-        return output, mean_of_heads(weights)
-
-
-@task.fault(
-    "C-RETURNS-SCORES",
-    thinks="The scores show where a head looks, so I return those.",
-    why="Scores are numbers of any sign and size; they are comparable only within a row. Weights "
-    "are what the values were averaged with: after the softmax, each row with sum one.",
-    section="project-split",
-)
-class ReturnsScores(Layer):
-    def forward(self, query, key, value, mask=None):
-        output, _ = super().forward(query, key, value, mask)
-        q, k, _ = (self.split(x) for x in self.project(query, key, value))
-        scores = self.score(q, k)
-        if mask is not None:
-            scores = scores.masked_fill(~self.aligned(mask), torch.finfo(scores.dtype).min)
-        return output, scores
-
-
-@task.fault(
-    "C-OUTPUT-ALONE",
-    thinks="A layer returns its output; the weights are an inner matter.",
-    why="Pictures and chapter 7's alignments need the weights. Return the pair: output (b q m), "
-    "weights (b h q k).",
-)
-class OutputAlone(Layer):
-    def forward(self, query, key, value, mask=None):
-        return super().forward(query, key, value, mask)[0]
-
-
-@task.fault(
-    "D-SCALE-DMODEL",
-    thinks="Scores are divided by the root of the model's width.",
-    why="A score inside a head is a sum of d products, not of m, so its variance is d. Divided by "
-    "√m, scores are too small and all weights too equal, the more so the more heads.",
-    section="multihead-breaks",
-)
-class ScaledByModelWidth(Layer):
-    def score(self, q, k):
-        return q @ k.mT / math.sqrt(self.q_proj.in_features)
-
-
-@task.fault(
-    "D-NO-SCALE",
-    thinks="The projections can learn the right size of the scores, so no scale is needed.",
-    why="At the start they have not learned it: scores vary by √d, the softmax sits on one key, "
-    "and its gradient nearly vanishes. Chapter 3's scale applies inside every head.",
-    section="multihead-breaks",
-)
-class Unscaled(Layer):
-    def score(self, q, k):
-        return q @ k.mT
-
-
-@task.fault(
-    "D-SCALE-DK",
-    thinks="Scores are divided by the width of a head.",
-    why="The variance of a score is d, so its typical size is the *root* of d. Dividing by d "
-    "itself makes scores too small and the weights nearly equal.",
-    section="multihead-breaks",
-)
-class ScaledByWidth(Layer):
-    def score(self, q, k):
-        return q @ k.mT / self.head_width
-
-
-@task.fault(
-    "C-SCALE-HEADS",
-    thinks="With h heads, scores are divided by the root of h.",
-    why="How many heads there are plays no part in one head's score: it is a sum over the d "
-    "features of that head. Where h = d both give the same, by luck.",
-    section="multihead-breaks",
-)
-class ScaledByHeads(Layer):
-    def score(self, q, k):
-        return q @ k.mT / math.sqrt(self.num_heads)
-
-
-@task.fault(
-    "D-SCALE-AFTER",
-    thinks="First the softmax, then the division by √d.",
-    why="After the softmax the damage is done: it has seen unscaled scores. And the rows no longer "
-    "sum to one but to 1/√d.",
-    section="multihead-breaks",
-)
-class ScaledAfterwards(Layer):
-    def score(self, q, k):
-        return q @ k.mT
-
-    def weigh(self, scores, mask):
-        return super().weigh(scores, mask) / math.sqrt(self.head_width)
-
-
-@task.fault(
-    "D-SOFTMAX-DIM",
-    thinks="The softmax runs over the queries.",
-    why="Keys compete for the attention of one query, so each row, the last axis, sums to one. "
-    "With four axes it is easy to take the wrong one; naming them helps.",
-    section="project-split",
-)
-class SoftmaxOverQueries(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-2)
-        mask = self.aligned(mask)
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~mask, low).softmax(-2).masked_fill(~mask, 0.0)
-
-
-@task.fault(
-    "C-SOFTMAX-HEADS",
-    thinks="The heads compete with each other, so the softmax runs over axis 1.",
-    why="That axis was another one while there were no heads. Now it holds the heads, and heads "
-    "never compete: each has a budget of one for every query, spent on keys.",
-    section="one-row",
-)
-class SoftmaxOverHeads(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(1)
-        mask = self.aligned(mask)
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~mask, low).softmax(1).masked_fill(~mask, 0.0)
-
-
-@task.fault(
-    "C-ONE-WIDE-HEAD",
-    thinks="All heads can share one table of weights, computed from the whole queries and keys.",
-    why="Then there is one row of weights a query again, however many heads it is copied to: the "
-    "budget of a single head. Split before the scores, so that each head asks for itself.",
-    section="one-row",
-)
-class OneWideHead(Layer):
-    def score(self, q, k):
-        q, k = self.merge(q), self.merge(k)
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
-        return scores[:, None].expand(-1, self.num_heads, -1, -1)
-
-
-@task.fault(
+splits(
     "C-SHARED-PROJECTION",
-    thinks="Queries, keys and values come from the same sentence, so one projection does for all.",
-    why="A word asks with one vector and is found by another: *four* looks for *ninety*, not for "
+    "Queries, keys and values come from the same sentence, so one projection does for all.",
+    "A word asks with one vector and is found by another: *four* looks for *ninety*, not for "
     "itself. Three roles, three matrices; keys projected like queries mostly find themselves.",
-    section="project-split",
+    project=projected("qqq"),
 )
-class SharedProjection(Layer):
-    def project(self, query, key, value):
-        return self.q_proj(query), self.q_proj(key), self.q_proj(value)
-
-
-@task.fault(
+splits(
+    "C-COPIED-LINE",
+    "The three lines are alike, so I copied one of them.",
+    "In one of the copies the name of the projection stayed as it was. That projection now has two "
+    "roles, and another one is never used, so it gets no gradient and learns nothing.",
+    project=tuple(map(projected, ("qqv", "kkv", "qkk", "qvv", "qkq"))),
+)
+splits(
     "C-SELF-ONLY",
-    thinks="It is self-attention: queries, keys and values all come from the first argument.",
-    why="Often all three are the same sentence, but the caller decides. In chapter 7 the queries "
-    "come from the translation, keys and values from the source.",
-    section="project-split",
+    "It is self-attention: queries, keys and values all come from the first argument.",
+    "Often all three are the same sentence, but the caller decides. In chapter 7 the queries come "
+    "from the translation, keys and values from the source.",
+    project=projected("qkv", of="qqq"),
 )
-class SelfOnly(Layer):
-    def project(self, query, key, value):
-        return self.q_proj(query), self.k_proj(query), self.v_proj(query)
-
-
-@task.fault(
+splits(
     "C-VALUE-FROM-KEY",
-    thinks="Keys and values belong to the same words, so the values are computed from `key`.",
-    why="They belong to the same words but may be different vectors, and they come as two "
-    "arguments. Yours never looks at `value`.",
-    section="project-split",
+    "Keys and values belong to the same words, so the values are computed from `key`.",
+    "They belong to the same words but may be different vectors, and they come as two arguments. "
+    "Yours never looks at `value`.",
+    project=projected("qkv", of="qkk"),
 )
-class ValueFromKey(Layer):
-    def project(self, query, key, value):
-        return self.q_proj(query), self.k_proj(key), self.v_proj(key)
-
-
-@task.fault(
+splits(thoughts.KEY_AS_VALUE, project=projected("qkk", of="qkk"))
+splits(
     "X-WRONG-KV",
-    thinks="Keys and values go together, so it does not matter which is which.",
-    why="Keys are compared with the queries, values are averaged. You compare with the projected "
+    "Keys and values go together, so it does not matter which is which.",
+    "Keys are compared with the queries, values are averaged. You compare with the projected "
     "values and average the projected keys.",
-    section="project-split",
+    project=projected("qvk", of="qvk"),
 )
-class SwappedRoles(Layer):
-    def project(self, query, key, value):
-        return self.q_proj(query), self.v_proj(value), self.k_proj(key)
-
-
-@task.fault(
+splits(
     "C-SWAPPED-QUERY-KEY",
-    thinks="A dot product does not care about the order, so query and key may change places.",
-    why="The product does not, but each has its own projection and its own axis. You project the "
+    "A dot product does not care about the order, so query and key may change places.",
+    "The product does not, but each has its own projection and its own axis. You project the "
     "queries with the keys' matrix and the keys with the queries'.",
-    section="project-split",
+    project=projected("kqv"),
 )
-class SwappedProjections(Layer):
-    def project(self, query, key, value):
-        return self.k_proj(query), self.q_proj(key), self.v_proj(value)
-
-
-@task.fault(
+whole(
     "C-FORGOTTEN-PROJECTION",
-    thinks="The values are what the words have to say, so they need no projection.",
-    why="Unprojected, head i passes on features of its own slice only. `v_proj` lets every head "
-    "choose what it passes on, from the whole vector.",
-    section="whole-embedding",
+    "The values are what the words have to say, so they need no projection.",
+    "Unprojected, head i passes on features of its own slice only. `v_proj` lets every head choose "
+    "what it passes on, from the whole vector.",
+    project=projected("qk-"),
 )
-class RawValues(Layer):
-    def project(self, query, key, value):
-        return self.q_proj(query), self.k_proj(key), value
-
-
-@task.fault(
-    "C-RESIDUAL",
-    thinks="Attention adds what it found to the query.",
-    why="The Transformer does that, around this layer: chapter 7's layers add, and normalize. Done "
-    "here too, the input would be counted twice.",
+whole(
+    "C-RAW-QUERY-KEY",
+    "Queries and keys can be compared as they came.",
+    "Unprojected, head i reads its own slice of the embedding only, and cannot learn what to look "
+    "for there. `q_proj` and `k_proj` let every head ask about the whole vector.",
+    project=tuple(map(projected, ("--v", "-kv", "q-v"))),
 )
-class WithResidual(Layer):
-    def forward(self, query, key, value, mask=None):
-        output, weights = super().forward(query, key, value, mask)
-        return output + query, weights
+whole(
+    "C-NO-PROJECTIONS",
+    "Splitting makes the heads; the words go in as they are.",
+    "Then each head owns a slice of the embedding, and a word asks, is found and is read by the "
+    "same numbers. Heads become different questions by their projections, which yours never uses.",
+    project=projected("---"),
+)
 
 
-@task.fault(
+def without_bias(self, *sizes, **options):
+    Layer.__init__(self, *sizes, **options)
+    for name in PROJECTIONS:
+        getattr(self, name).register_parameter("bias", None)
+
+
+def by_other_names(self, *sizes, **options):
+    Layer.__init__(self, *sizes, **options)
+    self.W_q, self.W_k, self.W_v, self.W_o = (getattr(self, name) for name in PROJECTIONS)
+    for name in PROJECTIONS:
+        delattr(self, name)
+
+
+parity(
     "C-NO-BIAS",
-    thinks="A projection is a matrix, so the linear layers need no bias.",
-    why="The formula has none, and many models do without. This layer has biases like PyTorch's: "
-    "the task says so, since weights are copied in by name.",
-    section="multihead-parity",
+    "A projection is a matrix, so the linear layers need no bias.",
+    "The formula has none, and many models do without. This layer has biases like PyTorch's: the "
+    "task says so, since weights are copied in by name.",
+    __init__=without_bias,
 )
-class WithoutBias(Layer):
+task.fault(
+    "C-OWN-NAMES",
+    "What the parts of my class are called is my own business.",
+    "Inside a program, yes. But weights are saved, loaded and copied by these names, here and "
+    "everywhere in PyTorch. The task gives four: q_proj, k_proj, v_proj, out_proj.",
+    __init__=by_other_names,
+    project=lambda self, query, key, value: (self.W_q(query), self.W_k(key), self.W_v(value)),
+    write=lambda self, merged: self.W_o(merged),
+)
+
+
+@heads(
+    "C-LINEAR-PER-HEAD",
+    "Every head needs small linear layers of its own, in a list.",
+    "That computes the same, but their weights have other names and shapes, `q_proj.0.weight` "
+    "(d m), and weights that others trained cannot be loaded. One layer from m to m holds all "
+    "heads: the first d rows of its matrix belong to head 1.",
+)
+class LinearPerHead(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__(model_width, num_heads, dropout)
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            setattr(self, name, nn.Linear(model_width, model_width, bias=False))
+        for name in ("q_proj", "k_proj", "v_proj"):
+            each = [nn.Linear(model_width, self.head_width) for _ in range(num_heads)]
+            setattr(self, name, nn.ModuleList(each))
 
-
-class FormulaNames(Layer):
-    def __init__(self, model_width, num_heads, dropout=0.0):
-        super().__init__(model_width, num_heads, dropout)
-        self.W_q, self.W_k, self.W_v, self.W_o = (
-            self.q_proj,
-            self.k_proj,
-            self.v_proj,
-            self.out_proj,
-        )
-        del self.q_proj, self.k_proj, self.v_proj, self.out_proj
-
-    def forward(self, query, key, value, mask=None):
-        q, k, v = map(self.split, (self.W_q(query), self.W_k(key), self.W_v(value)))
-        weights = self.weigh(self.score(q, k), mask)
-        return self.W_o(self.merge(self.average(weights, v))), weights
+    def project(self, *inputs):
+        layers = self.q_proj, self.k_proj, self.v_proj
+        pairs = zip(inputs, layers, strict=True)
+        return [torch.cat([one(x) for one in each], -1) for x, each in pairs]
 
 
 @task.fault(
-    "C-OWN-NAMES",
-    thinks="What the parts of my class are called is my own business.",
-    why="Inside a program, yes. But weights are saved, loaded and copied by these names, here and "
-    "everywhere in PyTorch. The task gives four: q_proj, k_proj, v_proj, out_proj.",
-    forms=(FormulaNames,),
+    "C-MADE-IN-FORWARD",
+    "A linear layer is made where it is used, in `forward`.",
+    "A layer that is made there is new in every call, with new random weights: nothing can be "
+    "learned, saved or copied in. Make layers once, in `__init__`.",
 )
-class OwnNames(nn.Module):
+class MadeInForward(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
-        super().__init__()
+        nn.Module.__init__(self)
         self.num_heads, self.head_width = num_heads, model_width // num_heads
-        self.query = nn.Linear(model_width, model_width)
-        self.key = nn.Linear(model_width, model_width)
-        self.value = nn.Linear(model_width, model_width)
-        self.output = nn.Linear(model_width, model_width)
         self.dropout = nn.Dropout(dropout)
 
-    def split(self, x):
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def project(self, *inputs):
+        return [nn.Linear(x.shape[-1], x.shape[-1])(x) for x in inputs]
 
-    def forward(self, query, key, value, mask=None):
-        q, k = self.split(self.query(query)), self.split(self.key(key))
-        v = self.split(self.value(value))
-        scores = q @ k.mT / math.sqrt(self.head_width)
-        if mask is None:
-            weights = scores.softmax(-1)
-        else:
-            mask = mask[:, None] if mask.ndim == 3 else mask
-            low = torch.finfo(scores.dtype).min
-            weights = scores.masked_fill(~mask, low).softmax(-1).masked_fill(~mask, 0.0)
-        heads = self.dropout(weights) @ v
-        return self.output(heads.transpose(1, 2).flatten(2)), weights
+    def write(self, merged):
+        return nn.Linear(merged.shape[-1], merged.shape[-1])(merged)
 
 
-@task.fault(
-    "C-QUERY-LENGTH",
-    thinks="All three have the length of the query, so I reshape with that.",
-    why="In self-attention they have. In cross-attention there are q queries and k keys, and the "
-    "two lengths have nothing to do with each other.",
-    section="project-split",
+# --- faults: scores and softmax -----------------------------------------------------------------
+
+
+def one_wide_head(self, q, k):
+    scores = Layer.merge(q) @ Layer.merge(k).mT
+    return scores[:, None].expand(-1, self.num_heads, -1, -1)
+
+
+def over_root_of_model_width(self, scores):
+    return scores / math.sqrt(self.num_heads * self.head_width)
+
+
+breaks(
+    "D-SCALE-DMODEL",
+    "Scores are divided by the root of the model's width.",
+    "A score inside a head is a sum of d products, not of m, so its variance is d. Divided by √m, "
+    "scores are too small and all weights too equal, the more so the more heads.",
+    scale=over_root_of_model_width,
 )
-class LengthOfTheQuery(Layer):
-    def forward(self, query, key, value, mask=None):
-        b, n, _ = query.shape
-        q, k, v = (
-            x.view(b, n, self.num_heads, self.head_width).transpose(1, 2)
-            for x in self.project(query, key, value)
-        )
-        weights = self.weigh(self.score(q, k), mask)
-        return self.out_proj(self.merge(self.average(weights, v))), weights
-
-
-@task.fault(
-    "M-IGNORED",
-    thinks="The mask concerns whoever calls the layer.",
-    why="The layer alone can keep a hidden key out of the competition: before the softmax. Yours "
-    "takes the mask and never uses it.",
+breaks(
+    "D-NO-SCALE",
+    "The projections can learn the right size of the scores, so no scale is needed.",
+    "At the start they have not learned it: scores vary by √d, the softmax sits on one key, and "
+    "its gradient nearly vanishes. Chapter 3's scale applies inside every head.",
+    scale=as_is,
 )
-class IgnoresMask(Layer):
-    def weigh(self, scores, mask):
-        return scores.softmax(-1)
-
-
-@task.fault(
-    "M-POLARITY",
-    thinks="True marks the keys to leave out, as in nn.MultiheadAttention.",
-    why="There it does. In this course True means *may attend*, as in "
-    "F.scaled_dot_product_attention: your layer looks at exactly what it should not.",
-    section="multihead-parity",
+breaks(
+    "D-SCALE-DK",
+    "Scores are divided by the width of a head.",
+    "The variance of a score is d, so its typical size is the *root* of d. Dividing by d itself "
+    "makes scores too small and the weights nearly equal.",
+    scale=lambda self, scores: scores / self.head_width,
 )
-class OppositeMask(Layer):
-    def aligned(self, mask):
-        return ~super().aligned(mask)
-
-
-class MaskMeetsChapter3(Layer):
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (self.split(x) for x in self.project(query, key, value))
-        _, weights = scaled_dot_product_attention(q, k, v, mask)
-        return self.out_proj(self.merge(self.average(weights, v))), weights
-
-
-@task.fault(
-    "C-MASK-MEETS-HEADS",
-    thinks="A mask broadcasts by itself, whatever axes it has.",
-    why="Axes are matched from the right: the b of a mask (b q k) meets the h of the scores "
-    "(b h q k). If b = h, sentence 1's mask is laid on head 1, and no error says so.",
-    forms=(MaskMeetsChapter3,),
+breaks(
+    "C-SCALE-HEADS",
+    "With h heads, scores are divided by the root of h.",
+    "How many heads there are plays no part in one head's score: it is a sum over the d features "
+    "of that head. Where h = d both give the same, by luck.",
+    scale=lambda self, scores: scores / math.sqrt(self.num_heads),
 )
-class MaskMeetsHeads(Layer):
-    def aligned(self, mask):
+breaks(
+    "D-SCALE-AFTER",
+    "First the softmax, then the division by √d.",
+    "After the softmax the damage is done: it has seen unscaled scores. And the rows no longer sum "
+    "to one but to 1/√d.",
+    scale=as_is,
+    after=lambda self, weights: weights / math.sqrt(self.head_width),
+)
+task.fault(
+    "C-QUERY-SCALED-IN-PLACE",
+    "Scaling the query before its projection, in place, is the cheapest way.",
+    "`query` belongs to the caller, who still needs it, in self-attention even as key and value. "
+    "And the bias of the projection then misses the scale.",
+    project=lambda self, query, key, value: Layer.project(
+        self, query.div_(math.sqrt(self.head_width)), key, value
+    ),
+    scale=as_is,
+)
+splits(
+    "D-SOFTMAX-DIM",
+    "The softmax runs over the queries.",
+    "Keys compete for the attention of one query, so each row, the last axis, sums to one. With "
+    "four axes it is easy to take the wrong one; naming them helps.",
+    share=lambda scores: scores.softmax(-2),
+)
+row(
+    "C-SOFTMAX-HEADS",
+    "The heads compete with each other, so the softmax runs over axis 1.",
+    "That axis was another one while there were no heads. Now it holds the heads, and heads never "
+    "compete: each has a budget of one for every query, spent on keys.",
+    share=lambda scores: scores.softmax(1),
+)
+row(
+    "C-ONE-WIDE-HEAD",
+    "All heads can share one table of weights, computed from the whole queries and keys.",
+    "Then there is one row of weights a query again, however many heads it is copied to: the "
+    "budget of a single head. Split before the scores, so that each head asks for itself.",
+    compare=one_wide_head,
+    scale=(over_root_of_model_width, ...),
+)
+task.fault(thoughts.NO_SOFTMAX, share=as_is, hide=lambda scores, mask: scores * mask)
+task.fault(
+    thoughts.NAIVE_SOFTMAX,
+    share=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
+    hide=minus_infinity,
+    clear=(as_is, ...),
+)
+task.fault(
+    thoughts.GLOBAL_MAX,
+    share=lambda scores: F.normalize((scores - scores.max()).exp(), p=1.0, dim=-1, eps=0.0),
+)
+task.fault(
+    "C-HALF-DIGITS",
+    "The softmax is safer in float32, so I convert to it and back.",
+    "For float16 that would help. From float64 it throws half of the digits away. Filling with the "
+    "dtype's own lowest number is safe in every precision.",
+    share=lambda scores: scores.float().softmax(-1).to(scores.dtype),
+)
+task.fault(
+    "C-NO-GRADIENT-WEIGHTS",
+    "The weights only say where to look, so they need no gradient.",
+    "Where to look is what has to be learned: without a gradient, `q_proj` and `k_proj` stay as "
+    "random as they began.",
+    after=lambda self, weights: weights.detach(),
+)
+
+# --- faults: masks ------------------------------------------------------------------------------
+
+
+def low(number):
+    return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+def lowered(number):
+    return lambda scores, mask: scores - number * ~mask
+
+
+def renormalized(total):
+    def clear(weights, mask):
+        weights = weights * mask
+        return weights / total(weights.sum(-1, keepdim=True))
+
+    return clear
+
+
+def refused(aligned):
+    """The same mask, where attention is a function that refuses masks of a wrong shape."""
+
+    def step(mask, scores):
+        mask = aligned(mask, scores)
+        validate_mask(mask, scores, tuple(scores.shape))
         return mask
 
+    return step
 
-def mask_with_a_head_axis(mask):
+
+def axis_for_all(mask, scores):
     return mask.unsqueeze(1)
 
 
-@task.fault(
+def repeated(mask, scores):
+    b, h, q, k = scores.shape
+    return mask.expand(b, q, k).repeat(h, 1, 1).reshape(b, h, q, k)
+
+
+def first_head_only(mask, scores):
+    mask = Layer.aligned(mask, scores).expand_as(scores).clone()
+    mask[:, 1:] = True
+    return mask
+
+
+def and_causal(mask, scores):
+    earlier = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return earlier if mask is None else mask & earlier
+
+
+task.fault(
+    "M-IGNORED",
+    "The mask concerns whoever calls the layer.",
+    "The layer alone can keep a hidden key out of the competition: before the softmax. Yours takes "
+    "the mask and never uses it.",
+    visible=lambda mask, scores: None,
+)
+parity(
+    "M-POLARITY",
+    "True marks the keys to leave out, as in nn.MultiheadAttention.",
+    "There it does. In this course True means *may attend*, as in F.scaled_dot_product_attention: "
+    "your layer looks at exactly what it should not.",
+    visible=lambda mask, scores: None if mask is None else ~mask,
+)
+task.fault(
+    "C-MASK-MEETS-HEADS",
+    "A mask broadcasts by itself, whatever axes it has.",
+    "Axes are matched from the right: the b of a mask (b q k) meets the h of the scores (b h q k). "
+    "If b = h, sentence 1's mask is laid on head 1, and no error says so.",
+    aligned=(as_is, refused(as_is)),
+)
+task.fault(
     "C-MASK-ALWAYS-BATCHED",
-    thinks="Every mask gets an axis for the heads, right after the first.",
-    why="That is right for (b q k). A mask (q k) becomes (q 1 k): its queries now meet the heads, "
+    "Every mask gets an axis for the heads, right after the first.",
+    "That is right for (b q k). A mask (q k) becomes (q 1 k): its queries now meet the heads, "
     "which fails, or hides the wrong words where h = q.",
+    aligned=(axis_for_all, refused(axis_for_all)),
 )
-class MaskAlwaysBatched(Layer):
-    def aligned(self, mask):
-        return mask_with_a_head_axis(mask)
-
-
-@task.fault(
+task.fault(
     "M-REPEAT-HEADS",
-    thinks="Heads are folded into the batch, so the mask is repeated h times.",
-    why="`repeat` lays whole batches one after another: 1 2 3 1 2 3. The folded heads need each "
+    "Heads are folded into the batch, so the mask is repeated h times.",
+    "`repeat` lays whole batches one after another: 1 2 3 1 2 3. The folded heads need each "
     "sentence's mask h times in a row: 1 1 2 2 3 3. Better, keep the heads' axis.",
+    aligned=repeated,
 )
-class RepeatedMask(Layer):
-    def weigh(self, scores, mask):
-        if mask is not None:
-            b, h, q, k = scores.shape
-            mask = mask.expand(b, q, k).repeat(h, 1, 1).reshape(b, h, q, k)
-        if mask is None:
-            return scores.softmax(-1)
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~mask, low).softmax(-1).masked_fill(~mask, 0.0)
-
-
-@task.fault(
+task.fault(
     "C-MASK-FIRST-HEAD",
-    thinks="One mask belongs to one head; the others are free to look.",
-    why="What is hidden is hidden from the layer: a single head that sees the future is enough to "
-    "leak it. All heads obey the same mask.",
+    "One mask belongs to one head; the others are free to look.",
+    "What is hidden is hidden from the layer: a single head that sees the future is enough to leak "
+    "it. All heads obey the same mask.",
+    aligned=first_head_only,
 )
-class MaskInFirstHead(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        mask = self.aligned(mask).expand_as(scores).clone()
-        mask[:, 1:] = True
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~mask, low).softmax(-1).masked_fill(~mask, 0.0)
-
-
-@task.fault(
+task.fault(thoughts.FIRST_MASK, aligned=lambda mask, scores: mask[0] if mask.ndim == 3 else mask)
+task.fault(
+    thoughts.ONE_ROW, visible=lambda mask, scores: None if mask is None else mask[..., :1, :]
+)
+task.fault(thoughts.TRANSPOSED_MASK, visible=lambda mask, scores: None if mask is None else mask.mT)
+task.fault(thoughts.IF_MASK, visible=lambda mask, scores: mask if mask else None)
+task.fault(
     "M-AFTER-SOFTMAX",
-    thinks="Hidden keys get weight zero, after the softmax.",
-    why="By then they have taken their share: what is left sums to less than one. A hidden key "
-    "must lose before the competition.",
+    "Hidden keys get weight zero, after the softmax.",
+    "By then they have taken their share: what is left sums to less than one. A hidden key must "
+    "lose before the competition.",
+    hide=as_is,
+    clear=lambda weights, mask: weights * mask,
 )
-class MaskAfterSoftmax(Layer):
-    def weigh(self, scores, mask):
-        weights = scores.softmax(-1)
-        return weights if mask is None else weights * self.aligned(mask)
-
-
-class MaskZeroesScores(Layer):
-    def weigh(self, scores, mask):
-        return (scores if mask is None else scores * self.aligned(mask)).softmax(-1)
-
-
-class RenormalizedWithClamp(Layer):
-    def weigh(self, scores, mask):
-        weights = scores.softmax(-1)
-        if mask is None:
-            return weights
-        weights = weights * self.aligned(mask)
-        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
-
-
-class RenormalizedPlainly(Layer):
-    def weigh(self, scores, mask):
-        weights = scores.softmax(-1)
-        if mask is None:
-            return weights
-        weights = weights * self.aligned(mask)
-        return weights / weights.sum(-1, keepdim=True)
-
-
-@task.fault(
+task.fault(
     "M-AFTER-RENORMALIZED",
-    thinks="I set hidden weights to zero after the softmax, and divide each row by its sum again.",
-    why="On paper that is the same. But if a hidden key has by far the best score, it takes all "
-    "the weight; to the visible keys nothing is left that could be divided. Hide it before the "
+    "I set hidden weights to zero after the softmax, and divide each row by its sum again.",
+    "On paper that is the same. But if a hidden key has by far the best score, it takes all the "
+    "weight; to the visible keys nothing is left that could be divided. Hide it before the "
     "softmax.",
-    forms=(RenormalizedWithClamp, RenormalizedPlainly),
+    hide=as_is,
+    clear=(
+        renormalized(lambda total: total + 1e-9),
+        renormalized(lambda total: total.clamp(min=1e-9)),
+        renormalized(as_is),
+    ),
 )
-class Renormalized(Layer):
-    def weigh(self, scores, mask):
-        weights = scores.softmax(-1)
-        if mask is None:
-            return weights
-        weights = weights * self.aligned(mask)
-        return weights / (weights.sum(-1, keepdim=True) + 1e-9)
-
-
-@task.fault(
+task.fault(
     "M-ADD-BOOL",
-    thinks="Adding the mask to the scores hides what it should.",
-    why="A boolean mask adds 1 or 0, which hides nothing: it only favors the visible keys a "
-    "little. A hidden score must become so low that its exponential is 0.",
+    "Adding the mask to the scores hides what it should.",
+    "A boolean mask adds 1 or 0, which hides nothing: it only favors the visible keys a little. A "
+    "hidden score must become so low that its exponential is 0.",
+    hide=lambda scores, mask: scores + mask,
+    clear=(as_is, ...),
 )
-class MaskAdded(Layer):
-    def weigh(self, scores, mask):
-        return (scores if mask is None else scores + self.aligned(mask)).softmax(-1)
-
-
-@task.fault(
+task.fault(
     "C-MASK-ZERO-SCORE",
-    thinks="A hidden key gets the score 0, so nobody looks at it.",
-    why="Zero is an ordinary score: exp(0) is 1, and next to negative scores it even wins. Scores "
-    "have no zero point; only the lowest possible score is out of the race.",
-    forms=(MaskZeroesScores,),
+    "A hidden key gets the score 0, so nobody looks at it.",
+    "Zero is an ordinary score: exp(0) is 1, and next to negative scores it even wins. Scores have "
+    "no zero point; only the lowest possible score is out of the race.",
+    hide=low(0.0),
+    clear=(as_is, only_dead_rows, ...),
 )
-class MaskFillsZero(Layer):
-    def weigh(self, scores, mask):
-        return (scores if mask is None else scores.masked_fill(~self.aligned(mask), 0)).softmax(-1)
-
-
-class DeadRowsSpread(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        return scores.masked_fill(~self.aligned(mask), torch.finfo(scores.dtype).min).softmax(-1)
-
-
-class DeadRowsPatched(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        hidden = torch.where(self.aligned(mask), 0.0, -torch.inf).to(scores)
-        return (scores + hidden).softmax(-1).nan_to_num(0.0)
-
-
-@task.fault(
+task.fault(
+    "M-SMALL-FILL",
+    "A score of −100 or −10,000 is low enough to hide a key.",
+    "Real scores can lie below it, or be larger than what you subtract; then the hidden keys win. "
+    "The lowest number of the dtype is never beaten.",
+    hide=(low(-1e4), low(-1e4), low(-1e4), lowered(1e4), lowered(1e4), lowered(100.0)),
+    clear=(only_dead_rows, as_is, ..., ..., as_is, only_dead_rows),
+)
+task.fault(thoughts.INF_TIMES_ZERO, hide=lambda s, mask: s + (1 - mask.to(s)) * -torch.inf)
+task.fault(thoughts.PLUS_INFINITY, hide=low(torch.inf), clear=(as_is, ...))
+task.fault(
     "M-DEAD-ROW",
-    thinks="Every query has some key to look at, so filling the hidden scores is all.",
-    why="Padding and other masks together can leave a query nothing. Then −∞ everywhere gives NaN, "
+    "Every query has some key to look at, so filling the hidden scores is all.",
+    "Padding and other masks together can leave a query nothing. Then −∞ everywhere gives NaN, "
     "also in the gradient, and a finite fill gives equal weights to what is hidden. Wanted: "
     "weights 0.",
-    forms=(DeadRowsSpread, DeadRowsPatched),
+    hide=(
+        minus_infinity,
+        ...,
+        lambda scores, mask: scores + torch.where(mask, 0.0, -torch.inf).to(scores),
+    ),
+    clear=(as_is, as_is, lambda weights, mask: weights.nan_to_num(0.0)),
 )
-class DeadRowsFail(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        return scores.masked_fill(~self.aligned(mask), -torch.inf).softmax(-1)
-
-
-@task.fault(
+task.fault(
     "C-DEAD-OUTPUT-ZERO",
-    thinks="A query with nothing to attend to gets the output zero.",
-    why="Its heads return zero. But their zeros still pass through the last projection, which adds "
-    "its bias. Erasing that afterwards makes this row obey another rule than all others.",
+    "A query with nothing to attend to gets the output zero.",
+    "Its heads return zero. But their zeros still pass through the last projection, which adds its "
+    "bias. Erasing that afterwards makes this row obey another rule than all others.",
+    results=lambda output, weights, *_: (output * (weights.sum((1, 3)) > 0)[..., None], weights),
 )
-class DeadOutputsErased(Layer):
-    def forward(self, query, key, value, mask=None):
-        output, weights = super().forward(query, key, value, mask)
-        alive = weights.sum((1, 3)) > 0  # b q
-        return output * alive[..., None], weights
-
-
-class FillOfTenThousand(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        mask = self.aligned(mask)
-        return scores.masked_fill(~mask, -1e4).softmax(-1) * mask.any(-1, keepdim=True)
-
-
-class AddedTenThousand(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        mask = self.aligned(mask)
-        return (scores - 1e4 * ~mask).softmax(-1).masked_fill(~mask, 0.0)
-
-
-@task.fault(
-    "M-SMALL-FILL",
-    thinks="A score of −100 or −10,000 is low enough to hide a key.",
-    why="Real scores can lie below it, or be larger than what you subtract; then the hidden keys "
-    "win. The lowest number of the dtype is never beaten.",
-    forms=(FillOfTenThousand, AddedTenThousand),
-)
-class FillOfHundred(Layer):
-    def weigh(self, scores, mask):
-        if mask is None:
-            return scores.softmax(-1)
-        mask = self.aligned(mask)
-        return scores.masked_fill(~mask, -100.0).softmax(-1) * mask.any(-1, keepdim=True)
-
-
-@task.fault(
+task.fault(
     "C-ALWAYS-CAUSAL",
-    thinks="A word may look only at earlier words, always.",
-    why="That holds where a model predicts the next word. An encoder reads the whole sentence, and "
-    "in cross-attention *earlier* has no meaning. The caller says it by a mask.",
+    "A word may look only at earlier words, always.",
+    "That holds where a model predicts the next word. An encoder reads the whole sentence, and in "
+    "cross-attention *earlier* has no meaning. The caller says it by a mask.",
+    visible=and_causal,
 )
-class AlwaysCausal(Layer):
-    def weigh(self, scores, mask):
-        earlier = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        return super().weigh(scores, earlier if mask is None else self.aligned(mask) & earlier)
-
-
-@task.fault(
+task.fault(
     "M-TRAIN-ONLY",
-    thinks="The mask keeps the model from cheating in training; later it is not needed.",
-    why="A model that learned without the hidden words meets them for the first time in "
-    "evaluation, and padding is never to be read. The mask holds in both modes; only dropout asks "
-    "which one it is.",
+    "The mask keeps the model from cheating in training; later it is not needed.",
+    "A model that learned without the hidden words meets them for the first time in evaluation, "
+    "and padding is never to be read. The mask holds in both modes; only dropout asks which one it "
+    "is.",
+    visible=lambda self, mask, scores: mask if self.training else None,
 )
-class MaskInTrainingOnly(Layer):
-    def weigh(self, scores, mask):
-        return super().weigh(scores, mask if self.training else None)
-
-
-@task.fault(
+task.fault(
     "M-INPLACE",
-    thinks="Giving the mask its axis in place saves a copy.",
-    why="The mask belongs to the caller, who uses it for the next layer, and finds it with another "
+    "Giving the mask its axis in place saves a copy.",
+    "The mask belongs to the caller, who uses it for the next layer, and finds it with another "
     "shape. A name without the trailing underscore returns a new view and costs nothing either.",
+    aligned=lambda mask, scores: mask.unsqueeze_(1) if mask.ndim == 3 else mask,
 )
-class MaskTurnedInPlace(Layer):
-    def aligned(self, mask):
-        return mask.unsqueeze_(1) if mask.ndim == 3 else mask
 
 
 @task.fault(
     "C-MASK-KEPT",
-    thinks="The mask is the same for every call, so I keep the first one in `self`.",
-    why="The next batch has other lengths, and the same layer may be called with another mask or "
-    "none. What depends on a call must not outlive it.",
+    "The mask is the same for every call, so I keep the first one in `self`.",
+    "The next batch has other lengths, and the same layer may be called with another mask or none. "
+    "What depends on a call must not outlive it.",
 )
 class KeepsFirstMask(Layer):
     kept = None
 
-    def forward(self, query, key, value, mask=None):
-        if self.kept is None:
-            self.kept = mask
-        return super().forward(query, key, value, self.kept)
+    def visible(self, mask, scores):
+        self.kept = mask if self.kept is None else self.kept
+        return self.kept
 
 
 @task.fault(
     "C-WEIGHTS-KEPT",
-    thinks="Keys and values do not change, so they are computed once and kept in `self`.",
-    why="They change with every sentence. Your layer answers the second call from the first "
-    "one's words, where the lengths allow it. A cache is passed in and out by the caller.",
+    "Keys and values do not change, so they are computed once and kept in `self`.",
+    "They change with every sentence. Your layer answers the second call from the first one's "
+    "words, where the lengths allow it. A cache is passed in and out by the caller.",
 )
 class KeepsKeysAndValues(Layer):
     kept = None
 
     def project(self, query, key, value):
-        q, k, v = super().project(query, key, value)
-        if self.kept is None:
-            self.kept = (k, v)
+        q, k, v = Layer.project(self, query, key, value)
+        self.kept = self.kept or (k, v)
         return q, *self.kept
 
 
-@task.fault(
+# --- faults: dropout ----------------------------------------------------------------------------
+
+
+def drops_without_scale(self, weights):
+    if self.training and self.dropout.p:
+        weights = weights * (torch.rand_like(weights) >= self.dropout.p)
+    return weights
+
+
+def shrinks_in_use(self, weights):
+    return drops_without_scale(self, weights) * (1.0 if self.training else 1 - self.dropout.p)
+
+
+def drops_and_normalizes(self, weights):
+    used = self.dropout(weights)
+    if self.training and self.dropout.p:
+        used = used / used.sum(-1, keepdim=True).clamp(min=1e-9)
+    return used
+
+
+def drops_with_a_seed(self, weights):
+    if self.training and self.dropout.p:
+        torch.manual_seed(0)
+    return self.dropout(weights)
+
+
+drops(
     "D-DROPOUT-PLACE",
-    thinks="Dropout hides some scores before the softmax.",
-    why="A dropped score is 0, not hidden: exp(0) is 1, and the softmax spreads the rest anew. "
-    "Dropout comes after the softmax, on the weights.",
-    section="weights-dropout",
+    "Dropout hides some scores before the softmax.",
+    "A dropped score is 0, not hidden: exp(0) is 1, and the softmax spreads the rest anew. Dropout "
+    "comes after the softmax, on the weights.",
+    compare=lambda self, q, k: self.dropout(q @ k.mT),
+    drop=as_is,
 )
-class DropsScores(Layer):
-    def weigh(self, scores, mask):
-        return super().weigh(self.dropout(scores), mask)
-
-    def average(self, weights, v):
-        return weights @ v
-
-
-@task.fault(
+drops(
     "C-DROPOUT-RETURNED",
-    thinks="The weights that I return are those that were used, after dropout.",
-    why="Then in training the rows do not sum to one, and every picture of them has holes. What "
-    "the layer *wanted* to look at are the weights before dropout.",
-    section="weights-dropout",
+    "The weights that I return are those that were used, after dropout.",
+    "Then in training the rows do not sum to one, and every picture of them has holes. What the "
+    "layer *wanted* to look at are the weights before dropout.",
+    after=lambda self, weights: self.dropout(weights),
+    drop=as_is,
 )
-class ReturnsDropped(Layer):
-    def weigh(self, scores, mask):
-        return self.dropout(super().weigh(scores, mask))
-
-    def average(self, weights, v):
-        return weights @ v
-
-
-@task.fault(
+drops(
     "D-SDPA-DROPOUT",
-    thinks="F.dropout knows by itself whether the model is training.",
-    why="It does not: a function has no mode, and its default is to drop. A translator would lose "
+    "F.dropout knows by itself whether the model is training.",
+    "It does not: a function has no mode, and its default is to drop. A translator would lose "
     "words at random, in use. `self.training` tells the mode, or nn.Dropout asks it for you.",
-    section="weights-dropout",
+    drop=lambda self, weights: F.dropout(weights, self.dropout.p),
 )
-class DropsAlways(Layer):
-    def average(self, weights, v):
-        return F.dropout(weights, self.dropout.p) @ v
-
-
-@task.fault(
+drops(
     "C-DROPOUT-NEVER",
-    thinks="`dropout` is an option for later, so I leave it out for now.",
-    why="The layer accepts it and does nothing: training would quietly go on without. It acts "
-    "between the softmax and the average.",
-    section="weights-dropout",
+    "`dropout` is an option for later, so I leave it out for now.",
+    "The layer accepts it and does nothing: training would quietly go on without. It acts between "
+    "the softmax and the average.",
+    drop=as_is,
 )
-class DropsNothing(Layer):
-    def average(self, weights, v):
-        return weights @ v
-
-
-@task.fault(
+drops(
+    "C-DROPOUT-NO-OPTION",
+    "This layer works without dropout, so `__init__` does not take it.",
+    "The signature promises `dropout`, 0.0 unless the caller says more: a layer made with 0.1 "
+    "fails here. It acts between the softmax and the average, in training only.",
+    __init__=lambda self, model_width, num_heads: Layer.__init__(self, model_width, num_heads),
+    drop=as_is,
+)
+drops(
     "C-DROPOUT-DEFAULT",
-    thinks="A dropout of 0.1 is a good default.",
-    why="Often it is, but the signature says 0.0: who asks for nothing gets nothing. Otherwise two "
+    "A dropout of 0.1 is a good default.",
+    "Often it is, but the signature says 0.0: who asks for nothing gets nothing. Otherwise two "
     "layers with the same weights give different results in training.",
-    section="weights-dropout",
+    __init__=lambda self, m, h, dropout=0.1: Layer.__init__(self, m, h, dropout),
 )
-class DropsByDefault(Layer):
-    def __init__(self, model_width, num_heads, dropout=0.1):
-        super().__init__(model_width, num_heads, dropout)
-
-
-@task.fault(
+drops(
     "C-DROPOUT-OUTPUT",
-    thinks="Dropout belongs at the end of a layer, on its output.",
-    why="Models often have one there, too, outside of this layer. Here it acts on the weights: for "
-    "one step a head does not see some of the *words*, with all their features.",
-    section="weights-dropout",
+    "Dropout belongs at the end of a layer, on its output.",
+    "Models often have one there, too, outside of this layer. Here it acts on the weights: for one "
+    "step a head does not see some of the *words*, with all their features.",
+    write=lambda self, merged: self.dropout(self.out_proj(merged)),
+    drop=(as_is, ...),
 )
-class DropsOutput(Layer):
-    def average(self, weights, v):
-        return weights @ v
-
-    def forward(self, query, key, value, mask=None):
-        output, weights = super().forward(query, key, value, mask)
-        return self.dropout(output), weights
-
-
-@task.fault(
+drops(
     "C-DROPOUT-VALUES",
-    thinks="Dropping features of the values comes to the same as dropping weights.",
-    why="A dropped value is lost to all queries at once, feature by feature. A dropped weight "
-    "takes one word from one query in one head.",
-    section="weights-dropout",
+    "Dropping features of the values comes to the same as dropping weights.",
+    "A dropped value is lost to all queries at once, feature by feature. A dropped weight takes "
+    "one word from one query in one head.",
+    average=lambda self, weights, v: weights @ self.dropout(v),
+    drop=as_is,
 )
-class DropsValues(Layer):
-    def average(self, weights, v):
-        return weights @ self.dropout(v)
-
-
-@task.fault(
+drops(
     "C-DROPOUT-SHRINKS",
-    thinks="Dropout sets some weights to zero, and that is all.",
-    why="Then outputs are smaller in training than in use. What is kept is divided by the share "
-    "that is kept, so that the mean stays as it was.",
-    section="weights-dropout",
+    "Dropout sets some weights to zero, and that is all.",
+    "Then outputs are smaller in training than in use. What is kept is divided by the share that "
+    "is kept, so that the mean stays as it was.",
+    drop=drops_without_scale,
 )
-class DropsWithoutScale(Layer):
-    def average(self, weights, v):
-        if self.training and self.dropout.p:
-            weights = weights * (torch.rand_like(weights) >= self.dropout.p)
-        return weights @ v
-
-
-class DropsMost(Layer):
-    def average(self, weights, v):
-        share = self.dropout.p and 1 - self.dropout.p
-        return F.dropout(weights, share, self.training) @ v
-
-
-@task.fault(
+drops(
     "C-DROPOUT-KEEP",
-    thinks="`dropout` is the share of the weights that is kept.",
-    why="Some libraries count that way. Here, as in nn.Dropout, it is the share that is lost: with "
+    "`dropout` is the share of the weights that is kept.",
+    "Some libraries count that way. Here, as in nn.Dropout, it is the share that is lost: with "
     "0.25 you set three of four weights to zero and multiply the rest by four.",
-    section="weights-dropout",
-    forms=(DropsMost,),
+    drop=lambda self, weights: F.dropout(
+        weights, self.dropout.p and 1 - self.dropout.p, self.training
+    ),
 )
-class KeepsTheShare(Layer):
-    def __init__(self, model_width, num_heads, dropout=0.0):
-        super().__init__(model_width, num_heads, 1 - dropout if dropout else 0.0)
-
-
-class DropsAndShrinksLater(Layer):
-    def average(self, weights, v):
-        return super().average(weights, v) * (1.0 if self.training else 1 - self.dropout.p)
-
-
-@task.fault(
+drops(
     "C-DROPOUT-SCALED-LATER",
-    thinks="In use, all weights are multiplied by the share that was kept in training.",
-    why="The first papers did that. Here what is kept is enlarged in training, where dropout acts, "
-    "and in evaluation the layer does nothing special. Otherwise its rows of weights would no "
-    "longer average the values.",
-    section="weights-dropout",
-    forms=(DropsAndShrinksLater,),
+    "In use, all weights are multiplied by the share that was kept in training.",
+    "The first papers did that. Here what is kept is enlarged in training, where dropout acts, and "
+    "in evaluation the layer does nothing special. Otherwise its rows of weights would no longer "
+    "average the values.",
+    drop=(
+        shrinks_in_use,
+        lambda self, w: self.dropout(w) * (1.0 if self.training else 1 - self.dropout.p),
+    ),
 )
-class ShrinksInUse(Layer):
-    def average(self, weights, v):
-        if self.training and self.dropout.p:
-            return (weights * (torch.rand_like(weights) >= self.dropout.p)) @ v
-        return weights @ v * (1 - self.dropout.p)
-
-
-@task.fault(
+drops(
     "C-DROPOUT-NORMALIZED",
-    thinks="After dropout each row must be brought back to the sum one.",
-    why="A row of one draw need not sum to one; its mean over many draws does, since what is kept "
-    "is divided by the share that is kept. Dividing by the row's sum undoes part of the dropout.",
-    section="weights-dropout",
+    "After dropout each row must be brought back to the sum one.",
+    "A row of one draw need not sum to one; its mean over many draws does, since what is kept is "
+    "divided by the share that is kept. Dividing by the row's sum undoes part of the dropout.",
+    drop=drops_and_normalizes,
 )
-class DropsAndNormalizes(Layer):
-    def average(self, weights, v):
-        used = self.dropout(weights)
-        if self.training and self.dropout.p:
-            used = used / used.sum(-1, keepdim=True).clamp(min=1e-9)
-        return used @ v
-
-
-@task.fault(
+drops(
     "C-DROPOUT-SEEDED",
-    thinks="Fixing the seed before dropout makes training repeatable.",
-    why="It makes every step drop the same weights, and all other draws of the program repeat, "
-    "too: there is one generator for everybody. Whoever starts the training sets the seed, once.",
-    section="weights-dropout",
+    "Fixing the seed before dropout makes training repeatable.",
+    "It makes every step drop the same weights, and all other draws of the program repeat, too: "
+    "there is one generator for everybody. Whoever starts the training sets the seed, once.",
+    drop=drops_with_a_seed,
 )
-class DropsWithASeed(Layer):
-    def average(self, weights, v):
-        if self.training and self.dropout.p:
-            torch.manual_seed(0)
-        return super().average(weights, v)
+
+# --- faults: the last projection, and what is returned ------------------------------------------
 
 
-@task.fault(
-    "C-HALF-DIGITS",
-    thinks="The softmax is safer in float32, so I convert to it and back.",
-    why="For float16 that would help. From float64 it throws half of the digits away. Filling with "
-    "the dtype's own lowest number is safe in every precision.",
+def turned(x, linear):
+    return x @ linear.weight + linear.bias
+
+
+def turned_inward(self, query, key, value):
+    return turned(query, self.q_proj), turned(key, self.k_proj), turned(value, self.v_proj)
+
+
+def turned_out(self, merged):
+    return turned(merged, self.out_proj)
+
+
+heads(
+    "H-WO-SHAPE",
+    "The weight of an nn.Linear is the matrix that I multiply by from the right.",
+    "nn.Linear keeps its matrix as (out, in), the transpose of the formula's. As both sizes are m "
+    "here, no error tells you. Calling the layer does it right.",
+    write=(turned_out, ..., turned_out),
+    project=(..., turned_inward, turned_inward),
 )
-class SoftmaxInFloat32(Layer):
-    def weigh(self, scores, mask):
-        return super().weigh(scores.float(), mask).to(scores.dtype)
 
 
-@task.fault(
-    "C-NO-GRADIENT-WEIGHTS",
-    thinks="The weights only say where to look, so they need no gradient.",
-    why="Where to look is what has to be learned: without a gradient, `q_proj` and `k_proj` stay "
-    "as random as they began.",
+@heads(
+    "H-NO-WO",
+    "The merged heads have the right width already, so nothing is left to do.",
+    "Without the last projection each head can write only into its own d numbers, and no two heads "
+    "can add to the same feature. W^O lets each of them reach all.",
+    write=as_is,
 )
-class WeightsWithoutGradient(Layer):
-    def weigh(self, scores, mask):
-        return super().weigh(scores, mask).detach()
+class WithoutOut(Layer):
+    def __init__(self, model_width, num_heads, dropout=0.0):
+        super().__init__(model_width, num_heads, dropout)
+        del self.out_proj
+
+    def write(merged):
+        return merged
 
 
-@task.fault(
-    "C-QUERY-SCALED-IN-PLACE",
-    thinks="Scaling the query before its projection, in place, is the cheapest way.",
-    why="`query` belongs to the caller, who still needs it, in self-attention even as key and "
-    "value. And the bias of the projection then misses the scale.",
+parity(
+    "H-AVG-WEIGHTS",
+    "One map of weights is returned: the mean over the heads.",
+    "A mean looks like a head, but no head need look like it: one reads *ninety*, another *four*. "
+    "Return them all, (b h q k); whoever wants the mean can take it.",
+    results=lambda output, weights, *_: (output, weights.mean(1)),
 )
-class ScalesInPlace(Layer):
-    def project(self, query, key, value):
-        query /= math.sqrt(self.head_width)
-        return super().project(query, key, value)
-
-    def score(self, q, k):
-        return q @ k.mT
-
-
-@task.fault(
+splits(
+    "C-RETURNS-SCORES",
+    "The scores show where a head looks, so I return those.",
+    "Scores are numbers of any sign and size; they are comparable only within a row. Weights are "
+    "what the values were averaged with: after the softmax, each row with sum one.",
+    results=(
+        lambda output, weights, scores, hidden, query: (output, hidden),
+        lambda output, weights, scores, hidden, query: (output, scores),
+    ),
+)
+task.fault(
+    thoughts.MAPS_UNMASKED,
+    results=lambda output, weights, scores, *_: (output, scores.softmax(-1)),
+)
+task.fault(
+    "C-OUTPUT-ALONE",
+    "A layer returns its output; the weights are an inner matter.",
+    "Pictures and chapter 7's alignments need the weights. Return the pair: output (b q m), "
+    "weights (b h q k).",
+    results=lambda output, *_: output,
+)
+task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights, *_: (weights, output))
+splits(
     "C-TRANSPOSED-WEIGHTS",
-    thinks="Weights are returned with the keys first, as columns of the picture.",
-    why="In this course a row belongs to a query and a column to a key: (b h q k). With q = k the "
+    "Weights are returned with the keys first, as columns of the picture.",
+    "In this course a row belongs to a query and a column to a key: (b h q k). With q = k the "
     "shape hides the difference; the sums do not: rows sum to one.",
-    section="project-split",
+    results=lambda output, weights, *_: (output, weights.mT),
 )
-class WeightsTurned(Layer):
-    def forward(self, query, key, value, mask=None):
-        output, weights = super().forward(query, key, value, mask)
-        return output, weights.mT
-
-
-@task.fault(
-    "C-TWO-ERRORS",
-    thinks="A layer is a view, a product with √m, and a view back.",
-    why="Two things at once: the views give each head a part of the words instead of a piece of "
-    "every word, and a score inside a head is a sum of d products, not of m.",
-    section="multihead-breaks",
+task.fault(
+    "C-RESIDUAL",
+    "Attention adds what it found to the query.",
+    "The Transformer does that, around this layer: chapter 7's layers add, and normalize. Done "
+    "here too, the input would be counted twice.",
+    results=lambda output, weights, *rest: (output + rest[-1], weights),
 )
-class ViewsAndModelScale(SplitAndMergeByReshape):
-    def score(self, q, k):
-        return q @ k.mT / math.sqrt(self.q_proj.in_features)

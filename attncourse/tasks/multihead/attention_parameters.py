@@ -1,4 +1,4 @@
-"""attention_parameters."""
+"""Count what attention learns: what is promised, the reference in steps, what goes wrong."""
 
 import torch
 
@@ -14,12 +14,10 @@ def count_inputs(model_width, num_heads, num_layers, head_width=None):
 
 
 GPT_3 = count_inputs(12_288, 96, 96)
-
-
 LARGE_AND_ODD = count_inputs(12_321, 111, 97)  # float32 would round this count
 
 
-def count_probes(rng):
+def probes(rng):
     return {
         "plain": count_inputs(12, 3, 5),
         "one layer": count_inputs(20, 4, 1),
@@ -37,7 +35,7 @@ def count_probes(rng):
     }
 
 
-def count_small(rng):
+def small(rng):
     yield count_inputs(1, 1, 1)
     yield count_inputs(2, 1, 1)
     yield count_inputs(2, 2, 1)
@@ -50,7 +48,7 @@ def count_small(rng):
     yield LARGE_AND_ODD
 
 
-def count_traits(answer):
+def traits(answer):
     # The numbers of all probes are compared as if they were measured.
     return {"large numbers are exact": answer(LARGE_AND_ODD) == answer.expected(LARGE_AND_ODD)}
 
@@ -72,9 +70,9 @@ task = Task(
         "whole). One matrix of one head: model_width times head_width. Multiply by the number "
         "of matrices, of heads and of layers.",
     ),
-    probes=count_probes,
-    traits=count_traits,
-    small=count_small,
+    probes=probes,
+    traits=traits,
+    small=small,
     forbidden=FUSED_ATTENTION,
 )
 
@@ -119,185 +117,160 @@ def gpt_3_is_counted_to_the_last_parameter(answer):
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Count:
+    def width(model_width, num_heads, head_width):
+        return head_width or model_width // num_heads
+
+    def inward(m, h, d):
+        return 3 * m * h * d
+
+    def outward(m, h, d):
+        return h * d * m
+
+    def layers(per_layer, num_layers):
+        return per_layer * num_layers
+
+    def __call__(self, model_width, num_heads, num_layers, head_width=None):
+        sizes = model_width, num_heads, self.width(model_width, num_heads, head_width)
+        return self.layers(self.inward(*sizes) + self.outward(*sizes), num_layers)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "H-HEADCOUNT",
-    thinks="GPT-3 has 96 heads, so I count 96 heads.",
-    why="It has 96 in *each* of 96 layers. You counted one layer; every layer has heads of its "
-    "own, with their own matrices.",
+    "GPT-3 has 96 heads, so I count 96 heads.",
+    "It has 96 in *each* of 96 layers. You counted one layer; every layer has heads of its own, "
+    "with their own matrices.",
+    layers=lambda per_layer, num_layers: per_layer,
 )
-def parameters_of_one_layer(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    return num_heads * 4 * model_width * head_width
-
-
-@task.fault(
+task.fault(
+    "C-PARAMETERS-LAYERS-SQUARED",
+    "Each layer reads the layer before it, so layers count twice.",
+    "A layer reads what another one wrote, with matrices of its own; two layers share none. There "
+    "are `num_layers` times the parameters of one.",
+    layers=lambda per_layer, num_layers: per_layer * num_layers**2,
+)
+task.fault(
     "H-COST",
-    thinks="Every head is a full attention of the model's width, so h heads cost h times as much.",
-    why="A head is h times narrower than the model, and the factor h cancels. With the usual width "
+    "Every head is a full attention of the model's width, so h heads cost h times as much.",
+    "A head is h times narrower than the model, and the factor h cancels. With the usual width "
     "the count does not depend on h at all.",
     section="heads-cost",
+    width=lambda m, h, head_width: head_width or m,
 )
-def parameters_of_wide_heads(model_width, num_heads, num_layers, head_width=None):
-    return num_layers * num_heads * 4 * model_width * (head_width or model_width)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-NO-OUT",
-    thinks="A head has three matrices: query, key and value.",
-    why="And a way back: its block of W^O, which turns d numbers into m again. It holds as many "
+    "A head has three matrices: query, key and value.",
+    "And a way back: its block of W^O, which turns d numbers into m again. It holds as many "
     "parameters as each of the others.",
+    outward=lambda m, h, d: 0,
 )
-def parameters_without_out(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    return num_layers * num_heads * 3 * model_width * head_width
-
-
-@task.fault(
+task.fault(
+    "C-PARAMETERS-SHARED",
+    "Queries, keys and values come from one matrix, since they come from the same words.",
+    "A word asks with one vector, is found by another and read by a third: three matrices a head, "
+    "and the way back is the fourth.",
+    section="project-split",
+    inward=lambda m, h, d: m * h * d,
+)
+task.fault(
     "C-PARAMETERS-BIASES",
-    thinks="The biases of the four linear layers count, too.",
-    why="They are parameters, but this count leaves them out, as the task says: it is a count of "
+    "The biases of the four linear layers count, too.",
+    "They are parameters, but this count leaves them out, as the task says: it is a count of "
     "matrices. For GPT-3 biases change one part in ten thousand.",
+    outward=lambda m, h, d: h * d * m + 3 * h * d + m,
 )
-def parameters_with_biases(model_width, num_heads, num_layers, head_width=None):
-    inner = num_heads * (head_width or model_width // num_heads)
-    return num_layers * (4 * model_width * inner + 3 * inner + model_width)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-FIXED-WIDTH",
-    thinks="A layer has four matrices of m × m, whatever its heads look like.",
-    why="That is true for heads of width m / h. The caller may choose another `head_width`, and "
-    "then the matrices are m × (h · d).",
+    "A layer has four matrices of m × m, whatever its heads look like.",
+    "That is true for heads of width m / h. The caller may choose another `head_width`, and then "
+    "the matrices are m × (h · d).",
     section="low-rank",
+    inward=lambda m, h, d: 3 * m * m,
+    outward=lambda m, h, d: m * m,
 )
-def parameters_ignoring_head_width(model_width, num_heads, num_layers, head_width=None):
-    return num_layers * 4 * model_width**2
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-ONE-HEAD",
-    thinks="The heads share their matrices, so one head's are counted.",
-    why="Each head has matrices of its own; otherwise all would ask the same question. What they "
+    "The heads share their matrices, so one head's are counted.",
+    "Each head has matrices of its own; otherwise all would ask the same question. What they "
     "share is the layer they stand in.",
     section="project-split",
+    inward=lambda m, h, d: 3 * m * d,
+    outward=lambda m, h, d: m * d,
 )
-def parameters_of_one_head(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    return num_layers * 4 * model_width * head_width
-
-
-def parameters_as_a_float_product(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    return 4.0 * model_width * head_width * num_heads * num_layers
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-FLOAT",
-    thinks="m / h is a whole number when h divides m.",
-    why="In Python `/` always gives a float, and everything multiplied with it becomes one. `//` "
+    "m / h is a whole number when h divides m.",
+    "In Python `/` always gives a float, and everything multiplied with it becomes one. `//` "
     "keeps whole numbers whole, however large they grow.",
-    forms=(parameters_as_a_float_product,),
+    width=(lambda m, h, head_width: head_width or m / h, ...),
+    layers=(..., lambda per_layer, num_layers: float(per_layer * num_layers)),
 )
-def parameters_as_float(model_width, num_heads, num_layers, head_width=None):
-    head_width = model_width / num_heads if head_width is None else float(head_width)
-    return num_layers * num_heads * 4 * model_width * head_width
-
-
-@task.fault(
+task.fault(
     "H-SPLIT-EMBED",
-    thinks="Each head projects its own slice of the embedding, d numbers to d numbers.",
-    why="Each head reads the whole vector, so its matrices have m rows and d columns. Only their "
+    "Each head projects its own slice of the embedding, d numbers to d numbers.",
+    "Each head reads the whole vector, so its matrices have m rows and d columns. Only their "
     "results are narrow.",
     section="whole-embedding",
+    inward=lambda m, h, d: 3 * h * d * d,
+    outward=lambda m, h, d: h * d * d,
 )
-def parameters_of_slices(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    return num_layers * num_heads * 4 * head_width**2
-
-
-@task.fault(
+task.fault(
     "H-WO-SHAPE",
-    thinks="W^O keeps the width: it is m × m, however wide the heads are.",
-    why="It receives the merged heads, h · d numbers, and returns m. Where h · d = m nobody can "
-    "tell; give a `head_width`, and the two differ.",
+    "W^O keeps the width: it is m × m, however wide the heads are.",
+    "It receives the merged heads, h · d numbers, and returns m. Where h · d = m nobody can tell; "
+    "give a `head_width`, and the two differ.",
+    outward=lambda m, h, d: m * m,
 )
-def parameters_with_square_out(model_width, num_heads, num_layers, head_width=None):
-    inner = num_heads * (head_width or model_width // num_heads)
-    return num_layers * (3 * model_width * inner + model_width**2)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-OUT-EACH",
-    thinks="Each head has its own whole W^O.",
-    why="There is one W^O a layer, and each head owns a block of it: d rows, m columns. The blocks "
-    "of all heads together are the whole matrix.",
+    "Each head has its own whole W^O.",
+    "There is one W^O a layer, and each head owns a block of it: d rows, m columns. The blocks of "
+    "all heads together are the whole matrix.",
     section="sum-over-heads",
+    outward=lambda m, h, d: h * (h * d * m),
 )
-def parameters_with_an_out_for_each(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    out = num_heads * head_width * model_width
-    return num_layers * num_heads * (3 * model_width * head_width + out)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-WHOLE-LAYER",
-    thinks="A layer of a Transformer has 12 m² parameters.",
-    why="A third of them: 8 m² are in the two-layer network after the attention. Here only the "
+    "A layer of a Transformer has 12 m² parameters.",
+    "A third of them: 8 m² are in the two-layer network after the attention. Here only the "
     "attention is counted.",
+    outward=lambda m, h, d: h * d * m + 8 * m * m,
 )
-def parameters_of_the_whole_layer(model_width, num_heads, num_layers, head_width=None):
-    inner = num_heads * (head_width or model_width // num_heads)
-    return num_layers * (4 * model_width * inner + 8 * model_width**2)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-TOTAL-WIDTH",
-    thinks="`head_width` is the width of all heads together.",
-    why="It is the width of one head; together they have num_heads times that. With the largest T5 "
+    "`head_width` is the width of all heads together.",
+    "It is the width of one head; together they have num_heads times that. With the largest T5 "
     "that makes a factor of 128.",
     section="low-rank",
+    width=lambda m, h, head_width: head_width or m,
+    inward=lambda m, h, d: 3 * m * d,
+    outward=lambda m, h, d: m * d,
 )
-def parameters_with_total_width(model_width, num_heads, num_layers, head_width=None):
-    return num_layers * 4 * model_width * (head_width or model_width)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-ROUNDED",
-    thinks="A tensor can do the multiplication.",
-    why="float32 knows about seven digits: small counts are right, large ones are rounded. "
-    "(GPT-3's sizes hide it: they are full of factors 2.) Python's own whole numbers never round.",
+    "A tensor can do the multiplication.",
+    "float32 knows about seven digits: small counts are right, large ones are rounded. (GPT-3's "
+    "sizes hide it: they are full of factors 2.) Python's own whole numbers never round.",
+    layers=lambda per_layer, num_layers: int(torch.tensor(float(per_layer)) * num_layers),
 )
-def parameters_in_float32(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    sizes = torch.tensor([4.0, model_width, head_width, num_heads, num_layers])
-    return int(sizes.prod())
-
-
-def parameters_in_int32(model_width, num_heads, num_layers, head_width=None):
-    head_width = head_width or model_width // num_heads
-    sizes = torch.tensor([4, model_width, head_width, num_heads, num_layers], dtype=torch.int32)
-    return int(sizes.prod(dtype=torch.int32))
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-OVERFLOW",
-    thinks="32 bits are enough to count parameters.",
-    why="They end at 2,147,483,647, and larger products wrap around without a word. GPT-3 has 27 "
+    "32 bits are enough to count parameters.",
+    "They end at 2,147,483,647, and larger products wrap around without a word. GPT-3 has 27 "
     "times as many. Python's own whole numbers have no end.",
+    layers=lambda per_layer, num_layers: int(torch.tensor(per_layer * num_layers).int()),
 )
-def parameters_of_32_bits(model_width, num_heads, num_layers, head_width=None):
-    return parameters_in_int32(model_width, num_heads, num_layers, head_width)
-
-
-@task.fault(
+task.fault(
     "C-PARAMETERS-FLOOR-ALWAYS",
-    thinks="The heads together are as wide as the model, so all I need is m // h.",
-    why="Here `head_width` is given and you do not use it; and m // h times h is less than m where "
-    "h does not divide m.",
+    "The heads together are as wide as the model, so all I need is m // h.",
+    "Here `head_width` is given and you do not use it; and m // h times h is less than m where h "
+    "does not divide m.",
     section="low-rank",
+    width=lambda m, h, head_width: m // h,
 )
-def parameters_by_division_only(model_width, num_heads, num_layers, head_width=None):
-    return num_layers * num_heads * 4 * model_width * (model_width // num_heads)

@@ -1,4 +1,4 @@
-"""merge_heads."""
+"""Join the heads again: what is promised, the reference in steps, what goes wrong."""
 
 import torch
 
@@ -14,7 +14,7 @@ def merge_inputs(rng, b=2, h=4, n=3, d=5, dtype=torch.float32):
     return {"x": normal(rng, b, h, n, d, dtype=dtype)}
 
 
-def merge_probes(rng):
+def probes(rng):
     return {
         "plain": merge_inputs(rng),
         "as many words as heads": merge_inputs(rng, 2, 3, 3, 4),
@@ -31,12 +31,12 @@ def merge_probes(rng):
     }
 
 
-def merge_small(rng):
+def small(rng):
     for inputs in split_small(rng):
         yield {"x": reference.split_heads(inputs["x"], inputs["num_heads"]).contiguous()}
 
 
-def merge_maps(rng):
+def maps(rng):
     return [
         ("one sentence of three words, two heads", merge_inputs(rng, 1, 2, 3, 2), ("x",)),
         ("two sentences of two words, two heads", merge_inputs(rng, 2, 2, 2, 2), ("x",)),
@@ -58,10 +58,10 @@ task = Task(
         "heads and words, then join the last two axes (`reshape` copies where it must, `view` "
         "refuses).",
     ),
-    probes=merge_probes,
+    probes=probes,
     differentiated=("plain",),
-    small=merge_small,
-    maps=merge_maps,
+    small=small,
+    maps=maps,
     features=1,
     forbidden=FUSED_ATTENTION,
 )
@@ -118,201 +118,170 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
     moves_nothing(answer, inputs)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def right_merge(x):
-    return x.transpose(1, 2).flatten(2)
+@task.steps
+class Merged:
+    def read(x):
+        return x
+
+    def swap(x):
+        return x.transpose(1, 2)  # b n h d
+
+    def join(x):
+        return x.flatten(2)
+
+    def give(merged):
+        return merged
+
+    def __call__(self, x):
+        return self.give(self.join(self.swap(self.read(x))))
 
 
-def merge_by_a_view_of_a_copy(x):
-    b, _, n, _ = x.shape
-    return x.contiguous().view(b, n, -1)
+def as_is(x):
+    return x
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "H-VIEW-MERGE",
-    thinks="The shape (b n h·d) is what is wanted, so I reshape to it.",
-    why="In memory all words of head 1 come first. A reshape cuts that row anew, so that one "
-    "output word holds several words of one head; under a causal mask this leaks the future.",
+    "The shape (b n h·d) is what is wanted, so I reshape to it.",
+    "In memory all words of head 1 come first. A reshape cuts that row anew, so that one output "
+    "word holds several words of one head; under a causal mask this leaks the future.",
     section="multihead-breaks",
-    forms=(merge_by_a_view_of_a_copy,),
+    swap=as_is,
+    join=lambda x: x.reshape(x.shape[0], x.shape[2], -1),
 )
-def merge_by_reshape(x):
-    b, h, n, d = x.shape
-    return x.reshape(b, n, h * d)
-
-
-@task.fault(
+task.fault(
     "H-CONTIGUOUS",
-    thinks="After swapping the axes, `view` joins the last two.",
-    why="`view` never copies, and after a swap the numbers of one word no longer lie in order, so "
-    "it raises an error. Deleting the swap silences the error and scrambles the words; something "
+    "After swapping the axes, `view` joins the last two.",
+    "`view` never copies, and after a swap the numbers of one word no longer lie in order, so it "
+    "raises an error. Deleting the swap silences the error and scrambles the words; something "
     "else copies where it must.",
     section="multihead-breaks",
+    join=lambda x: x.view(*x.shape[:2], -1),
 )
-def merge_by_view(x):
-    b, h, n, d = x.shape
-    return x.transpose(1, 2).view(b, n, h * d)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-SUM",
-    thinks="The layer adds up its heads, so merging is a sum.",
-    why="It adds them after each head has its own block of W^O. Added here, before, all heads "
-    "would share one block, and nobody could tell their answers apart.",
+    "The layer adds up its heads, so merging is a sum.",
+    "It adds them after each head has its own block of W^O. Added here, before, all heads would "
+    "share one block, and nobody could tell their answers apart.",
     section="sum-over-heads",
+    join=lambda x: x.sum(2),
 )
-def merge_by_sum(x):
-    return x.sum(1)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-MEAN",
-    thinks="Several opinions become one by averaging.",
-    why="An average of two answers is no answer to either question: that was the trouble with one "
-    "row of weights. Heads stand side by side, and the last projection decides what to do with "
-    "them.",
+    "Several opinions become one by averaging.",
+    "An average of two answers is no answer to either question: that was the trouble with one row "
+    "of weights. Heads stand side by side, and the last projection decides what to do with them.",
     section="one-row",
+    join=lambda x: x.mean(2),
 )
-def merge_by_mean(x):
-    return x.mean(1)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-MAX",
-    thinks="The strongest head should win in each feature.",
-    why="Feature 3 of one head and feature 3 of another mean different things, so there is nothing "
-    "to compare. No head is chosen: their vectors are laid side by side.",
+    "The strongest head should win in each feature.",
+    "Feature 3 of one head and feature 3 of another mean different things, so there is nothing to "
+    "compare. No head is chosen: their vectors are laid side by side.",
+    join=lambda x: x.amax(2),
 )
-def merge_by_max(x):
-    return x.amax(1)
-
-
-def merge_by_stacking_last(x):
-    return torch.stack(x.unbind(1), dim=-1).flatten(2)
-
-
-@task.fault(
+task.fault(
     "H-FUSED-LAYOUT",
-    thinks="The first features of all heads come first, then the second ones, and so on.",
-    why="That is the layout (d h). Here a word's vector is (h d): all of head 1, then all of head "
-    "2. Weights trained in one layout are nonsense in the other.",
-    forms=(merge_by_stacking_last,),
+    "The first features of all heads come first, then the second ones, and so on.",
+    "That is the layout (d h). Here a word's vector is (h d): all of head 1, then all of head 2. "
+    "Weights trained in one layout are nonsense in the other.",
+    join=lambda x: x.mT.flatten(2),
 )
-def merge_interleaved(x):
-    return x.permute(0, 2, 3, 1).flatten(2)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-HALF-WAY",
-    thinks="Swapping the axes back undoes the split.",
-    why="It undoes its last step. The heads still have an axis of their own, (b n h d), and a "
-    "linear layer would treat each head's piece as a word of its own.",
+    "Swapping the axes back undoes the split.",
+    "It undoes its last step. The heads still have an axis of their own, (b n h d), and a linear "
+    "layer would treat each head's piece as a word of its own.",
+    join=as_is,
 )
-def merge_without_joining(x):
-    return x.transpose(1, 2)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-BELOW",
-    thinks="Concatenating heads means putting one after the other along the words.",
-    why="Then a sentence becomes h times as long, and no word has more than one head's answer. "
-    "They are joined along the features: each word collects its pieces.",
+    "Concatenating heads means putting one after the other along the words.",
+    "Then a sentence becomes h times as long, and no word has more than one head's answer. They "
+    "are joined along the features: each word collects its pieces.",
+    swap=as_is,
+    join=lambda x: x.flatten(1, 2),
 )
-def merge_along_the_words(x):
-    return torch.cat(x.unbind(1), dim=1)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-NO-SWAP",
-    thinks="Heads are joined by flattening the last two axes.",
-    why="As it comes, those two are words and features: you get one long vector a head. Where "
-    "h = n and the shape fits, it is wrong all the same. First bring heads and features together.",
+    "Heads are joined by flattening the last two axes.",
+    "As it comes, those two are words and features: you get one long vector a head. Where h = n "
+    "and the shape fits, it is wrong all the same. First bring heads and features together.",
+    swap=as_is,
 )
-def merge_last_two_axes(x):
-    return x.flatten(2)
-
-
-@task.fault(
+task.fault(
     "C-MERGE-WRONG-SWAP",
-    thinks="Any swap of axes before the reshape will do.",
-    why="The swap must bring the axis of heads beside the features. You swapped words and "
-    "features, so a word's numbers end up in several output words. Number a small tensor and "
-    "look.",
+    "Any swap of axes before the reshape will do.",
+    "The swap must bring the axis of heads beside the features. You swapped words and features, "
+    "so a word's numbers end up in several output words. Number a small tensor and look.",
     section="multihead-breaks",
+    swap=(lambda x: x.transpose(2, 3), lambda x: x.transpose(1, 3)),
+    join=(
+        lambda x: x.reshape(x.shape[0], x.shape[3], -1),
+        lambda x: x.reshape(x.shape[0], x.shape[2], -1),
+    ),
 )
-def merge_with_the_wrong_swap(x):
-    b, h, n, d = x.shape
-    return x.transpose(2, 3).reshape(b, n, h * d)
-
-
-@task.fault(
+task.fault(
     "H-BATCH-FIRST",
-    thinks="The result has words first and sentences second.",
-    why="Here the batch is first, (b n m), as in all of this course. Some of PyTorch's layers have "
+    "The result has words first and sentences second.",
+    "Here the batch is first, (b n m), as in all of this course. Some of PyTorch's layers have "
     "the other default; mix the two, and words attend to other sentences.",
     section="multihead-parity",
+    give=lambda merged: merged.transpose(0, 1),
 )
-def merge_words_first(x):
-    return right_merge(x).transpose(0, 1)
-
-
-@task.fault(
+task.fault(
+    "C-MERGE-TURNED",
+    "The vectors of the words stand side by side, as columns: (b m n).",
+    "On paper they may. In this course a row is a word, (b n m), and the last projection, like "
+    "every nn.Linear, reads the last axis as features.",
+    give=lambda merged: merged.mT,
+)
+task.fault(
+    "C-MERGE-ONE-TABLE",
+    "The words of all sentences go into one table, (b·n m).",
+    "Then nobody knows where a sentence ends, and what is added later, (b n m), no longer fits. "
+    "Only heads and features are joined; the axis of sentences stays.",
+    give=lambda merged: merged.flatten(0, 1),
+)
+task.fault(
     "C-MERGE-REVERSED",
-    thinks="New pieces are put in front, so that the last head comes first.",
-    why="The order of heads is free, but it must be the one in which they were split and in which "
-    "W^O was trained: head 1 first. `merge` after `split` should give back what went in.",
+    "New pieces are put in front, so that the last head comes first.",
+    "The order of heads is free, but it must be the one in which they were split and in which W^O "
+    "was trained: head 1 first. `merge` after `split` should give back what went in.",
+    read=lambda x: x.flip(1),
 )
-def merge_last_head_first(x):
-    return right_merge(x.flip(1))
-
-
-@task.fault(
+task.fault(
     "C-MERGE-FIRST-HEAD",
-    thinks="All heads say much the same, so one of them is enough.",
-    why="You return d numbers a word instead of h·d: all heads but one are lost. Their questions "
+    "All heads say much the same, so one of them is enough.",
+    "You return d numbers a word instead of h·d: all heads but one are lost. Their questions "
     "differ, and so do their answers.",
     section="one-row",
+    join=(lambda x: x[:, :, 0], lambda x: x[:, :, -1]),
 )
-def merge_first_head(x):
-    return x[:, 0]
-
-
-@task.fault(
+task.fault(
     "C-MERGE-SQUEEZED",
-    thinks="Axes of length one carry nothing, so I squeeze them away.",
-    why="A batch of one sentence, or a sentence of one word, still needs three axes (b n m). "
+    "Axes of length one carry nothing, so I squeeze them away.",
+    "A batch of one sentence, or a sentence of one word, still needs three axes (b n m). "
     "`squeeze()` without an axis removes whatever happens to be 1 today.",
+    give=torch.squeeze,
 )
-def merge_and_squeeze(x):
-    return right_merge(x).squeeze()
-
-
-@task.fault(
+task.fault(
     "C-MERGE-DETACHED",
-    thinks="Only the numbers matter, so I rearrange them outside autograd.",
-    why="The values are right, but no gradient flows back through your copy, so no head would "
-    "ever learn. Use torch's own operations from end to end.",
+    "Only the numbers matter, so I rearrange them outside autograd.",
+    "The values are right, but no gradient flows back through your copy, so no head would ever "
+    "learn. Use torch's own operations from end to end.",
+    read=torch.detach,
 )
-def merge_detached(x):
-    return right_merge(x.detach())
-
-
-def merge_to_float(x):
-    return right_merge(x).float()
-
-
-@task.fault(
+task.fault(
     "C-MERGE-FLOAT32",
-    thinks="What comes out is float32, as nearly everything in PyTorch is.",
-    why="It is what the heads are. `torch.zeros(shape)` and `.float()` give float32 always, so "
+    "What comes out is float32, as nearly everything in PyTorch is.",
+    "It is what the heads are. `torch.zeros(shape)` and `.float()` give float32 always, so "
     "float64 loses half its digits. A new tensor should be made like the one it is filled from.",
-    forms=(merge_to_float,),
+    give=lambda merged: merged.float(),
 )
-def merge_into_zeros(x):
-    b, h, n, d = x.shape
-    merged = torch.zeros(b, n, h * d)
-    for i in range(h):
-        merged[..., i * d : (i + 1) * d] = x[:, i]
-    return merged

@@ -1,4 +1,4 @@
-"""split_heads."""
+"""Cut every vector into heads: what is promised, the reference in steps, what goes wrong."""
 
 import torch
 
@@ -14,7 +14,7 @@ def split_inputs(rng, b=2, n=3, h=4, d=5, dtype=torch.float32):
     return {"x": normal(rng, b, n, h * d, dtype=dtype), "num_heads": h}
 
 
-def split_probes(rng):
+def probes(rng):
     return {
         "plain": split_inputs(rng),
         "as many words as heads": split_inputs(rng, 2, 3, 3, 4),
@@ -31,7 +31,7 @@ def split_probes(rng):
     }
 
 
-def split_maps(rng):
+def maps(rng):
     return [
         ("one sentence of four words, two heads", split_inputs(rng, 1, 4, 2, 2), ("x",)),
         ("two sentences of two words, two heads", split_inputs(rng, 2, 2, 2, 2), ("x",)),
@@ -54,10 +54,10 @@ task = Task(
         "between b and n. In torch: cut the last axis into two axes, h and d; then swap axes "
         "1 and 2.",
     ),
-    probes=split_probes,
+    probes=probes,
     differentiated=("plain",),
     small=split_small,
-    maps=split_maps,
+    maps=maps,
     features=1,
     forbidden=FUSED_ATTENTION,
 )
@@ -113,234 +113,184 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
     moves_nothing(answer, inputs)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def right_split(x, num_heads):
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+@task.steps
+class Heads:
+    def read(x):
+        return x
+
+    def cut(x, num_heads):
+        return x.unflatten(-1, (num_heads, -1))  # b n h d
+
+    def move(x):
+        return x.transpose(1, 2)
+
+    def give(heads):
+        return heads
+
+    def __call__(self, x, num_heads):
+        return self.give(self.move(self.cut(self.read(x), num_heads)))
 
 
-@task.fault(
+def as_is(x):
+    return x
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def stretched(x, num_heads):
+    """Every head gets all of x."""
+    return x[:, :, None].expand(-1, -1, num_heads, -1)
+
+
+task.fault(
     "H-VIEW-SPLIT",
-    thinks="The shape (b h n d) is what is wanted, so I reshape to it.",
-    why="A reshape keeps the order in memory, and there the features of one word are neighbors. "
-    "So your head 1 holds the first words, whole, and no piece of the others. Cutting and moving "
-    "an axis are two steps.",
+    "The shape (b h n d) is what is wanted, so I reshape to it.",
+    "A reshape keeps the order in memory, and there the features of one word are neighbors. So "
+    "your head 1 holds the first words, whole, and no piece of the others. Cutting and moving an "
+    "axis are two steps.",
     section="multihead-breaks",
+    cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, x.shape[1], -1),
+    move=as_is,
 )
-def split_by_reshape(x, num_heads):
-    b, n, m = x.shape
-    return x.reshape(b, num_heads, n, m // num_heads)
-
-
-def split_as_stack_of_pieces(x, num_heads):
-    return torch.stack(x.chunk(num_heads, -1), dim=2)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-NO-SWAP",
-    thinks="Once the last axis is cut into heads and features, the heads have their axis.",
-    why="They have one, but behind the words: (b n h d). Attention compares along the last two "
-    "axes, so there heads of one word would look at each other. With n = h not even the shape "
-    "shows it.",
-    forms=(split_as_stack_of_pieces,),
+    "Once the last axis is cut into heads and features, the heads have their axis.",
+    "They have one, but behind the words: (b n h d). Attention compares along the last two axes, "
+    "so there heads of one word would look at each other. With n = h not even the shape shows it.",
+    move=as_is,
 )
-def split_without_swap(x, num_heads):
-    b, n, m = x.shape
-    return x.reshape(b, n, num_heads, m // num_heads)
-
-
-def split_with_a_stride(x, num_heads):
-    return torch.stack([x[..., i::num_heads] for i in range(num_heads)], dim=1)
-
-
-@task.fault(
+task.fault(
+    "C-SPLIT-WRONG-SWAP",
+    "A swap of two axes makes room for the heads; which two does not matter.",
+    "After the cut the axes are (b n h d), and only the heads' axis is in the wrong place, behind "
+    "the words. Any other swap moves sentences or features. Write the axes beside the line.",
+    move=(
+        lambda x: x.transpose(2, 3),
+        lambda x: x.transpose(1, 3),
+        lambda x: x.transpose(0, 2),
+        lambda x: x.transpose(0, 1),
+    ),
+)
+task.fault(
     "H-FUSED-LAYOUT",
-    thinks="Features are dealt to the heads like cards: one for each, then the next round.",
-    why="That is the layout (d h). In (h d), heads come first: the first d numbers belong to head "
-    "1, the next d to head 2. Weights trained in one layout are nonsense in the other.",
-    forms=(split_with_a_stride,),
+    "Features are dealt to the heads like cards: one for each, then the next round.",
+    "That is the layout (d h). In (h d), heads come first: the first d numbers belong to head 1, "
+    "the next d to head 2. Weights trained in one layout are nonsense in the other.",
+    cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)).mT,
 )
-def split_interleaved(x, num_heads):
-    return x.unflatten(-1, (-1, num_heads)).permute(0, 3, 1, 2)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-WIDTH",
-    thinks="The number I get says how wide each piece is.",
-    why="It says how many pieces there are; their width is what is left over, m / h. Only where "
-    "heads and features are equally many do both readings agree.",
+    "The number I get says how wide each piece is.",
+    "It says how many pieces there are; their width is what is left over, m / h. Only where heads "
+    "and features are equally many do both readings agree.",
+    cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)),
 )
-def split_into_pieces_of_that_width(x, num_heads):
-    return x.unflatten(-1, (-1, num_heads)).transpose(1, 2)
-
-
-def split_to_a_list(x, num_heads):
-    return list(x.split(x.shape[-1] // num_heads, dim=-1))
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-LIST",
-    thinks="Several heads are several tensors, so I return a list of them.",
-    why="Then every later step needs a loop. Heads are one more axis of one tensor: attention "
-    "treats it like the batch, and all heads are computed at once.",
-    forms=(split_to_a_list,),
+    "Several heads are several tensors, so I return a list of them.",
+    "Then every later step needs a loop. Heads are one more axis of one tensor: attention treats "
+    "it like the batch, and all heads are computed at once.",
+    give=lambda heads: list(heads.unbind(1)),
 )
-def split_to_chunks(x, num_heads):
-    return x.chunk(num_heads, dim=-1)
-
-
-def split_by_permuting_heads_first(x, num_heads):
-    return right_split(x, num_heads).transpose(0, 1)
-
-
-@task.fault(
+task.fault(
+    "C-SPLIT-ONE-HEAD",
+    "One head at a time: I return the first, and the others when they are needed.",
+    "Nobody calls again. All heads come back at once, as one tensor with an axis for them; yours "
+    "holds a single head. (Is there a `return` inside a loop?)",
+    give=(lambda heads: heads[:, 0], lambda heads: heads[:, :1], lambda heads: heads[:, -1]),
+)
+task.fault(
     "C-SPLIT-HEADS-FIRST",
-    thinks="Heads stand outermost: first the head, then the sentence.",
-    why="Then the axes are (h b n d). The batch stays first everywhere in this course; a mask "
-    "(b 1 q k) would meet the heads here. Where b = h nobody notices by the shape.",
-    forms=(split_by_permuting_heads_first,),
+    "Heads stand outermost: first the head, then the sentence.",
+    "Then the axes are (h b n d). The batch stays first everywhere in this course; a mask (b 1 q "
+    "k) would meet the heads here. Where b = h nobody notices by the shape.",
+    give=lambda heads: heads.transpose(0, 1),
 )
-def split_stacked_in_front(x, num_heads):
-    return torch.stack(x.chunk(num_heads, dim=-1))
-
-
-def split_stacked_below_each_other(x, num_heads):
-    return right_split(x, num_heads).flatten(0, 1)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-FOLDED",
-    thinks="Heads are independent like sentences, so they join the batch: (b·h n d).",
-    why="That works inside one function, and older code does it. Here the heads keep an axis of "
-    "their own, so that weights can be read by head and a mask can say which axis it means.",
-    forms=(split_stacked_below_each_other,),
+    "Heads are independent like sentences, so they join the batch: (b·h n d).",
+    "That works inside one function, and older code does it. Here the heads keep an axis of their "
+    "own, so that weights can be read by head and a mask can say which axis it means.",
+    give=lambda heads: heads.flatten(0, 1),
 )
-def split_into_the_batch(x, num_heads):
-    b, n, m = x.shape
-    heads = x.reshape(b, n, num_heads, m // num_heads).transpose(1, 2)
-    return heads.reshape(b * num_heads, n, m // num_heads)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-TURNED",
-    thinks="I put the features before the words, since the product with the keys needs it so.",
-    why="Queries, keys and values are all split by this function, and only keys are ever turned. "
-    "The product's own pattern does that; here the axes are (b h n d).",
+    "I put the features before the words, since the product with the keys needs it so.",
+    "Queries, keys and values are all split by this function, and only keys are ever turned. The "
+    "product's own pattern does that; here the axes are (b h n d).",
+    give=lambda heads: heads.mT,
 )
-def split_for_the_product(x, num_heads):
-    return right_split(x, num_heads).mT
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-SAME-PIECE",
-    thinks="Each head takes the first d features; they will learn different things anyway.",
-    why="All your heads hold the same numbers, so they ask the same question, and all other "
-    "features of the projection are thrown away. Head i has the i-th piece.",
+    "Each head takes the first d features; they will learn different things anyway.",
+    "All your heads hold the same numbers, so they ask the same question, and all other features "
+    "of the projection are thrown away. Head i has the i-th piece.",
+    cut=lambda x, num_heads: stretched(x[..., : x.shape[-1] // num_heads], num_heads),
 )
-def split_first_piece_for_all(x, num_heads):
-    piece = x[..., : x.shape[-1] // num_heads]
-    return piece[:, None].expand(-1, num_heads, -1, -1)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-WHOLE",
-    thinks="Each head reads the whole vector, so each gets a copy of all features.",
-    why="It has read the whole vector already, in the projection: there every number is a mixture "
-    "of all features. What is split here are the results, and each head gets its own d of them.",
+    "Each head reads the whole vector, so each gets a copy of all features.",
+    "It has read the whole vector already, in the projection: there every number is a mixture of "
+    "all features. What is split here are the results, and each head gets its own d of them.",
     section="whole-embedding",
+    cut=stretched,
 )
-def split_by_copying(x, num_heads):
-    return x[:, None].expand(-1, num_heads, -1, -1)
-
-
-@task.fault(
+task.fault(
     "H-BATCH-FIRST",
-    thinks="The first axis holds the words and the second the sentences.",
-    why="Some of PyTorch's layers have that default. Here the batch is first, (b n m). Read the "
-    "other way, words of different sentences would attend to each other, and all shapes would "
-    "still fit.",
+    "The first axis holds the words and the second the sentences.",
+    "Some of PyTorch's layers have that default. Here the batch is first, (b n m). Read the other "
+    "way, words of different sentences would attend to each other, and all shapes would still "
+    "fit.",
     section="multihead-parity",
+    read=lambda x: x.transpose(0, 1),
 )
-def split_words_first(x, num_heads):
-    return right_split(x.transpose(0, 1), num_heads)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-TWO",
-    thinks="There are two heads, as in the chapter's example.",
-    why="The example has two; the caller chooses by `num_heads`. Your answer never uses that "
-    "argument.",
+    "There are two heads, as in the chapter's example.",
+    "The example has two; the caller chooses by `num_heads`. Your answer never uses that argument.",
+    cut=lambda x, num_heads: x.unflatten(-1, (2, -1)),
 )
-def split_in_two(x, num_heads):
-    return right_split(x, 2)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-SQUEEZED",
-    thinks="Axes of length one carry nothing, so I squeeze them away.",
-    why="One head, one word or one sentence are ordinary cases, and the next line counts on four "
+    "Axes of length one carry nothing, so I squeeze them away.",
+    "One head, one word or one sentence are ordinary cases, and the next line counts on four "
     "axes. `squeeze()` without an axis removes whatever happens to be 1 today.",
+    give=torch.squeeze,
 )
-def split_and_squeeze(x, num_heads):
-    return right_split(x, num_heads).squeeze()
-
-
-def split_copy_by_values(x, num_heads):
-    return right_split(torch.tensor(x.tolist(), dtype=x.dtype), num_heads)
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-DETACHED",
-    thinks="Only the numbers matter, so I rearrange them outside autograd.",
-    why="The values are right, but no gradient flows back through your copy: the projections "
-    "before it would never learn. Use torch's own operations from end to end.",
-    forms=(split_copy_by_values,),
+    "Only the numbers matter, so I rearrange them outside autograd.",
+    "The values are right, but no gradient flows back through your copy: the projections before "
+    "it would never learn. Use torch's own operations from end to end.",
+    read=torch.detach,
 )
-def split_detached(x, num_heads):
-    return right_split(x.detach(), num_heads)
-
-
-def split_to_float(x, num_heads):
-    return right_split(x, num_heads).float()
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-FLOAT32",
-    thinks="The heads are float32, as nearly everything in PyTorch is.",
-    why="They are what `x` is. `torch.zeros(shape)` and `.float()` give float32 always, so float64 "
+    "The heads are float32, as nearly everything in PyTorch is.",
+    "They are what `x` is. `torch.zeros(shape)` and `.float()` give float32 always, so float64 "
     "loses half its digits. A new tensor should be made like the one it is filled from.",
-    forms=(split_to_float,),
+    give=lambda heads: heads.float(),
 )
-def split_into_zeros(x, num_heads):
-    b, n, m = x.shape
-    d = m // num_heads
-    heads = torch.zeros(b, num_heads, n, d)
-    for i in range(num_heads):
-        heads[:, i] = x[..., i * d : (i + 1) * d]
-    return heads
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-TWISTED",
-    thinks="I reshape until the sizes are there, and turn the last two axes so that they fit.",
-    why="The shape is right and the content is not: the reshape has already mixed words and "
-    "features, and turning axes afterwards does not separate them. Number the entries of a small "
-    "x and look.",
+    "I reshape until the sizes are there, and turn the last two axes so that they fit.",
+    "The shape is right and the content is not: the reshape has already mixed words and features, "
+    "and turning axes afterwards does not separate them. Number the entries of a small x and "
+    "look.",
     section="multihead-breaks",
+    cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, -1, x.shape[1]).mT,
+    move=as_is,
 )
-def split_reshaped_and_turned(x, num_heads):
-    b, n, m = x.shape
-    return x.reshape(b, num_heads, m // num_heads, n).mT
-
-
-@task.fault(
+task.fault(
     "C-SPLIT-BATCH-MIXED",
-    thinks="I cut off the heads first and let the other axes follow in the reshape.",
-    why="(h b n d) by a reshape takes the first numbers in memory for head 1: those of the first "
+    "I cut off the heads first and let the other axes follow in the reshape.",
+    "(h b n d) by a reshape takes the first numbers in memory for head 1: those of the first "
     "sentences. Your map shows sentences going into one head each. Cut the last axis only.",
     section="multihead-breaks",
+    cut=lambda x, num_heads: x.reshape(num_heads, *x.shape[:2], -1).transpose(0, 1),
+    move=as_is,
 )
-def split_reshaped_heads_first(x, num_heads):
-    b, n, m = x.shape
-    return x.reshape(num_heads, b, n, m // num_heads).transpose(0, 1)
