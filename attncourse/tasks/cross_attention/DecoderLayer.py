@@ -1,4 +1,6 @@
-"""DecoderLayer."""
+"""A layer that reads the target, asks the source, and thinks: task 2 of chapter 7."""
+
+import functools
 
 import torch
 import torch.nn.functional as F
@@ -134,9 +136,12 @@ def layer_probes(rng):
 
 
 def layer_traits(answer):
-    """Whether the layer goes on with an attention's pair as if it were one tensor."""
-    error = answer.observe(layer_inputs(torch.Generator().manual_seed(0))).error
-    return {"takes a pair for a tensor": "tuple" in (error or "")}
+    """What an error tells: a pair was taken for one tensor, or the module was never begun."""
+    error = answer.observe(layer_inputs(torch.Generator().manual_seed(0))).error or ""
+    return {
+        "takes a pair for a tensor": "tuple" in error,
+        "is no module yet": "before Module.__init__" in error,
+    }
 
 
 def layer_small(rng):
@@ -179,7 +184,7 @@ def extreme_layer(rng, size):
 
     In float64, so that a score of a million is exact.
     """
-    inputs = both_masks(rng, b=2, q=4, k=5, dtype=torch.float64)
+    inputs = layer_inputs(rng, b=2, q=4, k=5, dtype=torch.float64)
     inputs["target"] *= size
     inputs["memory"] *= size
     inputs["linear1.weight"] *= 100
@@ -194,17 +199,17 @@ task = Task(
     minutes=35,
     section="decoder-layer",
     hints=(
-        "A word of the target does three things, one after the other: it asks the words "
-        "before it, it asks the source, it thinks for itself. Draw the three, and around each "
-        "of them the sum.",
-        "Pre-norm: x + part(norm(x)), three times, each with its own norm, each starting from "
-        "what the one before returned. In the second part only the question is normalized: "
-        "the memory is taken as it comes. And which of the two masks hides words of the "
-        "target, which words of the source?",
+        "A word of the target does three things, one after the other: it asks the words before it, "
+        "it asks the source, it thinks for itself. Draw the three, and around each of them the "
+        "sum.",
+        "Pre-norm: x + part(norm(x)), three times, each with its own norm, each starting from what "
+        "the one before returned. In the second part only the question is normalized: the memory "
+        "is taken as it comes. And which of the two masks hides words of the target, which words "
+        "of the source?",
         "normed = self.norm1(target); target = target + self.self_attention(normed, normed, "
-        "normed, target_mask)[0]. The second part is the same with norm2 and "
-        "cross_attention, but its keys and values are `memory`, as it came. The third is "
-        "linear2 of the ReLU of linear1 of norm3.",
+        "normed, target_mask)[0]. The second part is the same with norm2 and cross_attention, but "
+        "its keys and values are `memory`, as it came. The third is linear2 of the ReLU of linear1 "
+        "of norm3.",
     ),
     probes=layer_probes,
     adapt=layer_as_function,
@@ -252,14 +257,13 @@ def every_target_word_keeps_its_place_and_its_width(answer, rng):
 def with_the_same_weights_it_gives_the_same_output(answer, rng):
     answer.matches(layer_inputs(rng))
     answer.matches(layer_inputs(rng, b=3, q=7, k=2, m=8, h=4, hidden=3))
-    answer.matches(layer_inputs(rng, b=3, dtype=torch.float64))
     answer.matches(turned(layer_inputs(rng, b=3)))
 
 
 @task.check(1)
 def equal_sizes_and_sizes_of_one_work(answer, rng):
     answer.matches(layer_inputs(rng, b=4, q=4, k=4, m=4, h=4, hidden=4))
-    answer.matches(both_masks(rng, b=5, q=5, k=5, m=5, h=1, hidden=5))
+    answer.matches(layer_inputs(rng, b=5, q=5, k=5, m=5, h=1, hidden=5))
     answer.matches(layer_inputs(rng, b=1, q=1, k=4))
     answer.matches(layer_inputs(rng, b=3, q=1, k=1, m=1, h=1, hidden=1))
 
@@ -268,8 +272,8 @@ def equal_sizes_and_sizes_of_one_work(answer, rng):
 def a_word_hears_no_later_word_of_the_target(answer, rng):
     answer.matches(layer_inputs(rng, q=4, target_mask=causal(4)))
     answer.matches(layer_inputs(rng, q=4, target_mask=own_target_masks(rng)))
-    answer.matches(both_masks(rng, b=3, q=5, k=5))
-    inputs = both_masks(rng, q=4)
+    answer.matches(layer_inputs(rng, b=3, q=5, k=5, target_mask=causal(5)))
+    inputs = layer_inputs(rng, q=4, target_mask=causal(4))
     changed = dict(inputs, target=inputs["target"].clone())
     changed["target"][:, 2:] += normal(rng, 2, 2, 6) + 1
     compare(
@@ -290,29 +294,29 @@ def the_first_word_hears_the_whole_source(answer, rng):
         after = answer(dict(inputs, memory=memory))[:, 0]
         if (after - before).abs().amax(-1).min() < 1e-6:
             raise Failure(
-                f"Source word {place + 1} of 5 has no influence on the first target word.",
-                inputs,
+                f"Source word {place + 1} of 5 has no influence on the first target word.", inputs
             )
 
 
 @task.check(1)
 def padding_of_the_source_changes_nothing(answer, rng):
-    inputs = layer_inputs(rng, target_mask=causal(3))
+    inputs = layer_inputs(rng)
     longer = appended(inputs, 5 * normal(rng, 2, 3, 6))
     compare("output with padding behind the source", answer(longer), answer(inputs), longer)
     answer.matches(layer_inputs(rng, b=3, memory_mask=mixed_mask(rng, 3, 1, 5)))
-    answer.matches(both_masks(rng, b=4, q=4, k=4))
-    inputs = both_masks(rng, dtype=torch.float64)
+    answer.matches(layer_inputs(rng, b=4, q=4, k=4, memory_mask=mixed_mask(rng, 4, 1, 4)))
+    inputs = layer_inputs(rng, memory_mask=mixed_mask(rng, 2, 1, 5))
     inputs["memory"] *= torch.where(inputs["memory_mask"], 1.0, 1e4).mT
     answer.matches(inputs)
 
 
 @task.check(1)
 def a_mask_may_have_any_kind_and_come_by_position(answer, rng):
-    answer.matches(both_masks(rng, by_position=True))
-    answer.matches(layer_inputs(rng, memory_mask=mixed_mask(rng, 3, 5), by_position=True))
+    inputs = both_masks(rng)
+    by_name, by_position = answer(inputs), answer(inputs | {"by_position": True})
+    compare("output with masks by position, beside masks by name", by_position, by_name, inputs)
+    answer.matches(layer_inputs(rng, memory_mask=mixed_mask(rng, 3, 5)))
     answer.matches(layer_inputs(rng, memory_mask=mixed_mask(rng, 2, 3, 5)))
-    answer.matches(layer_inputs(rng, target_mask=causal(3), by_position=True))
     everything = torch.ones(2, 1, 5, dtype=torch.bool)
     answer.matches(layer_inputs(rng, memory_mask=everything))
 
@@ -320,7 +324,7 @@ def a_mask_may_have_any_kind_and_come_by_position(answer, rng):
 @task.check(1)
 def gradients_reach_target_memory_and_every_weight(answer, rng):
     answer.gradients_match(layer_inputs(rng))
-    answer.gradients_match(both_masks(rng, q=4, training=True))
+    answer.gradients_match(layer_inputs(rng, b=3, q=4, training=True))
 
 
 @task.check(1)
@@ -340,9 +344,9 @@ def numbers_of_any_size_are_fine(answer, rng):
 
 @task.check(1)
 def training_mode_and_earlier_calls_make_no_difference(answer, rng):
-    answer.matches(both_masks(rng, training=True))
-    answer.matches(layer_inputs(rng, training=True))
-    answer.matches(second_call(rng))
+    for inputs in (both_masks(rng), layer_inputs(rng)):
+        trained = answer(inputs | {"training": True})
+        compare("output in training mode, beside evaluation", trained, answer(inputs), inputs)
     if remembers(answer):
         raise Failure("The result depends on what the same layer saw in an earlier call.")
 
@@ -354,14 +358,14 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, both_masks(rng, training=True))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-class Parts(nn.Module):
-    """What a decoder layer is made of; the answers below differ in what they do with it."""
-
+@task.steps
+class Layer(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
+        num_heads, hidden_width = self.sizes(model_width, num_heads, hidden_width)
         self.norm1 = nn.LayerNorm(model_width)
         self.self_attention = MultiHeadAttention(model_width, num_heads)
         self.norm2 = nn.LayerNorm(model_width)
@@ -370,910 +374,744 @@ class Parts(nn.Module):
         self.linear1 = nn.Linear(model_width, hidden_width)
         self.linear2 = nn.Linear(hidden_width, model_width)
 
-    def ask_target(self, x, mask):
-        y = self.norm1(x)
-        return x + self.self_attention(y, y, y, mask)[0]
+    def sizes(model_width, num_heads, hidden_width):
+        return num_heads, hidden_width
 
-    def ask_memory(self, x, memory, mask):
-        return x + self.cross_attention(self.norm2(x), memory, memory, mask)[0]
+    def masks(self, target_mask, memory_mask):
+        return target_mask, memory_mask
 
-    def network(self, x):
-        return self.linear2(self.linear1(x).relu())
+    def order():
+        return 1, 2, 3  # self-attention, cross-attention, network
 
-    def think(self, x):
-        return x + self.network(self.norm3(x))
+    def enters(x, number):  # x: the target as it came, and what it was after each part
+        return x[-1]
+
+    def norm_of(self, number):
+        return getattr(self, f"norm{number}")
+
+    def standardize(x, weight, bias):
+        return F.layer_norm(x, x.shape[-1:], weight, bias)
+
+    def normalize(self, x, number):
+        norm = self.norm_of(number)
+        return self.standardize(x, norm.weight, norm.bias)
+
+    def hide_later(mask, y):
+        return mask
+
+    def hear(self, y, x, mask):
+        return self.attend(self.self_attention, y, y, y, mask)
+
+    def hide_padding(mask, y, memory):
+        return mask
+
+    def look_up(self, y, memory, mask):
+        return self.attend(self.cross_attention, y, memory, memory, mask)
+
+    def attend(attention, query, key, value, mask):
+        return attention(query, key, value, mask)[0]
+
+    def bend(y):
+        return y.relu()
+
+    def think(self, y):
+        return self.linear2(self.bend(self.linear1(y)))
+
+    def add(self, x, part, normed, number):
+        return x[-1] + part
+
+    def returned(self, x, memory):
+        return x[-1]
 
     def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        return self.think(self.ask_memory(x, memory, memory_mask))
+        target_mask, memory_mask = self.masks(target_mask, memory_mask)
+        x = [target]
+        for number in self.order():
+            asks = self.enters(x, number)
+            y = self.normalize(asks, number)
+            if number == 1:
+                part = self.hear(y, asks, self.hide_later(target_mask, y))
+            elif number == 2:
+                part = self.look_up(y, memory, self.hide_padding(memory_mask, y, memory))
+            else:
+                part = self.think(y)
+            x.append(self.add(x, part, y, number))
+        return self.returned(x, memory)
 
 
-class ValuesFromMemoryOnly(Parts):
-    def ask_memory(self, x, memory, mask):
-        y = self.norm2(x)
-        return x + self.cross_attention(y, y, memory, mask)[0]
+# --- faults: the three parts --------------------------------------------------------------------
 
+three = functools.partial(task.fault, section="three-attentions")
+norm = functools.partial(task.fault, section="layer-normalization")
+around = functools.partial(task.fault, section="residual-connection")
+network = functools.partial(task.fault, section="feed-forward")
 
-@task.fault(
+task.fault(
     "X-WRONG-KV",
-    thinks="In cross-attention only two of the three inputs differ from self-attention: query and "
-    "key, or query and value.",
-    why="Keys and values are two sides of one entry: found by the one, handed over by the other. "
-    "Both are words of the source.",
+    "In cross-attention only two of the three inputs differ from self-attention: query and key, or "
+    "query and value.",
+    "Keys and values are two sides of one entry: found by the one, handed over by the other. Both "
+    "are words of the source.",
     section="whose-values",
-    forms=(ValuesFromMemoryOnly,),
+    look_up=(
+        lambda self, y, memory, mask: self.cross_attention(y, memory, y, mask)[0],
+        lambda self, y, memory, mask: self.cross_attention(y, y, memory, mask)[0],
+    ),
 )
-class ValuesFromTarget(Parts):
-    def ask_memory(self, x, memory, mask):
-        y = self.norm2(x)
-        return x + self.cross_attention(y, memory, y, mask)[0]
-
-
-@task.fault(
+task.fault(
     "C-SOURCE-ASKS",
-    thinks="The memory asks the target what it has to deliver.",
-    why="Then there is one result for each word of the *source*, and it cannot be added to the "
+    "The memory asks the target what it has to deliver.",
+    "Then there is one result for each word of the *source*, and it cannot be added to the "
     "target's. Who is being written asks.",
     section="two-sequences",
+    look_up=lambda self, y, memory, mask: self.cross_attention(memory, y, y, mask)[0],
 )
-class SourceAsks(Parts):
-    def ask_memory(self, x, memory, mask):
-        y = self.norm2(x)
-        return x + self.cross_attention(memory, y, y, mask)[0]
-
-
-@task.fault(
+three(
     "X-LEAK",
-    thinks="The second attention works on the target, like the first.",
-    why="Then nothing of the source ever reaches the target, and the target's words are open to "
-    "each other behind the causal mask.",
-    section="three-attentions",
+    "The second attention works on the target, like the first.",
+    "Then nothing of the source ever reaches the target, and the target's words are open to each "
+    "other behind the causal mask.",
+    look_up=lambda self, y, memory, mask: self.cross_attention(y, y, y)[0],
 )
-class TargetTwice(Parts):
-    def ask_memory(self, x, memory, mask):
-        y = self.norm2(x)
-        return x + self.cross_attention(y, y, y)[0]
-
-
-@task.fault(
+task.fault(
     "C-NO-CROSS",
-    thinks="A decoder layer is an encoder layer with a causal mask.",
-    why="In a language model, yes. In a translator it has a third part in the middle, the only "
-    "way from the source to the target.",
+    "A decoder layer is an encoder layer with a causal mask.",
+    "In a language model, yes. In a translator it has a third part in the middle, the only way "
+    "from the source to the target.",
+    order=lambda: (1, 3),
 )
-class NoCrossAttention(Parts):
-    def ask_memory(self, x, memory, mask):
-        return x
-
-
-@task.fault(
+task.fault(
     "C-NO-SELF",
-    thinks="The source holds all the information, so the target only asks the source.",
-    why="What was written before decides what comes next: behind *quatre* may stand *cent* or "
-    "*vingt*. Words of the target have to hear the words before them.",
+    "The source holds all the information, so the target only asks the source.",
+    "What was written before decides what comes next: behind *quatre* may stand *cent* or *vingt*. "
+    "Words of the target have to hear the words before them.",
+    order=lambda: (2, 3),
 )
-class NoSelfAttention(Parts):
-    def ask_target(self, x, mask):
-        return x
-
-
-@task.fault(
+network(
     "C-NO-NETWORK",
-    thinks="After both attentions the word knows everything, so the layer is done.",
-    why="Attention only mixes vectors. The third part, two linear layers with a ReLU between "
-    "them, works on what the mixing brought, word by word.",
-    section="feed-forward",
+    "After both attentions the word knows everything, so the layer is done.",
+    "Attention only mixes vectors. The third part, two linear layers with a ReLU between them, "
+    "works on what the mixing brought, word by word.",
+    order=lambda: (1, 2),
 )
-class NoNetwork(Parts):
-    def think(self, x):
-        return x
-
-
-@task.fault(
+task.fault(
+    "C-SOURCE-FIRST",
+    "The source comes first, then the target looks at itself.",
+    "The other way round: a word reads what was written so far, and with that it knows what to ask "
+    "the source.",
+    order=lambda: (2, 1, 3),
+)
+task.fault(
+    "C-THINKS-TOO-EARLY",
+    "The network stands behind the self-attention, as in the encoder layer.",
+    "It works on what *both* attentions brought, so it comes last. In the middle it cannot know "
+    "what the source said.",
+    order=lambda: (1, 3, 2),
+)
+network(
+    "C-THINKS-FIRST",
+    "First the word thinks, then it looks around.",
+    "The network works on what both attentions brought. Before them there is nothing new to think "
+    "about.",
+    order=lambda: (3, 1, 2),
+)
+task.fault(
     "C-ASKS-UNCHANGED",
-    thinks="The question to the source is the target as it came in.",
-    why="It is the target *after* the first part: with what a word has heard from the words "
-    "before it, it knows better what to ask.",
+    "The question to the source is the target as it came in.",
+    "It is the target *after* the first part: with what a word has heard from the words before it, "
+    "it knows better what to ask.",
+    enters=lambda x, number: x[0] if number == 2 else x[-1],
+    norm_of=(..., lambda self, number: self.norm3 if number == 3 else self.norm1),
 )
-class AsksUnchanged(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        x = x + self.cross_attention(self.norm2(target), memory, memory, memory_mask)[0]
-        return self.think(x)
+network(
+    "C-THINKS-UNCHANGED",
+    "The network may work on a vector from before the source was asked.",
+    "What it adds then knows nothing of the source. It works on what both attentions brought, so "
+    "what goes into it is the result of the second part.",
+    enters=(
+        lambda x, number: x[0] if number == 3 else x[-1],
+        lambda x, number: x[1] if number == 3 else x[-1],
+    ),
+)
+task.fault(
+    "C-PARALLEL",
+    "Three parts, three contributions: all are computed from the same target and added.",
+    "They come one after the other: the question to the source is asked by a word that has already "
+    "read what was written before it.",
+    enters=lambda x, number: x[0],
+)
 
 
 @task.fault(
-    "X-NOMASK",
-    thinks="Cross-attention is unmasked: the decoder may see all of the source.",
-    why="All *words* of the source. In a batch it also contains padding, which has keys and "
-    "values, and takes weight unless `memory_mask` hides it.",
-    section="source-mask",
+    "X-REUSE",
+    "Attention is attention: one module can do both.",
+    "The mechanism is the same, the projections are not. Asking one's own sentence and asking "
+    "another need weights of their own; half of yours never learn.",
+    look_up=(lambda self, y, memory, mask: self.self_attention(y, memory, memory, mask)[0], ...),
+    hear=(..., lambda self, y, x, mask: self.cross_attention(y, y, y, mask)[0]),
 )
-class NoMemoryMask(Parts):
-    def ask_memory(self, x, memory, mask):
-        return super().ask_memory(x, memory, None)
-
-
-@task.fault(
-    "C-NO-TARGET-MASK",
-    thinks="The target that is handed in has been written already, so nothing has to be hidden.",
-    why="In training it is the whole sentence, and a position would read the very word it has to "
-    "predict. `target_mask` prevents that.",
-    section="three-attentions",
-)
-class NoTargetMask(Parts):
-    def ask_target(self, x, mask):
-        return super().ask_target(x, None)
-
-
-class TargetMaskTwice(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        return self.think(self.ask_memory(x, memory, target_mask))
-
-
-@task.fault(
-    "X-TGTMASK",
-    thinks="It does not matter much which of the two masks goes where, if one is there.",
-    why="A mask hides keys. In the first attention these are words of the target, in the second "
-    "words of the source: each has a mask made for it.",
-    section="three-attentions",
-    forms=(TargetMaskTwice,),
-)
-class MasksExchanged(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, memory_mask)
-        return self.think(self.ask_memory(x, memory, target_mask))
-
-
-@task.fault(
-    "X-CAUSAL",
-    thinks="A decoder must not look ahead, in the source neither.",
-    why="The source is known to its end before the first word is written. With a triangle the "
-    "first target word sees one source word only.",
-)
-class CausalOnSource(Parts):
-    def ask_memory(self, x, memory, mask):
-        triangle = torch.ones(x.shape[1], memory.shape[1], dtype=torch.bool).tril()
-        return super().ask_memory(x, memory, triangle if mask is None else triangle & mask)
-
-
-class CausalWithoutMask(Parts):
-    def ask_target(self, x, mask):
-        if mask is None:
-            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        return super().ask_target(x, mask)
-
-
-@task.fault(
-    "C-ALWAYS-CAUSAL",
-    thinks="A decoder is causal, so the layer makes its triangle itself.",
-    why="The caller decides through `target_mask`: without one, every word may see every other. "
-    "A triangle of your own cannot be taken away.",
-    section="three-attentions",
-    forms=(CausalWithoutMask,),
-)
-class AlwaysCausal(Parts):
-    def ask_target(self, x, mask):
-        triangle = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        return super().ask_target(x, triangle if mask is None else triangle & mask)
-
-
-class OneModuleTwoNames(Parts):
+class OneModuleTwoNames(Layer):
     def __init__(self, *sizes):
         super().__init__(*sizes)
         self.cross_attention = self.self_attention
 
 
-class OnlyCrossAttentionUsed(Parts):
-    def ask_target(self, x, mask):
-        y = self.norm1(x)
-        return x + self.cross_attention(y, y, y, mask)[0]
+# --- faults: masks ------------------------------------------------------------------------------
 
 
-@task.fault(
-    "X-REUSE",
-    thinks="Attention is attention: one module can do both.",
-    why="The mechanism is the same, the projections are not. Asking one's own sentence and asking "
-    "another need weights of their own; half of yours never learn.",
-    forms=(OneModuleTwoNames, OnlyCrossAttentionUsed),
-)
-class SelfAttentionForBoth(Parts):
-    def ask_memory(self, x, memory, mask):
-        return x + self.self_attention(self.norm2(x), memory, memory, mask)[0]
+def triangle(y, keys):
+    return torch.ones(y.shape[1], keys.shape[1], dtype=torch.bool).tril()
 
 
-def opposite(mask):
+def causal_on_source(mask, y, memory):
+    return triangle(y, memory) if mask is None else triangle(y, memory) & mask
+
+
+def opposite(mask, *_):
     return None if mask is None else ~mask
 
 
-class TargetMaskOpposite(Parts):
-    def ask_target(self, x, mask):
-        return super().ask_target(x, opposite(mask))
-
-
-class MemoryMaskOpposite(Parts):
-    def ask_memory(self, x, memory, mask):
-        return super().ask_memory(x, memory, opposite(mask))
-
-
-@task.fault(
-    "M-POLARITY",
-    thinks="In a mask True marks what has to be hidden.",
-    why="In some libraries. In this course True means *may attend*, and the attention you call "
-    "reads it so. You show what should be hidden and hide the rest.",
+task.fault(
+    "X-NOMASK",
+    "Cross-attention is unmasked: the decoder may see all of the source.",
+    "All *words* of the source. In a batch it also contains padding, which has keys and values, "
+    "and takes weight unless `memory_mask` hides it.",
     section="source-mask",
-    forms=(TargetMaskOpposite, MemoryMaskOpposite),
+    hide_padding=lambda mask, y, memory: None,
 )
-class MasksOpposite(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        return super().forward(target, memory, opposite(target_mask), opposite(memory_mask))
-
-
-class TargetMaskInTraining(Parts):
-    def ask_target(self, x, mask):
-        return super().ask_target(x, mask if self.training else None)
-
-
-@task.fault(
+three(
+    "C-NO-TARGET-MASK",
+    "The target that is handed in has been written already, so nothing has to be hidden.",
+    "In training it is the whole sentence, and a position would read the very word it has to "
+    "predict. `target_mask` prevents that.",
+    hide_later=lambda mask, y: None,
+)
+three(
+    "C-NO-MASKS",
+    "Hiding is the caller's business, so the layer takes the masks and leaves them alone.",
+    "The caller can only say what is to be hidden. Somebody has to hand it on to the attentions, "
+    "each its own mask, and that is this layer.",
+    masks=lambda target_mask, memory_mask: (None, None),
+)
+three(
+    "X-TGTMASK",
+    "It does not matter much which of the two masks goes where, if one is there.",
+    "A mask hides keys. In the first attention these are words of the target, in the second words "
+    "of the source: each has a mask made for it.",
+    masks=(
+        lambda target_mask, memory_mask: (memory_mask, target_mask),
+        lambda target_mask, memory_mask: (target_mask, target_mask),
+        lambda target_mask, memory_mask: (memory_mask, memory_mask),
+    ),
+)
+task.fault(
+    "X-CAUSAL",
+    "A decoder must not look ahead, in the source neither.",
+    "The source is known to its end before the first word is written. With a triangle the first "
+    "target word sees one source word only.",
+    hide_padding=causal_on_source,
+)
+three(
+    "C-ALWAYS-CAUSAL",
+    "A decoder is causal, so the layer makes its triangle itself.",
+    "The caller decides through `target_mask`: without one, every word may see every other. A "
+    "triangle of your own cannot be taken away.",
+    hide_later=(
+        lambda mask, y: triangle(y, y) if mask is None else triangle(y, y) & mask,
+        lambda mask, y: triangle(y, y) if mask is None else mask,
+        lambda mask, y: triangle(y, y),
+    ),
+)
+task.fault(
+    "M-POLARITY",
+    "In a mask True marks what has to be hidden.",
+    "In some libraries. In this course True means *may attend*, and the attention you call reads "
+    "it so. You show what should be hidden and hide the rest.",
+    section="source-mask",
+    hide_later=(opposite, opposite, ...),
+    hide_padding=(opposite, ..., opposite),
+)
+task.fault(
     "M-TRAIN-ONLY",
-    thinks="Masks are for training, where the whole target is known.",
-    why="In evaluation the model is often given a whole target, too, and sources are padded as "
-    "before. The same input must mean the same in both modes.",
+    "Masks are for training, where the whole target is known.",
+    "In evaluation the model is often given a whole target, too, and sources are padded as before. "
+    "The same input must mean the same in both modes.",
     section="cross-breaks",
-    forms=(TargetMaskInTraining,),
+    masks=(
+        lambda self, *both: both if self.training else (None, None),
+        lambda self, target_mask, memory_mask: (
+            target_mask if self.training else None,
+            memory_mask,
+        ),
+    ),
 )
-class MasksInTraining(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        if not self.training:
-            target_mask = memory_mask = None
-        return super().forward(target, memory, target_mask, memory_mask)
 
 
 @task.fault(
     "C-MASK-ORDER",
-    thinks="Callers use names, so I may put `memory_mask` before `target_mask`.",
-    why="The Transformer of this course passes both masks by position, target's first. Then yours "
-    "are exchanged without any error.",
+    "Callers use names, so I may put `memory_mask` before `target_mask`.",
+    "The Transformer of this course passes both masks by position, target's first. Then yours are "
+    "exchanged without any error.",
 )
-class MemoryMaskFirst(Parts):
+class MemoryMaskFirst(Layer):
     def forward(self, target, memory, memory_mask=None, target_mask=None):
         return super().forward(target, memory, target_mask, memory_mask)
 
 
-class PostNormWithoutMemoryMask(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target
-        x = self.norm1(x + self.self_attention(x, x, x, target_mask)[0])
-        x = self.norm2(x + self.cross_attention(x, memory, memory)[0])
-        return self.norm3(x + self.network(x))
+# --- faults: norms ------------------------------------------------------------------------------
 
 
-@task.fault(
+def without_norm(*numbers):
+    """No norm in front of these parts."""
+
+    def normalize(self, x, number):
+        return x if number in numbers else Layer.normalize(self, x, number)
+
+    return normalize
+
+
+def with_norms(*numbers):
+    """Which norm stands in front of each part, of three."""
+    return lambda self, number: getattr(self, f"norm{numbers[number - 1]}")
+
+
+def norm_of_result(self, x, part, normed, number):
+    return x[-1] + Layer.normalize(self, part, number)
+
+
+def norm_of_sum(self, x, part, normed, number):
+    return Layer.normalize(self, x[-1] + part, number)
+
+
+def over_batch(x, weight, bias):
+    mean, variance = x.mean((0, 1)), x.var((0, 1), correction=0)
+    return (x - mean) / (variance + 1e-5).sqrt() * weight + bias
+
+
+def by_std(x, weight, bias):
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * weight + bias
+
+
+norm(
     "C-POST-NORM",
-    thinks="Normalize after each sum, as in the paper.",
-    why="The paper did, and it works with a slow warm-up. Here it is pre-norm: the norm stands in "
+    "Normalize after each sum, as in the paper.",
+    "The paper did, and it works with a slow warm-up. Here it is pre-norm: the norm stands in "
     "front of each part, inside the sum.",
-    section="layer-normalization",
-    forms=(PostNormWithoutMemoryMask,),
+    normalize=without_norm(1, 2, 3),
+    add=norm_of_sum,
 )
-class PostNorm(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target
-        x = self.norm1(x + self.self_attention(x, x, x, target_mask)[0])
-        x = self.norm2(x + self.cross_attention(x, memory, memory, memory_mask)[0])
-        return self.norm3(x + self.network(x))
-
-
-@task.fault(
+norm(
     "C-NORM-OF-RESULT",
-    thinks="What a part returns is normalized before it is added: x + norm(part(x)).",
-    why="Pre-norm normalizes what goes *into* a part. Your parts get sums that nobody has "
-    "normalized, and what they return has always the same size.",
-    section="layer-normalization",
+    "What a part returns is normalized before it is added: x + norm(part(x)).",
+    "Pre-norm normalizes what goes *into* a part. Your parts get sums that nobody has normalized, "
+    "and what they return has always the same size.",
+    normalize=without_norm(1, 2, 3),
+    add=norm_of_result,
 )
-class NormOfResult(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target
-        x = x + self.norm1(self.self_attention(x, x, x, target_mask)[0])
-        x = x + self.norm2(self.cross_attention(x, memory, memory, memory_mask)[0])
-        return x + self.norm3(self.network(x))
-
-
-@task.fault(
-    "C-SUM-OF-FIRST",
-    thinks="Each part adds to the target as it came into the layer.",
-    why="Each adds to what the part before it returned. In your layer the sum around a part "
-    "leaves out what the parts before it had added.",
-    section="residual-connection",
+norm(
+    "C-NORM-TWICE",
+    "A norm in front of each part and one behind it do more than one alone.",
+    "They compute something else. Pre-norm has one norm for each part, in front of it; the sums "
+    "behind the parts stay as they are.",
+    add=(norm_of_sum, norm_of_result),
 )
-class SumOfFirst(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        x = target + self.cross_attention(self.norm2(x), memory, memory, memory_mask)[0]
-        return target + self.network(self.norm3(x))
-
-
-@task.fault(
-    "C-SUM-OF-NORMED",
-    thinks="What goes into a part is what is added again behind it: the normalized vector.",
-    why="Then nothing of the vector itself gets through the layer, only its normalized shadow. "
-    "The line around a part starts *before* the norm.",
-    section="residual-connection",
-)
-class SumOfNormed(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.norm1(target)
-        x = x + self.self_attention(x, x, x, target_mask)[0]
-        x = self.norm2(x)
-        x = x + self.cross_attention(x, memory, memory, memory_mask)[0]
-        x = self.norm3(x)
-        return x + self.network(x)
-
-
-@task.fault(
-    "C-NO-SUM-SELF",
-    thinks="The first attention replaces each word by what it found.",
-    why="What it found is an average of values. Without the sum around the self-attention, a word "
-    "no longer has its own vector.",
-    section="residual-connection",
-)
-class NoSumAroundSelfAttention(Parts):
-    def ask_target(self, x, mask):
-        y = self.norm1(x)
-        return self.self_attention(y, y, y, mask)[0]
-
-
-@task.fault(
-    "C-NO-SUM-CROSS",
-    thinks="The second attention replaces each word by what it found in the source.",
-    why="Then what was written so far shows only in how the weights fell. Around the "
-    "cross-attention, too, leads a line that adds what was there.",
-    section="residual-connection",
-)
-class NoSumAroundCrossAttention(Parts):
-    def ask_memory(self, x, memory, mask):
-        return self.cross_attention(self.norm2(x), memory, memory, mask)[0]
-
-
-@task.fault(
-    "C-NO-SUM-NETWORK",
-    thinks="The network's output is the layer's output.",
-    why="Everything that both attentions brought would have to pass through its narrow ReLU. The "
-    "third part adds to the word as well.",
-    section="residual-connection",
-)
-class NoSumAroundNetwork(Parts):
-    def think(self, x):
-        return self.network(self.norm3(x))
-
-
-@task.fault(
-    "C-NO-SUMS",
-    thinks="The parts stand in a row: each takes what the one before returns.",
-    why="Averages of averages resemble each other: after a few such layers all words are one "
-    "vector. Something has to lead around each part.",
-    section="residual-connection",
-)
-class NoSums(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        y = self.norm1(target)
-        x = self.self_attention(y, y, y, target_mask)[0]
-        x = self.cross_attention(self.norm2(x), memory, memory, memory_mask)[0]
-        return self.network(self.norm3(x))
-
-
-@task.fault(
-    "C-ONE-SUM",
-    thinks="One residual connection from the layer's input to its end is enough.",
-    why="There are three, one around each part, so that the second part sees word and notes of "
-    "the first together.",
-    section="residual-connection",
-)
-class OneSum(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        y = self.norm1(target)
-        x = self.self_attention(y, y, y, target_mask)[0]
-        x = self.cross_attention(self.norm2(x), memory, memory, memory_mask)[0]
-        return target + self.network(self.norm3(x))
-
-
-@task.fault(
-    "C-PARALLEL",
-    thinks="Three parts, three contributions: all are computed from the same target and added.",
-    why="They come one after the other: the question to the source is asked by a word that has "
-    "already read what was written before it.",
-)
-class AllAtOnce(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target
-        first = self.ask_target(x, target_mask) - x
-        second = self.ask_memory(x, memory, memory_mask) - x
-        return x + first + second + self.network(self.norm3(x))
-
-
-@task.fault(
-    "C-SOURCE-FIRST",
-    thinks="The source comes first, then the target looks at itself.",
-    why="The other way round: a word reads what was written so far, and with that it knows what "
-    "to ask the source.",
-)
-class SourceFirst(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_memory(target, memory, memory_mask)
-        return self.think(self.ask_target(x, target_mask))
-
-
-@task.fault(
-    "C-THINKS-TOO-EARLY",
-    thinks="The network stands behind the self-attention, as in the encoder layer.",
-    why="It works on what *both* attentions brought, so it comes last. In the middle it cannot "
-    "know what the source said.",
-)
-class NetworkInTheMiddle(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.think(self.ask_target(target, target_mask))
-        return self.ask_memory(x, memory, memory_mask)
-
-
-@task.fault(
+task.fault(
     "C-MEMORY-NORMALIZED",
-    thinks="Pre-norm means that everything is normalized before an attention, the memory too.",
-    why="The encoder's last norm has done that once, for all decoder layers. Here only what asks "
-    "is normalized.",
+    "Pre-norm means that everything is normalized before an attention, the memory too.",
+    "The encoder's last norm has done that once, for all decoder layers. Here only what asks is "
+    "normalized.",
+    look_up=(
+        lambda self, y, memory, mask: Layer.look_up(self, y, self.norm2(memory), mask),
+        lambda self, y, memory, mask: Layer.look_up(self, y, self.norm1(memory), mask),
+    ),
 )
-class MemoryNormalized(Parts):
-    def ask_memory(self, x, memory, mask):
-        return super().ask_memory(x, self.norm2(memory), mask)
-
-
-@task.fault(
+norm(
     "C-QUERY-NORMED-ONLY",
-    thinks="In self-attention only the query is normalized.",
-    why="All three come from the same vectors, and pre-norm normalizes these before any of the "
-    "three projections.",
-    section="layer-normalization",
+    "In self-attention only the query is normalized.",
+    "All three come from the same vectors, and pre-norm normalizes these before any of the three "
+    "projections.",
+    hear=(
+        lambda self, y, x, mask: self.self_attention(y, x, x, mask)[0],
+        lambda self, y, x, mask: self.self_attention(y, y, x, mask)[0],
+    ),
 )
-class OnlyQueryNormalized(Parts):
-    def ask_target(self, x, mask):
-        return x + self.self_attention(self.norm1(x), x, x, mask)[0]
-
-
-@task.fault(
+norm(
     "C-NO-NORMS",
-    thinks="Norms make training easier; the result does not depend on them.",
-    why="They belong to what the layer computes: each part works on `norm(x)`. You have made "
-    "the three norms, and `forward` does not call them.",
-    section="layer-normalization",
+    "Norms make training easier; the result does not depend on them.",
+    "They belong to what the layer computes: each part works on `norm(x)`. You have made the three "
+    "norms, and `forward` does not call them.",
+    normalize=without_norm(1, 2, 3),
 )
-class NoNorms(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = target + self.self_attention(target, target, target, target_mask)[0]
-        x = x + self.cross_attention(x, memory, memory, memory_mask)[0]
-        return x + self.network(x)
-
-
-@task.fault(
+norm(
     "C-NO-NORM1",
-    thinks="What comes in has been normalized by the layer before.",
-    why="In pre-norm no layer normalizes what it returns: that is a sum, and it grows from layer "
-    "to layer. The first attention needs `norm1` like the others theirs.",
-    section="layer-normalization",
+    "What comes in has been normalized by the layer before.",
+    "In pre-norm no layer normalizes what it returns: that is a sum, and it grows from layer to "
+    "layer. The first attention needs `norm1` like the others theirs.",
+    normalize=without_norm(1),
 )
-class NoNorm1(Parts):
-    def ask_target(self, x, mask):
-        return x + self.self_attention(x, x, x, mask)[0]
-
-
-@task.fault(
+norm(
     "C-NO-NORM2",
-    thinks="The memory is normalized already, so the cross-attention needs no norm.",
-    why="The memory is, the question is not: sums are never normalized by themselves. What asks "
-    "goes through `norm2` first.",
-    section="layer-normalization",
+    "The memory is normalized already, so the cross-attention needs no norm.",
+    "The memory is, the question is not: sums are never normalized by themselves. What asks goes "
+    "through `norm2` first.",
+    normalize=without_norm(2),
 )
-class NoNorm2(Parts):
-    def ask_memory(self, x, memory, mask):
-        return x + self.cross_attention(x, memory, memory, mask)[0]
-
-
-@task.fault(
+norm(
     "C-NO-NORM3",
-    thinks="Norms are for attention; the network takes the vector as it is.",
-    why="By then two sums have been added to it. The network, too, should not have to care how "
-    "large they have become.",
-    section="layer-normalization",
+    "Norms are for attention; the network takes the vector as it is.",
+    "By then two sums have been added to it. The network, too, should not have to care how large "
+    "they have become.",
+    normalize=without_norm(3),
 )
-class NoNorm3(Parts):
-    def think(self, x):
-        return x + self.network(x)
-
-
-@task.fault(
+norm(
     "C-ONE-NORM",
-    thinks="A norm has hardly any weights, so one can serve all three parts.",
-    why="Each part has its own learned scale and shift, for what it needs. Two of your three "
-    "norms never learn.",
-    section="layer-normalization",
+    "A norm has hardly any weights, so one can serve all three parts.",
+    "Each part has its own learned scale and shift, for what it needs. Two of your three norms "
+    "never learn.",
+    norm_of=(with_norms(1, 1, 1), with_norms(2, 2, 2)),
 )
-class OneNorm(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        x = x + self.cross_attention(self.norm1(x), memory, memory, memory_mask)[0]
-        return x + self.network(self.norm1(x))
-
-
-@task.fault(
+norm(
+    "C-NORM-AGAIN",
+    "The norm of the part before serves the next one as well.",
+    "Each part has its own learned scale and shift. One of your norms works for two parts, and "
+    "another one never learns.",
+    norm_of=(with_norms(1, 1, 3), with_norms(1, 2, 2), with_norms(1, 2, 1)),
+)
+norm(
     "C-NORMS-MOVED",
-    thinks="Whichever norm stands where makes no difference, they are all the same.",
-    why="At the start of training they are. Afterwards each has learned for its own part; with "
-    "copied weights, exchanged norms give other numbers.",
-    section="layer-normalization",
+    "Whichever norm stands where makes no difference, they are all the same.",
+    "At the start of training they are. Afterwards each has learned for its own part; with copied "
+    "weights, exchanged norms give other numbers.",
+    norm_of=(with_norms(1, 3, 2), with_norms(2, 1, 3)),
 )
-class NormsExchanged(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        x = x + self.cross_attention(self.norm3(x), memory, memory, memory_mask)[0]
-        return x + self.network(self.norm2(x))
-
-
-@task.fault(
+norm(
     "C-NORM-AT-END",
-    thinks="A layer should hand on normalized vectors.",
-    why="Then the lines around the parts end at each layer. In pre-norm the sums stay as they "
-    "are; one last norm stands behind the last layer.",
-    section="layer-normalization",
+    "A layer should hand on normalized vectors.",
+    "Then the lines around the parts end at each layer. In pre-norm the sums stay as they are; one "
+    "last norm stands behind the last layer.",
+    returned=(
+        lambda x, memory: F.layer_norm(x[-1], x[-1].shape[-1:]),
+        lambda self, x, memory: self.norm3(x[-1]),
+        lambda self, x, memory: self.norm1(x[-1]),
+    ),
 )
-class NormAtTheEnd(Parts):
-    def forward(self, *args, **kwargs):
-        x = super().forward(*args, **kwargs)
-        return F.layer_norm(x, x.shape[-1:])
-
-
-class NormOverWords(nn.Module):
-    """Normalizes a whole sentence at once."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x):
-        return F.layer_norm(x, x.shape[1:]) * self.weight + self.bias
-
-
-class NormOverBatch(NormOverWords):
-    """Normalizes each feature over all words of all sentences."""
-
-    def forward(self, x):
-        mean, variance = x.mean((0, 1)), x.var((0, 1), correction=0)
-        return (x - mean) / (variance + 1e-5).sqrt() * self.weight + self.bias
-
-
-class NormOfUnbiased(NormOverWords):
-    """Divides by the standard deviation as torch computes it by default."""
-
-    def forward(self, x):
-        centered = x - x.mean(-1, keepdim=True)
-        return centered / (x.std(-1, keepdim=True) + 1e-6) * self.weight + self.bias
-
-
-class NormsOverBatch(Parts):
-    def __init__(self, model_width, num_heads, hidden_width):
-        super().__init__(model_width, num_heads, hidden_width)
-        self.norm1, self.norm2, self.norm3 = (NormOverBatch(model_width) for _ in range(3))
-
-
-@task.fault(
+norm(
     "C-NORM-OVER-WORDS",
-    thinks="Layer normalization uses the mean over the whole layer: all words, all features.",
-    why="Then each word hears all others through mean and variance, later ones included, behind "
-    "the mask's back. Each word is normalized alone.",
-    section="layer-normalization",
-    forms=(NormsOverBatch,),
+    "Layer normalization uses the mean over the whole layer: all words, all features.",
+    "Then each word hears all others through mean and variance, later ones included, behind the "
+    "mask's back. Each word is normalized alone.",
+    standardize=(lambda x, weight, bias: F.layer_norm(x, x.shape[1:]) * weight + bias, over_batch),
 )
-class NormsOverWords(Parts):
-    def __init__(self, model_width, num_heads, hidden_width):
-        super().__init__(model_width, num_heads, hidden_width)
-        self.norm1, self.norm2, self.norm3 = (NormOverWords(model_width) for _ in range(3))
-
-
-@task.fault(
+norm(
     "C-NORM-UNBIASED",
-    thinks="A norm subtracts the mean and divides by `x.std(-1)`.",
-    why="Nearly. `std` divides by m − 1 where the norm divides by m, and the tiny number belongs "
-    "under the root. For short vectors that shows.",
-    section="layer-normalization",
+    "A norm subtracts the mean and divides by `x.std(-1)`.",
+    "Nearly. `std` divides by m − 1 where the norm divides by m, and the tiny number belongs under "
+    "the root. For short vectors that shows.",
+    standardize=by_std,
 )
-class UnbiasedNorms(Parts):
-    def __init__(self, model_width, num_heads, hidden_width):
-        super().__init__(model_width, num_heads, hidden_width)
-        self.norm1, self.norm2, self.norm3 = (NormOfUnbiased(model_width) for _ in range(3))
+
+# --- faults: sums -------------------------------------------------------------------------------
 
 
-@task.fault(
+def without_sum(*numbers):
+    """No sum around these parts."""
+    return lambda self, x, part, normed, number: part if number in numbers else x[-1] + part
+
+
+def from_normed(*numbers):
+    """What was normalized is added again, around these parts."""
+    return lambda self, x, part, normed, number: part + (normed if number in numbers else x[-1])
+
+
+around(
+    "C-SUM-OF-FIRST",
+    "Each part adds to the target as it came into the layer.",
+    "Each adds to what the part before it returned. In your layer the sum around a part leaves out "
+    "what the parts before it had added.",
+    add=(
+        lambda self, x, part, normed, number: x[0] + part,
+        lambda self, x, part, normed, number: x[0 if number == 2 else -1] + part,
+        lambda self, x, part, normed, number: x[0 if number == 3 else -1] + part,
+    ),
+)
+around(
+    "C-SUM-OF-NORMED",
+    "What goes into a part is what is added again behind it: the normalized vector.",
+    "Then nothing of the vector itself gets through the layer, only its normalized shadow. The "
+    "line around a part starts *before* the norm.",
+    add=tuple(from_normed(*numbers) for numbers in ((1, 2, 3), (1,), (2,), (3,))),
+)
+around(
+    "C-NO-SUM-SELF",
+    "The first attention replaces each word by what it found.",
+    "What it found is an average of values. Without the sum around the self-attention, a word no "
+    "longer has its own vector.",
+    add=without_sum(1),
+)
+around(
+    "C-NO-SUM-CROSS",
+    "The second attention replaces each word by what it found in the source.",
+    "Then what was written so far shows only in how the weights fell. Around the cross-attention, "
+    "too, leads a line that adds what was there.",
+    add=without_sum(2),
+)
+around(
+    "C-NO-SUM-NETWORK",
+    "The network's output is the layer's output.",
+    "Everything that both attentions brought would have to pass through its narrow ReLU. The third "
+    "part adds to the word as well.",
+    add=without_sum(3),
+)
+around(
+    "C-NO-SUM-ATTENTIONS",
+    "Only around the network is a sum needed; an attention returns what a word needs to know.",
+    "It returns what the word found elsewhere. Without the sums around both attentions, its own "
+    "vector is gone before the network sees it.",
+    add=without_sum(1, 2),
+)
+around(
+    "C-NO-SUMS",
+    "The parts stand in a row: each takes what the one before returns.",
+    "Averages of averages resemble each other: after a few such layers all words are one vector. "
+    "Something has to lead around each part.",
+    add=without_sum(1, 2, 3),
+)
+around(
+    "C-ONE-SUM",
+    "One residual connection from the layer's input to its end is enough.",
+    "There are three, one around each part, so that the second part sees word and notes of the "
+    "first together.",
+    add=lambda self, x, part, normed, number: x[0] + part if number == 3 else part,
+)
+around(
+    "C-SUM-TWICE",
+    "The input is added behind each part, and once more at the end of the layer.",
+    "Each sum already carries on what came before it, the target too. Added again, the target "
+    "counts twice.",
+    returned=lambda x, memory: x[-1] + x[0],
+)
+
+# --- faults: the network, and what the layer keeps and returns ----------------------------------
+
+network(
     "C-NO-RELU",
-    thinks="Two linear layers in a row are a network.",
-    why="Two linear maps in a row are one linear map. Something that bends has to stand between "
-    "them.",
-    section="feed-forward",
+    "Two linear layers in a row are a network.",
+    "Two linear maps in a row are one linear map. Something that bends has to stand between them.",
+    bend=lambda y: y,
 )
-class NoReLU(Parts):
-    def network(self, x):
-        return self.linear2(self.linear1(x))
-
-
-@task.fault(
+network(
     "C-GELU",
-    thinks="Modern models bend with GELU or a relative, so I take that.",
-    why="A fine choice for a model of your own. Here it is the paper's ReLU, and with copied "
-    "weights another bend gives other numbers.",
-    section="feed-forward",
+    "Modern models bend with GELU or a relative, so I take that.",
+    "A fine choice for a model of your own. Here it is the paper's ReLU, and with copied weights "
+    "another bend gives other numbers.",
+    bend=(F.gelu, F.silu, F.leaky_relu),
 )
-class GELU(Parts):
-    def network(self, x):
-        return self.linear2(F.gelu(self.linear1(x)))
-
-
-class ReLUOnlyBehind(Parts):
-    def network(self, x):
-        return self.linear2(self.linear1(x)).relu()
-
-
-@task.fault(
+network(
+    "C-TANH",
+    "Between two linear layers stands a tanh or a sigmoid, as in chapters 1 and 2.",
+    "There a number had to stay in bounds. The network of a Transformer bends with ReLU, and with "
+    "copied weights another bend gives other numbers.",
+    bend=(torch.tanh, torch.sigmoid),
+)
+network(
     "C-RELU-BEHIND",
-    thinks="Every linear layer has its ReLU behind it.",
-    why="Behind the second one it forbids negative numbers, so the network could only ever add "
-    "to a word and never take away.",
-    section="feed-forward",
-    forms=(ReLUOnlyBehind,),
+    "Every linear layer has its ReLU behind it.",
+    "Behind the second one it forbids negative numbers, so the network could only ever add to a "
+    "word and never take away.",
+    think=(
+        lambda self, y: Layer.think(self, y).relu(),
+        lambda self, y: self.linear2(self.linear1(y)).relu(),
+    ),
 )
-class ReLUBehindBoth(Parts):
-    def network(self, x):
-        return super().network(x).relu()
-
-
-@task.fault(
+network(
+    "C-HIDDEN-WIDTH",
+    "The network is as wide as the model, or four times as wide.",
+    "Four times is the paper's choice. Here the caller says it: `hidden_width` is the width "
+    "between `linear1` and `linear2`.",
+    sizes=(lambda m, num_heads, hidden: (num_heads, m), lambda m, h, hidden: (h, 4 * m)),
+)
+three(
+    "C-HEADS-FIXED",
+    "How many heads there are is a detail; I write a number that works.",
+    "With the same weights, another number of heads gives another result. Both attentions get "
+    "`num_heads`, as the caller says.",
+    sizes=tuple(lambda m, h, hidden, n=n: (n, hidden) for n in (1, 2, 4)),
+)
+task.fault(
     "C-DROPOUT",
-    thinks="A Transformer layer has dropout, as in the paper.",
-    why="The paper's has, ours has none: the task says so. In training mode your layer gives "
-    "other numbers on each call.",
+    "A Transformer layer has dropout, as in the paper.",
+    "The paper's has, ours has none: the task says so. In training mode your layer gives other "
+    "numbers on each call.",
     section="whole-transformer",
+    add=(
+        lambda self, x, part, normed, number: (
+            x[-1] + (F.dropout(part, 0.1, self.training) if number == 3 else part)
+        ),
+        lambda self, x, part, normed, number: x[-1] + F.dropout(part, 0.1, self.training),
+    ),
 )
-class Dropout(Parts):
-    def think(self, x):
-        return x + F.dropout(self.network(self.norm3(x)), 0.1, self.training)
 
 
-class KeptMask(Parts):
+class KeptTarget(Layer):
     kept = None
 
-    def ask_target(self, x, mask):
-        if self.kept is None or self.kept.shape != x.shape:
-            self.kept = super().ask_target(x, mask)
-        return self.kept
+    def add(self, x, part, normed, number):
+        if number == 1 and (self.kept is None or self.kept.shape != part.shape):
+            self.kept = x[-1] + part
+        return self.kept if number == 1 else x[-1] + part
 
 
 @task.fault(
     "K-STALE",
-    thinks="The memory stays the same while a sentence is written, so I keep it from the first "
-    "call.",
-    why="The next sentence has another memory. What is kept in the layer answers for a sentence "
-    "that nobody is asking about; hand such things in and out instead.",
+    "The memory stays the same while a sentence is written, so I keep it from the first call.",
+    "The next sentence has another memory. What is kept in the layer answers for a sentence that "
+    "nobody is asking about; hand such things in and out instead.",
     section="writing-greedily",
-    forms=(KeptMask,),
+    forms=(KeptTarget,),
 )
-class KeptMemory(Parts):
+class KeptMemory(Layer):
     kept = None
 
-    def ask_memory(self, x, memory, mask):
+    def look_up(self, y, memory, mask):
         if self.kept is None or self.kept.shape != memory.shape:
             self.kept = memory
-        return super().ask_memory(x, self.kept, mask)
+        return super().look_up(y, self.kept, mask)
 
 
-@task.fault(
+task.fault(
     "C-MEMORY-DETACHED",
-    thinks="The encoder is finished when the decoder begins, so its memory needs no gradient.",
-    why="It is finished reading, not learning. The only way for the encoder to learn leads "
-    "through this layer.",
+    "The encoder is finished when the decoder begins, so its memory needs no gradient.",
+    "It is finished reading, not learning. The only way for the encoder to learn leads through "
+    "this layer.",
     section="whole-transformer",
+    look_up=lambda self, y, memory, mask: Layer.look_up(self, y, memory.detach(), mask),
 )
-class MemoryDetached(Parts):
-    def ask_memory(self, x, memory, mask):
-        return super().ask_memory(x, memory.detach(), mask)
-
-
-@task.fault(
+around(
     "C-IN-PLACE",
-    thinks="`target += …` is a shorter way to write the sum.",
-    why="It writes into the caller's own tensor. `x += y` edits, `x = x + y` makes a new one.",
-    section="residual-connection",
+    "`target += …` is a shorter way to write the sum.",
+    "It writes into the caller's own tensor. `x += y` edits, `x = x + y` makes a new one.",
+    add=lambda self, x, part, normed, number: x[-1].add_(part),
 )
-class InPlace(Parts):
-    def ask_target(self, x, mask):
-        y = self.norm1(x)
-        x += self.self_attention(y, y, y, mask)[0]
-        return x
+task.fault(
+    "C-PAIR-ADDED",
+    "What an attention returns is its output.",
+    "It returns a pair: the output, and the weights beside it. Only the first of the two is added "
+    "to the words; as a whole a pair cannot be added.",
+    attend=lambda attention, *inputs: attention(*inputs),
+)
+task.fault(
+    "C-WITH-MEMORY",
+    "A layer hands the memory on together with the target, for the next layer.",
+    "Whoever calls the layers has the memory and gives it to each of them. A layer's output is one "
+    "tensor, the target's new vectors.",
+    returned=lambda x, memory: (x[-1], memory),
+)
+task.fault(
+    "C-FLOAT32",
+    "Layers compute in float32, so the result is turned into it.",
+    "The caller chose the precision of the layer. Of inputs in float64 you return half of the "
+    "digits.",
+    returned=lambda x, memory: x[-1].float(),
+)
 
 
 @task.fault(
     "C-WITH-WEIGHTS",
-    thinks="A layer returns its output and the weights, like an attention.",
-    why="An attention does. A layer's output goes straight into the next layer, so it is one "
-    "tensor; an attention returns a pair, and the layer takes its first half.",
+    "A layer returns its output and the weights, like an attention.",
+    "An attention does. A layer's output goes straight into the next layer, so it is one tensor; "
+    "an attention returns a pair, and the layer takes its first half.",
 )
-class WithWeights(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        x = self.ask_target(target, target_mask)
-        y, weights = self.cross_attention(self.norm2(x), memory, memory, memory_mask)
-        return self.think(x + y), weights
-
-
-class PairHandedOn(Parts):
-    def forward(self, target, memory, target_mask=None, memory_mask=None):
-        y = self.norm1(target)
-        x = self.self_attention(y, y, y, target_mask)
-        return self.think(self.ask_memory(x, memory, memory_mask))
+class WithWeights(Layer):
+    def forward(self, target, memory, *masks, **named):
+        output = super().forward(target, memory, *masks, **named)
+        return output, self.cross_attention(output, memory, memory)[1]
 
 
 @task.fault(
-    "C-PAIR-ADDED",
-    thinks="What an attention returns is its output.",
-    why="It returns a pair: the output, and the weights beside it. Only the first of the two is "
-    "added to the words; as a whole a pair cannot be added.",
-    forms=(PairHandedOn,),
+    "C-NO-SUPER",
+    "`super().__init__()` is a formality.",
+    "It makes the places in which a module keeps its parts. Without it, the first part you assign "
+    "has nowhere to go.",
 )
-class PairAdded(Parts):
-    def ask_target(self, x, mask):
-        y = self.norm1(x)
-        return x + self.self_attention(y, y, y, mask)
+class NoSuper(Layer):
+    def __init__(self, *sizes):
+        self.norm1 = nn.LayerNorm(sizes[0])
 
 
-@task.fault(
-    "C-FLOAT32",
-    thinks="Layers compute in float32, so the result is turned into it.",
-    why="The caller chose the precision of the layer. Of inputs in float64 you return half of "
-    "the digits.",
-)
-class Float32(Parts):
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, **kwargs).float()
+# --- faults: inside the attentions --------------------------------------------------------------
 
 
-class OwnAttention(MultiHeadAttention):
-    """Multi-head attention whose ways to split and merge can be changed."""
+def split(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def split(self, x):
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
-    def merge(self, x):
-        return x.transpose(1, 2).flatten(2)
+def merge(x):
+    return x.transpose(1, 2).flatten(2)
 
-    def last(self, x):
-        return self.out_proj(x)
 
-    def scale(self, d):
-        return d**-0.5
+def own_attention(split=split, merge=merge, power=lambda d, heads: d**-0.5, project=True):
+    """Multi-head attention that splits, merges, scales or ends in another way."""
 
-    def forward(self, query, key, value, mask=None):
-        q = self.split(self.q_proj(query))
-        k, v = self.split(self.k_proj(key)), self.split(self.v_proj(value))
-        scores = q @ k.mT * self.scale(q.shape[-1])
+    def attend(attention, query, key, value, mask):
+        h = attention.num_heads
+        q = split(attention.q_proj(query), h)
+        k, v = split(attention.k_proj(key), h), split(attention.v_proj(value), h)
+        scores = q @ k.mT * power(q.shape[-1], h)
         if mask is None:
             weights = scores.softmax(-1)
         else:
             mask = mask if mask.ndim == 2 else mask[:, None]
             lowest = torch.finfo(scores.dtype).min
             weights = scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)
-        return self.last(self.merge(weights @ v)), weights
+        output = merge(weights @ v)
+        return attention.out_proj(output) if project else output
+
+    return attend
 
 
-class WithOwn(Parts):
-    """A decoder layer with another attention inside."""
-
-    attention = OwnAttention
-
-    def __init__(self, model_width, num_heads, hidden_width):
-        super().__init__(model_width, num_heads, hidden_width)
-        self.self_attention = self.attention(model_width, num_heads)
-        self.cross_attention = self.attention(model_width, num_heads)
+def cut_words(x, heads):
+    return x.reshape(len(x), heads, x.shape[1], -1)
 
 
-class ViewSplit(OwnAttention):
-    def split(self, x):
-        return x.reshape(len(x), self.num_heads, x.shape[1], -1)
+def join_at_once(x):
+    return x.reshape(len(x), x.shape[2], -1)
 
 
-class ViewMerge(OwnAttention):
-    def merge(self, x):
-        return x.reshape(len(x), x.shape[2], -1)
-
-
-class ViewBoth(ViewSplit, ViewMerge):
-    pass
-
-
-class NoScale(OwnAttention):
-    def scale(self, d):
-        return 1.0
-
-
-class ScaleByModelWidth(OwnAttention):
-    def scale(self, d):
-        return (d * self.num_heads) ** -0.5
-
-
-class NoLastProjection(OwnAttention):
-    def last(self, x):
-        return x
-
-
-class ViewSplitLayer(WithOwn):
-    attention = ViewSplit
-
-
-class ViewMergeLayer(WithOwn):
-    attention = ViewMerge
-
-
-class ViewBothLayer(WithOwn):
-    attention = ViewBoth
-
-
-class ScaleByModelWidthLayer(WithOwn):
-    attention = ScaleByModelWidth
-
-
-class NoScaleLayer(WithOwn):
-    attention = NoScale
-
-
-class NoLastProjectionLayer(WithOwn):
-    attention = NoLastProjection
-
-
-task.fault(
+three(
     "H-VIEW-SPLIT",
-    thinks="To get heads I reshape to (b, h, n, d) at once: the shape is right.",
-    why="The shape is, the content is not: a reshape cuts along the *words*, so one head gets "
-    "words that belong to others. Width is cut first, then axes change places.",
-    section="three-attentions",
-)(ViewSplitLayer)
-
-
-task.fault(
+    "To get heads I reshape to (b, h, n, d) at once: the shape is right.",
+    "The shape is, the content is not: a reshape cuts along the *words*, so one head gets words "
+    "that belong to others. Width is cut first, then axes change places.",
+    attend=own_attention(split=cut_words),
+)
+three(
     "H-VIEW-MERGE",
-    thinks="To put the heads back together I reshape to (b, n, m) at once.",
-    why="Heads and words still have to change places: as it is, pieces of different words end up "
-    "in one vector, later words included.",
-    section="three-attentions",
-)(ViewMergeLayer)
-
-
-task.fault(
+    "To put the heads back together I reshape to (b, n, m) at once.",
+    "Heads and words still have to change places: as it is, pieces of different words end up in "
+    "one vector, later words included.",
+    attend=own_attention(merge=join_at_once),
+)
+three(
     "H-VIEW-BOTH",
-    thinks="If splitting and merging undo each other, the heads are right.",
-    why="They undo each other, yet in between each head had only a part of the *words*. No word "
-    "of the target sees all the words it may see.",
-    section="three-attentions",
-)(ViewBothLayer)
-
-
-task.fault(
+    "If splitting and merging undo each other, the heads are right.",
+    "They undo each other, yet in between each head had only a part of the *words*. No word of the "
+    "target sees all the words it may see.",
+    attend=own_attention(split=cut_words, merge=join_at_once),
+)
+norm(
     "D-NO-SCALE",
-    thinks="With normalized inputs the scores need no scaling any more.",
-    why="The norm keeps the vectors in bounds, but a score still sums over the width of a head. "
+    "With normalized inputs the scores need no scaling any more.",
+    "The norm keeps the vectors in bounds, but a score still sums over the width of a head. "
     "Without the root, the softmax saturates.",
-    section="layer-normalization",
-    forms=(ScaleByModelWidthLayer,),
-)(NoScaleLayer)
-
-
-task.fault(
+    attend=(
+        own_attention(power=lambda d, heads: 1.0),
+        own_attention(power=lambda d, heads: (d * heads) ** -0.5),
+    ),
+)
+three(
     "H-NO-WO",
-    thinks="Merged heads are the output of an attention.",
-    why="Behind the merge stands `out_proj`, which mixes what the heads have found. In your layer "
-    "it never learns.",
-    section="three-attentions",
-)(NoLastProjectionLayer)
+    "Merged heads are the output of an attention.",
+    "Behind the merge stands `out_proj`, which mixes what the heads have found. In your layer it "
+    "never learns.",
+    attend=own_attention(project=False),
+)

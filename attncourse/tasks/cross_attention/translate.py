@@ -1,4 +1,4 @@
-"""translate."""
+"""Writing word after word with any model that scores the next one: task 3 of chapter 7."""
 
 import contextlib
 
@@ -61,17 +61,21 @@ def with_a_model(answer):
     """The answer as a function of plain inputs: it is given a `Speaker`.
 
     A shorter result, in which every row has ended, is filled up with `eos` to `max_length`.
+    In what state the model was left is looked at where its mode is given (`training`), and what
+    it learns where `learns` is: one slip costs one check.
     """
 
-    def function(*, source, model_wants, bos, eos, max_length, training=False, **rest):
+    def function(*, source, model_wants, bos, eos, max_length, training=None, **rest):
         patience = 4 * len(source) * (max_length + 1)
         model = Speaker(source, model_wants, bos, rest.pop("model.scores"), patience)
-        model.train(training)
+        model.train(bool(training))
         before = model.scores.detach().clone()
         returned = answer(model, source, bos, eos, max_length)
-        if any(part.training != training for part in model.modules()):
+        if training is not None and any(part.training != training for part in model.modules()):
             mode = "evaluation" if training else "training"
             raise Unusable(f"leaves the model in {mode} mode; the caller had it in the other")
+        if not rest.pop("learns", False):
+            return filled_up(returned, len(source), eos, max_length)
         if not model.scores.requires_grad or model.scores.grad is not None:
             raise Unusable("changes what the model learns: its parameters or their gradients")
         if not torch.equal(model.scores, before):
@@ -86,9 +90,9 @@ def with_a_model(answer):
 def filled_up(words, b, eos, max_length):
     if not isinstance(words, torch.Tensor) or words.ndim != 2 or len(words) != b:
         return words
-    if words.is_floating_point() or words.dtype == torch.bool:
+    if words.dtype == torch.bool:
         return words
-    words = words.long()
+    words = words if words.is_floating_point() else words.long()
     missing = max_length - words.shape[1]
     if missing > 0:
         open_rows = (~(words == eos).any(1)).nonzero().flatten().tolist()
@@ -147,7 +151,8 @@ def translate_probes(rng):
         "one word": speech(rng, (0, 1), max_length=1),
         "other marks": speech(rng, (3, 5), bos=9, eos=4),
         "eos is zero": speech(rng, (2, 0, 4), bos=3, eos=0),
-        "training": speech(rng, (3, 2), training=True),
+        "training": speech(rng, (3, 2), training=True, learns=True),
+        "evaluation": speech(rng, (2, 3), training=False, learns=True),
         "negative scores": scored(speech(rng, (3, 6)), lambda s: s - 100),
         "large scores": scored(speech(rng, (2, 4)), lambda s: s * 1e5),
         "close scores": scored(speech(rng, (2, 4), dtype=torch.float64), lambda s: 1 + 1e-9 * s),
@@ -172,6 +177,7 @@ def watched(translate):
         return {
             "hands nothing back": len(longest) > 1 == max(longest),
             "takes the source for the words": any(exchanged),
+            "asks too rarely": 1 < len(longest) < 7,
         }
 
     return look
@@ -188,29 +194,40 @@ def translate_small(rng):
         yield speech(rng, ends, n=2, max_length=max(ends) + 1)
     yield speech(rng, (2,), n=2, bos=9, eos=4, max_length=3)
     yield speech(rng, (2, 1), n=2, bos=3, eos=0, max_length=3)
-    yield speech(rng, (2,), n=2, max_length=3, training=True)
+    for training in (True, False):
+        yield speech(rng, (2,), n=2, max_length=3, training=training)
+    yield speech(rng, (2,), n=2, max_length=3, learns=True)
     yield scored(speech(rng, (2,), n=2, max_length=3), lambda scores: scores - 100)
     yield scored(speech(rng, (2,), n=2, max_length=3), lambda scores: scores * 1e5)
     close = speech(rng, (2,), n=2, max_length=3, dtype=torch.float64)
     yield scored(close, lambda scores: 1 + 1e-9 * scores)
 
 
-def same_words(answer, inputs, special=""):
+def up_to_end(row, eos):
+    """A row up to its first `eos`."""
+    return row[: row.index(eos) + 1] if eos in row else row
+
+
+def same_words(answer, inputs, special="", behind=False):
     """Assert that the answer writes what the reference writes, row by row.
 
-    `special` is said with a failure: what the numbers do not show.
+    `special` is said with a failure: what the numbers do not show. What stands behind the first
+    `eos` of a row counts only with `behind`, since it has a check of its own.
     """
-    got, expected = answer(inputs), answer.expected(inputs)
-    if got.dtype != expected.dtype or got.shape != expected.shape:
-        compare("the translation", got, expected, inputs)
+    got, expected, eos = answer(inputs), answer.expected(inputs), inputs["eos"]
+    if got.shape != expected.shape:
+        compare("the translation", got.long(), expected, inputs)
     for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
+        if not behind:
+            ours = up_to_end(ours, eos)
+            theirs = theirs[: len(ours)]
         if ours != theirs:
             place = next(
                 i for i, two in enumerate(zip(ours, theirs, strict=True)) if len({*two}) > 1
             )
             raise Failure(
                 f"Row {row}, word {place + 1}: your answer writes {theirs[place]}; expected "
-                f"{ours[place]} (bos is {inputs['bos']}, eos is {inputs['eos']}).{special}",
+                f"{ours[place]} (bos is {inputs['bos']}, eos is {eos}).{special}",
                 inputs,
                 expected,
                 got,
@@ -225,15 +242,14 @@ task = Task(
     minutes=25,
     section="writing-greedily",
     hints=(
-        "The model gives scores for the word after each of `words`. Which words are there at "
-        "the start, and which of the scores tell you the next one?",
+        "The model gives scores for the word after each of `words`. Which words are there at the "
+        "start, and which of the scores tell you the next one?",
         "Keep `words` (b t), starting with bos in every row. Each round: scores of the last "
-        "position, likeliest word, append it. A row that has said eos says eos for ever, "
-        "whatever the model wants.",
-        "Each round: logits = model(source, words)[:, -1]; word = logits.argmax(-1), replaced "
-        "by eos in rows that are finished; update `finished`; words = cat of words and "
-        "word[:, None]. Stop after max_length rounds, or once all are finished; leave out "
-        "column 0.",
+        "position, likeliest word, append it. A row that has said eos says eos for ever, whatever "
+        "the model wants.",
+        "Each round: logits = model(source, words)[:, -1]; word = logits.argmax(-1), replaced by "
+        "eos in rows that are finished; update `finished`; words = cat of words and word[:, None]. "
+        "Stop after max_length rounds, or once all are finished; leave out column 0.",
     ),
     probes=translate_probes,
     adapt=with_a_model,
@@ -245,7 +261,7 @@ task = Task(
 
 @task.check(1)
 def it_returns_ids_one_row_for_each_sentence(answer, rng):
-    inputs = speech(rng, (3, 6, 0))
+    inputs = speech(rng, (3, 6, 5))
     words = answer(inputs)
     if words.is_floating_point() or words.dtype == torch.bool:
         raise Failure(f"The words have dtype {words.dtype}; ids are whole numbers.", inputs)
@@ -253,27 +269,20 @@ def it_returns_ids_one_row_for_each_sentence(answer, rng):
         raise Failure(
             f"The translation has shape {shape_of(words)}; expected (b t) with b = 3.", inputs
         )
-    if words.shape[1] > 7:
-        raise Failure(
-            f"The translation has {words.shape[1]} words; max_length is 7, and bos is not "
-            "part of a translation.",
-            inputs,
-        )
 
 
 @task.check(2)
 def each_word_is_the_likeliest_after_those_before(answer, rng):
     same_words(answer, speech(rng, (6,), n=3))
-    same_words(answer, speech(rng, (0,), n=5))
+    same_words(answer, speech(rng, (5,), n=5))
     same_words(answer, speech(rng, (4, 4, 4)))
     same_words(answer, speech(rng, (9,), n=2, max_length=12))
 
 
 @task.check(1)
 def after_its_first_eos_a_row_says_nothing_else(answer, rng):
-    same_words(answer, speech(rng, (2, 6)))
-    same_words(answer, speech(rng, (6, 2, 4)))
-    same_words(answer, speech(rng, (1, 0)))
+    for ends in ((2, 6), (6, 2, 4), (1, 5)):
+        same_words(answer, speech(rng, ends), behind=True)
 
 
 @task.check(1)
@@ -285,6 +294,14 @@ def no_row_stops_before_it_has_ended(answer, rng):
 
 @task.check(1)
 def it_stops_at_the_largest_length(answer, rng):
+    inputs = speech(rng, (3, 6, 0))
+    length = answer(inputs).shape[1]
+    if length > 7:
+        raise Failure(
+            f"The translation has {length} words; max_length is 7, and bos is not part of a "
+            "translation.",
+            inputs,
+        )
     for max_length in (1, 2, 5):
         same_words(answer, speech(rng, (0, 2, 0), max_length=max_length))
     same_words(answer, speech(rng, (5, 4), max_length=5))
@@ -295,20 +312,23 @@ def it_stops_at_the_largest_length(answer, rng):
 @task.check(1)
 def begin_and_end_marks_are_those_of_the_caller(answer, rng):
     same_words(answer, speech(rng, (3, 5), bos=9, eos=4))
-    same_words(answer, speech(rng, (4, 2, 0), bos=3, eos=0))
-    same_words(answer, speech(rng, (4, 2, 0), bos=0, eos=10))
+    same_words(answer, speech(rng, (4, 2, 5), bos=3, eos=0))
+    same_words(answer, speech(rng, (4, 2, 5), bos=0, eos=10))
 
 
 @task.check(1)
 def a_batch_is_translated_like_its_sentences_one_by_one(answer, rng):
-    inputs = speech(rng, (4, 2, 0, 6))
+    inputs = speech(rng, (4, 2, 5, 6))
     together = answer(inputs)
-    for row in range(4):
+    for row, words in enumerate(together.tolist()):
         alone = dict(inputs, source=inputs["source"][[row]])
         alone["model_wants"] = inputs["model_wants"][[row]]
-        compare(f"row {row} of a batch, beside the same sentence alone", together[[row]],
-                answer(alone), inputs)  # fmt: skip
-    same_words(answer, speech(rng, (4, 2, 0, 3), n=4, max_length=4))
+        words, (single,) = up_to_end(words, inputs["eos"]), answer(alone).tolist()
+        if words != single[: len(words)]:
+            raise Failure(
+                f"Row {row} of a batch is {words}; the same sentence alone gives {single}.", inputs
+            )
+    same_words(answer, speech(rng, (4, 2, 1, 3), n=4, max_length=5))
     same_words(answer, speech(rng, (2,) * 7))
     same_words(answer, speech(rng, (3, 2), n=1))
 
@@ -340,242 +360,337 @@ def the_model_is_left_in_its_mode(answer, rng):
 @task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, speech(rng, (3, 6)))
-    inputs = speech(rng, (3, 6, 0), n=5)
+    inputs = speech(rng, (3, 6, 5), n=5, learns=True)
     inputs["source"] = inputs["source"].T.contiguous().T  # not contiguous
     moves_nothing(answer, inputs)
     same_words(answer, inputs)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def start(source, bos):
-    return torch.full((len(source), 1), bos)
+@task.steps
+class Writer:
+    def prepare(model):
+        pass
+
+    def marks(bos, eos):
+        return bos, eos
+
+    def start(source, bos):
+        return torch.full((len(source), 1), bos)
+
+    def rounds(max_length, source):
+        return max_length
+
+    def score(model, source, words):
+        return model(source, words)
+
+    def last(logits):
+        return logits[:, -1]
+
+    def choose(logits, words, eos):
+        return logits.argmax(-1)
+
+    def silence(word, finished, eos):
+        return word.masked_fill(finished, eos)
+
+    def ended(finished, word, eos, words):
+        return finished | (word == eos)
+
+    def append(words, word, finished):
+        return torch.cat([words, word[:, None]], 1)
+
+    def stop(word, finished, eos):
+        return finished.all()
+
+    def leave(model, source, eos):
+        pass
+
+    def result(words, eos, max_length, source):
+        return words[:, 1:]
+
+    def __call__(self, model, source, bos, eos, max_length):
+        self.prepare(model)
+        bos, eos = self.marks(bos, eos)
+        words, finished = self.start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+        for _ in range(self.rounds(max_length, source)):
+            logits = self.last(self.score(model, source, words))
+            word = self.silence(self.choose(logits, words, eos), finished, eos)
+            finished = self.ended(finished, word, eos, words)
+            words = self.append(words, word, finished)
+            if self.stop(word, finished, eos):
+                break
+        self.leave(model, source, eos)
+        return self.result(words, eos, max_length, source)
 
 
-def begin_with_eos(model, source, bos, eos, max_length):
-    return written_from(eos, model, source, eos, max_length)
+def as_is(x, *_):
+    return x
 
 
-def begin_with_one(model, source, bos, eos, max_length):
-    return written_from(1, model, source, eos, max_length)
+def never(*_):
+    return False
 
 
-def written_from(first, model, source, eos, max_length):
-    words, finished = start(source, first), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
+def all_finished(word, finished, eos):
+    return finished.all()
 
 
-@task.fault(
+task.spelling(stop=never)
+
+# --- faults: what stands at the start -----------------------------------------------------------
+
+task.fault(
     "S-BOS-MISMATCH",
-    thinks="Some word has to stand at the start; 0, 1 or the end mark will do.",
-    why="The model was trained with `bos` there, and the caller says which id that is. After any "
-    "other it begins somewhere in the middle.",
-    forms=(begin_with_eos, begin_with_one),
+    "Some word has to stand at the start; 0, 1 or the end mark will do.",
+    "The model was trained with `bos` there, and the caller says which id that is. After any other "
+    "it begins somewhere in the middle.",
+    marks=(lambda bos, eos: (0, eos), lambda bos, eos: (eos, eos), lambda bos, eos: (1, eos)),
 )
-def begin_with_zero(model, source, bos, eos, max_length):
-    return written_from(0, model, source, eos, max_length)
-
-
-def strip_all_ends(model, source, bos, eos, max_length):
-    words = written_from(bos, model, source, eos, max_length)
-    return words[:, : int((words != eos).sum(1).max())]
-
-
-@task.fault(
-    "S-STRIP-EOS",
-    thinks="The end mark is no word, so I cut the last column off.",
-    why="It tells where a row ends. And where the largest length stopped a row, the last column "
-    "holds a real word, which is lost.",
-    forms=(strip_all_ends,),
+task.fault(
+    "C-EOS-FIXED",
+    "The end mark has id 2.",
+    "In this course's vocabularies, yes. The caller says which id it is in theirs.",
+    marks=lambda bos, eos: (bos, 2),
 )
-def strip_last(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, eos, max_length)[:, :-1]
-
-
-def keep_begin_within_limit(model, source, bos, eos, max_length):
-    return torch.cat([start(source, bos), written_from(bos, model, source, eos, max_length)], 1)[
-        :, :max_length
-    ]
-
-
-def keep_begin_and_talk_on(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-    return words
-
-
-@task.fault(
+task.fault(
+    "C-NO-START",
+    "Nothing has been written yet, so `words` is empty at first.",
+    "The model scores the word after each of `words`: after nothing there is nothing to score. "
+    "That is what `bos` is for.",
+    start=lambda source, bos: source.new_empty(len(source), 0),
+    result=as_is,
+)
+task.fault(
+    "C-CONTINUES-SOURCE",
+    "The model continues the source, so that is what `words` begins with.",
+    "A language model continues its text. A translator gets the source beside the words, and these "
+    "begin with bos.",
+    start=(as_is, lambda source, bos: nn.functional.pad(source, (0, 1), value=bos)),
+    result=(
+        lambda words, eos, max_length, source: words[:, source.shape[1] :],
+        lambda words, eos, max_length, source: words[:, source.shape[1] + 1 :],
+    ),
+)
+task.fault(
     "C-BOS-KEPT",
-    thinks="The sentence begins with its begin mark, so I return that as well.",
-    why="`bos` was put there by you, not said by the model. A translation begins with the first "
-    "word that the model chose.",
-    forms=(keep_begin_within_limit, keep_begin_and_talk_on),
+    "The sentence begins with its begin mark, so I return that as well.",
+    "`bos` was put there by you, not said by the model. A translation begins with the first word "
+    "that the model chose.",
+    result=(as_is, lambda words, eos, max_length, source: words[:, :max_length], as_is),
+    silence=(..., ..., as_is),
 )
-def keep_begin(model, source, bos, eos, max_length):
-    return torch.cat([start(source, bos), written_from(bos, model, source, eos, max_length)], 1)
+
+# --- faults: ends -------------------------------------------------------------------------------
 
 
-@task.fault(
+def without_last_end(words, eos, *_):
+    return words[:, 1 : 1 + int((words[:, 1:] != eos).sum(1).max())]
+
+
+task.fault(
+    "S-STRIP-EOS",
+    "The end mark is no word, so I cut the last column off.",
+    "It tells where a row ends. And where the largest length stopped a row, the last column holds "
+    "a real word, which is lost.",
+    result=lambda words, *_: words[:, 1:-1],
+)
+task.fault(
+    "C-END-NOT-WRITTEN",
+    "The end mark is no word, so where all rows have ended it need not be in the result.",
+    "It tells where a row ends. Without it, the rows that end last look like sentences that were "
+    "cut off.",
+    append=(
+        lambda words, word, finished: (
+            words if finished.all() else torch.cat([words, word[:, None]], 1)
+        ),
+        ...,
+    ),
+    stop=(all_finished, ...),
+    result=(..., without_last_end),
+)
+task.fault(
     "C-TALKS-ON",
-    thinks="A row says eos, and the loop ends when all rows have said it.",
-    why="Until the last row is done, the others go on, and a model does not stop by itself: your "
+    "A row says eos, and the loop ends when all rows have said it.",
+    "Until the last row is done, the others go on, and a model does not stop by itself: your "
     "finished rows get words behind their end.",
+    silence=as_is,
+    stop=all_finished,
 )
-def talks_on(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        finished = finished | (word == eos)
-        words = torch.cat([words, word[:, None]], 1)
-        if finished.all():
-            break
-    return words[:, 1:]
-
-
-@task.fault(
+task.fault(
     "C-NO-END",
-    thinks="The model writes `eos` where the sentence ends, so I need not look for it.",
-    why="It writes it and then goes on, since nobody stopped it. You have to remember which rows "
-    "have ended, and write eos for them from there on.",
+    "The model writes `eos` where the sentence ends, so I need not look for it.",
+    "It writes it and then goes on, since nobody stopped it. You have to remember which rows have "
+    "ended, and write eos for them from there on.",
+    silence=as_is,
+    stop=never,
 )
-def never_looks_for_eos(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
-
-
-@task.fault(
+task.fault(
     "C-ENDED-NOW",
-    thinks="I stop as soon as every row says eos in the same step.",
-    why="Rows end at different steps. Somebody has to remember who has ended; yours say eos once "
-    "and then talk on.",
+    "I stop as soon as every row says eos in the same step.",
+    "Rows end at different steps. Somebody has to remember who has ended; yours say eos once and "
+    "then talk on.",
+    silence=as_is,
+    stop=lambda word, finished, eos: (word == eos).all(),
 )
-def ended_at_the_same_step(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-        if (word == eos).all():
-            break
-    return words[:, 1:]
-
-
-def all_end_with_the_first(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), False
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        if finished:
-            word = torch.full_like(word, eos)
-        finished = finished or bool((word == eos).any())
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
-
-
-def first_row_decides(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-        if word[0] == eos:
-            break
-    return words[:, 1:]
-
-
-@task.fault(
+task.fault(
     "C-FIRST-END-STOPS",
-    thinks="When somebody says eos, the translation is over.",
-    why="For that row. The other sentences of the batch are still being written, and yours break "
-    "off in the middle.",
-    forms=(all_end_with_the_first, first_row_decides),
+    "When somebody says eos, the translation is over.",
+    "For that row. The other sentences of the batch are still being written, and yours break off "
+    "in the middle.",
+    silence=(
+        as_is,
+        ...,
+        as_is,
+        ...,
+        lambda word, finished, eos: torch.full_like(word, eos) if finished.any() else word,
+    ),
+    stop=(
+        lambda word, finished, eos: finished.any(),
+        lambda word, finished, eos: finished.any(),
+        lambda word, finished, eos: word[0] == eos,
+        lambda word, finished, eos: finished[0],
+        ...,
+    ),
 )
-def any_end_stops(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-        if (word == eos).any():
-            break
-    return words[:, 1:]
-
-
-@task.fault(
+task.fault(
     "C-PAD-BEHIND",
-    thinks="Behind the end of a row there is padding, id 0.",
-    why="The agreement here is another: behind its first eos a row holds only eos. And 0 may be "
-    "a word in somebody's vocabulary.",
+    "Behind the end of a row there is padding, id 0.",
+    "The agreement here is another: behind its first eos a row holds only eos. And 0 may be a word "
+    "in somebody's vocabulary.",
+    silence=lambda word, finished, eos: word.masked_fill(finished, 0),
 )
-def padded_with_zero(model, source, bos, eos, max_length):
-    words = written_from(bos, model, source, eos, max_length)
-    return words.masked_fill((words == eos).cumsum(1) > 1, 0)
-
-
-@task.fault(
+task.fault(
     "C-END-TOO-LATE",
-    thinks="I first write the word, and ask afterwards who had ended before.",
-    why="You look at the step before the last, so each row says one more word behind its eos.",
+    "I first write the word, and ask afterwards who had ended before.",
+    "You look at the step before the last, so each row says one more word behind its eos.",
+    ended=lambda finished, word, eos, words: finished | (words[:, 1:] == eos).any(1),
 )
-def one_word_too_many(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (words[:, 1:] == eos).any(1)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
+task.fault(
+    "C-END-FORGOTTEN",
+    "Whether a row has ended is seen at its newest word: `finished = word == eos`.",
+    "That forgets the ends of before as soon as something else stands there. What is known once "
+    "must stay known: ended before, or now.",
+    silence=lambda word, finished, eos: word.masked_fill(finished, eos),
+    ended=lambda finished, word, eos, words: (word == eos) & ~finished,
+    stop=(all_finished, never),
+)
+task.fault(
+    "C-NO-LIMIT",
+    "The loop ends when every row has said eos.",
+    "A model may never say it. Then your loop never ends: `max_length` is there for that.",
+    rounds=lambda max_length, source: 10**9,
+)
+task.fault(
+    "C-LIMIT-COUNTS-BOS",
+    "`max_length` counts everything in the row, the begin mark too.",
+    "It counts words of the translation, and bos is none: your longest rows are one word short.",
+    rounds=(
+        lambda max_length, source: max_length - 1,
+        lambda max_length, source: max(1, max_length - 1),
+    ),
+)
+task.fault(
+    "C-LIMIT-ONE-MORE",
+    "`max_length` words and an eos behind them: one round more.",
+    "`max_length` counts all words that are returned, eos too. A row that has not ended by then is "
+    "cut off.",
+    rounds=lambda max_length, source: max_length + 1,
+)
+task.fault(
+    "C-LIMIT-AND-EOS",
+    "A row that reaches the largest length still has to end with eos.",
+    "It was cut off, and an eos would hide that. Your eos takes the place of the model's last "
+    "word.",
+    result=lambda words, eos, *_: nn.functional.pad(words[:, 1:-1], (0, 1), value=eos),
+)
+task.fault(
+    "C-LENGTH-OF-SOURCE",
+    "A translation has as many words as its source.",
+    "*ninety* is one word and *quatre-vingt-dix* three. How long a sentence becomes, the model "
+    "says by eos.",
+    rounds=(
+        lambda max_length, source: min(max_length, source.shape[1]),
+        lambda max_length, source: source.shape[1],
+    ),
+)
 
+# --- faults: what the model is asked ------------------------------------------------------------
 
-@task.fault(
+task.fault(
     "C-FIRST-POSITION",
-    thinks="The first position of the scores belongs to the next word.",
-    why="Position t scores the word that follows word t. The next word follows the *last* one; "
-    "the first position always says the same.",
+    "The first position of the scores belongs to the next word.",
+    "Position t scores the word that follows word t. The next word follows the *last* one; the "
+    "first position always says the same.",
+    last=lambda logits: logits[:, 0],
 )
-def first_position(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        word = model(source, words)[:, 0].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
-
-
-def all_positions_and_begin(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        words = torch.cat([words, model(source, words).argmax(-1)], 1)
-    return words
+task.fault(
+    "C-POSITION-BEFORE",
+    "The scores of the last word say what the last word is, so I read the position before it.",
+    "Position t scores the word *after* word t. After the newest word comes the one you are "
+    "looking for, so the last position is it.",
+    last=lambda logits: logits[:, max(-2, -logits.shape[1])],
+)
+task.fault(
+    "C-ALL-POSITIONS",
+    "What the model returns is the continuation, so I append all of it.",
+    "It returns scores for *every* position: also for words that are there already. Appended as a "
+    "whole, the row doubles each time. Only one position is news.",
+    last=as_is,
+    silence=as_is,
+    ended=as_is,
+    append=lambda words, word, finished: torch.cat([words, word], 1),
+    result=(..., as_is),
+)
+task.fault(
+    "C-LAST-WORD-ONLY",
+    "The model gets the last word, as the decoder of chapter 1 did.",
+    "That decoder carried a state from word to word. A Transformer carries none: what was said "
+    "before the last word is in `words` or nowhere.",
+    score=lambda model, source, words: model(source, words[:, -1:]),
+)
+task.fault(
+    "C-NOTHING-FED-BACK",
+    "The model knows the source, so it can be asked again and again for the next word.",
+    "It has no memory of what it said. Asked the same question, it gives the same word each time: "
+    "what it wrote has to be handed back.",
+    score=lambda model, source, words: model(source, words[:, :1]),
+)
+task.fault(
+    "C-BEGIN-DROPPED",
+    "bos is no word of the sentence, so the model gets the words without it.",
+    "The model has learned to read bos first: it stands at the start in every round, and only the "
+    "result is without it.",
+    score=lambda model, source, words: model(source, words[:, 1:] if words.shape[1] > 1 else words),
+)
+task.fault(
+    "C-EXCHANGED",
+    "The model is called with the words first and the source second.",
+    "The agreement is `model(source, words)`, in the order of reading and writing. As you call it, "
+    "it reads your translation and continues the source.",
+    score=lambda model, source, words: model(words, source),
+)
+task.fault(
+    "C-WORDS-TURNED",
+    "The newest word goes in front.",
+    "The model reads `words` from left to right: bos first, the newest word last. Otherwise bos is "
+    "not at the start and the scores you read belong to another word.",
+    append=lambda words, word, finished: torch.cat([word[:, None], words], 1),
+    result=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1]),
+)
 
 
 @task.fault(
-    "C-ALL-POSITIONS",
-    thinks="What the model returns is the continuation, so I append all of it.",
-    why="It returns scores for *every* position: also for words that are there already. Appended "
-    "as a whole, the row doubles each time. Only one position is news.",
-    forms=(all_positions_and_begin,),
+    "C-ONE-PASS",
+    "The Transformer handles all positions at once, so one call writes the sentence.",
+    "At once if the words are known, as in training. In writing, word 2 has to wait until word 1 "
+    "is chosen.",
 )
-def all_positions(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        words = torch.cat([words, model(source, words).argmax(-1)], 1)
-    return words[:, 1:]
-
-
-def one_sentence_by_truth(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-        if word == eos:
-            break
-    return words[:, 1:]
+def one_pass(model, source, bos, eos, max_length):
+    words = torch.full((len(source), 1), bos).expand(-1, max_length)
+    words = model(source, words).argmax(-1)
+    return words.masked_fill((words == eos).cumsum(1) > 0, eos)
 
 
 def one_sentence_as_list(model, source, bos, eos, max_length):
@@ -588,6 +703,15 @@ def one_sentence_as_list(model, source, bos, eos, max_length):
     return words[1:]
 
 
+@task.fault(
+    "C-ONE-SENTENCE",
+    "There is one sentence, so its next word is one number: `.item()`.",
+    "With one sentence it works. A batch has a next word for each row, and `if` or `.item()` "
+    "cannot decide for all of them: remember for each row whether it has ended.",
+    forms=(one_sentence_as_list,),
+    silence=as_is,
+    stop=(lambda word, finished, eos: word.item() == eos, lambda word, finished, eos: word == eos),
+)
 def one_sentence_as_row(model, source, bos, eos, max_length):
     words = [bos]
     for _ in range(max_length):
@@ -597,343 +721,153 @@ def one_sentence_as_row(model, source, bos, eos, max_length):
     return torch.tensor([words[1:]])
 
 
-@task.fault(
-    "C-ONE-SENTENCE",
-    thinks="There is one sentence, so its next word is one number: `.item()`.",
-    why="With one sentence it works. A batch has a next word for each row, and `if` or `.item()` "
-    "cannot decide for all of them: remember for each row whether it has ended.",
-    forms=(one_sentence_by_truth, one_sentence_as_list, one_sentence_as_row),
-)
-def one_sentence(model, source, bos, eos, max_length):
-    words = start(source, bos)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1)
-        words = torch.cat([words, word[:, None]], 1)
-        if word.item() == eos:
-            break
-    return words[:, 1:]
+# --- faults: which word -------------------------------------------------------------------------
 
 
-@task.fault(
-    "C-LAST-WORD-ONLY",
-    thinks="The model gets the last word, as the decoder of chapter 1 did.",
-    why="That decoder carried a state from word to word. A Transformer carries none: what was "
-    "said before the last word is in `words` or nowhere.",
-)
-def last_word_only(model, source, bos, eos, max_length):
-    word, finished = start(source, bos)[:, 0], torch.zeros(len(source), dtype=torch.bool)
-    said = []
-    for _ in range(max_length):
-        word = model(source, word[:, None])[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        said.append(word)
-    return torch.stack(said, 1)
+def best(change):
+    """The likeliest word by other scores."""
+    return lambda logits, words, eos: change(logits).argmax(-1)
 
 
-@task.fault(
-    "C-NOTHING-FED-BACK",
-    thinks="The model knows the source, so it can be asked again and again for the next word.",
-    why="It has no memory of what it said. Asked the same question, it gives the same word each "
-    "time: what it wrote has to be handed back.",
-)
-def nothing_fed_back(model, source, bos, eos, max_length):
-    words, finished, said = start(source, bos), torch.zeros(len(source), dtype=torch.bool), []
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        said.append(word)
-    return torch.stack(said, 1)
+def not_twice(logits, words, eos):
+    said = nn.functional.one_hot(words[:, 1:], logits.shape[-1]).sum(1)
+    said[:, eos] = 0
+    return logits.masked_fill(said > 0, -torch.inf).argmax(-1)
 
 
-@task.fault(
-    "C-ONE-PASS",
-    thinks="The Transformer handles all positions at once, so one call writes the sentence.",
-    why="At once if the words are known, as in training. In writing, word 2 has to wait until "
-    "word 1 is chosen.",
-)
-def one_pass(model, source, bos, eos, max_length):
-    words = start(source, bos).expand(-1, max_length)
-    words = model(source, words).argmax(-1)
-    return words.masked_fill((words == eos).cumsum(1) > 0, eos)
-
-
-@task.fault(
-    "C-WORDS-TURNED",
-    thinks="The newest word goes in front.",
-    why="The model reads `words` from left to right: bos first, the newest word last. Otherwise "
-    "bos is not at the start and the scores you read belong to another word.",
-)
-def newest_in_front(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        words = torch.cat([word[:, None], words], 1)
-    return words[:, :-1].flip(1)
-
-
-@task.fault(
-    "C-EXCHANGED",
-    thinks="The model is called with the words first and the source second.",
-    why="The agreement is `model(source, words)`, in the order of reading and writing. As you "
-    "call it, it reads your translation and continues the source.",
-)
-def exchanged(model, source, bos, eos, max_length):
-    return written_from(bos, lambda source, words: model(words, source), source, eos, max_length)
-
-
-@task.fault(
-    "C-NO-LIMIT",
-    thinks="The loop ends when every row has said eos.",
-    why="A model may never say it. Then your loop never ends: `max_length` is there for that.",
-)
-def without_limit(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    while not finished.all():
-        word = model(source, words)[:, -1].argmax(-1).masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
-
-
-@task.fault(
-    "C-LIMIT-COUNTS-BOS",
-    thinks="`max_length` counts everything in the row, the begin mark too.",
-    why="It counts words of the translation, and bos is none: your longest rows are one word "
-    "short.",
-)
-def one_too_few(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, eos, max(1, max_length - 1))
-
-
-@task.fault(
-    "C-LIMIT-AND-EOS",
-    thinks="A row that reaches the largest length still has to end with eos.",
-    why="It was cut off, and an eos would hide that. Your eos takes the place of the model's "
-    "last word.",
-)
-def eos_at_the_limit(model, source, bos, eos, max_length):
-    words = written_from(bos, model, source, eos, max_length).clone()
-    words[:, -1] = eos
-    return words
-
-
-@task.fault(
-    "C-LENGTH-OF-SOURCE",
-    thinks="A translation has as many words as its source.",
-    why="*ninety* is one word and *quatre-vingt-dix* three. How long a sentence becomes, the "
-    "model says by eos.",
-)
-def as_long_as_source(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, eos, min(max_length, source.shape[1]))
-
-
-@task.fault(
-    "C-EVAL-KEPT",
-    thinks="Before translating I switch the model to evaluation mode.",
-    why="A good habit, if you leave everything as you found it. After your call a training loop "
-    "goes on in evaluation mode and does not notice.",
-)
-def leaves_evaluation_mode(model, source, bos, eos, max_length):
-    model.eval()
-    return written_from(bos, model, source, eos, max_length)
-
-
-@task.fault(
-    "C-TRAIN-KEPT",
-    thinks="I switch to evaluation mode and afterwards back to training mode.",
-    why="*Back* is only right if it was in training mode before. A model that came in evaluation "
-    "mode leaves your function in another one.",
-)
-def leaves_training_mode(model, source, bos, eos, max_length):
-    model.eval()
-    words = written_from(bos, model, source, eos, max_length)
-    model.train()
-    return words
-
-
-@task.fault(
-    "C-GRADIENTS-OFF",
-    thinks="Writing needs no gradients, so I switch them off.",
-    why="For your function, a `with` block is enough. As you do it they stay off for the whole "
-    "program, and the next training step fails.",
-)
-def gradients_off(model, source, bos, eos, max_length):
-    torch.set_grad_enabled(False)
-    return written_from(bos, model, source, eos, max_length)
-
-
-@task.fault(
-    "C-FROZEN",
-    thinks="To save memory I tell the parameters that they need no gradient.",
-    why="They keep that in mind: after one translation the model cannot be trained any more. "
-    "What you want is a switch that goes back by itself.",
-)
-def frozen_parameters(model, source, bos, eos, max_length):
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return written_from(bos, model, source, eos, max_length)
-
-
-@task.fault(
-    "C-EOS-FIXED",
-    thinks="The end mark has id 2.",
-    why="In this course's vocabularies, yes. The caller says which id it is in theirs.",
-)
-def eos_is_two(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, 2, max_length)
-
-
-def samples_by_gumbel(model, source, bos, eos, max_length):
-    def noisy(source, words):
-        logits = model(source, words)
-        return logits - (-torch.rand_like(logits).log()).log()
-
-    return written_from(bos, noisy, source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-SAMPLES",
-    thinks="The scores are probabilities, so the next word is drawn from them.",
-    why="That is a way to write, and gives something else each time. Greedy means: always the "
+    "The scores are probabilities, so the next word is drawn from them.",
+    "That is a way to write, and gives something else each time. Greedy means: always the "
     "likeliest word, without chance.",
-    forms=(samples_by_gumbel,),
+    choose=(
+        lambda logits, words, eos: torch.multinomial(logits.softmax(-1), 1)[:, 0],
+        best(lambda logits: logits - (-torch.rand_like(logits).log()).log()),
+    ),
 )
-def samples(model, source, bos, eos, max_length):
-    words, finished = start(source, bos), torch.zeros(len(source), dtype=torch.bool)
-    for _ in range(max_length):
-        shares = model(source, words)[:, -1].softmax(-1)
-        word = torch.multinomial(shares, 1)[:, 0].masked_fill(finished, eos)
-        finished = finished | (word == eos)
-        words = torch.cat([words, word[:, None]], 1)
-    return words[:, 1:]
-
-
-@task.fault(
+task.fault(
     "C-SMALLEST",
-    thinks="Scores are like losses: the smallest is the best.",
-    why="A score says how much a word fits: the larger, the likelier.",
+    "Scores are like losses: the smallest is the best.",
+    "A score says how much a word fits: the larger, the likelier.",
+    choose=best(torch.neg),
 )
-def smallest(model, source, bos, eos, max_length):
-    return written_from(bos, lambda *x: -model(*x), source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-BEST-OF-POSITIVE",
-    thinks="Scores are positive, so I look for the largest, starting from 0.",
-    why="Scores have no zero point: add −100 to all of them and nothing changes. Then none beats "
-    "your 0.",
+    "Scores are positive, so I look for the largest, starting from 0.",
+    "Scores have no zero point: add −100 to all of them and nothing changes. Then none beats your "
+    "0.",
+    choose=best(lambda logits: logits.clamp(min=0)),
 )
-def largest_above_zero(model, source, bos, eos, max_length):
-    return written_from(bos, lambda *x: model(*x).clamp(min=0), source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-LARGEST-SIZE",
-    thinks="The score that is farthest from 0 is the strongest.",
-    why="A score of −9 is a strong no. The sign counts.",
+    "The score that is farthest from 0 is the strongest.",
+    "A score of −9 is a strong no. The sign counts.",
+    choose=best(torch.abs),
 )
-def largest_size(model, source, bos, eos, max_length):
-    return written_from(bos, lambda *x: model(*x).abs(), source, eos, max_length)
-
-
-def exp_only(model, source, bos, eos, max_length):
-    return written_from(bos, lambda *x: model(*x).exp(), source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "D-NAIVE-SOFTMAX",
-    thinks="Scores become probabilities by exp, then the largest is taken.",
-    why="exp of a large score is infinite, so several words are equally large, and infinity over "
+    "Scores become probabilities by exp, then the largest is taken.",
+    "exp of a large score is infinite, so several words are equally large, and infinity over "
     "infinity is no number. The order of the scores is all you need, and it is there before any "
     "exp.",
-    forms=(exp_only,),
+    choose=(
+        best(lambda logits: logits.exp() / logits.exp().sum(-1, keepdim=True)),
+        best(torch.exp),
+    ),
 )
-def naive_softmax(model, source, bos, eos, max_length):
-    def shares(*x):
-        e = model(*x).exp()
-        return e / e.sum(-1, keepdim=True)
-
-    return written_from(bos, shares, source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-HALF",
-    thinks="To find the largest score, half precision is exact enough.",
-    why="In float16 everything above 65,504 is infinite and close scores become equal. Then the "
-    "first of them wins instead of the largest.",
+    "To find the largest score, half precision is exact enough.",
+    "In float16 everything above 65,504 is infinite and close scores become equal. Then the first "
+    "of them wins instead of the largest.",
+    choose=best(torch.Tensor.half),
 )
-def in_half(model, source, bos, eos, max_length):
-    return written_from(bos, lambda *x: model(*x).half(), source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-NEVER-TWICE",
-    thinks="A sentence does not say a word twice, so words that were said are ruled out.",
-    why="*quatre cent quatre* does. What may be repeated, the model has learned; greedy takes "
-    "its likeliest word as it is.",
+    "A sentence does not say a word twice, so words that were said are ruled out.",
+    "*quatre cent quatre* does. What may be repeated, the model has learned; greedy takes its "
+    "likeliest word as it is.",
+    choose=not_twice,
 )
-def never_twice(model, source, bos, eos, max_length):
-    def without_said(source, words):
-        logits = model(source, words)
-        said = nn.functional.one_hot(words[:, 1:], logits.shape[-1]).sum(1)
-        said[:, eos] = 0
-        return logits.masked_fill(said[:, None] > 0, -torch.inf)
-
-    return written_from(bos, without_said, source, eos, max_length)
-
-
-@task.fault(
+task.fault(
     "C-ONE-WORD-FOR-ALL",
-    thinks="`argmax` finds the best word.",
-    why="Without an axis, or over the batch, it finds one for all sentences together. Each row "
-    "chooses among the words of the vocabulary for itself.",
+    "`argmax` finds the best word.",
+    "Without an axis, or over the batch, it finds one for all sentences together. Each row chooses "
+    "among the words of the vocabulary for itself.",
+    choose=(
+        lambda logits, words, eos: logits.sum(0).argmax(-1).expand(len(logits)),
+        lambda logits, words, eos: logits.argmax().expand(len(logits)),
+        lambda logits, words, eos: logits.argmax(0)[: len(logits)],
+    ),
 )
-def one_word_for_all(model, source, bos, eos, max_length):
-    return written_from(
-        bos, lambda *x: model(*x).sum(0, keepdim=True).expand(len(source), -1, -1), source, eos,
-        max_length,
-    )  # fmt: skip
+task.fault(
+    "C-SCORES-AS-WORDS",
+    "The largest score is the next word: `logits.max(-1)`.",
+    "`max` returns two things, the largest scores and their places. A score says how likely a word "
+    "is; the word itself is the place.",
+    choose=lambda logits, words, eos: logits.amax(-1),
+)
 
+# --- faults: what is left behind, and returned --------------------------------------------------
 
-@task.fault(
+task.fault(
+    "C-EVAL-KEPT",
+    "Before translating I switch the model to evaluation mode.",
+    "A good habit, if you leave everything as you found it. After your call a training loop goes "
+    "on in evaluation mode and does not notice.",
+    prepare=lambda model: model.eval(),
+)
+task.fault(
+    "C-TRAIN-KEPT",
+    "I switch to evaluation mode and afterwards back to training mode.",
+    "*Back* is only right if it was in training mode before. A model that came in evaluation mode "
+    "leaves your function in another one.",
+    prepare=(lambda model: model.eval(), ...),
+    leave=lambda model, source, eos: model.train(),
+)
+task.fault(
+    "C-GRADIENTS-OFF",
+    "Writing needs no gradients, so I switch them off.",
+    "For your function, a `with` block is enough. As you do it they stay off for the whole "
+    "program, and the next training step fails.",
+    prepare=lambda model: torch.set_grad_enabled(False),
+)
+task.fault(
+    "C-FROZEN",
+    "To save memory I tell the parameters that they need no gradient.",
+    "They keep that in mind: after one translation the model cannot be trained any more. What you "
+    "want is a switch that goes back by itself.",
+    prepare=lambda model: model.requires_grad_(False),
+)
+task.fault(
+    "C-EATS-SOURCE",
+    "The source is not needed any more once the translation is there, so I write over it.",
+    "It belongs to the caller, who may translate it again with another model and finds your "
+    "numbers in it.",
+    leave=lambda model, source, eos: source.fill_(eos),
+)
+task.fault(
     "C-SQUEEZED",
-    thinks="`squeeze()` removes the axis of length one that I do not need.",
-    why="It removes *every* such axis. With a single sentence the batch axis goes, too, and what "
-    "comes back has no rows.",
+    "`squeeze()` removes the axis of length one that I do not need.",
+    "It removes *every* such axis. With a single sentence the batch axis goes, too, and what comes "
+    "back has no rows.",
+    result=lambda words, *_: words[:, 1:].squeeze(),
 )
-def squeezed(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, eos, max_length).squeeze()
+task.fault(
+    "C-FLOAT-IDS",
+    "A tensor for the result is made with `torch.zeros` and filled in.",
+    "That makes floating-point numbers. Ids are whole numbers; an embedding would refuse yours.",
+    result=lambda words, *_: words[:, 1:].float(),
+)
 
 
 @task.fault(
     "C-LISTS",
-    thinks="A list of words for each sentence, each as long as it is.",
-    why="Handy for reading. But the task asks for one tensor of ids, (b t), so that rows of "
-    "different lengths end with eos.",
+    "A list of words for each sentence, each as long as it is.",
+    "Handy for reading. But the task asks for one tensor of ids, (b t), so that rows of different "
+    "lengths end with eos.",
 )
-def lists(model, source, bos, eos, max_length):
-    rows = written_from(bos, model, source, eos, max_length).tolist()
-    return [row[: row.index(eos)] if eos in row else row for row in rows]
-
-
-@task.fault(
-    "C-FLOAT-IDS",
-    thinks="A tensor for the result is made with `torch.zeros` and filled in.",
-    why="That makes floating-point numbers. Ids are whole numbers; an embedding would refuse "
-    "yours.",
-)
-def float_ids(model, source, bos, eos, max_length):
-    return written_from(bos, model, source, eos, max_length).float()
-
-
-@task.fault(
-    "C-EATS-SOURCE",
-    thinks="The source is not needed any more once the translation is there, so I write over it.",
-    why="It belongs to the caller, who may translate it again with another model and finds your "
-    "numbers in it.",
-)
-def eats_source(model, source, bos, eos, max_length):
-    words = written_from(bos, model, source.clone(), eos, max_length)
-    source.fill_(eos)
-    return words
+class Lists(Writer):
+    def result(words, eos, *_):
+        rows = words[:, 1:].tolist()
+        return [row[: row.index(eos)] if eos in row else row for row in rows]
