@@ -1,4 +1,6 @@
-"""attend."""
+"""From scores to a context: a softmax among the keys of a sentence, and an average of values."""
+
+import math
 
 import torch
 
@@ -7,13 +9,8 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks.additive import (
-    ignores_padding,
-    returns_a_pair,
-    rows_sum_to_one,
-    turned,
-)
-from attncourse.tasks.additive._faults import average, finished, masked_softmax, naive_weights
+from attncourse.tasks import thoughts
+from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
 
 
 def attend_inputs(rng, b=3, k=5, v=4, mask=None, dtype=torch.float32):
@@ -43,9 +40,16 @@ def hidden_winner(rng, high):
     return inputs
 
 
-def hidden_loser(rng):
-    """All visible scores lie below −20,000, where −10,000 would be a high score."""
-    return large_scores(rng, size=-20_000.0, mask=mixed_mask(rng, 3, 4))
+def hidden_loser(rng, size=-20_000.0):
+    """All scores lie so low that −10,000, or −100, would be a high one."""
+    return large_scores(rng, size=size, mask=mixed_mask(rng, 3, 4))
+
+
+def without_a_mask(rng):
+    """The mask is left out, so that its default is what counts."""
+    inputs = attend_inputs(rng, 2, 4, 3)
+    del inputs["mask"]
+    return inputs
 
 
 def first_key_hidden(rng, b=3, k=5, **options):
@@ -59,10 +63,13 @@ def attend_traits(answer):
     inputs = attend_inputs(torch.Generator().manual_seed(0))
     outputs = [answer(inputs, seed=seed)[0] for seed in (1, 2)]
     double = attend_inputs(torch.Generator().manual_seed(0), dtype=torch.float64)
-    lost = (answer(double)[1].sum(-1) - 1).abs().max().item()
+    rounded = double | {"scores": double["scores"].float().double()}
+    weights = answer(double)[1]
+    lost = (weights.sum(-1) - 1).abs().max().item()
     return {
         "differs from call to call": not torch.equal(*outputs),
         "rows miss one by a little": 1e-10 < lost < 1e-4,
+        "reads seven digits of a score": torch.equal(weights, answer(rounded)[1]),
     }
 
 
@@ -79,7 +86,10 @@ def attend_probes(rng):
         "rows far apart": rows_far_apart(rng),
         "hidden winner": hidden_winner(rng, 300.0),
         "hidden winner by far": hidden_winner(rng, 3e5),
+        "hidden winner by more": hidden_winner(rng, 3000.0),
         "hidden loser": hidden_loser(rng),
+        "hidden loser by little": hidden_loser(rng, -2000.0),
+        "mask left out": without_a_mask(rng),
         "double": attend_inputs(rng, 2, 5, 3, mixed_mask(rng, 2, 5), dtype=torch.float64),
     }
 
@@ -172,6 +182,7 @@ def weights_and_context_match_the_formula(answer, rng):
     answer.matches(attend_inputs(rng, 2, 7, 3))
     answer.matches(attend_inputs(rng, 2, dtype=torch.float64))
     answer.matches(turned(attend_inputs(rng) | {"mask": mixed_mask(rng, 3, 5)}))
+    answer.matches(without_a_mask(rng))
 
 
 @task.check(1)
@@ -234,564 +245,536 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, attend_inputs(rng, mask=dead_mask(rng, 3, 5)))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def softmax_over_sentences_unmasked_later(scores, values, mask=None):
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -1e9)
-    weights = torch.softmax(scores, 0)
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0)
-    return average(weights, values), weights
+@task.steps
+class Attend:
+    def visible(mask, scores):
+        return mask
+
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores, mask):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def after(weights, scores):
+        return weights
+
+    def average(weights, values, mask):
+        return torch.einsum("bk,bkv->bv", weights, values)
+
+    def results(context, weights, scores, mask):
+        return context, weights
+
+    def attend(self, scores, values, mask=None):
+        mask = self.visible(mask, scores)
+        hidden = scores if mask is None else self.hide(scores, mask)
+        weights = self.share(hidden, mask)
+        if mask is not None:
+            weights = self.clear(weights, mask)
+        weights = self.after(weights, scores)
+        return self.results(self.average(weights, values, mask), weights, scores, mask)
+
+    def __call__(self, scores, values, mask=None):
+        return self.attend(scores, values, mask)
 
 
-@task.fault(
-    "A-SOFTMAX-QUERIES",
-    thinks="The softmax runs over axis 0.",
-    why="Axis 0 are the sentences of the batch: they now compete with each other for every place. "
-    "A sentence shares out its weight among its own keys.",
-    section="additive-breaks",
-    forms=(softmax_over_sentences_unmasked_later,),
+def as_is(x, *_):
+    return x
+
+
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def only_dead_rows(weights, mask):
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+task.spelling(clear=only_dead_rows)
+task.spelling(
+    hide=lambda scores, mask: scores.masked_fill(mask.any(-1, keepdim=True) & ~mask, -torch.inf)
 )
-def softmax_over_sentences(scores, values, mask=None):
-    weights = masked_softmax(scores, mask, dim=0)
-    return average(weights, values), weights
+
+# --- faults: masks ------------------------------------------------------------------------------
 
 
-@task.fault(
-    "D-SOFTMAX-ALL",
-    thinks="All weights of the batch together sum to one.",
-    why="Each sentence is a competition of its own: every row sums to one. With a batch of one "
-    "sentence the two are the same, which hides it.",
-    section="soft-search",
-)
-def softmax_over_the_batch(scores, values, mask=None):
-    flat = masked_softmax(scores.flatten(), None if mask is None else mask.flatten())
-    weights = flat.reshape(scores.shape)
-    return average(weights, values), weights
+def unless_none(change):
+    """A step that changes a mask, if there is one."""
+    return lambda mask, scores: None if mask is None else change(mask)
 
 
-@task.fault(
+def low(number):
+    return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+def lowered(number):
+    return lambda scores, mask: scores - number * ~mask
+
+
+def divided(safe_sum):
+    """The weights are masked after the softmax and divided by their new sum."""
+    return lambda weights, mask: weights * mask / safe_sum((weights * mask).sum(-1, keepdim=True))
+
+
+def as_length(mask):
+    return torch.arange(mask.shape[1]) < mask.sum(-1, keepdim=True)
+
+
+task.fault(
     "A-NO-MASK",
-    thinks="Padding is harmless, so the mask can be left out.",
-    why="A padded place has a score like any other, and the softmax gives it a share. The longer "
-    "the longest sentence of the batch, the less is left for the real words.",
+    "Padding is harmless, so the mask can be left out.",
+    "A padded place has a score like any other, and the softmax gives it a share. The longer the "
+    "longest sentence of the batch, the less is left for the real words.",
+    visible=lambda mask, scores: None,
 )
-def no_mask(scores, values, mask=None):
-    return finished(scores, values, None)
-
-
-@task.fault(
-    "M-POLARITY",
-    thinks="True in the mask means: this is padding.",
-    why="In some libraries it does. Here True means that the key may be attended to. Your weights "
-    "go exactly where there is nothing to read.",
+task.fault(
+    thoughts.POLARITY,
+    "True in the mask means: this is padding.",
+    "In some libraries it does. Here True means that the key may be attended to. Your weights go "
+    "exactly where there is nothing to read.",
+    visible=unless_none(torch.logical_not),
 )
-def opposite_mask(scores, values, mask=None):
-    return finished(scores, values, None if mask is None else ~mask)
-
-
-@task.fault(
-    "M-AFTER-SOFTMAX",
-    thinks="Multiplying the weights by the mask after the softmax hides the padding.",
-    why="The padding has already taken its share, so the rest sums to less than one. It must be "
-    "out before the sharing.",
+task.fault(
+    thoughts.AFTER_SOFTMAX,
+    "Multiplying the weights by the mask after the softmax hides the padding.",
+    "The padding has already taken its share, so the rest sums to less than one. It must be out "
+    "before the sharing.",
+    hide=as_is,
+    clear=lambda weights, mask: weights * mask,
 )
-def mask_after_softmax(scores, values, mask=None):
-    weights = torch.softmax(scores, -1)
-    if mask is not None:
-        weights = weights * mask
-    return average(weights, values), weights
-
-
-def renormalized_with_clamp(scores, values, mask=None):
-    weights = torch.softmax(scores, -1)
-    if mask is not None:
-        weights = weights * mask
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
-    return average(weights, values), weights
-
-
-def renormalized_plainly(scores, values, mask=None):
-    weights = torch.softmax(scores, -1)
-    if mask is not None:
-        weights = weights * mask
-        weights = weights / weights.sum(-1, keepdim=True)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-AFTER-RENORMALIZED",
-    thinks="After the softmax I can mask the weights and divide by their new sum.",
-    why="On paper that is the same. But a hidden key with a high score presses all visible weights "
-    "to zero first, and 0/0 cannot bring them back.",
-    forms=(renormalized_with_clamp, renormalized_plainly),
+task.fault(
+    thoughts.AFTER_RENORMALIZED,
+    hide=as_is,
+    clear=(
+        divided(lambda total: total + 1e-9),
+        divided(lambda total: total.clamp(min=1e-9)),
+        divided(as_is),
+        divided(lambda total: total.masked_fill(total == 0, 1)),
+    ),
 )
-def renormalized_after_softmax(scores, values, mask=None):
-    weights = torch.softmax(scores, -1)
-    if mask is not None:
-        weights = weights * mask
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-9)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-DEAD-ROW",
-    thinks="Filling hidden scores with −∞ settles every case.",
-    why="If all keys of a row are hidden, the row is −∞ only, and its softmax is 0/0: NaN, which "
-    "spreads through the model. Such a row must give zeros.",
-)
-def nan_on_dead_rows(scores, values, mask=None):
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = torch.softmax(scores, -1)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-DEAD-ROW-UNIFORM",
-    thinks="A very low fill hides a key in every case.",
-    why="Not if all keys of a row are hidden: then all are equally low, and the softmax shares the "
+task.fault(thoughts.DEAD_ROW, hide=minus_infinity, clear=as_is)
+task.fault(
+    thoughts.DEAD_ROW_UNIFORM,
+    "A very low fill hides a key in every case.",
+    "Not if all keys of a row are hidden: then all are equally low, and the softmax shares the "
     "weight evenly among what is forbidden. Such a row must give zeros.",
+    clear=as_is,
 )
-def uniform_on_dead_rows(scores, values, mask=None):
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = torch.softmax(scores, -1)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-DEAD-ROW-GRADIENT",
-    thinks="Replacing NaN by 0 at the end repairs a row with nothing to attend to.",
-    why="It repairs the values. The NaN inside is still there, and on the way back it turns the "
-    "gradients into NaN. Keep it from arising.",
+task.fault(
+    thoughts.DEAD_ROW_GRADIENT,
+    hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
+    clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
-def nan_gradients_on_dead_rows(scores, values, mask=None):
-    if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
-        scores = scores + bias
-    weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return average(weights, values), weights
-
-
-@task.fault(
+task.fault(
     "C-DEAD-NEIGHBOR",
-    thinks="If a sentence has nothing to attend to, there is nothing to compute.",
-    why="Not for that sentence. But its neighbors in the batch have words, and you return zeros "
-    "for them too. Rows do not know of each other.",
+    "If a sentence has nothing to attend to, there is nothing to compute.",
+    "Not for that sentence. But its neighbors in the batch have words, and you return zeros for "
+    "them too. Rows do not know of each other.",
+    after=lambda weights, scores: weights * (weights > 0).any(-1).all(),
 )
-def one_dead_row_empties_the_batch(scores, values, mask=None):
-    context, weights = finished(scores, values, mask)
-    if mask is not None and not mask.any(-1).all():
-        return context * 0, weights * 0
-    return context, weights
-
-
-@task.fault(
-    "M-ADD-BOOL",
-    thinks="Adding the mask to the scores hides the padding.",
-    why="True counts as 1 and False as 0, so real words get 1 more and nothing is hidden. A mask "
-    "that is added would have to hold 0 and −∞.",
+task.fault(
+    thoughts.ADD_BOOL,
+    "Adding the mask to the scores hides the padding.",
+    "True counts as 1 and False as 0, so real words get 1 more and nothing is hidden. A mask that "
+    "is added would have to hold 0 and −∞.",
+    hide=lambda scores, mask: scores + mask,
+    clear=(as_is, ...),
 )
-def adds_boolean_mask(scores, values, mask=None):
-    return finished(scores if mask is None else scores + mask, values, None)
-
-
-@task.fault(
-    "M-INF-TIMES-ZERO",
-    thinks="(1 − mask) · −∞ is 0 where the mask is 1.",
-    why="0 · ∞ is NaN in floating point, so the scores of all real words are destroyed. Choose "
-    "between two numbers instead of multiplying.",
+task.fault(
+    thoughts.INF_TIMES_ZERO,
+    hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
+    clear=(as_is, ...),
 )
-def infinity_times_zero(scores, values, mask=None):
-    if mask is not None:
-        scores = scores + (1 - mask.to(scores.dtype)) * -torch.inf
-    return finished(scores, values, None)
-
-
-def scores_times_mask(scores, values, mask=None):
-    return finished(scores if mask is None else scores * mask, values, None)
-
-
-@task.fault(
-    "M-FILL-ZERO",
-    thinks="A hidden key gets score 0.",
-    why="Score 0 is an ordinary score: exp(0) = 1, more than any negative score gets. To vanish, a "
-    "score has to go all the way down.",
-    forms=(scores_times_mask,),
+task.fault(
+    "M-PLUS-INFINITY",
+    "A hidden key gets an infinite score.",
+    "Infinite the wrong way: the largest score wins, and infinity over infinity is NaN besides. To "
+    "vanish after exp, a score has to go down, to minus infinity.",
+    hide=low(torch.inf),
+    clear=(as_is, only_dead_rows, ...),
 )
-def fills_with_zero(scores, values, mask=None):
-    return finished(scores if mask is None else scores.masked_fill(~mask, 0), values, None)
-
-
-def small_fill_then_zeros(scores, values, mask=None):
-    if mask is None:
-        return finished(scores, values, None)
-    weights = torch.softmax(scores.masked_fill(~mask, -1e4), -1) * mask
-    return average(weights, values), weights
-
-
-def ten_thousand_subtracted(scores, values, mask=None):
-    if mask is None:
-        return finished(scores, values, None)
-    weights = torch.softmax(scores - 1e4 * ~mask, -1)
-    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-SMALL-FILL",
-    thinks="−10,000 is as good as −∞.",
-    why="Only while every real score lies above it. Where real scores reach −20,000, the hidden "
-    "keys win. Use the lowest number the dtype has.",
-    forms=(small_fill_then_zeros, ten_thousand_subtracted),
+task.fault(
+    thoughts.FILL_ZERO,
+    hide=(low(0.0), lambda scores, mask: scores * mask),
+    clear=(as_is, as_is, only_dead_rows, ...),
 )
-def fill_that_is_not_low_enough(scores, values, mask=None):
-    if mask is None:
-        return finished(scores, values, None)
-    weights = torch.softmax(scores.masked_fill(~mask, -1e4), -1)
-    weights = weights.masked_fill(~mask & ~mask.any(-1, keepdim=True), 0)
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-VALUES",
-    thinks="Setting the hidden values to zero hides their keys.",
-    why="A zero value still takes part with its weight and pulls the average toward zero. The "
-    "weights themselves must leave it out.",
+task.fault(
+    thoughts.SMALL_FILL,
+    hide=(low(-1e4), lowered(1e4), low(-1e4)),
+    clear=(only_dead_rows, only_dead_rows, as_is, ...),
 )
-def masks_the_values(scores, values, mask=None):
-    weights = torch.softmax(scores, -1)
-    if mask is not None:
-        values = values * mask[:, :, None]
-    return average(weights, values), weights
-
-
-@task.fault(
-    "M-MAPS-UNMASKED",
-    thinks="The mask matters for the context; the weights are only for looking at.",
-    why="Your context respects the mask, but the weights you return are computed without it. The "
-    "heat map shows attention that never happened.",
+task.fault(
+    "M-TINY-FILL",
+    "A score of −100 is low enough to vanish.",
+    "Beside scores around 0 it is: exp(−100) is nothing. Where all real scores of a row lie lower "
+    "still, the hidden keys win. Use the lowest number the dtype has.",
+    hide=(low(-100.0), low(-1e3), lowered(100.0), lowered(1e3), low(-100.0), low(-1e3)),
+    clear=(only_dead_rows, ..., only_dead_rows, only_dead_rows, as_is, as_is),
 )
-def returns_unmasked_weights(scores, values, mask=None):
-    context, _ = finished(scores, values, mask)
-    return context, torch.softmax(scores, -1)
-
-
-@task.fault(
+task.fault(
+    thoughts.MASKED_VALUES,
+    hide=as_is,
+    clear=as_is,
+    average=lambda weights, values, mask: torch.einsum(
+        "bk,bkv->bv", weights, values if mask is None else values * mask[:, :, None]
+    ),
+)
+task.fault(
+    thoughts.MAPS_UNMASKED,
+    "The mask matters for the context; the weights are only for looking at.",
+    "Your context respects the mask, but the weights you return are computed without it. The heat "
+    "map shows attention that never happened.",
+    results=lambda context, weights, scores, mask: (context, scores.softmax(-1)),
+)
+task.fault(
     "C-MASK-AS-LENGTH",
-    thinks="A mask says how long a sentence is: the first so many keys are real.",
-    why="Often, not always. A mask says for each key by itself whether it may be attended to, and "
+    "A mask says how long a sentence is: the first so many keys are real.",
+    "Often, not always. A mask says for each key by itself whether it may be attended to, and "
     "padding may also stand in front.",
+    visible=unless_none(as_length),
 )
-def mask_as_length(scores, values, mask=None):
-    if mask is not None:
-        mask = torch.arange(scores.shape[1]) < mask.sum(-1, keepdim=True)
-    return finished(scores, values, mask)
-
-
-@task.fault(
+task.fault(
     "C-FIRST-MASK",
-    thinks="All sentences of a batch have the same padding.",
-    why="Each has its own row in the mask, and rows differ. You let the first one speak for all.",
+    "All sentences of a batch have the same padding.",
+    "Each has its own row in the mask, and rows differ. You let the first one speak for all.",
+    visible=unless_none(lambda mask: mask[:1].expand_as(mask)),
 )
-def first_mask_for_all(scores, values, mask=None):
-    return finished(scores, values, None if mask is None else mask[:1].expand_as(mask))
-
-
-def masks_in_place_by_method(scores, values, mask=None):
-    if mask is None:
-        return finished(scores, values, None)
-    scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
-    return finished(scores, values, mask)
+task.fault(
+    "M-IF-MASK",
+    "`if mask:` asks whether there is a mask.",
+    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
+    "error. Ask whether the mask is None.",
+    visible=lambda mask, scores: mask if mask else None,
+)
 
 
 @task.fault(
-    "M-INPLACE",
-    thinks="Writing −∞ into the scores is the shortest way to mask them.",
-    why="The scores belong to the caller, who finds them overwritten after your call. `a[…] = x` "
-    "and `masked_fill_` edit the tensor itself; make a new one.",
-    forms=(masks_in_place_by_method,),
+    "M-NO-DEFAULT",
+    "Whoever calls this has a mask.",
+    "Whoever has no padding has none: the signature of the task says `mask=None`, so the argument "
+    "may be left out.",
 )
-def masks_in_place(scores, values, mask=None):
-    if mask is None:
-        return finished(scores, values, None)
+class NoDefault(Attend):
+    def __call__(self, scores, values, mask):
+        return self.attend(scores, values, mask)
+
+
+def overwritten(scores, mask):
     scores[~mask] = -torch.inf
-    weights = torch.where(mask.any(-1, keepdim=True), scores, 0).softmax(-1)
-    weights = weights.masked_fill(~mask, 0)
-    return average(weights, values), weights
+    return torch.where(mask.any(-1, keepdim=True), scores, 0.0)
 
 
-@task.fault(
-    "D-NAIVE-SOFTMAX",
-    thinks="The formula says exp over the sum of exps, so that is what I compute.",
-    why="With scores above 88, exp is infinite in float32 and the weights are NaN. `torch.softmax` "
-    "is allowed here, and it is careful.",
-    section="soft-search",
-    forms=(
-        lambda scores, values, mask=None: naive_weights(scores, values, mask, dead_rows=False),
-        lambda scores, values, mask=None: naive_weights(
-            scores, values, mask, dead_rows=False, tiny=1e-9
-        ),
+task.fault(
+    "M-INPLACE",
+    "Writing −∞ into the scores is the shortest way to mask them.",
+    "The scores belong to the caller, who finds them overwritten after your call. `a[…] = x` and "
+    "`masked_fill_` edit the tensor itself; make a new one.",
+    hide=(
+        overwritten,
+        lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
     ),
 )
-def naive_softmax(scores, values, mask=None):
-    return naive_weights(scores, values, mask)
+
+# --- faults: shares -----------------------------------------------------------------------------
 
 
-@task.fault(
-    "D-GLOBAL-MAX",
-    thinks="One shift for the whole table of scores is enough to keep exp small.",
-    why="It stops overflow, but a row far below becomes all zeros after exp, and 0/0 is NaN. Each "
-    "row needs its own shift.",
-    section="soft-search",
-)
-def one_shift_for_all(scores, values, mask=None):
-    alive = torch.ones(len(scores), 1, dtype=torch.bool)
-    if mask is not None:
-        alive = mask.any(-1, keepdim=True)
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+def naive(scores, mask, safe_sum=as_is):
+    return scores.exp() / safe_sum(scores.exp().sum(-1, keepdim=True))
+
+
+def unless_dead(total, mask):
+    return total if mask is None else total.masked_fill(~mask.any(-1, keepdim=True), 1)
+
+
+def naive_if_alive(scores, mask):
+    return naive(scores, mask, lambda total: unless_dead(total, mask))
+
+
+def naive_times_mask(safe_sum):
+    def step(scores, mask):
+        e = scores.exp() if mask is None else scores.exp() * mask
+        return e / safe_sum(e.sum(-1, keepdim=True))
+
+    return step
+
+
+def one_shift_for_all(scores, mask):
     e = (scores - scores.max()).exp()
-    if mask is not None:
-        e = e.masked_fill(~mask, 0)
-    weights = e / e.sum(-1, keepdim=True).masked_fill(~alive, 1)
-    return average(weights, values), weights
+    return e / unless_dead(e.sum(-1, keepdim=True), mask)
 
 
-@task.fault(
-    "D-HARD-ATTENTION",
-    thinks="The search takes the annotation with the best score.",
-    why="That is a hard search: picking has no slope, so no gradient says how to score better. The "
-    "soft search reads a little of all.",
-    section="soft-search",
-)
-def hard_attention(scores, values, mask=None):
-    soft = masked_softmax(scores, mask)
+def with_epsilon(number):
+    def step(scores, mask):
+        e = (scores - scores.amax(-1, keepdim=True)).exp()
+        return e / (e.sum(-1, keepdim=True) + number)
+
+    return step
+
+
+def hard(scores, mask):
+    soft = scores.softmax(-1) if mask is None else scores.softmax(-1) * mask
     best = (soft == soft.amax(-1, keepdim=True)) & (soft > 0)
-    weights = best.to(scores.dtype) / best.sum(-1, keepdim=True).clamp(min=1) + 0 * soft
-    return average(weights, values), weights
+    return best.to(scores.dtype) / best.sum(-1, keepdim=True).clamp(min=1) + 0 * soft
 
 
-@task.fault(
-    "D-NO-SOFTMAX",
-    thinks="The scores themselves are the weights.",
-    why="Scores may be negative and sum to anything. Between score and average, something has to "
-    "turn them into shares of one.",
-    section="soft-search",
+SEARCH, BREAKS = {"section": "soft-search"}, {"section": "additive-breaks"}
+
+task.fault(
+    "A-SOFTMAX-QUERIES",
+    "The softmax runs over axis 0.",
+    "Axis 0 are the sentences of the batch: they now compete with each other for every place. A "
+    "sentence shares out its weight among its own keys.",
+    **BREAKS,
+    share=lambda scores, mask: scores.softmax(0),
+    hide=(..., low(-1e9)),
+    clear=(lambda weights, mask: weights.masked_fill(~mask, 0.0)),
 )
-def no_softmax(scores, values, mask=None):
-    weights = scores if mask is None else scores.masked_fill(~mask, 0)
-    return average(weights, values), weights.clone()
-
-
-@task.fault(
-    "D-SCORES-AS-WEIGHTS",
-    thinks="The second result is the scores.",
-    why="Scores are what enters the softmax; weights are what leaves it. The context is right, but "
-    "a heat map of scores has rows that sum to nothing in particular.",
-    section="soft-search",
+task.fault(
+    thoughts.SOFTMAX_ALL,
+    "All weights of the batch together sum to one.",
+    "Each sentence is a competition of its own: every row sums to one. With a batch of one "
+    "sentence the two are the same, which hides it.",
+    **SEARCH,
+    share=lambda scores, mask: scores.flatten().softmax(-1).view(scores.shape),
 )
-def returns_scores(scores, values, mask=None):
-    context, _ = finished(scores, values, mask)
-    return context, scores.clone()
-
-
-@task.fault(
+task.fault(
+    "C-AFTER-SOFTMAX-SENTENCES",
+    "First the softmax over axis 0, then the mask.",
+    "Two things at once: axis 0 are the sentences, which should not compete with each other; and a "
+    "mask after the softmax comes too late.",
+    **BREAKS,
+    share=lambda scores, mask: scores.softmax(0),
+    hide=as_is,
+    clear=lambda weights, mask: weights * mask,
+)
+task.fault(
+    thoughts.NAIVE_SOFTMAX,
+    "The formula says exp over the sum of exps, so that is what I compute.",
+    "With scores above 88, exp is infinite in float32 and the weights are NaN. `torch.softmax` is "
+    "allowed here, and it is careful.",
+    **SEARCH,
+    share=(
+        naive_if_alive,
+        naive,
+        lambda scores, mask: naive(scores, mask, lambda total: total + 1e-9),
+        naive_times_mask(lambda total: total.clamp(min=1e-12)),
+        naive_times_mask(as_is),
+    ),
+    hide=(..., ..., ..., as_is),
+    clear=(..., as_is),
+)
+task.fault(thoughts.GLOBAL_MAX, **SEARCH, share=one_shift_for_all)
+task.fault(
+    thoughts.HARD_ATTENTION,
+    "The search takes the annotation with the best score.",
+    "That is a hard search: picking has no slope, so no gradient says how to score better. The "
+    "soft search reads a little of all.",
+    **SEARCH,
+    share=hard,
+)
+task.fault(thoughts.NO_SOFTMAX, **SEARCH, share=lambda scores, mask: scores.clone(), hide=as_is)
+task.fault(
     "C-SIGMOID-WEIGHTS",
-    thinks="A sigmoid gives every key its weight between 0 and 1.",
-    why="Then keys do not compete, and the weights of a row sum to anything. A sum is no average: "
-    "its size grows with the number of keys.",
-    section="soft-search",
+    "A sigmoid gives every key its weight between 0 and 1.",
+    "Then keys do not compete, and the weights of a row sum to anything. A sum is no average: its "
+    "size grows with the number of keys.",
+    **SEARCH,
+    share=lambda scores, mask: scores.sigmoid(),
 )
-def sigmoid_weights(scores, values, mask=None):
-    weights = torch.sigmoid(scores)
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0)
-    return average(weights, values), weights
+task.fault(
+    "C-LOG-WEIGHTS",
+    "A logarithm of the weights is as good as the weights, and more stable.",
+    "Log-weights are negative and sum to nothing in particular. An average needs the weights.",
+    **SEARCH,
+    share=lambda scores, mask: scores.log_softmax(-1),
+)
+task.fault(
+    "C-TWO-SOFTMAXES",
+    "One more softmax makes sure that the weights sum to one.",
+    "They do after the first. The second takes shares between 0 and 1 for scores, and such small "
+    "differences give nearly equal weights.",
+    **SEARCH,
+    share=lambda scores, mask: scores.softmax(-1).softmax(-1),
+)
+task.fault(
+    "C-EPSILON",
+    "A small number added to the sum makes the division safe and changes nothing.",
+    "It changes the sixth digit: rows then sum to a little less than one, which float64 shows. "
+    "After subtracting the row's maximum the sum is at least 1, so it is safe anyway.",
+    **SEARCH,
+    share=(with_epsilon(1e-6), with_epsilon(1e-8)),
+)
+
+# --- faults: the average ------------------------------------------------------------------------
 
 
-@task.fault(
+def weighted(weights, values, mask):
+    return weights[:, :, None] * values
+
+
+task.fault(
     "C-MEAN-CONTEXT",
-    thinks="The context is the mean of the weighted values.",
-    why="The weights already sum to one, so their weighted sum is the average. Dividing by the "
-    "number of keys once more makes it too small.",
-    section="soft-search",
+    "The context is the mean of the weighted values.",
+    "The weights already sum to one, so their weighted sum is the average. Dividing by the number "
+    "of keys once more makes it too small.",
+    **SEARCH,
+    average=lambda *all: weighted(*all).mean(1),
 )
-def mean_of_weighted_values(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return (weights[:, :, None] * values).mean(1), weights
-
-
-@task.fault(
+task.fault(
     "C-NOT-SUMMED",
-    thinks="The context is every value times its weight.",
-    why="That is one vector for each key. The context is one for the sentence: add them up over "
-    "the keys.",
-    section="soft-search",
+    "The context is every value times its weight.",
+    "That is one vector for each key. The context is one for the sentence: add them up over the "
+    "keys.",
+    **SEARCH,
+    average=weighted,
 )
-def weighted_values(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return weights[:, :, None] * values, weights
-
-
-@task.fault(
+task.fault(
+    "C-SUMMED-OVER-SENTENCES",
+    "The weighted values are summed over the first axis.",
+    "Axis 0 are the sentences of the batch. Each has a context of its own: the sum runs over its "
+    "keys, axis 1.",
+    **SEARCH,
+    average=lambda *all: weighted(*all).sum(0),
+)
+task.fault(
     "A-BROADCAST",
-    thinks="Weights and values can be multiplied as they are; torch lines them up.",
-    why="(b k) and (b k v) are lined up from the right, so k meets v and b meets k. That is an "
-    "error, or, if all are equal, the wrong weights. Weights need an axis for v.",
-    section="additive-breaks",
+    "Weights and values can be multiplied as they are; torch lines them up.",
+    "(b k) and (b k v) are lined up from the right, so k meets v and b meets k. That is an error, "
+    "or, if all are equal, the wrong weights. Weights need an axis for v.",
+    **BREAKS,
+    average=lambda weights, values, mask: (weights * values).sum(1),
 )
-def weights_without_new_axis(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return (weights * values).sum(1), weights
-
-
-def all_pairs_over_minus_infinity(scores, values, mask=None):
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = torch.softmax(scores, -1)
-    return weights @ values, weights
-
-
-@task.fault(
+task.fault(
     "C-ALL-PAIRS",
-    thinks="`weights @ values` is the weighted sum of the values.",
-    why="For one sentence it is. With a batch, (b k) @ (b k v) applies the weights of every "
-    "sentence to the values of every other: (b b v). Keep each sentence to itself.",
-    section="additive-breaks",
-    forms=(
-        lambda scores, values, mask=None: (
-            (masked_softmax(scores, mask) @ values).squeeze(),
-            masked_softmax(scores, mask),
-        ),
-        all_pairs_over_minus_infinity,
+    "`weights @ values` is the weighted sum of the values.",
+    "For one sentence it is. With a batch, (b k) @ (b k v) applies the weights of every sentence "
+    "to the values of every other: (b b v). Keep each sentence to itself.",
+    **BREAKS,
+    average=(
+        lambda weights, values, mask: weights @ values,
+        lambda weights, values, mask: (weights @ values).squeeze(),
+        lambda weights, values, mask: weights @ values,
+    ),
+    hide=(..., ..., minus_infinity),
+    clear=(..., ..., as_is),
+)
+task.fault(
+    "C-KEEPDIM",
+    "An axis of length 1 in the context does not matter.",
+    "It does as soon as the context is joined to a word's vector (b m): (b 1 v) does not fit, or "
+    "broadcasts into something else. The context is (b v).",
+    **SEARCH,
+    average=lambda weights, values, mask: weights[:, None] @ values,
+)
+task.fault(
+    "C-WEIGHTS-KEEPDIM",
+    "The axis that the weights needed for the product may stay.",
+    "Who draws a heat map or sums a row expects (b k). An axis of length 1 is one more, and "
+    "broadcasting makes something else of it.",
+    **SEARCH,
+    results=(
+        lambda context, weights, scores, mask: (context, weights[:, None]),
+        lambda context, weights, scores, mask: (context, weights[:, :, None]),
     ),
 )
-def weights_of_all_sentences(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return weights @ values, weights
-
-
-@task.fault(
-    "C-KEEPDIM",
-    thinks="An axis of length 1 in the context does not matter.",
-    why="It does as soon as the context is joined to a word's vector (b m): (b 1 v) does not fit, "
-    "or broadcasts into something else. The context is (b v).",
-    section="soft-search",
-)
-def context_with_an_axis_left(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return weights[:, None] @ values, weights
-
-
-@task.fault(
+task.fault(
     "C-SQUEEZE",
-    thinks="`squeeze()` removes the axis that the matrix product needed.",
-    why="It removes every axis of length 1: with one sentence in the batch, or values of width 1, "
-    "also one that belongs there. Name the axis.",
-    section="soft-search",
+    "`squeeze()` removes the axis that the matrix product needed.",
+    "It removes every axis of length 1: with one sentence in the batch, or values of width 1, also "
+    "one that belongs there. Name the axis.",
+    **SEARCH,
+    average=lambda weights, values, mask: (weights[:, None] @ values).squeeze(),
 )
-def context_squeezed(scores, values, mask=None):
-    weights = masked_softmax(scores, mask)
-    return (weights[:, None] @ values).squeeze(), weights
 
+# --- faults: what is returned -------------------------------------------------------------------
 
-@task.fault(
-    "D-SWAPPED-RESULTS",
-    thinks="The function returns the weights and the context.",
-    why="Both are right, in the other order: first the context, then the weights.",
-    section="soft-search",
+task.fault(
+    thoughts.SCORES_AS_WEIGHTS,
+    "The second result is the scores.",
+    "Scores are what enters the softmax; weights are what leaves it. The context is right, but a "
+    "heat map of scores has rows that sum to nothing in particular.",
+    **SEARCH,
+    results=lambda context, weights, scores, mask: (context, scores.clone()),
 )
-def swapped_results(scores, values, mask=None):
-    context, weights = finished(scores, values, mask)
-    return weights, context
-
-
-@task.fault(
-    "D-OUTPUT-ONLY",
-    thinks="Only the context is needed.",
-    why="The decoder needs no more. You do: without the weights nobody can see where the model "
-    "looked. Return the pair (context, weights).",
+task.fault(
+    thoughts.SWAPPED_RESULTS,
+    "The function returns the weights and the context.",
+    "Both are right, in the other order: first the context, then the weights.",
+    **SEARCH,
+    results=lambda context, weights, scores, mask: (weights, context),
+)
+task.fault(
+    thoughts.OUTPUT_ONLY,
+    "Only the context is needed.",
+    "The decoder needs no more. You do: without the weights nobody can see where the model looked. "
+    "Return the pair (context, weights).",
     section="alignments",
+    results=lambda context, weights, scores, mask: context,
 )
-def context_only(scores, values, mask=None):
-    return finished(scores, values, mask)[0]
-
-
-@task.fault(
-    "D-DETACHED-WEIGHTS",
-    thinks="The weights are a by-product; only values need a gradient.",
-    why="Then the scores never learn: the gradient that says 'look elsewhere' flows through the "
+task.fault(
+    thoughts.DETACHED_WEIGHTS,
+    "The weights are a by-product; only values need a gradient.",
+    "Then the scores never learn: the gradient that says 'look elsewhere' flows through the "
     "weights. Something like `.detach()` cuts it.",
-    section="soft-search",
+    **SEARCH,
+    after=lambda weights, scores: weights.detach(),
 )
-def detached_weights(scores, values, mask=None):
-    weights = masked_softmax(scores, mask).detach()
-    return average(weights, values), weights
-
-
-@task.fault(
+task.fault(
     "C-DETACHED-VALUES",
-    thinks="Values are only read, so they need no gradient.",
-    why="The encoder learns through them what to hand over. The numbers are right, but its "
-    "annotations would only be trained to be found, not to be useful.",
-    section="soft-search",
+    "Values are only read, so they need no gradient.",
+    "The encoder learns through them what to hand over. The numbers are right, but its annotations "
+    "would only be trained to be found, not to be useful.",
+    **SEARCH,
+    average=lambda weights, values, mask: torch.einsum("bk,bkv->bv", weights, values.detach()),
 )
-def detached_values(scores, values, mask=None):
-    return finished(scores, values.detach(), mask)
-
-
-@task.fault(
-    "C-EPSILON",
-    thinks="A small number added to the sum makes the division safe and changes nothing.",
-    why="It changes the sixth digit: rows then sum to a little less than one, which float64 shows. "
-    "After subtracting the row's maximum the sum is at least 1, so it is safe anyway.",
-    section="soft-search",
-)
-def epsilon_in_the_sum(scores, values, mask=None):
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    e = (scores - scores.amax(-1, keepdim=True)).exp()
-    if mask is not None:
-        e = e.masked_fill(~mask, 0)
-    weights = e / (e.sum(-1, keepdim=True) + 1e-6)
-    return average(weights, values), weights
-
-
-@task.fault(
+task.fault(
     "C-DROPOUT",
-    thinks="Attention includes dropout, so some weights are set to zero at random.",
-    why="Not this function: nothing here needs chance, and weights that are returned after dropout "
+    "Attention includes dropout, so some weights are set to zero at random.",
+    "Not this function: nothing here needs chance, and weights that are returned after dropout "
     "make heat maps lie.",
     section="alignments",
+    after=lambda weights, scores: torch.dropout(weights, 0.1, train=True),
 )
-def dropped_weights(scores, values, mask=None):
-    weights = torch.dropout(masked_softmax(scores, mask), 0.1, True)
-    return average(weights, values), weights
 
 
 @task.fault(
-    "C-FLOAT32",
-    thinks="Weights between 0 and 1 do not need more than float32.",
-    why="The inputs came as float64 and the results leave as float32. The caller loses half of the "
+    "C-ATTEND-SCALED",
+    "Before the softmax, scores are divided by the root of the width.",
+    "In the next chapter, by whoever computes the scores. This function takes them as they come: "
+    "it cannot know how they were made, and another divisor is another softmax.",
+    **SEARCH,
+)
+class ScaledScores(Attend):
+    def __call__(self, scores, values, mask=None):
+        return self.attend(scores / math.sqrt(values.shape[-1]), values, mask)
+
+
+@task.fault(
+    thoughts.FLOAT32,
+    "Weights between 0 and 1 do not need more than float32.",
+    "The inputs came as float64 and the results leave as float32. The caller loses half of the "
     "digits. Keep the dtype that came.",
-    section="soft-search",
+    **SEARCH,
 )
-def attend_in_float32(scores, values, mask=None):
-    return finished(scores.float(), values.float(), mask)
+class InFloat32(Attend):
+    def __call__(self, scores, values, mask=None):
+        return self.attend(scores.float(), values.float(), mask)
 
 
 @task.fault(
-    "C-AFTER-SOFTMAX-SENTENCES",
-    thinks="First the softmax over axis 0, then the mask.",
-    why="Two things at once: axis 0 are the sentences, which should not compete with each other; "
-    "and a mask after the softmax comes too late.",
-    section="additive-breaks",
+    "C-FLOAT32-INSIDE",
+    "Casting to float32 inside and back at the end loses nothing.",
+    "The dtype is right again, the digits are not: of the sixteen that came, seven are left. "
+    "Compute in the dtype of the inputs.",
+    **SEARCH,
 )
-def softmax_over_sentences_then_mask(scores, values, mask=None):
-    weights = torch.softmax(scores, 0)
-    if mask is not None:
-        weights = weights * mask
-    return average(weights, values), weights
+class InFloat32Inside(Attend):
+    def __call__(self, scores, values, mask=None):
+        results = self.attend(scores.float(), values.float(), mask)
+        return tuple(result.to(scores.dtype) for result in results)
