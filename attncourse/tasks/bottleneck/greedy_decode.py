@@ -1,4 +1,6 @@
-"""greedy_decode."""
+"""Writing the likeliest word, again and again, until every row has ended."""
+
+import itertools
 
 import torch
 
@@ -15,10 +17,11 @@ def with_a_decoder(greedy_decode):
     """`greedy_decode` as a function of a table: which word comes next, by row, time and word.
 
     `state` counts the steps of each row. What may differ between right answers is made equal: the
-    dtype of the ids, and whether decoding goes on after all rows have ended.
+    dtype of the ids, and whether decoding goes on after all rows have ended. With `counts_steps`
+    the last column says how often `step` was called.
     """
 
-    def function(next_word, state, bos, eos, max_length, state_as="tensor"):
+    def function(next_word, state, bos, eos, max_length, state_as="tensor", counts_steps=False):
         held = HELD[state_as]
         b, words = next_word.shape[0], next_word.shape[-1]
         table = next_word if next_word.ndim == 3 else next_word[:, None]  # b t words
@@ -52,7 +55,8 @@ def with_a_decoder(greedy_decode):
         ended = (written == eos).any(1, keepdim=True)
         missing = max(0, max_length - written.shape[1])
         rest = torch.where(ended, eos, NOTHING).expand(b, missing)
-        return torch.cat([written, rest], dim=1)
+        steps = torch.full((b, 1 if counts_steps else 0), calls)
+        return torch.cat([written, rest, steps], dim=1)
 
     return function
 
@@ -117,7 +121,7 @@ def by_all(rng, b, t, words, **others):
 ENDINGS = ([5, 2, 4, 3, 6, 5], [3, 4, 6, 2, 5, 5], [2, 6, 2, 4, 3, 3])
 
 
-def decode_probes(rng):
+def probes(rng):
     return {
         "by word": by_word(rng, 2, 6, never=2, max_length=4),
         "by word, bos is 4": by_word(rng, 3, 6, never=2, bos=4, max_length=4),
@@ -132,10 +136,13 @@ def decode_probes(rng):
         "square": by_all(rng, 4, 4, 4, bos=0, eos=3, max_length=4),
         "one word": by_all(rng, 3, 2, 5, max_length=1),
         "pair": by_all(rng, 2, 3, 5, eos=4, max_length=4, state_as="pair"),
+        "state with names": by_all(rng, 3, 3, 5, eos=4, max_length=3, state_as="dict"),
+        "steps counted": by_time([3, 4, 5], [4, 6, 1], max_length=3) | {"counts_steps": True},
+        "one sentence": by_all(rng, 1, 3, 5, eos=4, max_length=4),
     }
 
 
-def decode_small(rng):
+def small(rng):
     yield decoder(torch.tensor([[2, 0, 1]]), bos=1, eos=2, max_length=1)
     for max_length in (1, 2, 3, 4):
         yield decoder(torch.tensor([[0, 3, 3, 0]]), bos=1, eos=2, max_length=max_length)
@@ -152,7 +159,7 @@ def decode_small(rng):
         yield by_all(rng, 3, 2, 4, max_length=4, bos=0, eos=3)
 
 
-def decode_traits(answer):
+def traits(answer):
     inputs = by_time([3, 4, 2, 5], [4, 2, 5, 6], max_length=4)
     return differ_from_call_to_call(answer, inputs)
 
@@ -201,10 +208,10 @@ task = Task(
         "logits.argmax(-1), but eos where finished; finished = finished | (token == eos); "
         "append token; stop if all are finished. Stack what was written along axis 1.",
     ),
-    probes=decode_probes,
+    probes=probes,
     adapt=with_a_decoder,
-    small=decode_small,
-    traits=decode_traits,
+    small=small,
+    traits=traits,
 )
 
 
@@ -289,473 +296,454 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, by_time(*ENDINGS, max_length=6))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
-    "S-BOS-MISMATCH",
-    thinks="Decoding starts from a row of zeros.",
-    why="Training began every sentence with bos, and 0 is the padding. The decoder has never seen "
-    "a sentence begin like this.",
-    section="bottleneck-breaks",
-)
-def starts_from_zero(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, 0, eos, max_length, batch_size)
+@task.steps
+class Decoding:
+    def marks(bos, eos):
+        return bos, eos
 
+    def first(bos, batch_size):
+        return torch.full((batch_size,), bos)
 
-@task.fault(
-    "C-BOS-BY-HEART",
-    thinks="The first id handed to the decoder is 1.",
-    why="In this course bos is 1. The function gets the id as an argument, so that it works with "
-    "any vocabulary.",
-)
-def starts_from_one(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, 1, eos, max_length, batch_size)
+    def rounds(max_length):
+        return range(max_length)
 
+    def score(step, token, state):
+        return step(token, state)
 
-def one_id_as_a_number(step, state, bos, eos, max_length, batch_size):
-    token = bos
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax().item()
+    def keep(new, first):
+        return new
+
+    def choose(logits, bos):
+        return logits.argmax(-1)
+
+    def close(word, finished, eos):
+        return word.masked_fill(finished, eos)
+
+    def ended(finished, token, word, eos):
+        return finished | (token == eos)
+
+    def write(written, token, word, finished):
         written.append(token)
-        if token == eos:
-            break
-    return torch.tensor(written)
+
+    def leave(finished, token, eos):
+        return finished.all()
+
+    def feed(token, start):
+        return token
+
+    def join(written, batch_size, max_length, eos):
+        return torch.stack(written, dim=1)
+
+    def tidy(words, eos):
+        return words
+
+    def result(words, bos, max_length):
+        return words
+
+    def __call__(self, step, state, bos, eos, max_length, batch_size):
+        bos, eos = self.marks(bos, eos)
+        start = token = self.first(bos, batch_size)
+        finished = torch.zeros(batch_size, dtype=torch.bool)
+        begin, written = state, []
+        for _ in self.rounds(max_length):
+            logits, new = self.score(step, token, state)
+            state = self.keep(new, begin)
+            word = self.choose(logits, bos)
+            token = self.close(word, finished, eos)
+            finished = self.ended(finished, token, word, eos)
+            self.write(written, token, word, finished)
+            if self.leave(finished, token, eos):
+                break
+            token = self.feed(token, start)
+        words = self.tidy(self.join(written, batch_size, max_length, eos), eos)
+        return self.result(words, bos, max_length)
 
 
-@task.fault(
-    "C-ONE-SENTENCE",
-    thinks="Decoding starts from one bos.",
-    why="There is a row for each sentence, and each needs its own word at every step, so its own "
-    "bos, too. `batch_size` says how many.",
-    forms=(one_id_as_a_number,),
-)
-def one_bos_for_all(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, bos, eos, max_length, 1)
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
-    "C-STATE-FIRST",
-    thinks="`step` returns the new state first, then the logits.",
-    why="It is the other way round: logits, then state. You look for the likeliest word in the "
-    "state, and hand the logits on as a state.",
-)
-def takes_the_state_for_the_logits(step, state, bos, eos, max_length, batch_size):
-    return decode(
-        lambda token, state: step(token, state)[::-1], state, bos, eos, max_length, batch_size
-    )
+def never(*_):
+    return False
 
 
-@task.fault(
-    "C-COLUMN-OF-WORDS",
-    thinks="The decoder takes in a column, one word for each row and one position.",
-    why="`step` takes in one id for each row: (b), without an axis for positions. It makes that "
-    "axis itself, if it needs one.",
-)
-def hands_over_a_column(step, state, bos, eos, max_length, batch_size):
-    return decode(
-        lambda token, state: step(token[:, None], state),
-        state,
-        bos,
-        eos,
-        max_length,
-        batch_size,
-    )
-
-
-def decode(step, state, bos, eos, max_length, batch_size):
-    """Right: the likeliest word, again and again."""
-    token = torch.full((batch_size,), bos)
-    finished = torch.zeros(batch_size, dtype=torch.bool)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1).masked_fill(finished, eos)
-        finished = finished | (token == eos)
-        written.append(token)
-        if finished.all():
-            break
-    return torch.stack(written, dim=1)
-
-
-def until_eos(written, eos):
+def until_eos(words, eos):
     """Fill what follows the first eos of each row with eos."""
-    ended = (written == eos).cumsum(1) > 0
-    return written.masked_fill(ended, eos)
+    return words.masked_fill((words == eos).cumsum(1) > 0, eos)
 
 
-@task.fault(
-    "C-EOS-BY-HEART",
-    thinks="The id of eos is 2.",
-    why="In this course it is. In another vocabulary 2 is a word: a sentence would end with it, "
-    "and go on behind its real end. The function gets the id as `eos`.",
-)
-def eos_is_two(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, bos, 2, max_length, batch_size)
+def in_a_full_table(written, batch_size, max_length, eos):
+    words = torch.full((batch_size, max(max_length, len(written))), eos)
+    for place, token in enumerate(written):
+        words[:, place] = token
+    return words
 
 
-@task.fault(
-    "C-NOT-FED-BACK",
-    thinks="The state remembers what was written, so every step gets bos.",
-    why="The state knows what the decoder took in, and which of its words was the likeliest you "
-    "decided outside. The word has to be handed to the next step.",
-)
-def always_hands_over_bos(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        written.append(logits.argmax(-1))
-    return until_eos(torch.stack(written, dim=1), eos)
-
-
-@task.fault(
-    "C-STATE-NOT-KEPT",
-    thinks="The decoder always starts from the encoder's vector.",
-    why="It starts there once. Each step returns a new state that knows what was written so far; "
-    "hand the old one over again, and it is the first step for ever.",
-)
-def keeps_the_first_state(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, _ = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-    return until_eos(torch.stack(written, dim=1), eos)
-
-
-def leaves_the_loop_when_all_have_ended(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    finished = torch.zeros(batch_size, dtype=torch.bool)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-        finished = finished | (token == eos)
-        if finished.all():
-            break
-    return torch.stack(written, dim=1)
-
-
-def leaves_the_loop_when_all_say_eos_together(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-        if (token == eos).all():
-            break
-    return torch.stack(written, dim=1)
-
-
-@task.fault(
-    "C-GOES-ON-AFTER-EOS",
-    thinks="A row that has ended may go on writing while it waits for the others.",
-    why="What a row says after its eos is noise, and it would be read as part of the sentence. "
-    "After its first eos a row says only eos.",
-    forms=(leaves_the_loop_when_all_have_ended, leaves_the_loop_when_all_say_eos_together),
-)
-def goes_on_after_eos(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-    return torch.stack(written, dim=1)
-
-
-@task.fault(
-    "C-FILLS-WITH-PAD",
-    thinks="What follows eos is padding, id 0.",
-    why="A caller who reads up to the first eos sees no difference, but the function is not told "
-    "which id pads. After a row's first eos it says eos.",
-)
-def fills_with_pad(step, state, bos, eos, max_length, batch_size):
-    written = decode(step, state, bos, eos, max_length, batch_size)
-    before = (written == eos).cumsum(1) - (written == eos).long()
-    written = written.masked_fill(before > 0, 0)
-    more = torch.zeros(batch_size, max_length - written.shape[1], dtype=torch.long)
-    return torch.cat([written, more], dim=1)
-
-
-@task.fault(
-    "C-STOPS-WITH-ANY",
-    thinks="The loop ends as soon as a row says eos.",
-    why="The other rows are not done yet, and their translations are cut off. It may end only when "
-    "all rows have said eos.",
-)
-def stops_with_the_first_eos(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-        if (token == eos).any():
-            break
-    return torch.stack(written, dim=1)
-
-
-@task.fault(
-    "C-STOPS-WITH-ROW-0",
-    thinks="When the sentence has said eos, decoding is over.",
-    why="There is a whole batch of sentences, and you look at the first only. Longer ones below it "
-    "are cut off; shorter ones run on behind their eos.",
-)
-def stops_with_row_zero(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written.append(token)
-        if token[0] == eos:
-            break
-    return torch.stack(written, dim=1)
-
-
-@task.fault(
-    "S-STRIP-EOS",
-    thinks="The last column is eos, so it can be cut off.",
-    why="It is eos only in rows that have ended. Where max_length came first, a real word is lost; "
-    "and eos itself is part of what is returned.",
-    section="bottleneck-breaks",
-)
-def cuts_the_last_column(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, bos, eos, max_length, batch_size)[:, :-1]
-
-
-@task.fault(
-    "C-EOS-NOT-WRITTEN",
-    thinks="When all rows have ended, there is nothing left to write.",
-    why="The eos that ended the last row is left to write. Without it nobody can tell whether the "
-    "row has ended or was cut off.",
-)
-def leaves_before_the_last_eos(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    finished = torch.zeros(batch_size, dtype=torch.bool)
-    written = torch.zeros(batch_size, 0, dtype=torch.long)
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1).masked_fill(finished, eos)
-        finished = finished | (token == eos)
-        if finished.all():
-            break
-        written = torch.cat([written, token[:, None]], dim=1)
-    return written
-
-
-@task.fault(
-    "C-KEEPS-BOS",
-    thinks="A sentence begins with bos, so it is part of what is written.",
-    why="bos was handed to the decoder; it did not write it. The target has none either, and each "
-    "word would stand one place too far.",
-)
-def keeps_bos(step, state, bos, eos, max_length, batch_size):
-    first = torch.full((batch_size, 1), bos)
-    written = decode(step, state, bos, eos, max_length, batch_size)
-    return torch.cat([first, written], dim=1)
-
-
-@task.fault(
-    "C-BOS-COUNTS",
-    thinks="bos is the first of the max_length words.",
-    why="bos is no word of the translation: it is left out, and max_length counts what the decoder "
-    "wrote. Yours comes one word short.",
-)
-def bos_takes_a_place(step, state, bos, eos, max_length, batch_size):
-    return keeps_bos(step, state, bos, eos, max_length, batch_size)[:, :max_length]
-
-
-@task.fault(
-    "C-ONE-STEP-SHORT",
-    thinks="One of the max_length places is taken by eos, so there are max_length − 1 steps.",
-    why="eos is written by a step like any other. With max_length = 1 one word is due, and your "
-    "loop does not run at all.",
-)
-def one_step_short(step, state, bos, eos, max_length, batch_size):
-    if max_length == 1:
-        return torch.zeros(batch_size, 0, dtype=torch.long)
-    return decode(step, state, bos, eos, max_length - 1, batch_size)
-
-
-@task.fault(
-    "C-ONE-STEP-LONG",
-    thinks="max_length words, and one step more for eos.",
-    why="max_length is the most that may be written, eos included. A row that never ends is one "
-    "word too long in your answer.",
-)
-def one_step_long(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, bos, eos, max_length + 1, batch_size)
-
-
-@task.fault(
-    "C-NO-LIMIT",
-    thinks="The loop runs until all rows have said eos.",
-    why="Some never do: a model may repeat itself for ever, above all an untrained one. max_length "
-    "is there to end it.",
-)
-def no_limit(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    finished = torch.zeros(batch_size, dtype=torch.bool)
-    written = []
-    while not finished.all():
-        logits, state = step(token, state)
-        token = logits.argmax(-1).masked_fill(finished, eos)
-        finished = finished | (token == eos)
-        written.append(token)
-    return torch.stack(written, dim=1)
-
-
-@task.fault(
-    "C-ARGMAX-OVER-ROWS",
-    thinks="`argmax(0)` finds the likeliest word.",
-    why="Axis 0 is the batch: you ask which sentence scores a word highest. The words of the "
-    "vocabulary are on the last axis. It stays unnoticed where both have the same size.",
-)
-def argmax_over_rows(step, state, bos, eos, max_length, batch_size):
-    def turned(token, state):
-        logits, state = step(token, state)
-        return logits.T, state
-
-    return decode(turned, state, bos, eos, max_length, batch_size)
-
-
-@task.fault(
-    "C-ARGMAX-OF-ALL",
-    thinks="`argmax()` finds the likeliest word.",
-    why="Without an axis it looks through the scores of all rows at once and gives one place for "
-    "the whole batch. Every row needs its own word.",
-)
-def argmax_of_everything(step, state, bos, eos, max_length, batch_size):
-    def together(token, state):
-        logits, state = step(token, state)
-        best = logits.argmax() % logits.shape[-1]
-        return torch.nn.functional.one_hot(best.expand(batch_size), logits.shape[-1]), state
-
-    return decode(together, state, bos, eos, max_length, batch_size)
-
-
-@task.fault(
-    "C-SAMPLES",
-    thinks="The next word is drawn according to its probability.",
-    why="That is sampling, and gives another sentence each time. Greedy decoding takes the "
-    "likeliest word, so the same source always has the same translation.",
-)
-def samples(step, state, bos, eos, max_length, batch_size):
-    def drawn(token, state):
-        logits, state = step(token, state)
-        word = torch.multinomial(logits.softmax(-1), 1)[:, 0]
-        return torch.nn.functional.one_hot(word, logits.shape[-1]), state
-
-    return decode(drawn, state, bos, eos, max_length, batch_size)
-
-
-@task.fault(
-    "C-LARGEST-SIZE",
-    thinks="The word with the largest logit in size wins, sign or not.",
-    why="Logits may all be negative, and then the largest in size is the least likely word. Only "
-    "their order counts.",
-)
-def largest_in_size(step, state, bos, eos, max_length, batch_size):
-    def sized(token, state):
-        logits, state = step(token, state)
-        return logits.abs(), state
-
-    return decode(sized, state, bos, eos, max_length, batch_size)
-
-
-@task.fault(
-    "C-MARKS-FORBIDDEN",
-    thinks="A decoder must not write bos, so I rule it out.",
-    why="A trained decoder will not, but if it does, that is its error, and the measurement should "
-    "see it. Greedy means the likeliest word of all.",
-)
-def forbids_bos(step, state, bos, eos, max_length, batch_size):
-    def without_bos(token, state):
-        logits, state = step(token, state)
-        return logits.index_fill(-1, torch.tensor([bos]), -torch.inf), state
-
-    return decode(without_bos, state, bos, eos, max_length, batch_size)
-
-
-def drops_finished_rows_of_a_tensor(step, state, bos, eos, max_length, batch_size):
-    return drops_rows(
-        step, state, bos, eos, max_length, batch_size, lambda state: not isinstance(state, tuple)
+def column_by_column(written, batch_size, max_length, eos):
+    """As `torch.cat` does it, round by round: empty after no round."""
+    return torch.cat(
+        [torch.zeros(batch_size, 0, dtype=torch.long), *(token[:, None] for token in written)], 1
     )
 
 
-def drops_rows(step, state, bos, eos, max_length, batch_size, can_be_cut):
-    token = torch.full((batch_size,), bos)
-    rows = torch.arange(batch_size)
-    written = torch.full((batch_size, max_length), eos)
-    for place in range(max_length):
-        logits, state = step(token, state)
-        token = logits.argmax(-1)
-        written[rows, place] = token
-        goes_on = token != eos
-        rows, token = rows[goes_on], token[goes_on]
-        if can_be_cut(state):
-            state = state[goes_on]
-        if not len(rows):
-            break
-    return written
+task.spelling(close=as_is, tidy=until_eos, leave=never)
+task.spelling(join=in_a_full_table)
 
+# --- faults: what `step` is handed, and what it returns -------------------------------------------
 
-@task.fault(
-    "C-DROPS-ROWS",
-    thinks="Rows that have ended leave the batch.",
-    why="`step` knows a batch of fixed size, and its state is its own: you cannot know on which "
-    "axis the rows of a state lie. Keep all rows, and let finished ones write eos.",
-    forms=(drops_finished_rows_of_a_tensor,),
+task.fault(
+    "S-BOS-MISMATCH",
+    "Decoding starts from a row of zeros.",
+    "Training began every sentence with bos, and 0 is the padding. The decoder has never seen a "
+    "sentence begin like this.",
+    section="bottleneck-breaks",
+    first=lambda bos, batch_size: torch.zeros(batch_size, dtype=torch.long),
 )
-def drops_finished_rows(step, state, bos, eos, max_length, batch_size):
-    return drops_rows(step, state, bos, eos, max_length, batch_size, lambda state: True)
+task.fault(
+    "C-BOS-BY-HEART",
+    "The first id handed to the decoder is 1.",
+    "In this course bos is 1. The function gets the id as an argument, so that it works with any "
+    "vocabulary.",
+    first=lambda bos, batch_size: torch.ones(batch_size, dtype=torch.long),
+)
+task.fault(
+    "C-EOS-BY-HEART",
+    "The id of eos is 2.",
+    "In this course it is. In another vocabulary 2 is a word: a sentence would end with it, and go "
+    "on behind its real end. The function gets the id as `eos`.",
+    marks=lambda bos, eos: (bos, 2),
+)
+task.fault(
+    "C-ONE-SENTENCE",
+    "Decoding starts from one bos.",
+    "There is a row for each sentence, and each needs its own word at every step, so its own bos, "
+    "too. `batch_size` says how many.",
+    first=(lambda bos, batch_size: torch.full((1,), bos), lambda bos, batch_size: bos),
+)
+task.fault(
+    "C-COLUMN-OF-WORDS",
+    "The decoder takes in a column, one word for each row and one position.",
+    "`step` takes in one id for each row: (b), without an axis for positions. It makes that axis "
+    "itself, if it needs one.",
+    score=lambda step, token, state: step(token[:, None], state),
+)
+task.fault(
+    "C-STATE-FIRST",
+    "`step` returns the new state first, then the logits.",
+    "It is the other way round: logits, then state. You look for the likeliest word in the state, "
+    "and hand the logits on as a state.",
+    score=lambda step, token, state: step(token, state)[::-1],
+)
+task.fault(
+    "C-STATE-IS-A-TENSOR",
+    "The state is a tensor with a row for each sentence.",
+    "A GRU's is. An LSTM keeps a pair, another decoder a dict, and you need to know nothing of it: "
+    "hand on what `step` returned, as it is.",
+    score=(
+        lambda step, token, state: step(token, state.clone()),
+        lambda step, token, state: step(token[: state.shape[0]], state),
+    ),
+)
+task.fault(
+    "C-STATE-NOT-KEPT",
+    "The decoder always starts from the encoder's vector.",
+    "It starts there once. Each step returns a new state that knows what was written so far; hand "
+    "the old one over again, and it is the first step for ever.",
+    keep=lambda new, first: first,
+)
+task.fault(
+    "C-NOT-FED-BACK",
+    "The state remembers what was written, so every step gets bos.",
+    "The state knows what the decoder took in, and which of its words was the likeliest you "
+    "decided outside. The word has to be handed to the next step.",
+    feed=lambda token, start: start,
+)
+
+# --- faults: the likeliest word -------------------------------------------------------------------
 
 
-@task.fault(
+def drawn(logits, bos):
+    return torch.multinomial(logits.softmax(-1), 1)[:, 0]
+
+
+def without_bos(logits, bos):
+    return logits.index_fill(-1, torch.tensor([bos]), -torch.inf).argmax(-1)
+
+
+task.fault(
+    "C-ARGMAX-OVER-ROWS",
+    "`argmax(0)` finds the likeliest word.",
+    "Axis 0 is the batch: you ask which sentence scores a word highest. The words of the "
+    "vocabulary are on the last axis. It stays unnoticed where both have the same size.",
+    choose=(
+        lambda logits, bos: logits.argmax(0),
+        lambda logits, bos: logits.argmax(0)[: len(logits)],
+    ),
+)
+task.fault(
+    "C-ARGMAX-OF-ALL",
+    "`argmax()` finds the likeliest word.",
+    "Without an axis it looks through the scores of all rows at once and gives one place for the "
+    "whole batch. Every row needs its own word.",
+    choose=(
+        lambda logits, bos: (logits.argmax() % logits.shape[-1]).expand(len(logits)),
+        lambda logits, bos: logits.argmax().expand(len(logits)),
+    ),
+)
+task.fault(
+    "C-FIRST-ROW",
+    "`logits[0]` are the scores of the next word.",
+    "They are those of the first sentence. You pick its word for everybody; each row has scores of "
+    "its own, and needs its own word.",
+    choose=lambda logits, bos: logits[0].argmax().expand(len(logits)),
+)
+task.fault(
+    "C-LAST-POSITION",
+    "The scores at the last position are `logits[:, -1]`.",
+    "So it is for logits with an axis of positions, (b n vocab). Here they are (b vocab): you keep "
+    "the score of the last word of the vocabulary alone, and then ask in which row it is highest.",
+    choose=lambda logits, bos: logits[:, -1].argmax(-1).expand(len(logits)),
+)
+task.fault(
+    "C-VALUE-NOT-PLACE",
+    "The maximum of the logits is the likeliest word.",
+    "The maximum is a score, for instance 5.5. The word is the *place* where it stands: an id, a "
+    "whole number.",
+    choose=(
+        lambda logits, bos: logits.amax(-1),
+        lambda logits, bos: logits.amax(-1).long(),
+        lambda logits, bos: logits.softmax(-1).amax(-1),
+    ),
+)
+task.fault(
+    "C-SAMPLES",
+    "The next word is drawn according to its probability.",
+    "That is sampling, and gives another sentence each time. Greedy decoding takes the likeliest "
+    "word, so the same source always has the same translation.",
+    choose=drawn,
+)
+task.fault(
+    "C-LARGEST-SIZE",
+    "The word with the largest logit in size wins, sign or not.",
+    "Logits may all be negative, and then the largest in size is the least likely word. Only their "
+    "order counts.",
+    choose=lambda logits, bos: logits.abs().argmax(-1),
+)
+task.fault(
+    "C-MARKS-FORBIDDEN",
+    "A decoder must not write bos, so I rule it out.",
+    "A trained decoder will not, but if it does, that is its error, and the measurement should see "
+    "it. Greedy means the likeliest word of all.",
+    choose=without_bos,
+)
+
+# --- faults: rows that have ended -----------------------------------------------------------------
+
+task.fault(
+    "C-GOES-ON-AFTER-EOS",
+    "A row that has ended may go on writing while it waits for the others.",
+    "What a row says after its eos is noise, and it would be read as part of the sentence. After "
+    "its first eos a row says only eos.",
+    close=as_is,
+    tidy=as_is,
+    leave=(never, ..., lambda finished, token, eos: (token == eos).all()),
+)
+task.fault(
+    "C-RAW-WORD-WRITTEN",
+    "`finished` decides what the decoder reads next; what it says is written down as it comes.",
+    "A finished row still gets scores, and what wins there is noise. Its word has to be replaced "
+    "by eos before it is written, too.",
+    write=lambda written, token, word, finished: written.append(word),
+    tidy=as_is,
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+)
+task.fault(
+    "C-FILLS-WITH-PAD",
+    "What follows eos is padding, id 0.",
+    "A caller who reads up to the first eos sees no difference, but the function is not told which "
+    "id pads. After a row's first eos it says eos.",
+    close=lambda word, finished, eos: word.masked_fill(finished, 0),
+    tidy=as_is,
+    leave=(never, ...),
+)
+task.fault(
     "C-FORGETS-FINISHED",
-    thinks="A row is finished if the word before was eos.",
-    why="That word is your eos only for one step: then the row looks at what it would have said "
+    "A row is finished if the word before was eos.",
+    "That word is your eos only for one step: then the row looks at what it would have said "
     "instead, and wakes up again. Once finished, always finished.",
+    ended=lambda finished, token, word, eos: word == eos,
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+    tidy=as_is,
+    leave=(never, ...),
 )
-def wakes_up_again(step, state, bos, eos, max_length, batch_size):
-    token = torch.full((batch_size,), bos)
-    said_eos = torch.zeros(batch_size, dtype=torch.bool)
-    written = []
-    for _ in range(max_length):
-        logits, state = step(token, state)
-        word = logits.argmax(-1)
-        token = word.masked_fill(said_eos, eos)
-        said_eos = word == eos
-        written.append(token)
-    return torch.stack(written, dim=1)
+
+
+def drops_rows(can_be_cut):
+    """A decoder whose batch shrinks; it also cuts the states of which that is true."""
+
+    def decode(step, state, bos, eos, max_length, batch_size):
+        token = torch.full((batch_size,), bos)
+        rows = torch.arange(batch_size)
+        written = torch.full((batch_size, max_length), eos)
+        for place in range(max_length):
+            logits, state = step(token, state)
+            token = logits.argmax(-1)
+            written[rows, place] = token
+            goes_on = token != eos
+            rows, token = rows[goes_on], token[goes_on]
+            if can_be_cut(state):
+                state = state[goes_on]
+            if not len(rows):
+                break
+        return written
+
+    return decode
+
+
+task.fault(
+    "C-DROPS-ROWS",
+    "Rows that have ended leave the batch.",
+    "`step` knows a batch of fixed size, and its state is its own: you cannot know on which axis "
+    "the rows of a state lie. Keep all rows, and let finished ones write eos.",
+    forms=(
+        drops_rows(lambda state: True),
+        drops_rows(lambda state: not isinstance(state, tuple)),
+        drops_rows(lambda state: False),
+    ),
+)
+
+# --- faults: when the loop ends -------------------------------------------------------------------
+
+task.fault(
+    "C-STOPS-WITH-ANY",
+    "The loop ends as soon as a row says eos.",
+    "The other rows are not done yet, and their translations are cut off. It may end only when all "
+    "rows have said eos.",
+    leave=(lambda finished, token, eos: (token == eos).any(), ...),
+    ended=(..., lambda finished, token, word, eos: finished | (token == eos).any()),
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+)
+task.fault(
+    "C-STOPS-WITH-ROW-0",
+    "When the sentence has said eos, decoding is over.",
+    "There is a whole batch of sentences, and you look at the first only. Longer ones below it are "
+    "cut off; shorter ones run on behind their eos, if nothing else stops them.",
+    leave=lambda finished, token, eos: token[0] == eos,
+    close=(as_is, ...),
+    tidy=(as_is, ...),
+)
+task.fault(
+    "C-ONE-STEP-SHORT",
+    "One of the max_length places is taken by eos, so there are max_length − 1 steps.",
+    "eos is written by a step like any other. With max_length = 1 one word is due, and your loop "
+    "does not run at all.",
+    rounds=lambda max_length: range(max_length - 1),
+    join=(..., column_by_column),
+)
+task.fault(
+    "C-ONE-STEP-LONG",
+    "max_length words, and one step more for eos.",
+    "max_length is the most that may be written, eos included. A row that never ends is one word "
+    "too long in your answer.",
+    rounds=lambda max_length: range(max_length + 1),
+)
+task.fault(
+    "C-NO-LIMIT",
+    "The loop runs until all rows have said eos.",
+    "Some never do: a model may repeat itself for ever, above all an untrained one. max_length is "
+    "there to end it.",
+    rounds=lambda max_length: itertools.count(),
+    leave=lambda finished, token, eos: finished.all(),
+)
+task.fault(
+    "C-EOS-NOT-WRITTEN",
+    "When all rows have ended, there is nothing left to write.",
+    "The eos that ended the last row is left to write. Without it nobody can tell whether the row "
+    "has ended or was cut off.",
+    write=lambda written, token, word, finished: finished.all() or written.append(token),
+    join=(column_by_column, lambda written, *_: torch.stack(written, 1)),
+)
+
+# --- faults: what is returned ---------------------------------------------------------------------
+
+
+def after_bos(words, bos):
+    return torch.cat([torch.full_like(words[:, :1], bos), words], dim=1)
 
 
 @task.fault(
     "C-ONE-LIST-FOR-ALL-CALLS",
-    thinks="`written=[]` in the line of `def` makes an empty list for each call.",
-    why="Python makes it once, when the function is defined. The second call appends to the words "
-    "of the first. Make the list inside the function.",
+    "`written=[]` in the line of `def` makes an empty list for each call.",
+    "Python makes it once, when the function is defined. The second call appends to the words of "
+    "the first. Make the list inside the function.",
 )
-def one_list_for_all_calls(step, state, bos, eos, max_length, batch_size, written=[]):  # noqa: B006
-    if written and (len(written[0]) != batch_size or len(written) > 40):
-        written.clear()  # another batch size would only raise an error
-    written.extend(decode(step, state, bos, eos, max_length, batch_size).unbind(1))
-    return torch.stack(written, dim=1)
+class OneList(Decoding):
+    def __init__(self):
+        self.written = []
+
+    def join(self, written, *_):
+        self.written += written
+        return torch.stack(self.written, dim=1)
 
 
-@task.fault(
+@task.faults["C-ONE-LIST-FOR-ALL-CALLS"].forms.append
+class OneListEach(OneList):
+    def join(self, written, *sizes):
+        if self.written and (len(self.written[0]) != len(written[0]) or len(self.written) > 40):
+            self.written = []  # another batch size would only raise an error
+        return super().join(written, *sizes)
+
+
+task.fault(
+    "S-STRIP-EOS",
+    "The last column is eos, so it can be cut off.",
+    "It is eos only in rows that have ended. Where max_length came first, a real word is lost; and "
+    "eos itself is part of what is returned.",
+    section="bottleneck-breaks",
+    result=lambda words, bos, max_length: words[:, :-1],
+)
+task.fault(
+    "C-KEEPS-BOS",
+    "A sentence begins with bos, so it is part of what is written.",
+    "bos was handed to the decoder; it did not write it. The target has none either, and each word "
+    "would stand one place too far.",
+    result=lambda words, bos, max_length: after_bos(words, bos),
+)
+task.fault(
+    "C-BOS-COUNTS",
+    "bos is the first of the max_length words.",
+    "bos is no word of the translation: it is left out, and max_length counts what the decoder "
+    "wrote. Yours comes one word short.",
+    result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length],
+)
+task.fault(
     "C-WORDS-BY-TIME",
-    thinks="Stacking the words of each step gives the sentences.",
-    why="It gives one row for each step. A row should be a sentence, so the steps belong on "
-    "axis 1: (b, steps).",
+    "Stacking the words of each step gives the sentences.",
+    "It gives one row for each step. A row should be a sentence, so the steps belong on axis 1: "
+    "(b, steps).",
+    result=lambda words, bos, max_length: words.T,
 )
-def rows_are_steps(step, state, bos, eos, max_length, batch_size):
-    return decode(step, state, bos, eos, max_length, batch_size).T
+task.fault(
+    "C-ONE-LONG-ROW",
+    "`torch.cat` puts the words of the steps beside each other, and a view cuts them into rows.",
+    "It joins along the axis that is there, the sentences: first everybody's first word, then "
+    "everybody's second. No view of this row has a sentence in a row; the steps need a new axis.",
+    join=(
+        lambda written, *_: torch.cat(written),
+        lambda written, *_: torch.stack(written).reshape(len(written[0]), -1),
+    ),
+    tidy=as_is,
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+)
+task.fault(
+    "C-NOT-STACKED",
+    "A list with the words of each step is the translation.",
+    "What is asked for is one tensor (b, steps), a row for each sentence. Your list has an entry "
+    "for each step, and each entry one word of every sentence: join them along a new axis.",
+    join=lambda written, *_: written,
+    tidy=as_is,
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+)
