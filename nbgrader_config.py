@@ -13,6 +13,7 @@ c.CourseDirectory.release_directory = "exercises"
 c.ClearSolutions.code_stub = {"python": "...  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 c.GenerateAssignment.preprocessors = [
+    "attncourse.grading.release.TaskFacts",  # points, before nbgrader books them
     *GenerateAssignment.class_traits()["preprocessors"].default(),
     "attncourse.grading.release.ColabBootstrap",
 ]

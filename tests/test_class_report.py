@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.checks import registry
-from attncourse.checks.task import CHAPTERS
 from attncourse.grading import class_report, lms, nbgrader_api, results, run, sample, similarity
 from attncourse.grading import submission as reading
 from attncourse.grading.score import Result, Verdict
@@ -237,7 +236,8 @@ def independent() -> dict[str, list[list[str]]]:
     answers = (answer for each in CORRECT.values() for answer in each)
     names = {getattr(answer, "__name__", None) for answer in answers} - CORRECT.keys()
     classes, seen = {}, set()
-    for chapter in CHAPTERS:
+    chapters = [stem for stem, each in registry.chapters().items() if "chapter" in each.place]
+    for chapter in chapters:
         students: list[list[str]] = []
         for task in (task for task in CORRECT if registry.find(task).chapter == chapter):
             number = 0

@@ -22,8 +22,9 @@ from correct_answers import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
-from attncourse import cli, misconceptions
+from attncourse import cli
 from attncourse.checks import engine, registry
+from attncourse.checks.task import answer_of
 from attncourse.grading import jail, nbgrader_api, results, run, sample, score, submission, wire
 from attncourse.grading.gradebook import Writer
 from attncourse.grading.remote import (
@@ -139,11 +140,12 @@ def judged(zygote, task: str, source: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_a_misconception_is_named_through_the_wall(chapter, zygote):
-    for wrong in misconceptions.of_chapter(chapter)[::9]:
-        report = judged(zygote, wrong.task, sample.source_of(wrong.answer, wrong.task))
-        here = engine.run(wrong.task, wrong.answer)
-        assert report.earned == here.earned, wrong.id
-        assert report.diagnosis.id == here.diagnosis.id, wrong.id
+    faults = [fault for task in registry.of_chapter(chapter) for fault in task.faults.values()]
+    for fault in faults[::9]:
+        report = judged(zygote, fault.task, sample.source_of_fault(fault))
+        here = engine.run(fault.task, answer_of(registry.find(fault.task), fault.forms[0]))
+        assert report.earned == here.earned, fault.id
+        assert report.diagnosis.ids == here.diagnosis.ids, fault.id
 
 
 def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():

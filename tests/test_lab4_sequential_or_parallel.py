@@ -12,10 +12,11 @@ from nbclient import NotebookClient
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attncourse import lab, misconceptions
+from attncourse import lab
 from attncourse.checks import registry, run
 from attncourse.checks import test_lab4_sequential_or_parallel as checks
 from attncourse.checks.report import MIME
+from attncourse.checks.task import answer_of
 from attncourse.lab import lab4_sequential_or_parallel as course
 
 STEM = "lab4_sequential_or_parallel"
@@ -251,7 +252,8 @@ def test_a_cell_that_is_called_with_the_wrong_axes_says_so():
 
 
 def wrong(id):
-    return next(m.answer for m in misconceptions.of_chapter(STEM) if m.id == id)
+    found = [f for task in registry.of_chapter(STEM) for f in task.faults.values() if f.id == id]
+    return answer_of(registry.find(found[0].task), found[0].forms[0])
 
 
 def messages(task, answer):

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
-from attncourse import misconceptions
 from attncourse.checks import engine, registry
 from attncourse.checks.report import MIME
 from attncourse.grading import results, sample
@@ -30,11 +29,11 @@ def notebook(folder: str, assignment: str):
     return nbformat.read(path, as_version=4)
 
 
-def graded(assignment: str) -> dict[str, object]:
-    """The cells of a solution notebook that nbgrader knows, by grade id."""
+def graded(assignment: str, folder: str = "solutions") -> dict[str, object]:
+    """The cells of a notebook that nbgrader knows, by grade id."""
     return {
         cell.metadata.nbgrader.grade_id: cell
-        for cell in notebook("solutions", assignment).cells
+        for cell in notebook(folder, assignment).cells
         if "nbgrader" in cell.metadata
     }
 
@@ -75,6 +74,9 @@ def test_solutions_carry_no_outputs(assignment):
 def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
     cells = graded(assignment)
     sources = "\n".join(cell.source for cell in notebook("solutions", assignment).cells)
+    released = "\n".join(cell.source for cell in notebook("exercises", assignment).cells)
+    booked = graded(assignment, "exercises")
+    assert "Difficulty" not in sources  # it stands in the task's file, and is written at release
     tasks = [name for name, task in registry.all_tasks().items() if task.assignment == assignment]
     assert tasks
     for name in tasks:
@@ -82,13 +84,14 @@ def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
         assert cells[name].source.startswith(f"# attncourse: {assignment}/{name}\n")
         for kind in ("check", "hidden"):
             cell = cells[f"{name}-{kind}"]
-            assert cell.metadata.nbgrader.points == points
+            assert booked[f"{name}-{kind}"].metadata.nbgrader.points == points
+            assert cell.metadata.nbgrader.points == 0
             assert cell.source.startswith(f"# attncourse: {assignment}/{name} ")
         assert "BEGIN HIDDEN TESTS" in cells[f"{name}-hidden"].source
         assert f'hint("{name}")' in sources
         task = registry.find(name)
         stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
-        assert f"Difficulty {stars} · about {task.minutes} minutes · {points:g} points" in sources
+        assert f"Difficulty {stars} · about {task.minutes} minutes · {points:g} points" in released
         page = (ROOT / f"{task.page}.md").read_text(encoding="utf-8")
         assert f"({task.section})=" in page
 
@@ -217,7 +220,7 @@ def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
 
     rows = {row.student: row for row in results.of_class(CHAPTER_3)}
     tasks = [name for name, task in registry.all_tasks().items() if task.assignment == CHAPTER_3]
-    by_judge = 2 * sum(map(engine.points_of, tasks))
+    by_judge = 2 * sum(registry.find(task).points for task in tasks)
     written = rows["b_solution"].max_score - by_judge
     assert written == graded(CHAPTER_3)["why-scaled"].metadata.nbgrader.points
     assert rows["a_untouched"].score == 0
@@ -257,12 +260,14 @@ def globals_of(code) -> set[str]:
 
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_can_be_handed_in_as_source(chapter):
-    for wrong in misconceptions.of_chapter(chapter):
-        names: dict = {}
-        source = sample.source_of(wrong.answer, wrong.task)
-        exec(source, names)
-        assert callable(names[wrong.task]), wrong.id
-        missing = globals_of(compile(source, wrong.id, "exec")) - names.keys() - set(dir(builtins))
-        assert not missing, wrong.id
-        if chapter == "scaled_dot_product":
-            assert not engine.run(wrong.task, names[wrong.task]).passed
+    for task in registry.of_chapter(chapter):
+        for fault in task.faults.values():
+            names: dict = {}
+            source = sample.source_of_fault(fault)
+            exec(source, names)
+            assert callable(names[task.name]), fault.id
+            code = compile(source, fault.id, "exec")
+            assert not globals_of(code) - names.keys() - set(dir(builtins)), fault.id
+            if chapter == "scaled_dot_product":
+                results = engine.judge(task, names[task.name])
+                assert not all(result.passed for result in results), fault.id

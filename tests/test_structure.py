@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from attncourse.checks import registry
-from attncourse.checks.task import CHAPTERS, LABS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncourse"
+ASSIGNMENTS = {stem: chapter.assignment for stem, chapter in registry.chapters().items()}
+CHAPTERS = {stem: name for stem, name in ASSIGNMENTS.items() if stem != name}
 
 
 @pytest.mark.parametrize("stem", CHAPTERS)
@@ -25,11 +26,10 @@ def test_a_chapter_has_a_page_a_module_and_its_tests(stem):
 
 @pytest.mark.parametrize("stem", sorted(registry.chapters()))
 def test_a_chapter_with_a_judge_has_an_exercise(stem):
-    name = (CHAPTERS | LABS)[stem]
+    name = ASSIGNMENTS[stem]
     for part in (
         f"book/{name}.md",
-        f"attncourse/checks/test_{stem}.py",
-        f"attncourse/misconceptions/{stem}.py",
+        f"attncourse/tasks/{stem}/__init__.py",
         f"solutions/{name}/{name}.ipynb",
         f"exercises/{name}/{name}.ipynb",
     ):
@@ -40,13 +40,12 @@ def test_no_part_stands_without_its_chapter():
     stems = set(registry.chapters())
     for folder in ("solutions", "exercises"):
         names = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()}
-        assert names <= {(CHAPTERS | LABS)[stem] for stem in stems}
-    assert {path.stem for path in (PACKAGE / "misconceptions").glob("[a-z]*.py")} <= stems
+        assert names <= {ASSIGNMENTS[stem] for stem in stems}
     chapters = {path.stem.split("_", 1)[1] for path in (ROOT / "book").glob("0*.md")}
     assert chapters <= CHAPTERS.keys()
 
 
-# mechanisms <- shared <- checks, misconceptions <- grading <- cli
+# mechanisms <- shared <- checks <- tasks <- grading <- cli; the judge loads tasks by their names
 LEVELS = {
     "validation": 0,
     "numbers": 2,
@@ -55,14 +54,15 @@ LEVELS = {
     "plots": 2,
     "lab": 2,
     "checks": 3,
-    "misconceptions": 3,
-    "grading": 4,
-    "cli": 5,
+    "tasks": 4,
+    "author": 4,
+    "grading": 5,
+    "cli": 6,
 }
 
 
 def level(module: str) -> int:
-    return LEVELS.get(module, 1 if module in CHAPTERS else 5)
+    return LEVELS.get(module, 1 if module in CHAPTERS else 6)
 
 
 def imports(path: Path) -> set[str]:

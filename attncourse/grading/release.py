@@ -1,5 +1,7 @@
 """Notebooks for students: nbgrader's release step, and the one cell that Colab needs."""
 
+import inspect
+import itertools
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -7,6 +9,8 @@ import yaml
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 import attncourse
+from attncourse.checks import registry
+from attncourse.checks.task import Task
 
 MARKER = "# attncourse: bootstrap"
 
@@ -14,6 +18,41 @@ MARKER = "# attncourse: bootstrap"
 def configuration() -> dict:
     """The book's: the course's address is written there and nowhere else."""
     return yaml.safe_load(Path("_config.yml").read_text(encoding="utf-8"))
+
+
+class TaskFacts(NbGraderPreprocessor):
+    """Difficulty, minutes and points stand in a task's file, and are written into the notebook."""
+
+    def preprocess(self, nb, resources):
+        checked = {_task_of(cell) for cell in nb.cells if _is_check(cell)}
+        for text, cell in itertools.pairwise(nb.cells):
+            mark = cell.metadata.get("nbgrader", {})
+            if mark.get("solution") and mark["grade_id"] in checked:
+                text.source += f"\n\n{facts(registry.find(mark['grade_id']))}"
+            elif _is_check(cell):
+                mark["points"] = registry.find(_task_of(cell)).points
+        return nb, resources
+
+
+def _is_check(cell) -> bool:
+    mark = cell.metadata.get("nbgrader", {})
+    return bool(mark.get("grade") and not mark.get("solution"))
+
+
+def _task_of(cell) -> str:
+    """The task that a check cell is about: its id is "<task>-check" or "<task>-hidden"."""
+    return cell.metadata["nbgrader"]["grade_id"].rpartition("-")[0]
+
+
+def facts(task: Task) -> str:
+    """A task's difficulty, minutes and points, as a student reads them."""
+    stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
+    fresh = any("rng" in inspect.signature(e.function).parameters for e in task.checks.values())
+    later = "for the same checks on other numbers" if fresh else "after you hand in"
+    return (
+        f"Difficulty {stars} · about {task.minutes} minutes · "
+        f"{task.points:g} points here and {task.points:g} {later}"
+    )
 
 
 class ColabBootstrap(NbGraderPreprocessor):

@@ -54,7 +54,7 @@ class Assignment:
 def assignment_of(name: str, solution_text: str, released_text: str) -> Assignment:
     """Read an assignment from its notebooks in solutions/ and exercises/."""
     solution, released = json.loads(solution_text), json.loads(released_text)
-    checks: dict[str, dict[bool, tuple[str, float, int]]] = {}
+    checks: dict[str, dict[bool, tuple[str, int]]] = {}
     questions = {}
     for cell in solution["cells"]:
         mark = cell["metadata"].get("nbgrader", {})
@@ -65,11 +65,10 @@ def assignment_of(name: str, solution_text: str, released_text: str) -> Assignme
             task, seed = ast.literal_eval(call.args[0]), 0
             for keyword in call.keywords:
                 seed = ast.literal_eval(keyword.value) if keyword.arg == "seed" else seed
-            row = mark["grade_id"], float(mark["points"]), seed
-            checks.setdefault(task, {})[bool(call.keywords)] = row
+            checks.setdefault(task, {})[bool(call.keywords)] = mark["grade_id"], seed
     graded = tuple(
-        Graded(registry.find(task), both[False][0], both[True][0], both[False][1], both[True][2])
-        for task, both in checks.items()
+        Graded(about, both[False][0], both[True][0], about.points, both[True][1])
+        for about, both in ((registry.find(task), both) for task, both in checks.items())
     )
     sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
     return Assignment(name, graded, questions, sources)

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from correct_answers import CORRECT
 
-from attncourse import misconceptions
 from attncourse.checks import registry, run, task, warm_up
+from attncourse.checks.task import answer_of
 
 
 def seconds(work, *arguments) -> float:
@@ -63,13 +63,13 @@ def main() -> None:
             f"| {middle / unit:.0f} |"
         )
 
-    wrong = [m for stem in registry.chapters() for m in misconceptions.of_chapter(stem)]
     totals = dict.fromkeys(registry.chapters(), 0.0)
     for name, right in CORRECT.items():
         times = [seconds(run, name, answer) for answer in right]
         totals[registry.find(name).chapter] += statistics.median(times)
         row(name, "right", times)
-        mistakes = [m.answer for m in wrong if m.task == name]
+        about = registry.find(name)
+        mistakes = [answer_of(about, fault.forms[0]) for fault in about.faults.values()]
         first = seconds(run, name, mistakes[0])  # also computes what all others share
         row(name, "wrong", [seconds(run, name, answer) for answer in mistakes])
         row(name, "first wrong", [first])

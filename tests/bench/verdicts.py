@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from correct_answers import CORRECT
 
-from attncourse import misconceptions
-from attncourse.checks import engine, registry, run
+from attncourse.checks import compositions, engine, registry, run
 
 MANY = 6  # so many answers of a task are judged with every seed
 
@@ -31,24 +30,25 @@ def right(task: str, place: int, seeds: int) -> tuple[int, int]:
     return seeds, sum(not report.passed for report in reports)
 
 
-def known_errors(task: str) -> list[misconceptions.Misconception]:
-    return [m for m in misconceptions.of_chapter(registry.find(task).chapter) if m.task == task]
+def known_errors(task: str) -> list[compositions.Explanation]:
+    """Every form of every misconception, in all spellings of the steps around it."""
+    return list(compositions.singles(registry.find(task)))
 
 
 def wrong(task: str, place: int) -> list[str]:
     torch.set_num_threads(1)
-    known = known_errors(task)
-    verdicts = []
-    for form in (known[place].answer, *known[place].variants):
-        report = run(task, form)
-        named = report.diagnosis.id if report.diagnosis else None
-        verdict = "accepted" if report.passed else "described"
-        if not report.passed and named:
-            verdict = (
-                "named" if named == known[place].id else f"misnamed {known[place].id}: {named}"
-            )
-        verdicts.append(verdict)
-    return verdicts
+    known = known_errors(task)[place]
+    (fault,) = known.faults
+    report = run(task, known.make())
+    if report.passed:
+        return ["accepted"]
+    if not report.diagnosis.ids:
+        return ["described"]
+    return [
+        "named"
+        if report.diagnosis.ids == [fault.id]
+        else f"misnamed {fault.id}: {report.diagnosis.title}"
+    ]
 
 
 def judge(job: tuple) -> tuple[str, tuple | list]:

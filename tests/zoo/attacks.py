@@ -26,7 +26,7 @@ around("patched assert", "PFFF", "import builtins\nbuiltins.AssertionError = typ
 around(
     "patched judge",
     "PFFF",
-    "import attncourse.checks.task as t\nt.compare = t.agree_plain = lambda *a, **k: True",
+    "import attncourse.checks.answer as t\nt.compare = t.agree_plain = lambda *a, **k: True",
 )
 around(
     "patched observe",
@@ -164,7 +164,7 @@ looks("for other submissions", f"os.path.exists({str(ROOT / 'submitted')!r})")
 looks("for solutions", f"os.path.exists({str(ROOT / 'solutions')!r})")
 looks("for tests", f"os.path.exists({str(ROOT / 'tests')!r})")
 looks("for reference code", f"open({HERE} + '/scaled_dot_product.py').read()")
-looks("for misconceptions", f"os.listdir({HERE} + '/misconceptions')")
+looks("for misconceptions", f"os.listdir({HERE} + '/tasks')")
 looks("for hidden checks", f"open({HERE} + '/checks/test_scaled_dot_product.py').read()")
 looks("for the grader's code", f"os.listdir({HERE} + '/grading')")
 looks("for compiled code", f"glob.glob({HERE} + '/**/*.pyc', recursive=True)")
