@@ -523,14 +523,21 @@ task.fault(
     "moving them says nothing about the order of words.",
     **of_axis(0, (lambda x: swap_and_shift(len(x)), backwards, Tries.orders)),
 )
-task.fault(
+
+
+@task.fault(
     "C-FEATURES-MOVED",
     "The last axis is the one to reorder.",
     "x is (b n m): the last axis is the features of one word. A layer may well tell features "
     "apart; the question is whether it tells positions apart.",
     **of_axis(-1, lambda x: swap_and_shift(x.shape[-1])),
-    equal=(near, lambda one, two: one.shape[-1] == 5 and near(one, two)),
 )
+def features_where_it_fits(layer, x):
+    output, orders = layer(x), swap_and_shift(x.shape[-1])
+    if output.shape != x.shape:
+        return False
+    return all(near(layer(x[..., order]), output[..., order]) for order in orders)
+
 
 # --- faults: where the outputs are expected -----------------------------------------------------
 
@@ -565,11 +572,19 @@ task.fault(
 )
 
 
+def swapped_at_last(layer, x):
+    output, (swap, shift) = layer(x), swap_and_shift(x.shape[1])
+    found = near(layer(x[:, shift]), output[:, shift])
+    x[:, [0, 1]] = x[:, [1, 0]]
+    return found and near(layer(x), output[:, swap])
+
+
 @task.fault(
     "C-INPLACE",
     "To swap two words I write x[:, [0, 1]] = x[:, [1, 0]].",
     "That changes the caller's own words, who still needs them, and later comparisons start from "
     "other words. `x[:, order]` makes a copy.",
+    forms=(swapped_at_last,),
 )
 class SwappedInPlace(Tries):
     def words(x, order):
