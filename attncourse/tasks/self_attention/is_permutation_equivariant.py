@@ -1,4 +1,4 @@
-"""is_permutation_equivariant."""
+"""Does a layer see the order of the words? Task 2 of chapter 4."""
 
 import math
 import zlib
@@ -6,7 +6,7 @@ import zlib
 import torch
 
 from attncourse import self_attention as reference
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, describe
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 
@@ -133,12 +133,19 @@ LAYERS = BLIND | SEEING
 
 
 def with_a_layer(answer):
-    """Make the answer a function of a layer's name and x."""
+    """Make the answer a function of a layer's name and x; a truth in a tensor is taken out."""
 
     def function(layer, x):
-        return answer(LAYERS[layer], x)
+        returned = answer(LAYERS[layer], x)
+        is_tensor = isinstance(returned, torch.Tensor) and returned.numel() == 1
+        return bool(returned) if is_tensor and returned.dtype == torch.bool else returned
 
     return function
+
+
+def kind_of_verdict(answer):
+    """An `adapt` that says what kind of thing the answer returns."""
+    return lambda layer, x: describe(answer(LAYERS[layer], x))
 
 
 def layer_inputs(rng, layer, b=3, n=None, m=5):
@@ -182,6 +189,9 @@ def verdict_probes(rng):
         "as many words as sentences": layer_inputs(rng, "a running sum", b=4, n=4),
         # Of five words, the first random order here is the opposite of itself; of six it is not.
         "five words": layer_inputs(rng, "self-attention", n=5),
+        "two words": layer_inputs(rng, "self-attention", n=2),
+        "two words in order": layer_inputs(rng, "a running sum", n=2),
+        "three words in order": layer_inputs(rng, "a running sum", n=3),
     }
 
 
@@ -191,9 +201,22 @@ def depends_on_luck(answer) -> bool:
     return len({answer(inputs, seed=seed) for seed in range(12)}) > 1
 
 
+ASKED = 48  # times about three words: a single random order is the old one in every sixth
+
+
+def misjudged(answer) -> int:
+    """How often, of `ASKED` times, three words in a running sum are said to be without order."""
+    inputs = layer_inputs(torch.Generator().manual_seed(0), "a running sum", n=3)
+    return sum(answer(inputs, seed=seed) for seed in range(ASKED))
+
+
 def verdict_traits(answer):
     inputs = layer_inputs(torch.Generator().manual_seed(0), "self-attention", n=3)
+    wrong = misjudged(answer)
     return {
+        "returns a tensor": "tensor" in str(answer.observe(inputs, adapt=kind_of_verdict).returned),
+        "misjudges few words at times": 3 <= wrong < ASKED / 3,
+        "misjudges few words mostly": wrong >= ASKED / 3,
         "depends on luck": depends_on_luck(answer),
         "resets the random state": answer.resets_random_state(inputs),
     }
@@ -218,14 +241,14 @@ task = Task(
     minutes=20,
     section="equivariance",
     hints=(
-        "Show the layer the words in another order, and ask: are these the old outputs, in "
-        "that same order? Which axis of x are the words?",
-        "`x[:, order]` puts words into another order, and outputs can be reordered with the "
-        "same `order`. One order may be one that the layer happens not to notice, as a ring "
-        "of neighbors does not notice a turn. And sums in another order differ by rounding.",
+        "Show the layer the words in another order, and ask: are these the old outputs, in that "
+        "same order? Which axis of x are the words?",
+        "`x[:, order]` puts words into another order, and outputs can be reordered with the same "
+        "`order`. One order may be one that the layer happens not to notice, as a ring of "
+        "neighbors does not notice a turn. And sums in another order differ by rounding.",
         "output = layer(x); for several orders, such as a few torch.randperm(n): compare "
-        "layer(x[:, order]) with output[:, order] by torch.allclose with a tolerance like "
-        "1e-4. True only if all of them agree.",
+        "layer(x[:, order]) with output[:, order] by torch.allclose with a tolerance like 1e-4. "
+        "True only if all of them agree.",
     ),
     adapt=with_a_layer,
     probes=verdict_probes,
@@ -238,7 +261,11 @@ task = Task(
 @task.check(1)
 def it_answers_true_or_false(answer, rng):
     for layer in ("self-attention", "a recurrence"):
-        answer(layer_inputs(rng, layer))
+        inputs = layer_inputs(rng, layer)
+        answer(inputs)
+        kind = answer.observe(inputs, adapt=kind_of_verdict).returned
+        if kind != "a bool":
+            raise Failure(f"Your answer returned {kind}; a bool is expected.", inputs)
 
 
 @task.check(1)
@@ -297,6 +324,13 @@ def one_lucky_order_is_no_proof(answer, rng):
         "positions, first and last alike",
     ):
         verdict(answer, layer_inputs(rng, layer))
+    wrong = misjudged(answer)
+    if wrong >= 3:
+        raise Failure(
+            f"Asked {ASKED} times about a running sum over three words, your answer says {wrong} "
+            "times that their order makes no difference. A single random order may be the old one: "
+            "let several agree, or take orders that are sure to move every word."
+        )
 
 
 @task.check(1)
@@ -324,353 +358,310 @@ def it_leaves_the_words_and_chance_as_they_were(answer, rng):
         )
     if depends_on_luck(answer):
         raise Failure(
-            "Asked several times about the same layer and the same x, your answer says now "
-            "True, now False.",
+            "Asked several times about the same layer and the same x, your answer says now True, "
+            "now False.",
             inputs,
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def orders(n):
-    """A swap and a shift: every other order is a chain of these."""
+def swap_and_shift(n):
+    """Every other order is a chain of these two."""
     return [1, 0, *range(2, n)], [*range(1, n), 0]
 
 
-def same(one, two, tolerance=1e-5):
+def near(one, two, tolerance=1e-5):
     return torch.allclose(one, two, rtol=0, atol=tolerance)
 
 
-def holds(layer, x, tried, tolerance=1e-5):
-    output = layer(x)
-    return all(same(layer(x[:, order]), output[:, order], tolerance) for order in tried)
+@task.steps
+class Tries:
+    def orders(x):
+        return swap_and_shift(x.shape[1])
+
+    def words(x, order):
+        return x[:, order]
+
+    def moved(output, order, x):
+        return output[:, order]
+
+    def equal(one, two):
+        return near(one, two)
+
+    def decide(found):
+        return all(found)
+
+    def returned(verdict):
+        return verdict
+
+    def __call__(self, layer, x):
+        output = layer(x)
+        found = (
+            self.equal(layer(self.words(x, order)), self.moved(output, order, x))
+            for order in self.orders(x)
+        )
+        return self.returned(self.decide(found))
 
 
-def exactly_equal_at_random(layer, x):
-    order = torch.randperm(x.shape[1])
-    return bool((layer(x[:, order]) == layer(x)[:, order]).all())
+def drawn(many):
+    """So many random orders of the words."""
+    return lambda x: [torch.randperm(x.shape[1]).tolist() for _ in range(many)]
 
 
-@task.fault(
-    "C-EXACT",
-    thinks="If the outputs are the same, then they are equal to the last digit.",
-    why="A softmax adds up its row. In another order the same sum is rounded differently, in the "
-    "last digit. Equal here means equal up to rounding.",
-    forms=(exactly_equal_at_random,),
-)
-def exactly_equal(layer, x):
-    output = layer(x)
-    return all(torch.equal(layer(x[:, order]), output[:, order]) for order in orders(x.shape[1]))
+task.spelling(orders=drawn(6))
+
+# --- faults: which orders are tried -------------------------------------------------------------
 
 
-def outputs_stay_at_random(layer, x):
-    return same(layer(x[:, torch.randperm(x.shape[1])]), layer(x))
+def shifts(x, steps=(1,)):
+    n = x.shape[1]
+    return [[*range(k % n, n), *range(k % n)] for k in steps]
 
 
-@task.fault(
-    "C-INVARIANT",
-    thinks="A layer that is blind to order gives the same outputs in the same places.",
-    why="That is *invariant*. Equivariant means that outputs move along with the words: reorder "
-    "the words, and the outputs are reordered alike.",
-    forms=(outputs_stay_at_random,),
-)
-def outputs_stay(layer, x):
-    output = layer(x)
-    return all(same(layer(x[:, order]), output) for order in orders(x.shape[1]))
+def seeded(x):
+    torch.manual_seed(0)
+    return drawn(6)(x)
 
 
-def undone_twice(layer, x):
-    output = layer(x)
-    shift = [*range(1, x.shape[1]), 0]
-    return same(layer(x[:, shift])[:, shift], output)
+def drawn_anew(words, *_):
+    return words[:, torch.randperm(words.shape[1])]
 
 
-def moved_back_at_random(layer, x):
-    order = torch.randperm(x.shape[1])
-    return same(layer(x[:, order]), layer(x)[:, order.argsort()])
-
-
-@task.fault(
-    "C-INVERSE",
-    thinks="The outputs have to be put back, so they get the opposite order.",
-    why="Either both sides move alike, or one is moved back. You compare outputs that moved one "
-    "way with outputs that moved the other way. Swaps hide it: they are their own opposite.",
-    forms=(undone_twice, moved_back_at_random),
-)
-def outputs_moved_back(layer, x):
-    output = layer(x)
-    for order in orders(x.shape[1]):
-        back = torch.tensor(order).argsort()
-        if not same(layer(x[:, order]), output[:, back]):
-            return False
-    return True
-
-
-@task.fault(
+task.fault(
     "C-ORDER-TOO-SHORT",
-    thinks="The order has as many entries as x: `randperm(len(x))`.",
-    why="`len(x)` is the number of sentences. An order of so few entries leaves words out, and a "
-    "word with less company is read differently. Where b = n nobody notices.",
-    forms=(lambda layer, x: holds(layer, x, orders(x.shape[2])),),
+    "The order has as many entries as x: `randperm(len(x))`.",
+    "`len(x)` is the number of sentences. An order of so few entries leaves words out, and a word "
+    "with less company is read differently. Where b = n nobody notices.",
+    orders=(lambda x: swap_and_shift(len(x)), lambda x: swap_and_shift(x.shape[2])),
 )
-def order_of_the_sentences(layer, x):
-    return holds(layer, x, orders(len(x)))
-
-
-@task.fault(
+task.fault(
     "C-TWO-DRAWS",
-    thinks="Words and outputs are both put into a random order.",
-    why="Into two different ones: every call of randperm draws anew. Draw one order, keep it, and "
-    "use it on both sides.",
+    "Words and outputs are both put into a random order.",
+    "Into two different ones: every call of randperm draws anew. Draw one order, keep it, and use "
+    "it on both sides.",
+    orders=(lambda x: range(1), lambda x: range(10)),
+    words=drawn_anew,
+    moved=drawn_anew,
 )
-def two_random_orders(layer, x):
-    n = x.shape[1]
-    return same(layer(x[:, torch.randperm(n)]), layer(x)[:, torch.randperm(n)])
-
-
-@task.fault(
+task.fault(
+    "C-ONE-DRAW",
+    "One random order is enough: if the outputs agree for it, the layer is equivariant.",
+    "It may be the old order, or one that the layer happens not to notice: of three words, every "
+    "sixth draw moves none. Try several; `return True` stands behind the loop, not in it.",
+    orders=drawn(1),
+)
+task.fault(
     "C-ONE-SWAP",
-    thinks="If swapping the first two words changes nothing, no order does.",
-    why="A layer can treat just these two alike and see all others. One order can be a lucky one; "
-    "a swap and a shift together make up every order.",
+    "If swapping the first two words changes nothing, no order does.",
+    "A layer can treat just these two alike and see all others. One order can be a lucky one; a "
+    "swap and a shift together make up every order.",
+    orders=lambda x: swap_and_shift(x.shape[1])[:1],
 )
-def first_two_swapped(layer, x):
-    return holds(layer, x, orders(x.shape[1])[:1])
-
-
-@task.fault(
+task.fault(
     "C-LAST-SWAP",
-    thinks="It is enough to swap the last two words.",
-    why="A layer may treat the last two alike, and see all others. Try orders that move every "
-    "word.",
+    "It is enough to swap the last two words.",
+    "A layer may treat the last two alike, and see all others. Try orders that move every word.",
+    orders=lambda x: [[*range(x.shape[1] - 2), x.shape[1] - 1, x.shape[1] - 2]],
 )
-def last_two_swapped(layer, x):
-    n = x.shape[1]
-    return holds(layer, x, [[*range(n - 2), n - 1, n - 2]])
-
-
-@task.fault(
+task.fault(
     "C-ENDS-SWAPPED",
-    thinks="I exchange the first word with the last and look whether anything changes.",
-    why="That is one order among many. A layer may treat both ends alike and still see what lies "
+    "I exchange the first word with the last and look whether anything changes.",
+    "That is one order among many. A layer may treat both ends alike and still see what lies "
     "between.",
+    orders=lambda x: [[x.shape[1] - 1, *range(1, x.shape[1] - 1), 0]],
 )
-def ends_swapped(layer, x):
-    n = x.shape[1]
-    return holds(layer, x, [[n - 1, *range(1, n - 1), 0]])
-
-
-@task.fault(
+task.fault(
     "C-ONLY-SHIFTS",
-    thinks="Moving all words on by one changes every position, so it is the strictest test.",
-    why="Every position changes, but neighbors stay neighbors. A layer that reads its neighbors in "
-    "a ring does not notice a shift at all.",
-    forms=(
-        lambda layer, x: all(same(layer(x.roll(k, 1)), layer(x).roll(k, 1)) for k in (1, 2, 3)),
-    ),
+    "Moving all words on by one changes every position, so it is the strictest test.",
+    "Every position changes, but neighbors stay neighbors. A layer that reads its neighbors in a "
+    "ring does not notice a shift at all.",
+    orders=(shifts, lambda x: shifts(x, (1, 2, 3))),
 )
-def only_shifted(layer, x):
-    return holds(layer, x, orders(x.shape[1])[1:])
-
-
-@task.fault(
+task.fault(
     "C-ONLY-REVERSED",
-    thinks="Reading the sentence backwards is the greatest change there is.",
-    why="To a layer that treats its left and its right neighbor alike, backwards looks like "
-    "forwards. Try orders that tear neighbors apart.",
+    "Reading the sentence backwards is the greatest change there is.",
+    "To a layer that treats its left and its right neighbor alike, backwards looks like forwards. "
+    "Try orders that tear neighbors apart.",
+    orders=lambda x: [[*range(x.shape[1])][::-1]],
 )
-def only_reversed(layer, x):
-    return same(layer(x.flip(1)), layer(x).flip(1))
-
-
-@task.fault(
+task.fault(
     "C-ANY-ORDER",
-    thinks="If the outputs agree for one of the orders that I try, the layer is equivariant.",
-    why="One order that agrees proves nothing, as some layers are blind to a few orders. It must "
-    "hold for all that you try: one failure refutes.",
+    "If the outputs agree for one of the orders that I try, the layer is equivariant.",
+    "One order that agrees proves nothing, as some layers are blind to a few orders. It must hold "
+    "for all that you try: one failure refutes.",
+    decide=any,
+    orders=(..., drawn(5), drawn(10), drawn(20)),
 )
-def any_order_will_do(layer, x):
-    return any(holds(layer, x, [order]) for order in orders(x.shape[1]))
+task.fault(
+    "C-SEEDED",
+    "With a fixed seed the verdict can be repeated.",
+    "It can, but now everybody's random numbers repeat after your call, in training as well. A "
+    "`torch.Generator` of your own disturbs nobody.",
+    orders=seeded,
+)
 
 
-@task.fault(
+def of_axis(axis, orders):
+    """Words and outputs are reordered along another axis."""
+    return {
+        "words": lambda x, order: x.index_select(axis, torch.tensor(order)),
+        "moved": lambda output, order, x: output.index_select(axis, torch.tensor(order)),
+        "orders": orders,
+    }
+
+
+def backwards(x):
+    return [[*range(len(x))][::-1]]
+
+
+task.fault(
     "C-SENTENCES-MOVED",
-    thinks="The first axis is the words, so that is the one to reorder.",
-    why="x is (b n m): the first axis is the sentences. Nearly every layer treats sentences alike, "
-    "so moving them says nothing about the order of words.",
-    forms=(
-        lambda layer, x: same(layer(x.flip(0)), layer(x).flip(0)),
-        lambda layer, x: same(layer(x.roll(1, 0)), layer(x).roll(1, 0)),
-        lambda layer, x: all(same(layer(x[o]), layer(x)[o]) for o in orders(x.shape[1])),
-    ),
+    "The first axis is the words, so that is the one to reorder.",
+    "x is (b n m): the first axis is the sentences. Nearly every layer treats sentences alike, so "
+    "moving them says nothing about the order of words.",
+    **of_axis(0, (lambda x: swap_and_shift(len(x)), backwards, Tries.orders)),
 )
-def sentences_reordered(layer, x):
-    output = layer(x)
-    return all(same(layer(x[order]), output[order]) for order in orders(len(x)))
-
-
-def features_reordered_where_it_fits(layer, x):
-    output = layer(x)
-    if output.shape != x.shape:
-        return False
-    return all(same(layer(x[..., o]), output[..., o]) for o in orders(x.shape[-1]))
 
 
 @task.fault(
     "C-FEATURES-MOVED",
-    thinks="The last axis is the one to reorder.",
-    why="x is (b n m): the last axis is the features of one word. A layer may well tell features "
+    "The last axis is the one to reorder.",
+    "x is (b n m): the last axis is the features of one word. A layer may well tell features "
     "apart; the question is whether it tells positions apart.",
-    forms=(features_reordered_where_it_fits,),
+    **of_axis(-1, lambda x: swap_and_shift(x.shape[-1])),
 )
-def features_reordered(layer, x):
-    output = layer(x)
-    return all(same(layer(x[..., o]), output[..., o]) for o in orders(x.shape[-1]))
+def features_where_it_fits(layer, x):
+    output, orders = layer(x), swap_and_shift(x.shape[-1])
+    if output.shape != x.shape:
+        return False
+    return all(near(layer(x[..., order]), output[..., order]) for order in orders)
 
 
-@task.fault(
-    "C-SUMS-COMPARED",
-    thinks="If the outputs are only moved, then their sum over the words stays the same.",
-    why="True, but the converse is not: reversed or shifted outputs have the same sum as well. "
-    "Compare word by word.",
-    forms=(
-        lambda layer, x: all(
-            same(layer(x[:, order]).mean(1), layer(x).mean(1)) for order in orders(x.shape[1])
-        ),
-    ),
+# --- faults: where the outputs are expected -----------------------------------------------------
+
+
+def opposite(output, order, x):
+    return output[:, torch.tensor(order).argsort()]
+
+
+task.fault(
+    "C-INVARIANT",
+    "A layer that is blind to order gives the same outputs in the same places.",
+    "That is *invariant*. Equivariant means that outputs move along with the words: reorder the "
+    "words, and the outputs are reordered alike.",
+    moved=lambda output, order, x: output,
+    orders=(..., drawn(1)),
 )
-def sums_compared(layer, x):
-    output = layer(x)
-    return all(same(layer(x[:, o]).sum(1), output.sum(1)) for o in orders(x.shape[1]))
-
-
-@task.fault(
-    "C-SORTED-COMPARED",
-    thinks="Both outputs hold the same numbers, and that is what counts.",
-    why="The same numbers, but at which word? Each output has to go with its word to the new "
-    "place. Sorting or flattening forgets the places.",
+task.fault(
+    "C-INVERSE",
+    "The outputs have to be put back, so they get the opposite order.",
+    "Either both sides move alike, or one is moved back. You compare outputs that moved one way "
+    "with outputs that moved the other way. Swaps hide it: they are their own opposite.",
+    moved=opposite,
+    orders=(..., shifts, drawn(1)),
 )
-def sorted_outputs_compared(layer, x):
-    output = layer(x).sort(1).values
-    return all(same(layer(x[:, o]).sort(1).values, output) for o in orders(x.shape[1]))
-
-
-def always_itself(layer, x):
-    order = list(range(x.shape[1]))
-    return same(layer(x[:, order]), layer(x)[:, order])
-
-
-@task.fault(
-    "C-NOTHING-MOVED",
-    thinks="If the layer can be run on the words and gives an output for each, it is equivariant.",
-    why="Your answer is True for every layer. Nothing was put into another order, or only the "
-    "shapes were compared.",
-    forms=(always_itself, lambda layer, x: True),
-)
-def shapes_compared(layer, x):
-    return layer(x.flip(1)).shape == layer(x).shape
-
-
-def never(layer, x):
-    return False
-
-
-@task.fault(
-    "C-ALWAYS-FALSE",
-    thinks="No real layer gives the same outputs in another order.",
-    why="Your answer is False for every layer, even for one that returns the words as they are. Is "
-    "the comparison of two tensors one value, and the one you meant?",
-    forms=(never,),
-)
-def two_tensors_compared_as_objects(layer, x):
-    return layer(x.flip(1)) is layer(x).flip(1)
-
-
-@task.fault(
-    "C-LOOSE",
-    thinks="The tolerance should be generous, to be safe.",
-    why="Rounding moves the last of seven digits. A tolerance of 0.1 or more also forgives small "
-    "positions that a layer really sees.",
-    forms=(lambda layer, x: holds(layer, x, orders(x.shape[1]), 0.3),),
-)
-def generous_tolerance(layer, x):
-    return holds(layer, x, orders(x.shape[1]), 0.1)
-
-
-@task.fault(
+task.fault(
     "C-SAME-WIDTH",
-    thinks="A layer returns as many features as it got.",
-    why="Self-attention returns vectors of the width of its values, which may differ from m. Let "
-    "the output say how wide it is.",
+    "A layer returns as many features as it got.",
+    "Self-attention returns vectors of the width of its values, which may differ from m. Let the "
+    "output say how wide it is.",
     section="three-views",
-    forms=(
-        lambda layer, x: all(
-            same(layer(x[:, o]), torch.stack([layer(x)[:, i] for i in o], 1).reshape(x.shape))
-            for o in orders(x.shape[1])
-        ),
-    ),
+    moved=lambda output, order, x: torch.empty_like(x).copy_(output[:, order]),
 )
-def room_for_m_features(layer, x):
-    output = layer(x)
-    for order in orders(x.shape[1]):
-        expected = torch.empty_like(x)
-        expected[:] = output[:, order]
-        if not same(layer(x[:, order]), expected):
-            return False
-    return True
 
 
-@task.fault(
-    "C-TENSOR-BOOL",
-    thinks="A tensor that holds True is as good as True.",
-    why="In an `if` it is, but it is a tensor: `is True` fails, and so does JSON. `bool(…)` or "
-    "`.item()` makes a plain one.",
-)
-def a_tensor_returned(layer, x):
-    return torch.tensor(holds(layer, x, orders(x.shape[1])))
-
-
-@task.fault(
-    "C-NEGATED",
-    thinks="True means that the order makes a difference.",
-    why="The name says it: True if the layer *is* equivariant, so that the order makes none. Your "
-    "answers are all right, the other way round.",
-)
-def the_other_way_round(layer, x):
-    return not holds(layer, x, orders(x.shape[1]))
+def swapped_at_last(layer, x):
+    output, (swap, shift) = layer(x), swap_and_shift(x.shape[1])
+    found = near(layer(x[:, shift]), output[:, shift])
+    x[:, [0, 1]] = x[:, [1, 0]]
+    return found and near(layer(x), output[:, swap])
 
 
 @task.fault(
     "C-INPLACE",
-    thinks="To swap two words I write x[:, [0, 1]] = x[:, [1, 0]].",
-    why="That changes the caller's own words, who still needs them, and later comparisons start "
-    "from other words. `x[:, order]` makes a copy.",
+    "To swap two words I write x[:, [0, 1]] = x[:, [1, 0]].",
+    "That changes the caller's own words, who still needs them, and later comparisons start from "
+    "other words. `x[:, order]` makes a copy.",
+    forms=(swapped_at_last,),
 )
-def words_swapped_in_place(layer, x):
-    output = layer(x)
-    result = holds(layer, x, orders(x.shape[1])[1:])
-    x[:, [0, 1]] = x[:, [1, 0]]
-    return result and same(layer(x), output[:, orders(x.shape[1])[0]])
+class SwappedInPlace(Tries):
+    def words(x, order):
+        x[:] = x[:, order]
+        return x
 
 
-@task.fault(
-    "C-SEEDED",
-    thinks="With a fixed seed the verdict can be repeated.",
-    why="It can, but now everybody's random numbers repeat after your call, in training as well. A "
-    "`torch.Generator` of your own disturbs nobody.",
+# --- faults: how outputs are compared -----------------------------------------------------------
+
+
+def on(change):
+    """What of the outputs is compared."""
+    return lambda one, two: near(change(one), change(two))
+
+
+task.fault(
+    "C-EXACT",
+    "If the outputs are the same, then they are equal to the last digit.",
+    "A softmax adds up its row. In another order the same sum is rounded differently, in the last "
+    "digit. Equal here means equal up to rounding.",
+    equal=torch.equal,
 )
-def seeded_for_everybody(layer, x):
-    torch.manual_seed(0)
-    return holds(layer, x, [torch.randperm(x.shape[1]).tolist() for _ in range(6)])
-
-
-@task.fault(
+task.fault(
+    "C-LOOSE",
+    "The tolerance should be generous, to be safe.",
+    "Rounding moves the last of seven digits. A tolerance of 0.1 or more also forgives small "
+    "positions that a layer really sees.",
+    equal=(lambda one, two: near(one, two, 0.1), lambda one, two: near(one, two, 0.3)),
+)
+task.fault(
+    "C-SUMS-COMPARED",
+    "If the outputs are only moved, then their sum over the words stays the same.",
+    "True, but the converse is not: reversed or shifted outputs have the same sum as well. Compare "
+    "word by word.",
+    equal=(on(lambda y: y.sum(1)), on(lambda y: y.mean(1))),
+)
+task.fault(
+    "C-SORTED-COMPARED",
+    "Both outputs hold the same numbers, and that is what counts.",
+    "The same numbers, but at which word? Each output has to go with its word to the new place. "
+    "Sorting or flattening forgets the places.",
+    equal=on(lambda y: y.sort(1).values),
+)
+task.fault(
     "C-FIRST-WORD-COMPARED",
-    thinks="It is enough to see where one output has gone.",
-    why="The others may have changed meanwhile. In a causal layer the first word never hears "
-    "anybody, so it looks the same whatever is done to the rest.",
+    "It is enough to see where one output has gone.",
+    "The others may have changed meanwhile. In a causal layer the first word never hears anybody, "
+    "so it looks the same whatever is done to the rest.",
+    equal=on(lambda y: y[:, 0]),
+    orders=lambda x: [[0, *range(2, x.shape[1]), 1]],
 )
-def first_output_compared(layer, x):
-    order = [0, *range(2, x.shape[1]), 1]  # the first word stays, all others move
-    return same(layer(x[:, order])[:, 0], layer(x)[:, 0])
+task.fault(
+    "C-NOTHING-MOVED",
+    "If the layer can be run on the words and gives an output for each, it is equivariant.",
+    "Your answer is True for every layer. Nothing was put into another order, or only the shapes "
+    "were compared.",
+    equal=(lambda one, two: one.shape == two.shape, lambda one, two: True, near),
+    orders=(..., ..., lambda x: [[*range(x.shape[1])]]),
+)
+task.fault(
+    "C-ALWAYS-FALSE",
+    "No real layer gives the same outputs in another order.",
+    "Your answer is False for every layer, even for one that returns the words as they are. Is the "
+    "comparison of two tensors one value, and the one you meant?",
+    equal=lambda one, two: False,
+)
+task.fault(
+    "C-TENSOR-BOOL",
+    "A tensor that holds True is as good as True.",
+    "In an `if` it is, but it is a tensor: `is True` fails, and so does JSON. `bool(…)` or "
+    "`.item()` makes a plain one.",
+    returned=torch.tensor,
+)
+task.fault(
+    "C-NEGATED",
+    "True means that the order makes a difference.",
+    "The name says it: True if the layer *is* equivariant, so that the order makes none. Your "
+    "answers are all right, the other way round.",
+    returned=lambda verdict: not verdict,
+)
