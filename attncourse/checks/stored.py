@@ -200,7 +200,7 @@ def build(task: Task) -> Table:
 def _progress(explanations, task: Task):
     from tqdm import tqdm
 
-    return tqdm(explanations, desc=task.name, leave=False, delay=2)
+    return tqdm(explanations, desc=task.name, leave=False, mininterval=1)
 
 
 def _columns(task: Task, keys: list[Key], one: np.ndarray, first: np.ndarray) -> list[int]:

@@ -1,6 +1,7 @@
 """A made-up class, to see grading at work: nobody in it exists."""
 
 import ast
+import functools
 import inspect
 import itertools
 import random
@@ -13,7 +14,7 @@ import nbformat
 
 from attncourse.checks import registry
 from attncourse.checks.blind import VERBS, bound, names, verb
-from attncourse.checks.task import Fault, Task, is_change
+from attncourse.checks.task import Fault, Task, compose, is_change
 from attncourse.grading.submission import grade_id_of
 
 # Right, but not as the course would write it.
@@ -40,7 +41,8 @@ BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 
 def source_of(answer: Callable, name: str) -> str:
     """The source of an answer under another name, with all it needs from its own module."""
-    needed = _needed(_statements(sys.modules[answer.__module__]), {answer.__name__})
+    module = sys.modules[answer.__module__]
+    needed = _needed(_statements(module), {answer.__name__}, vars(module))
     for node in needed:
         for part in ast.walk(node):  # it may call itself
             if isinstance(part, ast.Name) and part.id == answer.__name__:
@@ -55,13 +57,14 @@ def source_of_fault(fault: Fault, place: int = 0) -> str:
     task, form = registry.find(fault.task), fault.forms[place]
     if not is_change(task, form):
         return source_of(form, task.name)
-    nodes, steps = _statements(sys.modules[task.module]), task.composed.__name__
+    module, steps = sys.modules[task.module], task.composed.__name__
+    nodes, known = _statements(module), vars(module)
     if isinstance(form, type):
-        faulty, needed = form.__name__, _needed(nodes, {form.__name__})
+        faulty, needed = form.__name__, _needed(nodes, {form.__name__}, known)
     else:
         faulty = f"Wrong{steps}"
         body = _changes(nodes, task, fault, place)
-        needed = _needed(nodes, {steps}.union(*map(names, body)))
+        needed = _needed(nodes, {steps}.union(*map(names, body)), known)
         needed.append(ast.parse(f"class {faulty}({steps}): pass").body[0])
         needed[-1].body = body
     for node in needed:
@@ -70,11 +73,10 @@ def source_of_fault(fault: Fault, place: int = 0) -> str:
     if isinstance(task.reference, type):
         door = f"class {task.name}({faulty}): pass"
     else:
-        taken = next(node for node in needed if steps in bound(node))
-        call = next(node for node in taken.body if getattr(node, "name", "") == "__call__")
-        takes = ast.unparse(call.args).removeprefix("self, ").removeprefix("self")
-        gives = ", ".join(each.arg for each in call.args.args[1:])
-        door = f"def {task.name}({takes}): return {faulty}()({gives})"
+        signature = inspect.signature(compose(task, form))
+        takes, gives = str(signature)[1:-1], ", ".join(signature.parameters)
+        star = "" if "*" in takes else "*, "
+        door = f"def {task.name}({takes}, {star}steps={faulty}()): return steps({gives})"
     return _text([*needed, *ast.parse(door).body])
 
 
@@ -93,16 +95,31 @@ def _statements(module: ModuleType) -> list[ast.stmt]:
     return found
 
 
-def _needed(nodes: list[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
+def _says(call: ast.AST, known: dict) -> bool:
+    """Whether a call says something about a task: `task.fault(…)`, or a part of it by a name."""
+    if verb(call) in VERBS:
+        return True
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        return False
+    return _of_task(known.get(call.func.id))
+
+
+def _of_task(value: object) -> bool:
+    """Whether a name of a module stands for the task, or for one of its verbs."""
+    said = isinstance(value, functools.partial) and value.func.__name__ in VERBS
+    return said or isinstance(value, Task)
+
+
+def _needed(nodes: list[ast.stmt], wanted: set[str], known: dict) -> list[ast.stmt]:
     """The statements that give these names a meaning, and all that those need, in their order."""
-    binds = {name: node for node in nodes for name in bound(node)}
+    binds = {name: node for node in nodes for name in bound(node) if not _of_task(known.get(name))}
     needed, todo = [], [name for name in wanted if name in binds]
     while todo:
         node = binds[todo.pop()]
         if node not in needed:
             needed.append(node)
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                node.decorator_list = [e for e in node.decorator_list if verb(e) not in VERBS]
+                node.decorator_list = [e for e in node.decorator_list if not _says(e, known)]
             todo += names(node) & binds.keys()
     return [node for node in nodes if node in needed]
 
@@ -110,8 +127,8 @@ def _needed(nodes: list[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
 def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
     known = vars(sys.modules[task.module])
-    for call in (part for node in nodes for part in ast.walk(node) if verb(part) == "fault"):
-        if not isinstance(call, ast.Call):
+    for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
+        if not (isinstance(call, ast.Call) and call.args):
             continue
         who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
         if getattr(who, "id", who) == fault.id:
@@ -121,9 +138,9 @@ def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> lis
             break
     body = []
     for step, value in steps.items():
-        if isinstance(value, ast.Tuple):
-            value = value.elts[min(place, len(value.elts) - 1)]
         text = ast.unparse(value)
+        if isinstance(value, ast.Tuple):
+            text = f"({text})[{min(place, len(eval(text, dict(known))) - 1)}]"
         if isinstance(fault.forms[place][step], staticmethod):
             text = f"staticmethod({text})"
         body += ast.parse(f"{step} = {text}").body
