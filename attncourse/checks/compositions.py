@@ -12,6 +12,9 @@ from attncourse.checks.generic import Generic
 from attncourse.checks.task import Fault, Task, answer_of, changed, compose, is_change
 
 
+MOST_PAIRS = 3000  # of faults in all wordings; looking at each takes a millisecond or ten
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """One fault or two in one wording, as an answer that has them."""
@@ -44,23 +47,34 @@ def _spellings(task: Task, *forms) -> list[dict]:
 
 
 def pairs(task: Task) -> Iterator[Explanation]:
-    """Generic faults alone; two faults in different steps; a fault and a generic one."""
+    """Generic faults alone; two faults in different steps; a fault and a generic one.
+
+    Where that would be too many, of each fault the first form only, and the plain spelling.
+    """
     around = generic.of(task)
     for each in around:
         yield Explanation(task, (each,), functools.partial(each.around, task, task.reference))
     forms = [(fault, form) for fault in task.faults.values() for form in fault.forms]
-    changes = [(fault, form) for fault, form in forms if is_change(task, form)]
-    for place, (one, first) in enumerate(changes):
-        for two, second in changes[place + 1 :]:
-            if one is not two and not changed(first) & changed(second):
-                for spelling in _spellings(task, first, second):
-                    make = functools.partial(compose, task, first, second, spelling)
-                    yield Explanation(task, (one, two), make)
+    both = list(_both(task, forms, spelled=True))
+    if len(both) > MOST_PAIRS:
+        forms = [(fault, fault.forms[0]) for fault in task.faults.values()]
+        both = list(_both(task, forms, spelled=False))
+    yield from both
     for each in around:
         if not each.alone:
             for fault, form in forms:
                 make = functools.partial(_around, task, each, form)
                 yield Explanation(task, (fault, each), make)
+
+
+def _both(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Explanation]:
+    changes = [(fault, form) for fault, form in forms if is_change(task, form)]
+    for place, (one, first) in enumerate(changes):
+        for two, second in changes[place + 1 :]:
+            if one is not two and not changed(first) & changed(second):
+                for spelling in _spellings(task, first, second) if spelled else [{}]:
+                    make = functools.partial(compose, task, first, second, spelling)
+                    yield Explanation(task, (one, two), make)
 
 
 def _around(task: Task, each: Generic, form) -> Callable:

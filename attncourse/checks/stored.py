@@ -36,7 +36,7 @@ FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
 MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
 FORMAT = b"2"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
-MOST_PROBES = 8  # on which explanations with two faults are kept
+MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
 SIGNS = 4  # random projections of a tensor that stand for it
 
