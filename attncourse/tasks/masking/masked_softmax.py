@@ -387,10 +387,7 @@ def turned_if_square(mask, scores):
 
 
 task.fault(
-    "M-POLARITY",
-    "True in the mask means: hide this key.",
-    "In some libraries it does. Here True means that this query may attend to this key. Your "
-    "weights lie exactly where they must not.",
+    thoughts.POLARITY,
     section="mask-conventions",
     visible=lambda mask, scores: ~mask,
     hide=(..., minus_infinity, ...),
@@ -406,10 +403,7 @@ task.fault(
     clear=as_is,
 )
 task.fault(
-    "M-TRANSPOSED",
-    "Rows of the mask are keys and columns are queries.",
-    "Scores have a row for each query, and so has the mask. Turned around, a causal mask shows "
-    "the future and hides the past.",
+    thoughts.TRANSPOSED_MASK,
     section="causal",
     visible=(turned_if_square, lambda mask, scores: mask.mT),
 )
@@ -438,10 +432,7 @@ task.fault(
     visible=repeated_for_heads,
 )
 task.fault(
-    "M-ONE-ROW",
-    "A key that is hidden from one query is hidden from all.",
-    "Each query has a row of its own in the mask. You let the first row speak for all, which is "
-    "right for padding and wrong for everything causal.",
+    thoughts.ONE_ROW,
     section="causal",
     visible=lambda mask, scores: mask[..., :1, :] if mask.ndim > 1 else mask,
 )
@@ -539,10 +530,7 @@ task.fault(
     clear=(only_dead_rows, as_is, ..., only_dead_rows, ..., as_is),
 )
 task.fault(
-    "M-FILL-ZERO",
-    "A hidden key gets the score 0.",
-    "0 is an ordinary score: exp(0) = 1, more than any negative score gets. To vanish after exp, "
-    "a score has to go all the way down.",
+    thoughts.FILL_ZERO,
     hide=(
         lambda scores, mask: scores * mask,
         lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),
@@ -560,19 +548,13 @@ task.fault(
     clear=(only_dead_rows, as_is, ...),
 )
 task.fault(
-    "M-ADD-BOOL",
-    "Adding the mask to the scores hides the keys.",
-    "True counts as 1 and False as 0, so the visible scores rise by 1 and nothing is hidden. A "
-    "mask that is added has to hold 0 and −∞.",
+    thoughts.ADD_BOOL,
     section="mask-conventions",
     hide=lambda scores, mask: scores + mask,
     clear=(only_dead_rows, as_is, ...),
 )
 task.fault(
-    "M-INF-TIMES-ZERO",
-    "(1 − mask) · −∞ is 0 where the mask is 1.",
-    "0 · ∞ is NaN in floating point, so every visible score is destroyed. Choose between two "
-    "numbers instead of multiplying.",
+    thoughts.INF_TIMES_ZERO,
     hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
     clear=(as_is, ...),
 )
@@ -631,19 +613,9 @@ def only_empty_sentences(weights, mask):
     return weights.masked_fill(~seen, 0)
 
 
+task.fault(thoughts.AFTER_SOFTMAX, hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    "M-AFTER-SOFTMAX",
-    "Weights times mask: what is hidden becomes 0.",
-    "It does, but too late: the hidden keys have already taken their share, and the rows sum to "
-    "less than one. Hide them before they compete.",
-    hide=as_is,
-    clear=lambda weights, mask: weights * mask,
-)
-task.fault(
-    "M-AFTER-RENORMALIZED",
-    "A hidden key may compete first; afterward I set it to 0 and divide by what is left.",
-    "On paper that is the same. But a hidden key with a high score presses all visible ones down "
-    "to 0, and dividing 0 by 0 brings nothing back.",
+    thoughts.AFTER_RENORMALIZED,
     hide=as_is,
     share=(..., ..., ..., ..., shifted),
     clear=(
@@ -654,15 +626,7 @@ task.fault(
         renormalized(or_one),
     ),
 )
-task.fault(
-    "M-DEAD-ROW",
-    "Filling hidden scores with −∞ settles every case.",
-    "A row in which everything is hidden has nothing but −∞, and its softmax is 0/0: NaN. The "
-    "next layer spreads it to every word. Such a row must be zeros.",
-    section="dead-rows",
-    hide=minus_infinity,
-    clear=as_is,
-)
+task.fault(thoughts.DEAD_ROW, section="dead-rows", hide=minus_infinity, clear=as_is)
 task.fault(
     "M-DEAD-ROW-UNIFORM",
     "The lowest number there is hides a key in every case.",
@@ -673,10 +637,7 @@ task.fault(
     clear=as_is,
 )
 task.fault(
-    "M-DEAD-ROW-GRADIENT",
-    "Where 0/0 gave NaN, I put a 0 at the end.",
-    "The weights are right then. But the NaN inside is still there, and on the way back it turns "
-    "the gradient into NaN. Keep it from arising.",
+    thoughts.DEAD_ROW_GRADIENT,
     section="dead-rows",
     hide=infinity_added,
     clear=(lambda weights, mask: weights.nan_to_num(0.0), ...),
@@ -725,7 +686,7 @@ task.fault(
     clear=(as_is, ...),
 )
 task.fault(
-    "D-GLOBAL-MAX",
+    thoughts.GLOBAL_MAX,
     "One shift for the whole table is enough to be safe.",
     "It stops the overflow. But a row far below becomes all zeros, as if it were dead. Each row "
     "needs its own shift.",
@@ -733,10 +694,7 @@ task.fault(
     share=lambda scores, mask: divided(scores - scores.amax()),
 )
 task.fault(
-    "D-SOFTMAX-DIM",
-    "Softmax over the rows or over the columns, the table is the same.",
-    "Each query shares out a whole among the keys, so rows sum to one. Along the other axis the "
-    "queries compete for each key.",
+    thoughts.SOFTMAX_DIM,
     hide=(..., ..., minus_infinity, minus_infinity),
     share=(*(lambda scores, mask: scores.softmax(-2),) * 3, lambda scores, mask: scores.softmax(1)),
     clear=(..., as_is, as_is, as_is),

@@ -1006,13 +1006,7 @@ breaks(
     "its gradient nearly vanishes. Chapter 3's scale applies inside every head.",
     scale=as_is,
 )
-breaks(
-    "D-SCALE-DK",
-    "Scores are divided by the width of a head.",
-    "The variance of a score is d, so its typical size is the *root* of d. Dividing by d itself "
-    "makes scores too small and the weights nearly equal.",
-    scale=lambda self, scores: scores / self.head_width,
-)
+breaks(thoughts.SCALE_DK, scale=lambda self, scores: scores / self.head_width)
 breaks(
     "C-SCALE-HEADS",
     "With h heads, scores are divided by the root of h.",
@@ -1021,10 +1015,7 @@ breaks(
     scale=lambda self, scores: scores / math.sqrt(self.num_heads),
 )
 breaks(
-    "D-SCALE-AFTER",
-    "First the softmax, then the division by √d.",
-    "After the softmax the damage is done: it has seen unscaled scores. And the rows no longer sum "
-    "to one but to 1/√d.",
+    thoughts.SCALE_AFTER,
     scale=as_is,
     after=lambda self, weights: weights / math.sqrt(self.head_width),
 )
@@ -1038,13 +1029,7 @@ task.fault(
     ),
     scale=as_is,
 )
-splits(
-    "D-SOFTMAX-DIM",
-    "The softmax runs over the queries.",
-    "Keys compete for the attention of one query, so each row, the last axis, sums to one. With "
-    "four axes it is easy to take the wrong one; naming them helps.",
-    share=lambda scores: scores.softmax(-2),
-)
+splits(thoughts.SOFTMAX_DIM, share=lambda scores: scores.softmax(-2))
 row(
     "C-SOFTMAX-HEADS",
     "The heads compete with each other, so the softmax runs over axis 1.",
@@ -1140,7 +1125,8 @@ task.fault(
     "M-IGNORED",
     "The mask concerns whoever calls the layer.",
     "The layer alone can keep a hidden key out of the competition: before the softmax. Yours takes "
-    "the mask and never uses it.",
+    "the mask and never uses it. (`masked_fill` without a last underscore returns a new tensor: is "
+    "it kept?)",
     visible=lambda mask, scores: None,
 )
 parity(
@@ -1184,20 +1170,9 @@ task.fault(
 )
 task.fault(thoughts.TRANSPOSED_MASK, visible=lambda mask, scores: None if mask is None else mask.mT)
 task.fault(thoughts.IF_MASK, visible=lambda mask, scores: mask if mask else None)
+task.fault(thoughts.AFTER_SOFTMAX, hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    "M-AFTER-SOFTMAX",
-    "Hidden keys get weight zero, after the softmax.",
-    "By then they have taken their share: what is left sums to less than one. A hidden key must "
-    "lose before the competition.",
-    hide=as_is,
-    clear=lambda weights, mask: weights * mask,
-)
-task.fault(
-    "M-AFTER-RENORMALIZED",
-    "I set hidden weights to zero after the softmax, and divide each row by its sum again.",
-    "On paper that is the same. But if a hidden key has by far the best score, it takes all the "
-    "weight; to the visible keys nothing is left that could be divided. Hide it before the "
-    "softmax.",
+    thoughts.AFTER_RENORMALIZED,
     hide=as_is,
     clear=(
         renormalized(lambda total: total + 1e-9),
@@ -1205,14 +1180,7 @@ task.fault(
         renormalized(as_is),
     ),
 )
-task.fault(
-    "M-ADD-BOOL",
-    "Adding the mask to the scores hides what it should.",
-    "A boolean mask adds 1 or 0, which hides nothing: it only favors the visible keys a little. A "
-    "hidden score must become so low that its exponential is 0.",
-    hide=lambda scores, mask: scores + mask,
-    clear=(as_is, ...),
-)
+task.fault(thoughts.ADD_BOOL, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
 task.fault(
     "C-MASK-ZERO-SCORE",
     "A hidden key gets the score 0, so nobody looks at it.",
