@@ -125,11 +125,17 @@ def bound(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {name for each in node.names for name in _bound_by(each)}
-    return {
-        part.id
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    }
+    match node:
+        case ast.Assign(targets=places):
+            pass
+        case ast.AnnAssign(target=place) | ast.AugAssign(target=place):
+            places = [place]
+        case ast.If() | ast.For() | ast.With() | ast.Try():
+            places = [node]
+        case _:
+            return set()
+    stored = (part for place in places for part in ast.walk(place) if isinstance(part, ast.Name))
+    return {part.id for part in stored if isinstance(part.ctx, ast.Store)}
 
 
 def _bound_by(alias: ast.alias) -> set[str]:

@@ -11,7 +11,6 @@ from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.generic import Generic
 from attncourse.checks.task import Fault, Task, answer_of, changed, compose, is_change
 
-
 MOST_PAIRS = 3000  # of faults in all wordings; looking at each takes a millisecond or ten
 
 
