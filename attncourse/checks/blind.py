@@ -11,7 +11,6 @@ import importlib.machinery
 import sys
 
 VERBS = ("check", "steps", "spelling", "fault")  # what a file says about its task, and keeps secret
-MAKERS = ("Task", "Chapter", "task")
 
 
 def switch_on(guarded: tuple[str, ...]) -> None:
@@ -60,8 +59,9 @@ def without_secrets(tree: ast.Module) -> ast.Module:
     """
     told = [node for node in tree.body if _tells(node)]
     rest = [node for node in tree.body if node not in told]
-    roots = [node for node in rest if _makes(node)]
+    roots = [node for node in rest if _makes(node, "Task", "task")]
     if roots:
+        roots += [node for node in rest if _makes(node, "Chapter")]
         needed = {name for node in roots for name in names(node)}
         needed |= {name for node in tree.body for name in _adapters(node)}
     else:
@@ -92,13 +92,13 @@ def _tells(node: ast.stmt) -> bool:
     return any(verb(each) in VERBS for each in getattr(node, "decorator_list", ()))
 
 
-def _makes(node: ast.stmt) -> bool:
-    """Whether a statement makes a task or a chapter."""
+def _makes(node: ast.stmt, *makers: str) -> bool:
+    """Whether a statement makes a task, or a chapter."""
     values = [node.value] if isinstance(node, ast.Assign | ast.AnnAssign) else []
     for call in [*values, *getattr(node, "decorator_list", ())]:
         if isinstance(call, ast.Call):
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            if name in MAKERS:
+            if name in makers:
                 return True
     return False
 
