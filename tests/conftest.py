@@ -44,3 +44,13 @@ def course(tmp_path, monkeypatch) -> Path:
     copy_course(ROOT, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(params=["as we are", "as an ordinary user"])
+def python(request) -> list[str]:
+    """How to start Python; by root also as an ordinary user, whose jails are built otherwise."""
+    if request.param == "as we are":
+        return [sys.executable]
+    if sys.platform != "linux" or os.getuid() != 0:
+        pytest.skip("we are an ordinary user")
+    return [sys.executable, str(ROOT / "tests" / "ordinary.py"), sys.executable]

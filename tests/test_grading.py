@@ -160,6 +160,109 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
             assert not look, (name, answer, look)
 
 
+# --- the jail
+
+# Starts a jailed child, asks it to run what comes in, and says what this raised.
+IN_JAIL = """
+import json, os, sys
+os.umask(0)
+from attncourse.grading import jail, remote
+try:
+    with remote.Zygote() as warm:
+        child = warm.fork([])
+        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)], False)))
+        child.kill()
+except jail.Unavailable as error:
+    print(json.dumps({"unavailable": str(error)}))
+"""
+
+
+def in_jail(python: list[str], cell: str, **environment: str) -> dict:
+    """What came of a cell, in a jail that a process of its own has built."""
+    done = subprocess.run(
+        [*python, "-c", IN_JAIL],
+        input=cell,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        cwd="/",
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+WRITES = """
+import attncourse, os
+package = os.path.dirname(attncourse.__file__)
+problems = []
+for top in ("/bin", "/dev", "/etc", "/usr", package):
+    for folder, _, files in os.walk(top):
+        if os.access(folder, os.W_OK) and folder != "/dev/shm":
+            problems.append(folder)
+try:
+    with open(f"{package}/numbers.py", "a") as file:
+        file.write("changed = 1")
+except OSError as error:
+    problems.append(error.errno)
+raise SystemExit(problems)
+"""
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["My Course", "tab\tnewline\nbackslash\\040"])
+def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("somewhere") / name
+    folder.mkdir()
+    for parent in list(folder.parents)[:3]:
+        parent.chmod(0o755)  # pytest's folders are for one user
+    shutil.copytree(ROOT / "attncourse", folder / "attncourse")
+    for path in folder.rglob("*"):  # as it is for who has installed the course
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
+    assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
+    assert "changed" not in (folder / "attncourse" / "numbers.py").read_text()
+
+
+# Builds a jail in this process, with something gone wrong.
+BROKEN = """
+import errno, os
+from attncourse.grading import jail
+{broken}
+channel, theirs = os.pipe()
+inside = jail.unshare()
+if not inside:
+    try:
+        jail.enter(jail.Limits())
+        said = "built"
+    except BaseException as error:
+        said = f"{{type(error).__name__}}: {{error}}"
+    os.write(theirs, said.encode())
+    os._exit(0)
+print(os.read(channel, 1000).decode())
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("", "built"),
+        ("jail._MOUNT_SETATTR = 9999", "built"),  # as before Linux 5.12: one after the other
+        ("jail._restrict = lambda *_: None", "Unavailable: the jail would have / without ro"),
+        ("kept = jail._restrict\n"
+         "jail._restrict = lambda root, *rest: root == '/tmp' and kept(root, *rest)",
+         "Unavailable: the jail would have /dev/null without"),
+    ],
+    ids=["nothing", "no mount_setattr", "nothing read-only", "devices can be written"],
+)  # fmt: skip
+def test_a_jail_that_is_not_shut_is_none(broken, said, python):
+    script = BROKEN.format(broken=broken)
+    done = subprocess.run([*python, "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith(said), done
+
+
 # --- a class
 
 
