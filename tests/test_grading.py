@@ -28,6 +28,10 @@ from attncourse.grading import jail, nbgrader_api, results, run, sample, score, 
 from attncourse.grading.gradebook import Writer
 from attncourse.grading.remote import (
     Budget,
+    Died,
+    Killed,
+    Meddled,
+    Process,
     RemoteAnswer,
     Sandbox,
     Spawner,
@@ -261,6 +265,127 @@ def test_a_jail_that_is_not_shut_is_none(broken, said, python):
     script = BROKEN.format(broken=broken)
     done = subprocess.run([*python, "-c", script], capture_output=True, text=True)
     assert done.stdout.startswith(said), done
+
+
+# --- who dies without a fault of the answer's
+
+
+def keeper(child) -> int:
+    return psutil.Process(child.pid).ppid()
+
+
+@pytest.fixture
+def killing(monkeypatch):
+    """Kill processes of `grade_bytes` when a child is asked; by the number of the question."""
+    asked, kept, killed = iter(range(10**6)), Process.ask, []
+
+    def during(victims):
+        def ask(child, *question):
+            if victim := victims(next(asked)):
+                killed.append(victim(child))
+                os.kill(killed[-1], signal.SIGKILL)
+            return kept(child, *question)
+
+        monkeypatch.setattr(Process, "ask", ask)
+        return killed
+
+    return during
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["child", "keeper", "zygote"])
+def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
+    job, solution = replace(run.job_of(CHAPTER_3), record=True), notebook("solutions", CHAPTER_3)
+    undisturbed = run.grade_bytes(job, solution)
+    victims = {
+        "child": lambda child: child.pid,
+        "keeper": keeper,
+        "zygote": lambda _: run._zygote(True).process.pid,
+    }
+    # The first questions are asked of a child that starts, of which nobody knows the number yet.
+    killed = killing(lambda number: victims[who] if number in (7, 60) else None)
+    disturbed = run.grade_bytes(job, solution)
+    assert len(killed) == 2
+    for reply in (undisturbed, disturbed):
+        del reply["result"]["seconds"]
+    assert disturbed == undisturbed
+
+
+@linux
+@pytest.mark.slow
+def test_who_is_killed_again_and_again_is_under_review_and_graded_again(killing, course, zygote):
+    sample.write_class(CHAPTER_3, 1)
+    job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
+
+    def here(job, notebooks):
+        for student, path in notebooks.items():
+            yield student, run.grade_bytes(job, path.read_bytes())
+
+    (first,) = run.grade_class(job, handed_in, here)
+    killing(lambda number: (lambda child: child.pid) if number % 12 == 7 else None)
+    (event,) = run.grade_class(job, handed_in, here, force=True)
+    assert any("killed from outside (SIGKILL), 3 times" in why for why in event.result.review)
+    assert event.result.score < first.result.score  # of other tasks there are points all the same
+    killing(lambda number: None)
+    (event,) = run.grade_class(job, handed_in, here)  # without being told to
+    assert event.fresh and not event.result.review
+    assert event.result.score == first.result.score
+
+
+@linux
+@pytest.mark.slow
+def test_a_warm_process_that_dies_is_replaced(zygote):
+    with Zygote() as warm:
+        warm.fork([]).kill()
+        os.kill(warm.process.pid, signal.SIGKILL)
+        child = warm.fork([])
+        assert child.ask(10, "run", [], False) == {"problems": {}, "defined": {}}
+        child.kill()
+
+
+@linux
+@pytest.mark.slow
+def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeypatch):
+    with Zygote() as warm:
+        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        with pytest.raises(jail.Unavailable, match="none left"):
+            warm.fork([])
+        monkeypatch.undo()
+        warm.fork([]).kill()
+        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        with pytest.raises(Killed, match="none left"):
+            warm.fork([])
+
+
+def fails():
+    raise jail.Unavailable("none left")
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "error", "said"),
+    [
+        ("import os\nos._exit(3)", Died, "ended Python itself"),
+        ("import ctypes\nctypes.string_at(0)", Died, "crash"),
+        ("import os\nos.abort()", Died, "crash"),
+        ("import os\nos.kill(os.getpid(), 9)\nos.close(3)\nwhile True: pass", Meddled, "closed"),
+        ("import os\nos.execv('/bin/false', ['false'])", Died, "ended Python itself"),
+    ],
+)
+def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
+    child = zygote.fork([])
+    with pytest.raises(Died, match=said) as seen:
+        child.ask(20, "run", [("cell", cell, True)], False)
+    assert type(seen.value) is error
+
+
+@linux
+@pytest.mark.slow
+def test_too_much_computing_time_is_the_answers_own():
+    with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
+        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)], False)
 
 
 # --- a class

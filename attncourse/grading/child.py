@@ -56,9 +56,14 @@ def zygote(control: socket.socket) -> None:
             message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
             if not message:
                 return
-            if os.fork() == 0:
-                control.close()
-                _keep(json.loads(message), *handles, zygote=this)
+            try:
+                forked = os.fork()
+            except OSError as error:  # too many processes, for now
+                _refuse(handles[0], error)
+            else:
+                if forked == 0:
+                    control.close()
+                    _keep(json.loads(message), *handles, zygote=this)
             for handle in handles:
                 os.close(handle)
 
@@ -112,7 +117,7 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     try:
         inside = jail.unshare() if settings["jailed"] else os.fork()
     except (jail.Unavailable, OSError) as error:
-        wire.send(socket.socket(fileno=channel), (0, ("unavailable", str(error))))
+        _refuse(channel, error)
         os._exit(1)
     if inside == 0:
         if not settings["jailed"]:  # a jail does the same when it is shut
@@ -122,9 +127,13 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     os.close(channel)
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
         os.write(status, f"{inside}\n".encode())
-        _, code = os.waitpid(inside, 0)
-        os.write(status, f"{code}\n".encode())
+        _, code, used = os.wait4(inside, 0)
+        os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
     os._exit(0)
+
+
+def _refuse(channel: int, error: Exception) -> None:
+    wire.send(socket.socket(fileno=os.dup(channel)), (0, ("unavailable", str(error))))
 
 
 def _end_with(parent: int) -> None:

@@ -25,14 +25,13 @@ import attncourse
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import Budget, children
+from attncourse.grading.remote import TRIES, Budget, children
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
 LONGEST_NAME = 128  # of a student, in nbgrader's gradebook
-TRIES = 3  # how often a submission may kill the process that grades it
 DIED = f"the process that graded it died {TRIES} times"
 
 
@@ -61,10 +60,15 @@ def grade_bytes(job: Job, data: bytes) -> dict:
         Unavailable: no jail can be built here, and the job asks for one.
     """
     about, zygote = _assignment(job), _zygote(job.jailed)
-    result = score(data, about, zygote, job.budget)
+    for _ in range(TRIES):
+        result = score(data, about, zygote, job.budget)
+        if not result.disturbed:
+            break
     notebook = None
     if job.record:
         notebook = record.executed(data, job.released, about, result, zygote, job.budget)
+    if result.disturbed:
+        result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
     return {"result": result.as_data(), "notebook": notebook}
 
 
@@ -198,6 +202,7 @@ def in_processes(jobs: int) -> GradeAll:
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
         idle = [Worker(job) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
+        jails = False  # whether one could be built
         waiting, deaths = collections.deque(notebooks), collections.Counter()
         done: list[tuple[str, dict | str]] = []
         try:
@@ -215,7 +220,13 @@ def in_processes(jobs: int) -> GradeAll:
                     return
                 done = []
                 for worker in connection.wait(busy):
-                    reply = worker.reply()
+                    try:
+                        reply = worker.reply()
+                        jails |= reply is not None
+                    except Unavailable:
+                        if not jails:
+                            raise
+                        reply = None  # a moment ago one could: the machine is short of something
                     student = busy.pop(worker)
                     if reply is None:
                         worker.end()
@@ -249,7 +260,8 @@ class Worker:
             start_new_session=True,  # Ctrl-C stops this process, which ends the others
         )
         theirs.close()
-        self.channel.send(job)
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+            self.channel.send(job)
 
     def fileno(self) -> int:
         return self.channel.fileno()
@@ -393,6 +405,8 @@ def grade_class(
                 notebook = job.record and record.unread(job.released, about, result)
             else:
                 result, notebook = Result.from_data(data["result"]), data["notebook"]
+                if result.disturbed:
+                    keys[student] = ""
             yield book(student, result, True, notebook)
 
 

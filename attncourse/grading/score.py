@@ -34,6 +34,7 @@ class Result:
     texts: dict[str, str] = field(default_factory=dict)  # written answers, for a person to read
     repairs: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    disturbed: str = ""  # why it must be judged again, by no fault of the answers
     seconds: float = 0.0
     # What stands in the record, by task: of the visible and of the hidden check. Not kept as data.
     reports: dict[str, tuple[Report, Report]] = field(default_factory=dict, repr=False)
@@ -99,6 +100,7 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
             sandbox.provide(task.name, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
+        result.disturbed = sandbox.disturbed
         for label, problem in sandbox.problems.items():
             result.repairs.append(f"{label}: {problem}")
     finally:

@@ -297,13 +297,14 @@ def _imports(tree: ast.AST) -> dict[str, str]:
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     """The full name of `F.softmax` or `getattr(F, "softmax")`; "" for anything else."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        before = _dotted(node.value, aliases)
-        return f"{before}.{node.attr}" if before else ""
-    match node:
-        case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(value), *_]):
-            before = _dotted(owner, aliases)
-            return f"{before}.{value}" if before else ""
-    return ""
+    names: list[str] = []
+    while not isinstance(node, ast.Name):  # not by recursion: somebody may chain a thousand
+        match node:
+            case ast.Attribute(value=owner, attr=name):
+                names.append(name)
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(name), *_]):
+                names.append(str(name))
+            case _:
+                return ""
+        node = owner
+    return ".".join([aliases.get(node.id, node.id), *reversed(names)])

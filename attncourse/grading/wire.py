@@ -101,7 +101,10 @@ def _shrink(value: object, body: list[bytes]) -> object:
     if isinstance(value, dict):
         return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
     if isinstance(value, numbers.Integral):
-        return int(value)
+        value = int(value)
+        if value.bit_length() > 64:
+            raise Malformed(f"returned an integer of {value.bit_length():,} bits")
+        return value
     if isinstance(value, numbers.Real):
         return float(value)
     return ["other", type(value).__module__, type(value).__name__]
@@ -109,7 +112,7 @@ def _shrink(value: object, body: list[bytes]) -> object:
 
 def _grow(form: object, body: bytearray) -> object:
     if not isinstance(form, list):
-        if isinstance(form, dict):
+        if isinstance(form, dict) or (isinstance(form, int) and form.bit_length() > 64):
             raise ValueError("not a form of this wire")
         return form
     kind, *rest = form

@@ -67,6 +67,41 @@ inside(
 inside("points printed", "PFFF", "print('12.0')\nprint('PASSED')\nreturn scores")
 inside("points returned", "0FFF", "return 12.0")
 
+# Writes replies of its own to the grader; `{text}` makes one for the question `number`, in JSON.
+FORGED = """import json, os, sys
+from attncourse.checks.observe import Observation
+from attncourse.grading import wire
+
+def forge():
+    frame = sys._getframe()
+    while frame.f_code.co_name != "serve":
+        frame = frame.f_back
+    number, plain = frame.f_locals["number"], frame.f_globals["plain"]
+    text = {text}
+    os.write(3, wire._LENGTHS.pack(len(text), 0) + text.encode())
+"""
+SEEN = "json.dumps(wire._shrink((number, plain(Observation({}))), [])){}"
+forgeries = {
+    "a huge number": SEEN.format("", """.replace('"printed", 0', '"printed", 9' + '0' * 4298)"""),
+    "gradients that are none": SEEN.format("gradients={'scores': [1]}", ""),
+    "an observation of wrong types": SEEN.format("edited=(1, [2])", ""),
+    "an answer to what was not asked": "json.dumps(['tuple', number + 1, None])",
+    "an answer without a number": "json.dumps(['tuple', ['list'], None])",
+}  # fmt: skip
+for forgery, text in forgeries.items():
+    code(f"forged: {forgery}", "0FFF", FORGED.format(text=text)
+         + "\ndef softmax(scores, dim=-1):\n    forge()\n    return scores",
+         review="by itself")  # fmt: skip
+problems = "json.dumps(wire._shrink((number, {'problems': ['x'], 'defined': {}}), []))"
+code("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forge()\n{WRONG}",
+     review="by itself")  # fmt: skip
+inside("forged: a flood", "0FFF",
+       "from attncourse.grading import wire\nfor number in range(1, 400):\n"
+       "    os.write(3, wire.pack((number, None)))\nreturn scores", review="by itself")  # fmt: skip
+code("a chain of names", "0FFF", "def softmax(scores, dim=-1):\n    return scores" + ".real" * 1500,
+     repair="RecursionError")  # fmt: skip
+code("an integer of many digits", "0FFF", "def softmax(scores, dim=-1):\n    return 9**9999")
+
 # --- calling the library instead of implementing it
 
 LIBRARY = {"title": "calls"}
@@ -118,12 +153,13 @@ inside("thread bomb", "0FFF",
        "    threading.Thread(target=time.sleep, args=(60,)).start()")  # fmt: skip
 inside("garbage on every descriptor", "0FFF",
        "for fd in range(3, 64):\n    try:\n        os.write(fd, b'x' * 4096)\n"
-       "    except OSError:\n        pass\nreturn scores")  # fmt: skip
+       "    except OSError:\n        pass\nreturn scores", review="by itself")  # fmt: skip
 inside("closes every descriptor", "0FFF", "os.closerange(0, 64)\nreturn scores")
 inside("a message that never ends", "0FFF",
        "import time\nos.write(3, b'\\0\\0\\0\\x10' + b'\\0' * 8)\ntime.sleep(999)")  # fmt: skip
 inside("a message of a gigabyte", "0FFF",
-       "os.write(3, b'\\0\\0\\0\\x10' + b'\\x7f' * 8)\nreturn scores")  # fmt: skip
+       "os.write(3, b'\\0\\0\\0\\x10' + b'\\x7f' * 8)\nreturn scores",
+       review="by itself")  # fmt: skip
 inside(
     "ptrace",
     "PFFF",
