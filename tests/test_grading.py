@@ -181,10 +181,10 @@ except jail.Unavailable as error:
 """
 
 
-def in_jail(python: list[str], cell: str, **environment: str) -> dict:
+def in_jail(python: list[str], cell: str, before: str = "", **environment: str) -> dict:
     """What came of a cell, in a jail that a process of its own has built."""
     done = subprocess.run(
-        [*python, "-c", IN_JAIL],
+        [*python, "-c", before + IN_JAIL],
         input=cell,
         capture_output=True,
         text=True,
@@ -227,6 +227,40 @@ def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
     seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
     assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
     assert "changed" not in (folder / "attncourse" / "numbers.py").read_text()
+
+
+FINDS = """
+import ctypes, os, platform, re, socket
+found = {socket.gethostname(), platform.node()}
+for line in open("/proc/self/maps"):
+    place, rights, *_ = line.split()
+    if rights[0] == "r" and "[v" not in line:
+        begin, end = (int(number, 16) for number in place.split("-"))
+        data = ctypes.string_at(begin, end - begin)
+        found |= {each.decode() for each in re.findall(rb"sk[-]live[-][0-9]+", data)}
+libc = ctypes.CDLL(None, use_errno=True)
+if platform.machine() == "x86_64" and libc.syscall(249, b"user", b"ticket", None, 0) > 0:
+    found.add("a key")
+raise SystemExit(sorted(found))
+"""
+
+
+# As who logs in has it: a session keyring, with a key in it.
+LOGS_IN = """
+import os
+from attncourse.grading import jail
+if os.uname().machine == "x86_64":
+    jail._libc.syscall(250, jail._JOIN_SESSION, None)
+    assert jail._libc.syscall(248, b"user", b"ticket", b"x", 1, -3) > 0
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_a_jail_knows_no_secret_of_the_instructors(python):
+    """Neither an environment variable, in all of its memory, nor a key of the login session."""
+    seen = in_jail(python, FINDS, LOGS_IN, DATABASE_URL="sk-live-12345")
+    assert seen["problems"] == {"cell": "SystemExit: ['jail']"}
 
 
 # Builds a jail in this process, with something gone wrong.
@@ -386,6 +420,31 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
 def test_too_much_computing_time_is_the_answers_own():
     with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
         warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)], False)
+
+
+# --- limits
+
+MANY = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        kept = bytearray(200 * 2**20)
+        time.sleep(60)
+time.sleep(60)
+"""
+LOUD = MANY.removesuffix("time.sleep(60)\n") + """
+while True:  # answers to a question of long ago
+    os.write(3, b"\\0\\0\\0\\x12" + bytes(8) + b'["tuple", 0, null]')
+"""
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [MANY, LOUD], ids=["of many processes", "while it talks"])
+def test_memory_is_counted(cell):
+    limits = jail.Limits(memory=2**29)
+    with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
+        warm.fork([]).ask(30, "run", [("cell", cell, True)], False)
 
 
 # --- a class

@@ -96,6 +96,7 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
     _mount(None, "/", None, RECURSIVE | PRIVATE)
     _build_root(limits, hidden)
     _call("sethostname", "no name", _libc.sethostname(b"jail", 4))
+    platform._uname_cache = None  # it remembers the machine's name
     _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
     for name, most in (
         (resource.RLIMIT_CORE, 0),

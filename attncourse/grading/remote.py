@@ -185,13 +185,27 @@ class Spawner(Zygote):
         threading.Thread(target=keep, daemon=True).start()
 
 
-def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
+# What Python, its packages and the C library look for.
+NEEDED = {
+    *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
+    *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+}
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of what grades, without the instructor's secrets.
+
+    What a process was started with stays in its memory, and in the memory of all its forks.
+    """
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return subprocess.Popen(
-        [sys.executable, "-m", "attncourse.grading.child", str(channel.fileno()), *settings],
-        pass_fds=[channel.fileno()],
-        env=os.environ | dict.fromkeys(threads, "1"),
-    )
+    kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
+    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
+
+
+def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
+    # -P: the course's folder is no place to import from, nor one to tell students of.
+    command = [sys.executable, "-P", "-m", "attncourse.grading.child", str(channel.fileno())]
+    return subprocess.Popen([*command, *settings], pass_fds=[channel.fileno()], env=surroundings())
 
 
 class Process:

@@ -25,7 +25,7 @@ import attncourse
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, children
+from attncourse.grading.remote import TRIES, Budget, children, surroundings
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 
@@ -253,10 +253,10 @@ class Worker:
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import work; work({theirs.fileno()})"],
+            [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # they share the cores, not each has all
+            env=surroundings(),
             start_new_session=True,  # Ctrl-C stops this process, which ends the others
         )
         theirs.close()

@@ -217,6 +217,51 @@ looks("for a place to write", "[p for p in ('/', '/usr', '/etc', os.path.dirname
       "if os.access(p, os.W_OK)]")  # fmt: skip
 looks("for disks", "[d for d in os.listdir('/dev') if d[:2] in ('sd', 'vd', 'nv')]")
 
+# Answers that try what no answer needs: right if it works.
+TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
+
+libc = ctypes.CDLL(None)
+here = attncourse.__file__
+
+def call(*numbers_and_arguments):
+    on_x86, on_arm, *arguments = numbers_and_arguments
+    return libc.syscall(on_x86 if platform.machine() == "x86_64" else on_arm, *arguments)
+
+def works():
+    try:
+        return {attempt}
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+"""
+
+
+def tries(name: str, attempt: str) -> None:
+    source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
+    code(f"tries {name}", "PFFF", source, review="ctypes")
+
+
+tries("a user namespace", "libc.unshare(0x10000000) == 0")
+tries("to be root", "subprocess.run(['unshare', '-Ur', 'true'], check=True)")
+tries("a larger scratch", "libc.mount(b't', b'/tmp', b'tmpfs', 0, b'size=2g') == 0")
+tries("a key of the session", "call(250, 219, 0, -3, 1) >= 0")
+tries("a note for others", "call(248, 217, b'user', b'note', b'x', 1, -3) >= 0")
+tries("a key of the user", "call(249, 218, b'user', b'note', None, 0) >= 0")
+tries("memory without an owner", "os.memfd_create('x') >= 0")
+tries("shared memory", "mmap.mmap(-1, 4096)")
+tries("shared zeros", "os.path.exists('/dev/zero')")
+tries("System V memory", "call(29, 194, 0, 4096, 0o1600) >= 0")
+tries("a lock", "fcntl.flock(open(here), fcntl.LOCK_SH) is None")
+tries("a lock on a part", "fcntl.lockf(open(here), fcntl.LOCK_SH) is None")
+tries("a lease", "fcntl.fcntl(open(here), fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0")
+tries("to be told of files", "libc.inotify_init1(0) >= 0")
+tries("a socket to the host", "socket.socket(40, socket.SOCK_STREAM)")
+tries("a socket to the kernel", "socket.socket(16, socket.SOCK_RAW)")
+tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
+tries("userfaultfd", "call(323, 282, 1) >= 0")
+tries("to change the course", "os.open(here, os.O_WRONLY)")
+tries("to change the kernel's settings", "os.open('/proc/self/oom_score_adj', os.O_WRONLY)")
+
 # --- the file
 
 for whose, target in (
