@@ -238,7 +238,8 @@ def works():
 
 def tries(name: str, attempt: str) -> None:
     source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
-    code(f"tries {name}", "PFFF", source, review="ctypes")
+    seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
+    code(f"tries {name}", "PFFF", source, review=seen)
 
 
 tries("a user namespace", "libc.unshare(0x10000000) == 0")
