@@ -685,7 +685,9 @@ def jail_state() -> tuple[str, bool, str]:
     with Console(stderr=True).status("building a jail, to see"):
         reason = why_no_jail()
     if reason:
-        return f"cannot be built, and is needed to grade: {reason}", True, ALLOW_JAILS
+        unlimited = "memory, files, network" if sys.platform == "darwin" else "files, network"
+        cure = f"{ALLOW_JAILS}. With --no-jail, time is limited, and not: {unlimited}"
+        return f"cannot be built, and is needed to grade: {reason}", True, cure
     return "students' code runs in one when it is graded", True, ""
 
 

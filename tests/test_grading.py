@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, copy_course, heeds_interrupts
+from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
 from correct_answers import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
@@ -219,11 +219,10 @@ raise SystemExit(problems)
 def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("somewhere") / name
     folder.mkdir()
-    for parent in list(folder.parents)[:3]:
-        parent.chmod(0o755)  # pytest's folders are for one user
     shutil.copytree(ROOT / "attncourse", folder / "attncourse")
     for path in folder.rglob("*"):  # as it is for who has installed the course
         path.chmod(0o777 if path.is_dir() else 0o666)
+    give_to_nobody(folder.parent)
     seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
     assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
     assert "changed" not in (folder / "attncourse" / "numbers.py").read_text()
@@ -432,10 +431,13 @@ for _ in range(4):
         time.sleep(60)
 time.sleep(60)
 """
-LOUD = MANY.removesuffix("time.sleep(60)\n") + """
+LOUD = (
+    MANY.removesuffix("time.sleep(60)\n")
+    + """
 while True:  # answers to a question of long ago
     os.write(3, b"\\0\\0\\0\\x12" + bytes(8) + b'["tuple", 0, null]')
 """
+)
 
 
 @linux
