@@ -7,6 +7,7 @@ that leads out of it, a link, or a terabyte of zeros has nowhere to go.
 import contextlib
 import io
 import itertools
+import os
 import re
 import stat
 import struct
@@ -23,6 +24,7 @@ from attncourse.grading.submission import LARGEST
 MOST_ENTRIES = 20_000  # of one archive, with the archives in it
 MOST_BYTES = 4 * 2**30  # of all of them, unpacked
 METADATA = "submission_metadata.yml"  # of a Gradescope export
+EXPORT = re.compile(r"assignment_\d+_export")  # the one folder in its zip
 # What opening a zip may raise: damaged, or of a kind that is not supported.
 DAMAGE = (zipfile.BadZipFile, struct.error, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 # What systems add and no student sends.
@@ -51,7 +53,8 @@ class Sent:
     path: tuple[str, ...]  # the archives and folders it lies in, and its name
     read: Callable[[], bytes]  # may raise Refused
     saved: tuple[int, ...] = ()  # when, as the archive or the disk says
-    base: int = 0  # how many of these are the same for all that came with it
+    base: int = 0  # 1 if it lies in the folder of a Gradescope export
+    common: int = 0  # how many of its folders are the same for all that came with it
     metadata: bytes = b""  # of the Gradescope export it lies in
     purse: Purse | None = None  # of the archive it lies in
 
@@ -63,7 +66,7 @@ class Sent:
 def unpack(place: Path) -> list[Sent]:
     """The files in a folder, in a zip, or the one file; a zip among them counts as one."""
     if place.is_dir():
-        files = [path for path in sorted(place.rglob("*")) if not path.is_dir()]
+        files = [p for p in sorted(place.rglob("*")) if p.is_symlink() or not p.is_dir()]
         return _together(
             [Sent(path.relative_to(place).parts, _on_disk(path), _saved(path)) for path in files]
         )
@@ -79,16 +82,27 @@ def unpack(place: Path) -> list[Sent]:
 
 
 def _together(all_sent: list[Sent]) -> list[Sent]:
-    """What one file says about the others: folders around all, and Gradescope's list of names."""
+    """What one file says about the others: folders around all, and Gradescope's lists of names.
+
+    A list counts where an export has it, at the top or in the export's folder, and for what lies
+    beside it. A student may send a file of that name, too: it says nothing about anybody.
+    """
     folders = [sent.path[:-1] for sent in all_sent if not NOISE.search("/".join(sent.path))]
     same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
-    base = len(list(same))
-    listed = [sent for sent in all_sent if sent.name == METADATA]
-    top = min(listed, key=lambda sent: len(sent.path), default=None)  # a student may send one, too
-    metadata = b""
-    with contextlib.suppress(Refused):
-        metadata = top.read() if top else b""
-    return [replace(sent, base=base, metadata=metadata) for sent in all_sent]
+    common, lists = len(list(same)), {}
+    for sent in all_sent:
+        if sent.name == METADATA and len(sent.path) == _base(sent) + 1:
+            with contextlib.suppress(Refused):
+                lists[sent.path[:-1]] = sent.read()
+    return [
+        replace(sent, base=base, common=common, metadata=lists.get(sent.path[:base], b""))
+        for sent in all_sent
+        for base in [_base(sent)]
+    ]
+
+
+def _base(sent: Sent) -> int:
+    return int(len(sent.path) > 1 and EXPORT.fullmatch(sent.path[0]) is not None)
 
 
 def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
@@ -107,8 +121,8 @@ def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
             yield Sent(sent.path, _refusing("a damaged zip; ask for the notebook (.ipynb)"))
         else:
             for member in members:
-                inner = replace(member, base=sent.base, metadata=sent.metadata)
-                yield from contents(inner, depth - 1)
+                outer = {"base": sent.base, "common": sent.common, "metadata": sent.metadata}
+                yield from contents(replace(member, **outer), depth - 1)
 
 
 def _is_zip(name: str) -> bool:
@@ -127,9 +141,15 @@ def _on_disk(path: Path) -> Callable[[], bytes]:
         if path.is_symlink():
             raise Refused("a link to another file, not the file")
         try:
-            if path.stat().st_size > LARGEST:
-                raise Refused(f"it has {path.stat().st_size / 2**20:.0f} MiB")
-            return path.read_bytes()
+            # Neither wait for a pipe nor follow what has become a link in this moment.
+            odd = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            with open(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | odd), "rb") as file:
+                about = os.fstat(file.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise Refused("not a file: a folder, a pipe or a device")
+                if about.st_size > LARGEST:
+                    raise Refused(f"it has {about.st_size / 2**20:.0f} MiB")
+                return file.read(LARGEST)  # it may grow while we read
         except OSError as error:
             raise Refused(f"it cannot be read: {error.strerror}") from None
 

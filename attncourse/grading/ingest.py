@@ -137,6 +137,7 @@ class Desk:
     dry_run: bool = False
     ignored: int = 0
     filed: dict[tuple[str, str], tuple] = field(default_factory=dict)  # -> what to compare by
+    accounts: dict[tuple[str, str], str] = field(default_factory=dict)  # -> the number it came from
     spelled: dict[str, str] = field(default_factory=dict)  # folder's name -> the student's
 
     def take(self, outer: Sent) -> Iterator[Filed]:
@@ -161,6 +162,9 @@ class Desk:
                     row.notes.insert(0, f"it was named {printable(sender.file)}")
                 try:
                     row.student = self._student(sender)
+                    self._only_one(row, sender)
+                    if sender.inside:
+                        row.notes.append(f"it lay in {printable(sender.inside)}")
                     self._put(row, data, sender, sent)
                 except Refused as error:
                     row.notes, row.outcome = [str(error)], ""
@@ -217,6 +221,15 @@ class Desk:
             other = printable(self.spelled[name.casefold()])
             raise Refused(f"{printable(student)} and {other} would share a folder; use a roster")
         return name
+
+    def _only_one(self, row: Filed, sender: Sender) -> None:
+        """In the roster two accounts may fit one name; people choose what they are called."""
+        account = next(iter(sender.names), "")
+        if self.roster and not self.student and account.isdecimal():
+            first = self.accounts.setdefault((row.student, row.assignment), account)
+            if first != account:
+                both = f"the accounts {first} and {account}"
+                raise Refused(f"{both} are both {row.student} in the roster; whose is it?")
 
     def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent) -> None:
         """Write a notebook, and keep the one that was there before."""
