@@ -191,7 +191,7 @@ class Process:
             if question:
                 self.asked += 1
                 self.channel.settimeout(seconds)
-                self.channel.sendall(wire.pack((self.asked, *question)))
+                self.channel.sendall(wire.pack((self.asked, *question), wire.QUESTION))
             while True:  # copies that the child made of itself may answer twice
                 reply = wire.receive(self.channel, wait)
                 if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == self.asked:

@@ -23,6 +23,7 @@ CANVAS = re.compile(
 # Moodle, get_student_prefix in mod/assign/classes/downloader.php (moodle/moodle): the full name,
 # or "Participant", the number, and the plug-in, as a folder or, if so chosen, before the file name.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<rest>.*))?")
+LONGEST_PART = 255  # characters of a name in a path; the patterns here are quick on these
 # What would read as a user's and a file's number once more: a name that was made to be misread.
 AGAIN = re.compile(r"(?:^|_)(?:\d{3,}_\d{3,}_|\d+_assignsubmission_)")
 # Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
@@ -52,6 +53,8 @@ def senders(sent: Sent, assignments: list[str]) -> list[Sender]:
     Raises:
         Refused: that name is not certain, or was made to be misread.
     """
+    if max(map(len, sent.path)) > LONGEST_PART:
+        raise Refused("its name, or a folder's, is too long for any disk; say it: --student NAME")
     place = sent.base
     while place < len(sent.path) - 1 and sent.path[place] in assignments:
         place += 1  # 03_attention/jane/x.ipynb
@@ -122,7 +125,7 @@ def _without_copies(name: str) -> str:
     """A file's name without its end, and without what browsers and Colab add to a copy's."""
     stem = re.sub(r"(\.ipynb|\.json|\.txt)+$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"^(copy[ _]of[ _]|kopie von |copia de |copie de )+", "", stem, flags=re.I)
-    return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy|-copy\d*)+$", "", stem, flags=re.IGNORECASE)
+    return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy\d*)+$", "", stem, flags=re.IGNORECASE)
 
 
 def comparable(name: str) -> str:
