@@ -202,8 +202,8 @@ def flat(name: str, source: str) -> None:
     edited(name, "0000", review="words and signs of code", title="not readable")(change)
 
 
-flat("a million statements", "1\n" * 2**20)
-flat("a million names", "a," * 2**20)
+flat("a million statements", "1\n" * 10**6)
+flat("a million names", "a," * 10**6)
 flat("a million lists", "[],x," * 2**18)
 
 
