@@ -260,12 +260,14 @@ of_run = st.fixed_dictionaries(
         "defined": st.dictionaries(st.sampled_from(ABOUT.tasks), texts, max_size=4) | replies,
     }
 )
-SEEN = plain(Observation(value=torch.ones(2, 3)))
+SEEN = plain(Observation(returned=torch.ones(2, 3)))
 of_observe = st.dictionaries(st.sampled_from(sorted(SEEN)), replies, max_size=3).map(SEEN.__or__)
 
 
 class Forged:
     """A child of which somebody else writes the replies; None: it dies."""
+
+    late = False  # it started at once
 
     def __init__(self, written: dict[str, list]):
         self.written = {question: itertools.cycle(each) for question, each in written.items()}

@@ -226,7 +226,7 @@ def in_processes(jobs: int) -> GradeAll:
                     return
                 done = []
                 ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
-                for worker in ready or [worker for worker in busy if not worker.left()]:
+                for worker in [each for each in busy if each in ready or not each.left()]:
                     reply = worker.reply()
                     student = busy.pop(worker)
                     if reply is None or reply == worker.too_long:
@@ -322,7 +322,7 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
             reply = worker.reply()
         finally:
             # Dead, late, or interrupted: the next question would get this reply.
-            if reply in (None, worker.too_long):
+            if reply is None or reply == worker.too_long:
                 worker.end()
         if reply == worker.too_long:
             return reply
