@@ -643,14 +643,20 @@ def test_the_log_has_a_line_for_each_submission(made_up):
     assert "student02" in Path("other.log").read_text()
 
 
-def test_a_stranger_and_an_impossible_name_are_refused(made_up):
+def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     refused = grade("--students", "student01,nobody")
     assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
-    strange = Path("submitted", "x" * 129, CHAPTER_3)
-    strange.mkdir(parents=True)
-    refused = grade()
-    shutil.rmtree(strange.parent)
-    assert refused.exit_code == 2 and "rename the folder" in refused.stderr
+    strange = [Path("submitted", name) for name in ("x" * 129, "a\u200fb", "a\nb: 56 points")]
+    alike = [Path("submitted", name) for name in ("anna", "Anna", "аnna")]  # the last: Cyrillic
+    for folder in (*strange, *alike):
+        (folder / CHAPTER_3).mkdir(parents=True)
+    done = grade("--verbose")
+    for folder in (*strange, *alike):
+        shutil.rmtree(folder)
+    assert done.exit_code == 1 and "graded 6 submissions" in done.stdout
+    assert done.stdout.count("not graded: rename the folder") == 3
+    assert "submitted/'a\\nb: 56 points'" in done.stdout and "\nb: 56" not in done.output
+    assert "names that look alike: Anna, anna, аnna" in done.stdout
 
 
 def test_without_a_jail_grading_says_so(made_up):

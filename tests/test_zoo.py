@@ -11,6 +11,7 @@ from zoo import ASSIGNMENT, CASES, TASKS, built, files, right
 
 from attncourse.grading import jail, results, run
 from attncourse.grading.remote import Zygote
+from attncourse.grading.untrusted import printable
 
 pytestmark = [
     pytest.mark.slow,
@@ -109,6 +110,12 @@ def test_there_are_eighty_cases():
 def test_neighbors_get_full_marks(graded, name):
     assert letters(graded[0][name]) == "FFFF"
     assert graded[1][name].score == graded[0][name].score == 56
+
+
+def test_no_note_changes_a_terminal_or_forges_a_line(graded):
+    for result in graded[0].values():
+        for note in (*result.review, *result.repairs):
+            assert note == printable(note)
 
 
 def test_the_gradebook_has_what_the_results_say(graded):

@@ -33,7 +33,7 @@ from attncourse import checks
 from attncourse.checks import engine
 from attncourse.checks.observe import Observation, find_short_cut, observe
 from attncourse.checks.task import Task, describe
-from attncourse.grading import jail, wire
+from attncourse.grading import jail, untrusted, wire
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -44,6 +44,7 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 def zygote(control: socket.socket) -> None:
     """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    untrusted.lift_memory_limit()
     load()
     gc.collect()
     gc.freeze()  # no collection touches these pages, so the children share them
@@ -182,7 +183,7 @@ def serve(channel: socket.socket, withheld: list[str]) -> None:
     """Answer the grader until it hangs up."""
     child = Child(withheld)
     while True:
-        number, question, *arguments = wire.receive(channel)
+        number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
         reply = getattr(child, question)(*arguments)
         try:
             message = wire.pack((number, reply))

@@ -252,7 +252,7 @@ class Process:
                 self.past.add(self.asked)
                 self.asked = secrets.randbits(60)  # nobody can answer it before it is asked
                 self.channel.settimeout(seconds)
-                self.channel.sendall(wire.pack((self.asked, *question)))
+                self.channel.sendall(wire.pack((self.asked, *question), wire.QUESTION))
             while True:
                 match wire.receive(self.channel, wait):
                     case (self.asked, reply):

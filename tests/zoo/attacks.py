@@ -2,7 +2,7 @@
 
 import json
 
-from zoo import NAME, ROOT, Case, add, code, edited
+from zoo import NAME, ROOT, Case, add, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
@@ -267,6 +267,42 @@ tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
 tries("userfaultfd", "call(323, 282, 1) >= 0")
 tries("to change the course", "os.open(here, os.O_WRONLY)")
 tries("to change the kernel's settings", "os.open('/proc/self/oom_score_adj', os.O_WRONLY)")
+
+# --- what must be read outside of the jail
+
+MESSAGE = "import json, os, struct\nheader = json.dumps({form}).encode()\n"
+MESSAGE += "os.write(3, struct.pack('!IQ', len(header), {size}) + header + bytes({size}))\n"
+inside("a short message that asks for gigabytes", "0FFF", MESSAGE.format(
+    form="['list', *[['tensor', 'uint8', [2**17], 0]] * 30_000]", size=2**17)
+    + "return scores")  # fmt: skip
+code("an error that forges a line of the log", "FFFF",
+     "{right}\nraise ValueError('\\x1b]0;owned\\x07\\x1b[2J\\n2026-11-22 00:00:00 student99: "
+     "56 points, 0.1 s \\u202e\\x9b31m\\ud800')", repair="ValueError: ")  # fmt: skip
+
+
+def flat(name: str, source: str) -> None:
+    """Little text, and a large syntax tree."""
+
+    def change(content):
+        cell_of(content, "softmax")["source"] = source
+
+    edited(name, "0000", review="words and signs of code", title="not readable")(change)
+
+
+flat("a million statements", "1\n" * 10**6)
+flat("a million names", "a," * 10**6)
+flat("a million lists", "[],x," * 2**18)
+
+
+@edited("millions of empty cells", "0000", review="millions of values", title="not readable")
+def _(content):
+    content["cells"] += [{}] * 4_000_000
+
+
+@edited("20,000 cells", "0000", review="cells, and more than 10,000", title="not readable")
+def _(content):
+    content["cells"] += [{"cell_type": "markdown", "metadata": {}, "source": ""}] * 20_000
+
 
 # --- the file
 
