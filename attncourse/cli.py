@@ -33,7 +33,8 @@ Assignment = Annotated[str, typer.Argument(help="Name of the assignment, e.g. " 
 
 def fail(message: str) -> typer.Exit:
     """Bad input: one sentence on stderr, exit code 2."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"attncourse: {message}")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"attncourse: {message}", markup=False)
     return typer.Exit(2)
 
 
@@ -336,6 +337,7 @@ def ingest(
     from attncourse.grading import ingest as desk
     from attncourse.grading.archives import Refused, unpack
     from attncourse.grading.senders import Roster, safe_name
+    from attncourse.grading.untrusted import limit_memory
 
     known(assignment) if assignment else assignment_names()
     missing = [str(path) for path in files if not path.exists()]
@@ -348,6 +350,7 @@ def ingest(
     except Refused as error:
         raise fail(str(error)) from None
     clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
+    limit_memory()
     rows, stopped = [], False
     with progress() as bar:
         try:
@@ -410,7 +413,8 @@ def grade(
     Students' code runs in jails. Safe to interrupt at any moment: what is graded stays graded, and
     the next run goes on from there.
 
-    Exit code 0: every submission has points, or a reason why a person should look.
+    Exit code 0: every submission has points, or a reason why a person should look; 1: one has a
+    name that no gradebook can hold.
     """
     if sys.platform == "win32":
         raise fail("students' code cannot be jailed on Windows; grade in WSL (aka.ms/wsl)")
@@ -421,16 +425,15 @@ def grade(
     from attncourse.grading.cluster import Unusable, on_cluster
     from attncourse.grading.gradebook import NotReleased, Unwritable
     from attncourse.grading.jail import Unavailable
+    from attncourse.grading.untrusted import alike, printable
 
     known(assignment)
     try:
         job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
     except FileNotFoundError:
         raise fail(f"{assignment} is not released; run `attncourse release` first") from None
-    try:
-        handed_in = run.submissions(assignment)
-    except ValueError as error:
-        raise fail(str(error)) from None
+    handed_in, nameless = run.submissions(assignment), run.unbookable(assignment)
+    namesakes = alike(list(handed_in))
     if students:
         wanted = [name.strip() for name in students.split(",")]
         strangers = [name for name in wanted if name not in handed_in]
@@ -477,8 +480,15 @@ def grade(
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
     console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
+    plainly = {"markup": False, "highlight": False, "soft_wrap": True}
     for student, reasons in look.items():
-        console.print(f"look at {student}: {'; '.join(reasons)}", markup=False, highlight=False)
+        console.print(printable(f"look at {student}: {'; '.join(reasons)}"), **plainly)
+    for group in namesakes:
+        console.print(f"names that look alike: {', '.join(group)}", **plainly)
+    for student in nameless:
+        said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
+        console.print(said, **plainly)
+    raise typer.Exit(1 if nameless else 0)
 
 
 ALLOW_JAILS = (
@@ -489,11 +499,13 @@ ALLOW_JAILS = (
 
 
 def line_of(event) -> str:
-    """One submission in the log: when, who, points, seconds, and what was odd."""
+    """One submission in the log: when, who, points, seconds, and what was odd. A single line."""
+    from attncourse.grading.untrusted import printable
+
     result = event.result
     took = f"{result.seconds:.1f} s" if event.fresh else "as before"
     parts = [f"{time.strftime('%F %T')} {event.student}: {result.score:g} points", took]
-    return "; ".join([", ".join(parts), *result.review, *result.repairs])
+    return printable("; ".join([", ".join(parts), *result.review, *result.repairs]))
 
 
 @app.command()
@@ -512,6 +524,7 @@ def feedback(
     """
     need("grader", "nbgrader")
     from attncourse.grading import feedback as pages
+    from attncourse.grading.untrusted import printable
 
     graded = pages.graded(known(assignment))
     wanted = [name.strip() for name in students.split(",")] if students else graded
@@ -533,7 +546,7 @@ def feedback(
     same = len(wanted) - fresh - len(without)
     console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
     for student, problem in without.items():
-        console.print(f"no page for {student}: {problem}", markup=False, highlight=False)
+        console.print(printable(f"no page for {student}: {problem}"), markup=False, highlight=False)
     raise typer.Exit(1 if without else 0)
 
 
@@ -554,6 +567,7 @@ def report(
     from rich.markup import escape
 
     from attncourse.grading import class_report, results
+    from attncourse.grading.untrusted import printable
 
     rows = results.of_class(known(assignment))
     if not rows:
@@ -561,7 +575,7 @@ def report(
     table = Table("student", "points", "what was misunderstood")
     for row in rows:
         points = f"{row.score:g} of {row.max_score:g}" if row.score is not None else "not graded"
-        wrong = "\n".join(f"{task}: {title}" for task, title in row.wrong.items())
+        wrong = "\n".join(printable(f"{task}: {title}") for task, title in row.wrong.items())
         points += " +" if row.needs_reading else ""
         table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
@@ -685,7 +699,9 @@ def jail_state() -> tuple[str, bool, str]:
     with Console(stderr=True).status("building a jail, to see"):
         reason = why_no_jail()
     if reason:
-        return f"cannot be built, and is needed to grade: {reason}", True, ALLOW_JAILS
+        unlimited = "memory, files, network" if sys.platform == "darwin" else "files, network"
+        cure = f"{ALLOW_JAILS}. With --no-jail, time is limited, and not: {unlimited}"
+        return f"cannot be built, and is needed to grade: {reason}", True, cure
     return "students' code runs in one when it is graded", True, ""
 
 

@@ -44,3 +44,22 @@ def course(tmp_path, monkeypatch) -> Path:
     copy_course(ROOT, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session", params=["as we are", "as an ordinary user"])
+def python(request) -> list[str]:
+    """How to start Python; by root also as an ordinary user, whose jails are built otherwise."""
+    if request.param == "as we are":
+        return [sys.executable]
+    if sys.platform != "linux" or os.getuid() != 0:
+        pytest.skip("we are an ordinary user")
+    return [sys.executable, str(ROOT / "tests" / "ordinary.py"), sys.executable]
+
+
+def give_to_nobody(folder: Path) -> None:
+    """Let the ordinary user of the fixture `python` work in a folder of pytest's."""
+    if os.getuid() == 0:
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+    for parent in list(folder.parents)[:2]:  # pytest's folders are for one user
+        parent.chmod(0o755)

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, copy_course, heeds_interrupts
+from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
 from correct_answers import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
@@ -29,6 +29,10 @@ from attncourse.grading import jail, nbgrader_api, results, run, sample, score, 
 from attncourse.grading.gradebook import Writer
 from attncourse.grading.remote import (
     Budget,
+    Died,
+    Killed,
+    Meddled,
+    Process,
     RemoteAnswer,
     Sandbox,
     Spawner,
@@ -160,6 +164,291 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
             )
             assert not found or found.startswith("the course's"), (name, answer)
             assert not look, (name, answer, look)
+
+
+# --- the jail
+
+# Starts a jailed child, asks it to run what comes in, and says what this raised.
+IN_JAIL = """
+import json, os, sys
+os.umask(0)
+from attncourse.grading import jail, remote
+try:
+    with remote.Zygote() as warm:
+        child = warm.fork([])
+        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)], False)))
+        child.kill()
+except jail.Unavailable as error:
+    print(json.dumps({"unavailable": str(error)}))
+"""
+
+
+def in_jail(python: list[str], cell: str, before: str = "", **environment: str) -> dict:
+    """What came of a cell, in a jail that a process of its own has built."""
+    done = subprocess.run(
+        [*python, "-c", before + IN_JAIL],
+        input=cell,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        cwd="/",
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+WRITES = """
+import attncourse, os
+package = os.path.dirname(attncourse.__file__)
+problems = []
+for top in ("/bin", "/dev", "/etc", "/usr", package):
+    for folder, _, files in os.walk(top):
+        if os.access(folder, os.W_OK) and folder != "/dev/shm":
+            problems.append(folder)
+try:
+    with open(f"{package}/numbers.py", "a") as file:
+        file.write("changed = 1")
+except OSError as error:
+    problems.append(error.errno)
+raise SystemExit(problems)
+"""
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["My Course", "tab\tnewline\nbackslash\\040"])
+def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("somewhere") / name
+    folder.mkdir()
+    shutil.copytree(ROOT / "attncourse", folder / "attncourse")
+    for path in folder.rglob("*"):  # as it is for who has installed the course
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    give_to_nobody(folder.parent)
+    seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
+    assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
+    assert "changed" not in (folder / "attncourse" / "numbers.py").read_text()
+
+
+FINDS = """
+import ctypes, os, platform, re, socket
+found = {socket.gethostname(), platform.node()}
+for line in open("/proc/self/maps"):
+    place, rights, *_ = line.split()
+    if rights[0] == "r" and "[v" not in line:
+        begin, end = (int(number, 16) for number in place.split("-"))
+        data = ctypes.string_at(begin, end - begin)
+        found |= {each.decode() for each in re.findall(rb"sk[-]live[-][0-9]+", data)}
+libc = ctypes.CDLL(None, use_errno=True)
+if platform.machine() == "x86_64" and libc.syscall(249, b"user", b"ticket", None, 0) > 0:
+    found.add("a key")
+raise SystemExit(sorted(found))
+"""
+
+
+# As who logs in has it: a session keyring, with a key in it.
+LOGS_IN = """
+import os
+from attncourse.grading import jail
+if os.uname().machine == "x86_64":
+    jail._libc.syscall(250, jail._JOIN_SESSION, None)
+    assert jail._libc.syscall(248, b"user", b"ticket", b"x", 1, -3) > 0
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_a_jail_knows_no_secret_of_the_instructors(python):
+    """Neither an environment variable, in all of its memory, nor a key of the login session."""
+    seen = in_jail(python, FINDS, LOGS_IN, DATABASE_URL="sk-live-12345")
+    assert seen["problems"] == {"cell": "SystemExit: ['jail']"}
+
+
+# Builds a jail in this process, with something gone wrong.
+BROKEN = """
+import errno, os
+from attncourse.grading import jail
+{broken}
+channel, theirs = os.pipe()
+inside = jail.unshare()
+if not inside:
+    try:
+        jail.enter(jail.Limits())
+        said = "built"
+    except BaseException as error:
+        said = f"{{type(error).__name__}}: {{error}}"
+    os.write(theirs, said.encode())
+    os._exit(0)
+print(os.read(channel, 1000).decode())
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("", "built"),
+        ("jail._MOUNT_SETATTR = 9999", "built"),  # as before Linux 5.12: one after the other
+        ("jail._restrict = lambda *_: None", "Unavailable: the jail would have / without ro"),
+        ("kept = jail._restrict\n"
+         "jail._restrict = lambda root, *rest: root == '/tmp' and kept(root, *rest)",
+         "Unavailable: the jail would have /dev/null without"),
+    ],
+    ids=["nothing", "no mount_setattr", "nothing read-only", "devices can be written"],
+)  # fmt: skip
+def test_a_jail_that_is_not_shut_is_none(broken, said, python):
+    script = BROKEN.format(broken=broken)
+    done = subprocess.run([*python, "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith(said), done
+
+
+# --- who dies without a fault of the answer's
+
+
+def keeper(child) -> int:
+    return psutil.Process(child.pid).ppid()
+
+
+@pytest.fixture
+def killing(monkeypatch):
+    """Kill processes of `grade_bytes` when a child is asked; by the number of the question."""
+    asked, kept, killed = iter(range(10**6)), Process.ask, []
+
+    def during(victims):
+        def ask(child, *question):
+            if victim := victims(next(asked)):
+                killed.append(victim(child))
+                os.kill(killed[-1], signal.SIGKILL)
+            return kept(child, *question)
+
+        monkeypatch.setattr(Process, "ask", ask)
+        return killed
+
+    return during
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["child", "keeper", "zygote"])
+def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
+    job, solution = replace(run.job_of(CHAPTER_3), record=True), notebook("solutions", CHAPTER_3)
+    undisturbed = run.grade_bytes(job, solution)
+    victims = {
+        "child": lambda child: child.pid,
+        "keeper": keeper,
+        "zygote": lambda _: run._zygote(True).process.pid,
+    }
+    # The first questions are asked of a child that starts, of which nobody knows the number yet.
+    killed = killing(lambda number: victims[who] if number in (7, 60) else None)
+    disturbed = run.grade_bytes(job, solution)
+    assert len(killed) == 2
+    for reply in (undisturbed, disturbed):
+        del reply["result"]["seconds"]
+    assert disturbed == undisturbed
+
+
+@linux
+@pytest.mark.slow
+def test_who_is_killed_again_and_again_is_under_review_and_graded_again(killing, course, zygote):
+    sample.write_class(CHAPTER_3, 1)
+    job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
+
+    def here(job, notebooks):
+        for student, path in notebooks.items():
+            yield student, run.grade_bytes(job, path.read_bytes())
+
+    (first,) = run.grade_class(job, handed_in, here)
+    killing(lambda number: (lambda child: child.pid) if number % 12 == 7 else None)
+    (event,) = run.grade_class(job, handed_in, here, force=True)
+    assert any("killed from outside (SIGKILL), 3 times" in why for why in event.result.review)
+    assert event.result.score < first.result.score  # of other tasks there are points all the same
+    killing(lambda number: None)
+    (event,) = run.grade_class(job, handed_in, here)  # without being told to
+    assert event.fresh and not event.result.review
+    assert event.result.score == first.result.score
+
+
+@linux
+@pytest.mark.slow
+def test_a_warm_process_that_dies_is_replaced(zygote):
+    with Zygote() as warm:
+        warm.fork([]).kill()
+        os.kill(warm.process.pid, signal.SIGKILL)
+        child = warm.fork([])
+        assert child.ask(10, "run", [], False) == {"problems": {}, "defined": {}}
+        child.kill()
+
+
+@linux
+@pytest.mark.slow
+def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeypatch):
+    with Zygote() as warm:
+        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        with pytest.raises(jail.Unavailable, match="none left"):
+            warm.fork([])
+        monkeypatch.undo()
+        warm.fork([]).kill()
+        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        with pytest.raises(Killed, match="none left"):
+            warm.fork([])
+
+
+def fails():
+    raise jail.Unavailable("none left")
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "error", "said"),
+    [
+        ("import os\nos._exit(3)", Died, "ended Python itself"),
+        ("import ctypes\nctypes.string_at(0)", Died, "crash"),
+        ("import os\nos.abort()", Died, "crash"),
+        ("import os\nos.kill(os.getpid(), 9)\nos.close(3)\nwhile True: pass", Meddled, "closed"),
+        ("import os\nos.execv('/bin/false', ['false'])", Died, "ended Python itself"),
+    ],
+)
+def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
+    child = zygote.fork([])
+    with pytest.raises(Died, match=said) as seen:
+        child.ask(20, "run", [("cell", cell, True)], False)
+    assert type(seen.value) is error
+
+
+@linux
+@pytest.mark.slow
+def test_too_much_computing_time_is_the_answers_own():
+    with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
+        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)], False)
+
+
+# --- limits
+
+MANY = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        kept = bytearray(200 * 2**20)
+        time.sleep(60)
+time.sleep(60)
+"""
+LOUD = (
+    MANY.removesuffix("time.sleep(60)\n")
+    + """
+while True:  # answers to a question of long ago
+    os.write(3, b"\\0\\0\\0\\x12" + bytes(8) + b'["tuple", 0, null]')
+"""
+)
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [MANY, LOUD], ids=["of many processes", "while it talks"])
+def test_memory_is_counted(cell):
+    limits = jail.Limits(memory=2**29)
+    with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
+        warm.fork([]).ask(30, "run", [("cell", cell, True)], False)
 
 
 # --- a class
@@ -356,14 +645,20 @@ def test_the_log_has_a_line_for_each_submission(made_up):
     assert "student02" in Path("other.log").read_text()
 
 
-def test_a_stranger_and_an_impossible_name_are_refused(made_up):
+def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     refused = grade("--students", "student01,nobody")
     assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
-    strange = Path("submitted", "x" * 129, CHAPTER_3)
-    strange.mkdir(parents=True)
-    refused = grade()
-    shutil.rmtree(strange.parent)
-    assert refused.exit_code == 2 and "rename the folder" in refused.stderr
+    strange = [Path("submitted", name) for name in ("x" * 129, "a\u200fb", "a\nb: 56 points")]
+    alike = [Path("submitted", name) for name in ("anna", "Anna", "аnna")]  # the last: Cyrillic
+    for folder in (*strange, *alike):
+        (folder / CHAPTER_3).mkdir(parents=True)
+    done = grade("--verbose")
+    for folder in (*strange, *alike):
+        shutil.rmtree(folder)
+    assert done.exit_code == 1 and "graded 6 submissions" in done.stdout
+    assert done.stdout.count("not graded: rename the folder") == 3
+    assert "submitted/'a\\nb: 56 points'" in done.stdout and "\nb: 56" not in done.output
+    assert "names that look alike: Anna, anna, аnna" in done.stdout
 
 
 def test_without_a_jail_grading_says_so(made_up):

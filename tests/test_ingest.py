@@ -4,7 +4,9 @@ import copy
 import functools
 import io
 import json
+import os
 import stat
+import sys
 import zipfile
 from pathlib import Path
 
@@ -107,7 +109,11 @@ submission_8: nonsense
         (f"assignment_1_export/submission_9/{NAME}", "", NAME),
         # folders and names
         (f"jane/{NAME}", "jane", NAME),
-        (f"class/jane/{ASSIGNMENT}/{NAME}", "jane", NAME),
+        (f"jane/{ASSIGNMENT}/{NAME}", "jane", NAME),
+        (f"{ASSIGNMENT}/jane/{NAME}", "jane", NAME),
+        (f"jane/kim/{NAME}", "jane", NAME),
+        (f"jane/kim_{NAME}", "jane", f"kim_{NAME}"),
+        (f"हिन्दी/{NAME}", "हिन्दी", NAME),
         (f"jane.zip/{NAME}", "jane", NAME),
         (f"jane_1234_{NAME}", "jane_1234", f"jane_1234_{NAME}"),
         (NAME, "", NAME),
@@ -115,8 +121,9 @@ submission_8: nonsense
     ],
 )
 def test_a_path_says_whose_it_is(path, student, file):
-    metadata = METADATA if path.startswith("assignment_1_export") else b""
-    sent = archives.Sent(tuple(path.split("/")), lambda: b"", metadata=metadata)
+    base = int(path.startswith("assignment_1_export"))
+    metadata = METADATA if base else b""
+    sent = archives.Sent(tuple(path.split("/")), lambda: b"", base=base, metadata=metadata)
     found = senders.senders(sent, [ASSIGNMENT])
     assert " ".join(senders.safe_name(each.student) for each in found) == student
     assert {each.file for each in found} == {file}
@@ -380,6 +387,109 @@ def test_nobody_hands_in_for_another(desk):
             .read_bytes() for n in (4, 5)})  # fmt: skip
     desk("sent.zip")
     assert filed() == {"kim", "100", "two@school.edu", "garcia_1"}
+
+
+# A drop folder: what a student, mallory, put beside and into the own folder, and whose it became.
+FORGED = b"""
+submission_1:
+   :submitters:
+   - :name: victim
+     :sid: victim
+   :created_at: 2030-01-01 00:00:00 Z
+submission_7: {":submitters": [{":sid": victim}]}
+"""
+DROPS = {
+    "a list of Gradescope": {"submission_metadata.yml": FORGED, f"submission_1/{NAME}": 1},
+    "a whole export": {
+        "assignment_1_export/submission_metadata.yml": FORGED,
+        f"assignment_1_export/submission_1/{NAME}": 1,
+    },
+    "a folder": {f"victim/{NAME}": 1},
+    "a folder in a folder": {f"{ASSIGNMENT}/victim/{NAME}": 1},
+    "a file's name": {f"victim_{NAME}": 1},
+    "a zip": {"victim.zip": {NAME: 1}},
+    "a zip with a folder": {"hw.zip": {f"victim/{NAME}": 1}},
+    "a zip with a list": {"hw.zip": {"submission_metadata.yml": FORGED, f"submission_1/{NAME}": 1}},
+    "Canvas": {f"victim_1_2_{NAME}": 1},
+    "Canvas in a zip": {"hw.zip": {f"victim_1_2_{NAME}": 1}},
+    "Moodle": {f"victim_1_assignsubmission_file_/{NAME}": 1},
+    "with a roster, a file's name": {"victim.ipynb": 1},
+}
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["in a class", "alone"])
+@pytest.mark.parametrize("name", DROPS)
+def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
+    def write(folder: Path, files: dict) -> None:
+        for path, what in files.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(what, dict):
+                zipped({p: d if isinstance(d, bytes) else numbered(d) for p, d in what.items()},
+                       str(target))  # fmt: skip
+            else:
+                target.write_bytes(what if isinstance(what, bytes) else numbered(what))
+
+    Path("roster.csv").write_text("id\nvictim\nmallory\nkim\n")
+    roster = senders.Roster(Path("roster.csv")) if "roster" in name else None
+    write(Path("drop/mallory"), DROPS[name])
+    if beside:
+        write(Path("drop/victim"), {NAME: 2})
+        write(Path("drop/kim"), {NAME: 3})
+    rows = desk("drop", roster=roster)
+    assert filed() <= ({"mallory", "victim", "kim"} if beside else {"mallory"})
+    if beside:
+        assert Path(TARGET.format("victim")).read_bytes() == numbered(2)
+        assert rows[f"victim/{NAME}"].outcome == rows[f"kim/{NAME}"].outcome == "filed"
+        assert not list(Path("submitted/victim").rglob("timestamp.txt"))
+    mine = [row for source, row in rows.items() if not source.startswith(("victim/", "kim/"))]
+    assert all((row.outcome and row.student == "mallory") or row.notes for row in mine)
+
+
+def test_lists_of_two_exports_beside_each_other_each_say_their_own(desk):
+    other = METADATA.replace(b"'100'", b"'200'")
+    for number, metadata in ((1, METADATA), (2, other)):
+        folder = Path(f"drop/assignment_{number}_export/submission_7")
+        folder.mkdir(parents=True)
+        (folder / NAME).write_bytes(numbered(number))
+        (folder.parent / "submission_metadata.yml").write_bytes(metadata)
+    desk("drop")
+    assert Path(TARGET.format("100")).read_bytes() == numbered(1)
+    assert Path(TARGET.format("200")).read_bytes() == numbered(2)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"x_340934_5_y_666_777_{NAME}",  # Canvas: her name is "x_ 340934_ 5_ y"
+        f"Eve_66_assignsubmission_file_Bob_34_assignsubmission_file_{NAME}",  # Moodle: the file's
+        f"Bob_34_assignsubmission_file_Eve_66_assignsubmission_file_/{NAME}",  # her own
+    ],
+)
+def test_a_name_that_was_made_to_be_misread_is_refused(desk, path):
+    zipped({path: numbered(1), f"kim/{NAME}": numbered(2)})
+    rows = desk("sent.zip")
+    assert "can be read in two ways" in rows[path].notes[0] and filed() == {"kim"}
+
+
+def test_two_accounts_of_one_name_are_not_one_student(desk):
+    Path("roster.csv").write_text("id,first_name,last_name\nbob,Bob,Smith\n")
+    zipped({f"smithbob_{n}_{n}_{NAME}": numbered(n) for n in (340, 666)})
+    rows = list(desk("sent.zip", roster=senders.Roster(Path("roster.csv"))).values())
+    assert rows[0].outcome == "filed" and not rows[1].outcome
+    assert rows[1].notes == ["the accounts 340 and 666 are both bob in the roster; whose is it?"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
+def test_a_pipe_or_a_link_in_a_drop_folder_is_refused_at_once(desk):
+    Path("drop/jane").mkdir(parents=True)
+    os.mkfifo(f"drop/jane/{NAME}")
+    Path("drop/kim").symlink_to("jane")
+    notes = [row.notes[0] for row in desk("drop").values()]
+    assert notes == [
+        "not a file: a folder, a pipe or a device",
+        "a link to another file, not the file",
+    ]
 
 
 def test_no_path_leads_out(desk, tmp_path):

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT, copy_course, give_to_nobody
 from zoo import ASSIGNMENT, CASES, TASKS, built, files, right
 
 from attncourse.grading import jail, results, run
-from attncourse.grading.remote import Budget, Zygote
+from attncourse.grading.remote import Zygote
+from attncourse.grading.untrusted import printable
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,11 +41,18 @@ def contents() -> dict[Path, bytes]:
     }
 
 
-@pytest.fixture(scope="module")
-def graded(tmp_path_factory):
-    """The whole zoo and three neighbors, graded two at a time; results by student."""
-    from conftest import ROOT, copy_course
+GRADE = f"""
+from attncourse.grading import run
+from attncourse.grading.remote import Budget
+job = run.job_of("{ASSIGNMENT}", budget=Budget(call=4, task=8, submission=40), record=False)
+for _ in run.grade_class(job, run.submissions("{ASSIGNMENT}"), run.in_processes(2)):
+    pass
+"""
 
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory, python):
+    """The whole zoo and three neighbors, graded two at a time; results by student."""
     try:
         Zygote().fork([]).kill()
     except jail.Unavailable as error:
@@ -56,11 +65,12 @@ def graded(tmp_path_factory):
             hand_in(student(name), built(case))
         for name in NEIGHBORS:
             hand_in(name, files(right()))
+        give_to_nobody(folder)
         before = contents()
-        job = run.job_of(ASSIGNMENT, budget=Budget(call=4, task=8, submission=40), record=False)
-        events = run.grade_class(job, run.submissions(ASSIGNMENT), run.in_processes(2))
-        found = {event.student: event.result for event in events}
+        subprocess.run([*python, "-c", GRADE], check=True)
         assert before == contents()
+        paths = {who: run.result_path(ASSIGNMENT, who) for who in run.submissions(ASSIGNMENT)}
+        found = {who: run.load_result(path)[1] for who, path in paths.items()}
         rows = {row.student: row for row in results.of_class(ASSIGNMENT)}
         yield found, rows
 
@@ -100,6 +110,12 @@ def test_there_are_eighty_cases():
 def test_neighbors_get_full_marks(graded, name):
     assert letters(graded[0][name]) == "FFFF"
     assert graded[1][name].score == graded[0][name].score == 56
+
+
+def test_no_note_changes_a_terminal_or_forges_a_line(graded):
+    for result in graded[0].values():
+        for note in (*result.review, *result.repairs):
+            assert note == printable(note)
 
 
 def test_the_gradebook_has_what_the_results_say(graded):

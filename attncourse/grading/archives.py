@@ -7,13 +7,12 @@ that leads out of it, a link, or a terabyte of zeros has nowhere to go.
 import contextlib
 import io
 import itertools
+import os
 import re
 import stat
-import struct
 import time
 import unicodedata
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,9 @@ from attncourse.grading.submission import LARGEST
 MOST_ENTRIES = 20_000  # of one archive, with the archives in it
 MOST_BYTES = 4 * 2**30  # of all of them, unpacked
 METADATA = "submission_metadata.yml"  # of a Gradescope export
-# What opening a zip may raise: damaged, or of a kind that is not supported.
-DAMAGE = (zipfile.BadZipFile, struct.error, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+EXPORT = re.compile(r"assignment_\d+_export")  # the one folder in its zip
+LARGEST_ZIP = 256 * 2**20  # bytes of a student's zip
+KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may ask for gigabytes to be unpacked
 # What systems add and no student sends.
 NOISE = re.compile(
     r"(^|/)(__MACOSX|\.ipynb_checkpoints|__pycache__|\.git)(/|$)"
@@ -51,7 +51,8 @@ class Sent:
     path: tuple[str, ...]  # the archives and folders it lies in, and its name
     read: Callable[[], bytes]  # may raise Refused
     saved: tuple[int, ...] = ()  # when, as the archive or the disk says
-    base: int = 0  # how many of these are the same for all that came with it
+    base: int = 0  # 1 if it lies in the folder of a Gradescope export
+    common: int = 0  # how many of its folders are the same for all that came with it
     metadata: bytes = b""  # of the Gradescope export it lies in
     purse: Purse | None = None  # of the archive it lies in
 
@@ -63,7 +64,7 @@ class Sent:
 def unpack(place: Path) -> list[Sent]:
     """The files in a folder, in a zip, or the one file; a zip among them counts as one."""
     if place.is_dir():
-        files = [path for path in sorted(place.rglob("*")) if not path.is_dir()]
+        files = [p for p in sorted(place.rglob("*")) if p.is_symlink() or not p.is_dir()]
         return _together(
             [Sent(path.relative_to(place).parts, _on_disk(path), _saved(path)) for path in files]
         )
@@ -74,21 +75,32 @@ def unpack(place: Path) -> list[Sent]:
         return _together(_members(zipfile.ZipFile(place), (), Purse()))
     except Refused as error:
         return [Sent(alone.path, _refusing(str(error)))]
-    except DAMAGE:
+    except Exception:  # zipfile raises a dozen kinds
         return [Sent(alone.path, _refusing("this zip is damaged; fetch it again"))]
 
 
 def _together(all_sent: list[Sent]) -> list[Sent]:
-    """What one file says about the others: folders around all, and Gradescope's list of names."""
+    """What one file says about the others: folders around all, and Gradescope's lists of names.
+
+    A list counts where an export has it, at the top or in the export's folder, and for what lies
+    beside it. A student may send a file of that name, too: it says nothing about anybody.
+    """
     folders = [sent.path[:-1] for sent in all_sent if not NOISE.search("/".join(sent.path))]
     same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
-    base = len(list(same))
-    listed = [sent for sent in all_sent if sent.name == METADATA]
-    top = min(listed, key=lambda sent: len(sent.path), default=None)  # a student may send one, too
-    metadata = b""
-    with contextlib.suppress(Refused):
-        metadata = top.read() if top else b""
-    return [replace(sent, base=base, metadata=metadata) for sent in all_sent]
+    common, lists = len(list(same)), {}
+    for sent in all_sent:
+        if sent.name == METADATA and len(sent.path) == _base(sent) + 1:
+            with contextlib.suppress(Refused):
+                lists[sent.path[:-1]] = sent.read()
+    return [
+        replace(sent, base=base, common=common, metadata=lists.get(sent.path[:base], b""))
+        for sent in all_sent
+        for base in [_base(sent)]
+    ]
+
+
+def _base(sent: Sent) -> int:
+    return int(len(sent.path) > 1 and EXPORT.fullmatch(sent.path[0]) is not None)
 
 
 def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
@@ -99,16 +111,27 @@ def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
         yield Sent(sent.path, _refusing("a zip in a zip in a zip; ask for the notebook (.ipynb)"))
     else:
         try:
-            archive = zipfile.ZipFile(io.BytesIO(sent.read()))
+            data = sent.read()
+            if data.count(b"PK\x01\x02") > MOST_ENTRIES:  # the beginning of each file's entry
+                raise _too_many()
+            archive = zipfile.ZipFile(io.BytesIO(data))
             members = _members(archive, sent.path, sent.purse or Purse())
         except Refused as error:
             yield Sent(sent.path, _refusing(str(error)))
-        except DAMAGE:
+        except Exception:
             yield Sent(sent.path, _refusing("a damaged zip; ask for the notebook (.ipynb)"))
         else:
             for member in members:
-                inner = replace(member, base=sent.base, metadata=sent.metadata)
-                yield from contents(inner, depth - 1)
+                outer = {"base": sent.base, "common": sent.common, "metadata": sent.metadata}
+                yield from contents(replace(member, **outer), depth - 1)
+
+
+def _too_many() -> Refused:
+    return Refused(f"more than {MOST_ENTRIES:,} files in a zip are not opened")
+
+
+def _largest(name: str) -> int:
+    return LARGEST_ZIP if _is_zip(name) else LARGEST
 
 
 def _is_zip(name: str) -> bool:
@@ -127,9 +150,15 @@ def _on_disk(path: Path) -> Callable[[], bytes]:
         if path.is_symlink():
             raise Refused("a link to another file, not the file")
         try:
-            if path.stat().st_size > LARGEST:
-                raise Refused(f"it has {path.stat().st_size / 2**20:.0f} MiB")
-            return path.read_bytes()
+            # Neither wait for a pipe nor follow what has become a link in this moment.
+            odd = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            with open(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | odd), "rb") as file:
+                about = os.fstat(file.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise Refused("not a file: a folder, a pipe or a device")
+                if about.st_size > _largest(path.name):
+                    raise Refused(f"it has {about.st_size / 2**20:.0f} MiB")
+                return file.read(_largest(path.name))  # it may grow while we read
         except OSError as error:
             raise Refused(f"it cannot be read: {error.strerror}") from None
 
@@ -149,7 +178,7 @@ def _members(archive: zipfile.ZipFile, path: tuple[str, ...], purse: Purse) -> l
     infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
     purse.entries -= len(infos)
     if purse.entries < 0:
-        raise Refused(f"more than {MOST_ENTRIES:,} files in a zip are not opened")
+        raise _too_many()
     return [
         Sent((*path, *_parts(info)), _member(archive, info, purse), info.date_time, purse=purse)
         for info in infos
@@ -176,11 +205,13 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, purse: Purse) -> Ca
             raise Refused("a link to another file, not the file")
         if info.flag_bits & 1:
             raise Refused("it is encrypted; ask for a zip without a password")
-        most = min(LARGEST, purse.bytes)
+        if info.compress_type not in KINDS:
+            raise Refused("it is packed in an unusual way; ask for a plain zip")
+        most = min(_largest(info.filename), purse.bytes)
         try:
             with archive.open(info) as file:
                 data = file.read(most + 1)  # whatever size it claims to have
-        except DAMAGE:
+        except Exception:
             raise Refused("it is damaged in the zip; ask for it again") from None
         purse.bytes -= len(data)
         if len(data) > most:

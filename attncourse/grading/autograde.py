@@ -6,6 +6,7 @@ of which runs the answers; results, record and points are written by the same co
 run. nbgrader's formgrader, feedback and export find everything where they expect it.
 """
 
+import contextlib
 import logging
 import shutil
 import warnings
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbconvert.exporters import NotebookExporter
+from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from attncourse.grading import nbgrader_api, run
-from attncourse.grading.gradebook import timestamp_of
+from attncourse.grading.gradebook import NotReleased, Unwritable, Writer, timestamp_of
 from attncourse.grading.jail import Unavailable
+from attncourse.grading.submission import assignment_of
 
 warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1
 # nbgrader 0.9.6 stops over a timestamp that it cannot read; that is no reason not to grade.
@@ -38,6 +41,30 @@ class JailedExporter(NotebookExporter):
         help="Grade in jails. Without, students' code runs as you, able to do what you can.",
     ).tag(config=True)
 
+    def __init__(self, **options):
+        super().__init__(**options)
+        if isinstance(self.parent, Autograde):
+            self._release(self.parent.coursedir)
+
+    def _release(self, course: CourseDirectory) -> None:
+        """Tell a new gradebook what is in exercises/; nbgrader would stop, as nobody did."""
+        with contextlib.chdir(course.root), contextlib.suppress(FileNotFoundError):
+            job = run.job_of(course.assignment_id)
+            self._use(course.db_url)
+            try:
+                with Writer(assignment_of(job.assignment, job.solution, job.released)):
+                    pass
+            except (NotReleased, Unwritable) as error:
+                self.log.error("%s is not in the gradebook: %s", course.assignment_id, error)
+
+    def _use(self, db_url: str) -> None:
+        """The command line may name another gradebook than the configuration."""
+        logging.disable()  # nbgrader complains if there is no exchange; none is needed
+        try:
+            nbgrader_api.api().coursedir.db_url = db_url
+        finally:
+            logging.disable(logging.NOTSET)
+
     def from_filename(self, filename, resources=None, **_):
         about = resources["nbgrader"]
         folder = Path(filename).parent
@@ -48,12 +75,7 @@ class JailedExporter(NotebookExporter):
         return record.read_text(encoding="utf-8"), resources
 
     def _grade(self, about: dict, folder: Path) -> None:
-        logging.disable()  # nbgrader complains if there is no exchange; none is needed
-        try:
-            # The command line may name another gradebook than the configuration.
-            nbgrader_api.api().coursedir.db_url = about["db_url"]
-        finally:
-            logging.disable(logging.NOTSET)
+        self._use(about["db_url"])
         try:
             job = run.job_of(about["assignment"], self.jailed)
             handed_in = {about["student"]: folder}

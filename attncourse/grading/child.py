@@ -34,7 +34,7 @@ from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
 from attncourse.checks.observe import Observation, find_short_cut, observe
 from attncourse.checks.task import Task
-from attncourse.grading import jail, wire
+from attncourse.grading import jail, untrusted, wire
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -45,6 +45,7 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 def zygote(control: socket.socket) -> None:
     """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    untrusted.lift_memory_limit()
     load()
     gc.collect()
     gc.freeze()  # no collection touches these pages, so the children share them
@@ -57,9 +58,14 @@ def zygote(control: socket.socket) -> None:
             message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
             if not message:
                 return
-            if os.fork() == 0:
-                control.close()
-                _keep(json.loads(message), *handles, zygote=this)
+            try:
+                forked = os.fork()
+            except OSError as error:  # too many processes, for now
+                _refuse(handles[0], error)
+            else:
+                if forked == 0:
+                    control.close()
+                    _keep(json.loads(message), *handles, zygote=this)
             for handle in handles:
                 os.close(handle)
 
@@ -114,7 +120,7 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     try:
         inside = jail.unshare() if settings["jailed"] else os.fork()
     except (jail.Unavailable, OSError) as error:
-        wire.send(socket.socket(fileno=channel), (0, ("unavailable", str(error))))
+        _refuse(channel, error)
         os._exit(1)
     if inside == 0:
         if not settings["jailed"]:  # a jail does the same when it is shut
@@ -124,9 +130,13 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     os.close(channel)
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
         os.write(status, f"{inside}\n".encode())
-        _, code = os.waitpid(inside, 0)
-        os.write(status, f"{code}\n".encode())
+        _, code, used = os.wait4(inside, 0)
+        os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
     os._exit(0)
+
+
+def _refuse(channel: int, error: Exception) -> None:
+    wire.send(socket.socket(fileno=os.dup(channel)), (0, ("unavailable", str(error))))
 
 
 def _end_with(parent: int) -> None:
@@ -175,7 +185,7 @@ def serve(channel: socket.socket, withheld: list[str]) -> None:
     """Answer the grader until it hangs up."""
     child = Child(withheld)
     while True:
-        number, question, *arguments = wire.receive(channel)
+        number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
         reply = getattr(child, question)(*arguments)
         try:
             message = wire.pack((number, reply))

@@ -30,6 +30,7 @@ from attncourse.grading import results, run, similarity
 from attncourse.grading import submission as reading
 from attncourse.grading.results import Row
 from attncourse.grading.submission import Assignment
+from attncourse.grading.untrusted import printable
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 STEPS = (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 200, 500, 1000)  # points in a bar of the histogram
@@ -314,4 +315,5 @@ def write_csv(data: dict, path: Path) -> None:
 
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
+    text = printable(text, lines=True)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")) else text

@@ -28,8 +28,10 @@ from pygments.lexers import PythonLexer
 
 from attncourse.grading import nbgrader_api, results, run
 from attncourse.grading.submission import Assignment, assignment_of
+from attncourse.grading.untrusted import limited, printable
 
 TEMPLATE = Path(__file__).with_name("feedback.html.j2")
+SECONDS = 60.0  # for a page; most need a tenth
 FEW = 20  # pages that are made in the time a second process takes to start
 
 
@@ -190,9 +192,11 @@ def _made(todo: dict, jobs: int) -> Iterator[tuple[str, str, str]]:
 
 def _tried(record: str, grades: Grades, key: str) -> tuple[str, str]:
     try:
-        return page(record, grades, key), ""
+        with limited(SECONDS):
+            return page(record, grades, key), ""
     except Exception as error:  # a record that somebody edited costs no other student the page
-        return "", f"its executed notebook cannot be shown: {type(error).__name__}: {error}"
+        said = printable(f"{type(error).__name__}: {error}")[:300]
+        return "", f"its executed notebook cannot be shown: {said}"
 
 
 # --- which pages are as they should be ----------------------------------------------------------

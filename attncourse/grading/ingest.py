@@ -8,7 +8,6 @@ is said, with what to ask the student for.
 import json
 import os
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +20,10 @@ from attncourse.grading.gradebook import timestamp_of
 from attncourse.grading.restore import recognize, restore
 from attncourse.grading.senders import Roster, Sender, comparable, safe_name, senders
 from attncourse.grading.submission import MARKER, Assignment, grade_id_of, source_of
+from attncourse.grading.untrusted import TooMuch, limited, looks_like, printable
 
 SUBMITTED = Path("submitted")
+SECONDS = 60.0  # to read one file: a right one needs a tenth
 
 
 # --- what it is ---------------------------------------------------------------------------------
@@ -137,7 +138,13 @@ class Desk:
     dry_run: bool = False
     ignored: int = 0
     filed: dict[tuple[str, str], tuple] = field(default_factory=dict)  # -> what to compare by
+    names: dict[str, str] = field(default_factory=dict)  # what it looks like -> the first of these
+    accounts: dict[tuple[str, str], str] = field(default_factory=dict)  # -> the number it came from
     spelled: dict[str, str] = field(default_factory=dict)  # folder's name -> the student's
+
+    def __post_init__(self):
+        for folder in sorted(SUBMITTED.glob("*")):
+            self.names.setdefault(looks_like(folder.name), folder.name)
 
     def take(self, outer: Sent) -> Iterator[Filed]:
         """File a file, or all that is in a student's zip."""
@@ -149,9 +156,12 @@ class Desk:
             group: list[Sender] = []
             try:
                 group = self._group(sent)
-                data = notebook_in(sent.name, sent.read())
-                assignment, data, repairs = self._understood(sent.name, data)
-            except Refused as error:
+                with limited(SECONDS):
+                    data = notebook_in(sent.name, sent.read())
+                    assignment, data, repairs = self._understood(sent.name, data)
+                    answered = _answered(data, self.course.about[assignment])
+            except (Refused, TooMuch, MemoryError) as problem:
+                error = problem if str(problem) else "to read it takes too much memory"
                 whose = ", ".join(self._named(sender) or "?" for sender in group)
                 yield Filed(source, whose, notes=[str(error)])
                 continue
@@ -161,7 +171,12 @@ class Desk:
                     row.notes.insert(0, f"it was named {printable(sender.file)}")
                 try:
                     row.student = self._student(sender)
-                    self._put(row, data, sender, sent)
+                    self._only_one(row, sender)
+                    if other := self._looks_like_another(row.student):
+                        row.notes.append(f"{row.student} looks like {other}, who is another one")
+                    if sender.inside:
+                        row.notes.append(f"it lay in {printable(sender.inside)}")
+                    self._put(row, data, sender, sent, answered)
                 except Refused as error:
                     row.notes, row.outcome = [str(error)], ""
                 except OSError as error:
@@ -213,12 +228,30 @@ class Desk:
         name = safe_name(student)
         if not name:
             raise Refused("whose is it? Say it: --student NAME, or put it in a folder of that name")
-        if self.spelled.setdefault(name.casefold(), student) != student:
-            other = printable(self.spelled[name.casefold()])
-            raise Refused(f"{printable(student)} and {other} would share a folder; use a roster")
+        other = self.spelled.setdefault(name.casefold(), student)
+        if other == student and self._looks_like_another(name).casefold() == name.casefold():
+            other = self._looks_like_another(name)  # there from an earlier run
+        if other != student:
+            raise Refused(
+                f"{printable(student)} and {printable(other)} would share a folder; use a roster"
+            )
         return name
 
-    def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent) -> None:
+    def _looks_like_another(self, name: str) -> str:
+        """Another student's name that a person may take for this one; "" if there is none."""
+        first = self.names.setdefault(looks_like(name), name)
+        return first if first != name else ""
+
+    def _only_one(self, row: Filed, sender: Sender) -> None:
+        """In the roster two accounts may fit one name; people choose what they are called."""
+        account = next(iter(sender.names), "")
+        if self.roster and not self.student and account.isdecimal():
+            first = self.accounts.setdefault((row.student, row.assignment), account)
+            if first != account:
+                both = f"the accounts {first} and {account}"
+                raise Refused(f"{both} are both {row.student} in the roster; whose is it?")
+
+    def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent, answered: bool) -> None:
         """Write a notebook, and keep the one that was there before."""
         folder = SUBMITTED / row.student / row.assignment
         target = folder / f"{row.assignment}.ipynb"
@@ -228,7 +261,7 @@ class Desk:
             row.notes.append("the course system says it was late, but not when")
         old = target.read_bytes() if target.is_file() else None
         before = self.filed.get((row.student, row.assignment))
-        order = _answered(data, about), when or datetime.min, sender.number, sent.saved
+        order = answered, when or datetime.min, sender.number, sent.saved
         if old == data:
             row.outcome, row.notes = "unchanged", []
             if when and when < (timestamp_of(folder) or datetime.max):
@@ -320,8 +353,3 @@ def _answered(data: bytes, about: Assignment) -> bool:
     stubs = {question: about.released[question].strip() for question in about.questions}
     written = any(found.texts.get(q, stub).strip() != stub for q, stub in stubs.items())
     return written or len(found.untouched) < len(about.tasks)
-
-
-def printable(text: str) -> str:
-    """Without what would change the terminal."""
-    return "".join("\ufffd" if unicodedata.category(c).startswith("C") else c for c in text)

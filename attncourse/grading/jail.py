@@ -1,16 +1,19 @@
 """A jail for one process on Linux: what runs inside can compute, and reach nothing else.
 
 The process gets its own mounts, process numbers, network (none) and user, a read-only tree that
-holds Python and the course's package only, a small private scratch folder, no rights, and limits
-on memory, processes, files and time. About 10 ms.
+holds Python and the course's package only, a small private scratch folder, no rights, a filter of
+system calls, and limits on memory, processes, files and time. Before anything runs in it, the jail
+looks at its own mounts, and is not one if more than the scratch can be written. About 10 ms.
 
 bubblewrap builds the same walls, but it must start a new program inside them, and importing torch
 costs two seconds per student. These lines put the walls around a fork that has it already.
 """
 
 import ctypes
+import errno
 import os
 import platform
+import re
 import resource
 import site
 import stat
@@ -18,18 +21,27 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from attncourse.grading import seccomp
+
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 NEW_USER, NEW_PIDS, NEW_NET = 0x1000_0000, 0x2000_0000, 0x4000_0000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT = 1, 2, 4, 8, 32
 BIND, DETACH, RECURSIVE, PRIVATE = 4096, 2, 16384, 1 << 18
+_OPTIONS = {"ro": READ_ONLY, "nosuid": NO_SUID, "nodev": NO_DEVICES, "noexec": NO_EXEC,
+            "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}  # fmt: skip
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_MOUNT_SETATTR, _AT_RECURSIVE, _AT_EMPTY_PATH = 442, 0x8000, 0x1000
+_MOUNT_SETATTR, _AT_RECURSIVE = 442, 0x8000
+_KEYCTL, _JOIN_SESSION = {"x86_64": 250, "aarch64": 219}, 1
 _NO_DUMP, _DROP_BOUND, _NO_NEW_RIGHTS, _DIE_WITH_PARENT = 4, 24, 38, 1
 _CAP_VERSION = 0x2008_0522
 
 NOBODY = 2_000_000  # a root's jails get user numbers of their own from here on
-DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICES = ("null", "full", "random", "urandom")  # not zero: mapped, it is memory nobody counts
+SCRATCH = ("/tmp", "/dev/shm")  # all that can be written
+# What of a prefix such as /usr is Python, programs and libraries. Somebody's course may stand in
+# /usr/src, and their virtual environment be their home.
+PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "share", "pyvenv.cfg")
 
 
 class Unavailable(Exception):
@@ -78,18 +90,24 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
     Raises:
         Unavailable: the kernel refuses.
     """
+    if not seccomp.supported():
+        raise Unavailable(f"no jail for {platform.machine()} processors yet")
     _libc.prctl(_DIE_WITH_PARENT, 9)
     _mount(None, "/", None, RECURSIVE | PRIVATE)
     _build_root(limits, hidden)
+    _call("sethostname", "no name", _libc.sethostname(b"jail", 4))
+    platform._uname_cache = None  # it remembers the machine's name
+    _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
     for name, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits.file_size),
         (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CPU, limits.seconds),
         (resource.RLIMIT_AS, _address_space() + limits.memory),
         (resource.RLIMIT_NPROC, limits.processes),
     ):
         resource.setrlimit(name, (most, most))
+    # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
     _give_up_rights(slot)
     os.environ.clear()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", PATH="/usr/bin:/bin", OMP_NUM_THREADS="1")
@@ -98,10 +116,12 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
 
 def readable() -> list[Path]:
     """What the jail shows: the system's programs and libraries, Python, its packages, ours."""
-    folders = [Path(p) for p in ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/etc/alternatives")]
-    folders += [Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[1]]
-    folders += map(Path, [*site.getsitepackages(), "/etc/ld.so.cache", "/etc/localtime"])
-    return list(dict.fromkeys(path for path in folders if path.exists()))
+    prefixes = ("/", "/usr", "/usr/local", sys.base_prefix, sys.prefix)
+    paths = [Path(prefix, part) for prefix in prefixes for part in PARTS]
+    paths += map(Path, [*site.getsitepackages(), Path(__file__).parents[1]])
+    paths += map(Path, ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"))
+    there = dict.fromkeys(path for path in paths if path.exists())
+    return [path for path in there if there.keys().isdisjoint(path.parents)]
 
 
 def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
@@ -110,40 +130,43 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     sources = {path: os.open(path, os.O_PATH) for path in readable() if not path.is_symlink()}
     links = {path: os.readlink(path) for path in readable() if path.is_symlink()}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
-    root = "/tmp"
-    _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755,size=1m")
+    processes = os.open("/proc", os.O_PATH)
+    root, attributes = "/tmp", NO_SUID | NO_DEVICES
+    _mount("tmpfs", root, "tmpfs", attributes, "mode=755,size=1m")
     options = f"mode=1777,size={limits.scratch},nr_inodes=4096"
     os.makedirs(f"{root}/tmp")  # first, as the course itself may lie below /tmp
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", NO_SUID | NO_DEVICES, options)
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", attributes, options)
     for path, source in sources.items():
         _bind(source, f"{root}{path}")
     for path, target in links.items():
         os.makedirs(os.path.dirname(f"{root}{path}"), exist_ok=True)
         if not os.path.lexists(f"{root}{path}"):
             os.symlink(target, f"{root}{path}")
-    os.makedirs(f"{root}/empty")
+    for folder in ("empty", "dev/shm", "proc"):
+        os.makedirs(f"{root}/{folder}")
     Path(f"{root}/nothing").touch()
     for path in hidden:
         target = f"{root}{path}"
         if os.path.lexists(target):
             _mount(f"{root}/{'empty' if os.path.isdir(target) else 'nothing'}", target, None, BIND)
-    _set_attributes(root, READ_ONLY | NO_SUID | NO_DEVICES)
+    for name in devices:
+        Path(f"{root}/dev/{name}").touch()
+    _restrict(root, READ_ONLY | attributes, processes)
     for name, device in devices.items():
         _bind(device, f"{root}/dev/{name}")
-    for folder in ("dev/shm", "proc"):
-        os.makedirs(f"{root}/{folder}", exist_ok=True)
-    _mount("tmpfs", f"{root}/dev/shm", "tmpfs", NO_SUID | NO_DEVICES | NO_EXEC, options)
+        _restrict(f"{root}/dev/{name}", READ_ONLY | NO_SUID, processes)
+    _mount(None, f"{root}/tmp", None, REMOUNT | BIND | attributes)  # this one can be written
+    _mount("tmpfs", f"{root}/dev/shm", "tmpfs", attributes | NO_EXEC, options)
     # Some containers cover parts of /proc and then allow no new one; nothing here needs it.
-    _libc.mount(b"proc", f"{root}/proc".encode(), b"proc", NO_SUID | NO_DEVICES | NO_EXEC, None)
-    _mount(None, root, None, REMOUNT | READ_ONLY | NO_SUID | NO_DEVICES)
+    flags = ctypes.c_ulong(READ_ONLY | attributes | NO_EXEC)
+    _libc.mount(b"proc", f"{root}/proc".encode(), b"proc", flags, None)
     os.chdir(root)
-    number = _PIVOT_ROOT.get(platform.machine())
-    if number is None:
-        raise Unavailable(f"no jail for {platform.machine()} processors yet")
+    number = _PIVOT_ROOT[platform.machine()]
     _call("pivot_root", "a new root", _libc.syscall(number, b".", b"."))
     _call("umount", "the old root away", _libc.umount2(b".", DETACH))
     os.chdir("/tmp")
-    for handle in (*sources.values(), *devices.values()):
+    _verify(processes)
+    for handle in (*sources.values(), *devices.values(), processes):
         os.close(handle)
 
 
@@ -153,25 +176,57 @@ def _bind(source: int, target: str) -> None:
         if os.path.ismount(target):
             return
         os.makedirs(target, exist_ok=True)
-    else:
+    elif not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
     _mount(f"/proc/self/fd/{source}", target, None, BIND | RECURSIVE)
 
 
-def _set_attributes(root: str, attributes: int) -> None:
-    """Make everything that was bound below `root` read-only and without devices, at any depth."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        points = [line.split()[4] for line in file]
-    inside = (p for p in points if p.startswith(f"{root}/") and p != f"{root}/tmp")
-    below = [p for p in inside if os.path.lexists(p)]  # others lie under the new root, out of reach
+def _restrict(root: str, attributes: int, processes: int) -> None:
+    """Give these attributes to the mount at `root` and to all below it, in one step."""
     wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
-    for point in below:
-        _call(
-            "mount_setattr",
-            f"{point} read-only",
-            _libc.syscall(_MOUNT_SETATTR, -100, point.encode(), 0, wanted, ctypes.sizeof(wanted)),
-        )
+    done = _libc.syscall(
+        _MOUNT_SETATTR, -100, os.fsencode(root), _AT_RECURSIVE, wanted, ctypes.sizeof(wanted)
+    )
+    if done == 0 or ctypes.get_errno() != errno.ENOSYS:
+        return _call("mount_setattr", f"{root} read-only", done)
+    for point, options in _mounts(processes):  # before Linux 5.12, one after the other
+        # Others lie under the new root, out of reach.
+        if (point == root or point.startswith(f"{root}/")) and os.path.lexists(point):
+            kept = sum(flag for name, flag in _OPTIONS.items() if name in options)
+            _mount(None, point, None, REMOUNT | BIND | attributes | kept)
+
+
+def _mounts(processes: int) -> list[tuple[str, set[str]]]:
+    """Where something is mounted, as this process sees it, and with which options.
+
+    Args:
+        processes: /proc, opened while it was there.
+    """
+    handle = os.open("self/mountinfo", os.O_RDONLY, dir_fd=processes)
+    with open(handle, encoding="utf-8", errors="surrogateescape") as file:
+        fields = [line.split(" ") for line in file]
+
+    def plain(text: str) -> str:  # a space is written as \040, in octal digits
+        return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+    return [(plain(each[4]), set(each[5].split(","))) for each in fields]
+
+
+def _verify(processes: int) -> None:
+    """Look around from inside.
+
+    Raises:
+        Unavailable: something other than the scratch folders can be written.
+    """
+    for point, options in _mounts(processes):
+        wanted = {"nosuid"}
+        if point not in SCRATCH:
+            wanted.add("ro")
+        if os.path.dirname(point) != "/dev" or point in SCRATCH:
+            wanted.add("nodev")
+        if missing := wanted - options:
+            raise Unavailable(f"the jail would have {point} without {', '.join(sorted(missing))}")
 
 
 def _give_up_rights(slot: int) -> None:
@@ -188,6 +243,7 @@ def _give_up_rights(slot: int) -> None:
     header = (ctypes.c_uint32 * 2)(_CAP_VERSION, 0)
     _call("capset", "no rights", _libc.capset(header, (ctypes.c_uint32 * 6)()))
     _call("prctl", "no new rights", _libc.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0))
+    _call("prctl", "a filter of system calls", seccomp.install(_libc))
     _libc.prctl(_NO_DUMP, 0, 0, 0, 0)
     _libc.prctl(_DIE_WITH_PARENT, 9, 0, 0, 0)  # changing the user has cleared it
 
@@ -198,7 +254,7 @@ def _address_space() -> int:
 
 
 def _mount(source, target, kind, flags, options=None) -> None:
-    encoded = [x if x is None else x.encode() for x in (source, target, kind)]
+    encoded = [x if x is None else os.fsencode(x) for x in (source, target, kind)]
     done = _libc.mount(*encoded, ctypes.c_ulong(flags), options and options.encode())
     _call("mount", f"{source or 'settings'} at {target}", done)
 

@@ -21,7 +21,7 @@ from attncourse.checks.report import MIME
 from attncourse.grading import restore
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import Budget, Died, Zygote
+from attncourse.grading.remote import TRIES, Budget, Died, Killed, Zygote
 from attncourse.grading.score import Result
 from attncourse.grading.submission import Assignment, Unreadable
 
@@ -56,7 +56,15 @@ def executed(
         Unavailable: no jail can be built on this machine.
     """
     try:
-        return _executed(data, released, about, result, zygote, budget)
+        for _ in range(TRIES):
+            try:
+                text, disturbed = _executed(data, released, about, result, zygote, budget)
+            except Killed as error:
+                text, disturbed = unread(released, about, result), f"the process for it {error}"
+            if not disturbed:
+                break
+        result.disturbed = result.disturbed or disturbed
+        return text
     except Unreadable:
         return unread(released, about, result)
     except Unavailable:
@@ -67,7 +75,8 @@ def executed(
         return unread(released, about, result)
 
 
-def _executed(data, released, about, result, zygote, budget) -> str:
+def _executed(data, released, about, result, zygote, budget) -> tuple[str, str]:
+    """The record, and what disturbed the making of it ("" if nothing did)."""
     cells, found = reading.cells_of(data)[:CELLS], reading.read(data, about)
     marked = _marked(released)
     names = {
@@ -91,7 +100,7 @@ def _executed(data, released, about, result, zygote, budget) -> str:
                 count += whole[label]
                 made["execution_count"] = count if whole[label] else None
             record.append(made)
-    return _notebook(record, released, about, result)
+    return _notebook(record, released, about, result), student.disturbed
 
 
 def unread(released: str, about: Assignment, result: Result) -> str:
@@ -223,7 +232,7 @@ class _Student:
 
     def __init__(self, zygote: Zygote, passed: list[str], seconds: float):
         self.deadline = time.monotonic() + seconds
-        self.process, self.over = zygote.fork([]), ""
+        self.process, self.over, self.disturbed = zygote.fork([]), "", ""
         self.room = _Room()
         self._ask(10, "open", passed)
 
@@ -258,6 +267,8 @@ class _Student:
             return self.process.ask(seconds, *question)
         except Died as error:
             self.over = f"a cell {error}"
+            if isinstance(error, Killed):
+                self.disturbed = f"the process that runs its cells {error}"
         return None
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import select
 import signal
 import socket
@@ -13,6 +14,8 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
+from torch import Tensor
 
 import attncourse
 from attncourse.checks import registry
@@ -25,6 +28,10 @@ from attncourse.grading.jail import Limits, Unavailable
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
+TRIES = 3  # how often we do again what was disturbed
+# How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
+# process is the first of its namespace, which no signal from within can end.
+CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,14 @@ class Budget:
 
 class Died(Exception):
     """The child is gone; says what the answer did, e.g. "ran for more than 10 seconds …"."""
+
+
+class Killed(Died):
+    """The child is gone, and the answer has not done it: the machine has, or somebody on it."""
+
+
+class Meddled(Died):
+    """The child was ended, as its program talked to the grader by itself."""
 
 
 def hidden() -> tuple[str, ...]:
@@ -74,7 +89,7 @@ def why_no_jail() -> str:
     try:
         with children(jailed=True) as warm:
             warm.fork([]).kill()
-    except Unavailable as error:
+    except (Unavailable, Killed) as error:
         return str(error)
     return ""
 
@@ -84,14 +99,20 @@ class Zygote:
 
     def __init__(self, jailed: bool = True, limits: Limits | None = None):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
+        self.worked = False
         self._start()
 
     def _start(self) -> None:
-        self.control, theirs = socket.socketpair()
-        self.process = _start_python(theirs)
-        theirs.close()
-        if self.control.recv(16) != b"ready":
-            raise Unavailable("the process that forks the students' children did not start")
+        for _ in range(TRIES):
+            self.control, theirs = socket.socketpair()
+            self.process = _start_python(theirs)
+            theirs.close()
+            with contextlib.suppress(ConnectionError):
+                if self.control.recv(16) == b"ready":
+                    return
+            self.control.close()
+            self.process.wait()
+        raise Unavailable("the process that forks the students' children does not start")
 
     def __enter__(self):
         return self
@@ -105,7 +126,20 @@ class Zygote:
 
         Raises:
             Unavailable: no jail can be built on this machine.
+            Killed: jails can be built here, but now one after the other ends as it starts.
         """
+        for pause in (0.1, 1.0, None):  # what is left of an earlier child may be in the way
+            try:
+                child = self._fork(withheld)
+            except (Unavailable, Died, OSError) as error:
+                if pause is None:
+                    raise (Killed if self.worked else Unavailable)(str(error)) from None
+                time.sleep(pause)
+            else:
+                self.worked, child.late = True, pause != 0.1
+                return child
+
+    def _fork(self, withheld: list[str]) -> "Process":
         self.slot += 1
         settings = {
             "jailed": self.jailed,
@@ -116,15 +150,16 @@ class Zygote:
         }
         ours, theirs = socket.socketpair()
         status, write = os.pipe()
-        self._hand_over(json.dumps(settings), theirs, write)
-        theirs.close()
-        os.close(write)
-        child = Process(ours, status, self.limits)
+        child = Process(ours, status, self.limits, self.jailed)
         try:
-            word, *reason = child.ask(30)
-        except Died as error:
-            raise Unavailable(f"the jail ended at once: it {error}") from None
+            self._hand_over(json.dumps(settings), theirs, write)
+        finally:
+            theirs.close()
+            os.close(write)
+        word, *reason = child.ask(30)
+        child._read_pid()
         if word != "ready":
+            child.close()
             raise Unavailable(*reason)
         return child
 
@@ -139,7 +174,7 @@ class Spawner(Zygote):
     """A new process for every child, where forking one that has loaded torch is unsafe (macOS)."""
 
     def __init__(self):
-        self.jailed, self.limits, self.slot = False, Limits(), 0
+        self.jailed, self.limits, self.slot, self.worked = False, Limits(), 0, False
 
     def __exit__(self, *_):
         pass
@@ -151,37 +186,61 @@ class Spawner(Zygote):
         def keep():
             code = child.wait()
             with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
-                os.write(status, f"{-code if code < 0 else code << 8}\n".encode())
+                os.write(status, f"{-code if code < 0 else code << 8} 0\n".encode())
             os.close(status)
 
         threading.Thread(target=keep, daemon=True).start()
 
 
-def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
+# What Python, its packages and the C library look for.
+NEEDED = {
+    *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
+    *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+}
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of what grades, without the instructor's secrets.
+
+    What a process was started with stays in its memory, and in the memory of all its forks.
+    """
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return subprocess.Popen(
-        [sys.executable, "-m", "attncourse.grading.child", str(channel.fileno()), *settings],
-        pass_fds=[channel.fileno()],
-        env=os.environ | dict.fromkeys(threads, "1"),
-    )
+    kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
+    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
+
+
+def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
+    # -P: the course's folder is no place to import from, nor one to tell students of.
+    command = [sys.executable, "-P", "-m", "attncourse.grading.child", str(channel.fileno())]
+    return subprocess.Popen([*command, *settings], pass_fds=[channel.fileno()], env=surroundings())
 
 
 class Process:
     """One child: a channel to ask it, a pipe that says how it ended."""
 
-    def __init__(self, channel: socket.socket, status: int, limits: Limits):
-        self.channel, self.status, self.limits = channel, status, limits
+    def __init__(self, channel: socket.socket, status: int, limits: Limits, jailed: bool):
+        self.channel, self.status, self.limits, self.jailed = channel, status, limits, jailed
         self.pid: int | None = None
-        self.said = b""  # on the pipe: the child's number, then its exit status
-        self.asked = 0  # questions so far; a reply carries the number of its question
+        self.handle: int | None = None  # of the process: a number may be another's by now
+        self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
+        self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
+        self.late = False  # it was not the first that was tried
 
     def ask(self, seconds: float, *question) -> object:
         """Send a question, if there is one, and wait for the reply.
 
         Raises:
             Died: it took too long, used too much, sent nonsense, or ended.
+            Killed: it ended, and not by its own doing.
         """
         deadline = time.monotonic() + seconds
+        looked = time.monotonic()
+
+        def look():
+            nonlocal looked
+            looked = time.monotonic()
+            if self._memory() > self.limits.memory:
+                raise Died(f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory")
 
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
@@ -189,86 +248,114 @@ class Process:
                     raise Died(
                         f"ran for more than {seconds:.0f} seconds and was stopped: an endless loop?"
                     )
-                if self._memory() > self.limits.memory:
-                    raise Died(f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory")
+                look()
             if time.monotonic() > deadline + 1:
                 raise Died(f"sent its result for more than {seconds:.0f} seconds")
+            if time.monotonic() > looked + 0.25:
+                look()
 
         try:
             if question:
-                self.asked += 1
+                self.past.add(self.asked)
+                self.asked = secrets.randbits(60)  # nobody can answer it before it is asked
                 self.channel.settimeout(seconds)
-                self.channel.sendall(wire.pack((self.asked, *question)))
-            while True:  # copies that the child made of itself may answer twice
-                reply = wire.receive(self.channel, wait)
-                if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == self.asked:
-                    return reply[1]
+                self.channel.sendall(wire.pack((self.asked, *question), wire.QUESTION))
+            while True:
+                match wire.receive(self.channel, wait):
+                    case (self.asked, reply):
+                        return reply
+                    case (int(number), _) if number in self.past:
+                        pass  # copies that the child made of itself may answer twice
+                    case _:
+                        raise Meddled("sent an answer to what nobody had asked")
         except Died:
             self.kill()
             raise
         except wire.Malformed as error:
             self.kill()
-            raise Died(str(error)) from None
+            raise Meddled(str(error)) from None
+        except TimeoutError:
+            self.kill()
+            raise Died("did not listen any more") from None
         except (EOFError, OSError):
-            raise Died(self._end()) from None
+            raise self._end() from None
 
     def kill(self) -> None:
         """End the child and everything it started."""
         self._read_pid()
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                # The first process of its namespace takes all others with it; without a jail, the
-                # process group is what we can reach.
-                os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            # The first process of its namespace takes all others with it; without a jail, the
+            # process group is what we can reach.
+            if self.handle is not None:
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            if self.pid and not self.jailed:
                 os.killpg(self.pid, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
         self.channel.close()
-        if self.status >= 0:
-            os.close(self.status)
-            self.status = -1
+        for handle in (self.status, self.handle):
+            if handle is not None:
+                os.close(handle)
+        self.status = self.handle = None
 
-    def _listen(self, lines: int) -> list[bytes]:
-        """What the keeper said so far; waits a little until there are that many lines."""
-        while self.status >= 0 and self.said.count(b"\n") < lines:
-            if not select.select([self.status], [], [], 2)[0]:
+    def _listen(self, lines: int, seconds: float = 5) -> list[bytes] | None:
+        """What the keeper said so far; waits until there are that many lines, but not for ever.
+
+        Returns:
+            None if the keeper is gone without having said as much.
+        """
+        while self.status is not None and self.said.count(b"\n") < lines:
+            if not select.select([self.status], [], [], seconds)[0]:
                 break
             text = os.read(self.status, 64)
             if not text:
-                break
+                return None
             self.said += text
         return self.said.split(b"\n")[:-1]
 
     def _read_pid(self) -> None:
-        if self.pid is None:
-            lines = self._listen(1)
-            self.pid = int(lines[0]) if lines else None
+        if self.pid is None and (lines := self._listen(1)):
+            self.pid = int(lines[0])
+            if hasattr(os, "pidfd_open"):
+                with contextlib.suppress(OSError):  # it has ended already
+                    self.handle = os.pidfd_open(self.pid)
 
-    def _end(self) -> str:
+    def _end(self) -> Died:
         """How it ended, in words that follow "Your answer"."""
         lines = self._listen(2)
-        self.close()
-        code = int(lines[1]) if len(lines) > 1 else -1
-        if code >= 0 and os.WIFSIGNALED(code):
-            name = signal.Signals(os.WTERMSIG(code)).name
-            if name == "SIGXCPU":
-                return f"used more than {self.limits.seconds} seconds of computing time"
-            return f"made Python crash ({name})"
-        return "ended Python itself: a call to exit?"
+        alive = lines is not None and len(lines) < 2
+        self.kill()
+        if lines is None:
+            return Killed("was killed from outside, with the process that looks after it")
+        if alive:
+            return Meddled("closed its channel to the grader")
+        code, seconds = map(int, lines[1].split())
+        if not os.WIFSIGNALED(code):
+            return Died("ended Python itself: a call to exit?")
+        name = signal.Signals(os.WTERMSIG(code)).name
+        if name in CRASHES:
+            return Died(f"made Python crash ({name})")
+        if name == "SIGXCPU" or (name == "SIGKILL" and seconds >= self.limits.seconds):
+            return Died(f"used more than {self.limits.seconds} seconds of computing time")
+        return Killed(f"was killed from outside ({name})")
 
     def count(self) -> int:
         """How many processes it consists of."""
         return len(self._tree())
 
     def _memory(self) -> int:
-        """Bytes that the child and its own children took since the fork."""
-        total = 0
+        """Bytes that the child and its own children took since the fork.
+
+        What they share among themselves counts for each of them: of two numbers that can be had,
+        this is the one that a program cannot make smaller.
+        """
+        total = -INHERITED
         for process in self._tree():
             with contextlib.suppress(OSError, ValueError):
-                _, resident, shared, *_ = map(int, (process / "statm").read_text().split())
-                grown = (resident - shared) * os.sysconf("SC_PAGE_SIZE") - INHERITED
-                total += max(0, grown)
+                for line in (process / "status").read_text().splitlines():
+                    if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:")):
+                        total += int(line.split()[1]) * 1024
         return total
 
     def _tree(self) -> list[Path]:
@@ -296,6 +383,7 @@ class Sandbox:
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
         self.deadline = time.monotonic() + self.budget.submission
@@ -306,15 +394,19 @@ class Sandbox:
     def start(self) -> None:
         """Fork a child and run the cells; if they kill it, run only what they define."""
         for only_definitions in (False, True):
-            self.process = self.zygote.fork(self.tasks)
             try:
-                found = self._ask("run", self.cells, only_definitions)
-                self.problems, self.defined = found["problems"], found["defined"]
+                with self._heeded():
+                    self.process = self.zygote.fork(self.tasks)
+                    if self.process.late:
+                        self.disturbed = "its process could not be started at once"
+                    found = self._ask("run", self.cells, only_definitions)
+                    self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
+                    self.defined = _texts(found, "defined", set(self.tasks))
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
                 return
-            except (Died, TypeError, KeyError) as error:
-                reason = str(error) if isinstance(error, Died) else "sent nonsense"
+            except Died as error:
+                reason = str(error)
                 if not only_definitions:
                     self.notes.append(f"what stands outside of the definitions {reason}")
         self.process, self.defined = None, {}
@@ -334,7 +426,20 @@ class Sandbox:
         left = self.deadline - time.monotonic()
         if left <= 0 or self.process is None:
             raise Died("used up the time for the whole submission")
-        return self.process.ask(min(self.budget.call, left), *question)
+        with self._heeded():
+            return self.process.ask(min(self.budget.call, left), *question)
+
+    @contextlib.contextmanager
+    def _heeded(self):
+        """Write down what a person, or another try, must deal with."""
+        try:
+            yield
+        except Killed as error:
+            self.disturbed = f"its process {error}"
+            raise
+        except Meddled as error:
+            self.review.append(f"its code talks to the grader by itself: it {error}")
+            raise
 
     def close(self) -> None:
         if self.process:
@@ -368,7 +473,8 @@ class RemoteAnswer(Elsewhere):
     def observe(self, task: Task, inputs: Inputs, adapt, **options) -> Observation:
         name = adapt and f"{adapt.__module__}.{adapt.__name__}"
         try:
-            return _observation(self._ask("observe", task.name, name, inputs, options))
+            with self.sandbox._heeded():
+                return _observation(self._ask("observe", task.name, name, inputs, options))
         except Died as error:
             return Observation(error=str(error))
 
@@ -380,8 +486,28 @@ class RemoteAnswer(Elsewhere):
         return found[:200] if isinstance(found, str) else None
 
 
+def _texts(reply: object, key: str, names: set[str]) -> dict[str, str]:
+    """By name, short texts of a reply.
+
+    Raises:
+        Meddled: this is something else.
+    """
+    found = reply.get(key) if isinstance(reply, dict) else None
+    if not isinstance(found, dict) or not all(type(text) is str for text in found.values()):
+        raise Meddled("sent something else than the errors of its cells")
+    return {name: text[:300] for name, text in found.items() if name in names}
+
+
 def _observation(reply: object) -> Observation:
-    """An observation of the right types, whoever made it."""
+    """An observation of the right types and sizes, whoever made it.
+
+    Raises:
+        Meddled: this is something else.
+    """
+
+    def all_are(values, *kinds: type) -> bool:
+        return len(values) < 100 and all(type(each) in kinds for each in values)
+
     kinds = {
         "error": str | None,
         "error_line": str | None,
@@ -394,11 +520,17 @@ def _observation(reply: object) -> Observation:
         "settings_changed": bool,
         "printed": int,
     }
-    if not isinstance(reply, dict) or reply.keys() != {each.name for each in fields(Observation)}:
-        return Observation(error="sent something that is no observation")
-    for name, kind in kinds.items():
-        if not isinstance(reply[name], kind):
-            return Observation(error="sent something that is no observation")
+    if not (
+        isinstance(reply, dict)
+        and reply.keys() == {each.name for each in fields(Observation)}
+        and all(isinstance(reply[name], kind) for name, kind in kinds.items())
+        and all_are(reply["gradients"], str)
+        and all_are(reply["gradients"].values(), Tensor, type(None))
+        and all_are(reply["edited"], str)
+        and all_are(reply["random_states"], int)
+    ):
+        raise Meddled("sent something that is no observation")
+    for name in kinds:
         if isinstance(reply[name], str):
             reply[name] = reply[name][:1000]
     return Observation(**reply)

@@ -135,8 +135,9 @@ def choose(
         places[name].append(place)
     kept, repairs = {}, []
     for name, here in places.items():
-        stub = code_of(about.released.get(name, ""))
-        answered = [p for p in here if code_of(source_of(cells[p])) != stub]
+        same = code_of if name in about.tasks else str.strip  # a written answer is no code
+        stub = same(about.released.get(name, ""))
+        answered = [p for p in here if same(source_of(cells[p])) != stub]
         kept[(answered or here)[-1]] = name
         if sum(grade_id_of(cells[place]) == name for place in here) > 1:
             which = "the last" if name not in about.tasks else "the last with an answer in it"
@@ -186,8 +187,9 @@ def _form(data: bytes) -> list[str]:
     version = notebook.get("nbformat") if isinstance(notebook, dict) else None
     if version != 4:
         return [*found, f"a notebook of version {version}; written as version 4"]
-    ids = [cell.get("id") for cell in reading.cells_of(data)]
-    twice = any(ids.count(each) > 1 for each in ids if each is not None)
+    ids = [_number_of({"id": cell.get("id")}) for cell in reading.cells_of(data)]
+    ids = [each for each in ids if each is not None]
+    twice = len(set(ids)) < len(ids)
     if twice or not _valid(notebook):
         found.append("not quite the form of a notebook; written anew")
     return found

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -26,15 +27,16 @@ from attncourse.checks import registry
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import Budget, children
+from attncourse.grading.remote import TRIES, Budget, children, surroundings
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
+from attncourse.grading.untrusted import MEMORY, limit_memory, printable
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
 LONGEST_NAME = 128  # of a student, in nbgrader's gradebook
-TRIES = 3  # how often a submission may kill the process that grades it
 DIED = f"the process that graded it died {TRIES} times"
+SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
 
 
 # --- the pure function --------------------------------------------------------------------------
@@ -62,10 +64,15 @@ def grade_bytes(job: Job, data: bytes) -> dict:
         Unavailable: no jail can be built here, and the job asks for one.
     """
     about, zygote = _assignment(job), _zygote(job.jailed)
-    result = score(data, about, zygote, job.budget)
+    for _ in range(TRIES):
+        result = score(data, about, zygote, job.budget)
+        if not result.disturbed:
+            break
     notebook = None
     if job.record:
         notebook = record.executed(data, job.released, about, result, zygote, job.budget)
+    if result.disturbed:
+        result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
     return {"result": result.as_data(), "notebook": notebook}
 
 
@@ -83,17 +90,22 @@ def _zygote(jailed: bool):
 
 
 def submissions(assignment: str) -> dict[str, Path]:
-    """Student -> the folder of what was handed in, in submitted/.
+    """Student -> the folder of what was handed in, in submitted/, without `unbookable` ones."""
+    return {who: folder for who, folder in _folders(assignment).items() if _bookable(who)}
 
-    Raises:
-        ValueError: a folder has a name that the gradebook cannot hold.
-    """
+
+def unbookable(assignment: str) -> list[str]:
+    """Names of folders in submitted/ that the gradebook cannot hold: these must be renamed."""
+    return [who for who in _folders(assignment) if not _bookable(who)]
+
+
+def _folders(assignment: str) -> dict[str, Path]:
     folders = Path("submitted").glob(f"*/{assignment}")
-    found = {folder.parent.name: folder for folder in sorted(folders) if folder.is_dir()}
-    for student in found:
-        if len(student) > LONGEST_NAME or not student.isprintable():  # or not in UTF-8
-            raise ValueError(f"rename the folder submitted/{student!a}: no gradebook can hold that")
-    return found
+    return {folder.parent.name: folder for folder in sorted(folders) if folder.is_dir()}
+
+
+def _bookable(student: str) -> bool:
+    return len(student) <= LONGEST_NAME and student.isprintable()  # so it is UTF-8, too
 
 
 def notebook_in(folder: Path) -> tuple[Path | None, str]:
@@ -103,10 +115,10 @@ def notebook_in(folder: Path) -> tuple[Path | None, str]:
         return wanted, ""
     others = [p for p in sorted(folder.glob("*.ipynb")) if p.is_file() and not p.is_symlink()]
     if len(others) == 1:
-        return others[0], f"the notebook was named {others[0].name}"
+        return others[0], f"the notebook was named {printable(others[0].name)}"
     if others:
-        names = ", ".join(path.name for path in others)
-        return None, f"several notebooks, none named {wanted.name}: {names}"
+        names = ", ".join(path.name for path in others[:9])
+        return None, f"several notebooks, none named {wanted.name}: {printable(names)}"
     return None, "there is no notebook"
 
 
@@ -190,8 +202,11 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
         return grade_bytes(job, data)
     except Unavailable:
         raise
+    except MemoryError:
+        return f"to read and judge it takes more than {MEMORY / 2**30:.0f} GiB of memory"
     except Exception as error:
-        return f"the judge itself failed, please report it ({type(error).__name__}: {error})"
+        said = printable(f"{type(error).__name__}: {error}")[:300]
+        return f"the judge itself failed, please report it ({said})"
 
 
 def in_processes(jobs: int) -> GradeAll:
@@ -200,6 +215,7 @@ def in_processes(jobs: int) -> GradeAll:
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
         idle = [Worker(job) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
+        jails = False  # whether one could be built
         waiting, deaths = collections.deque(notebooks), collections.Counter()
         done: list[tuple[str, dict | str]] = []
         try:
@@ -216,12 +232,20 @@ def in_processes(jobs: int) -> GradeAll:
                 if not busy:
                     return
                 done = []
-                for worker in connection.wait(busy):
-                    reply = worker.reply()
+                ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
+                for worker in [each for each in busy if each in ready or not each.left()]:
+                    try:
+                        reply = worker.reply()
+                        jails |= reply is not None
+                    except Unavailable:
+                        if not jails:
+                            raise
+                        reply = None  # a moment ago one could: the machine is short of something
                     student = busy.pop(worker)
-                    if reply is None:
+                    if reply is None or reply == worker.too_long:
                         worker.end()
                         worker = Worker(job)
+                    if reply is None:
                         deaths[student] += 1
                         if deaths[student] == TRIES:
                             done.append((student, DIED))
@@ -244,29 +268,40 @@ class Worker:
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import work; work({theirs.fileno()})"],
+            [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # they share the cores, not each has all
+            env=surroundings(),
             start_new_session=True,  # Ctrl-C stops this process, which ends the others
         )
         theirs.close()
-        self.channel.send(job)
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+            self.channel.send(job)
+        self.seconds = job.budget.submission + job.budget.record + SPARE
+        self.too_long = f"to read and judge it takes more than {self.seconds:.0f} seconds"
+        self.deadline = 0.0
 
     def fileno(self) -> int:
         return self.channel.fileno()
 
     def take(self, data: bytes) -> None:
+        self.deadline = time.monotonic() + self.seconds
         with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
             self.channel.send_bytes(data)
 
+    def left(self) -> float:
+        """Seconds that it still has for the submission."""
+        return max(0.0, self.deadline - time.monotonic())
+
     def reply(self) -> dict | str | None:
-        """What came of the submission; None if the process died.
+        """What came of the submission; None if the process died. `too_long`: end this one.
 
         Raises:
             Unavailable: no jail can be built here.
         """
         try:
+            if not self.channel.poll(self.left()):
+                return self.too_long
             reply = self.channel.recv()
         except (EOFError, OSError):
             return None
@@ -300,8 +335,11 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
             worker.take(data)
             reply = worker.reply()
         finally:
-            if reply is None:  # dead, or interrupted: the next question would get this reply
+            # Dead, late, or interrupted: the next question would get this reply.
+            if reply is None or reply == worker.too_long:
                 worker.end()
+        if reply == worker.too_long:
+            return reply
         if reply is not None:
             _mine.kept = job, worker
             return reply
@@ -314,6 +352,9 @@ def work(handle: int) -> None:
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
         job = channel.recv()
+        with contextlib.suppress(Unavailable):  # said when the first submission is graded
+            _zygote(job.jailed)  # before the limit, which its children do not need
+        limit_memory()
         while True:
             data = channel.recv_bytes()
             try:
@@ -372,7 +413,9 @@ def grade_class(
         for student, folder in students.items():
             path, odd[student] = notebook_in(folder)
             try:
-                data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
+                if path and (size := path.stat().st_size) > reading.LARGEST:
+                    path, odd[student] = None, f"the notebook has {size / 2**20:.0f} MiB"
+                data = path.read_bytes() if path else b""
             except OSError as error:
                 path, odd[student] = None, f"the file cannot be read: {error.strerror}"
                 data = b""
@@ -395,6 +438,8 @@ def grade_class(
                 notebook = job.record and record.unread(job.released, about, result)
             else:
                 result, notebook = Result.from_data(data["result"]), data["notebook"]
+                if result.disturbed:
+                    keys[student] = ""
             yield book(student, result, True, notebook)
 
 

@@ -9,6 +9,10 @@ from attncourse.checks.report import Report
 from attncourse.grading import submission as reading
 from attncourse.grading.remote import Budget, RemoteAnswer, Sandbox, Zygote
 from attncourse.grading.submission import Assignment, Unreadable
+from attncourse.grading.untrusted import printable
+
+LONGEST, MOST = 500, 100  # characters of a note, notes of each kind
+LONGEST_TEXT = 100_000  # characters of a written answer
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Result:
     texts: dict[str, str] = field(default_factory=dict)  # written answers, for a person to read
     repairs: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    disturbed: str = ""  # why it must be judged again, by no fault of the answers
     seconds: float = 0.0
     # What stands in the record, by task: of the visible and of the hidden check. Not kept as data.
     reports: dict[str, tuple[Report, Report]] = field(default_factory=dict, repr=False)
@@ -72,8 +77,21 @@ def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget) -> Res
     else:
         for each in about.graded:
             result.verdicts[each.task.name] = Verdict(0, 0, each.points, "not readable")
+    _make_printable(result)
     result.seconds = round(time.monotonic() - started, 3)
     return result
+
+
+def _make_printable(result: Result) -> None:
+    """From here on it goes to terminals, logs, tables and the gradebook."""
+    for verdict in result.verdicts.values():
+        verdict.title = printable(verdict.title)
+        verdict.failed = [printable(name) for name in verdict.failed]
+        for name in ("thinks", "why", "report"):
+            setattr(verdict, name, printable(getattr(verdict, name), lines=True))
+    result.texts = {name: text[:LONGEST_TEXT] for name, text in result.texts.items()}
+    result.repairs = [printable(note)[:LONGEST] for note in result.repairs[:MOST]]
+    result.review = [printable(note)[:LONGEST] for note in result.review[:MOST]]
 
 
 def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
@@ -99,6 +117,7 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
             sandbox.provide(task.name, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
+        result.disturbed = sandbox.disturbed
         for label, problem in sandbox.problems.items():
             result.repairs.append(f"{label}: {problem}")
     finally:

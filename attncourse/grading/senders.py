@@ -17,12 +17,15 @@ from attncourse.grading.archives import Refused, Sent
 # name in small letters and without anything but letters, LATE, the user's number, the file's
 # number, the file's name. Where grading is anonymous: LATE_anon_ab1c2_123_name.
 CANVAS = re.compile(
-    r"(?:(?!LATE_)(?P<name>\w+?)_)?(?:(?P<late>LATE)_)?(?P<id>\d+|anon_[0-9A-Za-z]+)"
+    r"(?:(?!LATE_)(?P<name>\S+?)_)?(?:(?P<late>LATE)_)?(?P<id>\d+|anon_[0-9A-Za-z]+)"
     r"_(?:(?P<file>\d+)_(?P<rest>.+)|(?P<typed>text|link)\.html)"
 )
 # Moodle, get_student_prefix in mod/assign/classes/downloader.php (moodle/moodle): the full name,
 # or "Participant", the number, and the plug-in, as a folder or, if so chosen, before the file name.
-MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<rest>.*))?")
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<rest>.*))?")
+LONGEST_PART = 255  # characters of a name in a path; the patterns here are quick on these
+# What would read as a user's and a file's number once more: a name that was made to be misread.
+AGAIN = re.compile(r"(?:^|_)(?:\d{3,}_\d{3,}_|\d+_assignsubmission_)")
 # Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
 # folder, `:submitters:` (`:name:`, `:sid:`, `:email:`) and `:created_at:`. The only one of the
 # three that says when: the times in the others' zips are those of the download.
@@ -38,33 +41,43 @@ class Sender:
     when: datetime | None = None
     late: bool = False
     number: int = 0  # the greater of two files' numbers was sent later
+    inside: str = ""  # the folders in the student's own that it lies in
 
 
 def senders(sent: Sent, assignments: list[str]) -> list[Sender]:
     """Whose a file is, from its path: of a group, several.
 
+    Only the outermost name says it. That one was given by the course system or the instructor; all
+    below it the student chose, and could choose another student's name.
+
     Raises:
-        Refused: a folder's name and a file's name say different things.
+        Refused: that name is not certain, or was made to be misread.
     """
-    for place, part in enumerate(sent.path):
-        last = place == len(sent.path) - 1
-        if sent.metadata and re.fullmatch(r"submission_\d+", part):
-            listed = _gradescope(sent.metadata).get(part, [((), None)])
-            return [Sender(sent.name, names, "".join(names[:1]), when) for names, when in listed]
-        if sender := _of_moodle(part, sent, last) or _of_canvas(part, sent, last, assignments):
-            if place > sent.base:  # else a student could hand in for another one
-                raise Refused(
-                    f"whose is it? It lies in {sent.path[sent.base]}, and its name is from a "
-                    "course system; give the folder of its export by itself"
-                )
-            return [sender]
-    return [_by_folder(sent, assignments)]
+    if max(map(len, sent.path)) > LONGEST_PART:
+        raise Refused("its name, or a folder's, is too long for any disk; say it: --student NAME")
+    place = sent.base
+    while place < len(sent.path) - 1 and sent.path[place] in assignments:
+        place += 1  # 03_attention/jane/x.ipynb
+    top, last = sent.path[place], place == len(sent.path) - 1
+    if sent.metadata and re.fullmatch(r"submission_\d+", top):
+        listed = _gradescope(sent.metadata).get(top, [((), None)])
+        return [Sender(sent.name, names, "".join(names[:1]), when) for names, when in listed]
+    if sender := _of_moodle(top, sent, last) or _of_canvas(top, sent, last, assignments):
+        return [sender]
+    for part in sent.path[place + 1 :]:
+        if MOODLE.fullmatch(part) or _of_canvas(part, sent, False, assignments):
+            raise Refused(
+                f"whose is it? It lies in {top}, and its name is from a "
+                "course system; give the folder of its export by itself"
+            )
+    return [_by_folder(sent, place, assignments)]
 
 
 def _of_moodle(part: str, sent: Sent, last: bool) -> Sender | None:
     found = MOODLE.fullmatch(part)
     if not found:
         return None
+    _refuse_twice(found["rest"])
     file = found["rest"] if last and found["rest"] else sent.name
     return Sender(file, (found["id"], found["name"]), f"{found['name']}_{found['id']}")
 
@@ -76,6 +89,7 @@ def _of_canvas(part: str, sent: Sent, last: bool, assignments: list[str]) -> Sen
     tail = comparable(f"{found['file']}_{found['rest']}")
     if any(tail.startswith(comparable(name)) for name in assignments):
         return None  # jane_12_03_attention.ipynb: not the file with the number 3
+    _refuse_twice(found["rest"])
     # Canvas itself counts files that have the same name.
     file = re.sub(r"-\d+(\.\w+)$", r"\1", found["rest"] or "") if last else sent.name
     names = tuple(filter(None, (found["id"], found["name"])))
@@ -83,23 +97,35 @@ def _of_canvas(part: str, sent: Sent, last: bool, assignments: list[str]) -> Sen
     return Sender(file, names, "_".join(reversed(names)), late=late, number=number)
 
 
-def _by_folder(sent: Sent, assignments: list[str]) -> Sender:
-    """`jane/x.ipynb`, `jane/03_x/03_x.ipynb`, or `jane_03_x.ipynb`."""
-    stem = _without_copies(sent.name)
-    folders = [re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in sent.path[:-1]]
-    folders = [folder for folder in folders if folder not in assignments]
-    before = next((stem.split(a)[0] for a in assignments if a in stem), "").strip(" _-.")
+def _refuse_twice(rest: str | None) -> None:
+    """Where people choose their own name or a file's, two may stand in one: `x_1_2_y_3_4_z`."""
+    if rest and AGAIN.search(rest):
+        raise Refused("whose is it? Its name can be read in two ways; say it: --student NAME")
+
+
+def _by_folder(sent: Sent, place: int, assignments: list[str]) -> Sender:
+    """`jane/x.ipynb`, `jane.zip/work/x.ipynb`, or `jane_03_x.ipynb`."""
     number = re.search(r"(?:-| ?\()(\d+)\)?\.", sent.name)
-    names = tuple(filter(None, (before, *reversed(folders), stem)))
-    student = before or (folders[-1] if folders else "")
-    return Sender(sent.name, names, student, number=int(number[1]) if number else 0)
+    count = int(number[1]) if number else 0
+    folders = [part for part in sent.path[place:-1] if part not in assignments]
+    if len(folders) > 1 and place < sent.common:
+        raise Refused(
+            f"whose is it? All lies in {folders[0]}: if that is one student's, "
+            f"say it: --student NAME; if it has a folder for each student, give that by itself"
+        )
+    if folders:
+        student = re.sub(r"\.zip$", "", folders[0], flags=re.IGNORECASE)
+        return Sender(sent.name, (student,), student, number=count, inside="/".join(folders[1:]))
+    stem = _without_copies(sent.name)
+    student = next((stem.split(a)[0] for a in assignments if a in stem), "").strip(" _-.")
+    return Sender(sent.name, tuple(filter(None, (student, stem))), student, number=count)
 
 
 def _without_copies(name: str) -> str:
     """A file's name without its end, and without what browsers and Colab add to a copy's."""
     stem = re.sub(r"(\.ipynb|\.json|\.txt)+$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"^(copy[ _]of[ _]|kopie von |copia de |copie de )+", "", stem, flags=re.I)
-    return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy|-copy\d*)+$", "", stem, flags=re.IGNORECASE)
+    return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy\d*)+$", "", stem, flags=re.IGNORECASE)
 
 
 def comparable(name: str) -> str:
@@ -162,9 +188,15 @@ class Roster:
         return None
 
 
+def _of_a_name(letter: str) -> bool:
+    return letter.isalnum() or letter in "_.@-" or unicodedata.category(letter) in ("Mn", "Mc")
+
+
 def safe_name(student: str) -> str:
     """A name for a folder, the same on every system: letters, digits and `_ . @ -`."""
-    name = re.sub(r"[^\w.@-]+", "_", unicodedata.normalize("NFC", student))
+    kept = unicodedata.normalize("NFC", student)
+    kept = "".join(c if _of_a_name(c) else " " for c in kept)
+    name = re.sub(r" +", "_", kept)
     name = name.strip("_.-").encode()[:100].decode(errors="ignore").rstrip("_.-")
     taken = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE)
     return f"{name}_" if taken else name

@@ -14,7 +14,13 @@ from attncourse.checks import registry
 from attncourse.checks.answers import plain_python
 from attncourse.checks.task import Task
 
-LARGEST = 256 * 2**20  # bytes of a notebook that we are willing to read
+LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
+MOST_CELLS = 10_000
+MOST_VALUES = 4_000_000  # of JSON: each takes a hundred bytes or so
+MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
+MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
+_DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
+_WORD = re.compile(r"[\w.]+|[^\w\s.]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
 
@@ -100,9 +106,13 @@ def cells_of(data: bytes) -> list[dict]:
         Unreadable: it is not a notebook.
     """
     if len(data) > LARGEST:
-        raise Unreadable(f"it has {len(data) / 2**20:.0f} MiB")
+        raise Unreadable(
+            f"it has {len(data) / 2**20:.0f} MiB, and more than {LARGEST / 2**20:.0f} are not read"
+        )
     if not data.strip():
         raise Unreadable("the file is empty")
+    if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise Unreadable("it holds millions of values: its outputs must be cleared")
     try:
         notebook = json.loads(data.decode("utf-8-sig", errors="replace"))
     except RecursionError:
@@ -117,7 +127,32 @@ def cells_of(data: bytes) -> list[dict]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise Unreadable("it has no cells: not a notebook")
-    return [cell for cell in cells if isinstance(cell, dict)]
+    if len(cells) > MOST_CELLS:
+        raise Unreadable(f"it has {len(cells):,} cells, and more than {MOST_CELLS:,} are not read")
+    cells = [cell for cell in cells if isinstance(cell, dict)]
+    code = [source_of(cell) for cell in cells if may_be_code(cell)]
+    size = sum(len(source.encode(errors="replace")) for source in code)
+    if size > MOST_CODE:
+        raise Unreadable(
+            f"it has {size / 2**20:.1f} MiB of code, and more than {MOST_CODE / 2**20:.0f} MiB "
+            "are not read: data belongs into a file of its own"
+        )
+    if sum(map(_words, code)) > MOST_WORDS:
+        raise Unreadable(
+            f"it has more than {MOST_WORDS:,} words and signs of code, and is not read: "
+            "data belongs into a file of its own"
+        )
+    return cells
+
+
+def may_be_code(cell: dict) -> bool:
+    """Whether Python may stand in a cell: an editor may have turned an answer into text."""
+    return cell.get("cell_type") != "markdown" or _DEFINES.search(source_of(cell)) is not None
+
+
+def _words(source: str) -> int:
+    """An upper bound for how large a syntax tree gets, without making it; a line weighs most."""
+    return 2 * source.count("\n") + sum(1 for _ in _WORD.finditer(source))
 
 
 def source_of(cell: dict) -> str:
@@ -154,6 +189,8 @@ def read(data: bytes, about: Assignment) -> Submission:
         marker = MARKER.search(source)
         if marker and marker[4]:
             continue  # a cell of the judge
+        if not is_code and not may_be_code(cell):
+            continue
         source = plain_python(source)
         defines = defined_in(source)
         name = grade_id if grade_id in answers else None
@@ -195,7 +232,7 @@ def defined_in(source: str) -> list[str]:
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return re.findall(r"^(?:def|class)[ \t]+(\w+)", source, re.MULTILINE)
+        return _DEFINES.findall(source)
     return [name for node in body for name in _defined_by(node)]
 
 
@@ -296,13 +333,14 @@ def _imports(tree: ast.AST) -> dict[str, str]:
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     """The full name of `F.softmax` or `getattr(F, "softmax")`; "" for anything else."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        before = _dotted(node.value, aliases)
-        return f"{before}.{node.attr}" if before else ""
-    match node:
-        case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(value), *_]):
-            before = _dotted(owner, aliases)
-            return f"{before}.{value}" if before else ""
-    return ""
+    names: list[str] = []
+    while not isinstance(node, ast.Name):  # not by recursion: somebody may chain a thousand
+        match node:
+            case ast.Attribute(value=owner, attr=name):
+                names.append(name)
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(name), *_]):
+                names.append(str(name))
+            case _:
+                return ""
+        node = owner
+    return ".".join([aliases.get(node.id, node.id), *reversed(names)])

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 LARGEST = 64 * 2**20  # bytes of one message's tensors
-LONGEST = 2**20  # bytes of its header
+LONGEST = 2**20  # bytes of a reply's header
+QUESTION = 16 * 2**20  # of a question's, which holds a notebook's code: 6 bytes for a byte, at most
 _LENGTHS = struct.Struct("!IQ")
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -32,7 +33,7 @@ class Malformed(Exception):
     """A message that no honest process sends, or one that is too large."""
 
 
-def pack(value: object) -> bytes:
+def pack(value: object, longest: int = LONGEST) -> bytes:
     """Encode a value; what is no plain data becomes a mark with the name of its type.
 
     Raises:
@@ -41,7 +42,7 @@ def pack(value: object) -> bytes:
     body: list[bytes] = []
     header = json.dumps(_shrink(value, body)).encode()
     size = sum(map(len, body))
-    if len(header) > LONGEST or size > LARGEST:
+    if len(header) > longest or size > LARGEST:
         raise Malformed(f"returned {size + len(header):,} bytes, far more than expected")
     return b"".join([_LENGTHS.pack(len(header), size), header, *body])
 
@@ -50,11 +51,14 @@ def send(channel: socket.socket, value: object) -> None:
     channel.sendall(pack(value))
 
 
-def receive(channel: socket.socket, wait: Callable[[], None] = lambda: None) -> object:
+def receive(
+    channel: socket.socket, wait: Callable[[], None] = lambda: None, longest: int = LONGEST
+) -> object:
     """Read one message.
 
     Args:
         wait: called before every read; it may give up by raising an error of its own.
+        longest: bytes of a header; a child trusts the grader with `QUESTION`.
 
     Raises:
         EOFError: the other side is gone.
@@ -62,11 +66,11 @@ def receive(channel: socket.socket, wait: Callable[[], None] = lambda: None) -> 
     """
     lengths = _read(channel, _LENGTHS.size, wait)
     header_size, body_size = _LENGTHS.unpack(lengths)
-    if header_size > LONGEST or body_size > LARGEST:
+    if header_size > longest or body_size > LARGEST:
         raise Malformed("sent more than expected")
     header, body = _read(channel, header_size, wait), _read(channel, body_size, wait)
     try:
-        return _grow(json.loads(header), body)
+        return _Reader(body).value(json.loads(header))
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError) as error:
         raise Malformed(f"sent something unreadable ({type(error).__name__})") from None
 
@@ -101,40 +105,55 @@ def _shrink(value: object, body: list[bytes]) -> object:
     if isinstance(value, dict):
         return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
     if isinstance(value, numbers.Integral):
-        return int(value)
+        value = int(value)
+        if value.bit_length() > 64:
+            raise Malformed(f"returned an integer of {value.bit_length():,} bits")
+        return value
     if isinstance(value, numbers.Real):
         return float(value)
     return ["other", type(value).__module__, type(value).__name__]
 
 
-def _grow(form: object, body: bytearray) -> object:
-    if not isinstance(form, list):
-        if isinstance(form, dict):
-            raise ValueError("not a form of this wire")
-        return form
-    kind, *rest = form
-    match kind:
-        case "tensor":
-            name, shape, offset = rest
-            dtype = _DTYPES[name]
-            if not all(type(n) is int and n >= 0 for n in [*shape, offset]):
-                raise ValueError("not a shape")
-            size = math.prod(shape) * dtype.itemsize
-            if len(shape) > 16 or offset + size > len(body):
-                raise ValueError("not that many bytes")
-            if not size:
-                return torch.empty(shape, dtype=dtype)
-            data = bytearray(body[offset : offset + size])
-            if dtype is torch.bool:
-                data = bytearray(map(bool, data))  # a byte of 2 would be neither
-            return torch.frombuffer(data, dtype=dtype).reshape(shape)
-        case "list":
-            return [_grow(item, body) for item in rest]
-        case "tuple":
-            return tuple(_grow(item, body) for item in rest)
-        case "dict":
-            return {_grow(k, body): _grow(v, body) for k, v in rest}
-        case "other":
-            module, name = (re.sub(r"\W", "_", str(part))[:60] or "_" for part in rest)
-            return type(name, (), {"__module__": module})()
-    raise ValueError("not a form of this wire")
+class _Reader:
+    """Makes values of their JSON forms; each byte of the body is part of one tensor at most."""
+
+    def __init__(self, body: bytearray):
+        self.body = body
+        self.left = len(body)  # else a short header could ask for any amount of memory
+
+    def value(self, form: object) -> object:
+        if not isinstance(form, list):
+            if isinstance(form, dict) or (isinstance(form, int) and form.bit_length() > 64):
+                raise ValueError("not a form of this wire")
+            return form
+        kind, *rest = form
+        match kind:
+            case "tensor":
+                return self._tensor(*rest)
+            case "list":
+                return [self.value(item) for item in rest]
+            case "tuple":
+                return tuple(self.value(item) for item in rest)
+            case "dict":
+                return {self.value(k): self.value(v) for k, v in rest}
+            case "other":
+                module, name = (re.sub(r"\W", "_", str(part)[:60]) or "_" for part in rest)
+                return type(name, (), {"__module__": module})()
+        raise ValueError("not a form of this wire")
+
+    def _tensor(self, name: str, shape: list[int], offset: int) -> Tensor:
+        dtype = _DTYPES[name]
+        if not all(type(n) is int and n >= 0 for n in [*shape, offset]):
+            raise ValueError("not a shape")
+        if len(shape) > 16:
+            raise ValueError("too many axes")
+        size = math.prod(shape) * dtype.itemsize
+        self.left -= size
+        if self.left < 0 or offset + size > len(self.body):
+            raise ValueError("not that many bytes")
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        data = self.body[offset : offset + size]
+        if dtype is torch.bool:  # a byte of 2 would be neither
+            return torch.frombuffer(data, dtype=torch.uint8).reshape(shape) != 0
+        return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -2,7 +2,7 @@
 
 import json
 
-from zoo import NAME, ROOT, Case, add, code, edited
+from zoo import NAME, ROOT, Case, add, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
@@ -67,6 +67,41 @@ inside(
 inside("points printed", "PFFF", "print('12.0')\nprint('PASSED')\nreturn scores")
 inside("points returned", "0FFF", "return 12.0")
 
+# Writes replies of its own to the grader; `{text}` makes one for the question `number`, in JSON.
+FORGED = """import json, os, sys
+from attncourse.checks.observe import Observation
+from attncourse.grading import wire
+
+def forge():
+    frame = sys._getframe()
+    while frame.f_code.co_name != "serve":
+        frame = frame.f_back
+    number, plain = frame.f_locals["number"], frame.f_globals["plain"]
+    text = {text}
+    os.write(3, wire._LENGTHS.pack(len(text), 0) + text.encode())
+"""
+SEEN = "json.dumps(wire._shrink((number, plain(Observation({}))), [])){}"
+forgeries = {
+    "a huge number": SEEN.format("", """.replace('"printed", 0', '"printed", 9' + '0' * 4298)"""),
+    "gradients that are none": SEEN.format("gradients={'scores': [1]}", ""),
+    "an observation of wrong types": SEEN.format("edited=(1, [2])", ""),
+    "an answer to what was not asked": "json.dumps(['tuple', number + 1, None])",
+    "an answer without a number": "json.dumps(['tuple', ['list'], None])",
+}  # fmt: skip
+for forgery, text in forgeries.items():
+    code(f"forged: {forgery}", "0FFF", FORGED.format(text=text)
+         + "\ndef softmax(scores, dim=-1):\n    forge()\n    return scores",
+         review="by itself")  # fmt: skip
+problems = "json.dumps(wire._shrink((number, {'problems': ['x'], 'defined': {}}), []))"
+code("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forge()\n{WRONG}",
+     review="by itself")  # fmt: skip
+inside("forged: a flood", "0FFF",
+       "from attncourse.grading import wire\nfor number in range(1, 400):\n"
+       "    os.write(3, wire.pack((number, None)))\nreturn scores", review="by itself")  # fmt: skip
+code("a chain of names", "0FFF", "def softmax(scores, dim=-1):\n    return scores" + ".real" * 1500,
+     repair="RecursionError")  # fmt: skip
+code("an integer of many digits", "0FFF", "def softmax(scores, dim=-1):\n    return 9**9999")
+
 # --- calling the library instead of implementing it
 
 LIBRARY = {"title": "calls"}
@@ -118,12 +153,13 @@ inside("thread bomb", "0FFF",
        "    threading.Thread(target=time.sleep, args=(60,)).start()")  # fmt: skip
 inside("garbage on every descriptor", "0FFF",
        "for fd in range(3, 64):\n    try:\n        os.write(fd, b'x' * 4096)\n"
-       "    except OSError:\n        pass\nreturn scores")  # fmt: skip
+       "    except OSError:\n        pass\nreturn scores", review="by itself")  # fmt: skip
 inside("closes every descriptor", "0FFF", "os.closerange(0, 64)\nreturn scores")
 inside("a message that never ends", "0FFF",
        "import time\nos.write(3, b'\\0\\0\\0\\x10' + b'\\0' * 8)\ntime.sleep(999)")  # fmt: skip
 inside("a message of a gigabyte", "0FFF",
-       "os.write(3, b'\\0\\0\\0\\x10' + b'\\x7f' * 8)\nreturn scores")  # fmt: skip
+       "os.write(3, b'\\0\\0\\0\\x10' + b'\\x7f' * 8)\nreturn scores",
+       review="by itself")  # fmt: skip
 inside(
     "ptrace",
     "PFFF",
@@ -180,6 +216,93 @@ looks("for a network", "socket.socket(socket.AF_INET).connect_ex(('127.0.0.1', 2
 looks("for a place to write", "[p for p in ('/', '/usr', '/etc', os.path.dirname(torch.__file__)) "
       "if os.access(p, os.W_OK)]")  # fmt: skip
 looks("for disks", "[d for d in os.listdir('/dev') if d[:2] in ('sd', 'vd', 'nv')]")
+
+# Answers that try what no answer needs: right if it works.
+TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
+
+libc = ctypes.CDLL(None)
+here = attncourse.__file__
+
+def call(*numbers_and_arguments):
+    on_x86, on_arm, *arguments = numbers_and_arguments
+    return libc.syscall(on_x86 if platform.machine() == "x86_64" else on_arm, *arguments)
+
+def works():
+    try:
+        return {attempt}
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+"""
+
+
+def tries(name: str, attempt: str) -> None:
+    source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
+    seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
+    code(f"tries {name}", "PFFF", source, review=seen)
+
+
+tries("a user namespace", "libc.unshare(0x10000000) == 0")
+tries("a user namespace by hand", "call(56, 220, 0x10000000 | 17, 0, 0, 0, 0) > 0")
+tries(
+    "a time namespace", "call(435, 435, ctypes.byref((ctypes.c_uint64 * 11)(0x10000080)), 88) > 0"
+)
+tries("numbers of another kind", "call(0x40000000 | 39, 0x40000000 | 39) > 0")
+tries("to be root", "subprocess.run(['unshare', '-Ur', 'true'], check=True)")
+tries("a larger scratch", "libc.mount(b't', b'/tmp', b'tmpfs', 0, b'size=2g') == 0")
+tries("a key of the session", "call(250, 219, 0, -3, 1) >= 0")
+tries("a note for others", "call(248, 217, b'user', b'note', b'x', 1, -3) >= 0")
+tries("a key of the user", "call(249, 218, b'user', b'note', None, 0) >= 0")
+tries("memory without an owner", "os.memfd_create('x') >= 0")
+tries("shared memory", "mmap.mmap(-1, 4096)")
+tries("shared zeros", "os.path.exists('/dev/zero')")
+tries("System V memory", "call(29, 194, 0, 4096, 0o1600) >= 0")
+tries("a lock", "fcntl.flock(open(here), fcntl.LOCK_SH) is None")
+tries("a lock on a part", "fcntl.lockf(open(here), fcntl.LOCK_SH) is None")
+tries("a lease", "fcntl.fcntl(open(here), fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0")
+tries("to be told of files", "libc.inotify_init1(0) >= 0")
+tries("a socket to the host", "socket.socket(40, socket.SOCK_STREAM)")
+tries("a socket to the kernel", "socket.socket(16, socket.SOCK_RAW)")
+tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
+tries("userfaultfd", "call(323, 282, 1) >= 0")
+tries("to change the course", "os.open(here, os.O_WRONLY)")
+tries("to change the kernel's settings", "os.open('/proc/self/oom_score_adj', os.O_WRONLY)")
+
+# --- what must be read outside of the jail
+
+MESSAGE = "import json, os, struct\nheader = json.dumps({form}).encode()\n"
+MESSAGE += "os.write(3, struct.pack('!IQ', len(header), {size}) + header + bytes({size}))\n"
+inside("a short message that asks for gigabytes", "0FFF", MESSAGE.format(
+    form="['list', *[['tensor', 'uint8', [2**17], 0]] * 30_000]", size=2**17)
+    + "return scores")  # fmt: skip
+code("an error that forges a line of the log", "FFFF",
+     "{right}\nraise ValueError('\\x1b]0;owned\\x07\\x1b[2J\\n2026-11-22 00:00:00 student99: "
+     "56 points, 0.1 s \\u202e\\x9b31m\\ud800')", repair="ValueError: ")  # fmt: skip
+
+
+def flat(name: str, source: str) -> None:
+    """Little text, and a large syntax tree."""
+
+    def change(content):
+        cell_of(content, "softmax")["source"] = source
+
+    edited(name, "0000", review="words and signs of code", title="not readable")(change)
+
+
+flat("a million statements", "1\n" * 10**6)
+flat("a million names", "a," * 10**6)
+flat("a million lists", "[],x," * 2**18)
+
+
+@edited("millions of empty cells", "0000", review="millions of values", title="not readable")
+def _(content):
+    content["cells"] += [{}] * 4_000_000
+
+
+@edited("20,000 cells", "0000", review="cells, and more than 10,000", title="not readable")
+def _(content):
+    content["cells"] += [{"cell_type": "markdown", "metadata": {}, "source": ""}] * 20_000
+
 
 # --- the file
 

@@ -318,6 +318,23 @@ raw("not JSON at all", b"\x89PNG\r\n\x1a\n\0\0", "its JSON is broken")
 raw("merge conflict", b"{\n<<<<<<< HEAD\n}\n=======\n>>>>>>> x\n", "merge conflict")
 
 
+@edited("a data table of 1.5 MiB beside the answer", "FFFF")
+def _(content):
+    numbers = ", ".join(f"{n / 7:.5f}" for n in range(150_000))
+    table = {"cell_type": "code", "metadata": {}, "outputs": [], "source": f"x = [{numbers}]"}
+    content["cells"].insert(0, table)
+
+
+@edited("a picture of 3 MiB in a written answer", "FFFF")
+def _(content):
+    cell_of(content, "why-scaled")["source"] = "![x](data:image/png;base64," + "A" * 3 * 2**20 + ")"
+
+
+@edited("3 MiB of code", "0000", review="3.0 MiB of code", title="not readable")
+def _(content):
+    cell_of(content, "softmax")["source"] += "\n# " + "x" * 3 * 2**20
+
+
 def sent(name: str, points: str, make, **outcome) -> None:
     add(name, Case(make, points, **outcome))
 

@@ -1,0 +1,135 @@
+"""Nobody loses a point to a process that dies: `python tests/bench/monkey.py [--kills N]`.
+
+A class of made-up students and of the whole zoo is graded undisturbed. Then it is graded while a
+monkey kills random processes of the run (the grader, its workers, their warm processes, the jails'
+keepers, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the grader
+again when it was the one. Every point must be the same. A class that is done before the monkey has
+had enough is graded once more. Exit code 1 if a point differs.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from conftest import ROOT, copy_course
+from test_zoo import hand_in, student
+from zoo import ASSIGNMENT, CASES, built
+
+from attncourse.grading import run, sample
+from attncourse.grading.remote import Budget
+
+
+def grade() -> None:
+    """One run, in a process of its own that may be killed."""
+    job = run.job_of(ASSIGNMENT, budget=Budget(call=6, task=12, submission=60), record=False)
+    for _ in run.grade_class(job, run.submissions(ASSIGNMENT), run.in_processes(2)):
+        pass
+
+
+def start() -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, __file__, "--grade"], start_new_session=True)
+
+
+def graded() -> dict[str, dict]:
+    """By student, what a run has stored."""
+    found = {}
+    for who in run.submissions(ASSIGNMENT):
+        with contextlib.suppress(OSError):
+            found[who] = json.loads(run.result_path(ASSIGNMENT, who).read_text())
+    return found
+
+
+def points(result: dict) -> dict[str, list[float]]:
+    verdicts = result["verdicts"].items()
+    return {task: [verdict["visible"], verdict["hidden"]] for task, verdict in verdicts}
+
+
+def role(process: psutil.Process, grader: int) -> str:
+    """What a process of the run is there for, by how far it is from the grader."""
+    line = [each.pid for each in process.parents()]
+    names = ("grader", "worker", "warm process", "keeper", "jailed")
+    depth = line.index(grader) + 1 if grader in line else 0
+    return names[min(depth, len(names) - 1)]
+
+
+def disturb(kills: int, random: random.Random) -> collections.Counter:
+    """Grade the class once more, with a monkey; returns how often it killed whom, and with what."""
+    done, grader = collections.Counter(), start()
+    while True:
+        time.sleep(random.uniform(0.1, 2))
+        if grader.poll() is not None:
+            if grader.returncode >= 0:
+                assert grader.returncode == 0, "the run has ended with an error"
+                return done
+            grader = start()
+        if done.total() >= kills:
+            continue  # the rest in peace
+        with contextlib.suppress(psutil.NoSuchProcess):
+            top = psutil.Process(grader.pid)
+            others = top.children(recursive=True)
+            if not others:
+                continue  # it has not begun
+            victim = top if random.random() < 0.05 else random.choice(others)
+            how, who = random.choice([signal.SIGKILL, signal.SIGTERM]), role(victim, grader.pid)
+            victim.send_signal(how)
+            done[f"{who}, {how.name}"] += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--students", type=int, default=200, help="besides the zoo")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="of the zoo")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--grade", action="store_true", help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.grade:
+        return grade()
+    dice, done, wrong = random.Random(wanted.seed), collections.Counter(), []
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        copy_course(ROOT, Path(folder))
+        sample.write_class(ASSIGNMENT, wanted.students)
+        for name in list(CASES)[: wanted.cases]:
+            hand_in(student(name), built(CASES[name]))
+        started = time.time()
+        assert start().wait() == 0
+        expected, quiet = graded(), time.time() - started
+        rounds = again = 0
+        started = time.time()
+        while done.total() < wanted.kills:
+            shutil.rmtree("autograded")
+            done += disturb(wanted.kills - done.total(), dice)
+            rounds += 1
+            again += sum(not result["key"] for result in graded().values())
+            assert start().wait() == 0  # who is under review because of the monkey is judged again
+            found = graded()
+            assert found.keys() == expected.keys(), "somebody is missing"
+            for who, result in found.items():
+                if points(result) != points(expected[who]):
+                    wrong.append(who)
+                    print(who, points(expected[who]), result, sep="\n  ")
+    print(f"{len(expected)} submissions, undisturbed in {quiet:.0f} s ({os.cpu_count()} cores)")
+    print(f"{rounds} rounds with {done.total()} kills in {time.time() - started:.0f} s:")
+    for name, count in sorted(done.items()):
+        print(f"  {name}: {count}")
+    print(f"{again} were under review, and judged again by the next run")
+    print(f"{len(wrong)} with other points than undisturbed")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Whatever somebody sends, reading it ends in a value or in a reason; nothing else comes out.
+
+About a minute. For longer, as a person: `ATTNCOURSE_FUZZ=60 python -m pytest tests/test_fuzz.py`
+makes sixty times as many examples. What ever failed is kept in tests/seeds and tried first.
+"""
+
+import contextlib
+import copy
+import io
+import itertools
+import json
+import os
+import socket
+import struct
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+from zoo import ASSIGNMENT, NAME, right
+
+from attncourse.checks.observe import Observation
+from attncourse.grading import archives, ingest, remote, restore, score, senders, submission, wire
+from attncourse.grading.child import plain
+
+pytestmark = pytest.mark.slow
+TIMES = int(os.environ.get("ATTNCOURSE_FUZZ", "1"))
+SECONDS = 20.0  # no example may take longer, on a busy machine
+
+
+def fuzz(examples: int):
+    return settings(
+        max_examples=examples * TIMES,
+        database=DirectoryBasedExampleDatabase(Path(__file__).with_name("seeds")),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+
+
+# --- messages of the wire
+
+texts = st.text(max_size=8) | st.sampled_from(["\ud800", "\x1b[2J", "float32", "tensor", "bool"])
+numbers = st.integers(-3, 40) | st.integers() | st.sampled_from([2**31, 2**62, 2**63, 2**64])
+scalars = st.none() | st.booleans() | numbers | st.floats() | texts
+shapes = st.lists(numbers, max_size=4) | st.lists(st.integers(0, 4), max_size=18)
+tensors = st.tuples(
+    st.just("tensor"), st.sampled_from([*wire._DTYPES, "object", ""]) | scalars, shapes | scalars,
+    numbers | scalars,
+).map(list)  # fmt: skip
+forms = st.recursive(
+    scalars | tensors,
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=5).map(lambda items: ["list", *items])
+        | st.lists(inner, max_size=5).map(lambda items: ["tuple", *items])
+        | st.lists(st.tuples(inner, inner).map(list), max_size=4).map(lambda rows: ["dict", *rows])
+        | st.lists(inner, max_size=3).map(lambda items: ["other", *items])
+        | st.dictionaries(texts, inner, max_size=2)
+    ),
+    max_leaves=20,
+)
+
+
+def received(data: bytes) -> object:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(data)
+        ours.shutdown(socket.SHUT_WR)
+        return wire.receive(theirs)
+
+
+def size_of(value: object) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.itemsize
+    if isinstance(value, dict):
+        return sum(size_of(part) for pair in value.items() for part in pair)
+    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
+
+
+@given(form=forms, body=st.binary(max_size=64))
+@fuzz(3000)
+def test_a_message_is_a_value_or_malformed(form, body):
+    header = json.dumps(form).encode()
+    lengths = struct.pack("!IQ", len(header), len(body))
+    try:
+        value = received(lengths + header + body)
+    except wire.Malformed:
+        return
+    assert size_of(value) <= len(body)
+
+
+@given(data=st.binary(max_size=80), cut=st.integers(0, 80))
+@fuzz(1000)
+def test_bytes_are_a_message_malformed_or_an_end(data, cut):
+    for sent in (data, struct.pack("!IQ", cut, len(data) // 2) + data):
+        with contextlib.suppress(wire.Malformed, EOFError):
+            received(sent)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=10,
+)
+
+
+@given(value=values)
+@fuzz(500)
+def test_what_was_packed_arrives(value):
+    assert received(wire.pack(value)) == value
+
+
+# --- notebooks
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(ROOT)
+    COURSE = ingest.Course.here()
+ABOUT, RELEASED = COURSE.about[ASSIGNMENT], COURSE.released[ASSIGNMENT]
+RIGHT = right()
+odd = st.recursive(
+    scalars
+    | st.sampled_from(["code", "markdown", "raw", "def softmax(", "# attncourse: x/y hidden check",
+                       f"# attncourse: {ASSIGNMENT}/softmax", "softmax", "why-scaled", "%%time\n!l",
+                       "x = " + "(" * 150, "-" * 500 + "1", "\\", "'''", "\0", "\f\r\n\t def"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        texts | st.sampled_from(["cells", "source", "metadata", "nbgrader", "grade_id", "id",
+                                 "cell_type", "outputs", "worksheets", "input", "nbformat"]),
+        inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@st.composite
+def notebooks(draw) -> bytes:
+    """A right notebook in which some things were replaced, deleted or doubled."""
+    content = copy.deepcopy(RIGHT)
+    for _ in range(draw(st.integers(0, 6))):
+        inside: object = content
+        while True:
+            keys = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(inside[key], dict | list) and inside[key] and draw(st.integers(0, 3)):
+                inside = inside[key]
+                continue
+            match draw(st.sampled_from(["replace", "delete", "double"])):
+                case "delete":
+                    del inside[key]
+                case "double" if isinstance(inside, list):
+                    inside.insert(draw(st.sampled_from([0, len(inside)])), inside[key])
+                case _:
+                    inside[key] = draw(odd)
+            break
+    data = json.dumps(content).encode()
+    if draw(st.integers(0, 4)) == 0:
+        place = draw(st.integers(0, len(data) - 1))
+        data = data[:place] + draw(st.binary(max_size=4)) + data[place + draw(st.integers(0, 4)) :]
+    return data
+
+
+@given(data=notebooks() | odd.map(lambda value: json.dumps(value).encode()) | st.binary())
+@fuzz(250)
+def test_a_notebook_is_read_and_made_whole_or_unreadable(data):
+    started = time.monotonic()
+    try:
+        found = submission.read(data, ABOUT)
+    except submission.Unreadable as error:
+        assert str(error)
+        return
+    defined = submission.definitions(source for _, source, _ in found.code)
+    for each in ABOUT.graded:
+        submission.ready_made(defined, each.task, submission.definitions([]))
+    cells = submission.cells_of(data)
+    COURSE.assignment_in(cells, NAME)
+    whole, _ = restore.restore(data, ABOUT, RELEASED)
+    again, _ = restore.restore(whole, ABOUT, RELEASED)
+    assert again == whole
+    assert time.monotonic() - started < SECONDS
+
+
+# --- archives
+
+parts = st.sampled_from(
+    ["jane", "..", ".", "", "C:", "a\\b", "victim_1_2_x.ipynb", "-copy" * 40 + "x", "__MACOSX",
+     f"X_12_assignsubmission_file_{NAME}", "assignment_1_export", "submission_7", "x.zip", NAME,
+     "submission_metadata.yml", "\udc80", "con", "a" * 300, ASSIGNMENT, "_1" * 100, "(1" * 90]
+) | st.text(max_size=6)  # fmt: skip
+names = st.lists(parts, min_size=1, max_size=5).map("/".join)
+
+
+@st.composite
+def zips(draw, depth: int = 2) -> bytes:
+    buffer = io.BytesIO()
+    kinds = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for _ in range(draw(st.integers(0, 4))):
+            inner = st.binary(max_size=50) | st.just(b"submission_7: {':submitters': 1}")
+            if depth:
+                inner |= zips(depth - 1)
+            info = zipfile.ZipInfo(draw(names).encode(errors="replace").decode() or "x")
+            info.compress_type = draw(st.sampled_from(kinds))
+            info.external_attr = draw(st.sampled_from([0, 0o120777 << 16, 0o10644 << 16]))
+            archive.writestr(info, draw(inner))
+    data = bytearray(buffer.getvalue())
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(data) - 1))
+        data[place] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+@given(data=zips())
+@fuzz(500)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_gives_files_or_reasons(data, tmp_path_factory):
+    started = time.monotonic()
+    place = tmp_path_factory.getbasetemp() / "sent.zip"
+    place.write_bytes(data)
+    everything = [each for outer in archives.unpack(place) for each in archives.contents(outer)]
+    for each in everything:
+        try:
+            assert len(each.read()) <= archives.LARGEST
+        except archives.Refused as error:
+            assert str(error)
+        try:
+            for sender in senders.senders(each, list(COURSE.about)):
+                safe = senders.safe_name(sender.student)
+                assert "/" not in safe and "\\" not in safe and not safe.startswith(".")
+        except archives.Refused as error:
+            assert str(error)
+    rows = [row for outer in archives.unpack(place) for row in DRY.take(outer)]
+    assert all(row.outcome or row.notes for row in rows)
+    assert time.monotonic() - started < SECONDS
+
+
+DRY = ingest.Desk(COURSE, dry_run=True)
+
+
+# --- replies of a child
+
+replies = st.recursive(
+    scalars
+    | st.sampled_from([9 * 10**4298, torch.ones(2, 3), torch.tensor(float("nan")), torch.ones(0)]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(texts, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+of_run = st.fixed_dictionaries(
+    {
+        "problems": st.dictionaries(texts, texts, max_size=3) | replies,
+        "defined": st.dictionaries(st.sampled_from(ABOUT.tasks), texts, max_size=4) | replies,
+    }
+)
+SEEN = plain(Observation(returned=torch.ones(2, 3)))
+of_observe = st.dictionaries(st.sampled_from(sorted(SEEN)), replies, max_size=3).map(SEEN.__or__)
+
+
+class Forged:
+    """A child of which somebody else writes the replies; None: it dies."""
+
+    late = False  # it started at once
+
+    def __init__(self, written: dict[str, list]):
+        self.written = {question: itertools.cycle(each) for question, each in written.items()}
+
+    def fork(self, withheld: list[str]) -> "Forged":
+        return self
+
+    def ask(self, seconds: float, question: str, *arguments) -> object:
+        reply = next(self.written[question])
+        if reply is None:
+            raise remote.Died("crashed")
+        return copy.deepcopy(reply)
+
+    def count(self) -> int:
+        return 1
+
+    def kill(self) -> None:
+        pass
+
+
+@given(
+    written=st.fixed_dictionaries(
+        {
+            "run": st.lists(of_run | of_run | replies, min_size=1, max_size=3),
+            "observe": st.lists(of_observe | replies, min_size=1, max_size=4),
+            "short_cut": st.lists(replies, min_size=1, max_size=2),
+            "provide": st.lists(replies, min_size=1, max_size=2),
+        }
+    )
+)
+@fuzz(60)
+def test_a_forged_reply_is_judged_like_any_other(written):
+    notebook = json.dumps(RIGHT).encode()
+    result = score.score(notebook, ABOUT, Forged(written), remote.Budget())
+    assert result.verdicts.keys() == set(ABOUT.tasks)
+    json.dumps(result.as_data(), ensure_ascii=False).encode()
