@@ -32,7 +32,6 @@ from zoo import ASSIGNMENT, CASES, built
 from attncourse.grading import run, sample
 from attncourse.grading.remote import Budget
 
-
 # Who takes long to start is killed less often, or the run would never end.
 ROLES = ("grader", "worker", "warm process", "keeper", "jailed")
 WEIGHTS = (1, 2, 3, 7, 7)
