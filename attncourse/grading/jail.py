@@ -11,6 +11,7 @@ costs two seconds per student. These lines put the walls around a fork that has 
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import re
@@ -32,6 +33,7 @@ _OPTIONS = {"ro": READ_ONLY, "nosuid": NO_SUID, "nodev": NO_DEVICES, "noexec": N
             "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}  # fmt: skip
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _AT_RECURSIVE = 442, 0x8000
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _KEYCTL, _JOIN_SESSION = {"x86_64": 250, "aarch64": 219}, 1
 _NO_DUMP, _DROP_BOUND, _NO_NEW_RIGHTS, _DIE_WITH_PARENT = 4, 24, 38, 1
 _CAP_VERSION = 0x2008_0522
@@ -114,6 +116,7 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
     os.chdir("/tmp")
 
 
+@functools.cache
 def readable() -> list[Path]:
     """What the jail shows: the system's programs and libraries, Python, its packages, ours."""
     prefixes = ("/", "/usr", "/usr/local", sys.base_prefix, sys.prefix)
@@ -127,8 +130,8 @@ def readable() -> list[Path]:
 def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     """Put together a tree of what may be read, and make it the root."""
     # Opened before the new root covers /tmp, in case something of it lies there.
-    sources = {path: os.open(path, os.O_PATH) for path in readable() if not path.is_symlink()}
     links = {path: os.readlink(path) for path in readable() if path.is_symlink()}
+    sources = {path: os.open(path, os.O_PATH) for path in readable() if path not in links}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
     processes = os.open("/proc", os.O_PATH)
     root, attributes = "/tmp", NO_SUID | NO_DEVICES
@@ -208,7 +211,7 @@ def _mounts(processes: int) -> list[tuple[str, set[str]]]:
         fields = [line.split(" ") for line in file]
 
     def plain(text: str) -> str:  # a space is written as \040, in octal digits
-        return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+        return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
 
     return [(plain(each[4]), set(each[5].split(","))) for each in fields]
 

@@ -153,6 +153,9 @@ class Zygote:
         child = Process(ours, status, self.limits, self.jailed)
         try:
             self._hand_over(json.dumps(settings), theirs, write)
+        except OSError:
+            child.close()
+            raise
         finally:
             theirs.close()
             os.close(write)
@@ -282,14 +285,18 @@ class Process:
 
     def kill(self) -> None:
         """End the child and everything it started."""
+        if self.status is None:
+            return  # it is over, and its number may be another's
         self._read_pid()
         with contextlib.suppress(ProcessLookupError):
-            # The first process of its namespace takes all others with it; without a jail, the
-            # process group is what we can reach.
+            # The first process of its namespace takes all others with it.
             if self.handle is not None:
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
-            if self.pid and not self.jailed:
-                os.killpg(self.pid, signal.SIGKILL)
+            elif self.pid:  # macOS, and Linux before 5.3, have no such handles
+                os.kill(self.pid, signal.SIGKILL)
+        if self.pid and not self.jailed:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # without a jail, this is what we can reach
         self.close()
 
     def close(self) -> None:
@@ -318,7 +325,7 @@ class Process:
         if self.pid is None and (lines := self._listen(1)):
             self.pid = int(lines[0])
             if hasattr(os, "pidfd_open"):
-                with contextlib.suppress(OSError):  # it has ended already
+                with contextlib.suppress(OSError):  # it may have ended already
                     self.handle = os.pidfd_open(self.pid)
 
     def _end(self) -> Died:

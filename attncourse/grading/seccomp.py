@@ -9,6 +9,7 @@ Numbers are those of Linux on x86-64 and on aarch64, from the kernel's tables of
 
 import ctypes
 import errno
+import functools
 import platform
 import struct
 
@@ -55,6 +56,7 @@ def supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
+@functools.cache
 def program() -> bytes:
     """The filter in the kernel's form, for this machine's processor."""
     column = list(_ARCHITECTURES).index(platform.machine())

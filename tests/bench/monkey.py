@@ -32,6 +32,10 @@ from zoo import ASSIGNMENT, CASES, built
 from attncourse.grading import run, sample
 from attncourse.grading.remote import Budget
 
+# Who takes long to start is killed less often, or the run would never end.
+ROLES = ("grader", "worker", "warm process", "keeper", "jailed")
+WEIGHTS = (1, 2, 3, 7, 7)
+
 
 def grade() -> None:
     """One run, in a process of its own that may be killed."""
@@ -61,16 +65,15 @@ def points(result: dict) -> dict[str, list[float]]:
 def role(process: psutil.Process, grader: int) -> str:
     """What a process of the run is there for, by how far it is from the grader."""
     line = [each.pid for each in process.parents()]
-    names = ("grader", "worker", "warm process", "keeper", "jailed")
     depth = line.index(grader) + 1 if grader in line else 0
-    return names[min(depth, len(names) - 1)]
+    return ROLES[min(depth, len(ROLES) - 1)]
 
 
 def disturb(kills: int, random: random.Random) -> collections.Counter:
     """Grade the class once more, with a monkey; returns how often it killed whom, and with what."""
     done, grader = collections.Counter(), start()
     while True:
-        time.sleep(random.uniform(0.1, 2))
+        time.sleep(random.uniform(0.05, 1))
         if grader.poll() is not None:
             if grader.returncode >= 0:
                 assert grader.returncode == 0, "the run has ended with an error"
@@ -81,12 +84,12 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(grader.pid)
             others = top.children(recursive=True)
-            if not others:
-                continue  # it has not begun
-            victim = top if random.random() < 0.05 else random.choice(others)
-            how, who = random.choice([signal.SIGKILL, signal.SIGTERM]), role(victim, grader.pid)
-            victim.send_signal(how)
-            done[f"{who}, {how.name}"] += 1
+            who = random.choices(ROLES, WEIGHTS)[0]
+            family = [each for each in [top, *others] if role(each, grader.pid) == who]
+            if family and others:  # else nobody of the kind is there, or nothing has begun
+                how = random.choice([signal.SIGKILL, signal.SIGTERM])
+                random.choice(family).send_signal(how)
+                done[f"{who}, {how.name}"] += 1
 
 
 def main() -> None:
