@@ -656,6 +656,11 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
                  "a PDF; ask for", "submitted/: 1 filed, 2 not filed"):  # fmt: skip
         assert said in done.output, done.output
     assert "\x1b[31m" not in done.output and filed() == {"doejane_12"}
+    strange = right() | {"nbformat": "\x1b[2J" + "9" * 10**6}
+    Path("strange.ipynb").write_bytes(text(strange))
+    done = attncourse(["ingest", "strange.ipynb", "--student", "lee"])
+    assert "a notebook of version" in done.output and "\x1b[2J" not in done.output
+    assert len(done.output) < 5000
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
     for arguments, said in (
