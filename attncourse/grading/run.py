@@ -263,7 +263,7 @@ class Worker:
         )
         theirs.close()
         self.channel.send(job)
-        self.seconds = job.budget.submission + job.budget.record + SPARE
+        self.seconds = TRIES * job.budget.submission + job.budget.record + SPARE
         self.too_long = f"to read and judge it takes more than {self.seconds:.0f} seconds"
         self.deadline = 0.0
 
