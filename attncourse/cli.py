@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 console = Console()
 
+LONGEST_NOTE = 300  # characters of what is said about a file
 LONGEST = 120  # seconds that a round of `check --watch` may take
 DEFAULT = "03_scaled_dot_product"
 Assignment = Annotated[str, typer.Argument(help="Name of the assignment, e.g. " + DEFAULT)]
@@ -369,11 +370,14 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
     """Print what was odd and what is not filed; True if everything is."""
     from rich.text import Text
 
+    from attncourse.grading.untrusted import printable
+
     told = Table("student", "file", "what was done")
     refused = Table("student", "file", "not filed, because")
     for row in rows:
         if row.notes:
-            cells = (row.student or "?", row.source, "\n".join(row.notes))
+            notes = "\n".join(printable(note)[:LONGEST_NOTE] for note in row.notes)
+            cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             table = told if row.outcome else refused
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     for table in (told, refused):
@@ -633,6 +637,7 @@ def export(
     """
     need("grader", "nbgrader")
     from attncourse.grading import lms
+    from attncourse.grading.untrusted import printable
 
     try:
         points, most = lms.graded(known(assignment))
@@ -647,15 +652,14 @@ def export(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(filled.data)
     except lms.Refused as error:
-        raise fail(f"{roster} cannot be filled in: {error}") from None
+        raise fail(printable(f"{roster} cannot be filled in: {error}")) from None
     except OSError as error:
         raise fail(f"{error.filename}: {error.strerror}") from None
 
     def say(line: str, names: list[str]) -> None:
         if names:
-            console.print(
-                f"{line}: {'; '.join(names)}", markup=False, highlight=False, soft_wrap=True
-            )
+            said = printable(f"{line}: {'; '.join(names)}")
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
 
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
     console.print(

@@ -298,7 +298,7 @@ class Forged:
         }
     )
 )
-@fuzz(60)
+@fuzz(300)
 def test_a_forged_reply_is_judged_like_any_other(written):
     notebook = json.dumps(RIGHT).encode()
     result = score.score(notebook, ABOUT, Forged(written), remote.Budget())

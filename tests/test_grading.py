@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +114,31 @@ def test_a_forged_message_is_refused(header):
     threading.Thread(target=ours.sendall, args=(data,), daemon=True).start()
     with pytest.raises(wire.Malformed):
         wire.receive(theirs)
+
+
+def test_a_short_message_cannot_ask_for_much_memory():
+    """Every byte of the body is in one tensor at most, whatever the header says."""
+    form = ["list", *[["tensor", "uint8", [2**20], 0]] * 300]
+    header = json.dumps(form).encode()
+    ours, theirs = socket.socketpair()
+    data = wire._LENGTHS.pack(len(header), 2**20) + header + bytes(2**20)
+    threading.Thread(target=ours.sendall, args=(data,), daemon=True).start()
+    tracemalloc.start()
+    with pytest.raises(wire.Malformed):
+        wire.receive(theirs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+
+
+def test_a_question_may_hold_two_megabytes_of_code_and_a_reply_not():
+    code = "é" * submission.MOST_CODE
+    ours, theirs = socket.socketpair()
+    data = wire.pack((1, code), wire.QUESTION)
+    threading.Thread(target=ours.sendall, args=(data,), daemon=True).start()
+    assert wire.receive(theirs, longest=wire.QUESTION) == (1, code)
+    with pytest.raises(wire.Malformed):
+        wire.pack((1, code))
 
 
 # --- judged in a jail as in a notebook
@@ -567,6 +593,46 @@ while True:
         os.kill(os.getpid(), 9)
     channel.send(data.decode())
 """
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
+    jobs, tmp_path, monkeypatch
+):
+    def popen(_, pass_fds, start=subprocess.Popen, **options):
+        stub = STUB.replace("os.kill(os.getpid(), 9)", "import time; time.sleep(999)")
+        command = [sys.executable, "-c", stub, str(*pass_fds)]
+        return start(command, pass_fds=pass_fds, **options)
+
+    monkeypatch.setattr(run.subprocess, "Popen", popen)
+    monkeypatch.setattr(run, "SPARE", 3.0)
+    job = run.Job(CHAPTER_3, "", "", budget=Budget(submission=0, record=0))
+    notebooks = {name: tmp_path / name for name in ("kills", "a", "b")}
+    for name, path in notebooks.items():
+        path.write_text(name)
+    said = "to read and judge it takes more than 3 seconds"
+    done = sorted(run.in_processes(jobs)(job, notebooks))
+    assert done == [("a", "a"), ("b", "b"), ("kills", said)]
+    assert run.in_own_process(job, b"kills") == said
+    assert run.in_own_process(job, b"a") == "a"
+
+
+HUNGRY = """
+from attncourse.grading import run, untrusted
+untrusted.MEMORY = run.MEMORY = 2**28
+run.grade_bytes = lambda job, data: bytearray(int(data))
+untrusted.limit_memory()
+print(len(run.grade_or_say_why(None, b"1000000")), run.grade_or_say_why(None, b"1000000000"))
+untrusted.lift_memory_limit()
+print(len(run.grade_or_say_why(None, b"1000000000")))
+"""
+
+
+@linux
+def test_what_needs_too_much_memory_outside_of_the_jail_ends_in_a_sentence():
+    done = subprocess.run([sys.executable, "-c", HUNGRY], capture_output=True, text=True)
+    said = "to read and judge it takes more than 0 GiB of memory"
+    assert done.stdout.splitlines() == [f"1000000 {said}", "1000000000"], done.stderr
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

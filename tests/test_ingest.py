@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -549,6 +550,76 @@ def test_a_zip_that_lies_about_a_size_is_not_believed(desk):
     assert rows[0].notes and not rows[0].outcome and rows[1].outcome == "filed"
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_unusual_or_damaged_packing_stops_nobody(desk, kind):
+    with zipfile.ZipFile("sent.zip", "w") as archive:
+        archive.writestr(f"jane/{NAME}", numbered(1), kind)
+        archive.writestr(f"kim/{NAME}", numbered(2))
+    data = bytearray(Path("sent.zip").read_bytes())
+    data[100:140] = bytes(40)  # zipfile itself would end in an error of lzma's
+    Path("sent.zip").write_bytes(data)
+    rows = list(desk("sent.zip").values())
+    assert rows[0].notes == ["it is packed in an unusual way; ask for a plain zip"]
+    assert filed() == {"kim"}
+
+
+def test_a_students_zip_of_millions_of_names_is_not_opened(desk):
+    entry = b"PK\x01\x02" + bytes(42)
+    zipped({"jane.zip": entry * 30_000, f"kim/{NAME}": numbered(1)})
+    rows = desk("sent.zip")
+    assert "more than 20,000 files" in rows["jane.zip"].notes[0] and filed() == {"kim"}
+
+
+def test_little_that_becomes_much_is_refused_in_words_and_soon(desk):
+    cells = json.dumps(right())[:-1] + ', "x": [' + "{}," * 4_000_000 + "{}]}"
+    flat = right()
+    cell_of(flat, "softmax")["source"] = "1\n" * 10**6
+    zipped({f"jane/{NAME}": cells.encode(), f"kim/{NAME}": text(flat), f"lee/{NAME}": numbered(1)})
+    assert Path("sent.zip").stat().st_size < 200_000
+    began = time.monotonic()
+    rows = desk("sent.zip")
+    assert time.monotonic() - began < 30  # a second, on a quiet machine
+    assert "millions of values" in rows[f"jane/{NAME}"].notes[0]
+    assert "500,000 words and signs of code" in rows[f"kim/{NAME}"].notes[0]
+    assert filed() == {"lee"}
+
+
+@pytest.mark.parametrize("name", ["-copy" * 40 + "x", "-1" * 110, " - copy" * 30, "_1" * 120 + "x"])
+def test_no_name_takes_long_to_understand(desk, name):
+    zipped({f"{name}.ipynb": numbered(1), f"{name}/{NAME}": numbered(2), "-copy" * 9999: b""})
+    began = time.monotonic()
+    rows = desk("sent.zip")
+    assert time.monotonic() - began < 30
+    assert any("too long for any disk" in str(row.notes) for row in rows.values())
+
+
+def test_names_that_look_alike_are_pointed_out_also_in_a_later_run(desk):
+    for number, name in enumerate(("Paul", "раul", "paul", "ｐaul"), start=1):
+        zipped({f"{name}/{NAME}": numbered(number)})
+        notes = "; ".join(desk("sent.zip")[""].notes)
+        if name == "paul":
+            assert notes == "paul and Paul would share a folder; use a roster"
+        else:
+            assert ("looks like Paul, who is another one" in notes) == (name != "Paul")
+    assert filed() == {"Paul", "раul", "ｐaul"}
+
+
+def test_reading_that_never_ends_is_stopped_and_stops_nobody(desk, monkeypatch):
+    monkeypatch.setattr(ingest, "SECONDS", 0.5)
+    kept = ingest.restore
+
+    def restore(data, *rest):
+        while data == numbered(1):
+            pass
+        return kept(data, *rest)
+
+    monkeypatch.setattr(ingest, "restore", restore)
+    zipped({f"jane/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)})
+    rows = desk("sent.zip")
+    assert rows[f"jane/{NAME}"].notes == ["to read it takes more than 0 seconds"]
+    assert filed() == {"kim"}
+
+
 def test_zips_in_zips_have_an_end(desk):
     data = numbered(1)
     for depth in range(4):
@@ -585,6 +656,11 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
                  "a PDF; ask for", "submitted/: 1 filed, 2 not filed"):  # fmt: skip
         assert said in done.output, done.output
     assert "\x1b[31m" not in done.output and filed() == {"doejane_12"}
+    strange = right() | {"nbformat": "\x1b[2J" + "9" * 10**6}
+    Path("strange.ipynb").write_bytes(text(strange))
+    done = attncourse(["ingest", "strange.ipynb", "--student", "lee"])
+    assert "a notebook of version" in done.output and "\x1b[2J" not in done.output
+    assert len(done.output) < 5000
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
     for arguments, said in (

@@ -59,7 +59,7 @@ def graded(tmp_path_factory):
         Path("submitted/a_good", ASSIGNMENT, run.RESULT).write_text('{"forged": true}')
         Path("submitted/a_good", ASSIGNMENT, f"{NAME}.1").write_text("{}")
         before = contents()
-        assert not nbgrader_api.release(ASSIGNMENT)
+        assert not Path("gradebook.db").exists()  # as in a fresh clone: nothing else ran before
         command = ["nbgrader", "autograde", ASSIGNMENT]
         done = subprocess.run(command, capture_output=True, text=True)
         if "No jail can be built" in done.stderr:

@@ -24,6 +24,7 @@ from attncourse.grading.jail import Unavailable
 from attncourse.grading.remote import TRIES, Budget, Died, Killed, Zygote
 from attncourse.grading.score import Result
 from attncourse.grading.submission import Assignment, Unreadable
+from attncourse.grading.untrusted import printable
 
 CELL_SECONDS = 5.0  # a cell that needs longer is stopped, and shows what the student saw
 TEXT = 21_000  # characters of a stream, an error or a text: as in the shell, and its last line
@@ -70,7 +71,8 @@ def executed(
     except Unavailable:
         raise
     except Exception as error:  # a fault of ours in what is only shown costs nobody the points
-        reason = f"no executed notebook could be made ({type(error).__name__}: {error})"
+        said = printable(f"{type(error).__name__}: {error}")[:300]
+        reason = f"no executed notebook could be made ({said})"
         result.review.append(f"{reason}; please report it")
         return unread(released, about, result)
 

@@ -277,7 +277,7 @@ class Worker:
         theirs.close()
         with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
             self.channel.send(job)
-        self.seconds = job.budget.submission + job.budget.record + SPARE
+        self.seconds = TRIES * job.budget.submission + job.budget.record + SPARE
         self.too_long = f"to read and judge it takes more than {self.seconds:.0f} seconds"
         self.deadline = 0.0
 
@@ -366,7 +366,8 @@ def work(handle: int) -> None:
 
 def _end_with_grader() -> None:
     """Nobody wants the results any more; the zygote and its children end with this process."""
-    os.read(sys.stdin.fileno(), 1)  # not through a buffer, whose lock Python wants when it ends
+    while os.read(0, 1):  # not `sys.stdin`: its lock would disturb the end of this process
+        pass
     os._exit(1)
 
 
