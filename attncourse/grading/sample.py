@@ -1,12 +1,15 @@
 """A made-up class, to see grading at work: nobody in it exists."""
 
 import ast
+import copy
+import functools
 import inspect
 import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 
@@ -38,8 +41,8 @@ BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 
 def source_of(answer: Callable, name: str) -> str:
     """The source of an answer under another name, with all it needs from its own module."""
-    module = ast.parse(inspect.getsource(sys.modules[answer.__module__]))
-    binds = {bound: node for node in module.body for bound in _bound(node)}
+    statements = _statements(sys.modules[answer.__module__])
+    binds = {bound: node for node in statements for bound in _bound(node)}
     needed, todo = [], [answer.__name__]
     while todo:
         node = binds[todo.pop()]
@@ -47,14 +50,21 @@ def source_of(answer: Callable, name: str) -> str:
             needed.append(node)
             used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             todo += used & binds.keys() - {"wrong", "collection"}
-    for node in needed:
+    written = copy.deepcopy([node for node in statements if node in needed])
+    for node in written:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             node.decorator_list = [each for each in node.decorator_list if not _records(each)]
+            if node.name == answer.__name__:
+                node.name = name
         for part in ast.walk(node):  # it may call itself
             if isinstance(part, ast.Name) and part.id == answer.__name__:
                 part.id = name
-    binds[answer.__name__].name = name
-    return "\n\n\n".join(ast.unparse(node) for node in module.body if node in needed)
+    return "\n\n\n".join(map(ast.unparse, written))
+
+
+@functools.cache
+def _statements(module: ModuleType) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(module)).body
 
 
 def _bound(node: ast.stmt) -> list[str]:
