@@ -22,7 +22,10 @@ ROOT = Path(__file__).parent.parent
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("warm_kernels"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 def notebook(folder: str, assignment: str):
