@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernels import warm_kernels  # noqa: F401  a fixture
+from warm import warm_kernels  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parent.parent
 

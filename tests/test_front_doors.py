@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import warm
 import yaml
 
 from attncourse.checks import answers, engine, run
@@ -30,16 +31,9 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 )
 
 
-def command(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def judge(folder, name):
     options = ["--pyargs", "attncourse.checks", "-p", "no:cacheprovider", "--answers", name]
-    return command("pytest", *options, cwd=folder)
+    return warm.run("pytest", *options, cwd=folder)
 
 
 def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path):
@@ -94,10 +88,10 @@ def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
 
 def test_a_script_is_judged_in_the_terminal(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
-    code, out, _ = command("attncourse", "check", "mine.py", cwd=tmp_path)
+    code, out, _ = warm.run("attncourse", "check", "mine.py", cwd=tmp_path)
     assert code == 1 and "✓ softmax: 6 of 6 points" in out and "1 of 4 tasks" in out
     (tmp_path / "empty.py").write_text("x = 1")
-    code, _, err = command("attncourse", "check", "empty.py", cwd=tmp_path)
+    code, _, err = warm.run("attncourse", "check", "empty.py", cwd=tmp_path)
     assert code == 2 and "defines no answer" in err
 
 
