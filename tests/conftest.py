@@ -21,6 +21,18 @@ os.environ.setdefault("ATTNCOURSE_QUICK", "1")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+# Files whose tests need nothing of each other. The tests of any other file stay on one process of
+# pytest-xdist, as what they share does: a book, a graded class.
+SPREAD = ("test_judge", "test_notebooks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem not in SPREAD:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
