@@ -36,6 +36,7 @@ def judge(folder, name):
     return warm.run("pytest", *options, cwd=folder)
 
 
+@pytest.mark.slow
 def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, _ = judge(tmp_path, "mine.py")
@@ -50,6 +51,7 @@ def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path):
         assert report.passed or str(report) in out
 
 
+@pytest.mark.slow
 def test_pytest_passes_a_right_answer_check_by_check(tmp_path):
     (tmp_path / "mine.py").write_text(RIGHT)
     _, out, _ = judge(tmp_path, "mine.py")
@@ -57,6 +59,7 @@ def test_pytest_passes_a_right_answer_check_by_check(tmp_path):
     assert "TestSoftmax" not in failed and "TestHiddenScale" in failed
 
 
+@pytest.mark.slow
 def test_pytest_says_what_is_wrong_with_the_file(tmp_path):
     (tmp_path / "broken.py").write_text("def softmax(:")
     for name, said in (("none.py", "there is no script or notebook"), ("broken.py", "SyntaxError")):
@@ -86,6 +89,7 @@ def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
         assert run(name, answer).passed, name
 
 
+@pytest.mark.slow
 def test_a_script_is_judged_in_the_terminal(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, _ = warm.run("attncourse", "check", "mine.py", cwd=tmp_path)

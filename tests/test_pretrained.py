@@ -2,12 +2,12 @@
 
 import json
 import signal
-import subprocess
 import sys
 from itertools import islice
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 from torch import nn
 
@@ -87,6 +87,7 @@ def test_versions_and_seed_are_stored(stored):
     assert isinstance(stored["seed"], int)
 
 
+@pytest.mark.slow
 def test_sentences_of_the_test_are_counted(stored):
     assert stored["counts"] == count_lengths(corpus().test)
 
@@ -130,6 +131,7 @@ def test_a_stored_model_is_ready_for_use(stored, name, kind):
 
 
 # Both ends, and lengths where the first model sometimes errs.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lengths"),
     {"fixed-64": (1, 2, 9, 15, 23), "additive": (2, 4, 22), "transformer": (2, 4, 21)}.items(),
@@ -210,6 +212,7 @@ def pretend(name, folder, seed):
     return name, {"exact_match": {12: 0.5, 4: 1.0}, "seed": seed, "ignores": ignores}
 
 
+@pytest.mark.slow
 def test_make_writes_what_curves_reads(tiny, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(pretrained, "_named", pretend)
     folder = tmp_path / "new" / "folder"
@@ -267,9 +270,8 @@ def run(monkeypatch, *arguments):
 
 
 def test_help_names_every_model_and_where_they_are_stored():
-    command = [sys.executable, "-m", "attncourse.pretrained", "--help"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    said = "".join(done.stdout.split())  # lines break anywhere
+    _, out, _ = warm.run("attncourse.pretrained", "--help")
+    said = "".join(out.split())  # lines break anywhere
     assert "python-mattncourse.pretrained" in said
     assert all(name in said for name in RECIPES)
     assert "--seed" in said and "--jobs" in said and "--folder" in said

@@ -12,10 +12,13 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import test_audit
+import test_grading
 import test_virtual_gpu
+from test_grading import zygote  # noqa: F401  a fixture
 from test_pretrained import buckets
 
-from attncourse import pretrained
+from attncourse import misconceptions, pretrained
+from attncourse.checks import engine
 from attncourse.numbers import corpus
 from attncourse.pretrained import STORED, curves, load, make
 from attncourse.training import by_bucket, exact_match
@@ -46,6 +49,11 @@ def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(store
         shares = by_bucket(exact_match(model, test, french), stored["counts"])
         for bucket, share in buckets(stored, name).items():
             assert shares[bucket] == pytest.approx(share, abs=0.003), (name, bucket)
+
+
+@pytest.mark.parametrize("chapter", sorted(engine.chapters()))
+def test_every_misconception_is_named_through_the_wall(chapter, zygote):  # noqa: F811
+    test_grading.assert_named(misconceptions.of_chapter(chapter), zygote)
 
 
 @pytest.mark.parametrize("kind", test_audit.MACHINES)
