@@ -1,5 +1,6 @@
 """What the tests share: the course's folder, and a copy of it to work in."""
 
+import gc
 import os
 import shutil
 import signal
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem not in SPREAD:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays; no garbage collection has to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
