@@ -54,15 +54,16 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12  # a file stays on one process: it builds one book
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12  # groups: tests/conftest.py
 
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references it lets pass
+bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py
 	$(BIN)/python tests/bench/verdicts.py
 	$(BIN)/python tests/bench/mutants.py
+	$(BIN)/python -m pytest tests/bench/sweeps.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

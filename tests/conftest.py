@@ -1,5 +1,6 @@
 """What the tests share: the course's folder, and a copy of it to work in."""
 
+import gc
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm import warm_kernels  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,6 +20,24 @@ os.environ.setdefault("ATTNCOURSE_QUICK", "1")
 
 # Programs that tests start by name (jupyter-book, nbgrader) are those of this environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+# Files whose tests need nothing of each other. The tests of any other file stay on one process of
+# pytest-xdist, as what they share does: a book, a graded class.
+SPREAD = ("test_judge", "test_notebooks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem not in SPREAD:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays; no garbage collection has to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

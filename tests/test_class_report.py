@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import functools
 import io
 import itertools
 import json
@@ -231,6 +232,7 @@ def test_everybody_can_read_the_page(page, tmp_path):
 # --- near-duplicates
 
 
+@functools.cache
 def independent() -> dict[str, list[list[str]]]:
     """By chapter, made-up students: each answers each task in a way of its own."""
     answers = (answer for each in CORRECT.values() for answer in each)
@@ -257,18 +259,15 @@ def independent() -> dict[str, list[list[str]]]:
     return classes
 
 
-CLASSES = independent()
-
-
 def groups(students: list[list[str]], known=()):
     found = similarity.alike(((f"s{n}", cells) for n, cells in enumerate(students)), known)
     return [group.students for group in found]
 
 
-@pytest.mark.parametrize("chapter", CLASSES)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_independent_right_answers_are_not_accused(chapter):
-    assert len(CLASSES[chapter]) >= similarity.FEWEST
-    assert groups(CLASSES[chapter], class_report.course_code(chapter)) == []
+    assert len(independent()[chapter]) >= similarity.FEWEST
+    assert groups(independent()[chapter], class_report.course_code(chapter)) == []
 
 
 class Rename(ast.NodeTransformer):
@@ -303,7 +302,7 @@ def disguised(cells: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("chapter", ["scaled_dot_product", "multihead", "cross_attention"])
 def test_a_disguised_copy_is_found_and_its_lines_are_shown(chapter):
-    students = CLASSES[chapter]
+    students = independent()[chapter]
     for number in (0, 3, 5):
         copied = students[number]
         found = similarity.alike(
@@ -317,14 +316,14 @@ def test_a_disguised_copy_is_found_and_its_lines_are_shown(chapter):
 
 
 def test_what_the_course_wrote_and_what_many_wrote_is_no_evidence():
-    students = CLASSES["multihead"]
+    students = independent()["multihead"]
     assert len(groups([*students, students[3]])) == 1
     assert groups([*students, students[3]], known=students[3]) == []
     assert groups([*students, *[students[3]] * 8]) == []
 
 
 def test_among_few_nobody_is_accused():
-    students = CLASSES["multihead"][: similarity.FEWEST - 2]
+    students = independent()["multihead"][: similarity.FEWEST - 2]
     assert groups([*students, students[3]]) == []
 
 
@@ -334,13 +333,13 @@ def test_among_few_nobody_is_accused():
     ids=range(8),
 )
 def test_code_that_cannot_be_compared_stops_nothing(code):
-    students = CLASSES["multihead"]
+    students = independent()["multihead"]
     found = groups([[code, *cells] for cells in students] + [[code, *students[3], code]])
     assert found == [tuple(sorted(("s3", f"s{len(students)}")))]
 
 
 def test_a_thousand_submissions_take_seconds():
-    students = CLASSES["scaled_dot_product"]
+    students = independent()["scaled_dot_product"]
     many = [
         [cell.replace("1", str(n % 50 + 2)) for cell in students[n % len(students)]]
         for n in range(1000)

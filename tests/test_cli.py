@@ -5,24 +5,30 @@ import sys
 
 import nbformat
 import pytest
+import warm
+from typer.testing import CliRunner
 
+from attncourse import cli
 from attncourse.checks import registry
 
 
-def attncourse(*arguments, **options):
+def environment(home) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "COLUMNS": "100", "HOME": str(home or "/")}
+
+
+def attncourse(*arguments, cwd=None):
+    return warm.run("attncourse", *arguments, cwd=cwd, env=environment(cwd))
+
+
+def test_help_lists_the_commands(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "attncourse", *map(str, arguments)],
+        [sys.executable, "-m", "attncourse", "--help"],
         capture_output=True,
         text=True,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "HOME": str(options.get("cwd", "/"))},
-        **options,
+        env=environment(tmp_path),
     )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_help_lists_the_commands():
-    code, out, _ = attncourse("--help")
-    assert code == 0
+    out = done.stdout
+    assert done.returncode == 0
     commands = "check tasks hint release sample-class grade report feedback ingest export doctor"
     for command in commands.split():
         assert command in out
@@ -85,7 +91,7 @@ def test_usage_errors_exit_2(arguments):
 
 
 @pytest.mark.slow
-def test_check_runs_a_notebook_and_prints_its_reports(root, tmp_path):
+def test_check_runs_a_notebook_and_prints_its_reports(root, tmp_path, warm_kernels):
     assignment = "03_scaled_dot_product"
     solution = root / "solutions" / assignment / f"{assignment}.ipynb"
     code, out, _ = attncourse("check", solution, cwd=tmp_path)
@@ -99,9 +105,9 @@ def test_check_runs_a_notebook_and_prints_its_reports(root, tmp_path):
     mine = tmp_path / "mine.ipynb"
     nbformat.write(content, mine)
     before = mine.read_bytes()
-    code, out, _ = attncourse("check", mine, cwd=tmp_path)
-    assert code == 1
-    assert "D-SOFTMAX-SIGMOID" in out and "✓ hidden_scale" in out
+    done = CliRunner().invoke(cli.app, ["check", str(mine)])
+    assert done.exit_code == 1
+    assert "D-SOFTMAX-SIGMOID" in done.stdout and "✓ hidden_scale" in done.stdout
     assert mine.read_bytes() == before
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import warm
 import yaml
 
 from attncourse.checks import answers, registry, run
@@ -30,18 +31,12 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 )
 
 
-def command(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def judge(folder, name):
     options = ["--pyargs", "attncourse.checks", "-p", "no:cacheprovider", "--answers", name]
-    return command("pytest", *options, cwd=folder)
+    return warm.run("pytest", *options, cwd=folder)
 
 
+@pytest.mark.slow
 def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, _ = judge(tmp_path, "mine.py")
@@ -56,6 +51,7 @@ def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path):
         assert report.passed or str(report) in out
 
 
+@pytest.mark.slow
 def test_pytest_passes_a_right_answer_check_by_check(tmp_path):
     (tmp_path / "mine.py").write_text(RIGHT)
     _, out, _ = judge(tmp_path, "mine.py")
@@ -63,6 +59,7 @@ def test_pytest_passes_a_right_answer_check_by_check(tmp_path):
     assert "TestSoftmax" not in failed and "TestHiddenScale" in failed
 
 
+@pytest.mark.slow
 def test_pytest_says_what_is_wrong_with_the_file(tmp_path):
     (tmp_path / "broken.py").write_text("def softmax(:")
     for name, said in (("none.py", "there is no script or notebook"), ("broken.py", "SyntaxError")):
@@ -92,12 +89,13 @@ def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
         assert run(name, answer).passed, name
 
 
+@pytest.mark.slow
 def test_a_script_is_judged_in_the_terminal(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
-    code, out, _ = command("attncourse", "check", "mine.py", cwd=tmp_path)
+    code, out, _ = warm.run("attncourse", "check", "mine.py", cwd=tmp_path)
     assert code == 1 and "✓ softmax: 6 of 6 points" in out and "1 of 4 tasks" in out
     (tmp_path / "empty.py").write_text("x = 1")
-    code, _, err = command("attncourse", "check", "empty.py", cwd=tmp_path)
+    code, _, err = warm.run("attncourse", "check", "empty.py", cwd=tmp_path)
     assert code == 2 and "defines no answer" in err
 
 

@@ -167,6 +167,7 @@ def test_colab_is_asked_for_a_gpu():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_receipt_from_the_notebook_passes(tmp_path, monkeypatch):
     """Predict, measure, paste: the whole way of a student, with small sizes."""
@@ -190,6 +191,7 @@ def test_a_receipt_from_the_notebook_passes(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_nothing_is_measured_before_a_prediction(tmp_path, monkeypatch):
     for name in ("ATTNCOURSE_QUICK", "NBGRADER_EXECUTION"):

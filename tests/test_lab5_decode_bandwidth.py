@@ -353,6 +353,8 @@ def test_it_asks_colab_for_a_gpu():
         assert metadata["colab"] == {"gpuType": "T4", "provenance": []}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_untouched_notebook_asks_for_predictions_and_measures_nothing(tmp_path):
     content = nbformat.read(ROOT / "exercises" / STEM / f"{STEM}.ipynb", as_version=4)

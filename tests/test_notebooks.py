@@ -4,12 +4,12 @@ import builtins
 import dis
 import json
 import re
-import subprocess
 import types
 from pathlib import Path
 
 import nbformat
 import pytest
+import warm
 import yaml
 from nbclient import NotebookClient
 
@@ -21,7 +21,10 @@ ROOT = Path(__file__).parent.parent
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("warm_kernels"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 def notebook(folder: str, assignment: str):
@@ -109,7 +112,8 @@ def test_one_question_is_read_by_a_person(assignment):
 @pytest.mark.slow
 def test_exercises_are_in_step_with_solutions(course):
     before = {path: path.read_bytes() for path in (ROOT / "exercises").rglob("*.ipynb")}
-    subprocess.run(["attncourse", "release"], check=True, capture_output=True)
+    code, _, err = warm.run("attncourse", "release")
+    assert code == 0, err
     after = {ROOT / p.relative_to(course): p.read_bytes() for p in course.glob("exercises/*/*")}
     assert before == after, "run `make exercises` and commit"
 
@@ -213,10 +217,8 @@ def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
     submit(course, "e_naive", CHAPTER_3, softmax=naive)
 
     for command in (["generate_assignment"], ["autograde"]):
-        done = subprocess.run(
-            ["nbgrader", *command, CHAPTER_3, "--force"], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        code, _, err = warm.run("nbgrader", *command, CHAPTER_3, "--force")
+        assert code == 0, err[-3000:]
 
     rows = {row.student: row for row in results.of_class(CHAPTER_3)}
     tasks = [name for name, task in registry.all_tasks().items() if task.assignment == CHAPTER_3]

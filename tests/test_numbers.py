@@ -203,6 +203,7 @@ def test_no_number_is_in_both_train_and_test(seed, digits):
     assert min(numbers) >= 0 and max(numbers) < 10**digits
 
 
+@pytest.mark.slow
 def test_the_books_corpus_holds_a_fifth_of_its_numbers_out():
     task = corpus()
     train, test = set(task.train.numbers), set(task.test.numbers)
@@ -356,6 +357,7 @@ def test_batches_of_nothing_are_refused(size):
         next(batches(PAIRS.pick([]), 4, 0))
 
 
+@pytest.mark.slow
 def test_the_stored_vocabularies_are_those_of_the_corpus():
     task, stored = corpus(), pretrained.curves()
     assert tuple(stored["source_words"]) == task.source_words.words

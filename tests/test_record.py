@@ -125,6 +125,7 @@ def test_what_only_a_notebook_understands_works_or_fails_in_its_own_cell(zygote)
     assert broken[-1].output_type == "error" and said(after) == "'still here'"
 
 
+@pytest.mark.slow
 def test_what_is_too_long_is_cut_and_the_record_says_so(zygote):
     started = time.monotonic()
     line, lines, shouted, data, raised, many = shown(
@@ -144,6 +145,7 @@ def test_what_is_too_long_is_cut_and_the_record_says_so(zygote):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_a_cell_that_never_ends_or_ends_python_costs_only_outputs(zygote, monkeypatch):
     monkeypatch.setattr(record, "CELL_SECONDS", 0.3)
     loop, after, death, rest = shown(
@@ -157,6 +159,7 @@ def test_a_cell_that_never_ends_or_ends_python_costs_only_outputs(zygote, monkey
     assert "Nothing is run" in said(stopped) and all("Not run" in said(o) for o in killed)
 
 
+@pytest.mark.slow
 def test_the_time_of_a_notebook_is_limited(zygote):
     naps = [f"import time; time.sleep(1); {n}" for n in range(6)]
     outputs = shown(zygote, *naps, seconds=4.0)
@@ -319,6 +322,7 @@ def as_in_formgrader(text: str) -> str:
     return exporter.from_notebook_node(notebook)[0]
 
 
+@pytest.mark.slow
 def test_html_that_would_take_minutes_is_not_looked_at():
     started = time.monotonic()
     record.harmless("![" * 50_000 + "](" * 50_000 + "<" * 50_000)

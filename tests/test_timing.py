@@ -440,6 +440,7 @@ def test_no_bar_where_nobody_watches(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_the_lab_loads_nothing_until_it_is_used():
     code = (
         "import sys; from attncourse import lab; loaded = set(sys.modules); "

@@ -42,6 +42,7 @@ def small_model(task, seed=0):
 # --- Training ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "steps"),
     [

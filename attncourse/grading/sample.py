@@ -1,6 +1,7 @@
 """A made-up class, to see grading at work: nobody in it exists."""
 
 import ast
+import copy
 import functools
 import inspect
 import itertools
@@ -84,6 +85,7 @@ def _text(nodes: list[ast.stmt]) -> str:
     return "\n\n\n".join(ast.unparse(node) for node in nodes)
 
 
+@functools.cache
 def _statements(module: ModuleType) -> list[ast.stmt]:
     """A module's statements; what it has from other files of tasks stands in front of them."""
     found = []
@@ -118,10 +120,18 @@ def _needed(nodes: list[ast.stmt], wanted: set[str], known: dict) -> list[ast.st
         node = binds[todo.pop()]
         if node not in needed:
             needed.append(node)
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                node.decorator_list = [e for e in node.decorator_list if not _says(e, known)]
-            todo += names(node) & binds.keys()
-    return [node for node in nodes if node in needed]
+            said = [names(each) for each in _said(node, known)]
+            todo += names(node).difference(*said) & binds.keys()
+    found = copy.deepcopy([node for node in nodes if node in needed])
+    for node in found:
+        if said := _said(node, known):
+            node.decorator_list = [each for each in node.decorator_list if each not in said]
+    return found
+
+
+def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
+    """The decorators by which a statement says something about a task."""
+    return [each for each in getattr(node, "decorator_list", ()) if _says(each, known)]
 
 
 def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> list[ast.stmt]:

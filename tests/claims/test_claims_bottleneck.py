@@ -93,6 +93,7 @@ def test_an_unseen_word_is_cut_into_known_pieces():
     assert apply_merges("sixth", []) == list("sixth")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["es", "vi", "de"])
 def test_one_line_changes_the_task(language):
     """The page: "One line changes the task, and the functions … stay as they are." """

@@ -102,6 +102,7 @@ def test_values_of_the_target_are_found_by_a_shuffle():
         assert torch.allclose(usual, shuffled, atol=1e-12) == stays
 
 
+@pytest.mark.slow
 def test_padding_changes_a_translation_only_without_the_mask(translator):
     """The page: "With the mask, padding makes no difference at all. Without, even the first row
     suffers".
@@ -158,6 +159,7 @@ def test_the_spelling_is_read_from_and(translator):
     assert set(spelled["the rest"]) == {"cent"}
 
 
+@pytest.mark.slow
 def test_without_the_causal_mask_the_columns_differ(translator):
     """The page: "In writing there are no later words, yet earlier positions hear *their* later
     ones. So the columns differ: that is the sign to look for."

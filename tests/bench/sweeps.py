@@ -1,0 +1,68 @@
+"""What `make test` proves on a few seeds or steps, proved on many; minutes.
+
+`python -m pytest tests/bench/sweeps.py` (a part of `make bench`)
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import test_audit
+import test_grading
+import test_virtual_gpu
+from test_grading import zygote  # noqa: F401  a fixture
+from test_pretrained import buckets
+
+from attncourse import pretrained
+from attncourse.checks import registry
+from attncourse.numbers import corpus
+from attncourse.pretrained import STORED, curves, load, make
+from attncourse.training import by_bucket, exact_match
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return curves()
+
+
+def test_the_cheapest_stored_model_can_be_made_again(stored, tmp_path):
+    # About 45 s on one core. A processor that rounds differently trains to other weights.
+    make(["fixed-64"], tmp_path, seed=stored["seed"], jobs=1)
+    made = curves(tmp_path)
+    assert made["counts"] == stored["counts"]
+    for bucket, share in buckets(stored, "fixed-64").items():
+        assert buckets(made, "fixed-64")[bucket] == pytest.approx(share, abs=0.1), bucket
+    old, new = (
+        load_file(folder / "fixed-64.safetensors") for folder in (pretrained.DATA, tmp_path)
+    )
+    assert {key: t.shape for key, t in old.items()} == {key: t.shape for key, t in new.items()}
+
+
+def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(stored):
+    test = corpus().test
+    for name in STORED:
+        model, _, french = load(name)
+        shares = by_bucket(exact_match(model, test, french), stored["counts"])
+        for bucket, share in buckets(stored, name).items():
+            assert shares[bucket] == pytest.approx(share, abs=0.003), (name, bucket)
+
+
+@pytest.mark.parametrize("chapter", sorted(registry.chapters()))
+def test_every_misconception_is_named_through_the_wall(chapter, zygote):  # noqa: F811
+    for task in registry.of_chapter(chapter):
+        test_grading.assert_named(task.faults.values(), zygote)
+
+
+@pytest.mark.parametrize("kind", test_audit.MACHINES)
+def test_two_hundred_honest_records_raise_no_alarm(kind):
+    test_audit.test_honest_records_raise_no_alarm(kind, range(200))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_timers_on_many_virtual_gpus(seed):
+    test_virtual_gpu.test_every_good_timer_passes(seed)
+    test_virtual_gpu.test_every_faulty_timer_fails_with_its_signature_and_its_name(seed)
