@@ -232,14 +232,16 @@ def test_everybody_can_read_the_page(page, tmp_path):
 # --- near-duplicates
 
 
+CHAPTERS = [stem for stem, each in registry.chapters().items() if "chapter" in each.place]
+
+
 @functools.cache
 def independent() -> dict[str, list[list[str]]]:
     """By chapter, made-up students: each answers each task in a way of its own."""
     answers = (answer for each in CORRECT.values() for answer in each)
     names = {getattr(answer, "__name__", None) for answer in answers} - CORRECT.keys()
     classes, seen = {}, set()
-    chapters = [stem for stem, each in registry.chapters().items() if "chapter" in each.place]
-    for chapter in chapters:
+    for chapter in CHAPTERS:
         students: list[list[str]] = []
         for task in (task for task in CORRECT if registry.find(task).chapter == chapter):
             number = 0
