@@ -111,11 +111,11 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
     if not callable(answer):
         return [refuse(about, Diagnosis.not_callable(about, describe(answer)))] * len(seeds)
     with _ONE_AT_A_TIME, _plain_settings():
+        fresh = Fingerprint(about, answer)
+        fresh.on(next(iter(probes(about))))  # before any other call: it may keep something
         short_cut = _short_cut(about, answer)
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
-        fresh = Fingerprint(about, answer)
-        fresh.on(next(iter(probes(about))))  # before the checks: it may keep something
         under_test = Answer(about, answer)
         by_seed = _judge(about, under_test, seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]

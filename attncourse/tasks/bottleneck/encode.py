@@ -10,6 +10,7 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.modules import made, with_weights
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
 from attncourse.tasks.bottleneck import DOUBLE, differ_from_call_to_call, ids
 
 
@@ -303,6 +304,13 @@ task.fault(
     place=lambda lengths, tokens: (lengths.max() - 1).expand_as(lengths),
 )
 task.fault(
+    "C-SHORTEST",
+    "The batch is cut to its shortest sentence, so that no padding is left.",
+    "The padding is gone, and with it words of all longer sentences. Each row stops at a place of "
+    "its own.",
+    place=lambda lengths, tokens: (lengths.min() - 1).expand_as(lengths),
+)
+task.fault(
     "C-FIRST-LENGTH",
     "`lengths[0]` says where the batch ends.",
     "It says where its first sentence ends. Longer ones below it are cut, and shorter ones read "
@@ -470,6 +478,13 @@ task.fault(
     pick=lambda states, places: states.gather(1, places[:, None, None]).flatten(1),
 )
 task.fault(
+    "C-KEEPS-THE-PLACE",
+    "`gather`, or a slice, takes away the axis along which it picks.",
+    "It keeps that axis, with length 1: (b 1 hidden). One vector for each sentence is asked for, "
+    "(b hidden).",
+    pick=lambda states, places: gathered(states, places)[:, None],
+)
+task.fault(
     "C-TIME-FIRST",
     "A GRU wants time first, so I turn the tokens before I hand them over.",
     "This one was made with batch_first=True: axis 0 is the batch. Turned around, it reads down "
@@ -495,6 +510,11 @@ def packed(gru, x, lengths, **options):
 
 def packed_in_any_order(gru, x, lengths):
     return packed(gru, x, lengths, batch_first=True, enforce_sorted=False)
+
+
+def unpacked(gru, x, lengths):
+    states = gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
+    return pad_packed_sequence(states, batch_first=True)[0]
 
 
 def time_first_and_back(gru, x, lengths):
@@ -547,6 +567,14 @@ task.fault(
     **TAKEN,
 )
 task.fault(
+    "C-LAST-UNPACKED",
+    "Once it is unpacked, the last state of a row is the one after its last word.",
+    "Unpacking fills short sentences up with zeros, so the last place of a short one is a zero. "
+    "Its state stands earlier in the row; the GRU's second result holds it, too.",
+    read=unpacked,
+    pick=last,
+)
+task.fault(
     "C-NOT-UNSORTED",
     "Sort the sentences by length, pack them, and return the states.",
     "The caller's rows have another order than your sorted ones, so each sentence gets the vector "
@@ -587,6 +615,7 @@ task.fault(
     section="ids-to-vectors",
     embed=lambda embedding, tokens, lengths: embedding(tokens).detach(),
 )
+task.fault(thoughts.FLOAT32, result=lambda vectors: vectors.float())
 
 
 @task.fault(

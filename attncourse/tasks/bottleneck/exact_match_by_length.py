@@ -419,6 +419,22 @@ task.fault(
     "has no entry.",
     result=(with_gaps(lambda found: 0), with_gaps(lambda found: 1), with_gaps(min)),
 )
+task.fault(
+    "C-EMPTY-LEFT-OUT",
+    "Where nothing was written there is nothing to compare.",
+    "A translator that says nothing has failed. Left out, its failures make the share larger; an "
+    "empty translation counts as a wrong one.",
+    key=lambda length, prediction, target: length if prediction else None,
+    result=lambda shares, found: {length: shares[length] for length in shares if length},
+)
+task.fault(
+    "C-OTHER-SIZES-LEFT-OUT",
+    "Only translations of the right number of words can be compared.",
+    "One with a word too many or too few is wrong, and counts as that. Left out, it makes the "
+    "share larger than it is.",
+    key=lambda length, prediction, target: length if len(prediction) == len(target) else None,
+    result=lambda shares, found: {length: shares[length] for length in shares if length},
+)
 
 
 def entered_nowhere(verdicts, lengths):
@@ -456,6 +472,16 @@ task.fault(
     "`setdefault` writes only where nothing stands yet: the first sentence of each length decides, "
     "and all others are ignored. Collect them first.",
     share=lambda verdicts, found: verdicts[0],
+)
+task.fault(
+    "C-FIRST-NOT-COUNTED",
+    "`if length not in found` makes the entry, `else` counts.",
+    "Then the first sentence of each length only opens the entry and is never counted. Make the "
+    "entry if it is missing, and count in any case.",
+    share=(
+        lambda verdicts, found: sum(verdicts[1:]) / max(1, len(verdicts) - 1),
+        lambda verdicts, found: sum(verdicts[1:]) / len(verdicts),
+    ),
 )
 task.fault(
     "C-HALVES",
@@ -521,6 +547,13 @@ task.fault(
         lambda verdicts, found: verdicts,
         lambda verdicts, found: [bool(verdict) for verdict in verdicts],
     ),
+)
+task.fault(
+    "C-LIST-OF-PAIRS",
+    "A list of pairs (length, share) is as good.",
+    "It holds the same numbers. But whoever wants the share of length 7 has to look for it; a "
+    "dictionary finds it by its key, and a dictionary is asked for.",
+    result=lambda shares, found: list(shares.items()),
 )
 task.fault(
     "C-SHARE-OF-ALL",

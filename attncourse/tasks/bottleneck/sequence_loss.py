@@ -338,6 +338,13 @@ task.fault(
     average=lambda losses, real: losses[real].sum() / len(losses),
 )
 task.fault(
+    "C-PER-PLACE",
+    "Divide the sum by n, the length of the rows.",
+    "n is the number of places in one row, padding included; there are several rows, and the "
+    "longer the rectangle, the smaller your loss. Divide by the number of real tokens.",
+    average=lambda losses, real: losses.masked_fill(~real, 0).sum() / losses.shape[1],
+)
+task.fault(
     "C-PAD-BY-HEART",
     "Padding is id 0.",
     "In this course it is. The function is told the id as `pad`; with another vocabulary 0 is a "
@@ -387,6 +394,11 @@ def log_of_at_least(epsilon):
     return lambda logits, pad: logits.softmax(-1).clamp(min=epsilon).log()
 
 
+def yes_or_no(logits, target):
+    right = F.one_hot(target, logits.shape[-1]).to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits, right, reduction="none")
+
+
 def squares(p, target):
     return (p - F.one_hot(target, p.shape[-1])).square()
 
@@ -432,6 +444,18 @@ task.fault(
     lose=as_is,
 )
 task.fault(
+    "C-BINARY",
+    "Each word of the vocabulary is a question of its own: is it the right one, yes or no?",
+    "That is binary cross-entropy, for labels that can hold at the same time. Exactly one word is "
+    "right here, so they share one softmax, and the loss is −ln p of that word.",
+    log_p=as_is,
+    pick=(
+        lambda logits, target: yes_or_no(logits, target).mean(-1),
+        lambda logits, target: yes_or_no(logits, target).sum(-1),
+    ),
+    lose=as_is,
+)
+task.fault(
     "C-ENTROPY",
     "Cross-entropy is −Σ p ln p.",
     "That is the entropy of the model's own distribution: how unsure it is, right or wrong. In the "
@@ -465,6 +489,13 @@ task.fault(
     "It can be, but here the loss is in nats: the natural logarithm, as everywhere in PyTorch. A "
     "blind guess among V words loses ln V.",
     result=lambda loss: loss / math.log(2),
+)
+task.fault(
+    "C-BASE-10",
+    "The logarithm is the one with base 10.",
+    "In this formula it is the natural one, as `log` everywhere in PyTorch and NumPy. A blind "
+    "guess among V words loses ln V.",
+    result=lambda loss: loss / math.log(10),
 )
 task.fault(
     "C-NO-SOFTMAX",

@@ -210,9 +210,9 @@ task.fault(
     "Shifting moves everything one place along the first axis.",
     "The first axis is the batch: each sentence now takes in the words of its neighbor. Positions "
     "lie on axis 1.",
-    first=lambda target, bos: torch.full_like(target[:1], bos),
-    rest=lambda target, bos: target[:-1],
-    join=lambda first, rest: torch.cat([first, rest]),
+    first=(lambda target, bos: torch.full_like(target[:1], bos), ...),
+    rest=(lambda target, bos: target[:-1], lambda target, bos: target.roll(1, 0)[:, 1:]),
+    join=(lambda first, rest: torch.cat([first, rest]), ...),
 )
 task.fault(
     "C-FLAT-SHIFT",
