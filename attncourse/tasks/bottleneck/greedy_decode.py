@@ -520,6 +520,7 @@ task.fault(
         lambda logits, bos: logits.amax(-1),
         lambda logits, bos: logits.amax(-1).long(),
         lambda logits, bos: logits.softmax(-1).amax(-1),
+        lambda logits, bos: logits.softmax(-1).amax(-1).long(),
     ),
 )
 task.fault(
