@@ -203,7 +203,7 @@ def _turned_last(x: Tensor) -> Tensor:
 
 
 def _turned_first(x: Tensor) -> Tensor:
-    return x.mT if x.ndim < 3 else x.transpose(0, 1)
+    return x if x.ndim < 3 else x.transpose(0, 1)  # of two axes they are the last, too
 
 
 def _opposite(x: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ def _flat(value: object) -> tuple[str, np.ndarray, float]:
     if isinstance(value, dict | list | tuple):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         parts = [(key, _flat(each)) for key, each in items]
+        if isinstance(value, dict):  # equal in any order
+            parts.sort(key=lambda part: repr(part[0]))
         numbers = [each[1] for _, each in parts]
         structure = ",".join(f"{key}:{each[0]}" for key, each in parts)
         return f"({structure})", np.concatenate([np.zeros(0), *numbers]), 0.0

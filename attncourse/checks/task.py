@@ -351,7 +351,7 @@ def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
 def _step(function: object) -> object:
     """A function whose first argument is not `self` needs none."""
     if not isinstance(function, types.FunctionType):
-        return function
+        return staticmethod(function)  # a method of a tensor would take the class for one
     first = next(iter(inspect.signature(function).parameters), None)
     return function if first == "self" else staticmethod(function)
 

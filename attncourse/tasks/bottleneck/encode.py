@@ -1,8 +1,8 @@
-"""encode."""
+"""Reading a sentence into one vector: the state after its last real token."""
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from attncourse import bottleneck as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
@@ -10,6 +10,7 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.modules import made, with_weights
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
 from attncourse.tasks.bottleneck import DOUBLE, differ_from_call_to_call, ids
 
 
@@ -80,7 +81,7 @@ def zero_pads(rng, *lengths, n):
     return inputs
 
 
-def encode_probes(rng):
+def probes(rng):
     return {
         "padded": sentences(rng, 2, 4, 1, n=4),
         "full": sentences(rng, 4, 4, 4, n=4),
@@ -96,7 +97,7 @@ def encode_probes(rng):
     }
 
 
-def encode_small(rng):
+def small(rng):
     for lengths, n in (
         ((1,), 1),
         ((2,), 2),
@@ -113,15 +114,15 @@ def encode_small(rng):
         yield sentences(rng, *lengths, n=n, width=2, hidden=2)
 
 
-def encode_maps(rng):
+def maps(rng):
     inputs = sentences(rng, 2, 3, n=4)
     inputs["tokens"] = inputs["tokens"].clamp(max=7)  # so that each has a next id
     title = "two sentences of four positions, the first with two pads, the second with one"
     return [(title, inputs, ("tokens",))]
 
 
-def encode_traits(answer):
-    return differ_from_call_to_call(answer, encode_probes(torch.Generator().manual_seed(0))["full"])
+def traits(answer):
+    return differ_from_call_to_call(answer, probes(torch.Generator().manual_seed(0))["full"])
 
 
 task = Task(
@@ -141,17 +142,16 @@ task = Task(
         "states, _ = gru(embedding(tokens)); rows = 0, 1, …, b − 1 (torch.arange); places = "
         "lengths − 1; return states at (rows, places).",
     ),
-    probes=encode_probes,
+    probes=probes,
     adapt=with_a_reader,
     differentiated=("padded", "square"),
-    small=encode_small,
-    maps=encode_maps,
+    small=small,
+    maps=maps,
     features=1,
-    traits=encode_traits,
+    traits=traits,
 )
 
 
-@staticmethod
 def read(answer, inputs, b):
     state = answer(inputs)
     if state.shape != (b, 7):
@@ -242,365 +242,412 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, sentences(rng, 2, 4, 1, n=5))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def states_of(tokens, embedding, gru):
-    """The state after every position, padding too: (b n hidden)."""
-    return gru(embedding(tokens))[0]
+@task.steps
+class Encoding:
+    def embed(embedding, tokens, lengths):
+        return embedding(tokens)
+
+    def read(gru, x, lengths):
+        return gru(x)[0]
+
+    def place(lengths, tokens):
+        return lengths - 1
+
+    def pick(states, places):
+        return states[torch.arange(len(states)), places]
+
+    def result(vectors):
+        return vectors
+
+    def __call__(self, tokens, lengths, embedding, gru):
+        states = self.read(gru, self.embed(embedding, tokens, lengths), lengths)
+        return self.result(self.pick(states, self.place(lengths, tokens)))
 
 
-def at(states, places):
-    """From each row the state at its own place."""
-    return states[torch.arange(len(states)), places]
+def gathered(states, places):
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
 
 
-def last_hidden_state(tokens, lengths, embedding, gru):
-    return gru(embedding(tokens))[1][0]
+task.spelling(pick=gathered)
+
+# --- faults: where a sentence ends ----------------------------------------------------------------
 
 
-@task.fault(
+def last(states, places):
+    return states[:, -1]
+
+
+def behind(x, places):
+    """Zero what stands behind the places."""
+    return x.masked_fill((torch.arange(x.shape[1]) > places[:, None])[:, :, None], 0)
+
+
+def backward(embedding, tokens, lengths):
+    places = (lengths[:, None] - 1 - torch.arange(tokens.shape[1])).clamp(min=0)
+    return embedding(tokens.gather(1, places))
+
+
+task.fault(
     "S-PAD-ENC",
-    thinks="The state after the last position is the state of the sentence.",
-    why="Behind a short sentence the last positions are padding, and the GRU reads it like words. "
-    "Its state goes on changing, so the vector depends on the neighbors in the batch.",
-    forms=(last_hidden_state,),
+    "The state after the last position is the state of the sentence.",
+    "Behind a short sentence the last positions are padding, and the GRU reads it like words. Its "
+    "state goes on changing, so the vector depends on the neighbors in the batch.",
+    pick=last,
 )
-def last_position(tokens, lengths, embedding, gru):
-    return states_of(tokens, embedding, gru)[:, -1]
-
-
-@task.fault(
+task.fault(
     "C-LONGEST",
-    thinks="The longest sentence ends the batch, so its last place is the last place of all.",
-    why="It is right for the longest sentence only. A shorter one has read padding by then. Each "
-    "row stops at a place of its own.",
+    "The longest sentence ends the batch, so its last place is the last place of all.",
+    "It is right for the longest sentence only. A shorter one has read padding by then. Each row "
+    "stops at a place of its own.",
+    place=lambda lengths, tokens: (lengths.max() - 1).expand_as(lengths),
 )
-def place_of_the_longest(tokens, lengths, embedding, gru):
-    return states_of(tokens, embedding, gru)[:, lengths.max() - 1]
-
-
-def one_too_far_unchecked(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths)
-
-
-def one_too_far_wrapped(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths % tokens.shape[1])
-
-
-@task.fault(
+task.fault(
+    "C-SHORTEST",
+    "The batch is cut to its shortest sentence, so that no padding is left.",
+    "The padding is gone, and with it words of all longer sentences. Each row stops at a place of "
+    "its own.",
+    place=lambda lengths, tokens: (lengths.min() - 1).expand_as(lengths),
+)
+task.fault(
+    "C-FIRST-LENGTH",
+    "`lengths[0]` says where the batch ends.",
+    "It says where its first sentence ends. Longer ones below it are cut, and shorter ones read "
+    "padding. Each row stops at a place of its own.",
+    place=lambda lengths, tokens: (lengths[0] - 1).expand_as(lengths),
+)
+task.fault(
+    "C-ONLY-LENGTHS-SORTED",
+    "The lengths are sorted, the longest first, as packing likes them.",
+    "The rows of the batch stay where they are, so each sentence gets the length of another. What "
+    "sorts the lengths has to sort the rows with them.",
+    place=lambda lengths, tokens: lengths.sort(descending=True).values - 1,
+)
+task.fault(
     "C-ONE-TOO-FAR",
-    thinks="A sentence with 3 tokens ends at place 3.",
-    why="Counting starts at 0: its tokens stand at places 0, 1 and 2. Place 3 is the first pad, or "
+    "A sentence with 3 tokens ends at place 3.",
+    "Counting starts at 0: its tokens stand at places 0, 1 and 2. Place 3 is the first pad, or "
     "lies outside.",
-    forms=(one_too_far_unchecked, one_too_far_wrapped),
+    place=(
+        lambda lengths, tokens: lengths.clamp(max=tokens.shape[1] - 1),
+        lambda lengths, tokens: lengths,
+        lambda lengths, tokens: lengths % tokens.shape[1],
+    ),
 )
-def one_too_far(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths.clamp(max=tokens.shape[1] - 1))
-
-
-def one_too_early_wrapped(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths - 2)
-
-
-@task.fault(
+task.fault(
     "C-ONE-TOO-EARLY",
-    thinks="The last token is <eos>, so the sentence ends one place before.",
-    why="Here the source has no <eos>: `lengths` counts real tokens, and each of them matters. "
-    "Your vector has not read the last word.",
-    forms=(one_too_early_wrapped,),
+    "The last token is <eos>, so the sentence ends one place before.",
+    "Here the source has no <eos>: `lengths` counts real tokens, and each of them matters. Your "
+    "vector has not read the last word.",
+    place=(
+        lambda lengths, tokens: (lengths - 2).clamp(min=0),
+        lambda lengths, tokens: lengths - 2,
+    ),
 )
-def one_too_early(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), (lengths - 2).clamp(min=0))
-
-
-def zero_pads_by_product(tokens, lengths, embedding, gru):
-    real = torch.arange(tokens.shape[1]) < lengths[:, None]
-    return gru(embedding(tokens) * real[:, :, None])[1][0]
-
-
-@task.fault(
-    "C-ZERO-PADS",
-    thinks="A pad whose embedding is zero does not change the state.",
-    why="With x = 0 the GRU still computes a new state from the old one, its recurrent weights and "
-    "its biases. Only a step that is not made changes nothing.",
+task.fault(
+    "C-FIRST-STATE",
+    "The state at the first place stands for the sentence.",
+    "A recurrent network reads from left to right: the first state has read one word. Only the "
+    "state after the last word has read them all.",
     section="recurrent-encoder",
-    forms=(zero_pads_by_product,),
+    pick=lambda states, places: states[:, 0],
 )
-def wrong_zero_pads(tokens, lengths, embedding, gru):
-    padded = torch.arange(tokens.shape[1]) >= lengths[:, None]
-    return gru(embedding(tokens).masked_fill(padded[:, :, None], 0))[0][:, -1]
-
-
-def lengths_from_zeros_packed(tokens, lengths, embedding, gru):
-    real = (tokens != 0).sum(1).clamp(min=1)
-    return at(states_of(tokens, embedding, gru), real - 1)
-
-
-@task.fault(
+task.fault(
     "C-LENGTHS-FROM-ZEROS",
-    thinks="Padding is id 0, so I count the tokens that are not 0.",
-    why="That holds in this course's corpus, but `encode` is told the lengths and not which id "
-    "pads. Elsewhere 0 may be a word, and padding another id.",
-    forms=(lengths_from_zeros_packed,),
+    "Padding is id 0, so I count the tokens that are not 0.",
+    "That holds in this course's corpus, but `encode` is told the lengths and not which id pads. "
+    "Elsewhere 0 may be a word, and padding another id.",
+    place=(
+        lambda lengths, tokens: (tokens != 0).sum(1) - 1,
+        lambda lengths, tokens: (tokens != 0).sum(1).clamp(min=1) - 1,
+    ),
 )
-def lengths_from_zeros(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), (tokens != 0).sum(1) - 1)
-
-
-@task.fault(
-    "S-BWD-PAD",
-    thinks="Read backward, so that the first words come last: flip the tokens.",
-    why="Flipping a padded row puts its padding first. The state has been through all pads before "
-    "it meets a word, and then ends at the first word.",
+task.fault(
+    "C-ZERO-PADS",
+    "A pad whose embedding is zero does not change the state.",
+    "With x = 0 the GRU still computes a new state from the old one, its recurrent weights and its "
+    "biases. Only a step that is not made changes nothing.",
+    section="recurrent-encoder",
+    embed=lambda embedding, tokens, lengths: behind(embedding(tokens), lengths - 1),
+    pick=last,
 )
-def reads_backward(tokens, lengths, embedding, gru):
-    return states_of(tokens.flip(1), embedding, gru)[:, -1]
-
-
-@task.fault(
-    "C-TIME-FIRST",
-    thinks="A GRU wants time first, so I turn the tokens before I hand them over.",
-    why="This one was made with batch_first=True: axis 0 is the batch. Turned around, it reads "
-    "down the columns, from one sentence into the next.",
-)
-def time_first(tokens, lengths, embedding, gru):
-    states, _ = gru(embedding(tokens.T))
-    return states[lengths - 1, torch.arange(len(tokens))]
-
-
-def hidden_state_of_the_first_layer_last_row(tokens, lengths, embedding, gru):
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens), lengths, batch_first=True, enforce_sorted=False
-    )
-    return gru(packed)[1][:, -1]
-
-
-@task.fault(
-    "S-HIDDEN-ORDER",
-    thinks="With batch_first=True the last state has the batch first, too.",
-    why="batch_first turns the inputs and the states of all steps. The last state keeps its "
-    "layout (layers, batch, hidden), so your index picks one sentence instead of one layer.",
-    forms=(hidden_state_of_the_first_layer_last_row,),
-)
-def hidden_state_with_batch_first(tokens, lengths, embedding, gru):
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens), lengths, batch_first=True, enforce_sorted=False
-    )
-    return gru(packed)[1][:, 0]
-
-
-def last_state_as_it_comes(tokens, lengths, embedding, gru):
-    return gru(embedding(tokens))[1]
-
-
-@task.fault(
-    "C-KEEPS-THE-LAYER-AXIS",
-    thinks="The GRU's last state is what is asked for, as it comes.",
-    why="It comes as (layers, batch, hidden), here with one layer in front. One vector for each "
-    "sentence is asked for: (b hidden). And is it the state after the last *real* token?",
-    forms=(last_state_as_it_comes,),
-)
-def keeps_the_layer_axis(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths - 1)[None]
-
-
-@task.fault(
-    "S-LASTSTEP",
-    thinks="`states[-1]` is the state after the last step.",
-    why="Axis 0 is the batch here, so this is the last sentence, with all its states. Steps lie "
-    "on axis 1.",
-)
-def last_sentence(tokens, lengths, embedding, gru):
-    return states_of(tokens, embedding, gru)[-1]
-
-
-@task.fault(
-    "C-ALL-BY-ALL",
-    thinks="`states[:, lengths - 1]` takes from each row the place of that row.",
-    why="A slice beside an index tensor means: every row, and from each of them all these "
-    "places. To go through rows and places in step, both must be index tensors.",
-)
-def all_rows_by_all_places(tokens, lengths, embedding, gru):
-    return states_of(tokens, embedding, gru)[:, lengths - 1]
-
-
-@task.fault(
-    "C-GATHER-ONE",
-    thinks="`gather` with one index for each row picks the whole vector.",
-    why="`gather` returns as many numbers as its index has. With an index (b 1 1) that is one "
-    "number for each sentence; it needs one for every entry of the vector.",
-)
-def gathers_one_number(tokens, lengths, embedding, gru):
-    states = states_of(tokens, embedding, gru)
-    return states.gather(1, (lengths - 1)[:, None, None]).flatten(1)
-
-
-def mean_of_all_states(tokens, lengths, embedding, gru):
-    return states_of(tokens, embedding, gru).mean(1)
-
-
-@task.fault(
-    "C-MEAN-STATE",
-    thinks="The vector of a sentence is the mean of its states.",
-    why="That would be another design. Here the decoder starts from the one state in which the "
-    "encoder stopped; the last state has read all words already.",
-    section="encoder-decoder",
-    forms=(mean_of_all_states,),
-)
-def mean_of_states(tokens, lengths, embedding, gru):
-    real = (torch.arange(tokens.shape[1]) < lengths[:, None])[:, :, None]
-    return (states_of(tokens, embedding, gru) * real).sum(1) / lengths[:, None]
-
-
-@task.fault(
+task.fault(
     "C-STATES-AND-PADS-CUT",
-    thinks="Zero the states behind each sentence; then the last of them is right.",
-    why="Then the last state of a short sentence is that zero. The state you want stands earlier "
-    "in the row, after the last real token.",
+    "Zero the states behind each sentence; then the last of them is right.",
+    "Then the last state of a short sentence is that zero. The state you want stands earlier in "
+    "the row, after the last real token.",
+    pick=lambda states, places: behind(states, places)[:, -1],
 )
-def zeros_behind_each_sentence(tokens, lengths, embedding, gru):
-    padded = torch.arange(tokens.shape[1]) >= lengths[:, None]
-    return states_of(tokens, embedding, gru).masked_fill(padded[:, :, None], 0)[:, -1]
-
-
-@task.fault(
-    "C-PACK-SORTED",
-    thinks="Packing takes the sentences in any order.",
-    why="By default it demands the longest first and raises an error otherwise. It can also sort "
-    "by itself, and put the rows back in order afterwards; look at its arguments.",
+task.fault(
+    "S-BWD-PAD",
+    "Read backward, so that the first words come last: flip the tokens.",
+    "Flipping a padded row puts its padding first. The state has been through all pads before it "
+    "meets a word, and then ends at the first word.",
+    embed=lambda embedding, tokens, lengths: embedding(tokens.flip(1)),
+    pick=last,
 )
-def packs_only_sorted_rows(tokens, lengths, embedding, gru):
-    packed = torch.nn.utils.rnn.pack_padded_sequence(embedding(tokens), lengths, batch_first=True)
-    return gru(packed)[1][0]
-
-
-def packs_time_first_and_turns_back(tokens, lengths, embedding, gru):
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens), lengths, enforce_sorted=False
-    )
-    states, sizes = torch.nn.utils.rnn.pad_packed_sequence(gru(packed)[0])
-    return states[sizes - 1, torch.arange(len(tokens))]
-
-
-@task.fault(
-    "C-PACK-TIME-FIRST",
-    thinks="The GRU was made with batch_first=True, so packing knows that the batch comes first.",
-    why="`pack_padded_sequence` does not see the GRU: it takes axis 0 for time unless it is told. "
-    "It complains here, except where b equals n; there it packs columns without a word.",
-    forms=(packs_time_first_and_turns_back,),
-)
-def packs_time_first(tokens, lengths, embedding, gru):
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens), lengths, enforce_sorted=False
-    )
-    return gru(packed)[1][0]
-
-
-@task.fault(
-    "C-NOT-UNSORTED",
-    thinks="Sort the sentences by length, pack them, and return the states.",
-    why="The caller's rows have another order than your sorted ones, so each sentence gets the "
-    "vector of a neighbor. What is sorted before has to be put back after.",
-)
-def does_not_undo_the_sort(tokens, lengths, embedding, gru):
-    order = lengths.argsort(descending=True, stable=True)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens[order]), lengths[order], batch_first=True
-    )
-    return gru(packed)[1][0]
-
-
-@task.fault(
-    "C-SORTED-TWICE",
-    thinks="What sorted the rows also puts them back: `last[order]`.",
-    why="`order` says which row goes where; going back takes its inverse. The two agree for a swap "
-    "of two rows, and not for three that move in a circle.",
-)
-def sorts_again_instead_of_undoing(tokens, lengths, embedding, gru):
-    order = lengths.argsort(descending=True, stable=True)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        embedding(tokens[order]), lengths[order], batch_first=True
-    )
-    return gru(packed)[1][0][order]
-
-
-@task.fault(
-    "C-SQUEEZED",
-    thinks="`squeeze()` takes away the layer axis.",
-    why="It takes away every axis of length 1. In a batch of one sentence that is the batch axis, "
-    "too, and the caller gets (hidden) instead of (1 hidden). Name the axis.",
-)
-def squeezes_every_axis(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths - 1).squeeze()
-
-
-def encodes_detached(tokens, lengths, embedding, gru):
-    return at(states_of(tokens, embedding, gru), lengths - 1).detach()
-
-
-@task.fault(
-    "C-ENCODER-FROZEN",
-    thinks="The encoder only prepares a vector; learning happens in the decoder.",
-    why="The numbers are right, but `no_grad` or `.detach()` cuts the graph: no gradient reaches "
-    "the embedding or the GRU, and the encoder stays as random as it began.",
+task.fault(
+    "C-REVERSES-THE-SOURCE",
+    "A translator reads the source from its end to its beginning.",
+    "Sutskever et al. found that this helped their LSTMs. Here a sentence is read in the order in "
+    "which it stands, and the state you want comes after its last token.",
     section="encoder-decoder",
-    forms=(encodes_detached,),
+    embed=backward,
 )
-def encodes_without_gradient(tokens, lengths, embedding, gru):
-    with torch.no_grad():
-        return at(states_of(tokens, embedding, gru), lengths - 1)
+
+# --- faults: what is taken from the states --------------------------------------------------------
+
+task.fault(
+    "C-MEAN-STATE",
+    "The vector of a sentence is the mean of its states.",
+    "That would be another design. Here the decoder starts from the one state in which the encoder "
+    "stopped; the last state has read all words already.",
+    section="encoder-decoder",
+    pick=(
+        lambda states, places: behind(states, places).sum(1) / (places + 1)[:, None],
+        lambda states, places: states.mean(1),
+    ),
+)
+task.fault(
+    "C-SUM-STATE",
+    "The vector of a sentence is the sum of its states.",
+    "A sum grows with the length, and it is another design. The GRU itself adds up what it has "
+    "read: the state after the last word is all that the decoder starts from.",
+    section="encoder-decoder",
+    pick=(
+        lambda states, places: behind(states, places).sum(1),
+        lambda states, places: states.sum(1),
+    ),
+)
+task.fault(
+    "C-MAX-STATE",
+    "Of every feature the largest value in the sentence counts.",
+    "That is max-pooling, another design. The decoder starts from one state, the one in which the "
+    "encoder stopped, and not from parts of several.",
+    section="encoder-decoder",
+    pick=(
+        lambda states, places: states.masked_fill(
+            behind(torch.ones_like(states), places) == 0, -torch.inf
+        ).amax(1),
+        lambda states, places: states.amax(1),
+    ),
+)
+task.fault(
+    "C-ALL-STATES",
+    "What the GRU returns for a sentence are its states, one for each position.",
+    "They are (b n hidden), padding included. One vector for each sentence is asked for, (b "
+    "hidden): the state at one place of each row.",
+    pick=lambda states, places: states,
+)
+task.fault(
+    "C-NO-GRU",
+    "The vector of the last word stands for the sentence.",
+    "A row of the embedding knows one word and none before it. The GRU reads these vectors one by "
+    "one; its state after the last word is what is asked for.",
+    section="recurrent-encoder",
+    read=lambda gru, x, lengths: x,
+)
+task.fault(
+    "C-GRU-PAIR",
+    "`gru(x)` returns the state.",
+    "It returns two tensors: the states after all positions, and the last one. Take the pair "
+    "apart, and then ask which state belongs to each sentence.",
+    read=lambda gru, x, lengths: gru(x),
+    pick=lambda states, places: states,
+)
+task.fault(
+    "S-LASTSTEP",
+    "`states[-1]` is the state after the last step.",
+    "Axis 0 is the batch here, so this is the last sentence, with all its states. Steps lie on "
+    "axis 1.",
+    pick=lambda states, places: states[-1],
+)
+task.fault(
+    "C-ALL-BY-ALL",
+    "`states[:, lengths - 1]` takes from each row the place of that row.",
+    "A slice beside an index tensor means: every row, and from each of them all these places. To "
+    "go through rows and places in step, both must be index tensors.",
+    pick=lambda states, places: states[:, places],
+)
+task.fault(
+    "C-GATHER-ONE",
+    "`gather` with one index for each row picks the whole vector.",
+    "`gather` returns as many numbers as its index has. With an index (b 1 1) that is one number "
+    "for each sentence; it needs one for every entry of the vector.",
+    pick=lambda states, places: states.gather(1, places[:, None, None]).flatten(1),
+)
+task.fault(
+    "C-KEEPS-THE-PLACE",
+    "`gather`, or a slice, takes away the axis along which it picks.",
+    "It keeps that axis, with length 1: (b 1 hidden). One vector for each sentence is asked for, "
+    "(b hidden).",
+    pick=lambda states, places: gathered(states, places)[:, None],
+)
+task.fault(
+    "C-TIME-FIRST",
+    "A GRU wants time first, so I turn the tokens before I hand them over.",
+    "This one was made with batch_first=True: axis 0 is the batch. Turned around, it reads down "
+    "the columns, from one sentence into the next.",
+    embed=lambda embedding, tokens, lengths: embedding(tokens.T),
+    pick=lambda states, places: states[places, torch.arange(len(places))],
+)
+task.fault(
+    "C-SQUEEZED",
+    "`squeeze()` takes away the layer axis.",
+    "It takes away every axis of length 1. In a batch of one sentence that is the batch axis, too, "
+    "and the caller gets (hidden) instead of (1 hidden). Name the axis.",
+    result=torch.squeeze,
+)
+
+# --- faults: packing, and the GRU's last state ----------------------------------------------------
 
 
-@task.fault(
+def packed(gru, x, lengths, **options):
+    """The GRU's last state, read without padding."""
+    return gru(pack_padded_sequence(x, lengths, **options))[1]
+
+
+def packed_in_any_order(gru, x, lengths):
+    return packed(gru, x, lengths, batch_first=True, enforce_sorted=False)
+
+
+def unpacked(gru, x, lengths):
+    states = gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
+    return pad_packed_sequence(states, batch_first=True)[0]
+
+
+def time_first_and_back(gru, x, lengths):
+    states, sizes = pad_packed_sequence(
+        gru(pack_padded_sequence(x, lengths, enforce_sorted=False))[0]
+    )
+    return states[sizes - 1, torch.arange(x.shape[0])]
+
+
+def in_sorted_order(gru, x, lengths):
+    order = lengths.argsort(descending=True, stable=True)
+    return packed(gru, x[order], lengths[order], batch_first=True)[0], order
+
+
+TAKEN = {"pick": lambda states, places: states}  # what `read` returns has a row for each sentence
+
+task.fault(
+    "S-HIDDEN-ORDER",
+    "With batch_first=True the last state has the batch first, too.",
+    "batch_first turns the inputs and the states of all steps. The last state keeps its layout "
+    "(layers, batch, hidden), so your index picks one sentence instead of one layer.",
+    read=(packed_in_any_order, packed_in_any_order, lambda gru, x, lengths: gru(x)[1]),
+    pick=(lambda states, places: states[:, 0], last, lambda states, places: states[:, 0]),
+)
+task.fault(
+    "C-KEEPS-THE-LAYER-AXIS",
+    "The GRU's last state is what is asked for, as it comes.",
+    "It comes as (layers, batch, hidden), here with one layer in front. One vector for each "
+    "sentence is asked for: (b hidden). And is it the state after the last *real* token?",
+    read=(packed_in_any_order, lambda gru, x, lengths: gru(x)[1]),
+    **TAKEN,
+)
+task.fault(
+    "C-PACK-SORTED",
+    "Packing takes the sentences in any order.",
+    "By default it demands the longest first and raises an error otherwise. It can also sort by "
+    "itself, and put the rows back in order afterwards; look at its arguments.",
+    read=lambda gru, x, lengths: packed(gru, x, lengths, batch_first=True)[0],
+    **TAKEN,
+)
+task.fault(
+    "C-PACK-TIME-FIRST",
+    "The GRU was made with batch_first=True, so packing knows that the batch comes first.",
+    "`pack_padded_sequence` does not see the GRU: it takes axis 0 for time unless it is told. It "
+    "complains here, except where b equals n; there it packs columns without a word.",
+    read=(
+        lambda gru, x, lengths: packed(gru, x, lengths, enforce_sorted=False)[0],
+        time_first_and_back,
+    ),
+    **TAKEN,
+)
+task.fault(
+    "C-LAST-UNPACKED",
+    "Once it is unpacked, the last state of a row is the one after its last word.",
+    "Unpacking fills short sentences up with zeros, so the last place of a short one is a zero. "
+    "Its state stands earlier in the row; the GRU's second result holds it, too.",
+    read=unpacked,
+    pick=last,
+)
+task.fault(
+    "C-NOT-UNSORTED",
+    "Sort the sentences by length, pack them, and return the states.",
+    "The caller's rows have another order than your sorted ones, so each sentence gets the vector "
+    "of a neighbor. What is sorted before has to be put back after.",
+    read=lambda gru, x, lengths: in_sorted_order(gru, x, lengths)[0],
+    **TAKEN,
+)
+task.fault(
+    "C-SORTED-TWICE",
+    "What sorted the rows also puts them back: `last[order]`.",
+    "`order` says which row goes where; going back takes its inverse. The two agree for a swap of "
+    "two rows, and not for three that move in a circle.",
+    read=lambda gru, x, lengths: torch.Tensor.__getitem__(*in_sorted_order(gru, x, lengths)),
+    **TAKEN,
+)
+
+# --- faults: gradients, memory, edits -------------------------------------------------------------
+
+
+def without_row_zero(embedding, tokens, lengths):
+    embedding.weight.data[0] = 0
+    return embedding(tokens)
+
+
+task.fault(
+    "C-ENCODER-FROZEN",
+    "The encoder only prepares a vector; learning happens in the decoder.",
+    "The numbers are right, but `no_grad` or `.detach()` cuts the graph: no gradient reaches the "
+    "embedding or the GRU, and the encoder stays as random as it began.",
+    section="encoder-decoder",
+    result=lambda vectors: vectors.detach(),
+)
+task.fault(
     "C-EMBEDDING-FROZEN",
-    thinks="Looking up a row in a table is not something one can learn.",
-    why="The table is learned like every other weight, and the values you return are right. But "
+    "Looking up a row in a table is not something one can learn.",
+    "The table is learned like every other weight, and the values you return are right. But "
     "`.data` or `.detach()` after the lookup keeps gradients from the embedding.",
     section="ids-to-vectors",
+    embed=lambda embedding, tokens, lengths: embedding(tokens).detach(),
 )
-def freezes_the_embedding(tokens, lengths, embedding, gru):
-    return at(gru(embedding(tokens).detach())[0], lengths - 1)
+task.fault(thoughts.FLOAT32, result=lambda vectors: vectors.float())
 
 
 @task.fault(
     "C-STATE-CARRIED",
-    thinks="The GRU goes on from where it stopped at the last batch.",
-    why="Your first call is right; the second starts from the states of the first. Every sentence "
+    "The GRU goes on from where it stopped at the last batch.",
+    "Your first call is right; the second starts from the states of the first. Every sentence "
     "begins from a state of zeros, or it depends on what was read before.",
     section="recurrent-encoder",
 )
-def carries_the_state(tokens, lengths, embedding, gru, kept={}):  # noqa: B006
-    embedded = embedding(tokens)
-    kind = len(tokens), gru.hidden_size, embedded.dtype  # else the GRU would only raise an error
-    states, last = gru(embedded, kept.get(kind))
-    kept[kind] = last.detach()
-    return at(states, lengths - 1)
+class Carried(Encoding):
+    def __init__(self):
+        self.kept = {}
+
+    def read(self, gru, x, lengths):
+        kind = len(x), gru.hidden_size, x.dtype  # else the GRU would only raise an error
+        states, last = gru(x, self.kept.get(kind))
+        self.kept[kind] = last.detach()
+        return states
 
 
-@task.fault(
+task.fault(
     "C-WIPES-THE-PAD-ROW",
-    thinks="Setting the embedding's row of the pad to zero hides the padding.",
-    why="It edits a learned table that belongs to the caller, and it hides nothing: the GRU makes "
-    "a step for a zero vector, too.",
+    "Setting the embedding's row of the pad to zero hides the padding.",
+    "It edits a learned table that belongs to the caller, and it hides nothing: the GRU makes a "
+    "step for a zero vector, too.",
+    embed=without_row_zero,
 )
-def wipes_the_pad_row(tokens, lengths, embedding, gru):
-    embedding.weight.data[0] = 0
-    return at(states_of(tokens, embedding, gru), lengths - 1)
-
-
-def counts_down_in_place(tokens, lengths, embedding, gru):
-    lengths.sub_(1)
-    return at(states_of(tokens, embedding, gru), lengths)
-
-
-@task.fault(
+task.fault(
     "C-EDITS-THE-LENGTHS",
-    thinks="`lengths -= 1` turns the lengths into places.",
-    why="It does, in the caller's own tensor: whoever uses the lengths again has lost a word of "
-    "each sentence. `lengths - 1` makes a new tensor.",
-    forms=(counts_down_in_place,),
+    "`lengths -= 1` turns the lengths into places.",
+    "It does, in the caller's own tensor: whoever uses the lengths again has lost a word of each "
+    "sentence. `lengths - 1` makes a new tensor.",
+    place=lambda lengths, tokens: lengths.sub_(1),
 )
-def edits_the_lengths(tokens, lengths, embedding, gru):
-    lengths -= 1
-    return at(states_of(tokens, embedding, gru), lengths)

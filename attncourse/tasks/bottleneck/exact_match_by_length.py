@@ -1,6 +1,8 @@
-"""exact_match_by_length."""
+"""Counting, for each length, the translations without any error."""
 
+import functools
 import numbers
+import operator
 
 import torch
 
@@ -46,7 +48,15 @@ def translated(rng, *kinds, lengths=None, more=0):
     return {"predictions": written, "targets": right, "lengths": lengths}
 
 
-def match_probes(rng):
+# First two with the same letters or digits, cut into other words; then two right ones.
+CUT_ELSEWHERE = {
+    "predictions": [["ab", "c"], [11, 2], ["a", "bc"], [1, 12]],
+    "targets": [["a", "bc"], [1, 12], ["a", "bc"], [1, 12]],
+    "lengths": [2, 2, 4, 2],
+}
+
+
+def probes(rng):
     every = list(SPOILED)
     rights = ["right"] * 4
     return {
@@ -70,10 +80,14 @@ def match_probes(rng):
             "targets": [[5, 6, 2], [5, 2], [7, 2]],
             "lengths": [3, 3, 1],
         },
+        "thirds": translated(
+            rng, *rights, "all wrong", *rights, lengths=[7, 7, 7, 2, 7, 7, 2, 2, 2]
+        ),
+        "cut elsewhere": CUT_ELSEWHERE,
     }
 
 
-def match_small(rng):
+def small(rng):
     def example(predictions, targets, lengths):
         sides = ([list(text) for text in side] for side in (predictions, targets))
         return dict(zip(("predictions", "targets", "lengths"), (*sides, lengths), strict=True))
@@ -92,7 +106,7 @@ def match_small(rng):
         yield translated(rng, *list(SPOILED)[:5])
 
 
-def match_traits(answer):
+def traits(answer):
     inputs = {"predictions": [["a"], ["b"]], "targets": [["a"], ["a"]]}
     first = answer(inputs | {"lengths": [1, 2]})
     answer(inputs | {"lengths": [2, 1]})
@@ -116,9 +130,9 @@ task = Task(
         "prediction == target to the list of its length. Then, for each length: the sum of "
         "its list divided by its size.",
     ),
-    probes=match_probes,
-    small=match_small,
-    traits=match_traits,
+    probes=probes,
+    small=small,
+    traits=traits,
 )
 
 
@@ -183,6 +197,7 @@ def words_may_be_ids(answer, rng):
     for name in ("predictions", "targets"):
         inputs[name] = [[numbers[word] for word in words] for words in inputs[name]]
     answer.matches(inputs)
+    answer.matches(CUT_ELSEWHERE)
 
 
 @task.check(1)
@@ -190,232 +205,252 @@ def the_lists_stay_as_they_were(answer, rng):
     moves_nothing(answer, translated(rng, *SPOILED, "right"))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def shares(verdicts, lengths):
-    """Mean of the verdicts for each length."""
-    found = {}
-    for verdict, length in zip(verdicts, lengths, strict=True):
-        found.setdefault(length, []).append(float(verdict))
-    return {length: sum(found[length]) / len(found[length]) for length in sorted(found)}
+@task.steps
+class Matches:
+    def read(prediction, target):
+        return prediction, target
+
+    def verdict(prediction, target):
+        return float(prediction == target)
+
+    def key(length, prediction, target):
+        return length
+
+    def collect(verdicts, lengths):
+        found = {}
+        for verdict, length in zip(verdicts, lengths, strict=True):
+            found.setdefault(length, []).append(verdict)
+        return found
+
+    def share(verdicts, found):
+        return sum(verdicts) / len(verdicts)
+
+    def result(shares, found):
+        return shares
+
+    def __call__(self, predictions, targets, lengths):
+        verdicts, keys = [], []
+        for prediction, target, length in zip(predictions, targets, lengths, strict=True):
+            prediction, target = self.read(prediction, target)
+            verdicts.append(self.verdict(prediction, target))
+            keys.append(self.key(length, prediction, target))
+        found = self.collect(verdicts, keys)
+        shares = {length: self.share(each, found) for length, each in found.items()}
+        return self.result(shares, found)
 
 
-def right_words_by_longer(predictions, targets, lengths):
-    verdicts = [
-        sum(p == t for p, t in zip(prediction, target, strict=False))
-        / max(len(prediction), len(target))
-        for prediction, target in zip(predictions, targets, strict=True)
-    ]
-    return shares(verdicts, lengths)
+# --- faults: when a translation is right ----------------------------------------------------------
 
 
-def right_words_of_all(predictions, targets, lengths):
+def right_words(prediction, target):
+    return sum(p == t for p, t in zip(prediction, target, strict=False))
+
+
+def words_by_length(predictions, targets, lengths):
     hits, words = dict.fromkeys(lengths, 0), dict.fromkeys(lengths, 0)
     for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        hits[length] += sum(p == t for p, t in zip(prediction, target, strict=False))
+        hits[length] += right_words(prediction, target)
         words[length] += len(target)
     return {length: hits[length] / words[length] for length in hits}
 
 
-@task.fault(
+def glued(words):
+    return "".join(map(str, words))
+
+
+task.fault(
     "C-SHARE-OF-WORDS",
-    thinks="A translation with 9 of 10 words right counts 0.9.",
-    why="A number with one wrong word is a wrong number. Exact match counts whole sentences: "
-    "1 without any error, else 0.",
-    forms=(right_words_by_longer, right_words_of_all),
-)
-def share_of_words(predictions, targets, lengths):
-    verdicts = [
-        sum(p == t for p, t in zip(prediction, target, strict=False)) / len(target)
-        for prediction, target in zip(predictions, targets, strict=True)
-    ]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+    "A translation with 9 of 10 words right counts 0.9.",
+    "A number with one wrong word is a wrong number. Exact match counts whole sentences: 1 without "
+    "any error, else 0.",
+    verdict=(
+        lambda prediction, target: right_words(prediction, target) / len(target),
+        lambda prediction, target: (
+            right_words(prediction, target) / max(len(prediction), len(target))
+        ),
+    ),
+)(words_by_length)
+task.fault(
     "C-ZIP-STOPS-EARLY",
-    thinks="Two sentences are equal if all pairs of words are equal.",
-    why="`zip` stops at the shorter one, so the beginning of a sentence counts as the whole, and "
-    "an empty translation as right. Words that are missing or too many are errors.",
+    "Two sentences are equal if all pairs of words are equal.",
+    "`zip` stops at the shorter one, so the beginning of a sentence counts as the whole, and an "
+    "empty translation as right. Words that are missing or too many are errors.",
+    verdict=lambda prediction, target: float(
+        right_words(prediction, target) == min(len(prediction), len(target))
+    ),
 )
-def compares_pairs(predictions, targets, lengths):
-    verdicts = [
-        all(p == t for p, t in zip(prediction, target, strict=False))
-        for prediction, target in zip(predictions, targets, strict=True)
-    ]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+task.fault(
     "C-PREFIX-OF-PREDICTION",
-    thinks="What comes after the last word of the target does not matter.",
-    why="A translation that goes on after the number is another number, or none. A word too many "
-    "is an error, too.",
+    "What comes after the last word of the target does not matter.",
+    "A translation that goes on after the number is another number, or none. A word too many is an "
+    "error, too.",
+    verdict=lambda prediction, target: float(prediction[: len(target)] == target),
 )
-def ignores_extra_words(predictions, targets, lengths):
-    verdicts = [
-        prediction[: len(target)] == target
-        for prediction, target in zip(predictions, targets, strict=True)
-    ]
-    return shares(verdicts, lengths)
-
-
-def same_words_as_sets(predictions, targets, lengths):
-    verdicts = [set(p) == set(t) for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+task.fault(
+    "C-PREFIX-OF-TARGET",
+    "What was written is right as far as it goes.",
+    "A translation that stops too early is the name of another number, or of none; an empty one "
+    "would always be right. A missing word is an error, too.",
+    verdict=lambda prediction, target: float(target[: len(prediction)] == prediction),
+)
+task.fault(
+    "C-CONTAINED",
+    "A translation is right if every word of the target occurs in it.",
+    "Then words may be added, and their order does not count: “cent deux” is 102, and “deux cent” "
+    "is 200. Compare the lists as they are.",
+    verdict=lambda prediction, target: float(all(word in prediction for word in target)),
+)
+task.fault(
     "C-ANY-ORDER",
-    thinks="A translation with the same words is right.",
-    why="The order belongs to it: “cent deux” is 102, and “deux cent” is 200. Compare the lists as "
+    "A translation with the same words is right.",
+    "The order belongs to it: “cent deux” is 102, and “deux cent” is 200. Compare the lists as "
     "they are.",
-    forms=(same_words_as_sets,),
+    verdict=(
+        lambda prediction, target: float(sorted(prediction) == sorted(target)),
+        lambda prediction, target: float(set(prediction) == set(target)),
+    ),
 )
-def same_words_in_any_order(predictions, targets, lengths):
-    verdicts = [sorted(p) == sorted(t) for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+task.fault(
+    "C-GLUED",
+    "Glued together, equal sentences are equal texts.",
+    "So they are, and some unequal ones, too: “ab c” and “a bc”, or the ids 1 12 and 11 2, give "
+    "the same text. Compare the lists, or keep a mark between the words.",
+    verdict=lambda prediction, target: float(glued(prediction) == glued(target)),
+)
+task.fault(
+    "C-ANY-WORD",
+    "A translation with a right word in it counts.",
+    "A number with one wrong word is a wrong number. All words must be right, not any.",
+    verdict=(
+        lambda prediction, target: float(right_words(prediction, target) > 0),
+        lambda prediction, target: float(bool(set(prediction) & set(target))),
+    ),
+)
+task.fault(
+    "C-FIRST-WORD",
+    "The first word shows whether a translation is right.",
+    "It may begin well and go wrong later; the longer the sentence, the likelier. All its words "
+    "have to be compared.",
+    verdict=lambda prediction, target: float(prediction[:1] == target[:1]),
+)
+task.fault(
     "C-SAME-LENGTH-IS-ENOUGH",
-    thinks="A translation of the right length matches.",
-    why="Length says how the results are sorted, not whether one is right. A translation matches "
-    "if all its words do.",
+    "A translation of the right length matches.",
+    "Length says how the results are sorted, not whether one is right. A translation matches if "
+    "all its words do.",
+    verdict=lambda prediction, target: float(len(prediction) == len(target)),
 )
-def compares_lengths_only(predictions, targets, lengths):
-    verdicts = [len(p) == len(t) for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+task.fault(
     "S-STRIP-EOS",
-    thinks="The last token is <eos>, so I cut it off before I compare.",
-    why="These are lists of words, and their <eos> is gone already. You cut off a real word, and "
+    "The last token is <eos>, so I cut it off before I compare.",
+    "These are lists of words, and their <eos> is gone already. You cut off a real word, and "
     "whether it was right no longer counts.",
     section="bottleneck-breaks",
+    read=lambda prediction, target: (prediction[:-1], target[:-1]),
 )
-def cuts_both(predictions, targets, lengths):
-    verdicts = [p[:-1] == t[:-1] for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
-    "C-STRIPS-ONE-SIDE",
-    thinks="The decoder's output still ends with <eos>; the target does not.",
-    why="Both lists come without marks. Cut on one side only, right translations count as wrong, "
-    "and those with a word too many as right.",
+task.fault(
+    "C-STRIPS-BOS",
+    "The first token is <bos>, so I cut it off before I compare.",
+    "These are lists of words, and no mark stands in front of them. You cut off a real word, and "
+    "whether it was right no longer counts.",
     section="bottleneck-breaks",
+    read=lambda prediction, target: (prediction[1:], target[1:]),
 )
-def cuts_the_prediction(predictions, targets, lengths):
-    verdicts = [p[:-1] == t for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
-    "C-PERCENT",
-    thinks="A share is given in percent.",
-    why="Here it is a number between 0 and 1; whoever prints it may multiply by 100.",
+task.fault(
+    "C-STRIPS-ONE-SIDE",
+    "The decoder's output still ends with <eos>; the target does not.",
+    "Both lists come without marks. Cut on one side only, right translations count as wrong, and "
+    "those with a word too many as right.",
+    section="bottleneck-breaks",
+    read=lambda prediction, target: (prediction[:-1], target),
 )
-def in_percent(predictions, targets, lengths):
-    verdicts = [100 * (p == t) for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
-    "C-COUNTS",
-    thinks="The result says how many sentences of each length are right.",
-    why="Lengths are not equally frequent, so counts cannot be compared. Divide by the number of "
-    "sentences of that length.",
+task.fault(
+    "C-ERROR-RATE",
+    "The result is how often the translator fails.",
+    "That is 1 minus what is asked for. Exact match is 1 for a perfect translator.",
+    verdict=lambda prediction, target: float(prediction != target),
 )
-def counts_of_right_ones(predictions, targets, lengths):
-    found = dict.fromkeys(sorted(lengths), 0)
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found[length] += prediction == target
+
+# --- faults: sentences of one length --------------------------------------------------------------
+
+
+def with_gaps(start):
+    """Entries of 0 for all lengths between the one it gives and the longest."""
+    return lambda shares, found: dict.fromkeys(range(start(found), max(found) + 1), 0.0) | shares
+
+
+task.fault(
+    "C-OWN-LENGTHS",
+    "The length of a sentence is the length of its list.",
+    "`lengths` says by what to sort, such as the words of the source; a target has another number "
+    "of words. You never look at `lengths`.",
+    key=(
+        lambda length, prediction, target: len(target),
+        lambda length, prediction, target: len(prediction),
+    ),
+)
+task.fault(
+    "C-BUCKETS",
+    "Neighboring lengths are put together: 0–3, 4–7, …",
+    "That is done later, where a table has to be short. Here every length has a share of its own.",
+    key=lambda length, prediction, target: length // 4 * 4,
+)
+task.fault(
+    "C-LENGTHS-AS-TEXT",
+    'The keys of the result are names, such as "4".',
+    "The lengths come as whole numbers and go back as such: a curve is drawn over numbers, and as "
+    "texts “10” stands before “9”.",
+    key=lambda length, prediction, target: str(length),
+)
+task.fault(
+    "C-ZEROS-MISSING",
+    "Every right translation is entered under its length.",
+    "Then a length of which no sentence is right has no entry, and the curve ends before it "
+    "reaches 0. These are the lengths we want to see.",
+    result=lambda shares, found: {length: share for length, share in shares.items() if share},
+)
+task.fault(
+    "C-GAPS-FILLED",
+    "Every length up to the longest gets an entry, 0 where there is no sentence.",
+    "A share of 0 says that all were wrong. Of a length without sentences nothing is known, so it "
+    "has no entry.",
+    result=(with_gaps(lambda found: 0), with_gaps(lambda found: 1), with_gaps(min)),
+)
+task.fault(
+    "C-EMPTY-LEFT-OUT",
+    "Where nothing was written there is nothing to compare.",
+    "A translator that says nothing has failed. Left out, its failures make the share larger; an "
+    "empty translation counts as a wrong one.",
+    key=lambda length, prediction, target: length if prediction else None,
+    result=lambda shares, found: {length: shares[length] for length in shares if length},
+)
+task.fault(
+    "C-OTHER-SIZES-LEFT-OUT",
+    "Only translations of the right number of words can be compared.",
+    "One with a word too many or too few is wrong, and counts as that. Left out, it makes the "
+    "share larger than it is.",
+    key=lambda length, prediction, target: length if len(prediction) == len(target) else None,
+    result=lambda shares, found: {length: shares[length] for length in shares if length},
+)
+
+
+def entered_nowhere(verdicts, lengths):
+    found = {}
+    for verdict, length in zip(verdicts, lengths, strict=True):
+        found[length].append(verdict)
     return found
 
 
 @task.fault(
-    "C-SHARE-OF-ALL",
-    thinks="The share is taken of all sentences.",
-    why="Then the shares of all lengths add up to one number, and a rare length looks bad. Each "
-    "length has a total of its own.",
+    "C-KEY-NEVER-MADE",
+    "A dictionary starts each new key at 0, or with an empty list.",
+    "A plain `dict` raises a KeyError for a key that it has never met. `get` and `setdefault` take "
+    "a first value, and so does a `defaultdict`.",
+    collect=entered_nowhere,
 )
-def divides_by_all_sentences(predictions, targets, lengths):
-    found = dict.fromkeys(sorted(lengths), 0)
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found[length] += prediction == target
-    return {length: hits / len(targets) for length, hits in found.items()}
-
-
-@task.fault(
-    "C-SHARE-OF-RIGHT",
-    thinks="Divide the right ones of a length by all right ones.",
-    why="That says how right sentences are spread over lengths. The question is: of the sentences "
-    "with this length, how many are right?",
-)
-def divides_by_all_right_ones(predictions, targets, lengths):
-    found = dict.fromkeys(sorted(lengths), 0)
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found[length] += prediction == target
-    return {length: hits / max(1, sum(found.values())) for length, hits in found.items()}
-
-
-def by_length_of_the_prediction(predictions, targets, lengths):
-    return by_length_of(predictions, predictions, targets)
-
-
-def by_length_of(rows, predictions, targets):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, [len(row) for row in rows])
-
-
-@task.fault(
-    "C-OWN-LENGTHS",
-    thinks="The length of a sentence is the length of its list.",
-    why="`lengths` says by what to sort, such as the words of the source; a target has another "
-    "number of words. You never look at `lengths`.",
-    forms=(by_length_of_the_prediction,),
-)
-def by_length_of_the_target(predictions, targets, lengths):
-    return by_length_of(targets, predictions, targets)
-
-
-@task.fault(
-    "C-ZEROS-MISSING",
-    thinks="Every right translation is entered under its length.",
-    why="Then a length of which no sentence is right has no entry, and the curve ends before it "
-    "reaches 0. These are the lengths we want to see.",
-)
-def only_lengths_with_hits(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return {length: share for length, share in shares(verdicts, lengths).items() if share}
-
-
-def all_lengths_from_one(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return dict.fromkeys(range(1, max(lengths) + 1), 0.0) | shares(verdicts, lengths)
-
-
-def all_lengths_between(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    gaps = dict.fromkeys(range(min(lengths), max(lengths) + 1), 0.0)
-    return gaps | shares(verdicts, lengths)
-
-
-@task.fault(
-    "C-GAPS-FILLED",
-    thinks="Every length up to the longest gets an entry, 0 where there is no sentence.",
-    why="A share of 0 says that all were wrong. Of a length without sentences nothing is known, so "
-    "it has no entry.",
-    forms=(all_lengths_from_one, all_lengths_between),
-)
-def all_lengths_up_to_the_longest(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return dict.fromkeys(range(max(lengths) + 1), 0.0) | shares(verdicts, lengths)
-
-
 def counts_hits_from_nothing(predictions, targets, lengths):
     hits = {}
     for prediction, target, length in zip(predictions, targets, lengths, strict=True):
@@ -424,135 +459,186 @@ def counts_hits_from_nothing(predictions, targets, lengths):
     return hits
 
 
-@task.fault(
-    "C-KEY-NEVER-MADE",
-    thinks="A dictionary starts each new key at 0, or with an empty list.",
-    why="A plain `dict` raises a KeyError for a key that it has never met. `get` and `setdefault` "
-    "take a first value, and so does a `defaultdict`.",
-    forms=(counts_hits_from_nothing,),
-)
-def key_never_made(predictions, targets, lengths):
-    found = {}
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found[length].append(prediction == target)
-    return found
-
-
-@task.fault(
+task.fault(
     "C-LAST-ONE-WINS",
-    thinks="For each sentence, `shares[length] = verdict`.",
-    why="A key of a dictionary holds one value: every sentence overwrites the one before, and only "
-    "the last of each length counts. Collect them first.",
+    "For each sentence, `shares[length] = verdict`.",
+    "A key of a dictionary holds one value: every sentence overwrites the one before, and only the "
+    "last of each length counts. Collect them first.",
+    share=lambda verdicts, found: verdicts[-1],
 )
-def last_sentence_wins(predictions, targets, lengths):
-    found = {}
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found[length] = float(prediction == target)
-    return found
-
-
-@task.fault(
+task.fault(
     "C-FIRST-ONE-COUNTS",
-    thinks="For each sentence, `shares.setdefault(length, verdict)`.",
-    why="`setdefault` writes only where nothing stands yet: the first sentence of each length "
-    "decides, and all others are ignored. Collect them first.",
+    "For each sentence, `shares.setdefault(length, verdict)`.",
+    "`setdefault` writes only where nothing stands yet: the first sentence of each length decides, "
+    "and all others are ignored. Collect them first.",
+    share=lambda verdicts, found: verdicts[0],
 )
-def first_sentence_counts(predictions, targets, lengths):
-    found = {}
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found.setdefault(length, float(prediction == target))
-    return found
-
-
-@task.fault(
+task.fault(
+    "C-FIRST-NOT-COUNTED",
+    "`if length not in found` makes the entry, `else` counts.",
+    "Then the first sentence of each length only opens the entry and is never counted. Make the "
+    "entry if it is missing, and count in any case.",
+    share=(
+        lambda verdicts, found: sum(verdicts[1:]) / max(1, len(verdicts) - 1),
+        lambda verdicts, found: sum(verdicts[1:]) / len(verdicts),
+    ),
+)
+task.fault(
     "C-HALVES",
-    thinks="The mean is updated as (old + new) / 2.",
-    why="Then the last sentence counts half, the one before a quarter, and so on. In a mean all "
-    "count the same; keep sum and number apart.",
+    "The mean is updated as (old + new) / 2.",
+    "Then the last sentence counts half, the one before a quarter, and so on. In a mean all count "
+    "the same; keep sum and number apart.",
+    share=lambda verdicts, found: functools.reduce(lambda old, new: (old + new) / 2, verdicts),
 )
-def halves(predictions, targets, lengths):
-    found = {}
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        verdict = float(prediction == target)
-        found[length] = (found[length] + verdict) / 2 if length in found else verdict
-    return found
+task.fault(
+    "C-HALVES-FROM-ZERO",
+    "The mean starts at 0 and is updated as (old + new) / 2.",
+    "Then even a length without any error never reaches 1, and the last sentence counts half. In a "
+    "mean all count the same; keep sum and number apart.",
+    share=lambda verdicts, found: functools.reduce(lambda old, new: (old + new) / 2, verdicts, 0),
+)
+
+# --- faults: the share ----------------------------------------------------------------------------
 
 
-@task.fault(
+def of_all(verdicts):
+    return sum(map(sum, verdicts)), sum(map(len, verdicts))
+
+
+task.fault(
+    "C-PERCENT",
+    "A share is given in percent.",
+    "Here it is a number between 0 and 1; whoever prints it may multiply by 100.",
+    share=lambda verdicts, found: 100 * sum(verdicts) / len(verdicts),
+)
+task.fault(
+    "C-COUNTS",
+    "The result says how many sentences of each length are right.",
+    "Lengths are not equally frequent, so counts cannot be compared. Divide by the number of "
+    "sentences of that length.",
+    share=lambda verdicts, found: sum(verdicts),
+)
+task.fault(
+    "C-RIGHT-OVER-WRONG",
+    "A share is the right ones divided by the wrong ones.",
+    "That is a ratio, as in a bet: 3 to 1. A share divides by all sentences of that length, the "
+    "right and the wrong ones together.",
+    share=(
+        lambda verdicts, found: sum(verdicts) / (len(verdicts) - sum(verdicts)),
+        lambda verdicts, found: sum(verdicts) / max(1, len(verdicts) - sum(verdicts)),
+    ),
+)
+task.fault(
+    "C-PAIR-OF-NUMBERS",
+    "The result keeps two numbers for each length: right ones and all.",
+    "With both one can compute the share, and that is what is asked for: one number between 0 and "
+    "1 for each length.",
+    share=(
+        lambda verdicts, found: (sum(verdicts), len(verdicts)),
+        lambda verdicts, found: [sum(verdicts), len(verdicts)],
+    ),
+)
+task.fault(
+    "C-VERDICTS-KEPT",
+    "A list of verdicts for each length says everything.",
+    "It does, and it is the step before the last one. A share is one number for each length: how "
+    "many of its verdicts are right, divided by how many there are.",
+    share=(
+        lambda verdicts, found: verdicts,
+        lambda verdicts, found: [bool(verdict) for verdict in verdicts],
+    ),
+)
+task.fault(
+    "C-LIST-OF-PAIRS",
+    "A list of pairs (length, share) is as good.",
+    "It holds the same numbers. But whoever wants the share of length 7 has to look for it; a "
+    "dictionary finds it by its key, and a dictionary is asked for.",
+    result=lambda shares, found: list(shares.items()),
+)
+task.fault(
+    "C-SHARE-OF-ALL",
+    "The share is taken of all sentences.",
+    "Then the shares of all lengths add up to one number, and a rare length looks bad. Each length "
+    "has a total of its own.",
+    share=lambda verdicts, found: sum(verdicts) / of_all(found.values())[1],
+)
+task.fault(
+    "C-SHARE-OF-RIGHT",
+    "Divide the right ones of a length by all right ones.",
+    "That says how right sentences are spread over lengths. The question is: of the sentences with "
+    "this length, how many are right?",
+    share=(
+        lambda verdicts, found: sum(verdicts) / max(1, of_all(found.values())[0]),
+        lambda verdicts, found: sum(verdicts) / of_all(found.values())[0],
+    ),
+)
+task.fault(
+    "C-DIVIDED-BY-LENGTH",
+    "The share of a length is its right ones divided by the length.",
+    "The length is the number of words in one sentence, not the number of sentences. Divide by how "
+    "many sentences have that length.",
+    result=lambda shares, found: {length: sum(found[length]) / length for length in found},
+)
+task.fault(
     "C-ALL-OR-NOTHING",
-    thinks="A length gets 1 if all its sentences are right, and else 0.",
-    why="The share may lie between: with two right ones of three it is 2/3. `all` drops the "
-    "fraction, and so does the division `//`. The curve would be a step.",
+    "A length gets 1 if all its sentences are right, and else 0.",
+    "The share may lie between: with two right ones of three it is 2/3. `all` drops the fraction, "
+    "and so does the division `//`. The curve would be a step.",
+    share=lambda verdicts, found: float(all(verdicts)),
 )
-def whole_division(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return {length: float(share == 1) for length, share in shares(verdicts, lengths).items()}
-
-
-@task.fault(
+task.fault(
     "C-ONE-IS-ENOUGH",
-    thinks="A length gets 1 as soon as one of its sentences is right.",
-    why="One hit may be luck, or the easiest sentence of that length. The share says how many of "
-    "them are right: count all.",
+    "A length gets 1 as soon as one of its sentences is right.",
+    "One hit may be luck, or the easiest sentence of that length. The share says how many of them "
+    "are right: count all.",
+    share=lambda verdicts, found: float(any(verdicts)),
 )
-def one_hit_is_enough(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return {length: float(share > 0) for length, share in shares(verdicts, lengths).items()}
-
-
-@task.fault(
-    "C-BUCKETS",
-    thinks="Neighboring lengths are put together: 0–3, 4–7, …",
-    why="That is done later, where a table has to be short. Here every length has a share of its "
-    "own.",
+task.fault(
+    "C-ROUNDED",
+    "A share is rounded, as in a table.",
+    "Rounding is for printing. Here it makes thirds unequal to thirds: whoever goes on computing "
+    "needs all digits.",
+    share=(
+        lambda verdicts, found: round(sum(verdicts) / len(verdicts), 2),
+        lambda verdicts, found: round(sum(verdicts) / len(verdicts), 1),
+    ),
 )
-def in_buckets(predictions, targets, lengths):
-    verdicts = [p == t for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, [length // 4 * 4 for length in lengths])
-
-
-@task.fault(
-    "C-ERROR-RATE",
-    thinks="The result is how often the translator fails.",
-    why="That is 1 minus what is asked for. Exact match is 1 for a perfect translator.",
-)
-def error_rate(predictions, targets, lengths):
-    verdicts = [p != t for p, t in zip(predictions, targets, strict=True)]
-    return shares(verdicts, lengths)
-
-
-@task.fault(
+task.fault(
     "C-ONE-MEAN",
-    thinks="All lengths get the mean over all sentences.",
-    why="One mean hides what we want to see: short sentences right, long ones wrong. Each length "
-    "needs its own.",
+    "All lengths get the mean over all sentences.",
+    "One mean hides what we want to see: short sentences right, long ones wrong. Each length needs "
+    "its own.",
+    share=lambda verdicts, found: operator.truediv(*of_all(found.values())),
 )
-def one_mean_for_all(predictions, targets, lengths):
-    verdicts = [float(p == t) for p, t in zip(predictions, targets, strict=True)]
-    return dict.fromkeys(sorted(lengths), sum(verdicts) / len(verdicts))
+
+# --- faults: what stays between calls, and what is edited -----------------------------------------
 
 
 @task.fault(
     "C-TALLY-OF-ALL-CALLS",
-    thinks="`found={}` in the line of `def` makes an empty dictionary for each call.",
-    why="Python makes it once, when the function is defined. The second call adds to the verdicts "
-    "of the first. Make it inside the function.",
+    "`found={}` in the line of `def` makes an empty dictionary for each call.",
+    "Python makes it once, when the function is defined. The second call adds to the verdicts of "
+    "the first. Make it inside the function.",
 )
-def tally_of_all_calls(predictions, targets, lengths, found={}):  # noqa: B006
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        found.setdefault(length, []).append(float(prediction == target))
-    return {length: sum(verdicts) / len(verdicts) for length, verdicts in found.items()}
+class TallyOfAllCalls(Matches):
+    def __init__(self):
+        self.found = {}
+
+    def collect(self, verdicts, lengths):
+        for verdict, length in zip(verdicts, lengths, strict=True):
+            self.found.setdefault(length, []).append(verdict)
+        return self.found
 
 
 @task.fault(
     "C-EATS-THE-LISTS",
-    thinks="Taking the sentences off their lists one by one is a loop, too.",
-    why="`pop` empties the caller's lists; whoever wants to look at the errors afterwards finds "
-    "none. Go through them with `zip` instead.",
+    "Taking the sentences off their lists one by one is a loop, too.",
+    "`pop` empties the caller's lists; whoever wants to look at the errors afterwards finds none. "
+    "Go through them with `zip` instead.",
 )
-def eats_the_lists(predictions, targets, lengths):
-    verdicts, order = [], []
-    while targets:
-        verdicts.append(predictions.pop() == targets.pop())
-        order.append(lengths.pop())
-    return shares(verdicts, order)
+class EatsTheLists(Matches):
+    def __call__(self, predictions, targets, lengths):
+        shares = super().__call__(predictions, targets, lengths)
+        for each in (predictions, targets, lengths):
+            each.clear()
+        return shares

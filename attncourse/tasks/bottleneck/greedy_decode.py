@@ -382,6 +382,10 @@ def in_a_full_table(written, batch_size, max_length, eos):
     return words
 
 
+def in_a_table_of_zeros(written, batch_size, max_length, eos):
+    return in_a_full_table(written, batch_size, max_length, 0)
+
+
 def column_by_column(written, batch_size, max_length, eos):
     """As `torch.cat` does it, round by round: empty after no round."""
     return torch.cat(
@@ -516,7 +520,15 @@ task.fault(
         lambda logits, bos: logits.amax(-1),
         lambda logits, bos: logits.amax(-1).long(),
         lambda logits, bos: logits.softmax(-1).amax(-1),
+        lambda logits, bos: logits.softmax(-1).amax(-1).long(),
     ),
+)
+task.fault(
+    "C-SMALLEST",
+    "The word with the smallest logit is the best, as with a loss.",
+    "A logit is a score: the higher, the likelier. The smallest one belongs to the word that the "
+    "decoder thinks least likely.",
+    choose=lambda logits, bos: logits.argmin(-1),
 )
 task.fault(
     "C-SAMPLES",
@@ -565,7 +577,18 @@ task.fault(
     "What follows eos is padding, id 0.",
     "A caller who reads up to the first eos sees no difference, but the function is not told which "
     "id pads. After a row's first eos it says eos.",
-    close=lambda word, finished, eos: word.masked_fill(finished, 0),
+    close=(*[lambda word, finished, eos: word.masked_fill(finished, 0)] * 2, ...),
+    tidy=as_is,
+    leave=(never, ..., lambda finished, token, eos: finished.all()),
+    join=(..., ..., in_a_table_of_zeros),
+)
+task.fault(
+    "C-EOS-OVERWRITTEN",
+    "A row that says eos is finished, so from this step on it is filled up with padding.",
+    "From the *next* step on. The eos itself is part of what is returned; without it nobody can "
+    "tell whether the row has ended, and what follows it is eos as well.",
+    close=lambda word, finished, eos: word.masked_fill(finished | (word == eos), 0),
+    ended=lambda finished, token, word, eos: finished | (word == eos),
     tidy=as_is,
     leave=(never, ...),
 )

@@ -1,9 +1,9 @@
-"""sequence_loss."""
+"""The loss of a batch of sentences: the mean of −ln p over real tokens."""
 
 import math
-from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import bottleneck as reference
 from attncourse.checks.answer import Failure, describe, moves_nothing, shape_of
@@ -36,7 +36,7 @@ def sure_of_pads(rng):
     return inputs
 
 
-def loss_probes(rng):
+def probes(rng):
     return {
         "full": scored(rng, 4, 4, 4),
         "padded": scored(rng, 2, 5, 1, n=5),
@@ -47,6 +47,7 @@ def loss_probes(rng):
         "square": scored(rng, 4, 2, 3, 4, n=4, words=4),
         "two classes": scored(rng, 3, 2, n=3, words=2, pad=1),
         "one word": scored(rng, 1, 1, n=1),
+        "an empty row": scored(rng, 3, 0, 2),
         "large": scored(rng, 2, 3, n=4, size=9.0),
         "far apart": far_logits(rng, 0.0),
         "far away": far_logits(rng, 1e4),
@@ -54,7 +55,7 @@ def loss_probes(rng):
     }
 
 
-def loss_small(rng):
+def small(rng):
     for lengths, n, words in (
         ((1,), 1, 2),
         ((1,), 1, 3),
@@ -75,12 +76,11 @@ def loss_small(rng):
     }
 
 
-def loss_maps(rng):
+def maps(rng):
     inputs = scored(rng, 3, 2, n=4, words=5)
-    return [("two rows of four positions, the last one and the last two padded", inputs, LOGITS)]
-
-
-LOGITS = ("logits",)
+    return [
+        ("two rows of four positions, the last one and the last two padded", inputs, ("logits",))
+    ]
 
 
 task = Task(
@@ -99,10 +99,10 @@ task = Task(
         "Put one position in each row: logits as (b·n, vocab), target as (b·n). Then "
         "F.cross_entropy on these two, with ignore_index=pad; it takes the mean itself.",
     ),
-    probes=loss_probes,
+    probes=probes,
     differentiated=("padded", "square", "far apart"),
-    small=loss_small,
-    maps=loss_maps,
+    small=small,
+    maps=maps,
     features=1,
 )
 
@@ -210,347 +210,402 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, scored(rng, 4, 3, n=4, pad=5))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def losses(logits, target):
-    """−log p(target) at every position (b n)."""
-    return -logits.log_softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
+@task.steps
+class Loss:
+    def align(logits, target, pad):
+        return logits, target
+
+    def real(target, pad, logits):
+        return target != pad
+
+    def log_p(logits, pad):
+        return logits.log_softmax(-1)
+
+    def pick(log_p, target):
+        return log_p.gather(-1, target[:, :, None])[:, :, 0]
+
+    def lose(log_p):
+        return -log_p
+
+    def average(losses, real):
+        return losses[real].mean()
+
+    def result(loss):
+        return loss
+
+    def __call__(self, logits, target, pad):
+        logits, target = self.align(logits, target, pad)
+        losses = self.lose(self.pick(self.log_p(logits, pad), target))
+        return self.result(self.average(losses, self.real(target, pad, logits)))
 
 
-def over(loss, real):
-    """Mean of (b n) over real positions."""
-    return loss[real].mean()
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
+def over_count(losses, real):
+    return losses.masked_fill(~real, 0).sum() / real.sum()
+
+
+def over_count_if_any(losses, real):
+    return losses.masked_fill(~real, 0).sum() / real.sum().clamp(min=1)
+
+
+def everywhere(target, pad, logits):
+    return torch.ones_like(target, dtype=torch.bool)
+
+
+task.spelling(average=over_count)
+
+# --- faults: which tokens count -------------------------------------------------------------------
+
+
+def zero_at_pads(logits, target, pad):
+    return logits * (target != pad)[:, :, None], target
+
+
+def each_sentence(losses, real):
+    return (losses * real).sum(1) / real.sum(1)
+
+
+def each_sentence_or_zero(losses, real):
+    return (losses * real).sum(1) / real.sum(1).clamp(min=1)
+
+
+task.fault(
     "S-CE-PAD",
-    thinks="The mean goes over all positions.",
-    why="Padding is easy to predict, so a batch with much of it looks better than it is. The loss "
-    "must not change when more padding is appended.",
+    "The mean goes over all positions.",
+    "Padding is easy to predict, so a batch with much of it looks better than it is. The loss must "
+    "not change when more padding is appended.",
+    real=everywhere,
 )
-def mean_over_everything(logits, target, pad):
-    return losses(logits, target).mean()
-
-
-@task.fault(
+task.fault(
     "C-PADS-IN-THE-COUNT",
-    thinks="Set the loss of padding to 0, then take the mean.",
-    why="The sum is right now, but the mean still divides by all positions. With more padding "
-    "your loss sinks. By how many tokens should it divide?",
+    "Set the loss of padding to 0, then take the mean.",
+    "The sum is right now, but the mean still divides by all positions. With more padding your "
+    "loss sinks. By how many tokens should it divide?",
+    average=lambda losses, real: (losses * real).mean(),
 )
-def divides_by_all_positions(logits, target, pad):
-    return (losses(logits, target) * (target != pad)).mean()
-
-
-@task.fault(
+task.fault(
     "C-PADS-IN-THE-SUM",
-    thinks="Dividing by the number of real tokens leaves the padding out.",
-    why="The divisor is right, but the sum above it still contains the loss of every pad. Both "
-    "halves of the mean have to leave them out.",
+    "Dividing by the number of real tokens leaves the padding out.",
+    "The divisor is right, but the sum above it still contains the loss of every pad. Both halves "
+    "of the mean have to leave them out.",
+    average=lambda losses, real: losses.sum() / real.sum(),
 )
-def sums_over_all_positions(logits, target, pad):
-    return losses(logits, target).sum() / (target != pad).sum()
-
-
-@task.fault(
+task.fault(
+    "C-LOGITS-OF-PADS-ZEROED",
+    "With logits of 0 a padded position costs nothing.",
+    "Equal scores are a blind guess, and it costs ln V, the logarithm of the vocabulary's size. A "
+    "position that does not count must be left out of the sum and of the number.",
+    align=zero_at_pads,
+    real=everywhere,
+)
+task.fault(
+    "C-MASK-INVERTED",
+    "`target == pad` says which positions count.",
+    "It is True at the padding, so you measure what the model makes of pads and leave out all "
+    "words. The real tokens are those that are *not* pad.",
+    real=lambda target, pad, logits: target == pad,
+    average=(..., over_count_if_any),
+)
+task.fault(
     "C-SUM-OF-LOSSES",
-    thinks="The loss of a batch is the sum over its tokens.",
-    why="Then a batch with twice the words has twice the loss, and twice the gradient. A mean can "
-    "be compared from batch to batch.",
+    "The loss of a batch is the sum over its tokens.",
+    "Then a batch with twice the words has twice the loss, and twice the gradient. A mean can be "
+    "compared from batch to batch.",
+    average=lambda losses, real: losses[real].sum(),
 )
-def sum_over_tokens(logits, target, pad):
-    return losses(logits, target)[target != pad].sum()
-
-
-@task.fault(
+task.fault(
     "C-MEAN-OF-MEANS",
-    thinks="First a mean for each sentence, then the mean of those.",
-    why="Then a word of a short sentence counts more than a word of a long one. The loss here is a "
+    "First a mean for each sentence, then the mean of those.",
+    "Then a word of a short sentence counts more than a word of a long one. The loss here is a "
     "mean over tokens: each counts the same.",
+    average=(
+        lambda losses, real: each_sentence(losses, real).mean(),
+        lambda losses, real: each_sentence(losses, real).nanmean(),
+        lambda losses, real: each_sentence_or_zero(losses, real).mean(),
+    ),
 )
-def mean_of_means(logits, target, pad):
-    real = target != pad
-    each = (losses(logits, target) * real).sum(1) / real.sum(1)
-    return each.mean()
-
-
-@task.fault(
+task.fault(
     "C-PER-SENTENCE",
-    thinks="Divide the sum by the number of sentences.",
-    why="That is the loss of a whole sentence, and it grows with its length. The mean over tokens "
-    "is asked for.",
+    "Divide the sum by the number of sentences.",
+    "That is the loss of a whole sentence, and it grows with its length. The mean over tokens is "
+    "asked for.",
+    average=lambda losses, real: losses[real].sum() / len(losses),
 )
-def divides_by_sentences(logits, target, pad):
-    return losses(logits, target)[target != pad].sum() / len(target)
-
-
-@task.fault(
+task.fault(
+    "C-PER-PLACE",
+    "Divide the sum by n, the length of the rows.",
+    "n is the number of places in one row, padding included; there are several rows, and the "
+    "longer the rectangle, the smaller your loss. Divide by the number of real tokens.",
+    average=lambda losses, real: losses.masked_fill(~real, 0).sum() / losses.shape[1],
+)
+task.fault(
     "C-PAD-BY-HEART",
-    thinks="Padding is id 0.",
-    why="In this course it is. The function is told the id as `pad`; with another vocabulary 0 is "
-    "a word like any other, and yours would leave it out.",
+    "Padding is id 0.",
+    "In this course it is. The function is told the id as `pad`; with another vocabulary 0 is a "
+    "word like any other, and yours would leave it out.",
+    real=lambda target, pad, logits: target != 0,
+    average=(..., over_count_if_any),
 )
-def pad_is_zero(logits, target, pad):
-    real = target != 0
-    return losses(logits, target)[real].sum() / real.sum().clamp(min=1)
-
-
-def reshapes_and_flattens(logits, target, pad):
-    b, n, words = logits.shape
-    classes = logits.reshape(b, words, n).transpose(1, 2)
-    return over(losses(classes, target), target != pad)
-
-
-@task.fault(
-    "C-RESHAPED-CLASSES",
-    thinks="Reshaping (b n vocab) into (b vocab n) puts the classes on axis 1.",
-    why="A reshape cuts the same list of numbers into other rows; it never moves one. The shape is "
-    "right, but scores of several positions are mixed up.",
-    forms=(reshapes_and_flattens,),
-)
-def reshapes_instead_of_turning(logits, target, pad):
-    b, n, words = logits.shape
-    classes = logits.reshape(b, words, n)
-    return torch.nn.functional.cross_entropy(classes, target, ignore_index=pad)
-
-
-@task.fault(
-    "C-CLASSES-LAST",
-    thinks="`cross_entropy` finds the classes on the last axis.",
-    why="It expects them on axis 1: (b vocab n). It complains here, except where n equals the size "
-    "of the vocabulary; there it computes something else without a word.",
-)
-def classes_on_the_last_axis(logits, target, pad):
-    return torch.nn.functional.cross_entropy(logits, target, ignore_index=pad)
-
-
-@task.fault(
-    "C-SOFTMAX-TWICE",
-    thinks="Cross-entropy needs probabilities, so softmax comes first.",
-    why="`cross_entropy` takes logits and applies softmax itself. Applied twice, even a certain "
-    "and right answer keeps a large loss, and gradients are small.",
-)
-def softmax_twice(logits, target, pad):
-    return over(losses(logits.softmax(-1), target), target != pad)
-
-
-def minus_probability(logits, target, pad):
-    return -over((-losses(logits, target)).exp(), target != pad)
-
-
-@task.fault(
-    "C-NO-LOGARITHM",
-    thinks="The loss is one minus the probability of the right word.",
-    why="Cross-entropy is −ln p. At p near 1 the two agree; near 0 the logarithm grows without "
-    "limit, so a confident error hurts.",
-    forms=(minus_probability,),
-)
-def one_minus_probability(logits, target, pad):
-    return over(1 - (-losses(logits, target)).exp(), target != pad)
-
-
-@task.fault(
-    "C-SIGN",
-    thinks="The loss is the mean log-probability of the right words.",
-    why="Log-probabilities are negative, and better when they are larger. A loss must get smaller "
-    "when the model gets better. One sign is missing.",
-)
-def without_the_minus(logits, target, pad):
-    return over(-losses(logits, target), target != pad)
-
-
-@task.fault(
-    "C-PERPLEXITY",
-    thinks="A translator is measured by its perplexity, exp of the cross-entropy.",
-    why="Perplexity is a way to report the loss. Asked for is the mean of −ln p itself, in nats a "
-    "token.",
-)
-def perplexity(logits, target, pad):
-    return over(losses(logits, target), target != pad).exp()
-
-
-@task.fault(
-    "C-BITS",
-    thinks="Information is counted in bits, with the logarithm to base 2.",
-    why="It can be, but here the loss is in nats: the natural logarithm, as everywhere in PyTorch. "
-    "A blind guess among V words loses ln V.",
-)
-def in_bits(logits, target, pad):
-    return over(losses(logits, target), target != pad) / torch.tensor(2.0).log().to(logits)
-
-
-@task.fault(
-    "C-NO-SOFTMAX",
-    thinks="The score of the right word, with a minus, is its loss.",
-    why="A score means little by itself: add 5 to all of them and nothing has changed for the "
-    "model. The softmax compares the right word with the others.",
-)
-def minus_the_score(logits, target, pad):
-    return over(-logits.gather(-1, target[:, :, None])[:, :, 0], target != pad)
-
-
-@task.fault(
-    "C-POSITIONS-COMPETE",
-    thinks="The softmax runs over axis 1.",
-    why="Axis 1 holds the positions, so words at different places compete with each other. The "
-    "words of the vocabulary compete, at each position by itself; they are on the last axis.",
-)
-def softmax_over_positions(logits, target, pad):
-    right = logits.log_softmax(1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-right, target != pad)
-
-
-@task.fault(
-    "C-PAD-NEVER-PREDICTED",
-    thinks="Nobody should predict padding, so its score is left out of the softmax.",
-    why="`pad` says which targets do not count. Its score still takes part in every softmax, "
-    "else the model may give it any probability for free.",
-)
-def pad_out_of_the_softmax(logits, target, pad):
-    real = target != pad
-    hidden = torch.arange(logits.shape[-1]) == pad
-    masked = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
-    safe = torch.where(real, target, (target + 1) % logits.shape[-1])
-    return over(losses(masked, safe), real)
-
-
-@task.fault(
+task.fault(
     "C-MASKED-BY-PREDICTION",
-    thinks="Positions where the model says padding are padding.",
-    why="A model that says pad in the middle of a sentence would not pay for it. The target "
-    "tells which positions are real.",
+    "Positions where the model says padding are padding.",
+    "A model that says pad in the middle of a sentence would not pay for it. The target tells "
+    "which positions are real.",
+    real=(
+        lambda target, pad, logits: (target != pad) & (logits.argmax(-1) != pad),
+        lambda target, pad, logits: (target != pad) & (logits.argmax(-1) != pad),
+        lambda target, pad, logits: logits.argmax(-1) != pad,
+    ),
+    average=(over_count_if_any, over_count, over_count),
 )
-def masks_by_prediction(logits, target, pad):
-    real = (target != pad) & (logits.argmax(-1) != pad)
-    return losses(logits, target)[real].sum() / real.sum().clamp(min=1)
-
-
-@task.fault(
+task.fault(
     "C-SHIFTS-AGAIN",
-    thinks="Logits at place t predict the word at t + 1, so they are compared with a shift.",
-    why="The shift is made already: `teacher_inputs` moved the inputs, so logits and target stand "
-    "at the same place. Shifted twice, the decoder learns to skip a word.",
+    "Logits at place t predict the word at t + 1, so they are compared with a shift.",
+    "The shift is made already: `teacher_inputs` moved the inputs, so logits and target stand at "
+    "the same place. Shifted twice, the decoder learns to skip a word.",
     section="teacher-forcing",
-)
-def shifts_again(logits, target, pad):
-    return over(losses(logits[:, :-1], target[:, 1:]), target[:, 1:] != pad)
-
-
-def log_of_softmax_plus_epsilon(logits, target, pad, epsilon=1e-9):
-    p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-(p + epsilon).log(), target != pad)
-
-
-def log_of_softmax_clamped(logits, target, pad, epsilon=1e-12):
-    p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-p.clamp(min=epsilon).log(), target != pad)
-
-
-OTHER_EPSILONS = (
-    *(partial(log_of_softmax_plus_epsilon, epsilon=10.0**-n) for n in (6, 7, 8, 10, 12)),
-    *(partial(log_of_softmax_clamped, epsilon=10.0**-n) for n in (6, 7, 8, 9, 10)),
+    align=lambda logits, target, pad: (logits[:, :-1], target[:, 1:]),
 )
 
+# --- faults: minus the logarithm of p -------------------------------------------------------------
 
-@task.fault(
+
+def reshaped(logits, pad):
+    b, n, words = logits.shape
+    return logits.reshape(b, words, n).mT.log_softmax(-1)
+
+
+def without_pad(logits, pad):
+    hidden = torch.arange(logits.shape[-1]) == pad
+    return logits.masked_fill(hidden, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+
+def log_of_more(epsilon):
+    return lambda logits, pad: (logits.softmax(-1) + epsilon).log()
+
+
+def log_of_at_least(epsilon):
+    return lambda logits, pad: logits.softmax(-1).clamp(min=epsilon).log()
+
+
+def yes_or_no(logits, target):
+    right = F.one_hot(target, logits.shape[-1]).to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits, right, reduction="none")
+
+
+def squares(p, target):
+    return (p - F.one_hot(target, p.shape[-1])).square()
+
+
+task.fault(
+    "C-RESHAPED-CLASSES",
+    "Reshaping (b n vocab) into (b vocab n) puts the classes on axis 1.",
+    "A reshape cuts the same list of numbers into other rows; it never moves one. The shape is "
+    "right, but scores of several positions are mixed up.",
+    log_p=reshaped,
+)
+task.fault(
+    "C-CLASSES-LAST",
+    "`cross_entropy` finds the classes on the last axis.",
+    "It expects them on axis 1: (b vocab n). It complains here, except where n equals the size of "
+    "the vocabulary; there it computes something else without a word.",
+    forms=(lambda logits, target, pad: F.cross_entropy(logits, target, ignore_index=pad),),
+)
+task.fault(
+    "C-SOFTMAX-TWICE",
+    "Cross-entropy needs probabilities, so softmax comes first.",
+    "`cross_entropy` takes logits and applies softmax itself. Applied twice, even a certain and "
+    "right answer keeps a large loss, and gradients are small.",
+    log_p=lambda logits, pad: logits.softmax(-1).log_softmax(-1),
+)
+task.fault(
+    "C-NO-LOGARITHM",
+    "The loss is one minus the probability of the right word.",
+    "Cross-entropy is −ln p. At p near 1 the two agree; near 0 the logarithm grows without limit, "
+    "so a confident error hurts.",
+    lose=(lambda log_p: 1 - log_p.exp(), lambda log_p: -log_p.exp()),
+)
+task.fault(
+    "C-SQUARED-ERROR",
+    "The loss is the squared distance between the probabilities and the right word's one-hot row.",
+    "It is never above 2, however sure the model is of a wrong word, and its gradient is then "
+    "nearly 0. Cross-entropy looks at the right word's probability alone: −ln p.",
+    log_p=lambda logits, pad: logits.softmax(-1),
+    pick=(
+        lambda p, target: squares(p, target).sum(-1),
+        lambda p, target: squares(p, target).mean(-1),
+    ),
+    lose=as_is,
+)
+task.fault(
+    "C-BINARY",
+    "Each word of the vocabulary is a question of its own: is it the right one, yes or no?",
+    "That is binary cross-entropy, for labels that can hold at the same time. Exactly one word is "
+    "right here, so they share one softmax, and the loss is −ln p of that word.",
+    log_p=as_is,
+    pick=(
+        lambda logits, target: yes_or_no(logits, target).mean(-1),
+        lambda logits, target: yes_or_no(logits, target).sum(-1),
+    ),
+    lose=as_is,
+)
+task.fault(
+    "C-ENTROPY",
+    "Cross-entropy is −Σ p ln p.",
+    "That is the entropy of the model's own distribution: how unsure it is, right or wrong. In the "
+    "*cross*-entropy the target's distribution stands in front, and it is 1 at the right word.",
+    pick=lambda log_p, target: (log_p.exp() * log_p).sum(-1),
+)
+task.fault(
+    "C-OWN-GUESS",
+    "The loss is −ln of the largest probability.",
+    "That is the word the model likes best, and it need not be the right one: a confident error "
+    "would cost nothing. Look up the probability of the target.",
+    pick=lambda log_p, target: log_p.amax(-1),
+)
+task.fault(
+    "C-SIGN",
+    "The loss is the mean log-probability of the right words.",
+    "Log-probabilities are negative, and better when they are larger. A loss must get smaller when "
+    "the model gets better. One sign is missing.",
+    lose=as_is,
+)
+task.fault(
+    "C-PERPLEXITY",
+    "A translator is measured by its perplexity, exp of the cross-entropy.",
+    "Perplexity is a way to report the loss. Asked for is the mean of −ln p itself, in nats a "
+    "token.",
+    result=lambda loss: loss.exp(),
+)
+task.fault(
+    "C-BITS",
+    "Information is counted in bits, with the logarithm to base 2.",
+    "It can be, but here the loss is in nats: the natural logarithm, as everywhere in PyTorch. A "
+    "blind guess among V words loses ln V.",
+    result=lambda loss: loss / math.log(2),
+)
+task.fault(
+    "C-BASE-10",
+    "The logarithm is the one with base 10.",
+    "In this formula it is the natural one, as `log` everywhere in PyTorch and NumPy. A blind "
+    "guess among V words loses ln V.",
+    result=lambda loss: loss / math.log(10),
+)
+task.fault(
+    "C-NO-SOFTMAX",
+    "The score of the right word, with a minus, is its loss.",
+    "A score means little by itself: add 5 to all of them and nothing has changed for the model. "
+    "The softmax compares the right word with the others.",
+    log_p=as_is,
+)
+task.fault(
+    "C-POSITIONS-COMPETE",
+    "The softmax runs over axis 1.",
+    "Axis 1 holds the positions, so words at different places compete with each other. The words "
+    "of the vocabulary compete, at each position by itself; they are on the last axis.",
+    log_p=lambda logits, pad: logits.log_softmax(1),
+)
+task.fault(
+    "C-SENTENCES-COMPETE",
+    "The softmax runs over axis 0.",
+    "Axis 0 holds the sentences, so they compete with each other. The words of the vocabulary "
+    "compete, at each position by itself; they are on the last axis.",
+    log_p=lambda logits, pad: logits.log_softmax(0),
+)
+task.fault(
+    "C-PAD-NEVER-PREDICTED",
+    "Nobody should predict padding, so its score is left out of the softmax.",
+    "`pad` says which targets do not count. Its score still takes part in every softmax, else the "
+    "model may give it any probability for free.",
+    log_p=without_pad,
+)
+task.fault(
     "C-LOG-OF-SOFTMAX",
-    thinks="Softmax first, then the logarithm of it.",
-    why="A probability of exp(−300) is 0 in float32, and its logarithm infinite; a small number "
-    "added hides how wrong the model is. Both steps in one (log_softmax) stay exact.",
-    forms=(log_of_softmax_plus_epsilon, log_of_softmax_clamped, *OTHER_EPSILONS),
+    "Softmax first, then the logarithm of it.",
+    "A probability of exp(−300) is 0 in float32, and its logarithm infinite; a small number added "
+    "hides how wrong the model is. Both steps in one (log_softmax) stay exact.",
+    log_p=(
+        lambda logits, pad: logits.softmax(-1).log(),
+        *(log_of_more(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
+        *(log_of_at_least(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
+    ),
 )
-def log_of_softmax(logits, target, pad):
-    p = logits.softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-    return over(-p.log(), target != pad)
-
-
-def naive_log_sum(logits, target, pad):
-    right = logits.gather(-1, target[:, :, None])[:, :, 0]
-    return over(logits.exp().sum(-1).log() - right, target != pad)
-
-
-@task.fault(
+task.fault(
     "C-NAIVE-LOG-SUM",
-    thinks="The formula has exp of the logits, so that is what I compute.",
-    why="exp(89) is infinite in float32. PyTorch's own log_softmax, logsumexp and cross_entropy "
-    "move the largest logit to 0 first; that changes no probability.",
-    forms=(naive_log_sum,),
+    "The formula has exp of the logits, so that is what I compute.",
+    "exp(89) is infinite in float32. PyTorch's own log_softmax, logsumexp and cross_entropy move "
+    "the largest logit to 0 first; that changes no probability.",
+    log_p=(
+        lambda logits, pad: (logits.exp() / logits.exp().sum(-1, keepdim=True)).log(),
+        lambda logits, pad: logits - logits.exp().sum(-1, keepdim=True).log(),
+    ),
 )
-def naive_softmax(logits, target, pad):
-    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
-    return over(-p.gather(-1, target[:, :, None])[:, :, 0].log(), target != pad)
+
+# --- faults: what is returned, and what is edited -------------------------------------------------
 
 
-def loss_from_a_number(logits, target, pad):
-    return torch.tensor(over(losses(logits, target), target != pad).item(), dtype=logits.dtype)
-
-
-@task.fault(
-    "C-LOSS-CUT-OFF",
-    thinks="The loss is a number, and the number is right.",
-    why="It is, but `.item()`, `.detach()` or `no_grad` cut it off from the logits. Training needs "
-    "a loss through which gradients flow back.",
-    section="bottleneck-training",
-    forms=(loss_from_a_number,),
-)
-def loss_detached(logits, target, pad):
-    return over(losses(logits, target), target != pad).detach()
-
-
-@task.fault(
-    "C-LOSS-AS-FLOAT",
-    thinks="One number is returned as a Python float.",
-    why="A float has no graph behind it, so no gradient can flow back through it. Return the "
-    "tensor; whoever wants to print it calls `.item()` later.",
-    section="bottleneck-training",
-)
-def loss_as_float(logits, target, pad):
-    return over(losses(logits, target), target != pad).item()
-
-
-def zeros_at_padding(logits, target, pad):
-    return losses(logits, target) * (target != pad)
-
-
-@task.fault(
-    "C-NOT-AVERAGED",
-    thinks="Each token has its loss, so I return them all.",
-    why="Every token does, but a step of training needs one number for the batch. Take the mean "
-    "over the real ones.",
-    forms=(zeros_at_padding,),
-)
-def not_averaged(logits, target, pad):
-    return losses(logits, target)[target != pad]
-
-
-@task.fault(
-    "C-LOSS-FLOAT32",
-    thinks="A loss is a float32.",
-    why="It has the dtype of the logits. From float64 you drop half of the digits on the way.",
-)
-def loss_in_float32(logits, target, pad):
-    return over(losses(logits.float(), target), target != pad)
-
-
-@task.fault(
-    "C-EDITS-THE-LOGITS",
-    thinks="I may wipe the logits of padding before I compare.",
-    why="They belong to the caller, who finds them changed. Choose which losses to keep instead.",
-)
-def wipes_logits(logits, target, pad):
-    loss = over(losses(logits, target), target != pad)
+def wiped(logits, target, pad):
     with torch.no_grad():
         logits[target == pad] = 0
-    return loss
+    return logits, target
+
+
+task.fault(
+    "C-LOSS-CUT-OFF",
+    "The loss is a number, and the number is right.",
+    "It is, but `.item()`, `.detach()` or `no_grad` cut it off from the logits. Training needs a "
+    "loss through which gradients flow back.",
+    section="bottleneck-training",
+    result=lambda loss: loss.detach(),
+)
+task.fault(
+    "C-LOSS-AS-FLOAT",
+    "One number is returned as a Python float.",
+    "A float has no graph behind it, so no gradient can flow back through it. Return the tensor; "
+    "whoever wants to print it calls `.item()` later.",
+    section="bottleneck-training",
+    result=lambda loss: loss.item(),
+)
+task.fault(
+    "C-NOT-AVERAGED",
+    "Each token has its loss, so I return them all.",
+    "Every token does, but a step of training needs one number for the batch. Take the mean over "
+    "the real ones.",
+    average=(lambda losses, real: losses[real], lambda losses, real: losses * real),
+)
+task.fault(
+    "C-LOSS-EACH-SENTENCE",
+    "Each sentence has its loss, the mean over its words.",
+    "It has, but a step of training needs one number for the batch, in which every token counts "
+    "the same: one mean over the real tokens of all sentences.",
+    average=(each_sentence, each_sentence_or_zero),
+)
+task.fault(
+    "C-LOSS-FLOAT32",
+    "A loss is a float32.",
+    "It has the dtype of the logits. From float64 you drop half of the digits on the way.",
+    log_p=lambda logits, pad: logits.float().log_softmax(-1),
+)
+task.fault(
+    "C-EDITS-THE-LOGITS",
+    "I may wipe the logits of padding before I compare.",
+    "They belong to the caller, who finds them changed. Choose which losses to keep instead.",
+    align=wiped,
+)
 
 
 @task.fault(
     "C-MARKS-THE-TARGET",
-    thinks="`target[target == pad] = -100` is the usual trick.",
-    why="It works, and it also writes −100 into the caller's target, where the next call finds an "
-    "id that no vocabulary has. Let `torch.where` make a new tensor, or name the id to ignore.",
+    "`target[target == pad] = -100` is the usual trick.",
+    "It works, and it also writes −100 into the caller's target, where the next call finds an id "
+    "that no vocabulary has. Let `torch.where` make a new tensor, or name the id to ignore.",
 )
 def marks_the_target(logits, target, pad):
     target[target == pad] = -100
-    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target)
+    return F.cross_entropy(logits.transpose(1, 2), target)

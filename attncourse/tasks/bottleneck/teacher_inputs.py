@@ -1,4 +1,4 @@
-"""teacher_inputs."""
+"""What the decoder takes in while it is taught: bos, then the target without its last word."""
 
 import torch
 
@@ -17,7 +17,7 @@ def padded_targets(rng, *lengths, n, bos=1, eos=2, pad=0):
     return inputs
 
 
-def teacher_probes(rng):
+def probes(rng):
     return {
         "words": targets(rng, 3, 4, bos=7),
         "square": targets(rng, 4, 4, bos=2),
@@ -31,7 +31,7 @@ def teacher_probes(rng):
     }
 
 
-def teacher_small(rng):
+def small(rng):
     for b, n in ((1, 1), (1, 2), (1, 3), (2, 2), (2, 3)):
         for bos in (1, 8, 0):
             yield targets(rng, b, n, bos)
@@ -39,7 +39,7 @@ def teacher_small(rng):
     yield padded_targets(rng, 2, 3, n=4)
 
 
-def teacher_maps(rng):
+def maps(rng):
     return [("two rows of three words", targets(rng, 2, 3, words=8), ("target",))]
 
 
@@ -58,9 +58,9 @@ task = Task(
         "Join two pieces along the axis of positions: a column (b 1) filled with bos, and the "
         "target without its last column.",
     ),
-    probes=teacher_probes,
-    small=teacher_small,
-    maps=teacher_maps,
+    probes=probes,
+    small=small,
+    maps=maps,
 )
 
 
@@ -115,192 +115,191 @@ def the_target_stays_as_it_was(answer, rng):
     moves_nothing(answer, padded_targets(rng, 3, 5, 2, n=5))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def shifted(target, first):
-    """Behind `first` (b 1), the target without its last word."""
-    return torch.cat([first, target[:, :-1]], dim=1)
+@task.steps
+class Shift:
+    def first(target, bos):
+        return torch.full_like(target[:, :1], bos)
+
+    def rest(target, bos):
+        return target[:, :-1]
+
+    def join(first, rest):
+        return torch.cat([first, rest], dim=1)
+
+    def result(inputs, target, bos):
+        return inputs
+
+    def __call__(self, target, bos):
+        inputs = self.join(self.first(target, bos), self.rest(target, bos))
+        return self.result(inputs, target, bos)
 
 
-@task.fault(
+# --- faults: what moves, and where to -------------------------------------------------------------
+
+
+def all_but_first(target, bos):
+    return target[:, 1:]
+
+
+def behind(first, rest):
+    return torch.cat([rest, first], dim=1)
+
+
+task.fault(
     "S-SHIFT",
-    thinks="Teacher forcing hands the decoder the target.",
-    why="Then it takes in the very word that it must predict. Copying is learned at once, the loss "
+    "Teacher forcing hands the decoder the target.",
+    "Then it takes in the very word that it must predict. Copying is learned at once, the loss "
     "falls to 0, and at the test there is nothing to copy from.",
     section="bottleneck-breaks",
+    result=lambda inputs, target, bos: target.clone(),
 )
-def no_shift(target, bos):
-    return target.clone()
-
-
-@task.fault(
+task.fault(
     "C-SHIFT-LEFT",
-    thinks="The decoder takes in the next word, so the row moves to the left.",
-    why="The next word is the one to be predicted, or lies even further on. What the decoder may "
-    "know is what comes before.",
+    "The decoder takes in the next word, so the row moves to the left.",
+    "The next word is the one to be predicted, or lies even further on. What the decoder may know "
+    "is what comes before.",
+    first=(
+        ...,
+        lambda target, bos: torch.zeros_like(target[:, :1]),
+        lambda target, bos: torch.full_like(target[:, :1], 2),
+        lambda target, bos: target[:, :1],
+    ),
+    rest=all_but_first,
+    join=behind,
 )
-def shift_left(target, bos):
-    return torch.cat([target[:, 1:], torch.full_like(target[:, :1], bos)], dim=1)
-
-
-@task.fault(
+task.fault(
+    "C-BOS-BEHIND",
+    "bos is appended to the words.",
+    "It stands for the beginning: the first word is predicted from it. Yours comes last, and no "
+    "word has moved.",
+    join=behind,
+)
+task.fault(
     "C-NOTHING-DROPPED",
-    thinks="Put bos in front, and the target behind it.",
-    why="Now there is one input more than there are words to predict. After the last word nothing "
-    "is to be predicted, so one input is of no use.",
+    "Put bos in front, and the target behind it.",
+    "Now there is one input more than there are words to predict. After the last word nothing is "
+    "to be predicted, so one input is of no use.",
+    rest=lambda target, bos: target,
 )
-def drops_nothing(target, bos):
-    return torch.cat([torch.full_like(target[:, :1], bos), target], dim=1)
-
-
-@task.fault(
+task.fault(
+    "C-BOTH-ENDS-DROPPED",
+    "The target's own first token goes, and so does its last.",
+    "Its first token would go if it were a bos. Here it is a word: without it the row is one place "
+    "short, and the second word is predicted from nothing.",
+    rest=lambda target, bos: target[:, 1:-1],
+)
+task.fault(
     "C-NO-BOS",
-    thinks="The inputs are the target without its last word.",
-    why="That is the whole story where the target begins with bos already. Here it does not: the "
-    "first word has no input from which it could be predicted.",
+    "The inputs are the target without its last word.",
+    "That is the whole story where the target begins with bos already. Here it does not: the first "
+    "word has no input from which it could be predicted.",
+    join=lambda first, rest: rest,
 )
-def drops_the_last_word_only(target, bos):
-    return target[:, :-1]
-
-
-@task.fault(
+task.fault(
     "C-WRAPS-AROUND",
-    thinks="`roll` shifts a row to the right.",
-    why="It does, and brings the last word round to the front. There the decoder should find bos; "
+    "`roll` shifts a row to the right.",
+    "It does, and brings the last word round to the front. There the decoder should find bos; "
     "instead it is told how the sentence ends.",
+    first=lambda target, bos: target[:, -1:],
 )
-def rolls(target, bos):
-    return target.roll(1, dims=1)
-
-
-@task.fault(
+task.fault(
     "C-SHIFTS-ROWS",
-    thinks="Shifting moves everything one place along the first axis.",
-    why="The first axis is the batch: each sentence now takes in the words of its neighbor. "
-    "Positions lie on axis 1.",
+    "Shifting moves everything one place along the first axis.",
+    "The first axis is the batch: each sentence now takes in the words of its neighbor. Positions "
+    "lie on axis 1.",
+    first=(lambda target, bos: torch.full_like(target[:1], bos), ...),
+    rest=(lambda target, bos: target[:-1], lambda target, bos: target.roll(1, 0)[:, 1:]),
+    join=(lambda first, rest: torch.cat([first, rest]), ...),
 )
-def shifts_rows(target, bos):
-    return torch.cat([torch.full_like(target[:1], bos), target[:-1]], dim=0)
-
-
-@task.fault(
+task.fault(
     "C-FLAT-SHIFT",
-    thinks="The batch is one long list of ids that moves by one place.",
-    why="At the border of two rows a word crosses over: all rows but the first begin with the last "
+    "The batch is one long list of ids that moves by one place.",
+    "At the border of two rows a word crosses over: all rows but the first begin with the last "
     "word of the row above. Every row needs a bos of its own.",
+    first=lambda target, bos: torch.cat([target.new_tensor([[bos]]), target[:-1, -1:]]),
 )
-def shifts_the_flat_list(target, bos):
-    flat = torch.cat([target.new_tensor([bos]), target.flatten()[:-1]])
-    return flat.view_as(target)
-
-
-@task.fault(
+task.fault(
     "C-REPLACES-THE-FIRST",
-    thinks="The first word becomes bos, and the others stay.",
-    why="Then from the second word on the decoder takes in the word that it must predict, and the "
+    "The first word becomes bos, and the others stay.",
+    "Then from the second word on the decoder takes in the word that it must predict, and the "
     "first word is lost. The others have to move.",
+    rest=all_but_first,
 )
-def replaces_the_first_word(target, bos):
-    inputs = target.clone()
-    inputs[:, 0] = bos
-    return inputs
-
-
-@task.fault(
+task.fault(
     "C-TWO-PLACES",
-    thinks="Bos goes in front, and the word before goes in as well: two places.",
-    why="One place is enough: word t is predicted from word t − 1. Yours sees word t − 2 last and "
-    "has to guess what came between.",
+    "Bos goes in front, and the word before goes in as well: two places.",
+    "One place is enough: word t is predicted from word t − 1. Yours sees word t − 2 last and has "
+    "to guess what came between.",
+    first=lambda target, bos: torch.full_like(target[:, :2], bos),
+    rest=lambda target, bos: target[:, :-2],
 )
-def shifts_by_two(target, bos):
-    first = torch.full_like(target[:, :2], bos)
-    return torch.cat([first, target[:, :-2]], dim=1)
+task.fault(
+    "C-COPIES-THE-FIRST",
+    "Assigning the words one place further, from the front, shifts the row.",
+    "The second word is overwritten by the first before it could move on, and so down the row: all "
+    "words end up equal. Read from the old row, write to a new one.",
+    rest=(
+        lambda target, bos: target[:, :1].expand(-1, target.shape[1] - 1),
+        lambda target, bos: torch.full_like(target[:, 1:], bos),
+    ),
+)
 
+# --- faults: ids ----------------------------------------------------------------------------------
 
-@task.fault(
+task.fault(
     "S-BOS-MISMATCH",
-    thinks="The free place in front is filled with 0.",
-    why="0 is the padding in this course. Decoding will start from bos, a token with which your "
+    "The free place in front is filled with 0.",
+    "0 is the padding in this course. Decoding will start from bos, a token with which your "
     "decoder has then never seen a sentence begin.",
     section="bottleneck-breaks",
+    first=lambda target, bos: torch.zeros_like(target[:, :1]),
 )
-def fills_with_zero(target, bos):
-    return torch.nn.functional.pad(target[:, :-1], (1, 0))
-
-
-@task.fault(
+task.fault(
     "C-BOS-BY-HEART",
-    thinks="The id of bos is 1.",
-    why="In this course it is. The function is told the id as an argument, so that it works with "
-    "any vocabulary.",
+    "The id of bos is 1.",
+    "In this course it is. The function is told the id as an argument, so that it works with any "
+    "vocabulary.",
+    first=lambda target, bos: torch.ones_like(target[:, :1]),
 )
-def bos_is_one(target, bos):
-    return shifted(target, torch.ones_like(target[:, :1]))
-
-
-def shifts_in_place_backward(target, bos):
-    for place in range(target.shape[1] - 1, 0, -1):
-        target[:, place] = target[:, place - 1]
-    target[:, 0] = bos
-    return target
-
-
-@task.fault(
-    "C-EDITS-THE-TARGET",
-    thinks="Working within the target saves a copy.",
-    why="The caller still needs the target for the loss, and finds it changed: the decoder would "
-    "learn to predict something else. Make a new tensor.",
-    forms=(shifts_in_place_backward,),
-)
-def shifts_in_place(target, bos):
-    target[:, 1:] = target[:, :-1].clone()
-    target[:, 0] = bos
-    return target
-
-
-@task.fault(
-    "C-COPIES-THE-FIRST",
-    thinks="Assigning the words one place further, from the front, shifts the row.",
-    why="The second word is overwritten by the first before it could move on, and so down the "
-    "row: all words end up equal. Read from the old row, write to a new one.",
-)
-def shifts_over_itself(target, bos):
-    inputs = target.clone()
-    for place in range(1, inputs.shape[1]):
-        inputs[:, place] = inputs[:, place - 1]
-    inputs[:, 0] = bos
-    return inputs
-
-
-@task.fault(
+task.fault(
     "C-IDS-AS-FLOATS",
-    thinks="`torch.ones` times bos makes a column of bos.",
-    why="It makes a column of floats, and joined to it all ids become floats. An embedding looks "
-    "rows up by whole numbers.",
+    "`torch.ones` times bos makes a column of bos.",
+    "It makes a column of floats, and joined to it all ids become floats. An embedding looks rows "
+    "up by whole numbers.",
     section="ids-to-vectors",
+    first=lambda target, bos: bos * torch.ones(len(target), 1),
 )
-def ids_as_floats(target, bos):
-    return shifted(target, bos * torch.ones(len(target), 1))
-
-
-@task.fault(
+task.fault(
     "C-SHIFTS-AROUND-PADDING",
-    thinks="Padding stays where it is; only real words move.",
-    why="`teacher_inputs` is not told which id pads: 0 may be a word. Nor does it matter what "
-    "stands before a pad, since that position has no loss.",
+    "Padding stays where it is; only real words move.",
+    "`teacher_inputs` is not told which id pads: 0 may be a word. Nor does it matter what stands "
+    "before a pad, since that position has no loss.",
+    result=lambda inputs, target, bos: torch.where(target == 0, target, inputs),
 )
-def padding_stays(target, bos):
-    return torch.where(target == 0, target, shifted(target, torch.full_like(target[:, :1], bos)))
-
-
-@task.fault(
+task.fault(
     "C-EOS-TAKEN-OUT",
-    thinks="The decoder must not take in eos, so it becomes padding.",
-    why="Taking it in does no harm: what comes out at that place has no loss. And the function is "
-    "not told which id is eos; in another vocabulary 2 is a word.",
+    "The decoder must not take in eos, so it becomes padding.",
+    "Taking it in does no harm: what comes out at that place has no loss. And the function is not "
+    "told which id is eos; in another vocabulary 2 is a word.",
+    rest=lambda target, bos: target[:, :-1].masked_fill(target[:, :-1] == 2, 0),
 )
-def eos_becomes_padding(target, bos):
-    inputs = shifted(target, torch.full_like(target[:, :1], bos))
-    inputs[:, 1:][inputs[:, 1:] == 2] = 0
-    return inputs
+
+# --- faults: what is returned, and what is edited -------------------------------------------------
+
+task.fault(
+    "C-LISTS-OF-IDS",
+    "A list of ids for each row is as good as a tensor.",
+    "An embedding takes in one tensor, a rectangle of ids, and so does the loss. `torch.tensor` "
+    "makes one from such lists.",
+    result=lambda inputs, target, bos: inputs.tolist(),
+)
+task.fault(
+    "C-EDITS-THE-TARGET",
+    "Working within the target saves a copy.",
+    "The caller still needs the target for the loss, and finds it changed: the decoder would learn "
+    "to predict something else. Make a new tensor.",
+    result=lambda inputs, target, bos: target.copy_(inputs),
+)
