@@ -15,7 +15,9 @@ hinted, released and graded like the course's own. `attncourse new-task` writes 
 `attncourse lint-task` says what is wrong with it. The book has a page on it: "Write your own task".
 """
 
+import keyword
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -38,6 +40,7 @@ __all__ = [
     "moves_nothing",
     "normal",
     "task",
+    "write_package",
 ]
 
 
@@ -119,3 +122,141 @@ def _nothing_else(drawn: Callable) -> Callable:
         moves_nothing(answer, drawn(rng)[0])
 
     return it_changes_nothing_but_its_result
+
+
+# --- a new package ------------------------------------------------------------------------------
+
+MODULE = '''"""Tasks of my own."""
+
+import torch
+
+from attncourse.author import Chapter, task
+
+# The name of the folder in solutions/, and what a report calls this place.
+chapter = Chapter("{package}", "{words}", page="")
+
+
+@task(
+    inputs=[
+        {{"x": torch.tensor([1.0, 2.0, 3.0])}},
+        {{"x": torch.tensor([[1.0, -1.0], [0.5, 4.0]])}},
+    ],
+    minutes=10,
+    hints=(
+        "A nudge: what is asked?",
+        "The idea: which operation does it?",
+        "Almost code: one line of words.",
+    ),
+)
+def {name}(x):
+    return x.square().mean(-1)  # the right answer
+
+
+@{name}.fault(
+    "{letter}-SUM",
+    "What the student probably thinks, in one sentence.",
+    "Why that is wrong, without giving the solution away.",
+)
+def _(x):
+    return x.square().sum(-1)  # the wrong answer
+'''
+
+PROJECT = """[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{project}"
+version = "0.1.0"
+dependencies = ["attncourse"]
+
+[project.entry-points."attncourse.tasks"]
+{package} = "{package}"
+
+[tool.setuptools]
+py-modules = ["{package}"]
+"""
+
+
+def write_package(name: str, folder: Path) -> list[Path]:
+    """Write a package with one task to edit, and the notebook that students get.
+
+    Args:
+        name: of the function that a student will write.
+        folder: in which the package's folder is made.
+
+    Returns:
+        The files: the module, its pyproject.toml, and the instructor's notebook.
+
+    Raises:
+        ValueError: the name is no name in Python, or a task of that name is there.
+        FileExistsError: so is the folder.
+    """
+    from attncourse.checks import registry
+
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{name!r} cannot be the name of a function")
+    if name in registry.all_tasks():
+        raise ValueError(f"there is a task named {name!r} already; take another name")
+    package = f"{name.lower()}_lab"
+    place = folder / package
+    if place.exists():
+        raise FileExistsError(f"{place} is there already; it was not changed")
+    words = package.replace("_", " ")
+    letter = name[0].upper()
+    files = {
+        f"{package}.py": MODULE.format(name=name, package=package, words=words, letter=letter),
+        "pyproject.toml": PROJECT.format(package=package, project=package.replace("_", "-")),
+        f"{package}.ipynb": _notebook(name, package, words),
+    }
+    place.mkdir(parents=True)
+    for file, text in files.items():
+        (place / file).write_text(text, encoding="utf-8")
+    return [place / file for file in files]
+
+
+def _notebook(name: str, package: str, words: str) -> str:
+    """The instructor's notebook, for solutions/<package>/."""
+    import json
+
+    def mark(grade_id: str, solution: bool) -> dict:
+        about = {"grade_id": grade_id, "solution": solution, "grade": not solution}
+        points = {} if solution else {"points": 0}  # the task's own, written at release
+        return about | points | {"locked": not solution, "task": False, "schema_version": 3}
+
+    place = f"# attncourse: {package}/{name}"
+    cells = [
+        ("markdown", "intro", f"# {words.capitalize()}\n\nWhat this is about.", None),
+        ("code", "bootstrap", BOOTSTRAP, None),
+        ("markdown", "task", f"## 1. {name}\n\nWrite `{name}(x)`. What it takes and gives.", None),
+        ("code", "answer", ANSWER.format(place=place, name=name), mark(name, True)),
+        ("code", "hints", f'hint("{name}")', None),
+        ("code", "check", f'{place} check\ncheck("{name}")', mark(f"{name}-check", False)),
+        ("code", "hidden", HIDDEN.format(place=place, name=name), mark(f"{name}-hidden", False)),
+    ]
+    made = []
+    for kind, id, source, about in cells:
+        cell = {"cell_type": kind, "id": id, "metadata": {"nbgrader": about} if about else {}}
+        cell["source"] = source.splitlines(keepends=True)
+        made.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook = {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4}
+    return json.dumps(notebook | {"nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+
+
+BOOTSTRAP = """# attncourse: bootstrap
+import torch
+
+import attncourse
+from attncourse import check, hint
+
+attncourse.welcome()"""
+ANSWER = """{place}
+def {name}(x):
+    ### BEGIN SOLUTION
+    return x.square().mean(-1)
+    ### END SOLUTION"""
+HIDDEN = """{place} hidden check
+### BEGIN HIDDEN TESTS
+check("{name}", seed=31)
+### END HIDDEN TESTS"""

@@ -281,6 +281,64 @@ def hint(
         console.print(f"Still stuck? attncourse hint {task} {number + 1}", style="dim")
 
 
+# --- for authors of tasks -----------------------------------------------------------------------
+
+
+@app.command("new-task")
+def new_task(
+    name: Annotated[str, typer.Argument(help="Name of the function a student will write")],
+    folder: Annotated[Path, typer.Option("--in", help="Where to make the package")] = Path("."),
+) -> None:
+    """Write a package with a task of your own: reference, wrong answer, notebook. Then edit it."""
+    from attncourse import author
+
+    try:
+        made = author.write_package(name, folder)
+    except (ValueError, FileExistsError) as error:
+        raise fail(str(error)) from None
+    for path in made:
+        console.print(f"  {path}", markup=False, highlight=False)
+    console.print(
+        f"Edit {made[0].name}. Then: pip install -e {made[0].parent}; attncourse lint-task {name}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("lint-task")
+def lint_task(
+    names: Annotated[
+        list[str], typer.Argument(help="Names of tasks, or a file (.py) that holds some")
+    ],
+) -> None:
+    """Say what is wrong with a task: are its faults caught and told apart, are its sections there?
+
+    Exit code 0: nothing is wrong; 1: something is; 2: there is no such task.
+    """
+    from attncourse.checks import lint, registry
+
+    tasks, bad = [], 0
+    for name in names:
+        try:
+            path = Path(name)
+            tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
+        except (ValueError, registry.Mistake, OSError) as error:
+            raise fail(str(error)) from None
+    pages = Path.cwd() if Path("_config.yml").exists() else None
+    for task in tasks:
+        with console.status(f"{task.name}: looking at {len(task.faults)} faults"):
+            found = list(lint.complaints(task, pages))
+        for sentence in found:
+            console.print(f"✗ {sentence}", markup=False, highlight=False, soft_wrap=True)
+        if not found:
+            faults = f"{len(task.faults)} fault{'s' if len(task.faults) != 1 else ''}"
+            said = f"✓ {task.name}: {len(task.checks)} checks, {faults}, all told apart"
+            console.print(said, markup=False, highlight=False)
+        bad += len(found)
+    raise typer.Exit(1 if bad else 0)
+
+
 # --- for instructors ----------------------------------------------------------------------------
 
 

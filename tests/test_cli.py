@@ -59,7 +59,7 @@ def test_doctor_finds_this_environment_healthy(root):
     ("arguments", "said"),
     [
         (["hint", "sofmax"], "no task is named 'sofmax'; did you mean softmax?"),
-        (["hint", "nothing"], "there are: "),
+        (["hint", "nothing"], "lists them all"),
         (["check", "none.ipynb"], "there is no file none.ipynb"),
         (["check", "text.txt"], "is not a notebook"),
         (["check", "broken.ipynb"], "its JSON is broken"),

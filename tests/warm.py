@@ -20,7 +20,7 @@ LOADED += [
     "typer",
     "rich.console",
     "attncourse.lab",
-    "attncourse.misconceptions",
+    "attncourse.tasks",
     "attncourse.plots",
 ]
 

@@ -209,6 +209,26 @@ def find(name: str) -> Task:
     raise ValueError(f"no task is named {name!r}; {there}")
 
 
+def in_file(path: Path) -> list[Task]:
+    """The tasks in a file that need not be installed.
+
+    Raises:
+        Mistake: it cannot be loaded, or holds none.
+    """
+    stem = path.stem
+    try:
+        spec = util.spec_from_file_location(stem, path)
+        module = sys.modules[stem] = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise Mistake(f"{path} cannot be loaded: {_said(error)}") from error
+    chapter = getattr(module, "chapter", None) or Chapter(stem, stem)
+    tasks = [_at_home(task, dataclasses.replace(chapter, stem=stem)) for task in _tasks_in(module)]
+    if not tasks:
+        raise Mistake(f"{path} defines no task")
+    return tasks
+
+
 def _names_outside() -> list[str]:
     return [task.name for each in _outside()[0].values() for task in each]
 

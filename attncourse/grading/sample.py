@@ -1,6 +1,7 @@
 """A made-up class, to see grading at work: nobody in it exists."""
 
 import ast
+import contextlib
 import copy
 import functools
 import inspect
@@ -44,6 +45,8 @@ def source_of(answer: Callable, name: str) -> str:
     """The source of an answer under another name, with all it needs from its own module."""
     module = sys.modules[answer.__module__]
     needed = _needed(_statements(module), {answer.__name__}, vars(module))
+    if vars(module).get(answer.__name__) is not answer:
+        raise KeyError(answer.__name__)
     for node in needed:
         for part in ast.walk(node):  # it may call itself
             if isinstance(part, ast.Name) and part.id == answer.__name__:
@@ -54,7 +57,11 @@ def source_of(answer: Callable, name: str) -> str:
 
 
 def source_of_fault(fault: Fault, place: int = 0) -> str:
-    """A form of a misconception as a student might hand it in, with all it needs."""
+    """A form of a misconception as a student might hand it in, with all it needs.
+
+    Raises:
+        LookupError: it is made by a function, and stands nowhere as it is.
+    """
     task, form = registry.find(fault.task), fault.forms[place]
     if not is_change(task, form):
         return source_of(form, task.name)
@@ -137,15 +144,21 @@ def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
 def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
     known = vars(sys.modules[task.module])
+    steps: dict[str, ast.expr] = {}
     for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
         if not (isinstance(call, ast.Call) and call.args):
             continue
-        who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
+        try:
+            who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
+        except NameError:
+            continue  # inside of a function that says it of several tasks
         if getattr(who, "id", who) == fault.id:
             steps = {
                 each.arg: each.value for each in call.keywords if each.arg in fault.forms[place]
             }
             break
+    if steps.keys() != fault.forms[place].keys():
+        raise LookupError(fault.id)
     body = []
     for step, value in steps.items():
         text = ast.unparse(value)
@@ -166,9 +179,16 @@ def _mark_static(node: ast.ClassDef) -> None:
                 each.decorator_list = [ast.Name("staticmethod")]
 
 
+def _sources(task: Task) -> Iterator[dict[str, str]]:
+    """The wrong answers to a task that have a source of their own."""
+    for fault in task.faults.values():
+        with contextlib.suppress(LookupError):
+            yield {task.name: source_of_fault(fault)}
+
+
 def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str | None]]:
     """Answers by task, student after student: None = as the course would write it, '' = empty."""
-    wrong = [fault for name in tasks for fault in registry.find(name).faults.values()]
+    wrong = [source for name in tasks for source in _sources(registry.find(name))]
     chance.shuffle(wrong)
     mistakes = itertools.cycle(wrong)
     for number in itertools.count():
@@ -180,7 +200,7 @@ def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str 
                 answers |= {name: code for name, code in UNUSUAL.items() if name in tasks}
             case 2 | 3 | 4 | 5:
                 for mistake in itertools.islice(mistakes, 1 + number % 2):
-                    answers[mistake.task] = source_of_fault(mistake)
+                    answers |= mistake
             case 6:
                 half = len(tasks) // 2 if number > 8 else 0  # the first of them never started
                 answers |= dict.fromkeys(tasks[half:], "")
