@@ -60,6 +60,17 @@ def maps_of(make):
     return maps
 
 
+def digits_of(make):
+    """Traits: whether more than seven digits of a float64 input make a difference."""
+
+    def traits(answer):
+        double = make(torch.Generator().manual_seed(0), dtype=torch.float64)
+        rounded = {name: value.float().double() for name, value in double.items()}
+        return {"reads seven digits": torch.equal(answer(double), answer(rounded))}
+
+    return traits
+
+
 def turned(inputs):
     """The same numbers, not contiguous."""
     return {
