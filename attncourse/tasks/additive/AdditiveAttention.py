@@ -21,7 +21,6 @@ from attncourse.tasks.additive.attend import (
     divided,
     hard,
     low,
-    lowered,
     minus_infinity,
     naive,
     naive_if_alive,
@@ -132,7 +131,8 @@ def module_probes(rng):
         "one sentence": module_inputs(rng, b=1),
         "mask": module_inputs(rng, b=3, k=6, mask=mixed_mask(rng, 3, 6)),
         "mask, all equal": module_inputs(rng, 4, 4, 4, 4, 4, mask=mixed_mask(rng, 4, 4)),
-        "low scores, masked": low_scores(rng, mask=mixed_mask(rng, 2, 4)),
+        "low scores, masked": low_scores(rng, mixed_mask(rng, 2, 4)),
+        "hidden winner": hidden_winner(rng),
         "dead row": module_inputs(rng, b=3, mask=dead_mask(rng, 3, 4)),
         "training": module_inputs(rng, b=3, k=6, training=True),
         "double": module_inputs(rng, mask=mixed_mask(rng, 2, 4), dtype=torch.float64),
@@ -147,6 +147,14 @@ def large_keys(rng, k=4):
         inputs[name] = integers(rng, *inputs[name].shape)
     inputs["keys"] *= 1e4
     inputs["v.weight"] *= 60  # scores are up to some hundreds
+    return inputs
+
+
+def hidden_winner(rng):
+    """The key that would win by far is hidden, in both sentences."""
+    inputs = low_scores(rng, torch.tensor([[True, False, True, True]]).expand(2, 4).clone())
+    inputs["v.weight"] = torch.full((1, 6), 100.0)
+    inputs["keys"] *= torch.tensor([-1.0, 1.0, -1.0, -1.0])[:, None]
     return inputs
 
 
@@ -299,6 +307,8 @@ def padding_changes_nothing(answer, rng):
     longer["mask"] = (torch.arange(7) < 4).expand(3, 7)
     ignores_padding(answer, inputs, longer, 4)
     answer.matches(module_inputs(rng, b=3, mask=mixed_mask(rng, 3, 4)))
+    answer.matches(low_scores(rng, mixed_mask(rng, 2, 4)), tolerance=5e-3)
+    answer.matches(hidden_winner(rng), tolerance=5e-3)
 
 
 @task.check(1)
@@ -767,8 +777,8 @@ task.fault(
 task.fault(
     thoughts.SMALL_FILL,
     **PADDING,
-    hide=(low(-1e4), low(-1e4), lowered(1e4)),
-    clear=(only_dead_rows, as_is, only_dead_rows),
+    hide=low(-1e4),
+    clear=(only_dead_rows, as_is),
 )
 task.fault(
     thoughts.ADD_BOOL,

@@ -581,8 +581,8 @@ task.fault(
 task.fault(
     thoughts.SMALL_FILL,
     **MASKS,
-    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask),
-    clear=only_dead_rows,
+    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
+    clear=(only_dead_rows, only_dead_rows, as_is),
 )
 task.fault(thoughts.TRANSPOSED_MASK, **MASKS, visible=(transposed_if_square, transposed))
 task.fault(
