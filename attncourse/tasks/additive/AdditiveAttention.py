@@ -459,10 +459,12 @@ task.fault(
         layers(W_query="query_layer", W_key="key_layer", v="score_layer"),
         layers(W_key="my_W_key"),
         layers(v="my_v"),
+        layers(W_key="my_W_key"),
+        layers(v="my_v"),
     ),
     of_query=(lambda self, query: self.query_layer(query), ...),
     of_keys=(lambda self, keys: self.key_layer(keys), lambda self, keys: self.my_W_key(keys), ...),
-    weigh=(lambda self, x: self.score_layer(x), ..., lambda self, x: self.my_v(x)),
+    weigh=(lambda self, x: self.score_layer(x), ..., lambda self, x: self.my_v(x), ...),
 )
 task.fault(
     "C-BARE-PARAMETERS",
