@@ -1,8 +1,10 @@
-"""AdditiveAttention."""
+"""Additive attention as a module: three linear layers, and the keys are the values."""
 
+import math
 import zlib
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from attncourse import additive as reference
@@ -11,17 +13,23 @@ from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks.additive import (
-    ignores_padding,
-    returns_a_pair,
-    rows_sum_to_one,
-    turned,
+from attncourse.tasks import thoughts
+from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
+from attncourse.tasks.additive.attend import (
+    Attend,
+    as_is,
+    divided,
+    hard,
+    low,
+    minus_infinity,
+    naive,
+    naive_if_alive,
+    only_dead_rows,
+    unless_none,
+    weighted,
 )
-from attncourse.tasks.additive._faults import average, finished, masked_softmax, naive_weights
 
 SIZES = ("query_dim", "key_dim", "attention_dim")
-
-
 LAYERS = ("W_query", "W_key", "v")
 
 
@@ -122,6 +130,9 @@ def module_probes(rng):
         "all equal": module_inputs(rng, b=4, k=4, e=4, d=4, a=4),
         "one sentence": module_inputs(rng, b=1),
         "mask": module_inputs(rng, b=3, k=6, mask=mixed_mask(rng, 3, 6)),
+        "mask, all equal": module_inputs(rng, 4, 4, 4, 4, 4, mask=mixed_mask(rng, 4, 4)),
+        "low scores, masked": low_scores(rng, mixed_mask(rng, 2, 4)),
+        "hidden winner": hidden_winner(rng),
         "dead row": module_inputs(rng, b=3, mask=dead_mask(rng, 3, 4)),
         "training": module_inputs(rng, b=3, k=6, training=True),
         "double": module_inputs(rng, mask=mixed_mask(rng, 2, 4), dtype=torch.float64),
@@ -136,6 +147,24 @@ def large_keys(rng, k=4):
         inputs[name] = integers(rng, *inputs[name].shape)
     inputs["keys"] *= 1e4
     inputs["v.weight"] *= 60  # scores are up to some hundreds
+    return inputs
+
+
+def hidden_winner(rng):
+    """The key that would win by far is hidden, in both sentences."""
+    inputs = low_scores(rng, torch.tensor([[True, False, True, True]]).expand(2, 4).clone())
+    inputs["v.weight"] = torch.full((1, 6), 100.0)
+    inputs["keys"] *= torch.tensor([-1.0, 1.0, -1.0, -1.0])[:, None]
+    return inputs
+
+
+def low_scores(rng, mask):
+    """All scores lie near −20,000, where −10,000 would be a high one."""
+    inputs = large_keys(rng) | {"mask": mask}
+    inputs["W_query.weight"] *= 0
+    inputs["W_key.weight"] = torch.ones_like(inputs["W_key.weight"])
+    inputs["keys"] = inputs["keys"].abs() + 1e4  # so that each unit is 1
+    inputs["v.weight"] = -20_000.0 / 6 + inputs["v.weight"] / 60
     return inputs
 
 
@@ -278,6 +307,8 @@ def padding_changes_nothing(answer, rng):
     longer["mask"] = (torch.arange(7) < 4).expand(3, 7)
     ignores_padding(answer, inputs, longer, 4)
     answer.matches(module_inputs(rng, b=3, mask=mixed_mask(rng, 3, 4)))
+    answer.matches(low_scores(rng, mixed_mask(rng, 2, 4)), tolerance=5e-3)
+    answer.matches(hidden_winner(rng), tolerance=5e-3)
 
 
 @task.check(1)
@@ -305,462 +336,604 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, module_inputs(rng, mask=mixed_mask(rng, 2, 4)))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-class Layers(nn.Module):
-    """The right layers, and right results as long as no piece is replaced."""
-
+@task.steps
+class Layer(nn.Module, Attend):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
-        self.W_query = nn.Linear(query_dim, attention_dim, bias=False)
-        self.W_key = nn.Linear(key_dim, attention_dim, bias=False)
-        self.v = nn.Linear(attention_dim, 1, bias=False)
+        self.make(query_dim, key_dim, attention_dim)
 
-    def hidden(self, query, keys):
-        return torch.tanh(self.W_query(query)[:, None] + self.W_key(keys))
+    def make(self, e, d, a):
+        self.W_query = nn.Linear(e, a, bias=False)
+        self.W_key = nn.Linear(d, a, bias=False)
+        self.v = nn.Linear(a, 1, bias=False)
 
-    def scores(self, query, keys):
-        return self.v(self.hidden(query, keys))[..., 0]
+    def of_query(self, query):
+        return self.W_query(query)
+
+    def of_keys(self, keys):
+        return self.W_key(keys)
+
+    def line_up(query):
+        return query[:, None]
+
+    def meet(query, keys):
+        return query + keys
+
+    def bend(hidden):
+        return hidden.tanh()
+
+    def weigh(self, hidden):
+        return self.v(hidden)
+
+    def drop_axis(scores):
+        return scores[..., 0]
+
+    def values(self, keys):
+        return keys
 
     def forward(self, query, keys, mask=None):
-        return finished(self.scores(query, keys), keys, mask)
+        hidden = self.bend(self.meet(self.line_up(self.of_query(query)), self.of_keys(keys)))
+        return self.attend(self.drop_axis(self.weigh(hidden)), self.values(keys), mask)
 
 
-class TanhOfEach(Layers):
-    def hidden(self, query, keys):
-        return torch.tanh(self.W_query(query))[:, None] + torch.tanh(self.W_key(keys))
-
-
-@task.fault(
-    "A-NO-TANH",
-    thinks="Two linear layers and a sum are the alignment model; the tanh is decoration.",
-    why="Without a bend after the sum, the query adds the same number to the score of every key. "
-    "The softmax ignores it: your weights never depend on the query.",
-    section="linear-score",
-    forms=(TanhOfEach,),
+task.spelling(clear=only_dead_rows)
+task.spelling(
+    hide=lambda scores, mask: scores.masked_fill(mask.any(-1, keepdim=True) & ~mask, -torch.inf)
 )
-class NoTanh(Layers):
-    def hidden(self, query, keys):
-        return self.W_query(query)[:, None] + self.W_key(keys)
+
+# --- faults: the layers -------------------------------------------------------------------------
 
 
-@task.fault(
-    "A-RELU",
-    thinks="A hidden layer has ReLU units.",
-    why="It sees the query, and could be trained. But it is not the chapter's alignment model: "
-    "with the same weights it gives other results.",
-)
-class Relu(Layers):
-    def hidden(self, query, keys):
-        return torch.relu(self.W_query(query)[:, None] + self.W_key(keys))
+def layers(*biases, **names):
+    """Layers of which some have a bias, another name, or no name and are missing."""
+
+    def make(self, e, d, a):
+        for name, i, o in (("W_query", e, a), ("W_key", d, a), ("v", a, 1)):
+            if own := names.get(name, name):
+                setattr(self, own, nn.Linear(i, o, bias=name in biases))
+
+    return make
 
 
-@task.fault(
-    "C-SIGMOID",
-    thinks="A hidden layer has sigmoid units.",
-    why="A sigmoid runs from 0 to 1, the tanh of the formula from −1 to 1 and steeper. With the "
-    "same weights the results differ.",
-)
-class Sigmoid(Layers):
-    def hidden(self, query, keys):
-        return torch.sigmoid(self.W_query(query)[:, None] + self.W_key(keys))
+def by_key_layer(self, x):
+    return self.W_key(x)
 
 
-def with_biases(*names):
-    class WithBiases(Layers):
-        def __init__(self, query_dim, key_dim, attention_dim):
-            super().__init__(query_dim, key_dim, attention_dim)
-            for name in names:
-                layer = getattr(self, name)
-                setattr(self, name, nn.Linear(layer.in_features, layer.out_features))
-
-    return WithBiases
+def by_query_layer(self, x):
+    return self.W_query(x)
 
 
-@task.fault(
+def turned_layers(self, e, d, a):
+    self.W_query = nn.Linear(a, e, bias=False)
+    self.W_key = nn.Linear(a, d, bias=False)
+    self.v = nn.Linear(1, a, bias=False)
+
+
+def bare_parameters(self, e, d, a):
+    self.W_query = nn.Parameter(torch.randn(e, a))
+    self.W_key = nn.Parameter(torch.randn(d, a))
+    self.v = nn.Parameter(torch.randn(a))
+
+
+task.fault(
     "A-BIAS",
-    thinks="`nn.Linear` has a bias, and it does no harm.",
-    why="It does little harm, and it is not in the formula: with copied weights your results "
-    "differ. The one of `v` cancels in the softmax and can never learn.",
-    forms=(
-        with_biases("W_query", "W_key"),
-        with_biases("W_query"),
-        with_biases("W_key"),
-        with_biases("v"),
+    "`nn.Linear` has a bias, and it does no harm.",
+    "It does little harm, and it is not in the formula: with copied weights your results differ. "
+    "The one of `v` cancels in the softmax and can never learn.",
+    make=(
+        layers("W_query", "W_key", "v"),
+        layers("W_query", "W_key"),
+        layers("W_query"),
+        layers("W_key"),
+        layers("v"),
     ),
 )
-class WithAllBiases(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.W_query = nn.Linear(query_dim, attention_dim)
-        self.W_key = nn.Linear(key_dim, attention_dim)
-        self.v = nn.Linear(attention_dim, 1)
-
-    def forward(self, query, keys, mask=None):
-        hidden = torch.tanh(self.W_query(query)[:, None] + self.W_key(keys))
-        return finished(self.v(hidden)[..., 0], keys, mask)
 
 
-class OneLayerForKeys(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.W_key = nn.Linear(key_dim, attention_dim, bias=False)
-        self.v = nn.Linear(attention_dim, 1, bias=False)
-
-    def forward(self, query, keys, mask=None):
-        hidden = torch.tanh(self.W_key(query)[:, None] + self.W_key(keys))
-        return finished(self.v(hidden)[..., 0], keys, mask)
-
-
-class BothByKeyLayer(Layers):
-    def hidden(self, query, keys):
-        return torch.tanh(self.W_key(query)[:, None] + self.W_key(keys))
-
-
-class BothByQueryLayer(Layers):
-    def hidden(self, query, keys):
-        return torch.tanh(self.W_query(query)[:, None] + self.W_query(keys))
-
-
-@task.fault(
+task.fault(
     "A-TIED-PROJ",
-    thinks="One layer projects query and keys alike.",
-    why="Then asking and being found are the same thing, and both must be equally wide. The module "
-    "has two: one reads the decoder's state, one the annotations.",
-    forms=(OneLayerForKeys, BothByKeyLayer, BothByQueryLayer),
+    "One layer projects query and keys alike.",
+    "Then asking and being found are the same thing, and both must be equally wide. The module has "
+    "two: one reads the decoder's state, one the annotations.",
+    make=(..., ..., layers(W_key=None), layers(W_query=None)),
+    of_query=(by_key_layer, ..., ..., by_key_layer),
+    of_keys=(..., by_query_layer, by_query_layer, ...),
 )
-class OneLayerForBoth(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.W_query = nn.Linear(query_dim, attention_dim, bias=False)
-        self.v = nn.Linear(attention_dim, 1, bias=False)
-
-    def forward(self, query, keys, mask=None):
-        hidden = torch.tanh(self.W_query(query)[:, None] + self.W_query(keys))
-        return finished(self.v(hidden)[..., 0], keys, mask)
-
-
-@task.fault(
-    "A-VALUE-IS-KEY",
-    thinks="The projected keys are the values.",
-    why="The projection is there to compare. What the decoder reads are the annotations as they "
-    "came: your context is as wide as the alignment model, not as a key.",
+task.fault(
+    "C-SWAPPED-PROJ",
+    "Which layer projects which makes no difference.",
+    "W_query reads what is as wide as a query, W_key what is as wide as a key. Swapped, they fail, "
+    "or, if both are equally wide, read what they were not trained on.",
+    of_query=by_key_layer,
+    of_keys=by_query_layer,
 )
-class ProjectedKeysAsValues(Layers):
-    def forward(self, query, keys, mask=None):
-        return finished(self.scores(query, keys), self.W_key(keys), mask)
-
-
-@task.fault(
+task.fault(
     "C-NAMES",
-    thinks="What the layers are called is up to me.",
-    why="Weights are copied in by name, here and whenever a trained model is loaded: the names "
+    "What the layers are called is up to me.",
+    "Weights are copied in by name, here and whenever a trained model is loaded: the names "
     "`W_query`, `W_key` and `v` are part of the task.",
-    forms=(
-        lambda query_dim, key_dim, attention_dim: renamed(
-            Layers(query_dim, key_dim, attention_dim), "W_key"
-        ),
-        lambda query_dim, key_dim, attention_dim: renamed(
-            Layers(query_dim, key_dim, attention_dim), "v"
-        ),
+    make=(
+        layers(W_query="query_layer", W_key="key_layer", v="score_layer"),
+        layers(W_key="my_W_key"),
+        layers(v="my_v"),
+        layers(W_key="my_W_key"),
+        layers(v="my_v"),
     ),
+    of_query=(lambda self, query: self.query_layer(query), ...),
+    of_keys=(lambda self, keys: self.key_layer(keys), lambda self, keys: self.my_W_key(keys), ...),
+    weigh=(lambda self, x: self.score_layer(x), ..., lambda self, x: self.my_v(x), ...),
 )
-class OwnNames(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.query_layer = nn.Linear(query_dim, attention_dim, bias=False)
-        self.key_layer = nn.Linear(key_dim, attention_dim, bias=False)
-        self.score_layer = nn.Linear(attention_dim, 1, bias=False)
-
-    def forward(self, query, keys, mask=None):
-        hidden = torch.tanh(self.query_layer(query)[:, None] + self.key_layer(keys))
-        return finished(self.score_layer(hidden)[..., 0], keys, mask)
-
-
-def renamed(module, name):
-    """The module with another name for one of its layers."""
-    setattr(module, f"my_{name}", getattr(module, name))
-    delattr(module, name)
-    return module
-
-
-@task.fault(
+task.fault(
     "C-BARE-PARAMETERS",
-    thinks="Instead of a linear layer I can hold its matrix as a parameter.",
-    why="It computes the same. But `W_query` is then a matrix and has no `.weight`, so weights "
-    "cannot be copied in by name. The task asks for three `nn.Linear`.",
+    "Instead of a linear layer I can hold its matrix as a parameter.",
+    "It computes the same. But `W_query` is then a matrix and has no `.weight`, so weights cannot "
+    "be copied in by name. The task asks for three `nn.Linear`.",
+    make=bare_parameters,
+    of_query=lambda self, query: query @ self.W_query,
+    of_keys=lambda self, keys: keys @ self.W_key,
+    weigh=lambda self, hidden: hidden @ self.v[:, None],
 )
-class BareParameters(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.W_query = nn.Parameter(torch.randn(query_dim, attention_dim))
-        self.W_key = nn.Parameter(torch.randn(key_dim, attention_dim))
-        self.v = nn.Parameter(torch.randn(attention_dim))
-
-    def forward(self, query, keys, mask=None):
-        hidden = torch.tanh((query @ self.W_query)[:, None] + keys @ self.W_key)
-        return finished(hidden @ self.v, keys, mask)
-
-
-class LayersInForward(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.sizes = query_dim, key_dim, attention_dim
-
-    def forward(self, query, keys, mask=None):
-        layers = Layers(*self.sizes).to(query.dtype)
-        return layers(query, keys, mask)
-
-
-@task.fault(
-    "C-UNREGISTERED",
-    thinks="PyTorch finds my layers wherever I keep them.",
-    why="It finds only those that are attributes of the module itself, set in `__init__`. Layers "
-    "in a list, or made in `forward`, are no parameters: nothing trains them.",
-    forms=(LayersInForward,),
-)
-class LayersInAList(nn.Module):
-    def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        sizes = (query_dim, attention_dim), (key_dim, attention_dim), (attention_dim, 1)
-        self.layers = [nn.Linear(*size, bias=False) for size in sizes]
-
-    def forward(self, query, keys, mask=None):
-        from_query, from_keys, v = (layer.to(query.dtype) for layer in self.layers)
-        hidden = torch.tanh(from_query(query)[:, None] + from_keys(keys))
-        return finished(v(hidden)[..., 0], keys, mask)
-
-
-@task.fault(
+task.fault(
     "C-TURNED-LAYERS",
-    thinks="`nn.Linear` takes first what comes out, then what goes in.",
-    why="It takes in_features first, out_features second, and stores a weight of shape (out in). "
-    "That its weight is turned around is its own affair.",
+    "`nn.Linear` takes first what comes out, then what goes in.",
+    "It takes in_features first, out_features second, and stores a weight of shape (out in). That "
+    "its weight is turned around is its own affair.",
+    make=turned_layers,
+    of_query=lambda self, query: query @ self.W_query.weight,
+    of_keys=lambda self, keys: keys @ self.W_key.weight,
+    weigh=lambda self, hidden: hidden @ self.v.weight,
 )
-class TurnedLayers(nn.Module):
+task.fault(
+    "C-W-TRANSPOSED",
+    "A layer multiplies by its weight as it is stored.",
+    "It stores (out in), so `x @ layer.weight` fits only where both are equal, and is then another "
+    "projection. Call the layer, or turn its weight.",
+    of_query=lambda self, query: query @ self.W_query.weight,
+    of_keys=lambda self, keys: keys @ self.W_key.weight,
+)
+task.fault(
+    "C-FROZEN-LAYERS",
+    "A weight's numbers are all that is needed, so I take `.data`.",
+    "The results are right, and no gradient reaches the layer: it stays as it was drawn, and "
+    "nothing learns to compare.",
+    of_query=lambda self, query: F.linear(query, self.W_query.weight.data),
+    of_keys=lambda self, keys: F.linear(keys, self.W_key.weight.data),
+    weigh=(..., lambda self, hidden: F.linear(hidden, self.v.weight.data)),
+)
+
+
+class LayersInAList(Layer):
+    def make(self, e, d, a):
+        self.layers = [nn.Linear(*size, bias=False) for size in ((e, a), (d, a), (a, 1))]
+
+    def forward(self, query, keys, mask=None):
+        W_query, W_key, v = (layer.to(query.dtype) for layer in self.layers)
+        hidden = torch.tanh(W_query(query)[:, None] + W_key(keys))
+        return self.attend(v(hidden)[..., 0], keys, mask)
+
+
+class LayersInForward(Layer):
+    def make(self, e, d, a):
+        self.sizes = e, d, a
+
+    def forward(self, query, keys, mask=None):
+        return Layer(*self.sizes).to(query.dtype)(query, keys, mask)
+
+
+class LayersSetInForward(LayersInForward):
+    def forward(self, query, keys, mask=None):
+        Layer.make(self, *self.sizes)
+        return Layer.forward(self, query, keys, mask)
+
+
+class WithoutSuper(Layer):
     def __init__(self, query_dim, key_dim, attention_dim):
-        super().__init__()
-        self.W_query = nn.Linear(attention_dim, query_dim, bias=False)
-        self.W_key = nn.Linear(attention_dim, key_dim, bias=False)
-        self.v = nn.Linear(1, attention_dim, bias=False)
-
-    def forward(self, query, keys, mask=None):
-        one, two = query @ self.W_query.weight, keys @ self.W_key.weight
-        return finished((torch.tanh(one[:, None] + two) @ self.v.weight)[..., 0], keys, mask)
+        self.make(query_dim, key_dim, attention_dim)
 
 
-@task.fault(
-    "A-BROADCAST",
-    thinks="The two projections can be added as they are; torch lines them up.",
-    why="(b a) and (b k a) are lined up from the right, so b meets k. That is an error, or, if "
-    "b = k, every key is scored with the query of another sentence.",
-    section="additive-breaks",
+task.fault(
+    "C-UNREGISTERED",
+    "PyTorch finds my layers wherever I keep them.",
+    "It finds only those that are attributes of the module itself, set in `__init__`. Layers in a "
+    "list, or made in `forward`, are no parameters: nothing trains them.",
+    forms=(LayersInAList, LayersInForward, LayersSetInForward),
 )
-class NoNewAxis(Layers):
-    def hidden(self, query, keys):
-        return torch.tanh(self.W_query(query) + self.W_key(keys))
-
-
-@task.fault(
-    "A-SOFTMAX-QUERIES",
-    thinks="The softmax runs over the first axis.",
-    why="That axis are the sentences of the batch: they compete with each other for each place, "
-    "and rows do not sum to one. The keys are on the last axis.",
-    section="additive-breaks",
+task.fault(
+    "C-NO-SUPER",
+    "`__init__` sets my layers, and that is all it has to do.",
+    "Before that it has to make the module a module: without `super().__init__()` PyTorch has no "
+    "place to keep layers, and setting the first one fails.",
+    forms=(WithoutSuper,),
 )
-class SoftmaxOverSentences(Layers):
-    def forward(self, query, keys, mask=None):
-        weights = masked_softmax(self.scores(query, keys), mask, dim=0)
-        return average(weights, keys), weights
+
+# --- faults: scores -----------------------------------------------------------------------------
+
+LINEAR, BREAKS, PADDING = "linear-score", "additive-breaks", {"section": "padding-in-softmax"}
 
 
-@task.fault(
-    "C-SOFTMAX-LAST-OF-THREE",
-    thinks="`v` leaves scores (b k 1), and softmax over the last axis normalizes them.",
-    why="The last axis then has length 1, and a lone number always gets weight 1: every key counts "
-    "fully. Remove that axis before the softmax.",
-)
-class SoftmaxOverAnAxisOfOne(Layers):
-    def forward(self, query, keys, mask=None):
-        mask = None if mask is None else mask[..., None]
-        weights = masked_softmax(self.v(self.hidden(query, keys)), mask)[..., 0]
-        return average(weights, keys), weights
-
-
-@task.fault(
-    "A-NO-MASK",
-    thinks="The module takes a mask; using it can wait.",
-    why="Your weights are the same with and without it. Padding gets its share, and a translation "
-    "depends on how long the other sentences of the batch are.",
-    section="padding-in-softmax",
-)
-class NoMask(Layers):
-    def forward(self, query, keys, mask=None):
-        return finished(self.scores(query, keys), keys, None)
-
-
-@task.fault(
-    "M-POLARITY",
-    thinks="The mask is True where there is padding.",
-    why="Here True means: may be attended to. Your module reads the padding and skips the words.",
-    section="padding-in-softmax",
-)
-class OppositeMask(Layers):
-    def forward(self, query, keys, mask=None):
-        return finished(self.scores(query, keys), keys, None if mask is None else ~mask)
-
-
-@task.fault(
-    "M-AFTER-SOFTMAX",
-    thinks="The mask sets weights to zero after the softmax.",
-    why="Too late: the hidden keys have taken their share, and what is left sums to less than one. "
-    "Hide them before.",
-    section="padding-in-softmax",
-)
-class MaskAfterSoftmax(Layers):
-    def forward(self, query, keys, mask=None):
-        weights = torch.softmax(self.scores(query, keys), -1)
-        weights = weights if mask is None else weights * mask
-        return average(weights, keys), weights
-
-
-@task.fault(
-    "M-DEAD-ROW",
-    thinks="With −∞ for every hidden key the mask is done.",
-    why="A sentence in which everything is hidden then gives 0/0, which is NaN. Its weights and "
-    "its context have to be 0.",
-    section="padding-in-softmax",
-)
-class NanOnDeadRows(Layers):
-    def forward(self, query, keys, mask=None):
-        scores = self.scores(query, keys)
-        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-        weights = torch.softmax(scores, -1)
-        return average(weights, keys), weights
-
-
-@task.fault(
-    "M-DEAD-ROW-UNIFORM",
-    thinks="With −1e9 for every hidden key the mask is done.",
-    why="A sentence in which everything is hidden then has equal scores, and the softmax shares "
-    "the weight evenly among the hidden. Its weights have to be 0.",
-    section="padding-in-softmax",
-)
-class UniformOnDeadRows(Layers):
-    def forward(self, query, keys, mask=None):
-        scores = self.scores(query, keys)
-        scores = scores if mask is None else scores.masked_fill(~mask, -1e9)
-        weights = torch.softmax(scores, -1)
-        return average(weights, keys), weights
-
-
-@task.fault(
-    "D-NAIVE-SOFTMAX",
-    thinks="tanh keeps everything small, so exp cannot overflow.",
-    why="It keeps each unit small. But v is learned and may be large, and so may be the score: exp "
-    "of 89 is infinite in float32, and infinity over infinity NaN.",
-)
-class NaiveSoftmax(Layers):
-    def forward(self, query, keys, mask=None):
-        return naive_weights(self.scores(query, keys), keys, mask)
-
-
-@task.fault(
-    "C-DROPOUT",
-    thinks="A module that is trained needs dropout on its weights.",
-    why="This one has none. In training mode some of your weights vanish at random and the others "
-    "grow; rows no longer sum to one.",
-)
-class WithDropout(Layers):
-    def forward(self, query, keys, mask=None):
-        weights = masked_softmax(self.scores(query, keys), mask)
-        weights = torch.dropout(weights, 0.1, self.training)
-        return average(weights, keys), weights
-
-
-@task.fault(
-    "C-STALE-KEYS",
-    thinks="The keys' projection does not change, so I keep it from the first call.",
-    why="Within one sentence it does not. The next sentence brings other keys, and your module "
-    "still scores the old ones: right on the first call only.",
-    section="score-family",
-)
-class KeepsTheFirstKeys(Layers):
+class KeepsTheFirstKeys(Layer):
     kept = None
 
-    def hidden(self, query, keys):
+    def of_keys(self, keys):
         if self.kept is None or self.kept.shape[:2] != keys.shape[:2]:
             self.kept = self.W_key(keys)
-        return torch.tanh(self.W_query(query)[:, None] + self.kept)
+        return self.kept
 
 
-@task.fault(
-    "C-DETACHED-VALUES",
-    thinks="The keys are averaged only; the gradient through the scores is enough.",
-    why="The encoder then learns to be found, and not what to hand over. The numbers are right, "
-    "but half of the keys' gradient is cut.",
+task.fault(
+    "A-NO-TANH",
+    "Two linear layers and a sum are the alignment model; the tanh is decoration.",
+    "Without a bend after the sum, the query adds the same number to the score of every key. The "
+    "softmax ignores it: your weights never depend on the query.",
+    section=LINEAR,
+    bend=as_is,
+    meet=(
+        ...,
+        lambda query, keys: query.tanh() + keys.tanh(),
+        lambda query, keys: query + keys.tanh(),
+        lambda query, keys: query.tanh() + keys,
+    ),
 )
-class DetachedValues(Layers):
-    def forward(self, query, keys, mask=None):
-        return finished(self.scores(query, keys), keys.detach(), mask)
-
-
-@task.fault(
-    "C-SQUEEZE",
-    thinks="`squeeze()` removes the axis of length 1 that `v` leaves.",
-    why="It removes all of them: a batch of one sentence or a sentence of one word loses an axis "
-    "that belongs there. Say which axis.",
+task.fault(
+    "A-RELU",
+    "A hidden layer has ReLU units.",
+    "It sees the query, and could be trained. But it is not the chapter's alignment model: with "
+    "the same weights it gives other results.",
+    bend=torch.relu,
+)
+task.fault(
+    "C-SIGMOID",
+    "A hidden layer has sigmoid units.",
+    "A sigmoid runs from 0 to 1, the tanh of the formula from −1 to 1 and steeper. With the same "
+    "weights the results differ.",
+    bend=torch.sigmoid,
+)
+task.fault(
+    "C-TANH-LAST",
+    "The tanh is applied to the finished score.",
+    "Then no key can ever score above 1, and inside everything is linear. Each hidden unit bends "
+    "by itself, before v weighs them.",
+    section=LINEAR,
+    bend=as_is,
+    weigh=lambda self, hidden: self.v(hidden).tanh(),
+)
+task.fault(
+    "C-PRODUCT",
+    "The two projections are multiplied.",
+    "That is how the dot and the general score compare. This module adds them, hence its name.",
+    meet=torch.mul,
+)
+task.fault(
+    "C-DIFFERENCE",
+    "The score compares, so the projections are subtracted.",
+    "With weights of your own it would be as good, since a sign can be learned. With the given "
+    "ones it is another score: the formula adds.",
+    meet=(torch.sub, lambda query, keys: keys - query),
+)
+task.fault(
+    "C-SCALED",
+    "The score is divided by the root of the width.",
+    "Scaling belongs to the dot product of the next chapter. Here the tanh keeps each unit within "
+    "−1 … 1, and v sets the size.",
+    weigh=lambda self, hidden: self.v(hidden) / math.sqrt(hidden.shape[-1]),
+)
+task.fault(
+    "C-NO-V",
+    "The score is the sum of the hidden units.",
+    "Then every unit counts the same and `v` is never read. It learns which units matter and which "
+    "speak against a key.",
+    weigh=lambda self, hidden: hidden.sum(-1, keepdim=True),
+)
+task.fault(
+    "C-V-SHARES",
+    "`v` holds shares, so a softmax goes over it.",
+    "The softmax shares out attention among keys. `v` weighs the hidden units, and its numbers may "
+    "be negative: a unit may speak against a key.",
+    weigh=lambda self, hidden: hidden @ self.v.weight.softmax(-1).mT,
+)
+task.fault(
+    "C-NO-QUERY",
+    "The keys alone say how important they are.",
+    "Then every query gets the same weights, and the decoder looks at the same words before each "
+    "word it writes. Your scores never read the query.",
+    meet=lambda query, keys: keys,
+)
+task.fault(
+    "C-FIRST-QUERY",
+    "There is one query for the whole batch.",
+    "Each sentence brings its own query, a row of (b e). You compare all keys with the query of "
+    "the first sentence.",
+    line_up=lambda query: query[:1, None],
+)
+task.fault(
+    "C-QUERY-MEAN",
+    "One query stands for the batch, so I average over the sentences.",
+    "Each sentence asks its own question. With one sentence your answer is right; with more, they "
+    "all ask the same.",
+    line_up=lambda query: query.mean(0, keepdim=True)[:, None],
+)
+task.fault(
+    "A-BROADCAST",
+    "The two projections can be added as they are; torch lines them up.",
+    "(b a) and (b k a) are lined up from the right, so b meets k. That is an error, or, if b = k, "
+    "every key is scored with the query of another sentence.",
+    section=BREAKS,
+    line_up=as_is,
+)
+task.fault(
+    "C-STALE-KEYS",
+    "The keys' projection does not change, so I keep it from the first call.",
+    "Within one sentence it does not. The next sentence brings other keys, and your module still "
+    "scores the old ones: right on the first call only.",
     section="score-family",
+    forms=(KeepsTheFirstKeys,),
 )
-class SqueezedScores(Layers):
-    def scores(self, query, keys):
-        return self.v(self.hidden(query, keys)).squeeze()
-
-
-@task.fault(
-    "D-SWAPPED-RESULTS",
-    thinks="`forward` returns weights, then context.",
-    why="Both are right, in the other order: the context comes first.",
+task.fault(
+    "C-SQUEEZE",
+    "`squeeze()` removes the axis of length 1 that `v` leaves.",
+    "It removes all of them: a batch of one sentence or a sentence of one word loses an axis that "
+    "belongs there. Say which axis.",
+    section="score-family",
+    drop_axis=torch.squeeze,
 )
-class SwappedResults(Layers):
-    def forward(self, query, keys, mask=None):
-        context, weights = super().forward(query, keys, mask)
-        return weights, context
-
-
-@task.fault(
-    "D-OUTPUT-ONLY",
-    thinks="The decoder needs the context, so that is all I return.",
-    why="The weights are the other half of the answer: they show where the model looked. Return "
-    "the pair (context, weights).",
-    section="alignments",
-)
-class ContextOnly(Layers):
-    def forward(self, query, keys, mask=None):
-        return super().forward(query, keys, mask)[0]
-
-
-@task.fault(
+task.fault(
     "C-NO-TANH-NO-MASK",
-    thinks="Two linear layers, a sum, a softmax: that is all there is to it.",
-    why="Two things are missing: the bend, without which the weights ignore the query; and the "
-    "mask, without which padding gets a share.",
-    section="additive-breaks",
+    "Two linear layers, a sum, a softmax: that is all there is to it.",
+    "Two things are missing: the bend, without which the weights ignore the query; and the mask, "
+    "without which padding gets a share.",
+    section=BREAKS,
+    bend=as_is,
+    visible=lambda mask, scores: None,
 )
-class NoTanhAndNoMask(Layers):
-    def forward(self, query, keys, mask=None):
-        scores = self.v(self.W_query(query)[:, None] + self.W_key(keys))[..., 0]
-        return finished(scores, keys, None)
+
+# --- faults: softmax and mask -------------------------------------------------------------------
+
+task.fault(
+    "A-SOFTMAX-QUERIES",
+    "The softmax runs over the first axis.",
+    "That axis are the sentences of the batch: they compete with each other for each place, and "
+    "rows do not sum to one. The keys are on the last axis.",
+    section=BREAKS,
+    share=lambda scores, mask: scores.softmax(0),
+)
+task.fault(
+    "C-SOFTMAX-LAST-OF-THREE",
+    "`v` leaves scores (b k 1), and softmax over the last axis normalizes them.",
+    "The last axis then has length 1, and a lone number always gets weight 1: every key counts "
+    "fully. Remove that axis before the softmax.",
+    share=lambda scores, mask: scores[..., None].softmax(-1)[..., 0],
+)
+task.fault(
+    thoughts.NAIVE_SOFTMAX,
+    "tanh keeps everything small, so exp cannot overflow.",
+    "It keeps each unit small. But v is learned and may be large, and so may be the score: exp of "
+    "89 is infinite in float32, and infinity over infinity NaN.",
+    share=(naive_if_alive, naive, naive),
+    clear=(..., ..., as_is),
+)
+task.fault(thoughts.NO_SOFTMAX, share=lambda scores, mask: scores.clone(), hide=as_is)
+task.fault(
+    thoughts.HARD_ATTENTION,
+    "The search takes the annotation with the best score.",
+    "That is a hard search: picking has no slope, so no gradient says how to score better. The "
+    "soft search reads a little of all.",
+    share=hard,
+)
+task.fault(
+    "A-NO-MASK",
+    "The module takes a mask; using it can wait.",
+    "Your weights are the same with and without it. Padding gets its share, and a translation "
+    "depends on how long the other sentences of the batch are.",
+    **PADDING,
+    visible=lambda mask, scores: None,
+)
+task.fault(
+    thoughts.POLARITY,
+    "The mask is True where there is padding.",
+    "Here True means: may be attended to. Your module reads the padding and skips the words.",
+    **PADDING,
+    visible=unless_none(torch.logical_not),
+)
+task.fault(
+    thoughts.AFTER_SOFTMAX,
+    "The mask sets weights to zero after the softmax.",
+    "Too late: the hidden keys have taken their share, and what is left sums to less than one. "
+    "Hide them before.",
+    **PADDING,
+    hide=as_is,
+    clear=lambda weights, mask: weights * mask,
+)
+task.fault(
+    thoughts.DEAD_ROW,
+    "With −∞ for every hidden key the mask is done.",
+    "A sentence in which everything is hidden then gives 0/0, which is NaN. Its weights and its "
+    "context have to be 0.",
+    **PADDING,
+    hide=minus_infinity,
+    clear=as_is,
+)
+task.fault(
+    thoughts.DEAD_ROW_UNIFORM,
+    "With −1e9 for every hidden key the mask is done.",
+    "A sentence in which everything is hidden then has equal scores, and the softmax shares the "
+    "weight evenly among the hidden. Its weights have to be 0.",
+    **PADDING,
+    hide=low(-1e9),
+    clear=as_is,
+)
+task.fault(
+    thoughts.DEAD_ROW_GRADIENT,
+    **PADDING,
+    hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
+    clear=lambda weights, mask: weights.nan_to_num(0.0),
+)
+task.fault(
+    thoughts.FILL_ZERO,
+    **PADDING,
+    hide=(low(0.0), lambda scores, mask: scores * mask),
+    clear=(as_is, as_is, only_dead_rows, ...),
+)
+task.fault(
+    thoughts.SMALL_FILL,
+    **PADDING,
+    hide=low(-1e4),
+    clear=(only_dead_rows, as_is),
+)
+task.fault(
+    thoughts.ADD_BOOL,
+    **PADDING,
+    hide=lambda scores, mask: scores + mask,
+    clear=(as_is, ...),
+)
+task.fault(
+    thoughts.MAPS_UNMASKED,
+    "The mask matters for the context; the weights are only for looking at.",
+    "Your context respects the mask, but the weights you return are computed without it. The heat "
+    "map shows attention that never happened.",
+    **PADDING,
+    results=lambda context, weights, scores, mask: (context, scores.softmax(-1)),
+)
+task.fault(
+    thoughts.MASKED_VALUES,
+    **PADDING,
+    hide=as_is,
+    clear=as_is,
+    average=lambda weights, values, mask: torch.einsum(
+        "bk,bkv->bv", weights, values if mask is None else values * mask[:, :, None]
+    ),
+)
+task.fault(
+    "C-FIRST-MASK",
+    "All sentences of a batch have the same padding.",
+    "Each has its own row in the mask, and rows differ. You let the first one speak for all.",
+    **PADDING,
+    visible=unless_none(lambda mask: mask[:1].expand_as(mask)),
+)
+task.fault(
+    "M-IF-MASK",
+    "`if mask:` asks whether there is a mask.",
+    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
+    "error. Ask whether the mask is None.",
+    **PADDING,
+    visible=lambda mask, scores: mask if mask else None,
+)
 
 
 @task.fault(
-    "C-FLOAT32",
-    thinks="Inside the module everything may be float32.",
-    why="A module moved to float64 has float64 weights and gets float64 keys; its results have to "
-    "be float64, with all their digits.",
+    "M-NO-DEFAULT",
+    "Whoever calls this has a mask.",
+    "Whoever has no padding has none: the signature of the task says `mask=None`, so the argument "
+    "may be left out.",
+    **PADDING,
 )
-class Float32Inside(Layers):
-    def forward(self, query, keys, mask=None):
-        context, weights = super().forward(query, keys, mask)
-        return context.float(), weights.float()
+class NoDefault(Layer):
+    def forward(self, query, keys, mask):
+        return super().forward(query, keys, mask)
+
+
+# --- faults: what is averaged and returned ------------------------------------------------------
+
+task.fault(
+    "A-VALUE-IS-KEY",
+    "The projected keys are the values.",
+    "The projection is there to compare. What the decoder reads are the annotations as they came: "
+    "your context is as wide as the alignment model, not as a key.",
+    values=by_key_layer,
+)
+task.fault(
+    "C-ALL-PAIRS",
+    "`weights @ keys` is the weighted sum of the keys.",
+    "For one sentence it is. With a batch, (b k) @ (b k d) applies the weights of every sentence "
+    "to the keys of every other: (b b d). Keep each sentence to itself.",
+    section=BREAKS,
+    average=lambda weights, values, mask: weights @ values,
+)
+task.fault(
+    "C-MEAN-CONTEXT",
+    "The context is the mean of the weighted keys.",
+    "The weights already sum to one, so their weighted sum is the average. Dividing by the number "
+    "of keys once more makes it too small.",
+    average=lambda *all: weighted(*all).mean(1),
+)
+task.fault(
+    "C-NOT-SUMMED",
+    "The context is every key times its weight.",
+    "That is one vector for each key. The context is one for the sentence: add them up over the "
+    "keys.",
+    average=weighted,
+)
+task.fault(
+    "C-KEEPDIM",
+    "An axis of length 1 in the context does not matter.",
+    "It does as soon as the context is joined to a word's vector (b m): (b 1 d) does not fit, or "
+    "broadcasts into something else. The context is (b d).",
+    average=lambda weights, values, mask: weights[:, None] @ values,
+)
+task.fault(
+    "C-WEIGHTS-KEEPDIM",
+    "The axis that `v` leaves may stay in the weights.",
+    "Who draws a heat map or sums a row expects (b k). An axis of length 1 is one more, and "
+    "broadcasting makes something else of it.",
+    results=(
+        lambda context, weights, scores, mask: (context, weights[:, :, None]),
+        lambda context, weights, scores, mask: (context, weights[:, None]),
+    ),
+)
+task.fault(
+    "C-DROPOUT",
+    "A module that is trained needs dropout on its weights.",
+    "This one has none. In training mode some of your weights vanish at random and the others "
+    "grow; rows no longer sum to one.",
+    after=lambda self, weights, scores: torch.dropout(weights, 0.1, self.training),
+)
+task.fault(
+    "C-DETACHED-VALUES",
+    "The keys are averaged only; the gradient through the scores is enough.",
+    "The encoder then learns to be found, and not what to hand over. The numbers are right, but "
+    "half of the keys' gradient is cut.",
+    values=lambda self, keys: keys.detach(),
+)
+task.fault(
+    thoughts.DETACHED_WEIGHTS,
+    "The weights are a by-product; only the keys need a gradient.",
+    "Then none of the three layers ever learns: the gradient that says 'look elsewhere' flows "
+    "through the weights. Something like `.detach()` or `no_grad` cuts it.",
+    after=lambda weights, scores: weights.detach(),
+)
+task.fault(
+    thoughts.SCORES_AS_WEIGHTS,
+    "The second result is the scores.",
+    "Scores are what enters the softmax; weights are what leaves it. The context is right, but a "
+    "heat map of scores has rows that sum to nothing in particular.",
+    results=lambda context, weights, scores, mask: (context, scores),
+)
+task.fault(
+    thoughts.SWAPPED_RESULTS,
+    "`forward` returns weights, then context.",
+    "Both are right, in the other order: the context comes first.",
+    results=lambda context, weights, scores, mask: (weights, context),
+)
+task.fault(
+    thoughts.OUTPUT_ONLY,
+    "The decoder needs the context, so that is all I return.",
+    "The weights are the other half of the answer: they show where the model looked. Return the "
+    "pair (context, weights).",
+    section="alignments",
+    results=lambda context, weights, scores, mask: context,
+)
+task.fault(
+    thoughts.FLOAT32,
+    "Inside the module everything may be float32.",
+    "A module moved to float64 has float64 weights and gets float64 keys; its results have to be "
+    "float64, with all their digits.",
+    results=lambda context, weights, scores, mask: (context.float(), weights.float()),
+)
+task.fault(
+    thoughts.AFTER_RENORMALIZED,
+    **PADDING,
+    hide=as_is,
+    clear=(divided(lambda total: total.clamp(min=1e-9)), divided(as_is)),
+)

@@ -1,4 +1,4 @@
-"""dot_scores."""
+"""The dot score: query and key, multiplied entry by entry and summed."""
 
 import math
 
@@ -10,6 +10,7 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks.additive import (
+    digits_of,
     gives_one_score_a_key,
     holds_for_equal_sizes,
     holds_for_one,
@@ -18,6 +19,7 @@ from attncourse.tasks.additive import (
     small_of,
     turned,
 )
+from attncourse.tasks.additive._scores import of_every_score, of_products
 
 
 def dot_inputs(rng, b=2, k=4, d=5, dtype=torch.float32):
@@ -50,6 +52,7 @@ task = Task(
     differentiated=("plain", "all equal"),
     small=small_of(dot_shapes),
     maps=maps_of(dot_inputs),
+    traits=digits_of(dot_inputs),
     features=1,
     forbidden=FUSED_ATTENTION,
 )
@@ -85,166 +88,42 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
     moves_nothing(answer, dot_inputs(rng, b=4, k=4, d=4))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Dot:
+    def line_up(query):
+        return query[:, None]
+
+    def compare(query, keys):
+        return query * keys
+
+    def add(products):
+        return products.sum(-1)
+
+    def result(scores):
+        return scores
+
+    def __call__(self, query, keys):
+        return self.result(self.add(self.compare(self.line_up(query), keys)))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+of_every_score(task)
+of_products(task)
+task.fault(
     "C-DOT-SCALED",
-    thinks="A dot score is divided by the root of the width.",
-    why="That is the score of the next chapter. The plain dot product is the sum of the products, "
-    "and nothing else.",
+    "A dot score is divided by the root of the width.",
+    "That is the score of the next chapter. The plain dot product is the sum of the products, and "
+    "nothing else.",
+    add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1]),
 )
-def scaled_dot(query, keys):
-    return torch.einsum("bd,bkd->bk", query, keys) / math.sqrt(query.shape[-1])
-
-
-@task.fault(
-    "C-MEAN",
-    thinks="A dot product is the average of the products.",
-    why="It is their sum. An average divides by the width as well, so every score comes out too "
-    "small, and the wider the vectors the more so.",
+task.fault(
+    "C-DOT-SUM",
+    "Query and key are added.",
+    "Their sum says nothing about agreement: it grows with the key, whatever the query. A dot "
+    "product multiplies entry by entry, then adds.",
+    compare=torch.add,
 )
-def mean_of_products(query, keys):
-    return (query[:, None] * keys).mean(-1)
-
-
-@task.fault(
-    "A-BROADCAST",
-    thinks="Query and keys can be multiplied as they are; torch lines them up.",
-    why="Torch lines axes up from the right, so the sentences of (b d) meet the keys of (b k d). "
-    "It raises an error, or, if b = k, silently compares key 2 with the query of sentence 2.",
-    section="additive-breaks",
-)
-def dot_without_new_axis(query, keys):
-    return (query * keys).sum(-1)
-
-
-@task.fault(
-    "C-ALL-PAIRS",
-    thinks="A matrix product of the queries with the turned keys gives all scores.",
-    why="It gives more than all: every query of the batch with the keys of every sentence, "
-    "(b b k). Sentences have nothing to do with each other.",
-)
-def queries_of_all_sentences(query, keys):
-    return query @ keys.transpose(1, 2)
-
-
-@task.fault(
-    "C-NOT-SUMMED",
-    thinks="A score is the product of query and key, entry by entry.",
-    why="That leaves d numbers for each key. A score is one number: how well the key fits as a "
-    "whole.",
-)
-def products_not_summed(query, keys):
-    return query[:, None] * keys
-
-
-@task.fault(
-    "D-COSINE",
-    thinks="Similarity means the cosine of the angle between two vectors.",
-    why="The dot product keeps the lengths: a long key may count more. The cosine divides them "
-    "out.",
-)
-def cosine_of_query_and_key(query, keys):
-    unit = torch.nn.functional.normalize
-    return torch.einsum("bd,bkd->bk", unit(query, dim=-1), unit(keys, dim=-1))
-
-
-def squared_distance(query, keys):
-    return (query[:, None] - keys).square().sum(-1)
-
-
-@task.fault(
-    "D-DISTANCE",
-    thinks="The score is how far apart query and key are.",
-    why="A distance is small when two vectors agree, so the worst key would get the most weight. A "
-    "score grows with agreement.",
-    forms=(squared_distance,),
-)
-def distance(query, keys):
-    return (query[:, None] - keys).square().sum(-1).sqrt()
-
-
-@task.fault(
-    "C-SCORES-ARE-WEIGHTS",
-    thinks="A score function returns numbers that sum to one.",
-    why="Those are weights, and they come one step later. Scores may be any numbers; `attend` "
-    "turns them into shares, and doing it twice flattens them.",
-    section="soft-search",
-)
-def softmax_of_dot(query, keys):
-    return torch.softmax(torch.einsum("bd,bkd->bk", query, keys), -1)
-
-
-@task.fault(
-    "D-RESHAPE-KEY",
-    thinks="Reshaping the keys from (b k d) to (b d k) swaps two axes.",
-    why="A reshape cuts the same list of numbers into other rows; it never moves a number. The "
-    "shape fits, the content is scrambled.",
-)
-def dot_with_reshaped_keys(query, keys):
-    b, k, d = keys.shape
-    return (query[:, None] @ keys.reshape(b, d, k))[:, 0]
-
-
-@task.fault(
-    "C-KEEPDIM",
-    thinks="An axis of length 1 more or less makes no difference.",
-    why="To a person it does not; to broadcasting it does. With (b k 1) the next step would share "
-    "weights along the wrong axis. Scores are (b k).",
-    forms=(lambda query, keys: torch.einsum("bd,bkd->bk", query, keys)[:, None],),
-)
-def dot_with_an_axis_left(query, keys):
-    return keys @ query[:, :, None]
-
-
-@task.fault(
-    "C-SQUEEZE",
-    thinks="`squeeze()` removes the axis that I had added.",
-    why="It removes every axis of length 1. With one sentence in the batch, or one word in the "
-    "sentence, it takes an axis that belongs there. Say which axis you mean.",
-)
-def dot_squeezed(query, keys):
-    return (keys @ query[:, :, None]).squeeze()
-
-
-@task.fault(
-    "C-FIRST-QUERY",
-    thinks="There is one query for the whole batch.",
-    why="Each sentence brings its own query, a row of (b d). You compare all keys with the query "
-    "of the first sentence.",
-)
-def first_query_for_all(query, keys):
-    return keys @ query[0]
-
-
-@task.fault(
-    "C-FLOAT32",
-    thinks="Computing in float32 is always fine.",
-    why="The inputs came as float64 and your scores leave as float32. The caller loses half of the "
-    "digits. Keep the dtype that came.",
-)
-def dot_in_float32(query, keys):
-    return torch.einsum("bd,bkd->bk", query.float(), keys.float())
-
-
-@task.fault(
-    "C-DETACHED",
-    thinks="The numbers are right, so the answer is right.",
-    why="The numbers are, but no gradient reaches the inputs: `.detach()`, `.data`, `no_grad` or a "
-    "detour through NumPy cuts the graph, and the model cannot learn where to look.",
-    section="soft-search",
-)
-def dot_detached(query, keys):
-    return torch.einsum("bd,bkd->bk", query.detach(), keys.detach())
-
-
-@task.fault(
-    "C-INPLACE",
-    thinks="Multiplying the keys in place saves memory.",
-    why="The keys belong to the caller, who needs them again for the next word: after your call "
-    "they are scaled by the query. `a *= b` edits the tensor itself.",
-)
-def dot_edits_its_keys(query, keys):
-    keys *= query[:, None]
-    return keys.sum(-1)

@@ -1,4 +1,4 @@
-"""general_scores."""
+"""The general score: a learned matrix between query and key."""
 
 import math
 
@@ -10,6 +10,7 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks.additive import (
+    digits_of,
     gives_one_score_a_key,
     holds_for_equal_sizes,
     holds_for_one,
@@ -18,6 +19,8 @@ from attncourse.tasks.additive import (
     small_of,
     turned,
 )
+from attncourse.tasks.additive._scores import of_every_score, of_products
+from attncourse.tasks.additive.dot_scores import Dot
 
 
 def general_inputs(rng, b=2, k=4, e=3, d=5, dtype=torch.float32):
@@ -51,6 +54,7 @@ task = Task(
     differentiated=("plain", "all equal"),
     small=small_of(general_shapes),
     maps=maps_of(general_inputs),
+    traits=digits_of(general_inputs),
     features=1,
     forbidden=FUSED_ATTENTION,
 )
@@ -91,151 +95,83 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, general_inputs(rng, b=4, k=4, e=4, d=4))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def turned_by_linear(query, keys, W):
-    return torch.einsum("be,bke->bk", torch.nn.functional.linear(query, W), keys)
+@task.steps
+class General(Dot):
+    def project(query, W):
+        return query @ W
+
+    def __call__(self, query, keys, W):
+        return super().__call__(self.project(query, W), keys)
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def overwritten(query, W):
+    if W.shape[0] != W.shape[1]:
+        return query @ W
+    query[:] = query @ W
+    return query
+
+
+of_every_score(task)
+of_products(task)
+task.fault(
     "C-W-TRANSPOSED",
-    thinks="W is used as W transposed; for a learned matrix it is all the same.",
-    why="W is (e d): rows meet the query, columns the key. With e ≠ d the other way round is an "
-    "error; with e = d it runs, and gives other scores.",
-    forms=(turned_by_linear,),
+    "W is used as W transposed; for a learned matrix it is all the same.",
+    "W is (e d): rows meet the query, columns the key. With e ≠ d the other way round is an error; "
+    "with e = d it runs, and gives other scores.",
+    project=lambda query, W: query @ W.T,
 )
-def transposed_weight(query, keys, W):
-    return torch.einsum("bd,de,bke->bk", query, W.T, keys)
-
-
-@task.fault(
+task.fault(
     "C-NO-W",
-    thinks="General is dot with another name.",
-    why="Your scores never read W. It is what lets a query be compared with keys of another width, "
-    "and what can be learned.",
+    "General is dot with another name.",
+    "Your scores never read W. It is what lets a query be compared with keys of another width, and "
+    "what can be learned.",
+    project=lambda query, W: query,
 )
-def without_the_weight(query, keys, W):
-    return torch.einsum("bd,bkd->bk", query, keys)
-
-
-@task.fault(
+task.fault(
     "C-GENERAL-TANH",
-    thinks="After every matrix comes a tanh.",
-    why="In additive and concat scores yes. The general score is q W k, linear in each of the "
-    "three; the query gets through without a tanh, since it multiplies the key.",
+    "After every matrix comes a tanh.",
+    "In additive and concat scores yes. The general score is q W k, linear in each of the three; "
+    "the query gets through without a tanh, since it multiplies the key.",
+    project=lambda query, W: (query @ W).tanh(),
 )
-def general_with_tanh(query, keys, W):
-    return torch.einsum("bd,bkd->bk", torch.tanh(query @ W), keys)
-
-
-@task.fault(
+task.fault(
+    "C-TANH-LAST",
+    "The tanh is applied to the finished score.",
+    "Then no score can leave −1 … 1, and no key can ever get much more weight than another. The "
+    "general score has no bend.",
+    result=torch.tanh,
+)
+task.fault(
     "C-GENERAL-SCALED",
-    thinks="The score is divided by the root of the key's width.",
-    why="That belongs to the next chapter. W is learned and can take any size, so nothing is "
-    "divided here.",
+    "The score is divided by the root of the key's width.",
+    "That belongs to the next chapter. W is learned and can take any size, so nothing is divided "
+    "here.",
+    add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1]),
 )
-def general_scaled(query, keys, W):
-    return torch.einsum("be,ed,bkd->bk", query, W, keys) / math.sqrt(keys.shape[-1])
-
-
-def general_one_axis_short(query, keys, W):
-    return ((query @ W) * keys).sum(-1)
-
-
-def general_other_axis_short(query, keys, W):
-    return (query * (keys @ W.T)).sum(-1)
-
-
-@task.fault(
-    "A-BROADCAST",
-    thinks="The projected query and the keys can be multiplied as they are; torch lines them up.",
-    why="It lines them up from the right: the sentences of (b d) meet the keys of (b k d). That is "
-    "an error, or, if b = k, each key is compared with another sentence's query.",
-    section="additive-breaks",
-    forms=(general_other_axis_short,),
-)
-def general_without_new_axis(query, keys, W):
-    return general_one_axis_short(query, keys, W)
-
-
-@task.fault(
-    "C-ALL-PAIRS",
-    thinks="One matrix product of all queries with all keys gives the scores.",
-    why="It pairs the query of every sentence with the keys of every other: (b b k). Each sentence "
-    "has one query of its own.",
-)
-def general_of_all_sentences(query, keys, W):
-    return query @ W @ keys.transpose(1, 2)
-
-
-@task.fault(
-    "C-SCORES-ARE-WEIGHTS",
-    thinks="A score function ends with a softmax.",
-    why="The softmax belongs to `attend`, the next step. Scores may be any numbers; after a second "
-    "softmax the weights would be nearly equal.",
-    section="soft-search",
-)
-def softmax_of_general(query, keys, W):
-    return torch.softmax(torch.einsum("be,ed,bkd->bk", query, W, keys), -1)
-
-
-def general_squeezed_after_bmm(query, keys, W):
-    return torch.bmm(keys, (query @ W).unsqueeze(2)).squeeze()
-
-
-@task.fault(
-    "C-SQUEEZE",
-    thinks="`squeeze()` takes away the axis that I had put in.",
-    why="It takes away every axis of length 1. A batch of one sentence, or a sentence of one word, "
-    "loses an axis that belongs there. Name the axis.",
-)
-def general_squeezed(query, keys, W):
-    return general_squeezed_after_bmm(query, keys, W)
-
-
-@task.fault(
+task.fault(
     "C-FROZEN-W",
-    thinks="W is a number table, not a variable, so it may be detached.",
-    why="The scores are right, and the query and the keys get gradients. W gets none, so the one "
-    "thing that this score can learn stays as it was.",
-    forms=(lambda query, keys, W: torch.einsum("be,ed,bkd->bk", query, W.data, keys),),
+    "W is a number table, not a variable, so it may be detached.",
+    "The scores are right, and the query and the keys get gradients. W gets none, so the one thing "
+    "that this score can learn stays as it was.",
+    project=lambda query, W: query @ W.detach(),
 )
-def frozen_weight(query, keys, W):
-    return torch.einsum("be,ed,bkd->bk", query, W.detach(), keys)
-
-
-@task.fault(
-    "C-FLOAT32",
-    thinks="Everything may be turned into float32 first.",
-    why="Inputs of float64 then lose half of their digits on the way, and the result has another "
-    "dtype than the caller works in.",
-)
-def general_in_float32(query, keys, W):
-    return torch.einsum("be,ed,bkd->bk", query.float(), W.float(), keys.float())
-
-
-@task.fault(
+task.fault(
     "C-INPLACE-SQUARE",
-    thinks="The projected query can be stored where the query was.",
-    why="If e = d the shapes fit, and the caller's query is overwritten: the next step asks with "
+    "The projected query can be stored where the query was.",
+    "If e = d the shapes fit, and the caller's query is overwritten: the next step asks with "
     "another vector. Give the result a name of its own.",
+    project=overwritten,
 )
-def general_overwrites_the_query(query, keys, W):
-    if W.shape[0] == W.shape[1]:
-        query[:] = query @ W
-    else:
-        query = query @ W
-    return torch.einsum("bd,bkd->bk", query, keys)
-
-
-@task.fault(
-    "C-KEYS-SUMMED",
-    thinks="The keys of a sentence can be summed before they are compared.",
-    why="A score is asked for each key. Yours compares the query with the sum of all keys and "
-    "writes the same number everywhere.",
-    section="soft-search",
+task.fault(
+    "C-W-SHARES",
+    "A softmax over W makes its numbers shares.",
+    "W is a learned matrix, and its numbers may be negative. The softmax shares out attention "
+    "among keys, one step later.",
+    project=lambda query, W: query @ W.softmax(-1),
 )
-def keys_summed_first(query, keys, W):
-    total = torch.einsum("be,ed,bkd->b", query, W, keys)
-    return total[:, None].expand(-1, keys.shape[1])

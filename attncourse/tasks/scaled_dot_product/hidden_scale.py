@@ -1,4 +1,4 @@
-"""hidden_scale."""
+"""The factor by which scores were divided, found from two printed tables."""
 
 import torch
 
@@ -51,9 +51,9 @@ SLIDE = {
 def scale_probes(rng):
     return {
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
-        for c in (0.5, 3.0, 6.3)
+        for c in (0.5, 1.37, 3.0, 6.3, 14.5)
         for masked in (False, True)
-    }
+    } | {"the slide": SLIDE}
 
 
 def scale_small(rng):
@@ -105,7 +105,7 @@ def it_returns_a_plain_number(answer, rng):
 
 @task.check(1)
 def it_finds_the_scale_of_a_full_table(answer, rng):
-    for c, q, k in ((1.0, 8, 4), (3.0, 9, 3), (6.3, 7, 5), (1.37, 10, 4)):
+    for c, q, k in ((1.0, 8, 4), (3.0, 9, 3), (6.3, 7, 5), (1.37, 10, 4), (17.3, 8, 4)):
         finds(answer, table(rng, c, q, k), c)
 
 
@@ -131,127 +131,207 @@ def the_tables_are_left_as_they_were(answer, rng):
         raise Failure(f"Your answer changed its own input: {', '.join(seen.edited)}.", inputs)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def slope(scores, weights):
-    """Least squares of log-weights on scores, centered within each row's visible part."""
-    seen = weights > 0
-    count = seen.sum(-1, keepdim=True)
+@task.steps
+class Scale:
+    def visible(weights):
+        return weights > 0
 
-    def centered(table):
-        table = torch.where(seen, table, 0)
-        return torch.where(seen, table - table.sum(-1, keepdim=True) / count, 0)
+    def logarithm(weights, seen):
+        return torch.where(seen, weights, 1.0).log()
 
-    distance = centered(scores)
-    return ((distance * centered(weights.log())).sum() / distance.square().sum()).item()
+    def trust(weights, seen):
+        return torch.where(seen, weights, 0.0) ** 2
+
+    def center(table, trust):
+        total = trust.sum(-1, keepdim=True)
+        mean = (trust * table).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+        return table - mean
+
+    def slope(across, up, trust):
+        return (trust * across * up).sum() / (trust * across**2).sum()
+
+    def number(slope):
+        return 1 / slope.item()
+
+    def __call__(self, scores, weights):
+        seen = self.visible(weights)
+        trust = self.trust(weights, seen)
+        up = self.center(self.logarithm(weights, seen), trust)
+        return self.number(self.slope(self.center(scores, trust), up, trust))
 
 
-@task.fault(
+def alike(weights, seen):
+    return seen.to(weights.dtype)
+
+
+task.spelling(trust=alike)
+
+# --- faults: what is returned -------------------------------------------------------------------
+
+
+class EditsTheTables(Scale):
+    def __call__(self, scores, weights):
+        found = super().__call__(scores, weights)
+        weights.log_()
+        return found
+
+
+task.fault(
     "C-SQUARED",
-    thinks="The hidden number is the width d.",
-    why="The width is its square. The scores were divided by c = √d, and c is what is asked for.",
+    "The hidden number is the width d.",
+    "The width is its square. The scores were divided by c = √d, and c is what is asked for.",
+    number=lambda slope: slope.item() ** -2,
 )
-def returns_width(scores, weights):
-    return slope(scores, weights) ** -2
-
-
-@task.fault(
+task.fault(
     "C-INVERSE",
-    thinks="The slope of log-weights over scores is the scale.",
-    why="Log-weights are scores divided by c, so the slope is 1/c. For a table made with 4 you "
-    "return a quarter.",
+    "The slope of log-weights over scores is the scale.",
+    "Log-weights are scores divided by c, so the slope is 1/c. For a table made with 4 you return "
+    "a quarter.",
+    number=lambda slope: slope.item(),
 )
-def returns_slope(scores, weights):
-    return slope(scores, weights)
-
-
-@task.fault(
+task.fault(
     "C-ROOT",
-    thinks="What I find is d, so its root is the scale.",
-    why="What the logarithms give is already c itself; the root is one step too many.",
+    "What I find is d, so its root is the scale.",
+    "What the logarithms give is already c itself; the root is one step too many.",
+    number=lambda slope: abs(slope.item()) ** -0.5,
 )
-def returns_root(scores, weights):
-    return slope(scores, weights) ** -0.5
+task.fault(
+    "C-NEGATIVE",
+    "The difference of scores, divided by the opposite difference of logarithms, is the scale.",
+    "The size is right, the sign is not: both differences go the same way round, so c is positive.",
+    number=lambda slope: -1 / slope.item(),
+)
+task.fault(
+    "C-CONSTANT",
+    "I know the scale of the slide, so I return it.",
+    "The slide hides 4. Other tables hide other numbers: compute it from the two tables.",
+    number=lambda slope: 4.0,
+)
+task.fault(
+    "C-TENSOR",
+    "A tensor with one number is a number.",
+    "Nearly: it drags a dtype and a device along. A plain Python float is asked for; `.item()` "
+    "makes one.",
+    number=lambda slope: 1 / slope,
+)
+task.fault(
+    "C-INPLACE",
+    "I may turn the tables into what I need.",
+    "The tables belong to the caller, who finds them changed after your call. Work on a new "
+    "tensor: `weights.log()` makes one, `weights.log_()` does not.",
+    forms=(EditsTheTables,),
+)
+
+# --- faults: logarithms and zeros ---------------------------------------------------------------
 
 
-@task.fault(
+def everywhere(weights):
+    return weights >= 0
+
+
+def at_least(tiny):
+    return lambda weights, seen: weights.clamp(min=tiny).log()
+
+
+task.fault(
     "C-LOG-ZERO",
-    thinks="All weights can be treated alike.",
-    why="log 0 is −∞, and one of those spoils every sum. A weight of 0 means masked: it says "
-    "nothing about the scale and has to be left out.",
+    "All weights can be treated alike.",
+    "log 0 is −∞, and one of those spoils every sum. A weight of 0 means masked: it says nothing "
+    "about the scale and has to be left out.",
+    visible=everywhere,
+    trust=alike,
 )
-def logarithm_of_zero(scores, weights):
-    distance = scores - scores.mean(-1, keepdim=True)
-    height = weights.log() - weights.log().mean(-1, keepdim=True)
-    return (distance.square().sum() / (distance * height).sum()).item()
-
-
-def zero_as(tiny):
-    def zero_as_tiny(scores, weights):
-        log = weights.clamp(min=tiny).log()
-        distance = scores - scores.mean(-1, keepdim=True)
-        height = log - log.mean(-1, keepdim=True)
-        return (distance.square().sum() / (distance * height).sum()).item()
-
-    return zero_as_tiny
-
-
-@task.fault(
+task.fault(
     "C-ZERO-AS-TINY",
-    thinks="Adding a small number to the weights makes the logarithm safe.",
-    why="Safe, but a masked key now looks like a real one with an absurdly low score, and it rules "
-    "the fit. Leave masked keys out.",
-    forms=tuple(zero_as(10.0**-n) for n in (3, 4, 5, 6, 8, 10, 12)),
+    "Adding a small number to the weights makes the logarithm safe.",
+    "Safe, but a masked key now looks like a real one with an absurdly low score, and it rules the "
+    "fit. Leave masked keys out.",
+    visible=everywhere,
+    trust=alike,
+    logarithm=(
+        *(at_least(10.0**-n) for n in (3, 4, 5, 6, 8, 10, 12)),
+        lambda weights, seen: (weights + 1e-9).log(),
+    ),
 )
-def zero_as_tiny(scores, weights):
-    log = (weights + 1e-9).log()
-    distance = scores - scores.mean(-1, keepdim=True)
-    height = log - log.mean(-1, keepdim=True)
-    return (distance.square().sum() / (distance * height).sum()).item()
-
-
-def mean_of_ratios(scores, weights):
-    seen = (weights > 0) & (weights < 1)
-    return (scores[seen] / weights[seen].log()).mean().item()
-
-
-def median_of_ratios(scores, weights):
-    seen = (weights > 0) & (weights < 1)
-    return (scores[seen] / weights[seen].log()).median().item()
-
-
-@task.fault(
-    "C-NO-NORMALIZER",
-    thinks="log w = s / c, so the scale is s / log w.",
-    why="The logarithm of a weight also contains the logarithm of its row's sum. Compare two "
-    "weights of the same row, and that part cancels.",
-    forms=(mean_of_ratios, median_of_ratios),
+task.fault(
+    "C-LOG-BASE",
+    "Any logarithm will do.",
+    "Softmax takes powers of e, so only the natural logarithm undoes it. With base 2 every "
+    "difference is 1.44 times as large, and the scale comes out too small.",
+    logarithm=(
+        lambda weights, seen: torch.where(seen, weights, 1.0).log2(),
+        lambda weights, seen: torch.where(seen, weights, 1.0).log10(),
+    ),
 )
-def forgets_normalizer(scores, weights):
+task.fault(
+    "C-WEIGHTS-AS-LOGS",
+    "Differences of weights go with differences of scores.",
+    "They do, but not in a line: softmax took exponentials. Only the logarithms of the weights lie "
+    "on one.",
+    logarithm=lambda weights, seen: weights,
+)
+
+# --- faults: rows -------------------------------------------------------------------------------
+
+
+def visible_ones(scores, weights):
     seen = (weights > 0) & (weights < 1)
-    scores, log = scores[seen], weights[seen].log()
+    return scores[seen], weights[seen].log()
+
+
+def ratio_of_sums(scores, weights):
+    scores, log = visible_ones(scores, weights)
     return ((scores * scores).sum() / (scores * log).sum()).item()
 
 
-@task.fault(
-    "C-ROWS-MIXED",
-    thinks="All entries of the table lie on one line.",
-    why="Each row has its own sum to divide by, so each row has its own offset. Center within rows "
-    "before you put them together.",
+def mean_of_ratios(scores, weights):
+    scores, log = visible_ones(scores, weights)
+    return (scores / log).mean().item()
+
+
+def median_of_ratios(scores, weights):
+    scores, log = visible_ones(scores, weights)
+    return (scores / log).median().item()
+
+
+task.fault(
+    "C-NO-NORMALIZER",
+    "log w = s / c, so the scale is s / log w.",
+    "The logarithm of a weight also contains the logarithm of its row's sum. Compare two weights "
+    "of the same row, and that part cancels.",
+    forms=(ratio_of_sums, mean_of_ratios, median_of_ratios),
 )
-def mixes_rows(scores, weights):
-    seen = weights > 0
-    scores, log = scores[seen], weights[seen].log()
-    distance, height = scores - scores.mean(), log - log.mean()
-    return (distance.square().sum() / (distance * height).sum()).item()
+task.fault(
+    "C-ROWS-MIXED",
+    "All entries of the table lie on one line.",
+    "Each row has its own sum to divide by, so each row has its own offset. Center within rows "
+    "before you put them together.",
+    center=lambda table, trust: table - (trust * table).sum() / trust.sum(),
+)
+task.fault(
+    "C-COLUMNS",
+    "Each column is a competition.",
+    "Weights of one row sum to one, so the row's sum is what cancels between two of its weights. "
+    "Two weights of a column have been divided by different sums.",
+    center=lambda table, trust: table - (trust * table).sum(0) / trust.sum(0).clamp(min=1e-30),
+)
+task.fault(
+    "C-CENTERED-ON-ALL",
+    "The mean of a row is taken over all its keys.",
+    "Masked keys are part of no line, and still pull the mean of the scores. Take both means over "
+    "the keys that have a weight.",
+    center=lambda table, trust: table - table.mean(-1, keepdim=True),
+)
 
 
 @task.fault(
     "C-NO-LOGARITHM",
-    thinks="Scores divided by weights give the scale.",
-    why="Softmax is not a division: it takes exponentials first. Ratios of weights become "
-    "differences of scores only after a logarithm.",
+    "Scores divided by weights give the scale.",
+    "Softmax is not a division: it takes exponentials first. Ratios of weights become differences "
+    "of scores only after a logarithm.",
 )
 def no_logarithm(scores, weights):
     seen = weights > 0
@@ -259,22 +339,72 @@ def no_logarithm(scores, weights):
 
 
 @task.fault(
-    "C-TENSOR",
-    thinks="A tensor with one number is a number.",
-    why="Nearly: it drags a dtype and a device along. A plain Python float is asked for; `.item()` "
-    "makes one.",
+    "C-ONE-PAIR",
+    "Two weights of the first row are enough.",
+    "On paper they are. Printed to two decimals they are blurred, or one of them is masked: then "
+    "there is nothing to compare. Use all pairs that there are.",
 )
-def scale_as_tensor(scores, weights):
-    return torch.tensor(1 / slope(scores, weights))
+def one_pair(scores, weights):
+    log = weights[0].log()
+    return ((scores[0, 0] - scores[0, 1]) / (log[0] - log[1])).item()
 
 
-@task.fault(
-    "C-INPLACE",
-    thinks="I may turn the tables into what I need.",
-    why="The tables belong to the caller, who finds them changed after your call. Work on a new "
-    "tensor: `weights.log()` makes one, `weights.log_()` does not.",
+# --- faults: trying scales ----------------------------------------------------------------------
+
+
+def tried(scales, hide=True, dim=-1):
+    """The one of these scales whose softmax comes nearest to the weights."""
+
+    def search(scores, weights):
+        hidden = (weights == 0) & hide
+        return min(
+            scales,
+            key=lambda c: (
+                ((scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights)
+                .square()
+                .sum()
+                .item()
+            ),
+        )
+
+    return search
+
+
+def fine(low, high, count=400):
+    """Scales in equal ratios."""
+    return [low * (high / low) ** (i / count) for i in range(count + 1)]
+
+
+task.fault(
+    "C-COARSE-GRID",
+    "I try the whole numbers and take the one that fits best.",
+    "A scale need not be whole: of width 40 it is 6.32, and small tables may hide 1.4. A line "
+    "through the points says it exactly.",
+    forms=(
+        tried([float(c) for c in range(1, 33)]),
+        tried([float(c) for c in range(1, 101)]),
+        tried([float(c) for c in range(1, 11)]),
+        tried([float(c) for c in range(1, 21)]),
+    ),
 )
-def edits_the_tables(scores, weights):
-    found = 1 / slope(scores, weights)
-    weights.log_()
-    return found
+task.fault(
+    "C-BOUNDED-GRID",
+    "Between 1 and 10 there is surely a scale that fits.",
+    "Tables may hide less than 1 or more than 10. Where you look decides what you find; the slope "
+    "of a line has no such bounds.",
+    forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
+)
+task.fault(
+    "C-GRID-UNMASKED",
+    "I try scales and compare the softmax of all scores with the weights.",
+    "Where keys are masked, the softmax of all scores shares out weight among them, and no scale "
+    "fits. Leave masked keys out of the softmax, too.",
+    forms=(tried(fine(0.05, 50), hide=False),),
+)
+task.fault(
+    "C-GRID-COLUMNS",
+    "I try scales, with a softmax down the columns.",
+    "The weights of a row sum to one: each row of scores is a competition. Down a column, numbers "
+    "that never met are compared.",
+    forms=(tried(fine(0.05, 50), dim=0),),
+)

@@ -382,6 +382,14 @@ task.fault(
     scale=lambda scores, query, *_: scores / query.shape[-1] ** 0.25,
 )
 task.fault(
+    "D-SCALE-CONSTANT",
+    "The divisor is 8.",
+    "It is √64, right for queries and keys of width 64 and for no others. Read the width off the "
+    "query.",
+    section=SCALE,
+    scale=lambda scores, *_: scores / 8,
+)
+task.fault(
     "D-TRANSPOSE-T",
     "`key.T` swaps the last two axes.",
     "It reverses all axes, which is the same only for a plain matrix. With a batch in front, swap "
@@ -433,6 +441,14 @@ task.fault(
     "would get the same answer.",
     section="soft-lookup",
     compare=lambda query, key: key @ key.mT,
+)
+task.fault(
+    "D-DETACHED-KEYS",
+    "Keys are only looked up, so they need no gradient.",
+    "Then they never learn to be found. The numbers are right, but `.detach()` or `.data` cuts the "
+    "way back to the keys.",
+    section="gradients",
+    compare=lambda query, key: query @ key.detach().mT,
 )
 task.fault(
     "D-INPLACE",
@@ -555,10 +571,18 @@ task.fault(
 )
 task.fault(thoughts.FILL_ZERO, **MASKS, hide=low(0.0), clear=(as_is, only_dead_rows, ...))
 task.fault(
+    "M-IF-MASK",
+    "`if mask:` asks whether there is a mask.",
+    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
+    "error. Ask whether the mask is None.",
+    **MASKS,
+    visible=lambda mask, scores: mask if mask else None,
+)
+task.fault(
     thoughts.SMALL_FILL,
     **MASKS,
-    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask),
-    clear=only_dead_rows,
+    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
+    clear=(only_dead_rows, only_dead_rows, as_is),
 )
 task.fault(thoughts.TRANSPOSED_MASK, **MASKS, visible=(transposed_if_square, transposed))
 task.fault(

@@ -1,4 +1,4 @@
-"""score_variance."""
+"""The variance of q·k for random vectors: measured, with the scale and without."""
 
 import math
 
@@ -21,19 +21,30 @@ def variance_probes(rng):
     return {
         f"{'scaled' if scaled else 'raw'}, d = {d}": variance_inputs(d, scaled)
         for scaled in (False, True)
-        for d in (9, 25)
+        for d in (1, 2, 9, 25, 100)
+    } | {
+        f"{'scaled' if scaled else 'raw'}, fewer samples": variance_inputs(16, scaled, 3000)
+        for scaled in (False, True)
     }
 
 
-def same_for_any_samples(answer):
-    few, many = (answer(variance_inputs(30, False, samples=samples)) for samples in (10, SAMPLES))
+def same_for_any_samples(answer, scaled=False):
+    few, many = (answer(variance_inputs(30, scaled, samples=samples)) for samples in (10, SAMPLES))
     return few == many
+
+
+def differs_between_seeds(answer):
+    """How far ten measurements scatter, in shares of the width: much if all share one vector."""
+    got = torch.tensor([answer(variance_inputs(2, False, 2000), seed=seed) for seed in range(10)])
+    return (got.std() / 2).item()
 
 
 def variance_traits(answer):
     inputs = variance_inputs(4, False, 100)
     return {
+        "differs widely from seed to seed": differs_between_seeds(answer) > 0.25,
         "same for any number of samples": same_for_any_samples(answer),
+        "same for any number of samples, scaled": same_for_any_samples(answer, True),
         "same for any random numbers": answer(inputs, seed=1) == answer(inputs, seed=2),
         "resets the random state": answer.resets_random_state(inputs),
     }
@@ -102,7 +113,7 @@ def scaled_scores_vary_by_one(answer):
 def every_sample_is_drawn_anew(answer):
     for seed in range(6):  # one shared query would give |q|², which is all over the place
         is_near(answer, variance_inputs(2, False), 2, tolerance=0.16, seed=seed)
-    if same_for_any_samples(answer):
+    if same_for_any_samples(answer) or same_for_any_samples(answer, True):
         raise Failure(
             f"10 samples and {SAMPLES:,} samples give exactly the same variance: is it "
             "measured, and is `samples` used?"
@@ -121,159 +132,237 @@ def the_global_random_state_is_not_reset(answer):
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def draw(d, samples):
-    return torch.randn(samples, d), torch.randn(samples, d)
+@task.steps
+class Variance:
+    def before(self):
+        pass
+
+    def many(samples):
+        return samples
+
+    def draw(samples, d):
+        return torch.randn(samples, d), torch.randn(samples, d)
+
+    def compare(query, key):
+        return (query * key).sum(-1)
+
+    def scales(scaled):
+        return scaled
+
+    def scale(scores, d):
+        return scores / math.sqrt(d)
+
+    def spread(scores, d):
+        return scores.var()
+
+    def number(spread, d, scaled):
+        return spread.item()
+
+    def __call__(self, d, samples, scaled):
+        self.before()
+        scores = self.compare(*self.draw(self.many(samples), d))
+        if self.scales(scaled):
+            scores = self.scale(scores, d)
+        return self.number(self.spread(scores, d), d, scaled)
 
 
-def dots(d, samples, scaled):
-    query, key = draw(d, samples)
-    scores = (query * key).sum(-1)
-    return scores / math.sqrt(d) if scaled else scores
+# --- faults: vectors ----------------------------------------------------------------------------
 
 
-@task.fault(
-    "V-STANDARD-DEVIATION",
-    thinks="The spread of the scores is their standard deviation.",
-    why="That is the root of what is asked. Variances add up over the d features, which is why "
-    "the result is so simple; standard deviations do not.",
-)
-def returns_standard_deviation(d, samples, scaled):
-    return dots(d, samples, scaled).std().item()
+def uniform(low, high):
+    return lambda samples, d: torch.empty(2, samples, d).uniform_(low, high).unbind()
 
 
-@task.fault(
-    "V-MEAN",
-    thinks="The average score tells how large scores are.",
-    why="Positive and negative scores cancel, so the mean is near 0 for every width. What grows is "
-    "how far they scatter.",
-)
-def returns_mean(d, samples, scaled):
-    return dots(d, samples, scaled).mean().item()
+def one_query(samples, d):
+    return torch.randn(d), torch.randn(samples, d)
 
 
-@task.fault(
-    "V-NOT-SUMMED",
-    thinks="A score is the product of a query and a key, entry by entry.",
-    why="That leaves d numbers per pair, each with variance 1. A dot product adds them up into one "
-    "score, and that sum is what grows with d.",
-)
-def products_not_summed(d, samples, scaled):
-    query, key = draw(d, samples)
-    products = query * key / (math.sqrt(d) if scaled else 1)
-    return products.var().item()
+def one_key(samples, d):
+    return torch.randn(samples, d), torch.randn(d)
 
 
-@task.fault(
-    "V-IGNORES-SCALED",
-    thinks="`scaled` makes no difference to the variance.",
-    why="Dividing every score by √d divides their variance by d. Your result is the same for both "
-    "settings.",
-)
-def ignores_scaled(d, samples, scaled):
-    return dots(d, samples, False).var().item()
+def same_vector(samples, d):
+    query = torch.randn(samples, d)
+    return query, query
 
 
-@task.fault(
-    "V-ALWAYS-SCALED",
-    thinks="Scores are always scaled.",
-    why="The point is to compare: with `scaled=False` the raw dot products are asked for.",
-)
-def always_scaled(d, samples, scaled):
-    return dots(d, samples, True).var().item()
-
-
-@task.fault(
-    "V-SCALE-DK",
-    thinks="Scaled scores are divided by d.",
-    why="Dividing scores by d divides their variance by d², so wide vectors end up with almost "
-    "none. Which divisor brings the variance to 1?",
-)
-def scales_by_width(d, samples, scaled):
-    return (dots(d, samples, False) / (d if scaled else 1)).var().item()
-
-
-@task.fault(
-    "V-SCALES-THE-VARIANCE",
-    thinks="I can divide the variance by √d instead of the scores.",
-    why="A factor on the scores counts squared in their variance, so the two are not the same. "
-    "Scale the scores, then measure.",
-)
-def scales_the_variance(d, samples, scaled):
-    return dots(d, samples, False).var().item() / (math.sqrt(d) if scaled else 1)
-
-
-@task.fault(
+task.fault(
     "V-UNIFORM",
-    thinks="`torch.rand` draws random vectors, which is all that is needed.",
-    why="It draws uniformly from 0 to 1: all positive, with variance 1/12. Standard normal numbers "
+    "`torch.rand` draws random vectors, which is all that is needed.",
+    "It draws uniformly from 0 to 1: all positive, with variance 1/12. Standard normal numbers "
     "have mean 0 and variance 1; their function has one letter more.",
+    draw=uniform(0, 1),
 )
-def uniform_vectors(d, samples, scaled):
-    scores = (torch.rand(samples, d) * torch.rand(samples, d)).sum(-1)
-    return (scores / (math.sqrt(d) if scaled else 1)).var().item()
-
-
-@task.fault(
+task.fault(
+    "V-UNIFORM-CENTERED",
+    "Uniform numbers from −1 to 1 have mean 0, so they are as good as normal ones.",
+    "The mean fits, the variance does not: it is 1/3, and a product of two has 1/9. Standard "
+    "normal numbers have variance 1.",
+    draw=uniform(-1, 1),
+)
+task.fault(
     "V-ONE-VECTOR",
-    thinks="Query and key can be the same random vector.",
-    why="q·q is a squared length, never negative, and its variance is twice as large. A query and "
-    "a key are drawn independently.",
+    "Query and key can be the same random vector.",
+    "q·q is a squared length, never negative, and its variance is twice as large. A query and a "
+    "key are drawn independently.",
+    draw=same_vector,
 )
-def query_is_key(d, samples, scaled):
-    query, _ = draw(d, samples)
-    scores = (query * query).sum(-1)
-    return (scores / (math.sqrt(d) if scaled else 1)).var().item()
-
-
-@task.fault(
-    "V-FORMULA",
-    thinks="I know the result, so I return it.",
-    why="The formula is right, and this task is about seeing it happen: the answer must not know "
-    "it in advance. Draw vectors, compute scores, measure.",
+task.fault(
+    "V-ONE-QUERY",
+    "One query serves for all keys.",
+    "Then you measure how scores of this one query vary: its squared length, another number with "
+    "every draw. Each pair has a fresh query and a fresh key.",
+    draw=(one_query, one_key),
 )
-def returns_formula(d, samples, scaled):
-    return 1.0 if scaled else float(d)
-
-
-@task.fault(
+task.fault(
+    "V-NOT-SUMMED",
+    "A score is the product of a query and a key, entry by entry.",
+    "That leaves d numbers per pair, each with variance 1. A dot product adds them up into one "
+    "score, and that sum is what grows with d.",
+    compare=torch.mul,
+)
+task.fault(
+    "V-SUMMED-OVER-SAMPLES",
+    "The products are summed over the samples.",
+    "That mixes all pairs into one number per feature. A score belongs to one pair: the sum runs "
+    "over its d features.",
+    compare=lambda query, key: (query * key).sum(0),
+)
+task.fault(
+    "V-MEAN-OF-PRODUCTS",
+    "A score is the mean of the d products.",
+    "A dot product is their sum. The mean divides each score by d, and their variance by d².",
+    compare=lambda query, key: (query * key).mean(-1),
+)
+task.fault(
     "V-IGNORES-SAMPLES",
-    thinks="The number of samples is always the same, so I wrote it down.",
-    why="The caller says how many pairs to draw: `samples` is an argument. Yours gives the same "
-    "result for 10 as for 20,000.",
+    "The number of samples is always the same, so I wrote it down.",
+    "The caller says how many pairs to draw: `samples` is an argument. Yours gives the same result "
+    "for 10 as for 20,000.",
+    many=(lambda samples: 20_000, lambda samples: 10_000, lambda samples: 100_000),
 )
-def ignores_samples(d, samples, scaled):
-    return dots(d, 20_000, scaled).var().item()
 
+# --- faults: the scale --------------------------------------------------------------------------
 
-@task.fault(
+task.fault(
+    "V-IGNORES-SCALED",
+    "`scaled` makes no difference to the variance.",
+    "Dividing every score by √d divides their variance by d. Your result is the same for both "
+    "settings.",
+    scales=lambda scaled: False,
+)
+task.fault(
+    "V-ALWAYS-SCALED",
+    "Scores are always scaled.",
+    "The point is to compare: with `scaled=False` the raw dot products are asked for.",
+    scales=lambda scaled: True,
+)
+task.fault(
     "V-INVERTED",
-    thinks="`scaled` means that the scores come scaled already, so the other case needs the root.",
-    why="With `scaled=True` the scores are divided before the variance is taken; with False they "
-    "stay raw. Yours does the opposite.",
+    "`scaled` means that the scores come scaled already, so the other case needs the root.",
+    "With `scaled=True` the scores are divided before the variance is taken; with False they stay "
+    "raw. Yours does the opposite.",
+    scales=lambda scaled: not scaled,
 )
-def scales_the_wrong_case(d, samples, scaled):
-    return dots(d, samples, not scaled).var().item()
+task.fault(
+    "V-SCALE-DK",
+    "Scaled scores are divided by d.",
+    "Dividing scores by d divides their variance by d², so wide vectors end up with almost none. "
+    "Which divisor brings the variance to 1?",
+    scale=lambda scores, d: scores / d,
+)
+task.fault(
+    "V-SCALE-TIMES",
+    "Scaled scores are multiplied by √d.",
+    "Scores grow with the width already, and this makes them grow faster: their variance is d². "
+    "The factor is there to undo the growth.",
+    scale=lambda scores, d: scores * math.sqrt(d),
+)
+task.fault(
+    "V-SCALE-SAMPLES",
+    "Scaled scores are divided by the root of the number of samples.",
+    "How many scores are measured says nothing about how large each one is. A score is a sum over "
+    "d features: d belongs under the root.",
+    scale=lambda scores, d: scores / math.sqrt(len(scores)),
+)
+task.fault(
+    "V-SCALES-THE-VARIANCE",
+    "I can divide the variance by √d instead of the scores.",
+    "A factor on the scores counts squared in their variance, so the two are not the same. Scale "
+    "the scores, then measure.",
+    scale=lambda scores, d: scores,
+    number=lambda spread, d, scaled: spread.item() / (math.sqrt(d) if scaled else 1),
+)
+task.fault(
+    "V-SCALE-CONSTANT",
+    "The divisor is 8.",
+    "It is √64, right for vectors of width 64 and for no others. The width is an argument: `d`.",
+    scale=lambda scores, d: scores / 8,
+)
+
+# --- faults: what is measured -------------------------------------------------------------------
+
+task.fault(
+    "V-STANDARD-DEVIATION",
+    "The spread of the scores is their standard deviation.",
+    "That is the root of what is asked. Variances add up over the d features, which is why the "
+    "result is so simple; standard deviations do not.",
+    spread=lambda scores, d: scores.std(),
+)
+task.fault(
+    "V-MEAN",
+    "The average score tells how large scores are.",
+    "Positive and negative scores cancel, so the mean is near 0 for every width. What grows is how "
+    "far they scatter.",
+    spread=lambda scores, d: scores.mean(),
+)
+task.fault(
+    "V-ABSOLUTE-MEAN",
+    "The average size of a score, without its sign, is the variance.",
+    "It grows like √d, as a standard deviation does. A variance is a mean of squares.",
+    spread=lambda scores, d: scores.abs().mean(),
+)
+task.fault(
+    "V-SUM-OF-SQUARES",
+    "The variance is the sum of the squared scores.",
+    "It is their mean: otherwise it grows with the number of samples, and says nothing about one "
+    "score.",
+    spread=lambda scores, d: scores.square().sum(),
+)
+task.fault(
+    "V-FORMULA",
+    "I know the result, so I return it.",
+    "The formula is right, and this task is about seeing it happen: the answer must not know it in "
+    "advance. Draw vectors, compute scores, measure.",
+    number=lambda spread, d, scaled: 1.0 if scaled else float(d),
+)
+task.fault(
+    "V-FORMULA-PARTLY",
+    "Scaled scores have variance 1, so only the others have to be measured.",
+    "That is what the measurement is to show. With `scaled=True` your answer returns 1 whatever "
+    "the scores are.",
+    number=lambda spread, d, scaled: 1.0 if scaled else spread.item(),
+)
 
 
 @task.fault(
     "V-RESEED",
-    thinks="A `manual_seed` inside the function makes it reproducible.",
-    why="It also resets everybody else's random numbers on each call, so later draws repeat. Leave "
-    "the global generator to the caller, or use a `torch.Generator` of your own.",
+    "A `manual_seed` inside the function makes it reproducible.",
+    "It also resets everybody else's random numbers on each call, so later draws repeat. Leave the "
+    "global generator to the caller, or use a `torch.Generator` of your own.",
 )
-def reseeds(d, samples, scaled):
-    torch.default_generator.manual_seed(0)
-    return dots(d, samples, scaled).var().item()
+class Reseeds(Variance):
+    def before(self):
+        torch.default_generator.manual_seed(0)
 
 
-@task.fault(
+task.fault(
     "V-TENSOR",
-    thinks="A tensor with one number is a number.",
-    why="Nearly: it drags a device, a dtype and perhaps a graph along. A plain Python float is "
-    "asked for; `.item()` makes one.",
+    "A tensor with one number is a number.",
+    "Nearly: it drags a device, a dtype and perhaps a graph along. A plain Python float is asked "
+    "for; `.item()` makes one.",
+    number=lambda spread, d, scaled: spread,
 )
-def variance_as_tensor(d, samples, scaled):
-    return dots(d, samples, scaled).var()

@@ -1,4 +1,6 @@
-"""softmax."""
+"""From scores to weights: exp over the sum of exps, along any axis."""
+
+import math
 
 import torch
 
@@ -7,6 +9,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import LIBRARY_SOFTMAX
 from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
 
 
 def softmax_probes(rng):
@@ -26,6 +29,23 @@ def softmax_probes(rng):
         },
         "wide": {"scores": torch.tensor([[0.0, 400.0, 399.0], [-400.0, 2.0, 1.0]]), "dim": -1},
         "double": {"scores": normal(rng, 3, 5, dtype=torch.float64), "dim": -1},
+        "columns far apart": {
+            "scores": integers(rng, 3, 4) + torch.tensor([1e4, 0.0, -1e4, 9.0]),
+            "dim": 0,
+        },
+        "dim left out": {"scores": normal(rng, 3, 4, 5)},
+    }
+
+
+def softmax_traits(answer):
+    scores = normal(torch.Generator().manual_seed(0), 3, 5, dtype=torch.float64)
+    weights = answer({"scores": scores, "dim": -1})
+    lost = (weights.sum(-1) - 1).abs().max().item()
+    return {
+        "rows miss one by a little": 1e-10 < lost < 1e-4,
+        "reads seven digits of a score": torch.equal(
+            weights, answer({"scores": scores.float().double(), "dim": -1})
+        ),
     }
 
 
@@ -66,6 +86,7 @@ task = Task(
     differentiated=("rows", "columns"),
     small=softmax_small,
     maps=softmax_maps,
+    traits=softmax_traits,
     forbidden=LIBRARY_SOFTMAX,
 )
 
@@ -128,278 +149,371 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
     moves_nothing(answer, inputs)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def exponentials(scores, dim):
-    return (scores - scores.amax(dim, keepdim=True)).exp()
+@task.steps
+class Softmax:
+    def axis(dim, scores):
+        return dim
+
+    def shift(scores, dim):
+        return scores - scores.amax(dim, keepdim=True)
+
+    def grow(shifted):
+        return shifted.exp()
+
+    def whole(e, scores, dim):
+        return e.sum(dim, keepdim=True)
+
+    def divide(e, whole, dim):
+        return e / whole
+
+    def result(weights, scores, dim):
+        return weights
+
+    def __call__(self, scores, dim=-1):
+        dim = self.axis(dim, scores)
+        e = self.grow(self.shift(scores, dim))
+        return self.result(self.divide(e, self.whole(e, scores, dim), dim), scores, dim)
 
 
-@task.fault(
-    "D-NAIVE-SOFTMAX",
-    thinks="The formula is exp over the sum of exps, so that is what I compute.",
-    why="On paper yes. In float32 exp(89) is already infinite, and infinity over infinity is NaN. "
-    "Something that changes no weight can be done to the scores first.",
-)
-def naive_softmax(scores, dim=-1):
-    return scores.exp() / scores.exp().sum(dim, keepdim=True)
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
+# --- faults: the axis ---------------------------------------------------------------------------
+
+task.fault(
     "D-SOFTMAX-IGNORES-DIM",
-    thinks="Softmax runs over the last axis, always.",
-    why="In attention it usually does, but the caller chooses: `dim` says which axis competes. "
-    "Your weights are the same for every `dim`.",
+    "Softmax runs over the last axis, always.",
+    "In attention it usually does, but the caller chooses: `dim` says which axis competes. Your "
+    "weights are the same for every `dim`.",
+    axis=lambda dim, scores: -1,
 )
-def softmax_last_axis(scores, dim=-1):
-    e = exponentials(scores, -1)
-    return e / e.sum(-1, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-ALL",
-    thinks="All weights together sum to one.",
-    why="Each row is a competition of its own: every row sums to one. A sum without an axis lets "
-    "all rows compete with each other, as the dependency map shows.",
+task.fault(
+    "D-SOFTMAX-AXIS-FIXED",
+    "Softmax runs over the first axis, or the second, always.",
+    "What stands there depends on how many axes there are: keys, queries, heads or sentences. The "
+    "caller says which one competes: `dim`.",
+    axis=(lambda dim, scores: 0, lambda dim, scores: 1),
 )
-def softmax_over_everything(scores, dim=-1):
-    e = (scores - scores.amax()).exp()
-    return e / e.sum()
-
-
-def softmax_of_rows_minus_flat_maximum(scores, dim=-1):
-    e = (scores - scores.amax(dim)).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
+task.fault(
+    thoughts.SOFTMAX_ALL,
+    "All weights together sum to one.",
+    "Each row is a competition of its own: every row sums to one. A sum without an axis lets all "
+    "rows compete with each other, as the dependency map shows.",
+    whole=lambda e, scores, dim: e.sum(),
+    shift=(lambda scores, dim: scores - scores.amax(), ...),
+)
+task.fault(
     "D-SOFTMAX-KEEPDIM",
-    thinks="A sum or maximum along `dim` gives one number per row, and torch will match each row "
-    "with its own.",
-    why="That result has lost an axis. Broadcasting lines axes up from the right, so rows meet the "
+    "A sum or maximum along `dim` gives one number per row, and torch will match each row with its "
+    "own.",
+    "That result has lost an axis. Broadcasting lines axes up from the right, so rows meet the "
     "wrong numbers; it only goes unnoticed where two lengths agree.",
-    forms=(softmax_of_rows_minus_flat_maximum,),
+    whole=(lambda e, scores, dim: e.sum(dim), ..., lambda e, scores, dim: e.sum(dim)),
+    shift=(..., lambda scores, dim: scores - scores.amax(dim)),
 )
-def softmax_without_keepdim(scores, dim=-1):
-    e = exponentials(scores, dim)
-    return e / e.sum(dim)
+task.fault(
+    "D-SOFTMAX-SHIFT-AXIS",
+    "Whichever axis competes, the largest score is looked for along my own axis.",
+    "A shift keeps the weights only if all that compete are shifted alike. Along another axis each "
+    "of them gets a shift of its own, which changes their differences.",
+    shift=(
+        lambda scores, dim: scores - scores.amax(-1, keepdim=True),
+        lambda scores, dim: scores - scores.amax(0, keepdim=True),
+    ),
+)
 
 
 @task.fault(
-    "D-SOFTMAX-LOG",
-    thinks="The logarithm of the weights is as good as the weights, and more stable.",
-    why="Log-weights are negative and sum to nothing in particular. An average needs the weights "
-    "themselves.",
+    "D-SOFTMAX-NO-DEFAULT",
+    "Whoever calls this says `dim`.",
+    "The signature of the task says `dim=-1`: without it, the last axis competes.",
 )
-def log_softmax(scores, dim=-1):
-    shifted = scores - scores.amax(dim, keepdim=True)
-    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+class NoDefault(Softmax):
+    def __call__(self, scores, dim):
+        return super().__call__(scores, dim)
+
+
+class SecondAxis(Softmax):
+    def __call__(self, scores, dim=1):
+        return super().__call__(scores, dim)
 
 
 @task.fault(
-    "D-SOFTMAX-LINEAR",
-    thinks="Dividing each score by the sum of the scores makes weights.",
-    why="Scores can be negative, and their sum can be zero. Something has to make them positive "
-    "before they are divided.",
+    "D-SOFTMAX-OTHER-DEFAULT",
+    "Without `dim`, the first axis competes, or the second.",
+    "The keys, which compete in attention, are always last, however many axes stand before them. "
+    "So the task's default is the last axis.",
+    forms=(SecondAxis,),
 )
-def linear_normalization(scores, dim=-1):
-    return scores / scores.sum(dim, keepdim=True)
+class FirstAxis(Softmax):
+    def __call__(self, scores, dim=0):
+        return super().__call__(scores, dim)
 
 
-@task.fault(
-    "D-SOFTMAX-RELU",
-    thinks="A negative score means no interest, so it gets weight zero.",
-    why="A score has no zero point: add 5 to all of them and softmax gives the same weights. Only "
-    "differences count, so no score is negative in itself.",
-)
-def relu_normalization(scores, dim=-1):
-    positive = scores.clamp(min=0)
-    return positive / positive.sum(dim, keepdim=True)
+# --- faults: the shift --------------------------------------------------------------------------
 
 
-@task.fault(
-    "D-SOFTMAX-SIGMOID",
-    thinks="Each score becomes a weight between 0 and 1 by itself.",
-    why="Then nothing competes and rows do not sum to one. In softmax one weight can only grow "
-    "if the others shrink.",
-)
-def sigmoid_weights(scores, dim=-1):
-    return scores.sigmoid()
-
-
-@task.fault(
-    "D-SOFTMAX-HARD",
-    thinks="The largest score wins, so its weight is one and the others are zero.",
-    why="That is a hard maximum. It has no useful gradient, and the runner-up is lost. Softmax "
-    "is its smooth form: every score keeps some weight.",
-    section="soft-lookup",
-)
-def hardmax(scores, dim=-1):
-    best = scores == scores.amax(dim, keepdim=True)
-    return best.to(scores.dtype) / best.sum(dim, keepdim=True) + 0 * scores
-
-
-@task.fault(
-    "D-SOFTMAX-GLOBAL-MAX",
-    thinks="One shift for the whole table, such as its largest score, is enough to be safe.",
-    why="It may stop overflow, but a row far below becomes all zeros after exp, and 0/0 is NaN. "
-    "Each row needs its own shift.",
-)
-def softmax_global_maximum(scores, dim=-1):
-    e = (scores - scores.amax()).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-MEAN",
-    thinks="Any shift keeps the weights, so it does not matter what I subtract from a row.",
-    why="On paper true. But if a score stays far above what you subtracted, its exp overflows. "
-    "Which shift leaves no positive exponent?",
-)
-def softmax_minus_mean(scores, dim=-1):
-    e = (scores - scores.mean(dim, keepdim=True)).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-MINUS",
-    thinks="The exponent carries a minus sign, as in a distance.",
-    why="Then the smallest score wins. A score measures agreement: the larger it is, the larger "
-    "its weight.",
-)
-def softmin(scores, dim=-1):
-    e = exponentials(-scores, dim)
-    return e / e.sum(dim, keepdim=True)
-
-
-def softmax_in_place_by_values(scores, dim=-1):
-    scores -= scores.max(dim, keepdim=True).values
-    e = scores.exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-INPLACE",
-    thinks="Subtracting in place saves memory and changes nothing else.",
-    why="`scores` belongs to the caller, who sees it changed. `a -= b` edits the tensor itself; "
-    "`a = a - b` makes a new one.",
-    forms=(softmax_in_place_by_values,),
-)
-def softmax_in_place(scores, dim=-1):
+def in_place(scores, dim):
     scores -= scores.amax(dim, keepdim=True)
-    e = scores.exp()
-    return e / e.sum(dim, keepdim=True)
+    return scores
 
 
-@task.fault(
-    "D-SOFTMAX-INPLACE-GRAPH",
-    thinks="Editing a tensor that I made myself can do no harm.",
-    why="The caller sees none of it, but autograd does: it kept that tensor to compute the "
-    "gradient of exp, and finds other numbers in it. Make a new tensor instead of `/=` or `-=`.",
-    section="gradients",
+def in_place_by_values(scores, dim):
+    scores -= scores.max(dim, keepdim=True).values
+    return scores
+
+
+def standardized(scores, dim):
+    centered = scores - scores.mean(dim, keepdim=True)
+    return Softmax.shift(centered / centered.square().mean(dim, keepdim=True).sqrt(), dim)
+
+
+def cut(*limits):
+    return lambda scores, dim: scores.clamp(*limits)
+
+
+task.fault(
+    thoughts.NAIVE_SOFTMAX,
+    "The formula is exp over the sum of exps, so that is what I compute.",
+    "On paper yes. In float32 exp(89) is already infinite, and infinity over infinity is NaN. "
+    "Something that changes no weight can be done to the scores first.",
+    shift=as_is,
+    result=(..., lambda weights, scores, dim: weights.nan_to_num()),
 )
-def softmax_divides_in_place(scores, dim=-1):
-    e = exponentials(scores, dim)
-    e /= e.sum(dim, keepdim=True)
+task.fault(
+    "D-SOFTMAX-GLOBAL-MAX",
+    "One shift for the whole table, such as its largest score, is enough to be safe.",
+    "It may stop overflow, but a row far below becomes all zeros after exp, and 0/0 is NaN. Each "
+    "row needs its own shift.",
+    shift=lambda scores, dim: scores - scores.amax(),
+)
+task.fault(
+    "D-SOFTMAX-MEAN",
+    "Any shift keeps the weights, so it does not matter what I subtract from a row.",
+    "On paper true. But if a score stays far above what you subtracted, its exp overflows. Which "
+    "shift leaves no positive exponent?",
+    shift=(
+        lambda scores, dim: scores - scores.mean(dim, keepdim=True),
+        lambda scores, dim: scores - scores.amin(dim, keepdim=True),
+    ),
+)
+task.fault(
+    "D-SOFTMAX-MINUS",
+    "The exponent carries a minus sign, as in a distance.",
+    "Then the smallest score wins. A score measures agreement: the larger it is, the larger its "
+    "weight.",
+    shift=(
+        lambda scores, dim: scores.amin(dim, keepdim=True) - scores,
+        lambda scores, dim: scores.amax(dim, keepdim=True) - scores,
+    ),
+)
+task.fault(
+    "D-SOFTMAX-INPLACE",
+    "Subtracting in place saves memory and changes nothing else.",
+    "`scores` belongs to the caller, who sees it changed. `a -= b` edits the tensor itself; "
+    "`a = a - b` makes a new one.",
+    shift=(in_place, in_place_by_values),
+)
+task.fault(
+    "D-SOFTMAX-PLUS-MAX",
+    "The shift by the largest score is an addition.",
+    "Any shift keeps the weights, but this one doubles the exponents that were already too large. "
+    "The shift should bring them down.",
+    shift=lambda scores, dim: scores + scores.amax(dim, keepdim=True),
+)
+task.fault(
+    "D-SOFTMAX-CLAMP",
+    "Cutting scores off at a limit prevents overflow.",
+    "It does, and it makes 9,999 and 10,000 equal. A shift prevents overflow too, and keeps every "
+    "difference.",
+    shift=(cut(-50, 50), cut(None, 50), cut(None, 80), cut(-80, 80), cut(-88, 88)),
+)
+task.fault(
+    "D-SOFTMAX-DIVIDES-BY-MAX",
+    "Dividing the scores by their maximum keeps exp small.",
+    "It does, but it also changes the differences, and the weights depend on nothing else. Adding "
+    "or subtracting a number keeps differences; dividing does not.",
+    shift=lambda scores, dim: scores / scores.amax(dim, keepdim=True),
+)
+task.fault(
+    "D-SOFTMAX-STANDARDIZE",
+    "Scores should have mean 0 and variance 1 before the exponential.",
+    "The mean does no harm, but dividing by each row's own spread makes a clear winner and a near "
+    "tie look alike. Softmax leaves differences as they are.",
+    section="why-scale",
+    shift=standardized,
+)
+task.fault(
+    "D-SOFTMAX-SCALED",
+    "Before the exponential, scores are divided by the root of the width.",
+    "In attention whoever computes the scores does that. The last axis of scores counts keys, and "
+    "softmax takes differences as they come.",
+    section="why-scale",
+    shift=lambda scores, dim: Softmax.shift(scores / math.sqrt(scores.shape[-1]), dim),
+)
+
+# --- faults: what is positive, and what is the whole --------------------------------------------
+
+
+def divides_in_place(e, whole, dim):
+    e /= whole
     return e
 
 
-@task.fault(
-    "D-SOFTMAX-PLUS-MAX",
-    thinks="The shift by the largest score is an addition.",
-    why="Any shift keeps the weights, but this one doubles the exponents that were already too "
-    "large. The shift should bring them down.",
+def best(e, whole, dim):
+    winner = e == e.amax(dim, keepdim=True)
+    return winner.to(e.dtype) / winner.sum(dim, keepdim=True) + 0 * e
+
+
+task.fault(
+    "D-SOFTMAX-LINEAR",
+    "Dividing each score by the sum of the scores makes weights.",
+    "Scores can be negative, and their sum can be zero. Something has to make them positive before "
+    "they are divided.",
+    shift=as_is,
+    grow=as_is,
 )
-def softmax_plus_maximum(scores, dim=-1):
-    e = (scores + scores.amax(dim, keepdim=True)).exp()
-    return e / e.sum(dim, keepdim=True)
+task.fault(
+    "D-SOFTMAX-RELU",
+    "A negative score means no interest, so it gets weight zero.",
+    "A score has no zero point: add 5 to all of them and softmax gives the same weights. Only "
+    "differences count, so no score is negative in itself.",
+    shift=as_is,
+    grow=torch.relu,
+)
+task.fault(
+    "D-SOFTMAX-POSITIVE",
+    "Squares or absolute values are positive, too, so they may stand for the exponential.",
+    "Then −3 counts as much as 3: the worst key wins as often as the best. The exponential is "
+    "positive and grows with the score.",
+    shift=as_is,
+    grow=(torch.square, torch.abs),
+)
+task.fault(
+    "D-SOFTMAX-FROM-MINIMUM",
+    "Subtracting the smallest score makes all of them positive, and then they can be divided.",
+    "The smallest score always gets weight zero then, however close it is. Softmax takes "
+    "exponentials: every score keeps some weight.",
+    shift=lambda scores, dim: scores - scores.amin(dim, keepdim=True),
+    grow=as_is,
+)
+task.fault(
+    "D-SOFTMAX-BASE",
+    "Any base will do for the exponential.",
+    "Another base is another temperature: with base 2 every score counts ln 2 ≈ 0.69 times as "
+    "much. Softmax means base e.",
+    grow=(torch.exp2, lambda shifted: 10**shifted),
+)
+task.fault(
+    "D-SOFTMAX-OVER-MAX",
+    "Dividing by the largest exponential normalizes a row.",
+    "Then the largest weight is one and the row sums to more. Weights are shares of a whole: what "
+    "is the whole?",
+    divide=as_is,
+)
+task.fault(
+    "D-SOFTMAX-NOT-DIVIDED",
+    "The exponentials of the scores are the weights.",
+    "They are positive, and sum to anything. To be shares, they must be divided by their sum.",
+    shift=as_is,
+    divide=as_is,
+)
+task.fault(
+    "D-SOFTMAX-L2",
+    "Normalizing means dividing by the length of the vector.",
+    "Then the squares of a row sum to one, not the weights. An average needs weights whose plain "
+    "sum is one.",
+    whole=lambda e, scores, dim: e.square().sum(dim, keepdim=True).sqrt(),
+)
+task.fault(
+    "D-SOFTMAX-OVER-MEAN",
+    "Each exponential is divided by the mean of its row.",
+    "Then a row's weights have mean one, and their sum is as large as the row is long. Shares of "
+    "one come from the sum.",
+    whole=lambda e, scores, dim: e.mean(dim, keepdim=True),
+)
+task.fault(
+    "D-SOFTMAX-OVER-SCORES",
+    "The exponentials are divided by the sum of the scores.",
+    "What is shared out are exponentials, so the whole is their sum. The scores' own sum can be "
+    "negative, or zero.",
+    whole=lambda e, scores, dim: scores.sum(dim, keepdim=True),
+    shift=(as_is, ...),
+)
+task.fault(
+    "D-SOFTMAX-LEFT-OUT",
+    "A score is divided by the sum of the others.",
+    "Then the weights are odds, and sum to more than one. The whole holds all exponentials, its "
+    "own among them.",
+    whole=lambda e, scores, dim: e.sum(dim, keepdim=True) - e,
+)
+task.fault(
+    "D-SOFTMAX-EPSILON",
+    "A small number added to the sum makes the division safe and changes nothing.",
+    "It changes the last digits: rows then sum to a little less than one, which float64 shows. "
+    "After subtracting the row's maximum the sum is at least 1, so it is safe anyway.",
+    whole=(
+        lambda e, scores, dim: e.sum(dim, keepdim=True) + 1e-6,
+        lambda e, scores, dim: e.sum(dim, keepdim=True) + 1e-8,
+    ),
+)
+task.fault(
+    "D-SOFTMAX-INPLACE-GRAPH",
+    "Editing a tensor that I made myself can do no harm.",
+    "The caller sees none of it, but autograd does: it kept that tensor to compute the gradient of "
+    "exp, and finds other numbers in it. Make a new tensor instead of `/=` or `-=`.",
+    section="gradients",
+    divide=divides_in_place,
+)
+task.fault(
+    "D-SOFTMAX-HARD",
+    "The largest score wins, so its weight is one and the others are zero.",
+    "That is a hard maximum. It has no useful gradient, and the runner-up is lost. Softmax is its "
+    "smooth form: every score keeps some weight.",
+    section="soft-lookup",
+    divide=best,
+)
 
+# --- faults: what is returned -------------------------------------------------------------------
 
-@task.fault(
+task.fault(
+    "D-SOFTMAX-LOG",
+    "The logarithm of the weights is as good as the weights, and more stable.",
+    "Log-weights are negative and sum to nothing in particular. An average needs the weights "
+    "themselves.",
+    result=lambda weights, scores, dim: scores - scores.logsumexp(dim, keepdim=True),
+)
+task.fault(
+    "D-SOFTMAX-SIGMOID",
+    "Each score becomes a weight between 0 and 1 by itself.",
+    "Then nothing competes and rows do not sum to one. In softmax one weight can only grow if the "
+    "others shrink.",
+    result=lambda weights, scores, dim: scores.sigmoid(),
+)
+task.fault(
     "D-SOFTMAX-DETACH",
-    thinks="The numbers are right, so the answer is right.",
-    why="The values are, but no gradient reaches the scores: `.detach()`, `.data`, `no_grad` or a "
+    "The numbers are right, so the answer is right.",
+    "The values are, but no gradient reaches the scores: `.detach()`, `.data`, `no_grad` or a "
     "detour through NumPy cut the graph, and such a model cannot learn where to look.",
     section="gradients",
+    result=lambda weights, scores, dim: weights.detach(),
 )
-def softmax_detached(scores, dim=-1):
-    e = exponentials(scores.detach(), dim)
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
+task.fault(
     "D-SOFTMAX-FLOAT32",
-    thinks="Computing in float32 is always fine.",
-    why="Your weights are float32 although the scores came as float64: the caller loses half of "
-    "the digits. Keep the dtype that came.",
+    "Computing in float32 is always fine.",
+    "Your weights are float32 although the scores came as float64: the caller loses half of the "
+    "digits. Keep the dtype that came.",
+    shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
 )
-def softmax_float32(scores, dim=-1):
-    e = exponentials(scores.float(), dim)
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-CLAMP",
-    thinks="Cutting scores off at a limit prevents overflow.",
-    why="It does, and it makes 9,999 and 10,000 equal. A shift prevents overflow too, and keeps "
-    "every difference.",
+task.fault(
+    "D-SOFTMAX-FLOAT32-INSIDE",
+    "Casting to float32 inside and back at the end loses nothing.",
+    "The dtype is right again, the digits are not: of the sixteen that came, seven are left. "
+    "Compute in the dtype of the scores.",
+    shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
+    result=lambda weights, scores, dim: weights.to(scores.dtype),
 )
-def softmax_clamped(scores, dim=-1):
-    e = scores.clamp(-50, 50).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-BASE",
-    thinks="Any base will do for the exponential.",
-    why="Another base is another temperature: with base 2 every score counts ln 2 ≈ 0.69 times as "
-    "much. Softmax means base e.",
-)
-def softmax_base_two(scores, dim=-1):
-    e = torch.exp2(scores - scores.amax(dim, keepdim=True))
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-OVER-MAX",
-    thinks="Dividing by the largest exponential normalizes a row.",
-    why="Then the largest weight is one and the row sums to more. Weights are shares of a whole: "
-    "what is the whole?",
-)
-def softmax_over_maximum(scores, dim=-1):
-    return exponentials(scores, dim)
-
-
-@task.fault(
-    "D-SOFTMAX-L2",
-    thinks="Normalizing means dividing by the length of the vector.",
-    why="Then the squares of a row sum to one, not the weights. An average needs weights whose "
-    "plain sum is one.",
-)
-def softmax_unit_length(scores, dim=-1):
-    e = exponentials(scores, dim)
-    return e / e.square().sum(dim, keepdim=True).sqrt()
-
-
-@task.fault(
-    "D-SOFTMAX-DIVIDES-BY-MAX",
-    thinks="Dividing the scores by their maximum keeps exp small.",
-    why="It does, but it also changes the differences, and the weights depend on nothing else. "
-    "Adding or subtracting a number keeps differences; dividing does not.",
-)
-def softmax_scores_over_maximum(scores, dim=-1):
-    e = (scores / scores.amax(dim, keepdim=True)).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@task.fault(
-    "D-SOFTMAX-STANDARDIZE",
-    thinks="Scores should have mean 0 and variance 1 before the exponential.",
-    why="The mean does no harm, but dividing by each row's own spread makes a clear winner and a "
-    "near tie look alike. Softmax leaves differences as they are.",
-    section="why-scale",
-)
-def softmax_standardized(scores, dim=-1):
-    centered = scores - scores.mean(dim, keepdim=True)
-    e = exponentials(centered / centered.square().mean(dim, keepdim=True).sqrt(), dim)
-    return e / e.sum(dim, keepdim=True)
