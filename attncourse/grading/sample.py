@@ -71,7 +71,7 @@ def source_of_fault(fault: Fault, place: int = 0) -> str:
         faulty, needed = form.__name__, _needed(nodes, {form.__name__}, known)
     else:
         faulty = f"Wrong{steps}"
-        body = _changes(nodes, task, fault, place)
+        body = _changes(task, fault, place)
         needed = _needed(nodes, {steps}.union(*map(names, body)), known)
         needed.append(ast.parse(f"class {faulty}({steps}): pass").body[0])
         needed[-1].body = body
@@ -141,9 +141,10 @@ def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
     return [each for each in getattr(node, "decorator_list", ()) if _says(each, known)]
 
 
-def _changes(nodes: list[ast.stmt], task: Task, fault: Fault, place: int) -> list[ast.stmt]:
+def _changes(task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
-    known = vars(sys.modules[task.module])
+    module = sys.modules[task.module]
+    nodes, known = ast.parse(inspect.getsource(module)).body, vars(module)
     steps: dict[str, ast.expr] = {}
     for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
         if not (isinstance(call, ast.Call) and call.args):
