@@ -12,10 +12,10 @@ from nbclient import NotebookClient
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks import test_lab2_quadratic_wall as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab2_quadratic_wall as course
 from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.tasks.lab2_quadratic_wall import conclude, fit_growth
 
 STEM = "lab2_quadratic_wall"
 TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
@@ -69,17 +69,17 @@ def test_the_wall_is_the_last_n_that_fits(memory, sizes):
 @pytest.mark.parametrize("seed", range(20))
 def test_both_fits_agree_on_what_the_judge_makes_up(seed):
     rng = torch.Generator().manual_seed(seed)
-    data = checks.timings(rng, 2.0, floor=384, noise=0.02, wild=(-3,), shuffled=True)
+    data = fit_growth.timings(rng, 2.0, floor=384, noise=0.02, wild=(-3,), shuffled=True)
     ours = course.fit_growth(**data)
     theirs = lab.fit_exponent(data["sizes"], data["seconds"]).exponent
     assert abs(ours - 2) < 0.15 and abs(theirs - 2) < 0.15
 
 
-@pytest.mark.parametrize("kind", checks.RECORDS)
+@pytest.mark.parametrize("kind", conclude.RECORDS)
 def test_the_conclusions_are_the_truth_of_made_up_records(kind):
     for seed in range(10):
         rng = torch.Generator().manual_seed(seed)
-        record, truth = checks.a_record(rng, **checks.RECORDS[kind])
+        record, truth = conclude.a_record(rng, **conclude.RECORDS[kind])
         found = course.conclude(record)
         assert found["held"] == truth["held"]
         assert abs(found["time_exponent"] - truth["time_exponent"]) < 0.1

@@ -17,24 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from attncourse.misconceptions.lab1_time_it_right import (
-    allocates_between_the_events,
-    divided_twice,
-    events_without_time,
-    flush_between_the_events,
-    hot_loop,
-    launches_into_a_full_queue,
-    launches_only,
-    loop_after_a_queue,
-    loop_total,
-    mean_of_events,
-    milliseconds,
-    one_cold_call,
-    one_warm_call,
-    reads_too_early,
-    shortest_of_a_hot_loop,
-    warm_up_in_the_mean,
-)
 from correct_answers.lab1_time_it_right import (
     between_events,
     buffer_of_its_own,
@@ -45,6 +27,7 @@ from correct_answers.lab1_time_it_right import (
 from torch.cuda import Event
 
 from attncourse import lab
+from attncourse.checks.task import answer_of
 from attncourse.lab import timing
 from attncourse.lab.virtual_gpu import (
     FAMOUS,
@@ -60,6 +43,30 @@ from attncourse.lab.virtual_gpu import (
     plot_panels,
     try_out,
 )
+from attncourse.tasks.lab1_time_it_right.bench import task as BENCH
+
+
+def wrong(id, form=0):
+    """A timer with one of the course's known mistakes."""
+    return answer_of(BENCH, BENCH.faults[id].forms[form])
+
+
+allocates_between_the_events = wrong("L1-ALLOCATION")
+divided_twice = wrong("L1-DIVIDED-TWICE")
+events_without_time = wrong("L1-EVENTS-WITHOUT-TIME")
+flush_between_the_events = wrong("L1-FLUSH-COUNTED", 1)
+hot_loop = wrong("L1-NO-FLUSH")
+launches_into_a_full_queue = wrong("L1-NO-SYNC", 1)
+launches_only = wrong("L1-NO-SYNC")
+loop_after_a_queue = wrong("L1-DIRTY-QUEUE")
+loop_total = wrong("L1-LOOP-TOTAL")
+mean_of_events = wrong("L1-MEAN")
+milliseconds = wrong("L1-MILLISECONDS")
+one_cold_call = wrong("L1-COLD")
+one_warm_call = wrong("L1-ONE-SAMPLE")
+reads_too_early = wrong("L1-READ-EARLY")
+shortest_of_a_hot_loop = wrong("L1-NO-FLUSH", 1)
+warm_up_in_the_mean = wrong("L1-WARM-UP-COUNTED")
 
 # A zoo of timers, written as students write them; more are among the answers of lab 1.
 

@@ -517,12 +517,14 @@ class Outcome:
     Args:
         ratio: measured / true; NaN if there is an error.
         samples: how many it returned.
+        each: measured / true of every one of them.
         error: None, or what went wrong, in a sentence.
     """
 
     ratio: float
     samples: int = 0
     error: str | None = None
+    each: tuple[float, ...] = ()
 
 
 def try_out(timer: Callable, scenario: str, seed: int = 0) -> Outcome:
@@ -571,7 +573,8 @@ def _measured(
             )
     except (Exception, EndlessLoop) as error:
         return Outcome(math.nan, error=_in_words(error)), gpu.calls
-    return Outcome(statistics.median(samples) / kernel, len(samples)), gpu.calls
+    each = tuple(seconds / kernel for seconds in samples)
+    return Outcome(statistics.median(samples) / kernel, len(samples), each=each), gpu.calls
 
 
 def _how_far_off(outcome: Outcome) -> float:

@@ -1,6 +1,5 @@
 """Right answers in many styles: the judge must accept every one of them, on every seed."""
 
-import functools
 import statistics
 import time
 import time as t
@@ -11,6 +10,8 @@ import torch
 from torch.cuda import Event
 
 from attncourse.lab.receipts import encode, wrap
+from attncourse.tasks import made_up
+from attncourse.tasks.lab1_time_it_right.lab1_receipt import a_record
 
 # --- bench
 
@@ -346,81 +347,32 @@ def with_a_dictionary(ratios):
 # --- lab1_receipt
 
 
-def some_times(seconds, count, noise=0.05):
-    own = np.random.default_rng([int(1e8 * seconds), count])
-    return (seconds * (1 + noise * own.random(count) ** 4)).round(9).tolist()
-
-
-def some_record(device="cpu", count=30, noise=0.05, sizes=3, best=min):
-    gpu = device == "cuda"
-    dtype, flops, moved = ("float16", 2.2e13, 2.4e11) if gpu else ("float32", 5e10, 9e9)
-    points = []
-    for kind, largest in (("product", 2048), ("copy", 2**28)):
-        for step in reversed(range(sizes)):
-            n = largest >> step
-            key, work = ("flops", 2 * n**3) if kind == "product" else ("bytes", 2 * n)
-            seconds = some_times(work / (flops if kind == "product" else moved), count, noise)
-            clock = "events" if gpu else "cpu"
-            point = {"name": kind, "n": n, "dtype": dtype, "clock": clock, "session": 1}
-            points.append(point | {"seconds": seconds, key: work})
-    product, copy = (
-        [(p["flops"] if "flops" in p else p["bytes"]) / best(p["seconds"]) for p in points][i]
-        for i in (sizes - 1, -1)
-    )
-    machine = {
-        "device": device,
-        "name": "Tesla T4" if gpu else "some CPU",
-        "capability": [7, 5] if gpu else None,
-        "memory_bytes": 15_828_320_256,
-        "l2_bytes": 4 * 2**20 if gpu else None,
-        "threads": 1,
-        "torch": "2.11.0+cu128" if gpu else "2.13.0+cpu",
-        "python": "3.13.15",
-        "cuda": "12.8" if gpu else None,
-        "label": "T4" if gpu else "CPU, 1 thread",
-        "precision": "highest",
-        "ceilings": {"flops_per_second": {dtype: product}, "bytes_per_second": copy},
-    }
-    made = {"value": [0, -1, 1, 1, 1, -1, 0, 1], "at": 12.5, "session": 1, "points": 0}
-    return {
-        "lab": "lab1_time_it_right",
-        "machine": machine,
-        "predictions": {"timers": made},
-        "points": points,
-    }
-
-
-@functools.cache
-def some_receipt(**changes):
-    return encode(some_record(**changes))
-
-
 def on_a_cpu():
-    return some_receipt()
+    return encode(a_record())
 
 
 def on_a_t4():
-    return some_receipt(device="cuda", best=statistics.median)
+    return encode(a_record(made_up.T4))
 
 
 def wrapped_into_lines():
-    return "\n" + wrap(some_receipt(count=40)) + "\n"
+    return "\n" + wrap(encode(a_record(samples=40))) + "\n"
 
 
 def as_the_whole_cell():
-    return f'RECEIPT = """\n{wrap(some_receipt(count=20), 60)}\n"""'
+    return f'RECEIPT = """\n{wrap(encode(a_record(seed=2)), 60)}\n"""'
 
 
 def of_a_noisy_machine():
-    return some_receipt(noise=2.0)
+    return encode(a_record(noise=0.5, busy=1.8))
 
 
 def with_more_sizes():
-    return "    " + wrap(some_receipt(sizes=5)).replace("\n", "\n    ")
+    return "    " + wrap(encode(a_record(sizes=5))).replace("\n", "\n    ")
 
 
 def as_bytes_decoded():
-    return some_receipt(count=200).encode().decode("utf-8")
+    return encode(a_record(samples=200)).encode().decode("utf-8")
 
 
 CORRECT = {

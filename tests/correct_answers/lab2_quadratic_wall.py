@@ -3,7 +3,6 @@
 import bisect
 import itertools
 import math
-import random
 import statistics
 
 import einops
@@ -12,6 +11,8 @@ import torch
 
 from attncourse import lab
 from attncourse.lab.receipts import encode, wrap
+from attncourse.tasks import made_up
+from attncourse.tasks.lab2_quadratic_wall.lab2_receipt import a_record
 
 # --- naive_attention
 
@@ -233,119 +234,39 @@ def bit_by_bit(memory_bytes, b, h, d, bytes_per_number):
 # --- lab2_receipt
 
 
-def measured(
-    gpu=True,
-    seed=0,
-    memory=15_828_320_256,
-    sizes=(256, 512, 1024, 2048, 4096, 8192, 16384),
-    samples=20,
-    wall_over_cpu=1.0,
-    noise=0.02,
-    tables=2,
-    predicted=(2, 3, 12000),
-):
-    """A record as this lab writes it."""
-    chance, now, points = random.Random(seed), 2.0, []
-    heads, width = (16, 2) if gpu else (2, 4)
-    for n in sizes:
-        both = []
-        for name, rate in (("naive", 6.6e-10), ("fused", 3.6e-10)):
-            peak = heads * width * (tables * n * n + n * 64 if name == "naive" else 66 * n)
-            failed = peak > 0.9 * memory
-            both.append(
-                {
-                    "name": name,
-                    "n": n,
-                    "b": 1,
-                    "h": heads,
-                    "d": 64,
-                    "dtype": "float16" if gpu else "float32",
-                    "seconds": [],
-                    "started": [],
-                    "clock": "events" if gpu else "cpu",
-                    "peak_bytes": None if failed else peak,
-                    "flops": 256.0 * heads * n * n,
-                    "backend": ("EFFICIENT" if gpu else "FLASH") if name == "fused" else None,
-                    "error": "out of memory" if failed else None,
-                    "wall_over_cpu": wall_over_cpu,
-                    "reference_error": 5e-4 if gpu else 2e-7,
-                    "true": max(2e-5 if gpu else 4e-4, rate * n * n * (1 if gpu else 15)),
-                }
-            )
-        for _ in range(samples):
-            for point in both:
-                if not point["error"]:
-                    lasts = point["true"] * chance.lognormvariate(0, noise)
-                    point["seconds"].append(lasts)
-                    point["started"].append(now)
-                    now += lasts * wall_over_cpu + 2e-3
-        for point in both:
-            del point["true"]
-        points += both
-    machine = {
-        "device": "cuda" if gpu else "cpu",
-        "name": "Tesla T4" if gpu else "a CPU",
-        "capability": [7, 5] if gpu else None,
-        "memory_bytes": memory,
-        "l2_bytes": 4_194_304 if gpu else None,
-        "threads": 1,
-        "torch": "2.11.0+cu128" if gpu else "2.11.0+cpu",
-        "python": "3.13.15",
-        "cuda": "12.8" if gpu else None,
-        "label": "T4" if gpu else "CPU, 1 thread",
-        "ceilings": None,
-        "precision": "highest",
-    }
-    guesses = zip(("time_exponent", "ratio", "wall"), predicted, strict=True)
-    predictions = {
-        name: {"value": value, "at": 1.0, "session": 0, "points": 0} for name, value in guesses
-    }
-    return {
-        "lab": "lab2_quadratic_wall",
-        "machine": machine,
-        "predictions": predictions,
-        "points": points,
-    }
-
-
 CPU_SIZES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
+def a_cpu(gigabytes):
+    return made_up.CPU | {"memory_bytes": gigabytes * 10**9}
+
+
 def on_a_t4():
-    return encode(measured())
+    return encode(a_record())
 
 
 def on_a_cpu():
-    return encode(measured(gpu=False, memory=13_000_000_000, sizes=CPU_SIZES))
+    return encode(a_record(a_cpu(13), sizes=CPU_SIZES))
 
 
 def in_lines_with_its_name():
-    return f'\n    RECEIPT = """\n{wrap(encode(measured(seed=1)))}\n"""\n'
+    return f'\n    RECEIPT = """\n{wrap(encode(a_record(seed=1)))}\n"""\n'
 
 
 def on_a_busy_computer():  # it is asked to measure again, and loses nothing
-    return encode(
-        measured(
-            gpu=False,
-            memory=8_000_000_000,
-            sizes=CPU_SIZES,
-            wall_over_cpu=3.4,
-            noise=0.3,
-            samples=25,
-        )
-    )
+    return encode(a_record(a_cpu(8), sizes=CPU_SIZES, busy=3.4, noise=0.3, samples=25))
 
 
 def with_little_memory():
-    return encode(measured(gpu=False, memory=10**9, sizes=(256, 512, 1024, 2048, 4096, 8192)))
+    return encode(a_record(a_cpu(1), sizes=(256, 512, 1024, 2048, 4096, 8192)))
 
 
 def with_one_table_more_and_wild_guesses():
-    return encode(measured(seed=5, tables=3, predicted=(0.5, 1000.0, 1)))
+    return encode(a_record(seed=5, tables=3, predicted=(0.5, 1000.0, 1)))
 
 
 def with_few_sizes():
-    return encode(measured(seed=6, sizes=(512, 1024, 2048, 4096)))
+    return encode(a_record(seed=6, sizes=(512, 1024, 2048, 4096)))
 
 
 # --- conclude

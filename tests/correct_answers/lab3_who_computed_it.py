@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import random
 import re
 import statistics
 
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncourse import lab
 from attncourse.lab.receipts import encode, wrap
+from attncourse.tasks.lab3_who_computed_it.lab3_receipt import a_record
 
 # --- which_backend
 
@@ -454,111 +454,29 @@ def with_numpy_and_permutations(fn, x):
 
 # --- lab3_receipt
 
-CALLS = ("mask", "dropout", "three axes", "strided key", "grouped heads", "bfloat16")
-FUSED = {"T4": "EFFICIENT", "L4": "FLASH", "CPU": "FLASH"}
-MATH = {
-    "T4": ("three axes", "strided key", "grouped heads", "bfloat16"),
-    "L4": ("three axes", "strided key"),
-    "CPU": ("dropout", "three axes", "strided key"),
-}
-CEILINGS = {"T4": (24e12, 0.26e12), "L4": (90e12, 0.25e12), "CPU": (90e9, 18e9)}
-
-
-def measured(
-    gpu="T4", seed=0, samples=20, sizes=(256, 512, 1024, 2048), busy=1.0, noise=0.02, lost=()
-):
-    """A record as this lab writes it."""
-    chance, now, points = random.Random(seed), 2.0, []
-    on_gpu, (peak, bandwidth) = gpu != "CPU", CEILINGS[gpu]
-    h, width, dtype = (16, 2, "float16") if on_gpu else (4, 4, "float32")
-
-    def run(group):
-        nonlocal now
-        for _ in range(samples):
-            for point, true in group:
-                if not point["error"]:
-                    lasts = true * chance.lognormvariate(0, noise)
-                    point["seconds"].append(lasts)
-                    point["started"].append(now)
-                    now += lasts * busy + 2e-3
-        points.extend(point for point, _ in group)
-
-    def a_point(name, n, backend, **more):
-        return {
-            **{"name": name, "n": n, "b": 1, "h": h, "d": 64, "dtype": dtype},
-            **{"seconds": [], "started": [], "clock": "events" if on_gpu else "cpu"},
-            **{"backend": backend, "error": None, "wall_over_cpu": busy, **more},
-        }
-
-    for n in sizes:
-        flops, fused = 256.0 * h * n * n, width * h * 256 * n
-        naive = width * h * (6 * n * n + 256 * n)
-        true = (
-            flops / (0.5 * min(peak, flops / naive * bandwidth)) + 2e-5,
-            flops / (0.4 * peak) + 2e-5,
-        )
-        failed = "out of memory" if n in lost else None
-        first = a_point("naive", n, "NAIVE", flops=flops, bytes=naive, error=failed)
-        second = a_point("fused", n, FUSED[gpu], flops=flops, bytes=fused)
-        run([(first, true[0]), (second, true[1])])
-    group = []
-    for place, call in enumerate(("plain", *CALLS)):
-        fell = call in MATH[gpu]
-        more = {"dtype": "bfloat16"} if call == "bfloat16" else {}
-        backend = "MATH" if fell else "EFFICIENT" if (gpu, call) == ("L4", "mask") else FUSED[gpu]
-        point = a_point("call", 1024, backend, call=call) | more
-        group.append((point, (1 + place / 10) * (4 if fell else 1) * (6e-4 if on_gpu else 2e-2)))
-    run(group)
-    names = {"T4": "Tesla T4", "L4": "NVIDIA L4", "CPU": "a CPU"}
-    machine = {
-        "device": "cuda" if on_gpu else "cpu",
-        "name": names[gpu],
-        "capability": {"T4": [7, 5], "L4": [8, 9], "CPU": None}[gpu],
-        "memory_bytes": {"T4": 15_828_320_256, "L4": 23_034_000_000, "CPU": 13_000_000_000}[gpu],
-        "l2_bytes": {"T4": 4_194_304, "L4": 50_331_648, "CPU": None}[gpu],
-        "threads": 1,
-        "torch": "2.11.0+cu128" if on_gpu else "2.11.0+cpu",
-        "python": "3.13.15",
-        "cuda": "12.8" if on_gpu else None,
-        "label": gpu if on_gpu else "CPU, 1 thread",
-        "ceilings": {"flops_per_second": {dtype: peak}, "bytes_per_second": bandwidth},
-        "precision": "highest",
-    }
-    guess = dict.fromkeys(CALLS, "FLASH") | {"naive bound": "compute", "cost": 1.5}
-    predictions = {
-        name: {"value": value, "at": 1.0, "session": 0, "points": 0}
-        for name, value in guess.items()
-    }
-    return {
-        "lab": "lab3_who_computed_it",
-        "machine": machine,
-        "predictions": predictions,
-        "points": points,
-    }
-
 
 def on_a_t4():
-    return encode(measured())
+    return encode(a_record())
 
 
 def on_an_l4():
-    return encode(measured("L4", seed=1))
+    return encode(a_record("L4", seed=1))
 
 
 def on_a_cpu():
-    return encode(measured("CPU", seed=2))
+    return encode(a_record("CPU", seed=2))
 
 
 def in_lines_with_its_name():
-    return f'\n    RECEIPT = """\n{wrap(encode(measured(seed=3)))}\n"""\n'
+    return f'\n    RECEIPT = """\n{wrap(encode(a_record(seed=3)))}\n"""\n'
 
 
 def on_a_busy_computer():  # it is asked to measure again, and loses nothing
-    return encode(measured("CPU", seed=4, busy=3.0, noise=0.3, samples=20))
+    return encode(a_record("CPU", seed=4, busy=3.0, noise=0.3, samples=20))
 
 
 def where_naive_attention_ended():
-    return encode(measured(seed=5, sizes=(512, 1024, 2048, 8192, 16384), lost=(16384,)))
+    return encode(a_record(seed=5, sizes=(512, 1024, 2048, 8192, 16384), lost=(16384,)))
 
 
 # --- who_computed_it

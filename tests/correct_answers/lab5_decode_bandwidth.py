@@ -1,7 +1,6 @@
 """Right answers of lab 5 in many styles: the judge must accept every one of them, on every seed."""
 
 import math
-import random
 import statistics
 
 import einops
@@ -10,6 +9,7 @@ import torch
 
 from attncourse.lab.receipts import encode, wrap
 from attncourse.lab.roofline import cache_bytes_per_token, decode_bytes, ridge
+from attncourse.tasks.lab5_decode_bandwidth.lab5_receipt import CPU, a_record
 
 # --- cache_bytes
 
@@ -189,128 +189,36 @@ def in_gigabytes_throughout(b, n, bytes_per_token, weight_bytes, bytes_per_secon
 # --- lab5_receipt
 
 
-def measured(
-    gpu=True,
-    seed=0,
-    sizes=(512, 1024, 2048, 4096, 8192),
-    samples=20,
-    wall_over_cpu=1.0,
-    noise=0.02,
-    ends=10**9,
-    predicted=(0.8, 20, 3),
-    near=0,
-    with_expanded=True,
-):
-    """A record as this lab writes it."""
-    chance, now, made = random.Random(seed), 2.0, []
-    b, width, copy = (8, 2, 2.4e11) if gpu else (1, 4, 1.7e10)
-    for n in sizes:
-        together = []
-        for name, kv_heads in (("MHA", 32), ("GQA-8", 8), ("MQA", 1), ("expanded", 8)):
-            if name == "expanded" and not with_expanded:
-                continue
-            cache, scores = b * 2 * kv_heads * n * 128 * width, b * 32 * n * width
-            flops = 4.0 * b * 32 * n * 128
-            failed = name in ("MHA", "expanded") and n > ends
-            seconds = (2e-5 if gpu else 1e-4) + max(
-                cache * (9 if name == "expanded" else 1) / (0.7 * copy),
-                flops / (2e13 if gpu else 8e10),
-            )
-            hot = cache <= near
-            together.append(
-                {
-                    "name": name,
-                    "n": n,
-                    "b": b,
-                    "h": 32,
-                    "kv_heads": kv_heads,
-                    "d": 128,
-                    "dtype": "float16" if gpu else "float32",
-                    "seconds": [],
-                    "started": [],
-                    "clock": "events" if gpu else "cpu",
-                    "bytes": cache,
-                    "flops": flops,
-                    "peak_bytes": None
-                    if failed
-                    else 2 * scores + (4 * cache if name == "expanded" else 0),
-                    "backend": None,
-                    "label": "cache" if hot else None,
-                    "error": "out of memory" if failed else None,
-                    "wall_over_cpu": wall_over_cpu,
-                    "reference_error": 5e-4 if gpu else 2e-7,
-                    "true": cache / (3 * copy) if hot else seconds,
-                }
-            )
-        for _ in range(samples):
-            for point in together:
-                if not point["error"]:
-                    lasts = point["true"] * chance.lognormvariate(0, noise)
-                    point["seconds"].append(lasts)
-                    point["started"].append(now)
-                    now += lasts * wall_over_cpu + 2e-3
-        for point in together:
-            del point["true"]
-        made += together
-    machine = {
-        "device": "cuda" if gpu else "cpu",
-        "name": "Tesla T4" if gpu else "a CPU",
-        "capability": [7, 5] if gpu else None,
-        "memory_bytes": 15_828_320_256,
-        "l2_bytes": 4_194_304 if gpu else None,
-        "threads": 1,
-        "torch": "2.11.0+cu128" if gpu else "2.11.0+cpu",
-        "python": "3.13.15",
-        "cuda": "12.8" if gpu else None,
-        "label": "T4" if gpu else "CPU, 1 thread",
-        "ceilings": {
-            "flops_per_second": {"float16": 2.4e13} if gpu else {"float32": 9e10},
-            "bytes_per_second": copy,
-        },
-        "precision": "highest",
-    }
-    guesses = zip(("share", "speed_up", "expanded"), predicted, strict=True)
-    predictions = {
-        name: {"value": value, "at": 1.0, "session": 0, "points": 0} for name, value in guesses
-    }
-    return {
-        "lab": "lab5_decode_bandwidth",
-        "machine": machine,
-        "predictions": predictions,
-        "points": made,
-    }
-
-
 def on_a_t4():
-    return encode(measured())
+    return encode(a_record())
 
 
 def on_a_cpu():
-    return encode(measured(gpu=False))
+    return encode(a_record(CPU))
 
 
 def in_lines_with_its_name():
-    return f'\n    RECEIPT = """\n{wrap(encode(measured(seed=1)))}\n"""\n'
+    return f'\n    RECEIPT = """\n{wrap(encode(a_record(seed=1)))}\n"""\n'
 
 
 def on_a_busy_computer():  # it is asked to measure again, and loses nothing
-    return encode(measured(gpu=False, wall_over_cpu=3.4, noise=0.3, samples=25))
+    return encode(a_record(CPU, busy=3.4, noise=0.3, samples=25))
 
 
 def with_hot_caches_that_say_so():
-    return encode(measured(gpu=False, near=9_000_000))
+    return encode(a_record(CPU, near=9_000_000))
 
 
 def with_little_memory():
-    return encode(measured(ends=4096, seed=3))
+    return encode(a_record(ends=4096, seed=3))
 
 
 def without_the_expanded_one_and_wild_guesses():
-    return encode(measured(seed=5, with_expanded=False, predicted=(1, 1000.0, 1)))
+    return encode(a_record(seed=5, with_expanded=False, predicted=(1, 1000.0, 1)))
 
 
 def with_few_sizes():
-    return encode(measured(seed=6, sizes=(1024, 2048, 4096, 8192)))
+    return encode(a_record(seed=6, sizes=(1024, 2048, 4096, 8192)))
 
 
 # --- conclude_decode

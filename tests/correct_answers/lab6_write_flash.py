@@ -2,7 +2,6 @@
 
 import functools
 import math
-import random
 import statistics
 
 import einops
@@ -10,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from attncourse.lab.receipts import encode, wrap
+from attncourse.tasks import made_up
+from attncourse.tasks.lab6_write_flash.lab6_receipt import a_record
 
 # --- merge
 
@@ -500,67 +501,35 @@ BEST = [
 # --- lab6_receipt
 
 
-def a_receipt(seed=0, gpu=False, oom=False, noisy=False, guess=128, sizes=(512, 1024, 2048, 4096)):
-    """What the lab's cell would write, on an imaginary machine."""
-    chance = random.Random(seed)
-    machine = {"device": "cpu", "name": "imaginary", "threads": 1, "torch": "2.11.0+cpu",
-               "label": "CPU, 1 thread", "python": "3.13.15", "ceilings": None}  # fmt: skip
-    if gpu:
-        machine |= {"device": "cuda", "name": "Tesla T4", "capability": [7, 5], "label": "T4",
-                    "memory_bytes": 15_828_320_256, "torch": "2.11.0+cu128",
-                    "cuda": "12.8"}  # fmt: skip
-    clock, points = 3.0, []
-    for n in sizes:
-        rivals = [("naive", {}), ("fused", {})]
-        rivals += [("tiled", {"tile": tile}) for tile in (32, 64, 128, 256, 512) if tile <= n]
-        taken = {i: ([], []) for i in range(len(rivals))}
-        for _ in range(20):
-            for i, (name, keys) in enumerate(rivals):
-                cost = 4e-9 * n * n * {"naive": 2.0, "fused": 0.8}.get(name, 1.0)
-                cost *= 1 + 64 / keys["tile"] if keys else 1
-                seconds = cost * chance.uniform(1.0, 2.5 if noisy else 1.1)
-                taken[i][0].append(seconds)
-                taken[i][1].append(clock)
-                clock += 1.5 * seconds + 2e-3
-        for i, (name, keys) in enumerate(rivals):
-            point = {"name": name, "n": n, "clock": "events" if gpu else "cpu", "error": None,
-                     "seconds": taken[i][0], "started": taken[i][1], "session": 0,
-                     "dtype": "float16" if gpu else "float32",
-                     "wall_over_cpu": 1.6 if noisy else 1.0} | keys  # fmt: skip
-            if oom and name == "naive" and n == sizes[-1]:
-                point |= {"seconds": [], "started": [], "error": "out of memory"}
-            points.append(point)
-    made = {"value": guess, "at": 0.5, "session": 0, "points": 0}
-    return {"lab": "lab6_write_flash", "machine": machine, "predictions": {"best tile": made},
-            "points": points}  # fmt: skip
+LONGER = (512, 1024, 2048, 4096)
 
 
 def pasted():
-    return encode(a_receipt())
+    return encode(a_record(sizes=LONGER))
 
 
 def pasted_in_lines():
-    return wrap(encode(a_receipt(1)))
+    return wrap(encode(a_record(sizes=LONGER, seed=1)))
 
 
 def the_whole_cell():
-    return f'RECEIPT = """\n{wrap(encode(a_receipt(2)))}\n"""'
+    return f'RECEIPT = """\n{wrap(encode(a_record(seed=2)))}\n"""'
 
 
 def from_a_gpu():
-    return encode(a_receipt(3, gpu=True))
+    return encode(a_record(made_up.T4, sizes=LONGER, seed=3))
 
 
 def naive_ran_out_of_memory():
-    return encode(a_receipt(4, gpu=True, oom=True))
+    return encode(a_record(made_up.T4, sizes=LONGER, lost=(4096,), seed=4))
 
 
 def from_a_busy_machine():
-    return encode(a_receipt(5, noisy=True))
+    return encode(a_record(noise=0.3, busy=1.6, seed=5))
 
 
 def a_wrong_prediction():
-    return encode(a_receipt(6, guess=1024, sizes=(256, 512, 1024)))
+    return encode(a_record(predicted=1024, sizes=(256, 512, 1024), seed=6))
 
 
 RECEIPTS = [

@@ -1,4 +1,4 @@
-"""make_inputs."""
+"""Query, key and value to time attention on."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,6 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.lab import lab1_time_it_right as reference
 from attncourse.tasks.lab1_time_it_right import draw
-from attncourse.tasks.lab1_time_it_right._faults import own
 
 
 def facts_of(answer):
@@ -21,7 +20,7 @@ def facts_of(answer):
         tensors = three(made)
         with torch.random.fork_rng(devices=[]):
             torch.rand(3)  # whatever was drawn elsewhere in between
-            again, other = three(answer(b, h, n, d, seed)), three(answer(b, h, n, d, seed + 1000))
+            again, other = three(answer(b, h, n, d, seed)), three(answer(b, h, n, d, seed + 1))
         numbers = torch.cat([each.detach().flatten().double() for each in tensors])
         usual = (numbers.abs() < 1).double().mean().item()
         return {
@@ -30,9 +29,13 @@ def facts_of(answer):
             "mean is 0": abs(numbers.mean().item()) < 0.08,
             "spread is 1": abs(numbers.std().item() - 1) < 0.08,
             "two thirds lie within 1": abs(usual - 0.683) < 0.04,
+            "some are large": (numbers.abs().max() > 2 * numbers.std()).item(),
             "all differ": numbers.unique().numel() > 0.99 * numbers.numel(),
             "same again": all(map(torch.equal, tensors, again)),
             "other seed, other numbers": not any(map(torch.equal, tensors, other)),
+            "next seed, nothing shared": not any(
+                torch.equal(one, two) for one in tensors for two in other if one is not two
+            ),
         }
 
     return facts
@@ -49,7 +52,7 @@ def sizes(b, h, n, d, seed):
     return {"b": b, "h": h, "n": n, "d": d, "seed": seed}
 
 
-def input_probes(rng):
+def probes(rng):
     return {
         "all sizes differ": sizes(2, 3, 40, 16, 5),
         "one sentence, one head": sizes(1, 1, 96, 32, 0),
@@ -57,7 +60,7 @@ def input_probes(rng):
     }
 
 
-def input_traits(answer):
+def traits(answer):
     facts = answer(sizes(2, 3, 40, 16, 5))
     return {name: value for name, value in facts.items() if isinstance(value, bool)} | {
         "resets the random state": answer.resets_random_state(sizes(2, 3, 40, 16, 5))
@@ -83,10 +86,10 @@ task = Task(
         "own = torch.Generator().manual_seed(seed); then three times torch.randn(b, h, n, d, "
         "generator=own).",
     ),
-    probes=input_probes,
+    probes=probes,
     small=lambda rng: iter([sizes(2, 3, 40, 16, 5)]),
     adapt=facts_of,
-    traits=input_traits,
+    traits=traits,
 )
 
 
@@ -130,6 +133,8 @@ def a_seed_gives_the_same_numbers_every_time(answer, rng):
             raise Failure("The same seed gave other numbers on the second call.", inputs)
         if not facts["other seed, other numbers"]:
             raise Failure("Another seed gave the same numbers.", inputs)
+        if not facts["next seed, nothing shared"]:
+            raise Failure("A tensor of this seed comes again with the next one.", inputs)
 
 
 @task.check(1)
@@ -144,98 +149,131 @@ def the_random_state_of_others_stays_as_it_is(answer, rng):
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+def own(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@task.steps
+class Inputs:
+    def generators(seed):
+        return [own(seed)] * 3
+
+    def shape(b, h, n, d):
+        return b, h, n, d
+
+    def draw(shape, generator):
+        return torch.randn(*shape, generator=generator)
+
+    def __call__(self, b, h, n, d, seed):
+        shape = self.shape(b, h, n, d)
+        return tuple(self.draw(shape, each) for each in self.generators(seed))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def stretched(shape, generator):
+    return torch.randn(1, 1, *shape[2:], generator=generator).expand(shape)
+
+
+task.fault(
     "L1-INPUTS-ZEROS",
-    thinks="What the numbers are makes no difference to the time.",
-    why="A chip that flips fewer bits draws less power, so at its power limit it runs faster on "
+    "What the numbers are makes no difference to the time.",
+    "A chip that flips fewer bits draws less power, so at its power limit it runs faster on "
     "zeros or ones. And with such inputs you could not check a result.",
-    forms=(lambda b, h, n, d, seed: [torch.ones(b, h, n, d)] * 3,),
+    draw=(lambda shape, _: torch.zeros(shape), lambda shape, _: torch.ones(shape)),
 )
-def zeros(b, h, n, d, seed):
-    return tuple(torch.zeros(3, b, h, n, d))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-UNIFORM",
-    thinks="torch.rand is torch's random tensor.",
-    why="Its numbers are spread evenly between 0 and 1, none below zero, so that all scores come "
+    "torch.rand is torch's random tensor.",
+    "Its numbers are spread evenly between 0 and 1, none below zero, so that all scores come "
     "out large and alike. Queries and keys of a network are spread around zero.",
+    draw=lambda shape, generator: torch.rand(shape, generator=generator),
 )
-def uniform(b, h, n, d, seed):
-    return tuple(torch.rand(3, b, h, n, d, generator=own(seed)))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-ALIKE",
-    thinks="Each of the three tensors needs the seed.",
-    why="With the same seed for each, query, key and value are one tensor three times. Every "
-    "word then fits itself best, which no network does.",
+    "Each of the three tensors needs the seed.",
+    "With the same seed for each, query, key and value are one tensor three times. Every word "
+    "then fits itself best, which no network does.",
+    generators=lambda seed: [own(seed) for _ in range(3)],
 )
-def three_times_the_same(b, h, n, d, seed):
-    return tuple(torch.randn(b, h, n, d, generator=own(seed)) for _ in range(3))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-GLOBAL-SEED",
-    thinks="torch.manual_seed is how one gets reproducible numbers.",
-    why="It resets the generator that everybody draws from. Whoever trains or samples in the same "
+    "torch.manual_seed is how one gets reproducible numbers.",
+    "It resets the generator that everybody draws from. Whoever trains or samples in the same "
     "notebook gets other numbers because of you.",
+    generators=lambda seed: [torch.manual_seed(seed)] * 3,
 )
-def global_seed(b, h, n, d, seed):
-    torch.manual_seed(seed)
-    return tuple(torch.randn(3, b, h, n, d))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-NO-SEED",
-    thinks="Random is random; the seed is a formality.",
-    why="Then nobody can repeat your measurement on the same numbers, you included, and what "
+    "Random is random; the seed is a formality.",
+    "Then nobody can repeat your measurement on the same numbers, you included, and what "
     "others draw afterward depends on you.",
+    generators=lambda seed: [torch.default_generator] * 3,
 )
-def no_seed(b, h, n, d, seed):
-    return tuple(torch.randn(3, b, h, n, d))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-FIXED-SEED",
-    thinks="A fixed seed of my own makes it reproducible.",
-    why="It does, but the caller's seed is ignored: two measurements that should be independent "
+    "A fixed seed of my own makes it reproducible.",
+    "It does, but the caller's seed is ignored: two measurements that should be independent "
     "get the same numbers.",
+    generators=(lambda seed: [own(0)] * 3, lambda seed: [own(i) for i in range(3)]),
 )
-def fixed_seed(b, h, n, d, seed):
-    return tuple(torch.randn(3, b, h, n, d, generator=own(0)))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-AXES",
-    thinks="The heads come right before the width, as they do after a projection.",
-    why="Attention over (b n h d) takes each word's heads for positions: other work, and another "
+    "The heads come right before the width, as they do after a projection.",
+    "Attention over (b n h d) takes each word's heads for positions: other work, and another "
     "time. Here the axes are b h n d.",
+    shape=lambda b, h, n, d: (b, n, h, d),
 )
-def heads_after_positions(b, h, n, d, seed):
-    return tuple(torch.randn(3, b, n, h, d, generator=own(seed)))
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-EXPANDED",
-    thinks="One head, stretched over all of them, saves memory and is as good.",
-    why="All heads then read the same numbers from memory, and a cache serves them all. You would "
+    "One head, stretched over all of them, saves memory and is as good.",
+    "All heads then read the same numbers from memory, and a cache serves them all. You would "
     "time a smaller problem than you say.",
+    draw=stretched,
 )
-def one_sentence_stretched(b, h, n, d, seed):
-    return tuple(
-        each.expand(b, h, n, d) for each in torch.randn(3, 1, 1, n, d, generator=own(seed))
-    )
-
-
-@task.fault(
+task.fault(
     "L1-INPUTS-DOUBLE",
-    thinks="More digits are safer.",
-    why="float64 moves twice the bytes of float32, and many GPUs compute it 32 times slower or "
+    "More digits are safer.",
+    "float64 moves twice the bytes of float32, and many GPUs compute it 32 times slower or "
     "worse. Nobody runs attention in it.",
+    draw=lambda shape, own: torch.randn(shape, generator=own, dtype=torch.float64),
 )
-def double(b, h, n, d, seed):
-    return tuple(torch.randn(3, b, h, n, d, generator=own(seed), dtype=torch.float64))
+task.fault(
+    "L1-INPUTS-NEIGHBORS",
+    "Seeds one after the other, seed, seed + 1 and seed + 2, are three seeds of my own.",
+    "The next measurement takes seed + 1, and its query is your key: two that should be "
+    "independent share two of three tensors. Draw all three from one generator.",
+    generators=lambda seed: [own(seed + i) for i in range(3)],
+)
+task.fault(
+    "L1-INPUTS-HALF",
+    "A GPU works in float16, so the inputs are made in it.",
+    "It may, and the lab converts them for it. These inputs are float32, so that the same "
+    "numbers serve every format and a reference.",
+    draw=lambda shape, generator: torch.randn(shape, generator=generator).half(),
+)
+task.fault(
+    "L1-INPUTS-CENTERED",
+    "Numbers between −1 and 1 are as good as normal ones.",
+    "Their spread is 0.58, not 1, and none is large: scores come out three times too small, "
+    "and all weights nearly equal.",
+    draw=lambda shape, generator: 2 * torch.rand(shape, generator=generator) - 1,
+)
+task.fault(
+    "L1-INPUTS-SCALED",
+    "Inputs are divided by the root of the width, as attention divides its scores.",
+    "Attention does that itself. Divided here as well, scores hardly differ, and nor do the "
+    "weights.",
+    draw=lambda shape, generator: torch.randn(shape, generator=generator) / shape[-1] ** 0.5,
+)
+task.fault(
+    "L1-INPUTS-TRANSPOSED",
+    "Positions run along the last axis, as time does in a signal.",
+    "Attention over (b h d n) takes the features for positions: other work, and another time. Here "
+    "the axes are b h n d.",
+    shape=lambda b, h, n, d: (b, h, d, n),
+)

@@ -1,4 +1,4 @@
-"""name_the_mistake."""
+"""What is wrong with a timer, from its panel alone."""
 
 from attncourse.checks.answer import moves_nothing
 from attncourse.checks.task import Task
@@ -14,7 +14,7 @@ def as_a_name(answer):
     return named
 
 
-def panel_probes(rng):
+def probes(rng):
     tried = {"none": (0, 1), "earlier work counted": (0, 2), "wrong unit": (0, 1, 2)}
     return {
         f"{mistake} {form}": of(mistake, form, 3)
@@ -23,8 +23,8 @@ def panel_probes(rng):
     }
 
 
-def panel_small(rng):
-    yield from panel_probes(rng).values()
+def small(rng):
+    yield from probes(rng).values()
 
 
 task = Task(
@@ -44,8 +44,8 @@ task = Task(
         "kernel > 3 or dirty queue > 3; slow malloc > 1.5; hot L2 < 0.8; outliers > 4 is a "
         "single sample, > 1.3 a mean; else none.",
     ),
-    probes=panel_probes,
-    small=panel_small,
+    probes=probes,
+    small=small,
     adapt=as_a_name,
 )
 
@@ -86,111 +86,160 @@ def a_single_sample_is_told_from_a_mean(answer, rng):
             named(answer, mistake, form, rng)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
+
+LOUDEST_FIRST = ("unit", "queued", "first", "earlier", "allocation", "hot", "single", "mean")
+SAID = {
+    **{"unit": "wrong unit", "queued": "no synchronize", "first": "first call counted"},
+    **{"earlier": "earlier work counted", "allocation": "allocation inside"},
+    **{"hot": "hot cache", "single": "single sample", "mean": "mean"},
+}
 
 
-def right_name(ratios, skip=()):
-    low, high = min(ratios.values()), max(ratios.values())
-    rules = {
-        "wrong unit": high < 10 * low and not 0.1 < low < 10,
-        "no synchronize": ratios["long kernel"] < 0.5,
-        "first call counted": ratios["first call"] > 3,
-        "earlier work counted": ratios["short kernel"] > 3 or ratios["dirty queue"] > 3,
-        "allocation inside": ratios["slow malloc"] > 1.5,
-        "hot cache": ratios["hot L2"] < 0.8,
-        "single sample": ratios["outliers"] > 4,
-        "mean": ratios["outliers"] > 1.3,
-    }
-    return next((name for name, holds in rules.items() if holds and name not in skip), "none")
+@task.steps
+class Rules:
+    def unit(r):
+        low, high = min(r.values()), max(r.values())
+        return high < 10 * low and not 0.1 < low < 10
+
+    def queued(r):
+        return r["long kernel"] < 0.5
+
+    def first(r):
+        return r["first call"] > 3
+
+    def earlier(r):
+        return r["short kernel"] > 3 or r["dirty queue"] > 3
+
+    def allocation(r):
+        return r["slow malloc"] > 1.5
+
+    def hot(r):
+        return r["hot L2"] < 0.8
+
+    def single(r):
+        return r["outliers"] > 4
+
+    def mean(r):
+        return r["outliers"] > 1.3
+
+    def order():
+        return LOUDEST_FIRST
+
+    def rest(r):
+        return "none"
+
+    def __call__(self, ratios):
+        found = (SAID[rule] for rule in self.order() if getattr(self, rule)(ratios))
+        return next(found, None) or self.rest(ratios)
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def never(r):
+    return False
+
+
+def before(*rules):
+    """These rules first, after those on all scenarios at once."""
+    first = ("unit", "queued", *rules)
+    return lambda: (*first, *(rule for rule in LOUDEST_FIRST if rule not in first))
+
+
+def suspicious(r):
+    return "earlier work counted" if 1.1 < r["short kernel"] < 3 else "none"
+
+
+task.fault(
     "L1-NAME-TOO-STRICT",
-    thinks="An honest timer is within a tenth of the truth in every scenario.",
-    why="A kernel of 25 microseconds is over before the host is done talking. A host's clock sees "
+    "An honest timer is within a tenth of the truth in every scenario.",
+    "A kernel of 25 microseconds is over before the host is done talking. A host's clock sees "
     "up to twice its time, and nobody is to blame.",
+    rest=suspicious,
 )
-def short_kernels_are_suspicious(ratios):
-    name = right_name(ratios)
-    suspicious = 1.1 < ratios["short kernel"] < 3 and name == "none"
-    return "earlier work counted" if suspicious else name
-
-
-@task.fault(
+task.fault(
     "L1-NAME-UNIT-MISSED",
-    thinks="Far too small times always come from a missing synchronize.",
-    why="Without a wait, each scenario is off by a factor of its own, since a launch takes the "
+    "Far too small times always come from a missing synchronize.",
+    "Without a wait, each scenario is off by a factor of its own, since a launch takes the "
     "same time for every kernel. Off by one factor everywhere means something else.",
+    unit=lambda r: Rules.unit(r) and max(r.values()) > 1,
 )
-def small_is_no_synchronize(ratios):
-    return "no synchronize" if max(ratios.values()) < 0.5 else right_name(ratios)
-
-
-@task.fault(
+task.fault(
     "L1-NAME-OUTLIERS-FIRST",
-    thinks="As soon as the outliers are too high, it is a mean or a single sample.",
-    why="Other mistakes raise that entry, too: a counted first call, a counted flush. The entry "
+    "As soon as the outliers are too high, it is a mean or a single sample.",
+    "Other mistakes raise that entry, too: a counted first call, a counted flush. The entry "
     "that stands out most names the mistake.",
+    order=before("single", "mean"),
 )
-def outliers_first(ratios):
-    unit = right_name(ratios)
-    if unit in ("wrong unit", "no synchronize") or ratios["outliers"] < 1.3:
-        return unit
-    return "single sample" if ratios["outliers"] > 4 else "mean"
-
-
-@task.fault(
+task.fault(
     "L1-NAME-ALLOCATION-FIRST",
-    thinks="If the slow malloc is too high, memory is allocated inside.",
-    why="A flush in the timed span is there in every scenario, the one with slow malloc included. "
+    "If the slow malloc is too high, memory is allocated inside.",
+    "A flush in the timed span is there in every scenario, the one with slow malloc included. "
     "Look at the short kernel before you decide.",
+    allocation=lambda r: r["slow malloc"] > 1.1,
+    earlier=lambda r: Rules.earlier(r) and r["slow malloc"] <= 1.1,
 )
-def allocation_first(ratios):
-    name = right_name(ratios)
-    if name == "earlier work counted" and ratios["slow malloc"] > 1.1:
-        return "allocation inside"
-    return name
-
-
-@task.fault(
+task.fault(
     "L1-NAME-QUEUE-ONLY",
-    thinks="Earlier work shows in the scenario with a dirty queue, and only there.",
-    why="A warm-up that waits has emptied that queue. What is counted then is the flush, and it "
+    "Earlier work shows in the scenario with a dirty queue, and only there.",
+    "A warm-up that waits has emptied that queue. What is counted then is the flush, and it "
     "weighs most where the kernel is shortest.",
+    earlier=lambda r: r["dirty queue"] > 3,
 )
-def only_the_dirty_queue(ratios):
-    name = right_name(ratios, skip=("earlier work counted",))
-    return "earlier work counted" if ratios["dirty queue"] > 3 and name != "wrong unit" else name
-
-
-@task.fault(
+task.fault(
     "L1-NAME-ONE-SIDE",
-    thinks="A wrong timer is always too slow.",
-    why="An input that waits in the cache makes a kernel faster than your program will ever see "
+    "A wrong timer is always too slow.",
+    "An input that waits in the cache makes a kernel faster than your program will ever see "
     "it. A ratio below one is as wrong as one above.",
+    hot=never,
 )
-def too_low_is_fine(ratios):
-    return right_name(ratios, skip=("hot cache",))
-
-
-@task.fault(
+task.fault(
     "L1-NAME-SINGLE-OR-MEAN",
-    thinks="Outliers that are too high mean a mean.",
-    why="A mean dilutes one disturbed call in six to a factor below three. A single sample can be "
+    "Outliers that are too high mean a mean.",
+    "A mean dilutes one disturbed call in six to a factor below three. A single sample can be "
     "the disturbed call itself, with its whole factor of five to ten.",
+    single=never,
 )
-def always_a_mean(ratios):
-    return right_name(ratios, skip=("single sample",))
-
-
-@task.fault(
+task.fault(
     "L1-NAME-LARGE-UNIT",
-    thinks="A wrong unit is a factor of a thousand.",
-    why="It can be: milliseconds. It can also be a million or a billion, and go the other way. "
+    "A wrong unit is a factor of a thousand.",
+    "It can be: milliseconds. It can also be a million or a billion, and go the other way. "
     "What marks a unit is that the factor is the same everywhere.",
+    unit=lambda r: Rules.unit(r) and 300 < r["long kernel"] < 3000,
 )
-def only_milliseconds(ratios):
-    name = right_name(ratios)
-    if name != "wrong unit" or 300 < ratios["long kernel"] < 3000:
-        return name
-    return right_name(ratios, skip=("wrong unit",))
+task.fault(
+    "L1-NAME-FLUSH-ONLY",
+    "Earlier work is the flush, and shows where the kernel is short.",
+    "A queue that was full before the clock started is earlier work, too. A short kernel sees "
+    "nothing of it if the warm-up waits there; the scenario with a dirty queue does.",
+    earlier=lambda r: r["short kernel"] > 3,
+)
+task.fault(
+    "L1-NAME-FIRST-MISSED",
+    "A slow first call disappears among thirty others.",
+    "A first call of half a second divided by thirty is still many times a kernel. The entry "
+    "of the first call tells it from all other mistakes.",
+    first=never,
+)
+task.fault(
+    "L1-NAME-MEAN-MISSED",
+    "If the outliers are too high, it was a single sample.",
+    "A single sample can be the disturbed call itself, five to ten times too long. A mean "
+    "dilutes one call in six, and stays below three.",
+    single=lambda r: r["outliers"] > 1.3,
+)
+task.fault(
+    "L1-NAME-ALLOCATION-MISSED",
+    "Memory that is slow to get is the machine's fault, not the timer's.",
+    "The timer asks for it while the clock runs. Whatever is not the function's own work has "
+    "to be ready before.",
+    allocation=never,
+)
+task.fault(
+    "L1-NAME-NO-UNIT",
+    "Each scenario has a mistake of its own, so I look at them one by one.",
+    "Some mistakes are in all of them. If every entry is off by the same factor, no single one "
+    "tells why: look at the smallest and the largest first.",
+    unit=never,
+)

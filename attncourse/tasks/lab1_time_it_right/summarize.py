@@ -1,6 +1,5 @@
-"""summarize."""
+"""The middle of some samples and their spread."""
 
-import math
 import statistics
 
 import torch
@@ -32,46 +31,42 @@ def two_numbers(answer):
 
 
 EVEN = [4.0, 1.0, 9.0, 2.0, 80.0, 3.0]
-
-
 ODD = [7.0, 3.0, 30.0, 5.0, 4.0]
-
-
 NINE = [12.0, 10.0, 19.0, 11.0, 13.0, 95.0, 10.5, 14.0, 13.5]
 
 
-def summary_probes(rng):
+def probes(rng):
+    lists = {"even": EVEN, "odd": ODD, "nine": NINE, "in order": [1.0, 2, 4, 9]}
     return {
         f"{name}, {part}": {"samples": samples, "part": part}
-        for name, samples in {
-            "even": EVEN,
-            "odd": ODD,
-            "nine": NINE,
-            "in order": [1.0, 2, 4, 9],
-        }.items()
+        for name, samples in lists.items()
         for part in ("median", "iqr")
-    }
+    } | {"both": {"samples": EVEN}}
 
 
-def summary_small(rng):
+def small(rng):
     for samples in ([1.0, 3.0], [3.0, 1.0, 2.0], [4.0, 1.0, 2.0, 9.0], ODD, EVEN, NINE):
         yield {"samples": samples}
 
 
-def some_samples(rng, count, unit=1.0):
+def traits(answer):
+    return {"millionths": answer({"samples": [1e-6 * each for each in EVEN]})["median"] > 0}
+
+
+def some_samples(rng, count):
     """Times as they come: most of them close together, one in six disturbed."""
     times = 10 + torch.rand(count, generator=rng, device="cpu")
     disturbed = torch.rand(count, generator=rng, device="cpu") < 1 / 6
-    return [unit * each for each in torch.where(disturbed, 7 * times, times).tolist()]
+    return torch.where(disturbed, 7 * times, times).tolist()
 
 
 def summarized(answer, samples, *parts):
-    """Assert that these parts are right, to six digits whatever the unit."""
+    """Assert that these parts are right, as far as float32 can tell."""
     inputs = {"samples": samples}
     got, expected = answer(inputs), answer.expected(inputs)
     names = {"median": "The median", "iqr": "The interquartile range"}
     for part in parts:
-        if not math.isclose(got[part], expected[part], rel_tol=1e-6, abs_tol=1e-12):
+        if abs(got[part] - expected[part]) > 1e-6 * max(samples):
             shown = ", ".join(f"{each:.4g}" for each in samples[:9])
             raise Failure(
                 f"{names[part]} of {shown}{', …' * (len(samples) > 9)} is {expected[part]:.6g}; "
@@ -99,9 +94,10 @@ task = Task(
         "0.75], dtype=torch.float64))` gives all three; return the second, and the third minus "
         "the first.",
     ),
-    probes=summary_probes,
-    small=summary_small,
+    probes=probes,
+    small=small,
     adapt=two_numbers,
+    traits=traits,
 )
 
 
@@ -125,97 +121,201 @@ def the_middle_half_lies_within_the_interquartile_range(answer, rng):
 
 @task.check(1)
 def microseconds_count_and_the_samples_stay_in_order(answer, rng):
-    samples = some_samples(rng, 20, unit=1e-6)
-    summarized(answer, samples, "median", "iqr")
-    moves_nothing(answer, {"samples": samples})
+    samples = some_samples(rng, 20)
+    inputs = {"samples": [1e-6 * each for each in samples]}
+    moves_nothing(answer, inputs)
+    got, whole = answer(inputs), answer({"samples": samples})
+    for part, said in got.items():  # against itself: what else is wrong has been said
+        if abs(said - 1e-6 * whole[part]) > 1e-12 * max(samples):
+            raise Failure(
+                f"The {part} of some samples is {whole[part]:.6g}; of the same in millionths it "
+                f"is {said:.6g}. A result in seconds must not be rounded.",
+                inputs,
+            )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def pair(samples, middle=None, spread=None):
-    low, half, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return half if middle is None else middle, high - low if spread is None else spread
+def at(share, in_order):
+    """What lies at a share of the way; between two places, in proportion."""
+    left, part = divmod(share * (len(in_order) - 1), 1)
+    right = min(int(left) + 1, len(in_order) - 1)
+    return in_order[int(left)] + part * (in_order[right] - in_order[int(left)])
 
 
-@task.fault(
+@task.steps
+class Summary:
+    def order(samples):
+        return sorted(samples)
+
+    def middle(in_order):
+        return at(0.5, in_order)
+
+    def spread(in_order):
+        return at(0.75, in_order) - at(0.25, in_order)
+
+    def results(middle, spread):
+        return middle, spread
+
+    def __call__(self, samples):
+        in_order = self.order(samples)
+        return self.results(self.middle(in_order), self.spread(in_order))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def halves(in_order):
+    n = len(in_order)
+    return statistics.median(in_order[(n + 1) // 2 :]) - statistics.median(in_order[: n // 2])
+
+
+def exclusive(in_order):
+    low, _, high = statistics.quantiles(in_order, n=4)
+    return high - low
+
+
+def deviation_from_the_median(in_order):
+    middle = statistics.median(in_order)
+    return statistics.median(abs(each - middle) for each in in_order)
+
+
+def sorted_in_place(samples):
+    samples.sort()
+    return samples
+
+
+task.fault(
     "L1-SUMMARY-MEAN",
-    thinks="The middle of some samples is their mean.",
-    why="The mean follows every accident: one sample of 80 among fives moves it far above all the "
+    "The middle of some samples is their mean.",
+    "The mean follows every accident: one sample of 80 among fives moves it far above all the "
     "others. In the middle of the ordered samples stands another number.",
+    middle=statistics.mean,
 )
-def mean_for_median(samples):
-    return pair(samples, middle=sum(samples) / len(samples))
-
-
-@task.fault(
+task.fault(
     "L1-SUMMARY-BEST",
-    thinks="The honest number is the shortest time.",
-    why="That is a fine number for a CPU, where disturbances only ever make things slower. On a "
-    "GPU the clock moves both ways, and here the median was asked for.",
+    "The honest number is the shortest time.",
+    "That is a fine number for a CPU, where disturbances only ever make things slower. On a GPU "
+    "the clock moves both ways, and here the median was asked for.",
+    middle=min,
 )
-def best_for_median(samples):
-    return pair(samples, middle=min(samples))
-
-
-@task.fault(
+task.fault(
     "L1-SUMMARY-UPPER",
-    thinks="The median is the sample at place n // 2.",
-    why="For an odd number of samples it is. For an even number two samples stand in the middle, "
-    "and the median lies halfway between them.",
+    "The median is the sample at place n // 2.",
+    "For an odd number of samples it is. For an even number two samples stand in the middle, and "
+    "the median lies halfway between them.",
+    middle=statistics.median_high,
 )
-def upper_of_the_middle_two(samples):
-    return pair(samples, middle=sorted(samples)[len(samples) // 2])
+task.fault(
+    "L1-SUMMARY-LOWER",
+    "The median is the sample at place (n − 1) // 2.",
+    "For an odd number of samples it is. For an even number two samples stand in the middle, and "
+    "the median lies halfway between them.",
+    middle=statistics.median_low,
+)
+task.fault(
+    "L1-SUMMARY-MIDRANGE",
+    "The middle lies halfway between the fastest and the slowest sample.",
+    "Those two are the accidents: one disturbed call moves their middle above nearly all the "
+    "others. The median has as many samples below it as above.",
+    middle=lambda in_order: (min(in_order) + max(in_order)) / 2,
+)
 
 
 @task.fault(
     "L1-SUMMARY-UNSORTED",
-    thinks="The sample in the middle of the list is the median.",
-    why="The list is in the order in which the calls were made. A place has a meaning only once "
-    "the samples are in order of size.",
+    "The sample in the middle of the list is the median.",
+    "The list is in the order in which the calls were made. A place has a meaning only once the "
+    "samples are in order of size.",
+    order=list,
+    middle=(..., lambda samples: samples[len(samples) // 2]),
+    spread=(..., lambda samples: samples[3 * len(samples) // 4] - samples[len(samples) // 4]),
 )
-def middle_of_the_list(samples):
-    n = len(samples)
-    return pair(samples, middle=(samples[(n - 1) // 2] + samples[n // 2]) / 2)
+class OnlyTheMiddle(Summary):
+    def __call__(self, samples):
+        return self.results(self.middle(samples), self.spread(sorted(samples)))
 
 
-@task.fault(
+task.fault(
+    "L1-SUMMARY-IN-PLACE",
+    "`samples.sort()` gives me the samples in order.",
+    "It puts the caller's own list in order, and when each call was made is lost: a drift or a "
+    "slow start can no longer be seen. `sorted(samples)` makes a new list.",
+    order=sorted_in_place,
+)
+task.fault(
     "L1-SUMMARY-DEVIATION",
-    thinks="The spread of samples is their standard deviation.",
-    why="It squares distances, so one accident outweighs all other samples together. The span of "
-    "the middle half does not notice accidents at all.",
-    forms=(lambda samples: pair(samples, spread=statistics.pstdev(samples)),),
+    "The spread of samples is their standard deviation.",
+    "It squares distances, so one accident outweighs all other samples together. The span of the "
+    "middle half does not notice accidents at all.",
+    spread=(statistics.stdev, statistics.pstdev),
 )
-def standard_deviation(samples):
-    return pair(samples, spread=statistics.stdev(samples))
-
-
-@task.fault(
+task.fault(
+    "L1-SUMMARY-VARIANCE",
+    "The spread of samples is their variance.",
+    "A variance of seconds is in seconds squared, and one accident outweighs all other samples in "
+    "it. A range is a distance between two samples.",
+    spread=(statistics.variance, statistics.pvariance),
+)
+task.fault(
+    "L1-SUMMARY-FROM-MEDIAN",
+    "The spread is the median distance from the median.",
+    "That is another robust spread, about half as large. The interquartile range is the distance "
+    "between two quartiles, of which the median is neither.",
+    spread=deviation_from_the_median,
+)
+task.fault(
     "L1-SUMMARY-RANGE",
-    thinks="The spread is the distance of the slowest from the fastest.",
-    why="Those two are the accidents. The more samples you take, the larger this span grows, "
-    "although the machine has not become any noisier.",
+    "The spread is the distance of the slowest from the fastest.",
+    "Those two are the accidents. The more samples you take, the larger this span grows, although "
+    "the machine has not become any noisier.",
+    spread=lambda in_order: max(in_order) - min(in_order),
 )
-def full_range(samples):
-    return pair(samples, spread=max(samples) - min(samples))
-
-
-@task.fault(
+task.fault(
     "L1-SUMMARY-EXCLUSIVE",
-    thinks="There is only one way to place a quartile between two samples.",
-    why="There are nine in textbooks. You used places that count from n + 1, the default of "
-    "Python's statistics; the task counts from n − 1, as numpy and torch do.",
+    "There is only one way to place a quartile between two samples.",
+    "There are nine in textbooks. You used places that count from n + 1, the default of Python's "
+    "statistics; the task counts from n − 1, as numpy and torch do.",
+    spread=exclusive,
 )
-def exclusive_quartiles(samples):
-    low, _, high = statistics.quantiles(samples, n=4)
-    return pair(samples, spread=high - low)
-
-
-@task.fault(
+task.fault(
+    "L1-SUMMARY-HINGES",
+    "A quartile is the median of the lower or the upper half of the samples.",
+    "Those are hinges, one of nine ways in textbooks. The task puts the quartiles a quarter and "
+    "three quarters of the way from the first sample to the last, as numpy and torch do.",
+    spread=halves,
+)
+task.fault(
+    "L1-SUMMARY-NO-SHARE",
+    "A quartile is the sample at place n // 4, and the other at 3 n // 4.",
+    "A quarter of the way from the first sample to the last seldom ends on a sample. Between two "
+    "of them, share in proportion.",
+    spread=lambda in_order: in_order[3 * len(in_order) // 4] - in_order[len(in_order) // 4],
+)
+task.fault(
     "L1-SUMMARY-QUARTILE",
-    thinks="The interquartile range is the upper quartile.",
-    why="A quartile is a place on the scale; a range is a distance between two places. Add a "
-    "constant to all samples, and a range must stay as it is.",
+    "The interquartile range is the upper quartile.",
+    "A quartile is a place on the scale; a range is a distance between two places. Add a constant "
+    "to all samples, and a range must stay as it is.",
+    spread=lambda in_order: at(0.75, in_order),
 )
-def upper_quartile(samples):
-    return pair(samples, spread=statistics.quantiles(samples, n=4, method="inclusive")[2])
+task.fault(
+    "L1-SUMMARY-HALF-RANGE",
+    "The spread is how far a quartile lies from the middle, so half the range.",
+    "The interquartile range is the whole distance from the first quartile to the third.",
+    spread=lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2,
+)
+task.fault(
+    "L1-SUMMARY-PAIR",
+    "The function returns the spread and the middle.",
+    "Both are right, in the other order: first the median, then the interquartile range.",
+    results=lambda middle, spread: (spread, middle),
+)
+task.fault(
+    "L1-SUMMARY-ROUNDED",
+    "Three digits after the point are enough.",
+    "They are if the times are long. In seconds a short kernel is 0.000025, and nothing of it is "
+    "left. Round when you print.",
+    results=lambda middle, spread: (round(middle, 3), round(spread, 3)),
+)

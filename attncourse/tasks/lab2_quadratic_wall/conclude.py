@@ -1,16 +1,17 @@
-"""conclude."""
+"""What a record of naive and fused attention says."""
 
+import math
 import statistics
 
 import numpy as np
 import torch
 
 from attncourse.checks.answer import Failure, as_number, fields, moves_nothing
-from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import fits
 from attncourse.lab import lab2_quadratic_wall as reference
-from attncourse.tasks.lab2_quadratic_wall import LAB
+from attncourse.tasks import made_up
+from attncourse.tasks.lab2_quadratic_wall import LAB, pick
 
 CONCLUSIONS = ("time_exponent", "memory_exponent", "ratio", "wall", "held")
 
@@ -22,15 +23,15 @@ def said(conclude):
         found = conclude(record)
         if found is None:
             return None
+        if isinstance(found, dict):  # what is missing costs its own check, and no other
+            found = dict.fromkeys(CONCLUSIONS, math.nan) | found
         return list(map(as_number, fields(found, CONCLUSIONS), CONCLUSIONS))
 
     return function
 
 
-T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4", "memory_bytes": 16 * 10**9}
-
-
-CPU = {"device": "cpu", "name": "a CPU", "label": "CPU, 1 thread", "memory_bytes": 25 * 10**9}
+T4 = made_up.T4
+CPU = made_up.CPU
 
 
 def a_record(
@@ -69,50 +70,28 @@ def a_record(
         "wall": wall,
         "held": 1 / 1.5 <= predicted <= 1.5,
     }
-    made = []
+    groups = []
     for n in sizes:
         fused = 2e-3 * max((n / n_last) ** time, (floor / n_last) ** time)
         naive = 2e-3 * max(ratio * (n / n_last) ** 2.2, 0.8 * (floor / n_last) ** time)
-        for name, seconds in (("naive", naive), ("fused", fused)):
-            failed = name == "naive" and n > n_last
-            factors = (0.015 * normal(rng, 21, dtype=torch.float64)).exp().tolist()
-            samples = [round(seconds * factor, 12) for factor in factors]
-            if name == disturbed and n == n_last:
-                samples[3:10] = [4 * each for each in samples[3:10]]
-            if slow_first:
-                samples[0] *= 30 if name == "fused" else 6
-            peak = peak_last * (n / n_last) ** bytes_like if name == "naive" else 8192.0 * n
-            made.append(
-                {
-                    "name": name,
-                    "n": n,
-                    "b": 1,
-                    "h": 16,
-                    "d": 64,
-                    "seconds": [] if failed else samples,
-                    "clock": "events" if machine is T4 else "cpu",
-                    "started": [],
-                    "peak_bytes": None if failed else round(peak),
-                    "backend": None,
-                    "dtype": "float16" if machine is T4 else "float32",
-                    "error": "out of memory" if failed else None,
-                }
-            )
-    order = torch.randperm(len(made), generator=rng, device="cpu").tolist()
-    guess = {
-        "time_exponent": 2,
-        "ratio": 3,
-        "wall": round(predicted * wall),
-    }
-    record = {
-        "lab": LAB,
-        "machine": dict(machine),
-        "predictions": {
-            name: {"value": value, "at": 1.0, "session": 0, "points": 0}
-            for name, value in guess.items()
-        },
-        "points": [made[place] for place in order],
-    }
+        peak = round(peak_last * (n / n_last) ** bytes_like)
+        lost = {"peak_bytes": None, "error": "out of memory"} if n > n_last else {}
+        same = {"n": n, "h": 16, "d": 64}
+        groups.append([
+            same | {"name": "naive", "seconds": naive, "peak_bytes": peak} | lost,
+            same | {"name": "fused", "seconds": fused, "peak_bytes": 8192 * n},
+        ])  # fmt: skip
+    guesses = {"time_exponent": 2, "ratio": 3, "wall": round(predicted * wall)}
+    how = {"samples": 21, "noise": 0.015, "seed": pick(rng, *range(10_000))}
+    record = made_up.record(LAB, machine, guesses, groups, **how)
+    for point in record["points"]:
+        times = point["seconds"]
+        if point["name"] == disturbed and point["n"] == n_last:
+            times[3:10] = [4 * each for each in times[3:10]]
+        if slow_first and times:
+            times[0] *= 30 if point["name"] == "fused" else 6
+    order = torch.randperm(len(record["points"]), generator=rng, device="cpu").tolist()
+    record["points"] = [record["points"][place] for place in order]
     return record, truth
 
 
@@ -129,7 +108,7 @@ RECORDS = {
 }
 
 
-def conclude_probes(rng):
+def probes(rng):
     return {name: {"record": a_record(rng, **how)[0]} for name, how in RECORDS.items()}
 
 
@@ -151,6 +130,8 @@ def says(answer, rng, name, records):
         record, truth = a_record(rng, **how)
         got = answer({"record": record})[CONCLUSIONS.index(name)].item()
         expected = float(truth[name])
+        if math.isnan(got):
+            raise Failure(f'The dict that you return has no number under "{name}".')
         limit = LIMITS.get(name, 0) * (expected if name in ("ratio", "wall") else 1)
         if not abs(got - expected) <= limit:
             raise Failure(
@@ -176,7 +157,7 @@ task = Task(
         "1/p. The prediction held if wall / 1.5 <= predicted <= 1.5 · wall, where predicted "
         'is record["predictions"]["wall"]["value"].',
     ),
-    probes=conclude_probes,
+    probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
     tolerance=0.04,
@@ -223,218 +204,240 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, {"record": a_record(rng)[0]})
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def middles(record, name, average=statistics.median):
-    """n -> one time."""
-    return {
-        point["n"]: average(point["seconds"])
-        for point in record["points"]
-        if point["name"] == name and not point["error"]
-    }
-
-
-def peaks_of(record, name):
-    """n -> peak bytes."""
-    return {
-        point["n"]: point["peak_bytes"]
-        for point in record["points"]
-        if point["name"] == name and not point["error"]
-    }
-
-
-def growth(values):
+def exponent(values):
     return fits.fit_exponent([*values], [*values.values()]).exponent
 
 
-def where_it_ends(peak, record, exponent):
-    last = max(peak)
-    return last * (record["machine"]["memory_bytes"] / peak[last]) ** (1 / exponent)
+def where_it_ends(peak, record, p, last=None):
+    last = last or max(peak)
+    return last * (record["machine"]["memory_bytes"] / peak[last]) ** (1 / p)
 
 
-def summary(record, naive=None, fused=None, **instead):
-    """Right conclusions, from these times, less what is replaced."""
-    naive = naive or middles(record, "naive")
-    fused = fused or middles(record, "fused")
-    peak = peaks_of(record, "naive")
-    exponent = growth(peak)
-    wall = instead.get("wall", where_it_ends(peak, record, exponent))
-    predicted = record["predictions"]["wall"]["value"]
-    n = max(naive.keys() & fused.keys())
-    return {
-        "time_exponent": growth(fused),
-        "memory_exponent": exponent,
-        "ratio": naive[n] / fused[n],
-        "wall": wall,
-        "held": wall / 1.5 <= predicted <= 1.5 * wall,
-    } | instead
+@task.steps
+class Conclusions:
+    def done(record):
+        return [point for point in record["points"] if not point["error"]]
+
+    def middle(seconds):
+        return statistics.median(seconds)
+
+    def common(naive, fused):
+        """Where each of the two is looked at."""
+        n = max(naive.keys() & fused.keys())
+        return n, n
+
+    def ratio(naive, fused):
+        return naive / fused
+
+    def times_of(naive, fused):
+        return fused
+
+    def growth(values):
+        return exponent(values)
+
+    def peaks(naive, fused):
+        return naive
+
+    def memory_exponent(peak):
+        return exponent(peak)
+
+    def wall(peak, record, p):
+        return where_it_ends(peak, record, p)
+
+    def predicted(record):
+        return record["predictions"]["wall"]["value"]
+
+    def held(wall, predicted):
+        return wall / 1.5 <= predicted <= 1.5 * wall
+
+    def results(found):
+        return found
+
+    def __call__(self, record):
+        done = self.done(record)
+        naive, fused = (
+            {p["n"]: self.middle(p["seconds"]) for p in done if p["name"] == name}
+            for name in ("naive", "fused")
+        )
+        peak = self.peaks(
+            *(
+                {p["n"]: p["peak_bytes"] for p in done if p["name"] == name}
+                for name in ("naive", "fused")
+            )
+        )
+        at, beside = self.common(naive, fused)
+        p = self.memory_exponent(peak)
+        wall = self.wall(peak, record, p)
+        return self.results({
+            "time_exponent": self.growth(self.times_of(naive, fused)),
+            "memory_exponent": p,
+            "ratio": self.ratio(naive[at], fused[beside]),
+            "wall": wall,
+            "held": self.held(wall, self.predicted(record)),
+        })  # fmt: skip
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def line(values):
+    return float(np.polyfit(np.log([*values]), np.log([*values.values()]), 1)[0])
+
+
+def without_the_last_key(found):
+    return {name: found[name] for name in CONCLUSIONS[:-1]}
+
+
+task.fault(
     "L2-MEAN",
-    thinks="The time of a size is the mean of its samples.",
-    why="One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. Look at the "
+    "The time of a size is the mean of its samples.",
+    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. Look at the "
     "samples: a median stays where most of them are.",
+    middle=statistics.mean,
 )
-def means(record):
-    naive, fused = (middles(record, name, statistics.mean) for name in ("naive", "fused"))
-    return summary(record, naive, fused)
-
-
-@task.fault(
+task.fault(
     "L2-FIRST-SAMPLE",
-    thinks="The first sample is the time.",
-    why="It is one of many, and the one that most likely holds what only a first call does. Use "
+    "The first sample is the time.",
+    "It is one of many, and the one that most likely holds what only a first call does. Use "
     "all of them.",
+    middle=lambda seconds: seconds[0],
 )
-def first_samples(record):
-    naive, fused = (middles(record, name, lambda s: s[0]) for name in ("naive", "fused"))
-    return summary(record, naive, fused)
-
-
-@task.fault(
+task.fault(
     "L2-SLOWEST",
-    thinks="To be on the safe side, the slowest sample counts.",
-    why="The slowest sample tells of whatever disturbed it, another program for instance. It is no "
+    "To be on the safe side, the slowest sample counts.",
+    "The slowest sample tells of whatever disturbed it, another program for instance. It is no "
     "safe side; it is somebody else's time.",
+    middle=max,
 )
-def slowest_samples(record):
-    naive, fused = (middles(record, name, max) for name in ("naive", "fused"))
-    return summary(record, naive, fused)
-
-
-@task.fault(
+task.fault(
     "L2-DIFFERENT-N",
-    thinks="The ratio is that of the two largest times.",
-    why="The two end at different sizes: naive attention ran out of memory, the fused call went "
+    "The ratio is that of the two largest times.",
+    "The two end at different sizes: naive attention ran out of memory, the fused call went "
     "on. Compare them at an n where both have a time.",
+    common=lambda naive, fused: (max(naive), max(fused)),
 )
-def each_at_its_own_end(record):
-    naive, fused = middles(record, "naive"), middles(record, "fused")
-    return summary(record, ratio=naive[max(naive)] / fused[max(fused)])
-
-
-@task.fault(
+task.fault(
     "L2-SMALLEST-N",
-    thinks="The ratio can be read off at any size, say the first.",
-    why="At the smallest size both spend their time on the fixed cost, so the ratio is near one "
+    "The ratio can be read off at any size, say the first.",
+    "At the smallest size both spend their time on the fixed cost, so the ratio is near one "
     "whatever the method. Take the largest that both have.",
+    common=lambda naive, fused: (min(naive.keys() & fused.keys()),) * 2,
 )
-def ratio_at_the_smallest(record):
-    naive, fused = middles(record, "naive"), middles(record, "fused")
-    n = min(naive.keys() & fused.keys())
-    return summary(record, ratio=naive[n] / fused[n])
-
-
-@task.fault(
+task.fault(
     "L2-RATIO-INVERTED",
-    thinks="The ratio says which share of the naive time the fused call needs.",
-    why="That is the inverse: 0.3 instead of 3. Here naive stands above the fraction bar, so that "
+    "The ratio says which share of the naive time the fused call needs.",
+    "That is the inverse: 0.3 instead of 3. Here naive stands above the fraction bar, so that "
     "the number says how many times slower it is.",
+    ratio=lambda naive, fused: fused / naive,
 )
-def fused_over_naive(record):
-    return summary(record, ratio=1 / summary(record)["ratio"])
-
-
-@task.fault(
+task.fault(
     "L2-NAIVE-TIME",
-    thinks="The exponent of the time is that of the naive call.",
-    why="Naive times are no clean power: they bend where the tables leave the cache. The lab asks "
+    "The exponent of the time is that of the naive call.",
+    "Naive times are no clean power: they bend where the tables leave the cache. The lab asks "
     "for the exponent of the fused call, which grows evenly.",
+    times_of=lambda naive, fused: naive,
 )
-def exponent_of_naive_time(record):
-    return summary(record, time_exponent=growth(middles(record, "naive")))
-
-
-@task.fault(
+task.fault(
     "L2-TIMES-ALL-SIZES",
-    thinks="The exponent of the time is the slope through all sizes.",
-    why="The small ones are mostly fixed cost and pull the slope down. Use a fit that knows of it, "
+    "The exponent of the time is the slope through all sizes.",
+    "The small ones are mostly fixed cost and pull the slope down. Use a fit that knows of it, "
     "yours or `lab.fit_exponent`.",
     section="lab2-fit",
+    growth=line,
 )
-def slope_through_all_times(record):
-    fused = middles(record, "fused")
-    slope = np.polyfit(np.log([*fused]), np.log([*fused.values()]), 1)[0]
-    return summary(record, time_exponent=float(slope))
-
-
-@task.fault(
+task.fault(
     "L2-ASSUMED-SQUARE",
-    thinks="Naive attention grows like n², that is known.",
-    why="A conclusion says what this record says. One of ours holds an attention that works row by "
+    "Naive attention grows like n², that is known.",
+    "A conclusion says what this record says. One of ours holds an attention that works row by "
     "row under the name naive, and its bytes grow like n.",
+    memory_exponent=(lambda peak: 2.0, ...),
+    wall=(..., lambda peak, record, p: where_it_ends(peak, record, 2.0)),
 )
-def square_without_looking(record):
-    peak = peaks_of(record, "naive")
-    return summary(record, memory_exponent=2.0, wall=where_it_ends(peak, record, 2.0))
-
-
-@task.fault(
+task.fault(
     "L2-FUSED-MEMORY",
-    thinks="The memory of attention is that of the fused call.",
-    why="That grows like n and hits no wall here. Asked for are the peak and the wall of the naive "
+    "The memory of attention is that of the fused call.",
+    "That grows like n and hits no wall here. Asked for are the peak and the wall of the naive "
     "call.",
+    peaks=lambda naive, fused: fused,
 )
-def memory_of_the_fused_call(record):
-    peak = peaks_of(record, "fused")
-    wall = where_it_ends(peak, record, growth(peak))
-    return summary(record, memory_exponent=growth(peak), wall=wall)
-
-
-@task.fault(
+task.fault(
     "L2-WALL-LINEAR",
-    thinks="If the peak fits three times into the memory, n can be three times as large.",
-    why="Twice the n needs four times the bytes. So three times the memory gives only the square "
+    "If the peak fits three times into the memory, n can be three times as large.",
+    "Twice the n needs four times the bytes. So three times the memory gives only the square "
     "root of three times the positions.",
     section="lab2-wall",
+    wall=lambda peak, record, p: where_it_ends(peak, record, 1.0),
 )
-def wall_in_proportion(record):
-    peak = peaks_of(record, "naive")
-    return summary(record, wall=where_it_ends(peak, record, 1.0))
-
-
-@task.fault(
+task.fault(
     "L2-WALL-MEASURED",
-    thinks="The wall is the largest n that worked.",
-    why="That is one of the sizes you chose; a CPU with much memory never fails at them. The peak "
+    "The wall is the largest n that worked.",
+    "That is one of the sizes you chose; a CPU with much memory never fails at them. The peak "
     "there tells how much further it would go.",
     section="lab2-wall",
+    wall=lambda peak, record, p: float(max(peak)),
 )
-def largest_that_worked(record):
-    return summary(record, wall=float(max(peaks_of(record, "naive"))))
-
-
-@task.fault(
+task.fault(
     "L2-WALL-PREDICTED",
-    thinks="The wall is what I predicted.",
-    why="Then a prediction would always hold. The wall follows from the peaks in the record; the "
+    "The wall is what I predicted.",
+    "Then a prediction would always hold. The wall follows from the peaks in the record; the "
     "prediction is compared with it afterward.",
     section="lab2-predict",
+    wall=lambda peak, record, p: record["predictions"]["wall"]["value"],
 )
-def wall_as_predicted(record):
-    return summary(record, wall=record["predictions"]["wall"]["value"])
-
-
-@task.fault(
+task.fault(
     "L2-HELD-EXACTLY",
-    thinks="A prediction holds if it is the right number.",
-    why="No prediction of a measurement is right to the digit. A factor of 1.5 either way was "
+    "A prediction holds if it is the right number.",
+    "No prediction of a measurement is right to the digit. A factor of 1.5 either way was "
     "agreed before, and that is what makes it a test.",
     section="lab2-predict",
+    held=lambda wall, predicted: abs(predicted / wall - 1) < 0.01,
 )
-def held_within_one_percent(record):
-    predicted, wall = record["predictions"]["wall"]["value"], summary(record)["wall"]
-    return summary(record, held=abs(predicted / wall - 1) < 0.01)
-
-
-@task.fault(
+task.fault(
     "L2-HELD-ONE-SIDED",
-    thinks="The prediction held if the wall came no earlier than predicted.",
-    why="A factor of 1.5 goes both ways: who predicts 10 when it is 10,000 has not been right.",
+    "The prediction held if the wall came no earlier than predicted.",
+    "A factor of 1.5 goes both ways: who predicts 10 when it is 10,000 has not been right.",
     section="lab2-predict",
+    held=lambda wall, predicted: predicted <= 1.5 * wall,
 )
-def held_one_sided(record):
-    predicted, wall = record["predictions"]["wall"]["value"], summary(record)["wall"]
-    return summary(record, held=predicted <= 1.5 * wall)
+task.fault(
+    "L2-FAILED-POINTS",
+    "Every point of a record has times.",
+    "A point that ran out of memory has an error and an empty list. Leave it out before you "
+    "take medians or peaks.",
+    done=lambda record: record["points"],
+)
+task.fault(
+    "L2-PREDICTION-ENTRY",
+    "The prediction is what stands under its name.",
+    "Under its name stands an entry that also says when it was made. The number is its value.",
+    predicted=lambda record: record["predictions"]["wall"],
+)
+task.fault(
+    "L2-AS-LISTED",
+    "The points of a record are in the order of n.",
+    "A lab that was interrupted and resumed has them in another one. Ask for the largest n; do "
+    "not take the last of the list.",
+    common=lambda naive, fused: ([n for n in naive if n in fused][-1],) * 2,
+    wall=lambda peak, record, p: where_it_ends(peak, record, p, [*peak][-1]),
+)
+task.fault(
+    "L2-HELD-OTHER-SIDE",
+    "The prediction held if the wall came no later than predicted.",
+    "A factor of 1.5 goes both ways: who predicts ten times too much has not been right.",
+    held=lambda wall, predicted: predicted >= wall / 1.5,
+)
+task.fault(
+    "L2-HELD-ALWAYS",
+    "A prediction need not be right, so it always held.",
+    "It need not be right to earn its points; whether it was is what this conclusion says.",
+    held=lambda wall, predicted: True,
+)
+task.fault(
+    "L2-KEY-LEFT-OUT",
+    "What I have not computed can be left out.",
+    "Each conclusion has its own key, and its own check. Return all five.",
+    results=without_the_last_key,
+)

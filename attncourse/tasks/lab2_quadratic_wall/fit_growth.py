@@ -1,4 +1,4 @@
-"""fit_growth."""
+"""The exponent of a growth, beside a fixed cost and wild values."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ def timings(rng, p, *, floor=0, join="sum", noise=0.0, wild=(), shuffled=False, 
     return {"sizes": [n[i] for i in order], "seconds": [times[i] for i in order]}
 
 
-def growth_probes(rng):
+def probes(rng):
     return {
         "clean": timings(rng, 2.0),
         "cubic": timings(rng, 3.0, scale=1e-3),
@@ -47,7 +47,7 @@ def growth_probes(rng):
     }
 
 
-def growth_small(rng):
+def small(rng):
     yield timings(rng, 1.0, n=[64 * 2**i for i in range(6)])
     yield timings(rng, 2.0, n=[64 * 2**i for i in range(6)])
     yield timings(rng, 2.0, n=[64, 96, 192, 400, 900, 2000, 4000])
@@ -100,8 +100,8 @@ task = Task(
         "Keep the sizes whose time is more than ten times the smallest. For every pair of "
         "them: difference of log seconds over difference of log sizes. Return the median.",
     ),
-    probes=growth_probes,
-    small=growth_small,
+    probes=probes,
+    small=small,
     adapt=on_its_own,
     tolerance=0.02,
 )
@@ -154,140 +154,179 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, timings(rng, 2.0, floor=256, shuffled=True))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def theil_sen_over_everything(sizes, seconds):
-    x, y = np.log(sizes), np.log(seconds)
-    i, j = np.triu_indices(len(x), 1)
-    return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
+@task.steps
+class Fit:
+    def points(sizes, seconds):
+        return sorted(zip(sizes, seconds, strict=True))
+
+    def beyond(points):
+        least = min(s for _, s in points)
+        return [(n, s) for n, s in points if s > 10 * least]
+
+    def pairs(points):
+        return itertools.combinations(points, 2)
+
+    def slope(small, early, large, late):
+        return math.log(late / early) / math.log(large / small)
+
+    def middle(slopes):
+        return statistics.median(slopes)
+
+    def fit(self, points):
+        return self.middle([self.slope(*one, *two) for one, two in self.pairs(points)])
+
+    def __call__(self, sizes, seconds):
+        return self.fit(self.beyond(self.points(sizes, seconds)))
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def as_they_came(sizes, seconds):
+    return list(zip(sizes, seconds, strict=True))
+
+
+def all_of_them(points):
+    return points
+
+
+def line(x=np.log, y=np.log, place=0):
+    """Least squares through the points, on axes of one's choice."""
+
+    def fit(points):
+        n, s = zip(*points, strict=True)
+        return float(np.polyfit(x(n), y(s), 1)[place])
+
+    return fit
+
+
+task.fault(
     "L2-ALL-SIZES",
-    thinks="The more points, the better the line: all sizes go into the fit.",
-    why="At the small sizes nearly all time is fixed cost, which does not grow. These points are "
+    "The more points, the better the line: all sizes go into the fit.",
+    "At the small sizes nearly all time is fixed cost, which does not grow. These points are "
     "not noise that averages out; they pull the slope down. Use the sizes where work rules.",
-    forms=(theil_sen_over_everything,),
+    beyond=all_of_them,
+    fit=(line(), ...),
 )
-def line_through_everything(sizes, seconds):
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-@task.fault(
+task.fault(
     "L2-LEAST-SQUARES",
-    thinks="Leave out the overhead, then least squares finds the slope.",
-    why="A square gives one wild value more say than all the others, and at the end of the line it "
+    "Leave out the overhead, then least squares finds the slope.",
+    "A square gives one wild value more say than all the others, and at the end of the line it "
     "has the longest lever. Medians do not mind one wild value.",
+    fit=line(),
 )
-def squares_on_the_tail(sizes, seconds):
-    points = [(n, s) for n, s in zip(sizes, seconds, strict=True) if s > 10 * min(seconds)]
-    n, s = zip(*points, strict=True)
-    return float(np.polyfit(np.log(n), np.log(s), 1)[0])
-
-
-@task.fault(
+task.fault(
     "L2-ENDPOINTS",
-    thinks="The slope is that from the first point to the last.",
-    why="Then two measurements decide, and the first of them is mostly fixed cost. All that lies "
+    "The slope is that from the first point to the last.",
+    "Then two measurements decide, and the first of them is mostly fixed cost. All that lies "
     "between is thrown away.",
+    beyond=all_of_them,
+    pairs=lambda points: [(points[0], points[-1])],
+    points=(..., as_they_came),
 )
-def from_first_to_last(sizes, seconds):
-    (small, early), *_, (large, late) = sorted(zip(sizes, seconds, strict=True))
-    return math.log(late / early) / math.log(large / small)
-
-
-@task.fault(
+task.fault(
     "L2-LAST-TWO",
-    thinks="Only the largest sizes are free of overhead, so the last two points give the slope.",
-    why="The thought is right, but two points have no witness: if one of them is wild, nothing "
+    "Only the largest sizes are free of overhead, so the last two points give the slope.",
+    "The thought is right, but two points have no witness: if one of them is wild, nothing "
     "shows it. Use all sizes where the fixed cost is small.",
+    beyond=all_of_them,
+    pairs=lambda points: [points[-2:]],
+    points=(..., as_they_came),
 )
-def last_two(sizes, seconds):
-    (small, early), (large, late) = sorted(zip(sizes, seconds, strict=True))[-2:]
-    return math.log(late / early) / math.log(large / small)
-
-
-@task.fault(
+task.fault(
     "L2-NO-LOGARITHM",
-    thinks="The slope of seconds over n is the growth.",
-    why="That slope has a unit, seconds per position, and it changes along the curve. An exponent "
+    "The slope of seconds over n is the growth.",
+    "That slope has a unit, seconds per position, and it changes along the curve. An exponent "
     "is a slope between logarithms.",
+    beyond=all_of_them,
+    fit=line(np.array, np.array),
 )
-def slope_without_logarithms(sizes, seconds):
-    return float(np.polyfit(sizes, seconds, 1)[0])
-
-
-@task.fault(
+task.fault(
     "L2-ONE-LOGARITHM",
-    thinks="Take the logarithm of the times and fit a line over n.",
-    why="A straight line there means growth like eⁿ, where each further position multiplies the "
+    "Take the logarithm of the times and fit a line over n.",
+    "A straight line there means growth like eⁿ, where each further position multiplies the "
     "time. A power law is straight where both axes are logarithmic.",
+    beyond=all_of_them,
+    fit=line(np.array, np.log),
 )
-def logarithm_of_times_only(sizes, seconds):
-    return float(np.polyfit(sizes, np.log(seconds), 1)[0])
-
-
-@task.fault(
+task.fault(
     "L2-SLOPE-UPSIDE-DOWN",
-    thinks="The slope is the change of log n over the change of log seconds.",
-    why="That is by which power n grows with the time, the inverse: 0.5 instead of 2. What depends "
+    "The slope is the change of log n over the change of log seconds.",
+    "That is by which power n grows with the time, the inverse: 0.5 instead of 2. What depends "
     "stands above the fraction bar.",
+    slope=lambda small, early, large, late: math.log(large / small) / math.log(late / early),
 )
-def upside_down(sizes, seconds):
-    points = sorted(zip(sizes, seconds, strict=True))
-    beyond = [(n, s) for n, s in points if s > 10 * min(seconds)]
-    slopes = [
-        math.log(m / n) / math.log(t / s)
-        for i, (n, s) in enumerate(beyond)
-        for m, t in beyond[i + 1 :]
-    ]
-    return statistics.median(slopes)
-
-
-@task.fault(
+task.fault(
     "L2-SIZES-DOUBLE",
-    thinks="Each size is twice the one before, so the base-2 logarithm of the ratio of times will "
-    "do.",
-    why="These sizes grow by steps of their own. Divide by the logarithm of the ratio of the "
+    "Each size is twice the one before, so the base-2 logarithm of the ratio of times will do.",
+    "These sizes grow by steps of their own. Divide by the logarithm of the ratio of the "
     "sizes: it is 1 only where they double.",
+    pairs=itertools.pairwise,
+    slope=lambda small, early, large, late: math.log2(late / early),
 )
-def assumes_doubling(sizes, seconds):
-    points = sorted(zip(sizes, seconds, strict=True))
-    beyond = [s for _, s in points if s > 10 * min(seconds)]
-    return statistics.median(math.log2(late / early) for early, late in itertools.pairwise(beyond))
-
-
-@task.fault(
+task.fault(
     "L2-AS-THEY-CAME",
-    thinks="The second half of the list holds the large sizes.",
-    why="Only if the list is sorted, and a lab that was interrupted and resumed is not. Sort the "
+    "The second half of the list holds the large sizes.",
+    "Only if the list is sorted, and a lab that was interrupted and resumed is not. Sort the "
     "pairs first.",
+    points=as_they_came,
+    beyond=lambda points: points[len(points) // 2 :],
 )
-def second_half_of_the_list(sizes, seconds):
-    half = len(sizes) // 2
-    x, y = np.log(sizes[half:]), np.log(seconds[half:])
-    i, j = np.triu_indices(len(x), 1)
-    return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
-
-
-@task.fault(
+task.fault(
     "L2-INTERCEPT",
-    thinks="The second number that polyfit returns is the exponent.",
-    why="polyfit gives the highest power first: the slope, then the intercept. The intercept is "
+    "The second number that polyfit returns is the exponent.",
+    "polyfit gives the highest power first: the slope, then the intercept. The intercept is "
     "the logarithm of the time at n = 1.",
+    fit=line(place=1),
 )
-def the_intercept(sizes, seconds):
-    points = [(n, s) for n, s in zip(sizes, seconds, strict=True) if s > 10 * min(seconds)]
-    n, s = zip(*points, strict=True)
-    return float(np.polyfit(np.log(n), np.log(s), 1)[1])
-
-
-@task.fault(
+task.fault(
     "L2-COURSES-FIT",
-    thinks="The package has fit_exponent, so I call that.",
-    why="From the next task on you may. This one asks you to write a fit, so that you know what it "
+    "The package has fit_exponent, so I call that.",
+    "From the next task on you may. This one asks you to write a fit, so that you know what it "
     "leaves out and why; then compare the two.",
+    fit=lambda points: fits.fit_exponent(*zip(*points, strict=True)).exponent,
+    beyond=all_of_them,
 )
-def calls_the_package(sizes, seconds):
-    return fits.fit_exponent(sizes, seconds).exponent
+task.fault(
+    "L2-MEAN-SLOPE",
+    "The fair summary of many slopes is their mean.",
+    "One wild value is in every slope that it takes part in, and some of them are steep "
+    "without bound. A median does not mind them.",
+    middle=statistics.mean,
+    beyond=(..., lambda points: points[len(points) // 2 :]),
+)
+task.fault(
+    "L2-NEIGHBORS",
+    "The slope is that between neighbors, on average.",
+    "Neighbors lie close together, so a little noise in either turns the slope between them. "
+    "Points far apart say more about it; and the mean of all steps is only that from the first "
+    "to the last.",
+    pairs=itertools.pairwise,
+    middle=statistics.mean,
+)
+task.fault(
+    "L2-LARGEST-SLOPE",
+    "The steepest slope is the true growth, since overhead only flattens it.",
+    "Overhead flattens, and noise and wild values steepen. The steepest of many slopes is the "
+    "one with the worst of them.",
+    middle=max,
+)
+task.fault(
+    "L2-WHOLE-EXPONENT",
+    "An exponent is a whole number.",
+    "In a formula it often is. What is measured may lie between, and whether it does is what a "
+    "fit is for.",
+    middle=lambda slopes: float(round(statistics.median(slopes))),
+)
+task.fault(
+    "L2-FIXED-COST-TAKEN-OFF",
+    "The fixed cost is the smallest time, so I take that off all others.",
+    "The smallest time holds work, too, and with it the next ones lose most of theirs. Leave "
+    "the sizes out where the fixed cost rules; do not correct them.",
+    beyond=lambda points: [
+        (n, s - min(t for _, t in points)) for n, s in points[1:] if s > min(t for _, t in points)
+    ],
+)

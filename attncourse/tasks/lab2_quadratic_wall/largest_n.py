@@ -1,6 +1,4 @@
-"""largest_n."""
-
-import math
+"""Where the wall stands: the largest n that a memory has room for."""
 
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
@@ -17,7 +15,7 @@ def needed(n, memory_bytes, b, h, d, bytes_per_number):
     return b * h * (2 * n * n + 4 * n * d) * bytes_per_number
 
 
-def memory_probes(rng):
+def probes(rng):
     return {
         "T4": memory(16 * 10**9, 1, 16, 64, 2),
         "batch": memory(3 * 10**9, 4, 2, 32, 4),
@@ -28,7 +26,7 @@ def memory_probes(rng):
     }
 
 
-def memory_small(rng):
+def small(rng):
     yield memory(6, 1, 1, 1, 1)
     yield memory(16, 1, 1, 1, 1)
     yield memory(100, 1, 1, 2, 1)
@@ -70,8 +68,8 @@ task = Task(
         "double the second until it does not fit, then halve the gap. What does not fit even "
         "for n = 1 gives 0.",
     ),
-    probes=memory_probes,
-    small=memory_small,
+    probes=probes,
+    small=small,
     tolerance=1e-6,
 )
 
@@ -112,113 +110,144 @@ def where_nothing_fits_it_says_0(answer):
     the_wall(answer, memory(0, 1, 1, 1, 1))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Wall:
+    def tables(n):
+        return 2 * n * n
+
+    def rest(n, d):
+        return 4 * n * d
+
+    def copies(b, h):
+        return b * h
+
+    def width(bytes_per_number):
+        return bytes_per_number
+
+    def fits(need, memory):
+        return need <= memory
+
+    def result(n):
+        return n
+
+    def __call__(self, memory_bytes, b, h, d, bytes_per_number):
+        n, step = 0, 1 << 40
+        while step:
+            numbers = self.tables(n + step) + self.rest(n + step, d)
+            need = self.copies(b, h) * numbers * self.width(bytes_per_number)
+            n += step if self.fits(need, memory_bytes) else 0
+            step //= 2
+        return self.result(n)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L2-NO-ROOT",
-    thinks="Divide the memory by what one position needs.",
-    why="A position needs more the more others there are: the tables grow like n². Twice the "
+    "Divide the memory by what one position needs.",
+    "A position needs more the more others there are: the tables grow like n². Twice the "
     "memory gives only 1.4 times the positions.",
+    tables=lambda n: 0,
 )
-def linear_wall(memory_bytes, b, h, d, bytes_per_number):
-    return memory_bytes // (b * h * 4 * d * bytes_per_number)
-
-
-@task.fault(
+task.fault(
     "L2-WALL-ONE-TABLE",
-    thinks="The scores have to fit: n² numbers for each head.",
-    why="Scores and weights are alive at once, so twice that has to fit. With one table you would "
+    "The scores have to fit: n² numbers for each head.",
+    "Scores and weights are alive at once, so twice that has to fit. With one table you would "
     "promise 1.4 times as many positions as there is room for.",
+    tables=lambda n: n * n,
 )
-def room_for_one_table(memory_bytes, b, h, d, bytes_per_number):
-    n = 0
-    step = 1 << 40
-    while step:
-        m = n + step
-        if b * h * (m * m + 4 * m * d) * bytes_per_number <= memory_bytes:
-            n = m
-        step //= 2
-    return n
-
-
-@task.fault(
+task.fault(
     "L2-WALL-NO-INPUTS",
-    thinks="What peak_bytes says has to fit.",
-    why="The queries, keys and values are in memory as well, all the time. They are small for long "
+    "What peak_bytes says has to fit.",
+    "The queries, keys and values are in memory as well, all the time. They are small for long "
     "sequences, not for wide heads.",
+    rest=lambda n, d: n * d,
 )
-def peak_alone(memory_bytes, b, h, d, bytes_per_number):
-    n = 0
-    step = 1 << 40
-    while step:
-        m = n + step
-        if b * h * (2 * m * m + m * d) * bytes_per_number <= memory_bytes:
-            n = m
-        step //= 2
-    return n
-
-
-@task.fault(
+task.fault(
     "L2-WALL-TABLES-ONLY",
-    thinks="Two tables have to fit; the rest is small.",
-    why="For long sequences it is. But the answer should be exact, and with wide heads q, k, v and "
+    "Two tables have to fit; the rest is small.",
+    "For long sequences it is. But the answer should be exact, and with wide heads q, k, v and "
     "the output take more than the tables.",
+    rest=lambda n, d: 0,
 )
-def root_of_the_memory(memory_bytes, b, h, d, bytes_per_number):
-    return math.isqrt(memory_bytes // (2 * b * h * bytes_per_number))
-
-
-@task.fault(
+task.fault(
     "L2-ONE-TOO-MANY",
-    thinks="Count up until it no longer fits, and return that.",
-    why="That is the first n that fails. Asked for is the last one that works, one less.",
+    "Count up until it no longer fits, and return that.",
+    "That is the first n that fails. Asked for is the last one that works, one less.",
+    result=lambda n: n + 1,
 )
-def first_that_fails(memory_bytes, b, h, d, bytes_per_number):
-    room = memory_bytes // (2 * b * h * bytes_per_number)
-    return math.isqrt(room + d * d) - d + 1
-
-
-@task.fault(
+task.fault(
     "L2-STRICTLY-LESS",
-    thinks="What is needed must be less than the memory.",
-    why="As much as there is will do: the last byte may be used. Where the need is exactly the "
+    "What is needed must be less than the memory.",
+    "As much as there is will do: the last byte may be used. Where the need is exactly the "
     "memory, you stop one position early.",
+    fits=lambda need, memory: need < memory,
 )
-def less_than_the_memory(memory_bytes, b, h, d, bytes_per_number):
-    room = max(memory_bytes - 1, 0) // (2 * b * h * bytes_per_number)
-    return math.isqrt(room + d * d) - d
-
-
-@task.fault(
+task.fault(
     "L2-POWERS-OF-TWO",
-    thinks="Sequence lengths are powers of two.",
-    why="Benchmarks like them, memory does not care. Between 8,192, which fits, and 16,384, which "
+    "Sequence lengths are powers of two.",
+    "Benchmarks like them, memory does not care. Between 8,192, which fits, and 16,384, which "
     "does not, the wall stands somewhere.",
+    result=lambda n: 1 << n.bit_length() - 1 if n else 0,
 )
-def doubling_only(memory_bytes, b, h, d, bytes_per_number):
-    n = 1
-    while b * h * (2 * n * n + 4 * n * d) * bytes_per_number <= memory_bytes:
-        n *= 2
-    return n // 2
-
-
-@task.fault(
+task.fault(
     "L2-WALL-ONE-HEAD",
-    thinks="One head after the other has to fit.",
-    why="All heads of all sentences are computed at once. With 16 heads the wall stands four times "
+    "One head after the other has to fit.",
+    "All heads of all sentences are computed at once. With 16 heads the wall stands four times "
     "nearer than for one.",
+    copies=lambda b, h: 1,
 )
-def one_head_must_fit(memory_bytes, b, h, d, bytes_per_number):
-    room = memory_bytes // (2 * bytes_per_number)
-    return math.isqrt(room + d * d) - d
-
-
-@task.fault(
+task.fault(
     "L2-WALL-NUMBERS",
-    thinks="The memory holds so many numbers.",
-    why="It holds so many bytes, and each number takes several.",
+    "The memory holds so many numbers.",
+    "It holds so many bytes, and each number takes several.",
+    width=lambda bytes_per_number: 1,
 )
-def numbers_must_fit(memory_bytes, b, h, d, bytes_per_number):
-    room = memory_bytes // (2 * b * h)
-    return math.isqrt(room + d * d) - d
+task.fault(
+    "L2-WALL-ONE-SENTENCE",
+    "Each sentence has to fit on its own; the batch does not matter.",
+    "All sentences of a batch are in memory together, each with its own tables. Four of them "
+    "bring the wall to half the n.",
+    copies=lambda b, h: h,
+)
+task.fault(
+    "L2-WALL-HEADS-SHARE",
+    "The heads share one table.",
+    "Each head has one of its own, and all are computed at once. With 16 heads the wall stands "
+    "four times nearer.",
+    copies=lambda b, h: b,
+)
+task.fault(
+    "L2-WALL-FLOAT32",
+    "A number takes four bytes.",
+    "In float32 it does. The function is told how many bytes a number takes.",
+    width=lambda bytes_per_number: 4,
+)
+task.fault(
+    "L2-WALL-THREE-TABLES",
+    "Product, scores and weights have to fit: three tables.",
+    "The unscaled product is freed as soon as the scaled one is there, so never are three "
+    "alive at once. There is room for more.",
+    tables=lambda n: 3 * n * n,
+)
+task.fault(
+    "L2-WALL-NO-OUTPUT",
+    "Two tables and the three inputs have to fit.",
+    "And the output: at the worst moment it is being written while the weights are read.",
+    rest=lambda n, d: 3 * n * d,
+)
+task.fault(
+    "L2-AT-LEAST-ONE",
+    "One position always fits.",
+    "Not if even that needs more than there is. Whoever calls you would run out of memory; say 0.",
+    result=lambda n: max(n, 1),
+)
+task.fault(
+    "L2-ONE-TOO-FEW",
+    "One position less, to be on the safe side.",
+    "What fits, fits. Asked for is the largest n, and nothing is safer about another.",
+    result=lambda n: max(n - 1, 0),
+)

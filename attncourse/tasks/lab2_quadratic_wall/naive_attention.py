@@ -1,4 +1,4 @@
-"""naive_attention."""
+"""Attention as the formula says it, with all scores at once."""
 
 import math
 
@@ -16,7 +16,7 @@ def qkv(rng, b, h, n, d, make=normal, **options):
     return {name: make(rng, b, h, n, d, **options) for name in ("q", "k", "v")}
 
 
-def attention_probes(rng):
+def probes(rng):
     return {
         "ordinary": qkv(rng, 2, 3, 5, 4),
         "wide": qkv(rng, 1, 2, 3, 7),
@@ -26,7 +26,7 @@ def attention_probes(rng):
     }
 
 
-def attention_small(rng):
+def small(rng):
     yield qkv(rng, 1, 1, 2, 1, make=integers)
     yield qkv(rng, 1, 1, 2, 2, make=integers)
     yield qkv(rng, 1, 2, 2, 2, make=integers)
@@ -61,7 +61,7 @@ def biggest(answer, n, rng=None):
     return seen.returned["biggest"] / 4
 
 
-def attention_traits(answer):
+def traits(answer):
     small, large = biggest(answer, 64), max(biggest(answer, 256), 1)
     scores = METERED["b"] * METERED["h"] * 256**2
     return {
@@ -70,6 +70,7 @@ def attention_traits(answer):
         "one sentence at a time": math.isclose(large, METERED["h"] * 256**2, rel_tol=0.05),
         "more than the scores": large > 1.05 * scores,
         "less than the scores": large < 0.95 * scores,
+        "twice the scores": math.isclose(large, 2 * scores, rel_tol=0.05),
     }
 
 
@@ -88,11 +89,11 @@ task = Task(
         "scores = q times k transposed, over the root of d; weights = softmax over the last "
         "axis; output = weights times v.",
     ),
-    probes=attention_probes,
-    small=attention_small,
+    probes=probes,
+    small=small,
     differentiated=("ordinary",),
     forbidden=FUSED_ATTENTION,
-    traits=attention_traits,
+    traits=traits,
 )
 
 
@@ -147,112 +148,168 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, qkv(rng, 2, 2, 4, 3))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def sixteen_queries_at_a_time(q, k, v):
-    blocks = [
-        torch.softmax(block @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
-        for block in q.split(16, dim=-2)
-    ]
-    return torch.cat(blocks, dim=-2)
+@task.steps
+class Naive:
+    def split(q, k, v):
+        return [(q, k, v)]
+
+    def compare(q, k):
+        return q @ k.mT
+
+    def scale(scores, q):
+        return scores / math.sqrt(q.shape[-1])
+
+    def share(scores):
+        return torch.softmax(scores, dim=-1)
+
+    def average(weights, v):
+        return weights @ v
+
+    def one(self, q, k, v):
+        scores = self.scale(self.compare(q, k), q)
+        return self.average(self.share(scores), v)
+
+    def join(outputs, q):
+        return outputs[0]
+
+    def __call__(self, q, k, v):
+        return self.join([self.one(*part) for part in self.split(q, k, v)], q)
 
 
-@task.fault(
-    "L2-ROW-BY-ROW",
-    thinks="Naive means a loop: one query after the other.",
-    why="The values are right, but only one row of scores exists at a time, so memory grows like "
-    "n and there is no wall to find. Here, naive means that the whole table is made.",
-    forms=(sixteen_queries_at_a_time,),
-)
-def row_by_row(q, k, v):
-    rows = []
-    for i in range(q.shape[-2]):
-        scores = q[:, :, i : i + 1] @ k.mT / math.sqrt(q.shape[-1])
-        rows.append(torch.softmax(scores, dim=-1) @ v)
-    return torch.cat(rows, dim=-2)
+# --- faults -------------------------------------------------------------------------------------
 
 
-@task.fault(
-    "L2-HEAD-BY-HEAD",
-    thinks="Each head does its own attention, so there is a loop over the heads.",
-    why="The values are right, but the table of one head is freed before the next is made: the "
-    "peak no longer grows with h. A GPU works on all heads at once; let one product do that.",
-)
-def head_by_head(q, k, v):
-    outputs = []
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            scores = q[b, h] @ k[b, h].mT / math.sqrt(q.shape[-1])
-            outputs.append(torch.softmax(scores, dim=-1) @ v[b, h])
+def rows(count):
+    """So many queries at a time."""
+    return lambda q, k, v: [(part, k, v) for part in q.split(count, dim=-2)]
+
+
+def beside(outputs, q):
+    return torch.cat(outputs, dim=-2)
+
+
+def heads(q, k, v):
+    return zip(*(tensor.flatten(0, 1) for tensor in (q, k, v)), strict=True)
+
+
+def stacked(outputs, q):
     return torch.stack(outputs).reshape(q.shape)
 
 
-@task.fault(
+def causal(scores):
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
+
+
+task.fault(
+    "L2-ROW-BY-ROW",
+    "Naive means a loop: one query after the other.",
+    "The values are right, but only one row of scores exists at a time, so memory grows like n "
+    "and there is no wall to find. Here, naive means that the whole table is made.",
+    split=(rows(1), rows(16)),
+    join=beside,
+)
+task.fault(
+    "L2-HEAD-BY-HEAD",
+    "Each head does its own attention, so there is a loop over the heads.",
+    "The values are right, but the table of one head is freed before the next is made: the "
+    "peak no longer grows with h. A GPU works on all heads at once; let one product do that.",
+    split=heads,
+    join=stacked,
+)
+task.fault(
     "L2-SENTENCE-BY-SENTENCE",
-    thinks="The sentences of a batch have nothing to do with each other, so I loop over them.",
-    why="The values are right, but the scores of one sentence are freed before those of the next "
+    "The sentences of a batch have nothing to do with each other, so I loop over them.",
+    "The values are right, but the scores of one sentence are freed before those of the next "
     "are made, so the peak does not grow with b. One product takes the whole batch.",
+    split=lambda q, k, v: zip(q, k, v, strict=True),
+    join=stacked,
 )
-def sentence_by_sentence(q, k, v):
-    outputs = []
-    for query, key, value in zip(q, k, v, strict=True):
-        scores = query @ key.mT / math.sqrt(q.shape[-1])
-        outputs.append(torch.softmax(scores, dim=-1) @ value)
-    return torch.stack(outputs)
-
-
-@task.fault(
+task.fault(
     "L2-BROADCAST-PRODUCT",
-    thinks="Multiply every query with every key, elementwise, and sum over d afterward.",
-    why="The values are right, but all products exist before the sum: d times as many numbers as "
+    "Multiply every query with every key, elementwise, and sum over d afterward.",
+    "The values are right, but all products exist before the sum: d times as many numbers as "
     "there are scores. A matrix product adds them up as it goes.",
+    compare=lambda q, k: (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1),
 )
-def all_products_first(q, k, v):
-    products = q[:, :, :, None, :] * k[:, :, None, :, :]
-    scores = products.sum(-1) / math.sqrt(q.shape[-1])
-    return torch.softmax(scores, dim=-1) @ v
-
-
-@task.fault(
+task.fault(
     "L2-NO-SCALE",
-    thinks="Attention is softmax(qkᵀ)v.",
-    why="The scores are not divided, so they spread more the wider the heads are. Time and memory "
+    "Attention is softmax(qkᵀ)v.",
+    "The scores are not divided, so they spread more the wider the heads are. Time and memory "
     "look the same; the result is another one. Compare with the fused call before you time it.",
+    scale=lambda scores, q: scores,
 )
-def without_the_root(q, k, v):
-    return torch.softmax(q @ k.mT, dim=-1) @ v
-
-
-@task.fault(
+task.fault(
     "L2-SCALE-BY-N",
-    thinks="The scores are divided by the root of the last axis of the table, n.",
-    why="What is summed in a score is d products, so the root is that of d, the width of a head. "
+    "The scores are divided by the root of the last axis of the table, n.",
+    "What is summed in a score is d products, so the root is that of d, the width of a head. "
     "With n the weights would become more even in every longer text.",
+    scale=lambda scores, q: scores / math.sqrt(scores.shape[-1]),
 )
-def divided_by_root_n(q, k, v):
-    scores = q @ k.mT
-    return torch.softmax(scores / math.sqrt(scores.shape[-1]), dim=-1) @ v
-
-
-@task.fault(
+task.fault(
     "L2-SOFTMAX-AXIS",
-    thinks="Softmax over axis −2: every key shares out its weight among the queries.",
-    why="It is the query that shares out its attention among the keys: each row sums to one, and a "
+    "Softmax over axis −2: every key shares out its weight among the queries.",
+    "It is the query that shares out its attention among the keys: each row sums to one, and a "
     "row runs along the last axis.",
+    share=lambda scores: torch.softmax(scores, dim=-2),
 )
-def softmax_over_queries(q, k, v):
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    return torch.softmax(scores, dim=-2) @ v
-
-
-@task.fault(
+task.fault(
     "L2-HEADS-MIXED",
-    thinks="The axes are (b n h d), as in many libraries, so heads and positions are swapped.",
-    why="Here they are (b h n d). Swapped, each position compares its heads with each other: the "
+    "The axes are (b n h d), as in many libraries, so heads and positions are swapped.",
+    "Here they are (b h n d). Swapped, each position compares its heads with each other: the "
     "shape is right, no position hears another, and there is no n × n.",
+    split=lambda q, k, v: [tuple(tensor.transpose(1, 2) for tensor in (q, k, v))],
+    join=lambda outputs, q: outputs[0].transpose(1, 2),
 )
-def heads_and_positions_swapped(q, k, v):
-    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    return (torch.softmax(scores, dim=-1) @ v).transpose(1, 2)
+task.fault(
+    "L2-DOUBLE",
+    "More digits are safer, so the tables are in float64.",
+    "The values are right, but each table takes twice the bytes, and the wall comes nearer. "
+    "Compute in the format that came.",
+    split=lambda q, k, v: [(q.double(), k.double(), v.double())],
+    join=lambda outputs, q: outputs[0].to(q.dtype),
+)
+task.fault(
+    "L2-SCALE-D",
+    "The scores are divided by d, the width of a head.",
+    "The typical size of a score is the root of d. Divided by all of d, scores hardly differ, "
+    "and the weights are nearly equal.",
+    scale=lambda scores, q: scores / q.shape[-1],
+)
+task.fault(
+    "L2-KEYS-ASK",
+    "Whether queries meet keys or keys meet queries is the same.",
+    "It is the same table, turned around: then each row belongs to a key, and a key would "
+    "share out its attention. Rows belong to queries.",
+    compare=lambda q, k: k @ q.mT,
+)
+task.fault(
+    "L2-PAIR",
+    "Attention returns its weights, too.",
+    "In chapter 3 it does. Here the output alone is asked for; the weights are what this lab "
+    "is glad to let go.",
+    average=lambda weights, v: (weights @ v, weights),
+)
+task.fault(
+    "L2-CAUSAL",
+    "A position never looks ahead, so half of the table is hidden.",
+    "In a decoder it does not, and there a mask says so. Here every position attends to all of "
+    "them; the values are others, and the table is as large.",
+    share=causal,
+)
+task.fault(
+    "L2-NO-SOFTMAX",
+    "The scores themselves are the weights.",
+    "Scores may be negative and sum to anything. Between score and average, something has to "
+    "turn them into shares of one.",
+    share=lambda scores: scores,
+)
+task.fault(
+    "L2-AVERAGES-KEYS",
+    "The weights average the keys.",
+    "Keys are for being found, values for being read. Your output never reads v.",
+    split=lambda q, k, v: [(q, k, k)],
+)

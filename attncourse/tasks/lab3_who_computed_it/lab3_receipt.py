@@ -1,14 +1,12 @@
-"""lab3_receipt."""
-
-import random
+"""What a student measured of calls, and of who computed them."""
 
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task
+from attncourse.checks.task import Task, Thought
 from attncourse.lab import backends
 from attncourse.lab import lab3_who_computed_it as reference
-from attncourse.lab.receipts import encode
+from attncourse.tasks import made_up, receipts
 from attncourse.tasks.lab3_who_computed_it import CALLS, LAB, PREDICTED, WIDTHS
-from attncourse.tasks.receipts import as_text, grave, read, record_of, timed
+from attncourse.tasks.receipts import pasted, points, record_of, timed
 
 AS_MADE = {  # as `sdpa_call` makes them
     "mask": {"mask": "bool"},
@@ -26,18 +24,6 @@ LARGE = 512  # a slow machine may stop here; a quick run, which is for trying ou
 def called(record):
     """call -> point, of the single calls."""
     return {p["call"]: p for p in record["points"] if p["name"] == "call" and p.get("call")}
-
-
-def predictions_missing(record):
-    """What was not predicted before the first measurement."""
-    made = record["predictions"]
-    return [
-        name
-        for name in PREDICTED
-        if not isinstance(made.get(name), dict)
-        or made[name].get("value") in (None, "")
-        or made[name].get("points") != 0
-    ]
 
 
 def ceilings_missing(record):
@@ -81,80 +67,7 @@ def impossible_calls(record):
     return found
 
 
-AUDITED = (
-    *("units", "faster_than_peak", "launch_time", "overlap", "out_of_memory_as_time"),
-    *("backend_impossible", "math_called_flash", "not_interleaved", "mixed_dtypes"),
-    *("copied_samples", "too_few_samples", "warm_up_counted", "too_regular", "edited"),
-)
-
-
-def receipt_traits(answer):
-    try:
-        record = read(answer)
-    except Failure as failure:
-        return {"readable": False, "cut off": "cut off" in str(failure)}
-    if record["lab"] != LAB:  # whatever else differs follows from that
-        return {"readable": True, "cut off": False, "of this lab": False}
-    found, calls = {each.name for each in grave(record)}, called(record)
-    wrong = {(name, key) for name, _, key, _, _ in miscounted(record)}
-    return {
-        "readable": True,
-        "cut off": False,
-        "of this lab": True,
-        "predicted": bool(record["predictions"]),
-        "predicted in time": not predictions_missing(record),
-        "ceilings": not ceilings_missing(record),
-        "naive": len(timed(record, "naive")) >= 3,
-        "fused": len(timed(record, "fused")) >= 3,
-        "large": max(timed(record, "naive"), default=0) >= LARGE,
-        **{f"{name} {key}": (name, key) in wrong for name in ("naive", "fused")
-           for key in ("flops", "bytes")},
-        "all calls": set(CALLS) | {"plain"} <= calls.keys(),
-        "their backends": all(p.get("backend") for p in calls.values()),
-        "possible calls": not impossible_calls(record),
-        **{f"audit: {name}": name in found for name in AUDITED},
-    }  # fmt: skip
-
-
-task = Task(
-    reference.lab3_receipt,
-    number=6,
-    returns=list,
-    difficulty=1,
-    minutes=5,
-    section="lab3-receipt",
-    hints=(
-        "Run the measuring cell to its end. It prints the receipt.",
-        "The receipt is a long text that begins with attn1:. Put it between three quotes, "
-        "after `return`; line breaks and spaces inside do not matter.",
-        'return """attn1:…""" with all that stands between the quotes of the printed RECEIPT.',
-    ),
-    probes=lambda rng: {"receipt": {}},
-    small=lambda rng: iter(()),
-    adapt=as_text,
-    traits=receipt_traits,
-)
-
-
-@task.check(1)
-def the_receipt_can_be_read(answer):
-    read(answer)
-
-
-@task.check(1)
-def it_is_the_receipt_of_this_lab(answer):
-    record_of(answer)
-
-
-@task.check(2)
-def predictions_were_written_before_the_first_measurement(answer):
-    missing = predictions_missing(record_of(answer))
-    if missing:
-        raise Failure(
-            f"Not predicted before the first measurement: {', '.join(missing)}. A prediction "
-            "need not be right; it has to come first. Move the .jsonl file away, write your "
-            "predictions and measure again."
-        )
+task = Task(reference.lab3_receipt, number=6, section="lab3-receipt", **receipts.TASK)
 
 
 @task.check(1)
@@ -199,257 +112,166 @@ def every_call_of_the_table_has_a_backend_that_could_have_run(answer):
         )
 
 
-@task.check(4)
-def nothing_in_it_is_impossible_or_contradicts_itself(answer):
-    found = grave(record_of(answer))
-    if found:
-        more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
-        raise Failure(f"{found[0]}{more}")
+def evidence(record):
+    calls = called(record)
+    wrong = {(name, key) for name, _, key, _, _ in miscounted(record)}
+    return {
+        "ceilings": not ceilings_missing(record),
+        "any ceilings": bool(record["machine"].get("ceilings")),
+        "naive": len(timed(record, "naive")) >= 3,
+        "fused": len(timed(record, "fused")) >= 3,
+        "large": max(timed(record, "naive"), default=0) >= LARGE,
+        **{f"{name} {key}": (name, key) in wrong for name in ("naive", "fused")
+           for key in ("flops", "bytes")},
+        "all calls": set(CALLS) | {"plain"} <= calls.keys(),
+        "their backends": all(p.get("backend") for p in calls.values()),
+        "possible calls": not impossible_calls(record),
+    }  # fmt: skip
 
 
-# --- faults ---------------------------------------------------------------------------------------
-
-
-WrongCALLS = {
-    "plain": ("EFFICIENT", 1.0),
-    "mask": ("EFFICIENT", 1.3),
-    "dropout": ("EFFICIENT", 1.4),
-    "three axes": ("MATH", 4.0),
-    "strided key": ("MATH", 4.2),
-    "grouped heads": ("MATH", 4.4),
-    "bfloat16": ("MATH", 9.0),
+MACHINES = {
+    "T4": made_up.with_roofs(made_up.T4, "float16", 24e12, 0.26e12),
+    "L4": made_up.with_roofs(made_up.L4, "float16", 90e12, 0.25e12),
+    "CPU": made_up.with_roofs(made_up.CPU, "float32", 90e9, 18e9),
+}
+FUSED = {"T4": "EFFICIENT", "L4": "FLASH", "CPU": "FLASH"}  # who computes a plain call
+FELL_BACK = {
+    "T4": ("three axes", "strided key", "grouped heads", "bfloat16"),
+    "L4": ("three axes", "strided key"),
+    "CPU": ("dropout", "three axes", "strided key"),
 }
 
 
-def a_record(sizes=(512, 1024, 2048, 4096), samples=20):
-    """A record as a T4 could have measured it."""
-    chance, now, made = random.Random(11), 2.0, []
+def a_record(machine="T4", sizes=(512, 1024, 2048, 4096), lost=(), **how):
+    """A record as this machine could have measured it; naive attention has `lost` some n."""
+    about = MACHINES[machine]
+    gpu, ceilings = made_up.on_gpu(about), about["ceilings"]
+    (peak,), bandwidth = ceilings["flops_per_second"].values(), ceilings["bytes_per_second"]
+    h, width = (16, 2) if gpu else (4, 4)
 
-    def measure(points):
-        nonlocal now
-        for _ in range(samples):
-            for point in points:
-                point["seconds"].append(point["true"] * chance.lognormvariate(0, 0.02))
-                point["started"].append(now)
-                now += point["true"] + 2e-3
-        for point in points:
-            del point["true"]
-        made.extend(points)
+    def group(n):
+        work = reference.attention_work(1, h, n, 64, width, causal=False, backward=False)
+        flops, reached = work["flops"], min(peak, work["flops"] / work["naive_bytes"] * bandwidth)
+        same = {"n": n, "h": h, "d": 64, "flops": flops}
+        naive = {"name": "naive", "bytes": work["naive_bytes"], "backend": "NAIVE"}
+        naive |= {"seconds": flops / (0.5 * reached) + 2e-5}
+        naive |= {"error": "out of memory"} if n in lost else {}
+        fused = {"name": "fused", "bytes": work["fused_bytes"], "backend": FUSED[machine]}
+        return [same | naive, same | fused | {"seconds": flops / (0.4 * peak) + 2e-5}]
 
-    def a_point(name, n, true, **more):
-        return {
-            **{"name": name, "n": n, "b": 1, "h": 16, "d": 64, "dtype": "float16"},
-            **{"seconds": [], "started": [], "clock": "events", "error": None},
-            **{"wall_over_cpu": 1.0, "reference_error": 5e-4, "true": true, **more},
-        }
+    def single(place, call):
+        fell = call in FELL_BACK[machine]
+        other = "EFFICIENT" if (machine, call) == ("L4", "mask") else FUSED[machine]
+        point = {"name": "call", "call": call, "n": 1024, "h": h, "d": 64}
+        point |= {"dtype": "bfloat16"} if call == "bfloat16" else {}
+        point |= {"seconds": (1 + place / 10) * (4 if fell else 1) * (6e-4 if gpu else 2e-2)}
+        return point | {"backend": "MATH" if fell else other}
 
-    for n in sizes:
-        flops = 4096.0 * n * n
-        naive = {"bytes": 32 * (6 * n * n + 256 * n), "backend": "NAIVE"}
-        fused = {"bytes": 32 * 256 * n, "backend": "EFFICIENT"}
-        measure(
-            [
-                a_point("naive", n, max(2e-5, flops / 4e12), flops=flops, **naive),
-                a_point("fused", n, max(1.5e-5, flops / 12e12), flops=flops, **fused),
-            ]
-        )
-    measure(
-        [
-            a_point("call", 1024, 6e-4 * times, call=call, backend=backend)
-            | ({"dtype": "bfloat16"} if call == "bfloat16" else {})
-            for call, (backend, times) in WrongCALLS.items()
-        ]
-    )
-    guess = dict.fromkeys(list(WrongCALLS)[1:], "EFFICIENT") | {"naive bound": "memory", "cost": 2}
-    return {
-        "lab": "lab3_who_computed_it",
-        "machine": {
-            "device": "cuda",
-            "name": "Tesla T4",
-            "capability": [7, 5],
-            "memory_bytes": 15_828_320_256,
-            "l2_bytes": 4_194_304,
-            "threads": 1,
-            "torch": "2.11.0+cu128",
-            "python": "3.13.15",
-            "cuda": "12.8",
-            "label": "T4",
-            "ceilings": {
-                "flops_per_second": {"float16": 24e12, "float32": 7.5e12},
-                "bytes_per_second": 0.26e12,
-            },
-            "precision": "highest",
-        },
-        "predictions": {
-            name: {"value": value, "at": 1.0, "session": 0, "points": 0}
-            for name, value in guess.items()
-        },
-        "points": made,
-    }
+    calls = [single(place, call) for place, call in enumerate(("plain", *CALLS))]
+    guesses = dict.fromkeys(CALLS, "EFFICIENT") | {"naive bound": "memory", "cost": 2}
+    return made_up.record(LAB, about, guesses, [*map(group, sizes), calls], **how)
 
 
-@task.fault(
-    "L3-CUT-OFF",
-    thinks="I have marked the receipt with the mouse and pasted it.",
-    why="Its end is missing. It is some dozens of lines long: take all that stands between the two "
-    "lines of three quotes.",
-)
-def cut_off():
-    return encode(a_record())[:-300]
+# --- faults -------------------------------------------------------------------------------------
+
+ROOFLINE, WORK, RULES = "lab3-roofline", "lab3-work", "lab3-rules"
 
 
-@task.fault(
-    "L3-QUICK",
-    thinks="It ran through and printed a receipt, so I have measured.",
-    why="With ATTNCOURSE_QUICK set, sizes are tiny: that is for trying the cells out. The times "
-    "are then those of launching a call, not of attention.",
-)
-def a_quick_run():
-    return encode(a_record(sizes=(64, 128, 256)))
-
-
-@task.fault(
-    "L3-OTHER-LAB",
-    thinks="A receipt is a receipt.",
-    why="This one is of another lab. The file of this lab has its name in the file name.",
-)
-def of_another_lab():
-    return encode(a_record() | {"lab": "lab2_quadratic_wall"})
-
-
-@task.fault(
-    "L3-NO-PREDICTION",
-    thinks="The trace will tell; there is nothing to guess.",
-    why="Silent fallbacks are dangerous because one expects something else. Write down what you "
-    "expect, and you will know which of them would have caught you.",
-    section="lab3-predict",
-)
-def without_predictions():
-    return encode(a_record() | {"predictions": {}})
-
-
-@task.fault(
-    "L3-AFTERWARD",
-    thinks="I have filled in the predictions from the table that was printed.",
-    why="Then they are results. The record notes how many points had been measured. Start a new "
-    "file, and guess first: wrong guesses cost nothing.",
-    section="lab3-predict",
-)
-def predicted_afterward():
-    record = a_record()
-    for made in record["predictions"].values():
-        made["points"] = 15
-    return encode(record)
-
-
-@task.fault(
-    "L3-DATA-SHEET",
-    thinks="The ceilings stand in the data sheet, so I have not measured them.",
-    why="A T4 reaches about a third of the 65 TFLOP/s of its sheet before its power limit slows "
-    "it. Only a ceiling measured in the same run is one for your points.",
-    section="lab3-roofline",
-)
-def without_ceilings():
-    record = a_record()
+def without_ceilings(record):
     record["machine"]["ceilings"] = None
-    return encode(record)
 
 
-@task.fault(
-    "L3-OTHER-FORMAT",
-    thinks="One ceiling is enough, that of float32.",
-    why="The tensor cores of a GPU work in 16 bits, many times as fast. A roof belongs to a "
-    "format: measure that of your points.",
-    section="lab3-roofline",
-)
-def ceiling_of_another_format():
-    record = a_record()
+def ceiling_of_another_format(record):
     record["machine"]["ceilings"]["flops_per_second"] = {"float32": 7.5e12}
-    return encode(record)
 
 
-@task.fault(
+receipts.shared(
+    task,
+    a_record,
+    PREDICTED,
+    receipts.is_something,
+    evidence=evidence,
+    own={
+        receipts.NO_PREDICTION: Thought(
+            "L3-NO-PREDICTION",
+            "The trace will tell; there is nothing to guess.",
+            "Silent fallbacks are dangerous because one expects something else. Write down what "
+            "you expect, and you will know which of them would have caught you.",
+        ),
+        receipts.AFTERWARD: Thought(
+            "L3-AFTERWARD",
+            "I have filled in the predictions from the table that was printed.",
+            "Then they are results. The record notes how many points had been measured. Start a "
+            "new file, and guess first: wrong guesses cost nothing.",
+        ),
+    },
+    predict="lab3-predict",
+)
+task.fault(
+    "L3-QUICK",
+    "It ran through and printed a receipt, so I have measured.",
+    "With ATTNCOURSE_QUICK set, sizes are tiny: that is for trying the cells out. The times are "
+    "then those of launching a call, not of attention.",
+    forms=[pasted(a_record, sizes=(64, 128, 256))],
+)
+task.fault(
+    "L3-DATA-SHEET",
+    "The ceilings stand in the data sheet, so I have not measured them.",
+    "A T4 reaches about a third of the 65 TFLOP/s of its sheet before its power limit slows it. "
+    "Only a ceiling measured in the same run is one for your points.",
+    section=ROOFLINE,
+    forms=[pasted(a_record, without_ceilings)],
+)
+task.fault(
+    "L3-OTHER-FORMAT",
+    "One ceiling is enough, that of float32.",
+    "The tensor cores of a GPU work in 16 bits, many times as fast. A roof belongs to a format: "
+    "measure that of your points.",
+    section=ROOFLINE,
+    forms=[pasted(a_record, ceiling_of_another_format)],
+)
+task.fault(
     "L3-FLOPS-HALVED",
-    thinks="Multiplications are what counts.",
-    why="All points have half the operations that the two products take, so every speed is half of "
+    "Multiplications are what counts.",
+    "All points have half the operations that the two products take, so every speed is half of "
     "what it was, while the ceiling was counted in full.",
-    section="lab3-work",
+    section=WORK,
+    forms=[pasted(a_record, points("naive", "fused", flops=lambda point: point["flops"] / 2))],
 )
-def half_the_operations():
-    record = a_record()
-    for point in record["points"]:
-        if point.get("flops"):
-            point["flops"] /= 2
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L3-SAME-BYTES",
-    thinks="Naive and fused attention compute the same, so they move the same bytes.",
-    why="Naive attention writes and reads its table six times. With the bytes of the fused one it "
-    "gets a place in the roofline that it does not have.",
-    section="lab3-work",
+    "Naive and fused attention compute the same, so they move the same bytes.",
+    "Naive attention writes and reads its table six times. With the bytes of the fused one it gets "
+    "a place in the roofline that it does not have.",
+    section=WORK,
+    forms=[pasted(a_record, points("naive", bytes=lambda point: 32 * 256 * point["n"]))],
 )
-def bytes_of_the_fused():
-    record = a_record()
-    for point in record["points"]:
-        if point["name"] == "naive":
-            point["bytes"] = 32 * 256 * point["n"]
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L3-CALLED-FLASH",
-    thinks="F.scaled_dot_product_attention is FlashAttention, so I write FLASH everywhere.",
-    why="It is a door with several rooms behind it, and on a T4 there is no FLASH among them. "
-    "Record what the trace shows.",
-    section="lab3-rules",
+    "F.scaled_dot_product_attention is FlashAttention, so I write FLASH everywhere.",
+    "It is a door with several rooms behind it, and on a T4 there is no FLASH among them. Record "
+    "what the trace shows.",
+    section=RULES,
+    forms=[pasted(a_record, points("fused", "call", backend="FLASH"))],
 )
-def flash_everywhere():
-    record = a_record()
-    for point in record["points"]:
-        if point["name"] != "naive":
-            point["backend"] = "FLASH"
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L3-NOT-LOOKED",
-    thinks="The times tell enough.",
-    why="A slow call may be slow for many reasons. Which kernel ran is known only if one looks; "
-    "that is the question of this lab.",
+    "The times tell enough.",
+    "A slow call may be slow for many reasons. Which kernel ran is known only if one looks; that "
+    "is the question of this lab.",
     section="lab3-trace",
+    forms=[pasted(a_record, points("call", backend=None))],
 )
-def backends_not_recorded():
-    record = a_record()
-    for point in record["points"]:
-        if point["name"] == "call":
-            point["backend"] = None
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L3-FEW-CALLS",
-    thinks="Two or three calls show the point.",
-    why="Each call of the table falls back for a reason of its own, and on some machine it does "
-    "not. Try them all.",
-    section="lab3-rules",
+    "Two or three calls show the point.",
+    "Each call of the table falls back for a reason of its own, and on some machine it does not. "
+    "Try them all.",
+    section=RULES,
+    forms=[
+        pasted(
+            a_record,
+            receipts.only(lambda p: p.get("call", "plain") in ("plain", "mask", "dropout")),
+        )
+    ],
 )
-def two_calls():
-    record = a_record()
-    kept = ("plain", "mask", "dropout")
-    record["points"] = [p for p in record["points"] if p.get("call", "plain") in kept]
-    return encode(record)
-
-
-@task.fault(
-    "L3-MILLISECONDS",
-    thinks="elapsed_time gives the time, so that is what I record.",
-    why="It gives milliseconds, and a record holds seconds. With these numbers each sample would "
-    "last longer than the time until the next began.",
-)
-def in_milliseconds():
-    record = a_record()
-    for point in record["points"]:
-        point["seconds"] = [1000 * each for each in point["seconds"]]
-    return encode(record)

@@ -1,14 +1,12 @@
-"""lab5_receipt."""
-
-import random
+"""What a student measured of decoding with three kinds of cache."""
 
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task
+from attncourse.checks.task import Task, Thought
 from attncourse.lab import lab5_decode_bandwidth as reference
-from attncourse.lab.receipts import encode
 from attncourse.lab.roofline import decode_bytes
+from attncourse.tasks import made_up, receipts
 from attncourse.tasks.lab5_decode_bandwidth import LAB, WIDTHS
-from attncourse.tasks.receipts import as_text, grave, read, record_of, timed
+from attncourse.tasks.receipts import pasted, points, record_of, timed
 
 METHODS = ("MHA", "GQA-8", "MQA")
 
@@ -21,23 +19,6 @@ LARGE = 2048  # a quick run ends at 256; with little memory one may have chosen 
 
 def common_sizes(record):
     return sorted(set.intersection(*(set(timed(record, name)) for name in METHODS)))
-
-
-def predictions(record):
-    """name -> prediction, of those that are numbers."""
-    made = {name: record["predictions"].get(name) for name in PREDICTED}
-    return {
-        name: each
-        for name, each in made.items()
-        if isinstance(each, dict)
-        and isinstance(each.get("value"), int | float)
-        and not isinstance(each["value"], bool)
-    }
-
-
-def predicted_late(record):
-    """What was predicted when something had been measured already."""
-    return [name for name, each in predictions(record).items() if each.get("points") != 0]
 
 
 def copy_bandwidth(record):
@@ -96,82 +77,7 @@ def copies(record):
     return found
 
 
-AUDITED = (
-    *("units", "faster_than_peak", "faster_than_memory", "overlap", "out_of_memory_as_time"),
-    *("too_regular", "copied_samples", "too_few_samples", "warm_up_counted", "edited"),
-    *("wrong_result", "clock_mismatch", "reserved_not_allocated", "peak_not_reset"),
-)
-
-
-def receipt_traits(answer):
-    try:
-        record = read(answer)
-    except Failure as failure:
-        return {"readable": False, "cut off": "cut off" in str(failure)}
-    if record["lab"] != LAB:
-        return {"readable": True, "cut off": False, "of this lab": False}
-    common, found = common_sizes(record), {each.name for each in grave(record)}
-    copy, products = copy_bandwidth(record)
-    return {
-        "readable": True,
-        "cut off": False,
-        "of this lab": True,
-        "predicted": len(predictions(record)) == len(PREDICTED),
-        "predicted in time": not predicted_late(record),
-        **{name: bool(timed(record, name)) for name in METHODS},
-        "enough sizes": len(common) >= 4 and common[-1] >= 8 * common[0],
-        "large sizes": not common or common[-1] >= LARGE,
-        "copy measured": copy > 0,
-        "product measured": products,
-        "right bytes": not wrong_bytes(record),
-        "labels": not unlabeled(record),
-        "peaks": not without_peak(record),
-        "no copies": not copies(record),
-        **{f"audit: {name}": name in found for name in AUDITED},
-    }
-
-
-task = Task(
-    reference.lab5_receipt,
-    number=5,
-    returns=list,
-    difficulty=1,
-    minutes=5,
-    section="lab5-receipt",
-    hints=(
-        "Run the measuring cell to its end. It prints the receipt.",
-        "The receipt is a long text that begins with attn1:. Put it between three quotes, "
-        "after `return`; line breaks and spaces inside do not matter.",
-        'return """attn1:…""" with all that stands between the quotes of the printed RECEIPT.',
-    ),
-    probes=lambda rng: {"receipt": {}},
-    small=lambda rng: iter(()),
-    adapt=as_text,
-    traits=receipt_traits,
-)
-
-
-@task.check(1)
-def the_receipt_can_be_read(answer):
-    read(answer)
-
-
-@task.check(1)
-def it_is_the_receipt_of_this_lab(answer):
-    record_of(answer)
-
-
-@task.check(2)
-def predictions_were_written_before_the_first_measurement(answer):
-    record = record_of(answer)
-    late, made = predicted_late(record), predictions(record)
-    missing = [name for name in PREDICTED if name not in made or name in late]
-    if missing:
-        raise Failure(
-            f"Not predicted as a number before the first measurement: {', '.join(missing)}. "
-            "A prediction need not be right; it has to come first. Move the .jsonl file away, "
-            "write your numbers and measure again."
-        )
+task = Task(reference.lab5_receipt, number=5, section="lab5-receipt", **receipts.TASK)
 
 
 @task.check(2)
@@ -233,254 +139,161 @@ def what_is_faster_than_memory_says_where_its_bytes_were(answer):
         )
 
 
-@task.check(4)
-def nothing_in_it_is_impossible_or_contradicts_itself(answer):
-    found = grave(record_of(answer))
-    if found:
-        more = f" And {len(found) - 1} more like it." if len(found) > 1 else ""
-        raise Failure(f"{found[0]}{more}")
-
-
-# --- faults ---------------------------------------------------------------------------------------
-
-
-def a_record(sizes=(512, 1024, 2048, 4096, 8192), samples=20, d=128):
-    """A record as a T4 could have measured it."""
-    chance, now, made = random.Random(7), 2.0, []
-    for n in sizes:
-        together = []
-        for name, kv_heads in (("MHA", 32), ("GQA-8", 8), ("MQA", 1), ("expanded", 8)):
-            cache = 8 * 2 * kv_heads * n * d * 2
-            scores = 8 * 32 * n * 2
-            together.append(
-                {
-                    "name": name,
-                    "n": n,
-                    "b": 8,
-                    "h": 32,
-                    "kv_heads": kv_heads,
-                    "d": d,
-                    "dtype": "float16",
-                    "seconds": [],
-                    "started": [],
-                    "clock": "events",
-                    "bytes": cache,
-                    "flops": 4.0 * 8 * 32 * n * d,
-                    "peak_bytes": 2 * scores + (4 * cache if name == "expanded" else 0),
-                    "backend": None,
-                    "label": None,
-                    "error": None,
-                    "wall_over_cpu": 1.0,
-                    "reference_error": 5e-4,
-                    "true": 5e-5 + cache * (9 if name == "expanded" else 1) / 1.9e11,
-                }
-            )
-        for _ in range(samples):
-            for point in together:
-                point["seconds"].append(point["true"] * chance.lognormvariate(0, 0.02))
-                point["started"].append(now)
-                now += point["true"] + 2e-3
-        for point in together:
-            del point["true"]
-        made += together
-    guess = {"share": 0.8, "speed_up": 20, "expanded": 3}
-    roofs = {"flops_per_second": {"float16": 2.4e13}, "bytes_per_second": 2.4e11}
+def evidence(record):
+    common = common_sizes(record)
+    copy, products = copy_bandwidth(record)
     return {
-        "lab": "lab5_decode_bandwidth",
-        "machine": {
-            "device": "cuda",
-            "name": "Tesla T4",
-            "capability": [7, 5],
-            "memory_bytes": 15_828_320_256,
-            "l2_bytes": 4_194_304,
-            "threads": 1,
-            "torch": "2.11.0+cu128",
-            "python": "3.13.15",
-            "cuda": "12.8",
-            "label": "T4",
-            "ceilings": roofs,
-            "precision": "highest",
-        },
-        "predictions": {
-            name: {"value": value, "at": 1.0, "session": 0, "points": 0}
-            for name, value in guess.items()
-        },
-        "points": made,
+        **{name: bool(timed(record, name)) for name in METHODS},
+        "enough sizes": len(common) >= 4 and common[-1] >= 8 * common[0],
+        "large sizes": not common or common[-1] >= LARGE,
+        "copy measured": copy > 0,
+        "product measured": products,
+        "right bytes": not wrong_bytes(record),
+        "labels": not unlabeled(record),
+        "peaks": not without_peak(record),
+        "no copies": not copies(record),
     }
 
 
-@task.fault(
-    "L5-CUT-OFF",
-    thinks="I have marked the receipt with the mouse and pasted it.",
-    why="Its end is missing. It is some dozens of lines long: take all that stands between the two "
-    "lines of three quotes.",
-)
-def cut_off():
-    receipt = encode(a_record())
-    return receipt[: len(receipt) * 2 // 3]
+T4 = made_up.with_roofs(made_up.T4, "float16", 2.4e13, 2.4e11)
+CPU = made_up.with_roofs(made_up.CPU, "float32", 9e10, 1.7e10)
 
 
-@task.fault(
-    "L5-OTHER-LAB",
-    thinks="A receipt is a receipt.",
-    why="This one is of another lab. Each lab prints its own, at the end of its measuring cell.",
-)
-def of_another_lab():
-    return encode(a_record() | {"lab": "lab2_quadratic_wall"})
+def a_record(
+    machine=T4,
+    sizes=(512, 1024, 2048, 4096, 8192),
+    d=128,
+    ends=10**9,
+    near=0,
+    with_expanded=True,
+    predicted=(0.8, 20, 3),
+    **how,
+):
+    """A record as this machine could have measured it.
+
+    Args:
+        ends: the largest n for which MHA and the expanded cache have memory.
+        near: caches of so many bytes or fewer wait in a cache of the processor, and say so.
+    """
+    b, width = (8, 2) if made_up.on_gpu(machine) else (1, 4)
+    ((products,), copy) = (
+        machine["ceilings"]["flops_per_second"].values(),
+        machine["ceilings"]["bytes_per_second"],
+    )
+
+    def point(n, name, kv_heads):
+        more = name == "expanded"
+        cache, flops = decode_bytes(b, kv_heads, n, d, width), 4.0 * b * 32 * n * d
+        seconds = max(cache * (9 if more else 1) / (0.7 * copy), 1.1 * flops / products)
+        lost, hot = name in ("MHA", "expanded") and n > ends, cache <= near
+        return {
+            **{"name": name, "n": n, "b": b, "h": 32, "kv_heads": kv_heads, "d": d},
+            **{"bytes": cache, "flops": flops, "label": "cache" if hot else None},
+            "seconds": cache / (3 * copy) if hot else (5e-5 if width == 2 else 1e-4) + seconds,
+            "peak_bytes": None if lost else 2 * b * 32 * n * width + (4 * cache if more else 0),
+            "error": "out of memory" if lost else None,
+        }
+
+    kinds = [("MHA", 32), ("GQA-8", 8), ("MQA", 1)] + [("expanded", 8)] * with_expanded
+    groups = [[point(n, *kind) for kind in kinds] for n in sizes]
+    guesses = dict(zip(PREDICTED, predicted, strict=True))
+    return made_up.record(LAB, machine, guesses, groups, **how)
 
 
-def one_prediction_forgotten():
-    record = a_record()
-    del record["predictions"]["share"]
-    return encode(record)
+# --- faults -------------------------------------------------------------------------------------
 
 
-@task.fault(
-    "L5-NO-PREDICTION",
-    thinks="Measuring is what counts; a prediction may be left out.",
-    why="Without it nobody can say what surprised you, you included. There are three, each is a "
-    "number, and none has to be right.",
-    section="lab5-predict",
-    forms=(one_prediction_forgotten,),
-)
-def without_predictions():
-    return encode(a_record() | {"predictions": {}})
-
-
-@task.fault(
-    "L5-AFTERWARD",
-    thinks="I have filled in the predictions when I knew the numbers.",
-    why="Then they are results. The record notes how many points had been measured. Start a new "
-    "file, and guess first: wrong guesses cost nothing.",
-    section="lab5-predict",
-)
-def predicted_afterward():
-    record = a_record()
-    for made in record["predictions"].values():
-        made["points"] = 20
-    return encode(record)
-
-
-@task.fault(
-    "L5-ONLY-MHA",
-    thinks="Decoding is decoding: I have measured it with MHA.",
-    why="The question is what fewer cached heads bring, so GQA-8 and MQA belong to it, in the same "
-    "run.",
-)
-def mha_only():
-    record = a_record()
-    record["points"] = [point for point in record["points"] if point["name"] == "MHA"]
-    return encode(record)
-
-
-@task.fault(
-    "L5-FEW-SIZES",
-    thinks="Two or three sizes show the trend.",
-    why="A short cache costs little more than the call, or waits in a cache of the processor. With "
-    "four sizes or more, over a range of 8, one sees where that ends.",
-)
-def three_sizes():
-    return encode(a_record(sizes=(2048, 4096, 8192)))
-
-
-@task.fault(
-    "L5-QUICK-RUN",
-    thinks="A quick run writes a receipt, too.",
-    why="It tries the notebook out: caches so small never leave the processor, so they say nothing "
-    "about memory. Measure without it.",
-)
-def of_a_quick_run():
-    return encode(a_record(sizes=(32, 64, 128, 256), d=16))
-
-
-@task.fault(
-    "L5-NO-ROOF",
-    thinks="The data sheet says how fast the memory is, so I have left the copy out.",
-    why="A sheet says what nobody reaches. The share that counts is that of the bandwidth which "
-    "this machine reached in this session.",
-)
-def without_ceilings():
-    record = a_record()
+def without_ceilings(record):
     record["machine"]["ceilings"] = None
-    return encode(record)
 
 
-@task.fault(
+def at_900_gigabytes_a_second(point):
+    now = sum(point["seconds"]) / len(point["seconds"])
+    return [each / now * point["bytes"] / 9e11 for each in point["seconds"]]
+
+
+receipts.shared(
+    task,
+    a_record,
+    PREDICTED,
+    evidence=evidence,
+    own={
+        receipts.NO_PREDICTION: Thought(
+            "L5-NO-PREDICTION",
+            "Measuring is what counts; a prediction may be left out.",
+            "Without it nobody can say what surprised you, you included. There are three, each is "
+            "a number, and none has to be right.",
+        )
+    },
+    predict="lab5-predict",
+)
+task.fault(
+    "L5-ONLY-MHA",
+    "Decoding is decoding: I have measured it with MHA.",
+    "The question is what fewer cached heads bring, so GQA-8 and MQA belong to it, in the same "
+    "run.",
+    forms=[pasted(a_record, receipts.only(lambda point: point["name"] == "MHA"))],
+)
+task.fault(
+    "L5-FEW-SIZES",
+    "Two or three sizes show the trend.",
+    "A short cache costs little more than the call, or waits in a cache of the processor. With "
+    "four sizes or more, over a range of 8, one sees where that ends.",
+    forms=[pasted(a_record, sizes=(2048, 4096, 8192))],
+)
+task.fault(
+    "L5-QUICK-RUN",
+    "A quick run writes a receipt, too.",
+    "It tries the notebook out: caches so small never leave the processor, so they say nothing "
+    "about memory. Measure without it.",
+    forms=[pasted(a_record, sizes=(32, 64, 128, 256), d=16)],
+)
+task.fault(
+    "L5-NO-ROOF",
+    "The data sheet says how fast the memory is, so I have left the copy out.",
+    "A sheet says what nobody reaches. The share that counts is that of the bandwidth which this "
+    "machine reached in this session.",
+    forms=[pasted(a_record, without_ceilings)],
+)
+task.fault(
     "L5-MHA-BYTES",
-    thinks="Each of the 32 heads reads all keys, so GQA and MQA move the bytes of MHA, too.",
-    why="A group reads its keys together. The bytes of a point are those of its cache; with fewer "
+    "Each of the 32 heads reads all keys, so GQA and MQA move the bytes of MHA, too.",
+    "A group reads its keys together. The bytes of a point are those of its cache; with fewer "
     "cached heads there are fewer.",
     section="lab5-step",
+    forms=[pasted(a_record, points(bytes=lambda point: point["bytes"] * 32 // point["kv_heads"]))],
 )
-def bytes_of_all_heads():
-    record = a_record()
-    for point in record["points"]:
-        point["bytes"] = point["bytes"] * 32 // point["kv_heads"]
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L5-CACHE-COPIED",
-    thinks="How decode_step is written does not matter for the measurement.",
-    why="The peak says that the cache was copied at each step. Then time and bytes do not belong "
+    "How decode_step is written does not matter for the measurement.",
+    "The peak says that the cache was copied at each step. Then time and bytes do not belong "
     "together. Mend `decode_step` and measure again.",
     section="lab5-step",
+    forms=[
+        pasted(
+            a_record,
+            points(peak_bytes=lambda point: point["peak_bytes"] + 2**25 + 3 * point["bytes"]),
+        )
+    ],
 )
-def with_copies():
-    record = a_record()
-    for point in record["points"]:
-        point["peak_bytes"] += 2**25 + 3 * point["bytes"]
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L5-NO-PEAK",
-    thinks="Time and bytes are enough; the peak of memory may be left out.",
-    why="The peak is what shows that a step copies nothing. Without it the bytes of a point are "
-    "only what somebody says.",
+    "Time and bytes are enough; the peak of memory may be left out.",
+    "The peak is what shows that a step copies nothing. Without it the bytes of a point are only "
+    "what somebody says.",
+    forms=[pasted(a_record, points(peak_bytes=None))],
 )
-def without_peaks():
-    record = a_record()
-    for point in record["points"]:
-        point["peak_bytes"] = None
-    return encode(record)
-
-
-@task.fault(
+task.fault(
     "L5-HOT-CACHE",
-    thinks="900 GB a second on a T4: decoding is faster than I thought.",
-    why="Its memory gives 320. What is faster was not read from memory: it waited in the L2 cache, "
-    "or the clock stopped early. Such a point has to say so.",
+    "900 GB a second: decoding is faster than I thought.",
+    "No memory delivers faster than the machine can copy; that of a T4 gives 320. What is faster "
+    "was not read from memory: it waited in a cache such as L2, or the clock stopped early. Such a "
+    "point has to say so.",
     section="lab5-bandwidth",
+    forms=[
+        pasted(
+            a_record,
+            points("MQA", where=lambda p: p["n"] <= 1024, seconds=at_900_gigabytes_a_second),
+        )
+    ],
 )
-def faster_than_memory():
-    record = a_record()
-    for point in record["points"]:
-        if point["name"] == "MQA" and point["n"] <= 1024:
-            now = sum(point["seconds"]) / len(point["seconds"])
-            true = point["bytes"] / 9e11
-            point["seconds"] = [each / now * true for each in point["seconds"]]
-    return encode(record)
-
-
-@task.fault(
-    "L5-MILLISECONDS",
-    thinks="elapsed_time gives the time, so that is what I record.",
-    why="It gives milliseconds, and a record holds seconds. With these numbers each sample would "
-    "last longer than the time until the next began.",
-)
-def in_milliseconds():
-    record = a_record()
-    for point in record["points"]:
-        point["seconds"] = [1000 * each for each in point["seconds"]]
-    return encode(record)
-
-
-@task.fault(
-    "L5-THREE-SAMPLES",
-    thinks="Three runs and the best of them will do.",
-    why="Three numbers cannot show their own noise. Take 20 or more; at the sizes of this lab that "
-    "costs seconds.",
-)
-def three_samples():
-    return encode(a_record(samples=3))
