@@ -21,7 +21,7 @@ def complaints(
         right: answers in unusual words that must pass.
     """
     yield from _hints(task)
-    if pages:
+    if pages and task.page.startswith("book/"):
         yield from _sections(task, pages)
     yield from _accepts(task, "the reference", task.reference)
     for number, answer in enumerate(right, 1):
