@@ -25,7 +25,7 @@ import attncourse
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, children, surroundings
+from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 
@@ -187,10 +187,11 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
 
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
+        Killed: what starts jails is killed again and again.
     """
     try:
         return grade_bytes(job, data)
-    except Unavailable:
+    except (Unavailable, Killed):
         raise
     except Exception as error:
         return f"the judge itself failed, please report it ({type(error).__name__}: {error})"
@@ -330,6 +331,8 @@ def work(handle: int) -> None:
                 reply = grade_or_say_why(job, data)
             except Unavailable as error:
                 reply = error
+            except Killed:
+                return  # a new worker may have more luck
             channel.send(reply)
 
 
