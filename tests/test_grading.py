@@ -25,7 +25,17 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.checks import engine, registry
-from attncourse.grading import jail, nbgrader_api, results, run, sample, score, submission, wire
+from attncourse.grading import (
+    jail,
+    nbgrader_api,
+    remote,
+    results,
+    run,
+    sample,
+    score,
+    submission,
+    wire,
+)
 from attncourse.grading.gradebook import Writer
 from attncourse.grading.remote import (
     Budget,
@@ -422,6 +432,14 @@ def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeyp
         monkeypatch.setattr(warm, "_fork", lambda _: fails())
         with pytest.raises(Killed, match="none left"):
             warm.fork([])
+
+
+@linux
+def test_a_warm_process_that_never_starts_is_no_reason_to_grade_without_a_jail(monkeypatch):
+    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    monkeypatch.setattr(remote, "_start_python", lambda _: subprocess.Popen(killed))
+    with pytest.raises(Killed):
+        Zygote()
 
 
 def fails():

@@ -112,7 +112,7 @@ class Zygote:
                     return
             self.control.close()
             self.process.wait()
-        raise Unavailable("the process that forks the students' children does not start")
+        raise Killed("one process that forks the students' children after the other was killed")
 
     def __enter__(self):
         return self
@@ -125,15 +125,16 @@ class Zygote:
         """A new child, ready to be asked.
 
         Raises:
-            Unavailable: no jail can be built on this machine.
-            Killed: jails can be built here, but now one after the other ends as it starts.
+            Unavailable: the kernel refuses to build a jail on this machine.
+            Killed: one after the other ended as it started, or is refused only now.
         """
         for pause in (0.1, 1.0, None):  # what is left of an earlier child may be in the way
             try:
                 child = self._fork(withheld)
             except (Unavailable, Died, OSError) as error:
                 if pause is None:
-                    raise (Killed if self.worked else Unavailable)(str(error)) from None
+                    refused = isinstance(error, Unavailable) and not self.worked
+                    raise (Unavailable if refused else Killed)(str(error)) from None
                 time.sleep(pause)
             else:
                 self.worked, child.late = True, pause != 0.1

@@ -27,7 +27,7 @@ from attncourse.checks import registry
 from attncourse.grading import record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, children, surroundings
+from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 from attncourse.grading.untrusted import MEMORY, limit_memory, printable
@@ -197,10 +197,11 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
 
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
+        Killed: what starts jails is killed again and again.
     """
     try:
         return grade_bytes(job, data)
-    except Unavailable:
+    except (Unavailable, Killed):
         raise
     except MemoryError:
         return f"to read and judge it takes more than {MEMORY / 2**30:.0f} GiB of memory"
@@ -361,6 +362,8 @@ def work(handle: int) -> None:
                 reply = grade_or_say_why(job, data)
             except Unavailable as error:
                 reply = error
+            except Killed:
+                return  # a new worker may have more luck
             channel.send(reply)
 
 
