@@ -53,8 +53,12 @@ tensors = st.tuples(
     st.just("tensor"), st.sampled_from([*wire._DTYPES, "object", ""]) | scalars, shapes | scalars,
     numbers | scalars,
 ).map(list)  # fmt: skip
+honest = st.tuples(
+    st.just("tensor"), st.sampled_from(["uint8", "bool", "int16"]),
+    st.lists(st.integers(0, 6), max_size=2), st.integers(0, 8),
+).map(list)  # fmt: skip
 forms = st.recursive(
-    scalars | tensors,
+    scalars | tensors | honest,
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.lists(inner, max_size=5).map(lambda items: ["list", *items])
@@ -104,7 +108,11 @@ def test_bytes_are_a_message_malformed_or_an_end(data, cut):
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=10,
 )
@@ -141,7 +149,8 @@ def notebooks(draw) -> bytes:
     """A right notebook in which some things were replaced, deleted or doubled."""
     content = copy.deepcopy(RIGHT)
     for _ in range(draw(st.integers(0, 6))):
-        inside: object = content
+        inside: object = content.get("cells") if draw(st.booleans()) else content
+        inside = inside if isinstance(inside, dict | list) else content
         while True:
             keys = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
             if not keys:
