@@ -257,6 +257,7 @@ def globals_of(code) -> set[str]:
     return found.union(*map(globals_of, inner))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", sorted(engine.chapters()))
 def test_every_misconception_can_be_handed_in_as_source(chapter):
     for wrong in misconceptions.of_chapter(chapter):
