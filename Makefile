@@ -57,7 +57,7 @@ test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, co
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12  # groups: tests/conftest.py
 
 fast-test: $(STAMP)  ## what takes seconds
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py

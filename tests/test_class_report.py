@@ -340,6 +340,7 @@ def test_code_that_cannot_be_compared_stops_nothing(code):
     assert found == [tuple(sorted(("s3", f"s{len(students)}")))]
 
 
+@pytest.mark.slow
 def test_a_thousand_submissions_take_seconds():
     students = independent()["scaled_dot_product"]
     many = [

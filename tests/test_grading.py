@@ -778,6 +778,7 @@ def test_who_is_late_pays_what_the_course_says(made_up):
     assert paid == [result.score, 0]
 
 
+@pytest.mark.slow
 def test_a_locked_gradebook_is_waited_for(made_up, caplog):
     lock = sqlite3.connect("gradebook.db", isolation_level=None, check_same_thread=False)
     lock.execute("BEGIN EXCLUSIVE")

@@ -260,6 +260,7 @@ def globals_of(code) -> set[str]:
     return found.union(*map(globals_of, inner))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_can_be_handed_in_as_source(chapter):
     made = 0  # by functions, so that they stand nowhere as they are

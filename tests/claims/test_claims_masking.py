@@ -10,6 +10,7 @@ from attncourse.masking import causal_mask, dependency_map, masked_softmax, padd
 from attncourse.multihead import MultiHeadAttention
 
 
+@pytest.mark.slow
 def test_a_network_that_may_look_ahead_learns_to_copy():
     """ "The first network has learned to *copy*. […] it does worse than guessing." """
     # Random words: nothing can be learned about the next one except by looking at it.
