@@ -1,4 +1,7 @@
-"""longest_chain."""
+"""The longest chain of steps that wait for each other."""
+
+import functools
+from collections import Counter
 
 import torch
 
@@ -58,7 +61,7 @@ UNEVEN = {
 }
 
 
-def chain_probes(rng):
+def probes(rng):
     return {
         "loop": {"needs": recurrent(1, 7)},
         "two layers": {"needs": recurrent(2, 5)},
@@ -71,13 +74,14 @@ def chain_probes(rng):
         "the shorter way is named first": {
             "needs": {"a": [], "b": [], "c": ["b"], "d": ["a", "c"]}
         },
+        "the shorter way is named last": {"needs": {"a": [], "b": [], "c": ["b"], "d": ["c", "a"]}},
         "scattered": {"needs": scattered(rng, 12)},
         "long": {"needs": recurrent(1, 3000)},
         "nothing": {"needs": {}},
     }
 
 
-def chain_small(rng):
+def small(rng):
     yield {"needs": {}}
     yield {"needs": {"a": []}}
     yield {"needs": {"a": [], "b": []}}
@@ -115,8 +119,8 @@ task = Task(
         "length[step] = 1 + max of the lengths of what it waits for (0 if that is nothing). "
         "Return the largest of all lengths, 0 if there is no step.",
     ),
-    probes=chain_probes,
-    small=chain_small,
+    probes=probes,
+    small=small,
 )
 
 
@@ -160,132 +164,117 @@ def where_there_is_nothing_to_do_it_says_0(answer):
     chain_is(answer, {}, 0, "No steps at all")
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Chain:
+    def wait(lengths):
+        return max(lengths, default=0)
+
+    def longest(length):
+        return max(length.values(), default=0)
+
+    def __call__(self, needs):
+        length = {}
+        for step, before in needs.items():
+            length[step] = 1 + self.wait([length[other] for other in before])
+        return self.longest(length)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def most_at_once(length):
+    return max(Counter(length.values()).values(), default=0)
+
+
+task.fault(
     "L4-ALL-STEPS",
-    thinks="The steps are done one after the other, so I count them.",
-    why="That is the work, with one worker. Steps that do not wait for each other can be done at "
-    "the same time: eight positions of an attention layer are one step deep.",
+    "The steps are done one after the other, so I count them.",
+    "That is the work, with one worker. Steps that do not wait for each other can be done at the "
+    "same time: eight positions of an attention layer are one step deep.",
+    longest=len,
 )
-def all_steps(needs):
-    return len(needs)
-
-
-@task.fault(
+task.fault(
     "L4-ARROWS",
-    thinks="The length of a chain is the number of its arrows.",
-    why="A chain of three steps has two arrows between them. Asked for are the steps: a single one "
+    "The length of a chain is the number of its arrows.",
+    "A chain of three steps has two arrows between them. Asked for are the steps: a single one "
     "that waits for nothing still has to be done.",
+    wait=lambda lengths: max(lengths, default=-1),
 )
-def arrows(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = max((length[other] + 1 for other in before), default=0)
-    return max(length.values(), default=0)
-
-
-@task.fault(
+task.fault(
     "L4-SHORTEST-WAIT",
-    thinks="A step can begin as soon as something it waits for is done.",
-    why="It waits for all of them, so the slowest decides. Take the longest of their chains.",
+    "A step can begin as soon as something it waits for is done.",
+    "It waits for all of them, so the slowest decides. Take the longest of their chains.",
+    wait=lambda lengths: min(lengths, default=0),
 )
-def shortest_wait(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = 1 + min((length[other] for other in before), default=0)
-    return max(length.values(), default=0)
-
-
-@task.fault(
+task.fault(
     "L4-WAITS-ADDED",
-    thinks="A step waits for several others, so their times add up.",
-    why="They run at the same time. Who waits for two friends waits for the later one, not for the "
+    "A step waits for several others, so their times add up.",
+    "They run at the same time. Who waits for two friends waits for the later one, not for the "
     "sum.",
+    wait=sum,
 )
-def waits_added(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = 1 + sum(length[other] for other in before)
-    return max(length.values(), default=0)
-
-
-@task.fault(
+task.fault(
     "L4-LAST-LISTED",
-    thinks="The last step in the list is the last to be done.",
-    why="It is listed last. Its own chain may be short, and the longest may end somewhere in the "
+    "The last step in the list is the last to be done.",
+    "It is listed last. Its own chain may be short, and the longest may end somewhere in the "
     "middle. Look at the ends of all chains.",
+    longest=lambda length: [0, *length.values()][-1],
 )
-def last_listed(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = 1 + max((length[other] for other in before), default=0)
-    return list(length.values())[-1] if length else 0
-
-
-@task.fault(
+task.fault(
     "L4-FIRST-ARROW",
-    thinks="I follow the first step that it waits for.",
-    why="A step may wait for several, and the longest chain may come through any of them. Which "
-    "one is listed first says nothing.",
+    "I follow the first step that it waits for.",
+    "A step may wait for several, and the longest chain may come through any of them. Which one is "
+    "listed first says nothing.",
+    wait=lambda lengths: lengths[0] if lengths else 0,
 )
-def first_arrow(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = 1 + (length[before[0]] if before else 0)
-    return max(length.values(), default=0)
-
-
-@task.fault(
+task.fault(
+    "L4-LAST-ARROW",
+    "I follow the last step that it waits for.",
+    "The last in its list need not be the last to be done: the longest chain may come through any "
+    "of them. Compare them all.",
+    wait=lambda lengths: lengths[-1] if lengths else 0,
+)
+task.fault(
     "L4-MOST-ARROWS",
-    thinks="The step that waits for the most others decides.",
-    why="Waiting for a hundred steps that are done at the same time takes one step's time. What "
-    "counts is how long their chains are, not how many they are.",
+    "The step that waits for the most others decides.",
+    "Waiting for a hundred steps that are done at the same time takes one step's time. What counts "
+    "is how long their chains are, not how many they are.",
+    wait=(lambda lengths: len(lengths) - 1, len),
 )
-def most_arrows(needs):
-    return max((len(before) for before in needs.values()), default=0)
-
-
-@task.fault(
+task.fault(
     "L4-WIDTH",
-    thinks="Depth is how many steps can be done at the same time.",
-    why="That is the width: how many workers would have something to do. Depth is how often they "
-    "have to wait for each other.",
+    "Depth is how many steps can be done at the same time.",
+    "That is the width: how many workers would have something to do. Depth is how often they have "
+    "to wait for each other.",
+    longest=most_at_once,
 )
-def widest_level(needs):
-    length, size = {}, {}
-    for step, before in needs.items():
-        length[step] = 1 + max((length[other] for other in before), default=0)
-        size[length[step]] = size.get(length[step], 0) + 1
-    return max(size.values(), default=0)
+task.fault(
+    "L4-NO-STEPS",
+    "There is always at least one step.",
+    "Where there is nothing to do, `max` of nothing raises an error. Nothing to do takes no step: "
+    "0.",
+    longest=lambda length: max(length.values()),
+)
+task.fault(
+    "L4-NOTHING-IS-ONE",
+    "The shortest chain there is has one step.",
+    "The shortest chain has none. Where there is nothing to do, nobody waits for anything: 0.",
+    longest=lambda length: max(length.values(), default=1),
+)
 
 
 @task.fault(
     "L4-RECURSION",
-    thinks="A function that calls itself for everything a step waits for.",
-    why="The thought is right, but each call waits for the next, and Python stops at about 1,000 "
-    "of them: a loop over 2,048 positions is deeper. The list is in a useful order; go forward.",
+    "A function that calls itself for everything a step waits for.",
+    "The thought is right, but each call waits for the next, and Python stops at about 1,000 of "
+    "them: a loop over 2,048 positions is deeper. The list is in a useful order; go forward.",
 )
 def calls_itself(needs):
-    known = {}
-
+    @functools.cache
     def length(step):
-        if step not in known:
-            known[step] = 1 + max((length(other) for other in needs[step]), default=0)
-        return known[step]
+        return 1 + max(map(length, needs[step]), default=0)
 
-    return max((length(step) for step in reversed(list(needs))), default=0)
-
-
-@task.fault(
-    "L4-NO-STEPS",
-    thinks="There is always at least one step.",
-    why="Where there is nothing to do, `max` of nothing raises an error. Nothing to do takes no "
-    "step: 0.",
-)
-def fails_on_nothing(needs):
-    length = {}
-    for step, before in needs.items():
-        length[step] = 1 + max((length[other] for other in before), default=0)
-    return max(length.values())
+    return max(map(length, reversed(list(needs))), default=0)

@@ -1,4 +1,4 @@
-"""multiplications."""
+"""The work of a layer: what its matrix products multiply."""
 
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
@@ -10,7 +10,7 @@ def a_layer(layer, b, n, d):
     return {"layer": layer, "b": b, "n": n, "d": d}
 
 
-def work_probes(rng):
+def probes(rng):
     return {
         f"{layer} {name}": a_layer(layer, *sizes)
         for layer in ("rnn", "gru", "attention")
@@ -24,7 +24,7 @@ def work_probes(rng):
     }
 
 
-def work_small(rng):
+def small(rng):
     for layer in ("rnn", "gru", "attention"):
         yield a_layer(layer, 1, 1, 1)
         yield a_layer(layer, 1, 2, 1)
@@ -66,8 +66,8 @@ task = Task(
         "For one sentence: rnn 2·n·d², gru three times that, attention 4·n·d² + 2·n²·d. Then "
         "times b.",
     ),
-    probes=work_probes,
-    small=work_small,
+    probes=probes,
+    small=small,
 )
 
 
@@ -106,130 +106,120 @@ def attention_and_a_gru_are_even_where_n_is_d(answer, rng):
             )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def products(layer, n, d, rnn=2, gru=6, attention=4, tables=2):
-    """Multiplications of one sentence, with these numbers of products."""
-    if layer == "attention":
-        return attention * n * d * d + tables * n * n * d
-    return {"rnn": rnn, "gru": gru}[layer] * n * d * d
+def products(**other):
+    """How many products with a matrix (d d) each layer takes a position; some other numbers."""
+    return lambda layer: ({"rnn": 2, "gru": 6, "attention": 4} | other)[layer]
 
 
-@task.fault(
+@task.steps
+class Work:
+    products = products()
+
+    def tables(n, d):
+        return 2 * n * n * d
+
+    def batch(b, work):
+        return b * work
+
+    def __call__(self, layer, b, n, d):
+        looked_up = self.tables(n, d) if layer == "attention" else 0
+        return self.batch(b, self.products(layer) * n * d * d + looked_up)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+task.fault(
     "L4-ONE-PRODUCT",
-    thinks="A recurrent step multiplies the state by a matrix.",
-    why="And the input by another. Only the state's product has to wait, but both are work.",
+    "A recurrent step multiplies the state by a matrix.",
+    "And the input by another. Only the state's product has to wait, but both are work.",
+    products=(products(rnn=1, gru=3), products(rnn=1), products(gru=3)),
 )
-def state_only(layer, b, n, d):
-    return b * products(layer, n, d, rnn=1, gru=3)
-
-
-@task.fault(
+task.fault(
     "L4-NO-GATES",
-    thinks="A GRU is an RNN, so it costs the same.",
-    why="Its two gates and its candidate each have a matrix for the input and one for the state: "
-    "three times as many products.",
+    "A GRU is an RNN, so it costs the same.",
+    "Its two gates and its candidate each have a matrix for the input and one for the state: three "
+    "times as many products.",
+    products=products(gru=2),
 )
-def gru_like_rnn(layer, b, n, d):
-    return b * products(layer, n, d, gru=2)
-
-
-@task.fault(
+task.fault(
     "L4-FOUR-GATES",
-    thinks="A gated cell has four pairs of matrices.",
-    why="An LSTM has four. A GRU has three: reset gate, update gate, candidate.",
+    "A gated cell has four pairs of matrices.",
+    "An LSTM has four. A GRU has three: reset gate, update gate, candidate.",
+    products=products(gru=8),
 )
-def gru_like_lstm(layer, b, n, d):
-    return b * products(layer, n, d, gru=8)
-
-
-@task.fault(
+task.fault(
     "L4-TWO-GATES",
-    thinks="A GRU has two gates, so two pairs of matrices.",
-    why="The two gates only decide what is kept. What is new comes from the candidate, and it has "
-    "a pair of matrices as well.",
+    "A GRU has two gates, so two pairs of matrices.",
+    "The two gates only decide what is kept. What is new comes from the candidate, and it has a "
+    "pair of matrices as well.",
+    products=products(gru=4),
 )
-def gates_only(layer, b, n, d):
-    return b * products(layer, n, d, gru=4)
-
-
-@task.fault(
+task.fault(
     "L4-NO-PROJECTIONS",
-    thinks="Attention is scores and weights times values.",
-    why="A layer also makes its queries, keys and values, and projects the output: four products "
-    "with matrices (d d). For short sentences they are most of the work.",
+    "Attention is scores and weights times values.",
+    "A layer also makes its queries, keys and values, and projects the output: four products with "
+    "matrices (d d). For short sentences they are most of the work.",
+    products=products(attention=0),
 )
-def no_projections(layer, b, n, d):
-    return b * products(layer, n, d, attention=0)
-
-
-@task.fault(
+task.fault(
     "L4-THREE-PROJECTIONS",
-    thinks="Queries, keys and values: three projections.",
-    why="And a fourth, of the output, which mixes the heads. It is part of the layer even with one "
+    "Queries, keys and values: three projections.",
+    "And a fourth, of the output, which mixes the heads. It is part of the layer even with one "
     "head.",
+    products=products(attention=3),
 )
-def no_output_projection(layer, b, n, d):
-    return b * products(layer, n, d, attention=3)
-
-
-@task.fault(
+task.fault(
     "L4-SCORES-ONLY",
-    thinks="The n × n part of attention is qkᵀ, n²·d.",
-    why="There are two products with an n × n table: the one that makes the scores, and the one "
-    "that takes the weights to the values. (Nor is there a mask here that would halve both.)",
+    "The n × n part of attention is qkᵀ, n²·d.",
+    "There are two products with an n × n table: the one that makes the scores, and the one that "
+    "takes the weights to the values. (Nor is there a mask here that would halve both.)",
+    tables=lambda n, d: n * n * d,
 )
-def scores_only(layer, b, n, d):
-    return b * products(layer, n, d, tables=1)
-
-
-@task.fault(
+task.fault(
+    "L4-TRIANGLE",
+    "A position looks back only, so the table is a triangle.",
+    "With a causal mask only a triangle is needed. This layer has no mask: each position looks at "
+    "all n.",
+    tables=lambda n, d: n * (n + 1) * d,
+)
+task.fault(
     "L4-TABLE-WITHOUT-WIDTH",
-    thinks="The table has n² numbers, so it costs n².",
-    why="Each of its numbers is a sum over d products. The table has n² numbers and costs n²·d.",
+    "The table has n² numbers, so it costs n².",
+    "Each of its numbers is a sum over d products. The table has n² numbers and costs n²·d.",
+    tables=lambda n, d: 2 * n * n,
 )
-def table_without_width(layer, b, n, d):
-    looks = 2 * n * n if layer == "attention" else 0
-    return b * (products(layer, n, d, tables=0) + looks)
-
-
-@task.fault(
+task.fault(
     "L4-LINEAR-ATTENTION",
-    thinks="Attention looks at all positions in one go, so it is linear in n.",
-    why="In one go is depth. The work is still every position with every other: twice the n, four "
+    "Attention looks at all positions in one go, so it is linear in n.",
+    "In one go is depth. The work is still every position with every other: twice the n, four "
     "times the pairs.",
+    tables=lambda n, d: 2 * n * d,
 )
-def linear_in_n(layer, b, n, d):
-    looks = 2 * n * d if layer == "attention" else 0
-    return b * (products(layer, n, d, tables=0) + looks)
-
-
-@task.fault(
+task.fault(
     "L4-OPERATIONS",
-    thinks="A multiplication comes with an addition, so twice as many.",
-    why="That counts operations (FLOPs), as benchmarks do. Asked for are multiplications; the "
+    "A multiplication comes with an addition, so twice as many.",
+    "That counts operations (FLOPs), as benchmarks do. Asked for are multiplications; the "
     "comparison is the same, the number is half.",
+    batch=lambda b, work: 2 * b * work,
 )
-def twice(layer, b, n, d):
-    return 2 * b * products(layer, n, d)
-
-
-@task.fault(
+task.fault(
     "L4-ONE-SENTENCE",
-    thinks="The batch goes in parallel, so it costs nothing.",
-    why="In parallel is a matter of workers. The work of eight sentences is eight times that of "
-    "one.",
+    "The batch goes in parallel, so it costs nothing.",
+    "In parallel is a matter of workers. The work of eight sentences is eight times that of one.",
+    batch=lambda b, work: work,
 )
-def without_the_batch(layer, b, n, d):
-    return products(layer, n, d)
 
 
 @task.fault(
     "L4-ONE-LONG-SENTENCE",
-    thinks="A batch of b sentences is b·n positions.",
-    why="For the projections, yes. But positions look only at their own sentence: b tables of n², "
-    "not one of (b·n)².",
+    "A batch of b sentences is b·n positions.",
+    "For the projections, yes. But positions look only at their own sentence: b tables of n², not "
+    "one of (b·n)².",
 )
-def one_long_sentence(layer, b, n, d):
-    return products(layer, b * n, d)
+class OneLongSentence(Work):
+    def __call__(self, layer, b, n, d):
+        return super().__call__(layer, 1, b * n, d)

@@ -1,4 +1,4 @@
-"""operators."""
+"""The operators of a model: a straight line over n, from two counts."""
 
 import math
 
@@ -33,7 +33,7 @@ def real(model):
     return made_up(0, 0) | {"model": model}
 
 
-def operators_probes(rng):
+def probes(rng):
     return {
         "loop": made_up(2, 4, kinds=2),
         "constant": made_up(5, 0, kinds=3),
@@ -44,7 +44,7 @@ def operators_probes(rng):
     }
 
 
-def operators_small(rng):
+def small(rng):
     yield made_up(1, 0)
     yield made_up(0, 1)
     yield made_up(1, 1)
@@ -142,8 +142,8 @@ task = Task(
         "per position = (count at 16 − count at 8) / 8; fixed = count at 8 − 8 · per position. "
         "Return fixed first.",
     ),
-    probes=operators_probes,
-    small=operators_small,
+    probes=probes,
+    small=small,
     adapt=on_a_model,
     tolerance=1e-3,
 )
@@ -178,101 +178,96 @@ def real_models_are_counted_too(answer):
         counts_of(answer, real(model), f"Here, the model “{model}”")
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Line:
+    def measure(run, n):
+        return count(run, n).total
+
+    def slope(few, many):
+        return (many - few) / 8
+
+    def pair(few, slope):
+        return few - 8 * slope, slope
+
+    def __call__(self, run):
+        few, many = self.measure(run, 8), self.measure(run, 16)
+        return self.pair(few, self.slope(few, many))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+task.fault(
     "L4-SHARE-OF-N",
-    thinks="Operators divided by positions is the number for each position.",
-    why="The fixed part is shared out among the positions, too: attention seems to take a third of "
-    "an operator a position. Compare two sizes: the difference holds no fixed part.",
+    "Operators divided by positions is the number for each position.",
+    "The fixed part is shared out among the positions, too: attention seems to take a third of an "
+    "operator a position. Compare two sizes: the difference holds no fixed part.",
+    slope=(lambda few, many: many / 16, lambda few, many: few / 8, lambda few, many: many / 16),
+    pair=(lambda few, slope: (0, slope), lambda few, slope: (0, slope), ...),
 )
-def divided_by_n(run):
-    return 0, count(run, 16).total / 16
-
-
-@task.fault(
+task.fault(
     "L4-FIXED-IS-ONE",
-    thinks="With one position there is only the fixed part.",
-    why="One position is a position: its operators are counted as well. The fixed part is what "
-    "would be left with none.",
+    "With one position there is only the fixed part.",
+    "One position is a position: its operators are counted as well. The fixed part is what would "
+    "be left with none.",
+    pair=lambda few, slope: (few - 7 * slope, slope),
 )
-def fixed_at_one(run):
-    one, many = count(run, 1).total, count(run, 9).total
-    return one, (many - one) / 8
-
-
-@task.fault(
+task.fault(
+    "L4-FIXED-IS-FEW",
+    "The smaller of the two counts is the fixed part.",
+    "It holds the operators of its own positions, too. Take off what those cost: the slope times "
+    "their number.",
+    pair=lambda few, slope: (few, slope),
+)
+task.fault(
     "L4-NO-FIXED",
-    thinks="The fixed part is small, so 0.",
-    why="For attention it is everything there is. It follows from the same two counts as the "
-    "slope.",
+    "The fixed part is small, so 0.",
+    "For attention it is everything there is. It follows from the same two counts as the slope.",
+    pair=lambda few, slope: (0, slope),
 )
-def without_the_fixed_part(run):
-    return 0, (count(run, 16).total - count(run, 8).total) / 8
-
-
-@task.fault(
+task.fault(
     "L4-KINDS",
-    thinks="`operations` is a dict, and its length is how many there were.",
-    why="Its length is how many *kinds* there were. A loop uses the same kinds at each position, "
-    "so this number does not grow. Add up how often each ran.",
+    "`operations` is a dict, and its length is how many there were.",
+    "Its length is how many *kinds* there were. A loop uses the same kinds at each position, so "
+    "this number does not grow. Add up how often each ran.",
+    measure=lambda run, n: len(count(run, n).operations),
 )
-def kinds(run):
-    few, many = len(count(run, 8).operations), len(count(run, 16).operations)
-    return few - (many - few), (many - few) / 8
-
-
-@task.fault(
+task.fault(
     "L4-VIEWS",
-    thinks="Everything in the trace is an operator.",
-    why="A trace also lists transposes, slices and other views. They compute nothing and launch "
+    "Everything in the trace is an operator.",
+    "A trace also lists transposes, slices and other views. They compute nothing and launch "
     "nothing; torch versions differ in how many there are.",
+    measure=lambda run, n: len(trace(run, n)),
 )
-def views_too(run):
-    few, many = len(trace(run, 8)), len(trace(run, 16))
-    return few - (many - few), (many - few) / 8
-
-
-@task.fault(
+task.fault(
     "L4-PAIR-SWAPPED",
-    thinks="First what grows, then what is fixed.",
-    why="The pair is read as fixed + per position · n. Swapped, attention becomes a loop and the "
-    "loop a constant.",
+    "First what grows, then what is fixed.",
+    "The pair is read as fixed + per position · n. Swapped, attention becomes a loop and the loop "
+    "a constant.",
+    pair=lambda few, slope: (slope, few - 8 * slope),
 )
-def swapped(run):
-    few, many = count(run, 8).total, count(run, 16).total
-    return (many - few) / 8, 2 * few - many
-
-
-@task.fault(
+task.fault(
     "L4-DIFFERENCE",
-    thinks="The difference between two counts is what a position costs.",
-    why="It is what eight more positions cost, if the sizes are 8 and 16. A slope is a difference "
-    "over a difference.",
+    "The difference between two counts is what a position costs.",
+    "It is what eight more positions cost, if the sizes are 8 and 16. A slope is a difference over "
+    "a difference.",
+    slope=lambda few, many: many - few,
+    pair=(..., lambda few, slope: (few - slope, slope)),
 )
-def not_divided(run):
-    few, many = count(run, 8).total, count(run, 16).total
-    return few - 8 * (many - few), many - few
-
-
-@task.fault(
+task.fault(
     "L4-BYTES",
-    thinks="The meter's first number is the count.",
-    why="Its first number is the peak of memory, in bytes. Operators are in `operations`, and "
-    "their sum is `total`.",
+    "The meter's first number is the count.",
+    "Its first number is the peak of memory, in bytes. Operators are in `operations`, and their "
+    "sum is `total`.",
+    measure=lambda run, n: count(run, n).peak_bytes,
 )
-def peak_of_memory(run):
-    few, many = count(run, 8).peak_bytes, count(run, 16).peak_bytes
-    return 2 * few - many, (many - few) / 8
-
-
-@task.fault(
+task.fault(
     "L4-RAN-TOO-EARLY",
-    thinks="`lab.count(run(8))` counts what run(8) does.",
-    why="By then it has run, and the meter gets its result. The meter has to do the calling: hand "
-    "over the function and its argument separately.",
+    "`lab.count(run(8))` counts what run(8) does.",
+    "By then it has run, and the meter gets its result. The meter has to do the calling: hand over "
+    "the function and its argument separately.",
+    measure=lambda run, n: count(run(n)).total,
 )
-def ran_before_the_meter(run):
-    few, many = count(run(8)).total, count(run(16)).total
-    return 2 * few - many, (many - few) / 8

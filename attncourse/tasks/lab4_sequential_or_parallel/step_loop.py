@@ -1,4 +1,4 @@
-"""step_loop."""
+"""A recurrent layer as a loop: one call of the cell a position."""
 
 import torch
 
@@ -19,7 +19,7 @@ def sentences(rng, b, n, d, make=normal, **options):
     }
 
 
-def loop_probes(rng):
+def probes(rng):
     return {
         "ordinary": sentences(rng, 2, 5, 3),
         "square": sentences(rng, 4, 4, 4),
@@ -29,7 +29,7 @@ def loop_probes(rng):
     }
 
 
-def loop_small(rng):
+def small(rng):
     yield sentences(rng, 1, 1, 1, make=integers)
     yield sentences(rng, 1, 2, 1, make=integers)
     yield sentences(rng, 2, 2, 1, make=integers)
@@ -91,7 +91,7 @@ def reads(answer, inputs):
     return seen.returned["order"]
 
 
-def loop_traits(answer):
+def traits(answer):
     seen = answer.observe(sentences(torch.Generator().manual_seed(6), 2, 6, 3), adapt=watched)
     alone = {"one sentence at a time": "it got a tensor of shape (3)" in (seen.error or "")}
     if seen.error or seen.returned is None:
@@ -119,11 +119,11 @@ task = Task(
         "for t in range(n): state = cell(inputs[:, t], state), then append it. In the end "
         "torch.stack the list so that positions are axis 1.",
     ),
-    probes=loop_probes,
-    small=loop_small,
+    probes=probes,
+    small=small,
     adapt=with_a_cell,
     differentiated=("ordinary",),
-    traits=loop_traits,
+    traits=traits,
 )
 
 
@@ -176,220 +176,169 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, sentences(rng, 2, 4, 3))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def last_state_with_an_axis(cell, inputs, state):
-    for t in range(inputs.shape[1]):
-        state = cell(inputs[:, t], state)
-    return state[:, None]
+@task.steps
+class Loop:
+    def start(state):
+        return state
+
+    def positions(inputs):
+        return range(inputs.shape[1])
+
+    def before(states):
+        return states[-1]
+
+    def step(cell, inputs, state, t):
+        return cell(inputs[:, t], state)
+
+    def keep(states):
+        return states[1:]
+
+    def join(states):
+        return torch.stack(states, dim=1)
+
+    def __call__(self, cell, inputs, state):
+        states = [self.start(state)]
+        for t in self.positions(inputs):
+            states.append(self.step(cell, inputs, self.before(states), t))
+        return self.join(self.keep(states))
 
 
-@task.fault(
-    "L4-LAST-STATE",
-    thinks="The last state has read everything, so I return that.",
-    why="It has, but the layer above, or an attention over these states, needs one vector for each "
-    "position. Keep every state on the way.",
-    forms=(last_state_with_an_axis,),
-)
-def last_state_only(cell, inputs, state):
-    for t in range(inputs.shape[1]):
+# --- faults -------------------------------------------------------------------------------------
+
+
+def from_the_first_on(cell, inputs, state, last):
+    for t in range(last + 1):
         state = cell(inputs[:, t], state)
     return state
 
 
-@task.fault(
+def over_a_sentence(cell, inputs, state, s):
+    return cell(inputs[s], state)
+
+
+task.fault(
+    "L4-LAST-STATE",
+    "The last state has read everything, so I return that.",
+    "It has, but the layer above, or an attention over these states, needs one vector for each "
+    "position. Keep every state on the way.",
+    join=(lambda states: states[-1], lambda states: states[-1][:, None]),
+)
+task.fault(
     "L4-NOT-CARRIED",
-    thinks="Each position gives the cell its input and the state I was handed.",
-    why="Then no position hears of an earlier one. What the cell returns has to go into its next "
-    "call: that handing on is what makes it recurrent, and slow.",
+    "Each position gives the cell its input and the state I was handed.",
+    "Then no position hears of an earlier one. What the cell returns has to go into its next call: "
+    "that handing on is what makes it recurrent, and slow.",
+    before=lambda states: states[0],
 )
-def state_not_carried(cell, inputs, state):
-    return torch.stack([cell(inputs[:, t], state) for t in range(inputs.shape[1])], dim=1)
-
-
-def over_the_sentences_beside_each_other(cell, inputs, state):
-    states = []
-    for x in inputs:
-        state = cell(x, state)
-        states.append(state)
-    return torch.stack(states, dim=1)
-
-
-def as_many_steps_as_sentences(cell, inputs, state):
-    states = []
-    for t in range(len(inputs)):
-        state = cell(inputs[:, t], state)
-        states.append(state)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-OVER-SENTENCES",
-    thinks="`for x in inputs`, or `range(len(inputs))`, goes through the positions.",
-    why="It goes along axis 0, and that is the sentences. Sentences do not wait for each other; "
+    "`for x in inputs`, or `range(len(inputs))`, goes through the positions.",
+    "It goes along axis 0, and that is the sentences. Sentences do not wait for each other; "
     "positions do. Positions are axis 1.",
-    forms=(over_the_sentences_beside_each_other, as_many_steps_as_sentences),
+    positions=lambda inputs: range(len(inputs)),
+    step=(over_a_sentence, over_a_sentence, ...),
+    join=(lambda states: torch.stack(states), ...),
 )
-def over_the_sentences(cell, inputs, state):
-    states = []
-    for x in inputs:
-        state = cell(x, state)
-        states.append(state)
-    return torch.stack(states, dim=0)
-
-
-def sentence_by_sentence_without_axis(cell, inputs, state):
-    rows = []
-    for s in range(len(inputs)):
-        mine, row = state[s], []
-        for t in range(inputs.shape[1]):
-            mine = cell(inputs[s, t], mine)
-            row.append(mine)
-        rows.append(torch.stack(row))
-    return torch.stack(rows)
-
-
-@task.fault(
-    "L4-SENTENCE-BY-SENTENCE",
-    thinks="Each sentence has a loop of its own.",
-    why="Each has a chain of its own, but none waits for another's: the cell takes position t of "
-    "all sentences at once, (b d). One loop, over the positions, is enough.",
-    forms=(sentence_by_sentence_without_axis,),
-)
-def sentence_by_sentence(cell, inputs, state):
-    rows = []
-    for s in range(len(inputs)):
-        mine, row = state[s : s + 1], []
-        for t in range(inputs.shape[1]):
-            mine = cell(inputs[s : s + 1, t], mine)
-            row.append(mine[0])
-        rows.append(torch.stack(row))
-    return torch.stack(rows)
-
-
-@task.fault(
+task.fault(
     "L4-CELL-SWAPPED",
-    thinks="The cell takes the state, then the input.",
-    why="It takes the input first. Input and state have different matrices, so with the two "
-    "swapped each is multiplied by the other's.",
+    "The cell takes the state, then the input.",
+    "It takes the input first. Input and state have different matrices, so with the two swapped "
+    "each is multiplied by the other's.",
+    step=lambda cell, inputs, state, t: cell(state, inputs[:, t]),
 )
-def state_first(cell, inputs, state):
-    states = []
-    for t in range(inputs.shape[1]):
-        state = cell(state, inputs[:, t])
-        states.append(state)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-STACK-AXIS",
-    thinks="torch.stack puts the states together.",
-    why="Along a new axis 0, unless it is told otherwise: what comes out is (n b d). The caller "
+    "torch.stack puts the states together.",
+    "Along a new axis 0, unless it is told otherwise: what comes out is (n b d). The caller "
     "expects sentences first.",
+    join=lambda states: torch.stack(states),
 )
-def stacked_in_front(cell, inputs, state):
-    states = []
-    for t in range(inputs.shape[1]):
-        state = cell(inputs[:, t], state)
-        states.append(state)
-    return torch.stack(states)
-
-
-@task.fault(
+task.fault(
     "L4-CONCATENATED",
-    thinks="torch.cat joins the states along axis 1.",
-    why="It joins along an axis that is there, and axis 1 of a state is its width: the result is "
-    "one long vector a sentence. Positions need an axis of their own.",
+    "torch.cat joins the states along axis 1.",
+    "It joins along an axis that is there, and axis 1 of a state is its width: the result is one "
+    "long vector a sentence. Positions need an axis of their own.",
+    join=lambda states: torch.cat(states, dim=1),
 )
-def joined_along_the_width(cell, inputs, state):
-    states = []
-    for t in range(inputs.shape[1]):
-        state = cell(inputs[:, t], state)
-        states.append(state)
-    return torch.cat(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-BEFORE-THE-STEP",
-    thinks="The state of a position is the one it begins with.",
-    why="That state has not read the position yet. The first would be the one you were handed, and "
-    "the last input would be read for nothing.",
+    "The state of a position is the one it begins with.",
+    "That state has not read the position yet. The first would be the one you were handed, and the "
+    "last input would be read for nothing.",
+    keep=lambda states: states[:-1],
 )
-def states_before(cell, inputs, state):
-    states = []
-    for t in range(inputs.shape[1]):
-        states.append(state)
-        state = cell(inputs[:, t], state)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-WITH-THE-START",
-    thinks="The states are all there were, the first one included.",
-    why="Then there is one more than positions, and state t belongs to input t − 1. The caller has "
-    "the first state already.",
+    "The states are all there were, the first one included.",
+    "Then there is one more than positions, and state t belongs to input t − 1. The caller has the "
+    "first state already.",
+    keep=lambda states: states,
 )
-def with_the_start(cell, inputs, state):
-    states = [state]
-    for t in range(inputs.shape[1]):
-        states.append(cell(inputs[:, t], states[-1]))
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-BACKWARD",
-    thinks="The last position is the nearest, so I begin there.",
-    why="Reading from the end is another model, the backward half of a bidirectional one. Here "
+    "The last position is the nearest, so I begin there.",
+    "Reading from the end is another model, the backward half of a bidirectional one. Here "
     "position t has read positions 0 to t.",
+    positions=lambda inputs: reversed(range(inputs.shape[1])),
+    keep=(lambda states: states[:0:-1], ...),
 )
-def from_the_end(cell, inputs, state):
-    states = []
-    for t in reversed(range(inputs.shape[1])):
-        state = cell(inputs[:, t], state)
-        states.insert(0, state)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-ZERO-START",
-    thinks="A recurrent network begins with zeros.",
-    why="By default it does. But the caller hands over a state, that of an encoder for instance, "
-    "and it gets lost here.",
+    "A recurrent network begins with zeros.",
+    "By default it does. But the caller hands over a state, that of an encoder for instance, and "
+    "it gets lost here.",
+    start=lambda state: torch.zeros_like(state),
 )
-def begins_with_zeros(cell, inputs, state):
-    state, states = torch.zeros_like(state), []
-    for t in range(inputs.shape[1]):
-        state = cell(inputs[:, t], state)
-        states.append(state)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-BEGINS-AGAIN",
-    thinks="For the state after position t, run the cell over positions 0 to t.",
-    why="The states are right, but each run repeats all before it: n(n + 1)/2 calls instead of n. "
-    "The state after t − 1 is there already; go on from it.",
+    "For the state after position t, run the cell over positions 0 to t.",
+    "The states are right, but each run repeats all before it: n(n + 1)/2 calls instead of n. The "
+    "state after t − 1 is there already; go on from it.",
+    before=lambda states: states[0],
+    step=from_the_first_on,
 )
-def begins_again(cell, inputs, state):
-    states = []
-    for last in range(inputs.shape[1]):
-        running = state
-        for t in range(last + 1):
-            running = cell(inputs[:, t], running)
-        states.append(running)
-    return torch.stack(states, dim=1)
-
-
-@task.fault(
+task.fault(
     "L4-DETACHED",
-    thinks="Old states are only history, so I detach them to save memory.",
-    why="The values are right, but learning stops at each step: no gradient flows from a position "
-    "to the ones before. Cutting it now and then is a trick of training; here it cuts everywhere.",
+    "Old states are only history, so I detach them to save memory.",
+    "The values are right, but learning stops at each step: no gradient flows from a position to "
+    "the ones before. Cutting it now and then is a trick of training; here it cuts everywhere.",
+    before=lambda states: states[-1].detach(),
 )
-def detached(cell, inputs, state):
-    states = []
-    for t in range(inputs.shape[1]):
-        state = cell(inputs[:, t], state.detach())
-        states.append(state)
-    return torch.stack(states, dim=1)
+
+task.fault(
+    "L4-CALLED-TWICE",
+    "One call gives what I keep, another gives what I hand on.",
+    "It is the same number: the states are right, and each is computed twice. Give what the cell "
+    "returns a name, and use that in both places.",
+    step=lambda cell, inputs, state, t: (cell(inputs[:, t], state), cell(inputs[:, t], state))[1],
+)
+task.fault(
+    "L4-SAME-TENSOR",
+    "I write each new state into the same tensor and put that into the list.",
+    "The list then holds one tensor many times, and all of them show what was written last. Let "
+    "the name `state` point to the new tensor that the cell returns.",
+    keep=lambda states: states[-1:] * (len(states) - 1),
+)
+by_sentence = task.fault(
+    "L4-SENTENCE-BY-SENTENCE",
+    "Each sentence has a loop of its own.",
+    "Each has a chain of its own, but none waits for another's: the cell takes position t of all "
+    "sentences at once, (b d). One loop, over the positions, is enough.",
+)
+
+
+@by_sentence
+class SentenceBySentence(Loop):
+    def __call__(self, cell, inputs, state):
+        of_one = super().__call__
+        rows = zip(inputs.split(1), state.split(1), strict=True)
+        return torch.cat([of_one(cell, *row) for row in rows])
+
+
+@by_sentence
+class WithoutItsAxis(SentenceBySentence):
+    def step(cell, inputs, state, t):
+        return cell(inputs[0, t], state[0])[None]
