@@ -222,7 +222,7 @@ class Append:
     def new(key):
         return key.shape[2]
 
-    def refuse(n, room):
+    def refuse(n, room, length):
         if n > room:
             raise ValueError("no room")
 
@@ -241,13 +241,13 @@ class Append:
 
     def __call__(self, key_cache, value_cache, length, key, value):
         n = self.place(length) + self.new(key)
-        self.refuse(n, key_cache.shape[2])
+        self.refuse(n, key_cache.shape[2], length)
         pairs = zip(self.caches(key_cache, value_cache), self.written(key, value), strict=True)
         caches = [self.write(cache, self.place(length), n, new) for cache, new in pairs]
         return tuple(self.returned(cache, length, n) for cache in caches)
 
 
-def never(n, room):
+def never(*_):
     pass
 
 
@@ -372,7 +372,7 @@ task.fault(
     "With n = room the cache is full, so nothing more fits.",
     "n counts the new positions, too. If n = room, the last of them has found the last place. Too "
     "many is one more.",
-    refuse=lambda n, room: Append.refuse(n + 1, room),
+    refuse=lambda n, room, length: Append.refuse(n + 1, room, length),
 )
 task.fault(
     "L5-ALL-THE-ROOM",
@@ -421,6 +421,7 @@ task.fault(
     "In decoding there is one new position at a time.",
     "After the prompt, yes. The prompt itself comes at once, t positions, and all of them have to "
     "be kept.",
-    write=(only_one(-1), only_one(0)),
+    refuse=(..., ..., lambda n, room, length: Append.refuse(length + 1, room, length)),
+    write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
     returned=lambda cache, length, n: cache[:, :, : length + 1],
 )
