@@ -181,6 +181,13 @@ def harmonic(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     return b / sum(times)
 
 
+def two_bounds(b, n, bytes_per_token, weight_bytes, bytes_per_second):
+    by_weights = b * bytes_per_second / weight_bytes
+    if n * bytes_per_token == 0:
+        return by_weights
+    return 1 / (1 / by_weights + n * bytes_per_token / bytes_per_second)
+
+
 def in_gigabytes_throughout(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     weights, token, speed = (x / 1e9 for x in (weight_bytes, bytes_per_token, bytes_per_second))
     return b / ((weights + b * n * token) / speed)
@@ -346,6 +353,7 @@ CORRECT = {
         bytes_for_a_token,
         sequence_after_sequence,
         harmonic,
+        two_bounds,
         in_gigabytes_throughout,
     ],
     "lab5_receipt": [

@@ -3,6 +3,7 @@
 import torch
 
 from attncourse.checks.answer import Failure, Unanswered, as_number, fields
+from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Chapter
 
 chapter = Chapter("lab5_decode_bandwidth", "lab 5")
@@ -44,7 +45,6 @@ def counted(answer, inputs, adapt):
 
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
-
 CONCLUSIONS = (
     *("bytes_per_second", "share", "ideal", "speed_up"),
     *("computes", "from_cache", "held"),
@@ -52,12 +52,19 @@ CONCLUSIONS = (
 
 
 def said(conclude):
-    """What the answer concludes, as seven numbers."""
+    """What the answer concludes, as seven numbers; NaN for what is missing or no number."""
+
+    def number(found, name):
+        try:
+            return as_number(found[name], name)
+        except (KeyError, Unusable):
+            return torch.tensor(torch.nan, dtype=torch.float64)
 
     def function(record):
         found = conclude(record)
         if found is None:
             return None
-        return list(map(as_number, fields(found, CONCLUSIONS), CONCLUSIONS))
+        fields(found, ())
+        return [number(found, name) for name in CONCLUSIONS]
 
     return function

@@ -1,4 +1,4 @@
-"""append_to_cache."""
+"""Writing new positions into a cache that was allocated beforehand."""
 
 import torch
 
@@ -44,14 +44,8 @@ def append_small(rng):
 
 # As a report says them: "Its keys and values lie in the caches (✓ yes, · no)".
 INSIDE = "keys and values lie in the caches (✓ yes, · no)"
-
-
 VIEWS = "keys and values begin where the caches do (✓ yes, · no)"
-
-
 REFUSED = "call raises an error (✓ yes, · no)"
-
-
 APPENDED = ("keys", "values", "key cache", "value cache", INSIDE, VIEWS, REFUSED)
 
 
@@ -217,247 +211,217 @@ def a_full_cache_says_so(answer, rng):
             )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def refuse_overflow(key_cache, length, key):
-    if length + key.shape[2] > key_cache.shape[2]:
-        raise ValueError("no room")
+@task.steps
+class Append:
+    def place(length):
+        return length  # of the first new position
+
+    def new(key):
+        return key.shape[2]
+
+    def refuse(n, room, length):
+        if n > room:
+            raise ValueError("no room")
+
+    def caches(key_cache, value_cache):
+        return key_cache, value_cache
+
+    def written(key, value):
+        return key, value
+
+    def write(cache, place, n, new):
+        cache[:, :, place:n] = new
+        return cache
+
+    def returned(cache, length, n):
+        return cache[:, :, :n]
+
+    def __call__(self, key_cache, value_cache, length, key, value):
+        n = self.place(length) + self.new(key)
+        self.refuse(n, key_cache.shape[2], length)
+        pairs = zip(self.caches(key_cache, value_cache), self.written(key, value), strict=True)
+        caches = [self.write(cache, self.place(length), n, new) for cache, new in pairs]
+        return tuple(self.returned(cache, length, n) for cache in caches)
 
 
-def concatenates_without_asking(key_cache, value_cache, length, key, value):
-    keys = torch.cat([key_cache[:, :, :length], key], dim=2)
-    values = torch.cat([value_cache[:, :, :length], value], dim=2)
-    return keys, values
+def never(*_):
+    pass
 
 
-def concatenates_behind_the_room(key_cache, value_cache, length, key, value):
-    return torch.cat([key_cache, key], dim=2), torch.cat([value_cache, value], dim=2)
+def concatenate(cache, place, n, new):
+    return torch.cat([cache[:, :, :place], new], dim=2)
 
 
-@task.fault(
+def behind_the_room(cache, place, n, new):
+    return torch.cat([cache, new], dim=2)
+
+
+def what_fits(cache, place, n, new):
+    cache[:, :, place:n] = new[:, :, : cache.shape[2] - place]
+    return cache
+
+
+def move_up(cache, place, n, new):
+    t, room = new.shape[2], cache.shape[2]
+    kept = min(place, room - t)
+    cache[:, :, :kept] = cache[:, :, place - kept : place].clone()
+    cache[:, :, kept : kept + t] = new
+    return cache
+
+
+def round_and_round(cache, place, n, new):
+    cache[:, :, torch.arange(place, n) % cache.shape[2]] = new
+    return cache
+
+
+def to_the_front(cache, place, n, new):
+    cache[:, :, : new.shape[2]] = new
+    return cache
+
+
+def to_the_end(cache, place, n, new):
+    cache[:, :, -new.shape[2] :] = new
+    return cache
+
+
+def only_one(which):
+    """Write one of the new positions, and no other."""
+
+    def write(cache, place, n, new):
+        cache[:, :, place] = new[:, :, which]
+        return cache
+
+    return write
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L5-CAT",
-    thinks="To append is to concatenate: torch.cat of what is there and what is new.",
-    why="cat makes a new tensor and copies the whole cache into it, at every step; and the memory "
-    "that was set aside stays as it was. Write into it.",
-    forms=(concatenates_without_asking, concatenates_behind_the_room),
+    "To append is to concatenate: torch.cat of what is there and what is new.",
+    "cat makes a new tensor and copies the whole cache into it, at every step; and the memory that "
+    "was set aside stays as it was. Write into it.",
+    refuse=(..., never),
+    write=(concatenate, concatenate, behind_the_room),
+    returned=(..., ..., lambda cache, length, n: cache),
 )
-def concatenates(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    keys = torch.cat([key_cache[:, :, :length], key], dim=2)
-    values = torch.cat([value_cache[:, :, :length], value], dim=2)
-    return keys, values
-
-
-@task.fault(
+task.fault(
     "L5-CLONE",
-    thinks="I write into the cache and return a clone, to be on the safe side.",
-    why="The clone reads and writes the whole cache before attention reads it again: three times "
-    "the traffic. A view costs nothing, and nobody writes to it.",
+    "I write into the cache and return a clone, to be on the safe side.",
+    "The clone reads and writes the whole cache before attention reads it again: three times the "
+    "traffic. A view costs nothing, and nobody writes to it.",
+    returned=(
+        lambda cache, length, n: cache[:, :, :n].clone(),
+        lambda cache, length, n: cache[:, :, :n].contiguous(),
+    ),
 )
-def returns_a_copy(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n].clone(), value_cache[:, :, :n].clone()
-
-
-@task.fault(
+task.fault(
     "L5-WHOLE-COPY",
-    thinks="Inputs must not change, so I write into a copy of the cache.",
-    why="Here the cache is meant to be changed: that is why it is passed in. In a copy the new "
+    "Inputs must not change, so I write into a copy of the cache.",
+    "Here the cache is meant to be changed: that is why it is passed in. In a copy the new "
     "position is lost with the next step, and each step costs the whole cache.",
+    caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone()),
 )
-def writes_into_a_copy(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache, value_cache = key_cache.clone(), value_cache.clone()
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-def assigns_and_hopes(key_cache, value_cache, length, key, value):
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-FULL-SILENT",
-    thinks="If the cache were full, torch would complain about the slice.",
-    why="A slice beyond the end is empty, and one position assigned to an empty slice is no error: "
-    "the token is lost without a word. Ask first.",
-    forms=(assigns_and_hopes,),
+    "If the cache were full, torch would complain about the slice.",
+    "A slice beyond the end is empty, and one position assigned to an empty slice is no error: the "
+    "token is lost without a word. Ask first.",
+    refuse=never,
+    write=(..., what_fits),
 )
-def says_nothing_when_full(key_cache, value_cache, length, key, value):
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key[:, :, : key_cache.shape[2] - length]
-    value_cache[:, :, length:n] = value[:, :, : key_cache.shape[2] - length]
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-RING",
-    thinks="When the cache is full, the oldest positions make room.",
-    why="That is a sliding window, another model: it forgets. Asked for is a cache that holds all, "
-    "and says when it cannot.",
+    "When the cache is full, the oldest positions make room.",
+    "That is a sliding window, another model: it forgets. Asked for is a cache that holds all, and "
+    "says when it cannot.",
+    refuse=never,
+    write=(move_up, round_and_round),
 )
-def forgets_the_oldest(key_cache, value_cache, length, key, value):
-    t, room = key.shape[2], key_cache.shape[2]
-    for cache, new in ((key_cache, key), (value_cache, value)):
-        kept = min(length, room - t)
-        cache[:, :, :kept] = cache[:, :, length - kept : length].clone()
-        cache[:, :, kept : kept + t] = new
-    n = min(length + t, room)
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-SWAPPED",
-    thinks="Keys and values are written one after the other; which first does not matter.",
-    why="It matters where: here the key lands in the cache of the values. Each has a cache of its "
-    "own.",
+    "Keys and values are written one after the other; which first does not matter.",
+    "It matters where: here the key lands in the cache of the values. Each has a cache of its own.",
+    written=lambda key, value: (value, key),
 )
-def key_to_the_values(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = value
-    value_cache[:, :, length:n] = key
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-KEY-TWICE",
-    thinks="The second line is like the first (copied, and one name not changed).",
-    why="The key was written into both caches. Compare what you return with what you were given.",
+    "The second line is like the first (copied, and one name not changed).",
+    "The key was written into both caches. Compare what you return with what you were given.",
+    written=lambda key, value: (key, key),
 )
-def key_into_both(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = key
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-WITHOUT-THE-NEW",
-    thinks="What is returned are the positions that were there.",
-    why="The newest position may attend to itself, so its key and value belong to what comes back: "
+    "What is returned are the positions that were there.",
+    "The newest position may attend to itself, so its key and value belong to what comes back: "
     "length + t positions.",
+    returned=lambda cache, length, n: cache[:, :, :length],
 )
-def old_positions_only(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :length], value_cache[:, :, :length]
-
-
-@task.fault(
+task.fault(
     "L5-ONLY-THE-NEW",
-    thinks="A step makes new keys and values, so it returns those.",
-    why="The caller has them already. What comes next is attention, and that needs all that are "
+    "A step makes new keys and values, so it returns those.",
+    "The caller has them already. What comes next is attention, and that needs all that are "
     "filled, from the first one on.",
+    returned=lambda cache, length, n: cache[:, :, length:n],
 )
-def new_positions_only(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, length:n], value_cache[:, :, length:n]
-
-
-@task.fault(
+task.fault(
     "L5-LAST-PLACE",
-    thinks="With n = room the cache is full, so nothing more fits.",
-    why="n counts the new positions, too. If n = room, the last of them has found the last place. "
-    "Too many is one more.",
+    "With n = room the cache is full, so nothing more fits.",
+    "n counts the new positions, too. If n = room, the last of them has found the last place. Too "
+    "many is one more.",
+    refuse=lambda n, room, length: Append.refuse(n + 1, room, length),
 )
-def refuses_the_last_place(key_cache, value_cache, length, key, value):
-    n = length + key.shape[2]
-    if n >= key_cache.shape[2]:
-        raise ValueError("no room")
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-ALL-THE-ROOM",
-    thinks="The cache is one tensor, so I return all of it.",
-    why="Behind the filled part lies whatever was in memory. Without a mask, attention would take "
-    "that for positions of the text.",
+    "The cache is one tensor, so I return all of it.",
+    "Behind the filled part lies whatever was in memory. Without a mask, attention would take that "
+    "for positions of the text.",
+    returned=lambda cache, length, n: cache,
 )
-def returns_the_rubbish(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    n = length + key.shape[2]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache, value_cache
-
-
-@task.fault(
+task.fault(
+    "L5-HEAD-AXIS",
+    "The first n of the cache are cache[:, :n].",
+    "The axes are (b c room d), so that takes the first n of the cached heads, with all the room "
+    "behind them. Counting from 0, positions are axis 2.",
+    returned=lambda cache, length, n: cache[:, :n],
+)
+task.fault(
     "L5-AT-THE-START",
-    thinks="The new positions go to the front.",
-    why="They overwrite the oldest ones there. `length` says how many are filled: the next free "
-    "place.",
+    "The new positions go to the front.",
+    "They overwrite the oldest ones there. `length` says how many are filled: the next free place.",
+    write=to_the_front,
 )
-def writes_to_the_front(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    t = key.shape[2]
-    key_cache[:, :, :t] = key
-    value_cache[:, :, :t] = value
-    return key_cache[:, :, : length + t], value_cache[:, :, : length + t]
-
-
-@task.fault(
+task.fault(
+    "L5-AT-THE-END",
+    "The new positions go to the end of the cache.",
+    "Its last places are the end of the memory, not of the text: between the two lies rubbish. "
+    "`length` says how many are filled: the next free place.",
+    write=to_the_end,
+)
+task.fault(
     "L5-OFF-BY-ONE",
-    thinks="The next free place is length + 1.",
-    why="Places are counted from 0: with 4 filled they are 0 to 3, and the next is 4. Here one "
-    "place stays rubbish, and the last token finds no room.",
+    "The next free place is length + 1.",
+    "Places are counted from 0: with 4 filled they are 0 to 3, and the next is 4. Here one place "
+    "stays rubbish, and the last token finds no room.",
+    place=lambda length: length + 1,
 )
-def one_place_too_far(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length + 1, key)
-    n = length + 1 + key.shape[2]
-    key_cache[:, :, length + 1 : n] = key
-    value_cache[:, :, length + 1 : n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-def heads_and_no_question(key_cache, value_cache, length, key, value):
-    n = length + key.shape[1]
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-T-FROM-HEADS",
-    thinks="key.shape[1] tells how many positions are new.",
-    why="The axes are (b c t d), so that is the number of cached heads. Counting from 0, positions "
-    "are axis 2.",
-    forms=(heads_and_no_question,),
+    "key.shape[1] tells how many positions are new.",
+    "The axes are (b c t d), so that is the number of cached heads. Counting from 0, positions are "
+    "axis 2.",
+    new=lambda key: key.shape[1],
+    refuse=(..., never),
 )
-def counts_the_heads(key_cache, value_cache, length, key, value):
-    n = length + key.shape[1]
-    if n > key_cache.shape[2]:
-        raise ValueError("no room")
-    key_cache[:, :, length:n] = key
-    value_cache[:, :, length:n] = value
-    return key_cache[:, :, :n], value_cache[:, :, :n]
-
-
-@task.fault(
+task.fault(
     "L5-LAST-ONE-ONLY",
-    thinks="In decoding there is one new position at a time.",
-    why="After the prompt, yes. The prompt itself comes at once, t positions, and all of them have "
-    "to be kept.",
+    "In decoding there is one new position at a time.",
+    "After the prompt, yes. The prompt itself comes at once, t positions, and all of them have to "
+    "be kept.",
+    refuse=(..., ..., lambda n, room, length: Append.refuse(length + 1, room, length)),
+    write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
+    returned=lambda cache, length, n: cache[:, :, : length + 1],
 )
-def keeps_the_last(key_cache, value_cache, length, key, value):
-    refuse_overflow(key_cache, length, key)
-    key_cache[:, :, length] = key[:, :, -1]
-    value_cache[:, :, length] = value[:, :, -1]
-    return key_cache[:, :, : length + 1], value_cache[:, :, : length + 1]

@@ -1,4 +1,4 @@
-"""cache_bytes."""
+"""The size of a key and value cache, in bytes."""
 
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
@@ -89,126 +89,118 @@ def a_number_may_take_one_two_or_four_bytes(answer):
         exactly(answer, sizes(2, 3, 4, 5, 16, width))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+def as_is(x, *_):
+    return x
+
+
+def one(*_):
+    return 1
+
+
+@task.steps
+class Cache:
+    sequences = layers = heads = positions = numbers = width = said = as_is
+
+    def vectors():
+        return 2  # a key and a value
+
+    def __call__(self, b, layers, kv_heads, n, d, bytes_per_number):
+        vectors = self.sequences(b) * self.layers(layers) * self.vectors() * self.positions(n)
+        numbers = vectors * self.heads(kv_heads) * self.numbers(d, kv_heads)
+        return self.said(numbers * self.width(bytes_per_number))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L5-KEYS-ONLY",
-    thinks="A token leaves one vector of d numbers behind, in each head and layer.",
-    why="It leaves a key, to be found by, and a value, to be read. Attention needs both again at "
-    "each later step.",
+    "A token leaves one vector of d numbers behind, in each head and layer.",
+    "It leaves a key, to be found by, and a value, to be read. Attention needs both again at each "
+    "later step.",
+    vectors=lambda: 1,
 )
-def keys_only(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * kv_heads * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-QUERIES-TOO",
-    thinks="Query, key and value are computed for each token, so three vectors are kept.",
-    why="A query asks once, when its token is the newest. Nobody reads it again: not kept.",
+    "Query, key and value are computed for each token, so three vectors are kept.",
+    "A query asks once, when its token is the newest. Nobody reads it again: not kept.",
+    vectors=lambda: 3,
 )
-def queries_too(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 3 * kv_heads * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-ONE-LAYER",
-    thinks="There is one cache for the whole model.",
-    why="The keys of a layer are made from what goes into that layer, so each layer has its own. A "
+    "There is one cache for the whole model.",
+    "The keys of a layer are made from what goes into that layer, so each layer has its own. A "
     "model of 32 layers keeps 32 times as much.",
+    layers=one,
 )
-def one_layer(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * 2 * kv_heads * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-ONE-SEQUENCE",
-    thinks="The cache belongs to the model, so the batch does not matter.",
-    why="It belongs to a text: its keys and values. Eight texts have eight caches. What they share "
-    "are the weights.",
+    "The cache belongs to the model, so the batch does not matter.",
+    "It belongs to a text: its keys and values. Eight texts have eight caches. What they share are "
+    "the weights.",
+    sequences=one,
 )
-def one_sequence(b, layers, kv_heads, n, d, bytes_per_number):
-    return layers * 2 * kv_heads * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-ONE-HEAD",
-    thinks="A key has d numbers, whatever the heads.",
-    why="It has d numbers in each cached head. With one such head that is the same: "
-    "this is what MQA saves.",
+    "A key has d numbers, whatever the heads.",
+    "It has d numbers in each cached head. With one such head that is the same: this is what MQA "
+    "saves.",
+    heads=one,
 )
-def one_head(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-HEADS-SPLIT-D",
-    thinks="Heads share the width d among them, so more heads make smaller keys.",
-    why="They share the width of the model; d is what each head has. More heads, more bytes.",
+    "Heads share the width d among them, so more heads make smaller keys.",
+    "They share the width of the model; d is what each head has. More heads, more bytes.",
+    heads=one,
+    numbers=lambda d, kv_heads: d // kv_heads,
 )
-def smaller_with_more_heads(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * n * (d // kv_heads) * bytes_per_number
-
-
-def in_gibibytes(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * kv_heads * n * d * bytes_per_number / 2**30
-
-
-@task.fault(
+task.fault(
     "L5-IN-GIGABYTES",
-    thinks="A cache is best said in gigabytes.",
-    why="For people, yes. A function that returns bytes, a whole number, can be added to other "
-    "bytes; divide when you print.",
-    forms=(in_gibibytes,),
+    "A cache is best said in gigabytes.",
+    "For people, yes. A function that returns bytes, a whole number, can be added to other bytes; "
+    "divide when you print.",
+    said=(lambda counted: counted / 1e9, lambda counted: counted / 2**30),
 )
-def cache_in_gigabytes(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * kv_heads * n * d * bytes_per_number / 1e9
-
-
-@task.fault(
+task.fault(
     "L5-FLOAT",
-    thinks="A number is a number, whatever its type.",
-    why="The number is right, but a float; bytes are counted in whole numbers. Somewhere stands a "
-    "/ or a factor with a point.",
+    "A number is a number, whatever its type.",
+    "The number is right, but a float; bytes are counted in whole numbers. Somewhere stands a / or "
+    "a factor with a point.",
+    said=float,
 )
-def cache_as_a_float(b, layers, kv_heads, n, d, bytes_per_number):
-    return 2.0 * b * layers * kv_heads * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-ONE-TOKEN",
-    thinks="Only the newest token is in the cache.",
-    why="It is kept until the text ends, as all before it: each later token attends to it. So the "
+    "Only the newest token is in the cache.",
+    "It is kept until the text ends, as all before it: each later token attends to it. So the "
     "cache grows with every token.",
+    positions=one,
 )
-def newest_token_only(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * kv_heads * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-SCORES",
-    thinks="Attention is n × n, so the cache is.",
-    why="Scores are made for one step and thrown away. What is kept is a key and a value a "
-    "position: twice the text, twice the cache.",
+    "Attention is n × n, so the cache is.",
+    "Scores are made for one step and thrown away. What is kept is a key and a value a position: "
+    "twice the text, twice the cache.",
+    positions=lambda n: n * n,
 )
-def n_squared(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * kv_heads * n * n * d * bytes_per_number
-
-
-@task.fault(
+task.fault(
     "L5-NUMBERS",
-    thinks="The size is the count of numbers.",
-    why="Memory is counted in bytes, and a number takes four of them in float32, two in float16. "
-    "That is why caches are kept in few bits.",
+    "The size is the count of numbers.",
+    "Memory is counted in bytes, and a number takes four of them in float32, two in float16. That "
+    "is why caches are kept in few bits.",
+    width=one,
 )
-def numbers_not_bytes(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * layers * 2 * kv_heads * n * d
-
-
-@task.fault(
+task.fault(
     "L5-BITS",
-    thinks="float16 has 16 bits, so a number counts 16.",
-    why="The function is told bytes for a number and asked for bytes. Eight times less.",
+    "float16 has 16 bits, so a number counts 16.",
+    "The function is told bytes for a number and asked for bytes. Eight times less.",
+    width=lambda bytes_per_number: 8 * bytes_per_number,
 )
-def in_bits(b, layers, kv_heads, n, d, bytes_per_number):
-    return 8 * b * layers * 2 * kv_heads * n * d * bytes_per_number
+task.fault(
+    "L5-ALWAYS-TWO-BYTES",
+    "A number takes two bytes.",
+    "In float16, yes. The last argument says how many they are: four in float32, one in the caches "
+    "that save most.",
+    width=lambda bytes_per_number: 2,
+)

@@ -1,5 +1,6 @@
-"""conclude_decode."""
+"""What a record of decoding says, in seven numbers."""
 
+import math
 import statistics
 
 import torch
@@ -12,14 +13,8 @@ from attncourse.lab.roofline import attention_flops, decode_bytes
 from attncourse.tasks.lab5_decode_bandwidth import CONCLUSIONS, LAB, WIDTHS, said
 
 T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4"}
-
-
 T4_ROOF = {"flops_per_second": {"float16": 24e12, "float32": 4e12}, "bytes_per_second": 240e9}
-
-
 CPU = {"device": "cpu", "name": "a CPU", "label": "CPU, 1 thread"}
-
-
 CPU_ROOF = {"flops_per_second": {"float32": 100e9}, "bytes_per_second": 15e9}
 
 
@@ -66,6 +61,8 @@ def a_record(
                 true = max(moved / (4 * copy), 1.1 * computing)
             if name == "expanded":
                 true = 3 * (fixed + h * moved / 8 / (rate * copy))
+                if h * moved / 8 <= near:
+                    true = moved / (2 * copy)
             error = "out of memory" if (name, n) in failed else None
             if not error:
                 times[name, n] = true, moved, flops
@@ -124,8 +121,6 @@ def a_record(
 
 
 ON_A_CPU = {"machine": CPU, "roof": CPU_ROOF, "dtype": "float32", "b": 1, "fixed": 2e-4}
-
-
 RECORDS = {
     "T4": {},
     "CPU": {**ON_A_CPU, "predicted": 2.4},
@@ -138,7 +133,7 @@ RECORDS = {
     "slow arithmetic": {
         **ON_A_CPU,
         "roof": {"flops_per_second": {"float32": 5e9}, "bytes_per_second": 15e9},
-        "predicted": 0.5,
+        "predicted": 0.45,
     },
     "16 heads": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
 }
@@ -149,8 +144,6 @@ def conclude_probes(rng):
 
 
 LIMITS = {"bytes_per_second": 0.08, "share": 0.08, "ideal": 0.001, "speed_up": 0.08}
-
-
 WORDS = {
     "bytes_per_second": "bytes that MHA reads a second, at its largest n",
     "share": "the share of a copy's speed that MHA reaches",
@@ -168,6 +161,8 @@ def says(answer, rng, name, *kinds):
         record, truth = a_record(rng, **RECORDS[kind])
         got = answer({"record": record})[CONCLUSIONS.index(name)].item()
         expected = float(truth[name])
+        if math.isnan(got):
+            raise Failure(f'Your result has no "{name}", or one that is no number.')
         if not abs(got - expected) <= LIMITS.get(name, 0) * expected:
             dtype = record["points"][0]["dtype"]
             raise Failure(
@@ -249,330 +244,297 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, {"record": a_record(rng)[0]})
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def summary(record, average=statistics.median, **instead):
-    """Right conclusions, with this average, less what is replaced."""
-    points = {(p["name"], p["n"]): p for p in record["points"] if not p["error"]}
-    times = {place: average(point["seconds"]) for place, point in points.items()}
-    roof = record["machine"]["ceilings"]
-    copy = roof["bytes_per_second"]
-    own = [n for name, n in points if name == "MHA"]
-    n = max(n for n in own if ("MQA", n) in points)
-    many, one = points["MHA", n], points["MQA", n]
-    speed = points["MHA", max(own)]["bytes"] / times["MHA", max(own)]
-    speed_up = instead.get("speed_up", times["MHA", n] / times["MQA", n])
-    predicted = record["predictions"]["speed_up"]["value"]
-    edge = roof["flops_per_second"][one["dtype"]] / copy
-    return {
-        "bytes_per_second": speed,
-        "share": instead.get("bytes_per_second", speed) / copy,
-        "ideal": many["bytes"] / one["bytes"],
-        "speed_up": speed_up,
-        "computes": one["flops"] / one["bytes"] > edge,
-        "from_cache": sum(points[at]["bytes"] / times[at] > 1.5 * copy for at in points),
-        "held": speed_up / 1.5 <= predicted <= 1.5 * speed_up,
-    } | instead
+@task.steps
+class Conclusions:
+    average = statistics.median
+
+    def speed(self):
+        return self.speeds["MHA", self.sizes("MHA")[-1]]
+
+    def share(self, speed):
+        return speed / self.copy
+
+    def ideal(self):
+        return self.ratio(self.bytes, "MQA")
+
+    def speed_up(self):
+        return self.ratio(self.times, "MQA")
+
+    def intensity(self):
+        return self.flops_a_byte["MQA", self.sizes("MHA", "MQA")[-1]]
+
+    def ridge(self):
+        return self.products[self.dtype] / self.copy
+
+    def computes(intensity, ridge):
+        return intensity > ridge
+
+    def from_cache(self):
+        return sum(speed > 1.5 * self.copy for speed in self.speeds.values())
+
+    def predicted(speed_up, ideal):
+        return speed_up  # what the prediction is compared with
+
+    def held(predicted, found):
+        return found / 1.5 <= predicted <= 1.5 * found
+
+    def said(found):
+        return found
+
+    def sizes(self, *names):
+        """Sizes at which all of them have a time."""
+        return sorted(n for name, n in self.times if all((each, n) in self.times for each in names))
+
+    def ratio(self, of, name, place=-1):
+        """MHA over that name, at a size that both have."""
+        n = self.sizes("MHA", name)[place]
+        return of["MHA", n] / of[name, n]
+
+    def __call__(self, record):
+        done = {(p["name"], p["n"]): p for p in record["points"] if not p["error"]}
+        self.times = {at: self.average(point["seconds"]) for at, point in done.items()}
+        self.bytes = {at: point["bytes"] for at, point in done.items()}
+        self.speeds = {at: self.bytes[at] / self.times[at] for at in done}
+        self.flops_a_byte = {at: point["flops"] / point["bytes"] for at, point in done.items()}
+        self.dtype = record["points"][0]["dtype"]
+        roof = record["machine"]["ceilings"]
+        self.copy, self.products = roof["bytes_per_second"], roof["flops_per_second"]
+        guess = record["predictions"]["speed_up"]["value"]
+        found = {"bytes_per_second": self.speed(), "ideal": self.ideal()}
+        found |= {"share": self.share(found["bytes_per_second"]), "speed_up": self.speed_up()}
+        found |= {"computes": self.computes(self.intensity(), self.ridge())}
+        found |= {"from_cache": self.from_cache()}
+        found |= {"held": self.held(guess, self.predicted(found["speed_up"], found["ideal"]))}
+        return self.said(found)
 
 
-def medians_of(record, name):
-    """n -> median seconds."""
-    return {
-        p["n"]: statistics.median(p["seconds"])
-        for p in record["points"]
-        if p["name"] == name and not p["error"]
-    }
+def at(table, name):
+    """A step: the entry at the largest n of that name."""
+    return lambda self: getattr(self, table)[name, self.sizes(name)[-1]]
 
 
-def points_of(record, name):
-    """n -> point."""
-    return {p["n"]: p for p in record["points"] if p["name"] == name and not p["error"]}
+def fast(times, *but):
+    """A step: how many points are so many times as fast as a copy."""
+    return lambda self: sum(
+        speed > times * self.copy for (name, _), speed in self.speeds.items() if name not in but
+    )
 
 
-@task.fault(
+def instead(name, change):
+    """A step: what is said in the end, one number of it changed."""
+    return lambda found: found | {name: change(found[name])}
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+BANDWIDTH, RIDGE, PREDICT, LESS = "lab5-bandwidth", "lab5-ridge", "lab5-predict", "lab5-less"
+
+task.fault(
     "L5-MEAN",
-    thinks="The time of a point is the mean of its samples.",
-    why="One disturbed sample moves a mean anywhere, and seven of 21 double it. A median stays "
-    "where most of them are.",
+    "The time of a point is the mean of its samples.",
+    "One disturbed sample moves a mean anywhere, and seven of 21 double it. A median stays where "
+    "most of them are.",
+    average=statistics.mean,
 )
-def means(record):
-    return summary(record, statistics.mean)
-
-
-@task.fault(
+task.fault(
     "L5-FIRST-SAMPLE",
-    thinks="The first sample is the time.",
-    why="It is one of many, and the one that most likely holds what only a first call does. Use "
-    "all of them.",
+    "The first sample is the time.",
+    "It is one of many, and the one that most likely holds what only a first call does. Use all of "
+    "them.",
+    average=lambda samples: samples[0],
 )
-def first_samples(record):
-    return summary(record, lambda samples: samples[0])
-
-
-@task.fault(
+task.fault(
     "L5-SLOWEST",
-    thinks="To be on the safe side, the slowest sample counts.",
-    why="The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody "
-    "else's time.",
-)
-def slowest_samples(record):
-    return summary(record, max)
-
-
-@task.fault(
-    "L5-IDEAL-AS-MEASURED",
-    thinks="A cache 32 times smaller is read 32 times faster, so that is the speed-up.",
-    why="That is the ideal. A step has costs that do not shrink with its cache, and beyond the "
-    "ridge it computes. The speed-up is the ratio of the times.",
-    section="lab5-less",
-)
-def ideal_for_measured(record):
-    return summary(record, speed_up=summary(record)["ideal"])
-
-
-@task.fault(
-    "L5-ALWAYS-32",
-    thinks="There are 32 heads, so the ideal is 32.",
-    why="A record may be of 16 heads. Bytes are in the points: divide those of MHA by those of "
-    "MQA.",
-)
-def always_32(record):
-    return summary(record, ideal=32)
-
-
-@task.fault(
-    "L5-GQA-FOR-MQA",
-    thinks="The speed-up of fewer heads: MHA over GQA-8.",
-    why="Asked for is MQA, one cached head for all queries. GQA-8 lies between.",
-)
-def against_gqa(record):
-    many, few = medians_of(record, "MHA"), medians_of(record, "GQA-8")
-    n = max(many.keys() & few.keys())
-    bytes_of = {name: points_of(record, name)[n]["bytes"] for name in ("MHA", "GQA-8")}
-    return summary(record, speed_up=many[n] / few[n], ideal=bytes_of["MHA"] / bytes_of["GQA-8"])
-
-
-@task.fault(
-    "L5-DIFFERENT-N",
-    thinks="The speed-up is that of the two largest caches.",
-    why="One of them may have run out of memory earlier. Compare them at an n where both have a "
+    "To be on the safe side, the slowest sample counts.",
+    "The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody else's "
     "time.",
+    average=max,
 )
-def each_at_its_own_end(record):
-    many, one = medians_of(record, "MHA"), medians_of(record, "MQA")
-    return summary(record, speed_up=many[max(many)] / one[max(one)])
-
-
-@task.fault(
+task.fault(
+    "L5-IDEAL-AS-MEASURED",
+    "A cache 32 times smaller is read 32 times faster, so that is the speed-up.",
+    "That is the ideal. A step has costs that do not shrink with its cache, and beyond the ridge "
+    "it computes. The speed-up is the ratio of the times.",
+    section=LESS,
+    speed_up=Conclusions.ideal,
+)
+task.fault(
+    "L5-ALWAYS-32",
+    "There are 32 heads, so the ideal is 32.",
+    "A record may be of 16 heads. Bytes are in the points: divide those of MHA by those of MQA.",
+    ideal=lambda self: 32,
+)
+task.fault(
+    "L5-GQA-FOR-MQA",
+    "The speed-up of fewer heads: MHA over GQA-8.",
+    "Asked for is MQA, one cached head for all queries. GQA-8 lies between.",
+    ideal=lambda self: self.ratio(self.bytes, "GQA-8"),
+    speed_up=lambda self: self.ratio(self.times, "GQA-8"),
+)
+task.fault(
+    "L5-DIFFERENT-N",
+    "The speed-up is that of the two largest caches.",
+    "One of them may have run out of memory earlier. Compare them at an n where both have a time.",
+    speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self),
+)
+task.fault(
     "L5-SMALLEST-N",
-    thinks="The speed-up can be read off at any size, say the first.",
-    why="At the smallest size a step is mostly fixed cost, so the ratio is near one whatever the "
+    "The speed-up can be read off at any size, say the first.",
+    "At the smallest size a step is mostly fixed cost, so the ratio is near one whatever the "
     "heads. Take the largest that both have.",
-    section="lab5-less",
+    section=LESS,
+    speed_up=lambda self: self.ratio(self.times, "MQA", 0),
 )
-def at_the_smallest(record):
-    many, one = medians_of(record, "MHA"), medians_of(record, "MQA")
-    n = min(many.keys() & one.keys())
-    return summary(record, speed_up=many[n] / one[n])
-
-
-def upside_down_but_for_held(record):
-    right = summary(record)
-    return right | {"speed_up": 1 / right["speed_up"]}
-
-
-@task.fault(
+task.fault(
     "L5-UPSIDE-DOWN",
-    thinks="The speed-up says which share of MHA's time MQA needs.",
-    why="That is the inverse: 0.05 instead of 20. Here MHA stands above the fraction bar.",
-    forms=(upside_down_but_for_held,),
+    "The speed-up says which share of MHA's time MQA needs.",
+    "That is the inverse: 0.05 instead of 20. Here MHA stands above the fraction bar.",
+    speed_up=(lambda self: 1 / self.ratio(self.times, "MQA"), ...),
+    said=(..., instead("speed_up", lambda x: 1 / x)),
 )
-def upside_down(record):
-    return summary(record, speed_up=1 / summary(record)["speed_up"])
-
-
-@task.fault(
+task.fault(
     "L5-MQA-SPEED",
-    thinks="The bytes a second are those of the fastest, MQA.",
-    why="MQA takes the least time, but it has few bytes to read: its speed in bytes a second is "
-    "often the lowest. Asked for is MHA.",
-    section="lab5-bandwidth",
+    "The bytes a second are those of the fastest, MQA.",
+    "MQA takes the least time, but it has few bytes to read: its speed in bytes a second is often "
+    "the lowest. Asked for is MHA.",
+    section=BANDWIDTH,
+    speed=at("speeds", "MQA"),
 )
-def speed_of_mqa(record):
-    one = points_of(record, "MQA")
-    speed = one[max(one)]["bytes"] / medians_of(record, "MQA")[max(one)]
-    return summary(record, bytes_per_second=speed)
-
-
-@task.fault(
+task.fault(
     "L5-FASTEST-POINT",
-    thinks="The speed of MHA is that of its fastest point.",
-    why="A small cache may wait in the processor and be read faster than memory can. The largest n "
-    "is the one that surely comes from memory.",
-    section="lab5-bandwidth",
+    "The speed of MHA is that of its fastest point.",
+    "A small cache may wait in the processor and be read faster than memory can. The largest n is "
+    "the one that surely comes from memory.",
+    section=BANDWIDTH,
+    speed=lambda self: max(self.speeds["MHA", n] for n in self.sizes("MHA")),
 )
-def fastest_point_of_mha(record):
-    times = medians_of(record, "MHA")
-    speed = max(point["bytes"] / times[n] for n, point in points_of(record, "MHA").items())
-    return summary(record, bytes_per_second=speed)
-
-
-@task.fault(
+task.fault(
     "L5-SPEED-AT-COMMON-N",
-    thinks="All is read off at the largest n that MHA and MQA share.",
-    why="Only what compares the two needs that. The bytes a second are of MHA alone, and may be "
-    "taken where its cache is largest.",
+    "All is read off at the largest n that MHA and MQA share.",
+    "Only what compares the two needs that. The bytes a second are of MHA alone, and may be taken "
+    "where its cache is largest.",
+    section=BANDWIDTH,
+    speed=lambda self: self.speeds["MHA", self.sizes("MHA", "MQA")[-1]],
 )
-def speed_at_the_common_n(record):
-    times, points = medians_of(record, "MHA"), points_of(record, "MHA")
-    n = max(times.keys() & points_of(record, "MQA").keys())
-    return summary(record, bytes_per_second=points[n]["bytes"] / times[n])
-
-
-@task.fault(
+task.fault(
     "L5-GIGABYTES",
-    thinks="Bandwidth is best said in GB/s.",
-    why="For people, yes. The key says bytes_per_second, and the copy's bandwidth beside it is in "
+    "Bandwidth is best said in GB/s.",
+    "For people, yes. The key says bytes_per_second, and the copy's bandwidth beside it is in "
     "bytes a second. Divide when you print.",
-    section="lab5-bandwidth",
+    section=BANDWIDTH,
+    said=instead("bytes_per_second", lambda speed: speed / 1e9),
 )
-def in_gigabytes(record):
-    right = summary(record)
-    return right | {"bytes_per_second": right["bytes_per_second"] / 1e9}
-
-
-@task.fault(
+task.fault(
     "L5-DATA-SHEET",
-    thinks="The share is that of the 320 GB/s in the data sheet.",
-    why="Not every record is of a T4, and no program reaches its sheet. This machine's own copy is "
-    'in record["machine"]["ceilings"].',
-    section="lab5-bandwidth",
+    "The share is that of the 320 GB/s in the data sheet.",
+    "Not every record is of a T4, and no program reaches its sheet. This machine's own copy is in "
+    'record["machine"]["ceilings"].',
+    section=BANDWIDTH,
+    share=lambda self, speed: speed / 320e9,
 )
-def share_of_the_sheet(record):
-    right = summary(record)
-    return right | {"share": right["bytes_per_second"] / 320e9}
-
-
-@task.fault(
+task.fault(
     "L5-SHARE-INVERTED",
-    thinks="The share says how many times as fast a copy is.",
-    why="That is its inverse. A share of a copy's speed is 1 if the step reads as fast as a copy, "
-    "and less if it is slower.",
-    section="lab5-bandwidth",
+    "The share says how many times as fast a copy is.",
+    "That is its inverse. A share of a copy's speed is 1 if the step reads as fast as a copy, and "
+    "less if it is slower.",
+    section=BANDWIDTH,
+    share=lambda self, speed: self.copy / speed,
 )
-def inverted_share(record):
-    right = summary(record)
-    return right | {"share": 1 / right["share"]}
-
-
-@task.fault(
+task.fault(
     "L5-FLOAT32-RIDGE",
-    thinks="The arithmetic is that of float32.",
-    why="On a CPU, yes. A GPU's record is in float16, and multiplies that several times as fast. "
-    "Each point says its dtype.",
-    section="lab5-ridge",
+    "The arithmetic is that of float32.",
+    "On a CPU, yes. A GPU's record is in float16, and multiplies that several times as fast. Each "
+    "point says its dtype.",
+    section=RIDGE,
+    ridge=lambda self: self.products["float32"] / self.copy,
 )
-def ridge_of_float32(record):
-    roof = record["machine"]["ceilings"]
-    one, many = points_of(record, "MQA"), points_of(record, "MHA")
-    point = one[max(one.keys() & many.keys())]
-    edge = roof["flops_per_second"]["float32"] / roof["bytes_per_second"]
-    return summary(record, computes=point["flops"] / point["bytes"] > edge)
-
-
-@task.fault(
+task.fault(
+    "L5-RIDGE-UPSIDE-DOWN",
+    "The ridge is the bytes a second of a copy over the flops a second of a product.",
+    "That is its inverse, far below one, and whatever one computes would lie beyond it. Operations "
+    "for each byte: here, too, operations stand above the fraction bar.",
+    section=RIDGE,
+    ridge=lambda self: self.copy / self.products[self.dtype],
+)
+task.fault(
     "L5-ALWAYS-MEMORY",
-    thinks="Decoding waits for memory, that is known.",
-    why="With one query for each key, yes. With 32 queries for a key there are 32 times the "
-    "operations for each byte, and on a machine that computes slowly that is beyond the ridge.",
-    section="lab5-ridge",
+    "Decoding waits for memory, that is known.",
+    "With one query for each key, yes. With 32 queries for a key there are 32 times the operations "
+    "for each byte, and on a machine that computes slowly that is beyond the ridge.",
+    section=RIDGE,
+    computes=lambda intensity, ridge: False,
 )
-def never_computes(record):
-    return summary(record, computes=False)
-
-
-@task.fault(
+task.fault(
     "L5-RIDGE-OF-MHA",
-    thinks="One intensity for all: that of MHA.",
-    why="The operations are the same, but MQA has a 32nd of the bytes, so its intensity is 32 "
-    "times as high. Asked for is MQA.",
-    section="lab5-ridge",
+    "One intensity for all: that of MHA.",
+    "The operations are the same, but MQA has a 32nd of the bytes, so its intensity is 32 times as "
+    "high. Asked for is MQA.",
+    section=RIDGE,
+    intensity=at("flops_a_byte", "MHA"),
 )
-def intensity_of_mha(record):
-    roof = record["machine"]["ceilings"]
-    many = points_of(record, "MHA")
-    point = many[max(many)]
-    edge = roof["flops_per_second"][point["dtype"]] / roof["bytes_per_second"]
-    return summary(record, computes=point["flops"] / point["bytes"] > edge)
-
-
-@task.fault(
+task.fault(
     "L5-RIDGE-INVERTED",
-    thinks="Above the ridge a program waits for memory.",
-    why="The other way round: many operations for each byte keep the arithmetic busy, and memory "
+    "Above the ridge a program waits for memory.",
+    "The other way round: many operations for each byte keep the arithmetic busy, and memory "
     "waits. Below the ridge a program waits for memory.",
-    section="lab5-ridge",
+    section=RIDGE,
+    computes=lambda intensity, ridge: intensity <= ridge,
 )
-def above_waits(record):
-    return summary(record, computes=not summary(record)["computes"])
-
-
-@task.fault(
+task.fault(
     "L5-FASTER-THAN-A-COPY",
-    thinks="Whatever is faster than the copy came from a cache.",
-    why="A copy reads and writes; reading alone can be up to 1.5 times as fast. Only beyond that "
-    "is it certain.",
-    section="lab5-bandwidth",
+    "Whatever is faster than the copy came from a cache.",
+    "A copy reads and writes; reading alone can be up to 1.5 times as fast. Only beyond that is it "
+    "certain.",
+    section=BANDWIDTH,
+    from_cache=fast(1.0),
 )
-def beyond_one_copy(record):
-    copy = record["machine"]["ceilings"]["bytes_per_second"]
-    done = [p for p in record["points"] if not p["error"]]
-    fast = [p for p in done if p["bytes"] / statistics.median(p["seconds"]) > copy]
-    return summary(record, from_cache=len(fast))
-
-
-@task.fault(
+task.fault(
     "L5-NEVER-FROM-CACHE",
-    thinks="What is read from a tensor is read from memory, or a label says otherwise.",
-    why="A small tensor that was read a moment ago may still lie in a cache of the processor, with "
-    "no label. It shows: more bytes a second than memory can give.",
-    section="lab5-bandwidth",
+    "What is read from a tensor is read from memory, or a label says otherwise.",
+    "A small tensor that was read a moment ago may still lie in a cache of the processor, with no "
+    "label. It shows: more bytes a second than memory can give.",
+    section=BANDWIDTH,
+    from_cache=lambda self: 0,
 )
-def never_from_cache(record):
-    return summary(record, from_cache=0)
-
-
-@task.fault(
+task.fault(
+    "L5-WITHOUT-EXPANDED",
+    "What came from a cache is counted among MHA, GQA and MQA.",
+    "Asked for are all points that have a time, and those that expand their keys are points like "
+    "the others.",
+    section=BANDWIDTH,
+    from_cache=fast(1.5, "expanded"),
+)
+task.fault(
     "L5-HELD-EXACTLY",
-    thinks="A prediction holds if it is the right number.",
-    why="No prediction of a measurement is right to the digit. A factor of 1.5 either way was "
-    "agreed before, and that is what makes it a test.",
-    section="lab5-predict",
+    "A prediction holds if it is the right number.",
+    "No prediction of a measurement is right to the digit. A factor of 1.5 either way was agreed "
+    "before, and that is what makes it a test.",
+    section=PREDICT,
+    held=lambda predicted, found: abs(predicted / found - 1) < 0.01,
 )
-def held_within_one_percent(record):
-    predicted, found = record["predictions"]["speed_up"]["value"], summary(record)["speed_up"]
-    return summary(record, held=abs(predicted / found - 1) < 0.01)
-
-
-@task.fault(
+task.fault(
+    "L5-HELD-HALF",
+    "A factor of 1.5 is 50 percent more or less.",
+    "More, yes. Less than the half of it is a factor of 2: downward a factor of 1.5 ends at two "
+    "thirds.",
+    section=PREDICT,
+    held=lambda predicted, found: abs(predicted / found - 1) <= 0.5,
+)
+task.fault(
     "L5-HELD-IDEAL",
-    thinks="The prediction is held against what the bytes say.",
-    why="It was made of the time. What the bytes say, the ideal, is another guess. Only the "
-    "measured speed-up can test either.",
-    section="lab5-predict",
+    "The prediction is held against what the bytes say.",
+    "It was made of the time. What the bytes say, the ideal, is another guess. Only the measured "
+    "speed-up can test either.",
+    section=PREDICT,
+    predicted=lambda speed_up, ideal: ideal,
 )
-def held_against_the_ideal(record):
-    predicted, ideal = record["predictions"]["speed_up"]["value"], summary(record)["ideal"]
-    return summary(record, held=ideal / 1.5 <= predicted <= 1.5 * ideal)
-
-
-@task.fault(
+task.fault(
     "L5-HELD-ONE-SIDED",
-    thinks="The prediction held if the speed-up was at least what I predicted.",
-    why="A factor of 1.5 goes both ways: who predicts 2 when it is 20 has not been right.",
-    section="lab5-predict",
+    "The prediction held if the speed-up was at least what I predicted.",
+    "A factor of 1.5 goes both ways: who predicts 2 when it is 20 has not been right.",
+    section=PREDICT,
+    held=lambda predicted, found: predicted <= 1.5 * found,
 )
-def held_one_sided(record):
-    predicted, found = record["predictions"]["speed_up"]["value"], summary(record)["speed_up"]
-    return summary(record, held=predicted <= 1.5 * found)

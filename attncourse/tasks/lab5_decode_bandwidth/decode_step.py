@@ -1,4 +1,4 @@
-"""decode_step."""
+"""Attention of one new position over a cache."""
 
 import math
 
@@ -10,6 +10,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.meters import count
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab5_decode_bandwidth import counted
 
 
@@ -44,16 +45,15 @@ def step_small(rng):
 
 
 def metered_step(step):
-    """The answer under the meter, on views of a cache that is longer than they are."""
+    """The answer under the meter: on views of a cache with room for `spare` more positions."""
 
-    def function(query, keys, values):
+    def function(query, keys, values, spare):
         b, c, n, d = keys.shape
-        caches = keys.new_zeros(2, b, c, n + 40, d)
-        caches[0, :, :, :n], caches[1, :, :, :n] = keys, values
+        caches = keys.new_zeros(2, b, c, n + spare, d)[:, :, :, :n]
+        caches[0], caches[1] = keys, values
+        keys, values = caches
         returned = []
-        counts = count(
-            lambda: returned.append(step(query, caches[0, :, :, :n], caches[1, :, :, :n]))
-        )
+        counts = count(lambda: returned.append(step(query, keys, values)))
         if returned[0] is None:
             return None
         return {"biggest": counts.biggest_bytes, "moved": counts.moved_bytes}
@@ -79,19 +79,22 @@ def in_turn(step):
 METERED = {"b": 2, "h": 8, "n": 128, "d": 64}
 
 
-def step_counts(answer, c, rng=None):
+def step_counts(answer, c, rng=None, spare=40):
     """(biggest tensor, bytes moved), each over what it may be compared with."""
     rng = rng or torch.Generator().manual_seed(c)
     inputs = one_query(rng, METERED["b"], METERED["h"], c, METERED["n"], METERED["d"])
-    found = counted(answer, inputs, metered_step)
+    found = counted(answer, inputs | {"spare": spare}, metered_step)
     keys = inputs["keys"].nbytes
     return found["biggest"] / keys, found["moved"] / (2 * keys)
 
 
 def step_traits(answer):
     (biggest, moved), (most, all_moved) = step_counts(answer, 2), step_counts(answer, 8)
+    without_room, _ = step_counts(answer, 2, spare=0)
     return {
         "makes as much as the keys": biggest >= 1,
+        "makes it of a full cache, too": without_room >= 1,
+        "makes twice the keys": biggest >= 2,
         "makes keys for all heads": biggest >= 4,
         "makes keys and values at once": biggest >= 8,
         "reads the cache more than once": moved > 2,
@@ -199,223 +202,222 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, one_query(rng, 2, 4, 2, 4, 3))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def attend(query, keys, values):
-    """With as many cached heads as query heads."""
-    scores = (keys @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])  # b h n
-    return (torch.softmax(scores, dim=-1)[:, :, None] @ values).squeeze(2)
+def as_is(x, *_):
+    return x
 
 
-def by_expand(query, keys, values):
-    (b, h, d), (c, n) = query.shape, keys.shape[1:3]
-    keys, values = (
-        x[:, :, None].expand(b, c, h // c, n, d).reshape(b, h, n, d) for x in (keys, values)
-    )
-    return attend(query, keys, values)
+@task.steps
+class Step:
+    keys = values = hide = as_is  # keys and values: as they are read from the cache
+
+    def split(query, c):
+        return query.unflatten(1, (c, -1))  # b c g d
+
+    def compare(query, keys):
+        return query @ keys.mT
+
+    def scale(scores, query):
+        return scores / math.sqrt(query.shape[-1])
+
+    def share(scores):
+        return scores.softmax(-1)
+
+    def average(weights, values):
+        return weights @ values
+
+    def join(output, query):
+        return output.reshape(query.shape)
+
+    def __call__(self, query, keys, values):
+        keys, values = self.keys(keys, query), self.values(values, query)
+        scores = self.compare(self.split(query, keys.shape[1]), keys)
+        weights = self.share(self.hide(self.scale(scores, query)))
+        return self.join(self.average(weights, values), query)
 
 
-@task.fault(
+task.spelling(compare=lambda query, keys: (keys @ query.mT).mT)
+
+
+def for_all_heads(cache, query):
+    return cache.repeat_interleave(query.shape[1] // cache.shape[1], dim=1)
+
+
+def expanded(cache, query):
+    (b, c, n, d), h = cache.shape, query.shape[1]
+    return cache[:, :, None].expand(b, c, h // c, n, d).reshape(b, h, n, d)
+
+
+def with_an_axis(cache, query):
+    return cache[:, :, None]
+
+
+def each_row_alone(axis, product):
+    """Read the cache once for each query of a group."""
+    return lambda rows, cache: torch.cat([product(row, cache) for row in rows.split(1, axis)], axis)
+
+
+def contiguous(cache, query):
+    return cache.contiguous()
+
+
+def repeated(cache, query):
+    return cache.repeat(1, query.shape[1] // cache.shape[1], 1, 1)
+
+
+def without_the_newest(cache, query):
+    return cache[:, :, :-1]
+
+
+def every_cth(output, query):
+    return output.transpose(1, 2).reshape(query.shape)
+
+
+def later(scores):
+    return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L5-REPEAT-INTERLEAVE",
-    thinks="Give every query head its own keys: repeat_interleave, then it is ordinary attention.",
-    why="The values are right, but the cache is written out for all heads at every step: more "
-    "bytes than MHA reads. What GQA saves is spent again. Reshape the query instead.",
+    "Give every query head its own keys: repeat_interleave, then it is ordinary attention.",
+    "The values are right, but the cache is written out for all heads at every step: more bytes "
+    "than MHA reads. What GQA saves is spent again. Reshape the query instead.",
+    keys=for_all_heads,
+    values=for_all_heads,
 )
-def expands_the_keys(query, keys, values):
-    g = query.shape[1] // keys.shape[1]
-    return attend(query, keys.repeat_interleave(g, dim=1), values.repeat_interleave(g, dim=1))
-
-
-@task.fault(
+task.fault(
     "L5-BROADCAST",
-    thinks="With a further axis of size 1 the keys broadcast over the group; nothing is copied.",
-    why="An elementwise product would broadcast so. A matrix product needs its batch in memory, "
-    "so torch copies the keys for each head first. Make the group the rows of one product.",
-    forms=(by_expand,),
+    "With a further axis of size 1 the keys broadcast over the group; nothing is copied.",
+    "An elementwise product would broadcast so. A matrix product needs its batch in memory, so "
+    "torch copies the keys for each head first. Make the group the rows of one product.",
+    keys=(with_an_axis, expanded),
+    values=(with_an_axis, expanded),
+    split=(lambda query, c: query.unflatten(1, (c, -1))[..., None, :], ...),
 )
-def product_that_broadcasts(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    query = query.view(b, c, h // c, 1, d)
-    scores = query @ keys[:, :, None].mT / math.sqrt(d)  # b c g 1 n
-    return (torch.softmax(scores, dim=-1) @ values[:, :, None]).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-ELEMENTWISE",
-    thinks="Multiply each query with each key, elementwise, and sum over d.",
-    why="The values are right, but all products exist before the sum, for every head as large as "
-    "its keys. A matrix product adds them up as it goes.",
+    "Multiply each query with each key, elementwise, and sum over d.",
+    "The values are right, but all products exist before the sum, for every head as large as its "
+    "keys. A matrix product adds them up as it goes.",
+    compare=lambda query, keys: (query[..., None, :] * keys[:, :, None]).sum(-1),
+    average=lambda weights, values: (weights[..., None] * values[:, :, None]).sum(-2),
 )
-def all_products_first(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    query = query.view(b, c, h // c, 1, d)
-    scores = (query * keys[:, :, None]).sum(-1) / math.sqrt(d)  # b c g n
-    weights = torch.softmax(scores, dim=-1)
-    return (weights[..., None] * values[:, :, None]).sum(-2).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-CONTIGUOUS",
-    thinks="A view is not contiguous, so call contiguous() before the product.",
-    why="That copies the whole cache at every step. A product takes views with any stride between "
+    "A view is not contiguous, so call contiguous() before the product.",
+    "That copies the whole cache at every step. A product takes views with any stride between "
     "rows; the copy is not needed.",
+    keys=contiguous,
+    values=(contiguous, ...),
 )
-def makes_them_contiguous(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    keys, values = keys.contiguous(), values.contiguous()
-    scores = query.reshape(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
+    "L5-WIDER",
+    "The products are more exact in float64, so the cache is converted first.",
+    "That writes a copy of the whole cache, with twice the bytes, at every step. Reading it once "
+    "is all that a step should cost.",
+    keys=lambda cache, query: cache.double(),
+    values=lambda cache, query: cache.double(),
+    split=lambda query, c: query.double().unflatten(1, (c, -1)),
+    join=lambda output, query: output.reshape(query.shape).to(query.dtype),
+)
+task.fault(
     "L5-SCALES-THE-KEYS",
-    thinks="Divide the keys by the root of d, then multiply.",
-    why="The values are right, but a divided copy of all keys is made at every step. Divide the "
-    "query, which has one row, or the scores.",
+    "Divide the keys by the root of d, then multiply.",
+    "The values are right, but a divided copy of all keys is made at every step. Divide the query, "
+    "which has one row, or the scores.",
+    keys=lambda keys, query: keys / math.sqrt(query.shape[-1]),
+    scale=as_is,
 )
-def divides_the_keys(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.reshape(b, c, h // c, d) @ (keys / math.sqrt(d)).mT
-    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-HEAD-LOOP",
-    thinks="A loop over the query heads; each takes the cached head it belongs to.",
-    why="Nothing is copied, but each cached head is read once for every query of its group: as "
-    "many bytes as with MHA. Let a group read together.",
+    "A loop over the query heads; each takes the cached head it belongs to.",
+    "Nothing is copied, but each cached head is read once for every query of its group: as many "
+    "bytes as with MHA. Let a group read together.",
+    compare=each_row_alone(-2, Step.compare),
+    average=each_row_alone(-2, Step.average),
 )
-def head_after_head(query, keys, values):
-    g = query.shape[1] // keys.shape[1]
-    outputs = []
-    for head in range(query.shape[1]):
-        scores = keys[:, head // g] @ query[:, head, :, None] / math.sqrt(query.shape[-1])
-        weights = torch.softmax(scores, dim=1)  # b n 1
-        outputs.append((weights.mT @ values[:, head // g]).squeeze(1))
-    return torch.stack(outputs, dim=1)
-
-
-@task.fault(
+task.fault(
     "L5-GROUP-ORDER",
-    thinks="Query head i takes cached head i modulo c.",
-    why="Heads in a row form a group: with 4 heads and 2 cached ones, 0 and 1 share the first. "
-    "A model trained that way gives nonsense with any other order.",
+    "Query head i takes cached head i modulo c.",
+    "Heads in a row form a group: with 4 heads and 2 cached ones, 0 and 1 share the first. A model "
+    "trained that way gives nonsense with any other order.",
+    split=lambda query, c: query.unflatten(1, (-1, c)).transpose(1, 2),
+    join=every_cth,
 )
-def every_cth_head(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    query = query.view(b, h // c, c, d).transpose(1, 2)  # b c g d
-    scores = query @ keys.mT / math.sqrt(d)
-    output = torch.softmax(scores, dim=-1) @ values
-    return output.transpose(1, 2).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-REPEAT",
-    thinks="repeat(1, g, 1, 1) gives every query head its keys.",
-    why="It lays all cached heads behind each other, g times over, so neighbors do not share one; "
-    "and it copies them. Reshape the query: heads in a row form a group.",
+    "repeat(1, g, 1, 1) gives every query head its keys.",
+    "It lays all cached heads behind each other, g times over, so neighbors do not share one; and "
+    "it copies them. Reshape the query: heads in a row form a group.",
+    keys=repeated,
+    values=repeated,
 )
-def repeats_all_heads(query, keys, values):
-    g = query.shape[1] // keys.shape[1]
-    return attend(query, keys.repeat(1, g, 1, 1), values.repeat(1, g, 1, 1))
-
-
-@task.fault(
+task.fault(
     "L5-NOT-JOINED",
-    thinks="The product has the right numbers, so I return it.",
-    why="They stand under the axes (b c g d). The rest of the model expects one vector for each of "
-    "the h heads: join c and g again.",
+    "The product has the right numbers, so I return it.",
+    "They stand under the axes (b c g d). The rest of the model expects one vector for each of the "
+    "h heads: join c and g again.",
+    join=as_is,
 )
-def leaves_the_groups(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    return torch.softmax(scores, dim=-1) @ values
-
-
-@task.fault(
+task.fault(
+    "L5-POSITION-AXIS",
+    "Attention returns (b h n d), here with n = 1.",
+    "The query came without an axis of positions, so the output leaves without one: (b h d).",
+    join=lambda output, query: output.reshape(query.shape)[:, :, None],
+)
+task.fault(
     "L5-GROUP-BACK",
-    thinks="At the end the axes c and g are joined, in whatever order.",
-    why="The query was split as (c g), so the output is joined as (c g). In the other order the "
+    "At the end the axes c and g are joined, in whatever order.",
+    "The query was split as (c g), so the output is joined as (c g). In the other order the "
     "vectors are right, but under the wrong heads.",
+    join=every_cth,
 )
-def joined_in_the_other_order(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    output = torch.softmax(scores, dim=-1) @ values  # b c g d
-    return output.transpose(1, 2).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-NO-SCALE",
-    thinks="Attention is softmax(qkᵀ)v.",
-    why="The scores are not divided by the root of d. A cache changes what is computed again, not "
-    "what is computed.",
+    "Attention is softmax(qkᵀ)v.",
+    "The scores are not divided by the root of d. A cache changes what is computed again, not what "
+    "is computed.",
+    scale=as_is,
 )
-def without_the_root(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.view(b, c, h // c, d) @ keys.mT
-    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
+task.fault(
     "L5-SCALE-BY-N",
-    thinks="The scores are divided by the root of their last axis.",
-    why="That is n, which grows with each token. What is summed in a score are d products, so the "
-    "root is that of d.",
+    "The scores are divided by the root of their last axis.",
+    "That is n, which grows with each token. What is summed in a score are d products, so the root "
+    "is that of d.",
+    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
 )
-def divided_by_root_n(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.view(b, c, h // c, d) @ keys.mT
-    scores = scores / math.sqrt(scores.shape[-1])
-    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-SOFTMAX-OVER-GROUP",
-    thinks="Softmax over the axis of the queries.",
-    why="Each query shares out its attention among the n cached positions. Over the group, the "
-    "queries would compete for a key.",
+    "Softmax over the axis of the queries.",
+    "Each query shares out its attention among the n cached positions. Over the group, the queries "
+    "would compete for a key.",
+    share=lambda scores: scores.softmax(-2),
 )
-def softmax_over_the_group(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    return (torch.softmax(scores, dim=-2) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-CAUSAL-TOP-LEFT",
-    thinks="Decoding is causal, so the scores need a causal mask.",
-    why="A triangle from the top left lets the first row see one position only. The newest one "
-    "stands at the end, and may see all that is cached: no mask.",
+    "Decoding is causal, so the scores need a causal mask.",
+    "A triangle from the top left lets the first row see one position only. The newest one stands "
+    "at the end, and may see all that is cached: no mask.",
+    hide=lambda scores: scores.masked_fill(later(scores), -torch.inf),
 )
-def triangle_from_the_top_left(query, keys, values):
-    (b, h, d), (c, n) = query.shape, keys.shape[1:3]
-    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    hidden = torch.ones(h // c, n, dtype=torch.bool).triu(1)
-    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
-    return (weights @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-NOT-ITSELF",
-    thinks="The newest position attends to the ones before it.",
-    why="And to itself: its key and value are in the cache already. The full causal pass has the "
+    "The newest position attends to the ones before it.",
+    "And to itself: its key and value are in the cache already. The full causal pass has the "
     "diagonal, too.",
+    keys=(without_the_newest, ...),
+    values=(without_the_newest, ...),
+    hide=(..., lambda s: s.index_fill(-1, torch.tensor([s.shape[-1] - 1]), -torch.inf)),
 )
-def all_but_the_newest(query, keys, values):
-    (b, h, d), c = query.shape, keys.shape[1]
-    keys, values = keys[:, :, :-1], values[:, :, :-1]
-    scores = query.view(b, c, h // c, d) @ keys.mT / math.sqrt(d)
-    return (torch.softmax(scores, dim=-1) @ values).reshape(b, h, d)
-
-
-@task.fault(
+task.fault(
     "L5-FIRST-HEAD-ONLY",
-    thinks="All queries share the first cached head.",
-    why="In MQA there is only one. In GQA each group has its own, and the others would never be "
-    "read.",
+    "All queries share the first cached head.",
+    "In MQA there is only one. In GQA each group has its own, and the others would never be read.",
+    keys=lambda cache, query: cache[:, :1],
+    values=lambda cache, query: cache[:, :1],
 )
-def always_the_first(query, keys, values):
-    scores = query @ keys[:, 0].mT / math.sqrt(query.shape[-1])  # b h n
-    return torch.softmax(scores, dim=-1) @ values[:, 0]

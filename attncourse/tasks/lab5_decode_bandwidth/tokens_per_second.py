@@ -1,4 +1,4 @@
-"""tokens_per_second."""
+"""How many tokens a second memory allows."""
 
 import math
 
@@ -79,7 +79,8 @@ def the_weights_are_read_once_for_all_sequences(answer, rng):
 
 @task.check(1)
 def each_sequence_has_a_cache_of_its_own(answer, rng):
-    right_rate(answer, serving(pick(rng, 4, 32), 8192, 16_384, 0, 3.2e11))
+    # Weights of one byte: nobody said that there may be none.
+    right_rate(answer, serving(pick(rng, 4, 32), 8192, 16_384, 1, 3.2e11))
 
 
 @task.check(1)
@@ -88,83 +89,103 @@ def both_together(answer, rng):
         right_rate(answer, serving(b, 10_000, 131_072, 16 * 10**9, 3.35e12))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Serving:
+    def weights(weight_bytes, b):
+        return weight_bytes
+
+    def caches(b, n, bytes_per_token):
+        return b * n * bytes_per_token
+
+    def together(weights, caches):
+        return weights + caches
+
+    def tokens(b):
+        return b
+
+    def rate(tokens, moved, speed):
+        return tokens * speed / moved
+
+    def __call__(self, b, n, bytes_per_token, weight_bytes, bytes_per_second):
+        weights, caches = self.weights(weight_bytes, b), self.caches(b, n, bytes_per_token)
+        return self.rate(self.tokens(b), self.together(weights, caches), bytes_per_second)
+
+
+def without_limit(tokens, moved, speed):
+    return tokens * speed / moved if moved else math.inf
+
+
+task.spelling(rate=without_limit)
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L5-ONE-TOKEN-A-STEP",
-    thinks="A step gives one token.",
-    why="It gives one to each of the b sequences. That is why a server lets many wait for each "
-    "other: the weights are read once for all.",
+    "A step gives one token.",
+    "It gives one to each of the b sequences. That is why a server lets many wait for each other: "
+    "the weights are read once for all.",
+    tokens=lambda b: 1,
 )
-def one_token_a_step(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return bytes_per_second / (weight_bytes + b * n * bytes_per_token)
-
-
-@task.fault(
+task.fault(
     "L5-WEIGHTS-ONLY",
-    thinks="The weights are by far the largest, so only they count.",
-    why="For one short text, yes. 64 texts of 4,096 tokens may have more bytes in their caches "
-    "than the model has weights.",
+    "The weights are by far the largest, so only they count.",
+    "For one short text, yes. 64 texts of 4,096 tokens may have more bytes in their caches than "
+    "the model has weights.",
+    caches=lambda b, n, bytes_per_token: 0,
 )
-def weights_only(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / weight_bytes if weight_bytes else math.inf
-
-
-@task.fault(
+task.fault(
     "L5-CACHE-ONLY",
-    thinks="Decoding reads the cache.",
-    why="And all weights of the model, for each token anew. For one short text they are nearly all "
-    "of it.",
+    "Decoding reads the cache.",
+    "And all weights of the model, for each token anew. For one short text they are nearly all of "
+    "it.",
+    weights=lambda weight_bytes, b: 0,
 )
-def cache_only(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / (b * n * bytes_per_token) if n else math.inf
-
-
-@task.fault(
+task.fault(
     "L5-WEIGHTS-PER-SEQUENCE",
-    thinks="Each sequence needs the weights and its cache, so b of both are read.",
-    why="The sequences of a step go through the same product with the same weights: these are read "
+    "Each sequence needs the weights and its cache, so b of both are read.",
+    "The sequences of a step go through the same product with the same weights: these are read "
     "once. Only the caches are b times there.",
+    weights=lambda weight_bytes, b: b * weight_bytes,
 )
-def weights_for_each(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / (b * (weight_bytes + n * bytes_per_token))
-
-
-@task.fault(
+task.fault(
     "L5-SHARED-CACHE",
-    thinks="The cache is read once for all sequences, as the weights are.",
-    why="The keys of one text are of no use to another. A larger batch spreads the weights over "
-    "more tokens, and the caches not at all.",
+    "The cache is read once for all sequences, as the weights are.",
+    "The keys of one text are of no use to another. A larger batch spreads the weights over more "
+    "tokens, and the caches not at all.",
+    caches=lambda b, n, bytes_per_token: n * bytes_per_token,
 )
-def one_cache_for_all(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / (weight_bytes + n * bytes_per_token)
-
-
-@task.fault(
+task.fault(
     "L5-ONE-POSITION",
-    thinks="A step adds one token, so it moves the bytes of one token.",
-    why="It writes those of one, and reads those of all n before: each of them gets a weight.",
+    "A step adds one token, so it moves the bytes of one token.",
+    "It writes those of one, and reads those of all n before: each of them gets a weight.",
+    caches=lambda b, n, bytes_per_token: b * bytes_per_token,
 )
-def newest_position_only(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / (weight_bytes + b * bytes_per_token)
-
-
-@task.fault(
+task.fault(
     "L5-LARGER-ONE",
-    thinks="The longer of the two, weights or caches, decides.",
-    why="They come through the same memory, one after the other, so their bytes add up. The larger "
-    "one would do if they had a memory each.",
+    "The longer of the two, weights or caches, decides.",
+    "They come through the same memory, one after the other, so their bytes add up. The larger one "
+    "would do if they had a memory each.",
+    together=max,
 )
-def the_larger_of_both(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return b * bytes_per_second / max(weight_bytes, b * n * bytes_per_token)
-
-
-@task.fault(
+task.fault(
     "L5-SECONDS",
-    thinks="Bytes over bytes per second.",
-    why="That are the seconds of a step. Asked for is its inverse, times the tokens that a step "
-    "gives.",
+    "Bytes over bytes per second.",
+    "That are the seconds of a step. Asked for is its inverse, times the tokens that a step gives.",
+    rate=lambda tokens, moved, speed: moved / speed,
 )
-def seconds_of_a_step(b, n, bytes_per_token, weight_bytes, bytes_per_second):
-    return (weight_bytes + b * n * bytes_per_token) / bytes_per_second
+task.fault(
+    "L5-SECONDS-PER-TOKEN",
+    "The seconds of a step, divided among its tokens.",
+    "That is how long one token takes. Asked for is the inverse: how many a second gives.",
+    rate=lambda tokens, moved, speed: moved / speed / tokens,
+)
+task.fault(
+    "L5-SUM-OF-RATES",
+    "So many tokens a second by the weights, and so many by the caches: both together.",
+    "A token needs both. It is the times that add up, one after the other, so the rate is below "
+    "either of the two.",
+    together=lambda weights, caches: weights and caches and 1 / (1 / weights + 1 / caches),
+)

@@ -1,11 +1,11 @@
-"""best_tile."""
+"""What a sweep over tile sizes says."""
 
 import math
 import statistics
 
 import torch
 
-from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.answer import Failure, fields, moves_nothing
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
 from attncourse.tasks.lab6_write_flash import nothing
@@ -79,6 +79,23 @@ def tile_probes(rng):
     }
 
 
+CONCLUSIONS = ("n", "tile", "u_shaped", "speedup")
+
+
+def said(best_tile):
+    """What the answer concludes, without what else it may say, and with Python's own numbers."""
+
+    def function(record):
+        found = best_tile(record)
+        if found is None:
+            return None
+        fields(found, ())
+        kept = {name: found[name] for name in CONCLUSIONS if name in found}
+        return {name: x.item() if hasattr(x, "item") else x for name, x in kept.items()}
+
+    return function
+
+
 def says(answer, inputs, *keys):
     """Assert that the answer says these things of a record."""
     got, expected = answer(inputs), answer.expected(inputs)
@@ -118,16 +135,17 @@ task = Task(
     ),
     probes=tile_probes,
     small=nothing,
+    adapt=said,
 )
 
 
 @task.check(1)
 def it_says_four_things(answer, rng):
     got = answer(sweep(rng))
-    if set(got) != {"n", "tile", "u_shaped", "speedup"}:
+    if len(got) < len(CONCLUSIONS):
         raise Failure(
-            "The result is a dict with the keys n, tile, u_shaped and speedup; yours has "
-            f"{', '.join(map(str, got)) or 'none'}."
+            "The result is a dict with the keys n, tile, u_shaped and speedup; of these yours has "
+            f"{', '.join(got) or 'none'}."
         )
     if not isinstance(got["u_shaped"], bool):
         raise Failure(f'"u_shaped" is True or False; yours is {got["u_shaped"]!r}.')
@@ -178,108 +196,148 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, sweep(rng))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def headline(point):
-    best = point["clock"] == "cpu"
-    return min(point["seconds"]) if best else statistics.median(point["seconds"])
+@task.steps
+class Best:
+    def timed(points):
+        return [point for point in points if point["seconds"] and not point["error"]]
+
+    def largest(self, timed):
+        return max(point["n"] for point in timed if point["name"] == "tiled")
+
+    def number(point):
+        return min(point["seconds"]) if point["clock"] == "cpu" else median(point)
+
+    def valley(tiles, best):
+        return min(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best
+
+    def rival(self, timed, n):
+        found = [self.number(p) for p in timed if p["name"] == "naive" and p["n"] == n]
+        return found[0] if found else None
+
+    def ratio(naive, tiles, best):
+        return naive / best
+
+    def __call__(self, record):
+        timed = self.timed(record["points"])
+        n = self.largest(timed)
+        here = [point for point in timed if point["name"] == "tiled" and point["n"] == n]
+        tiles = {point["tile"]: self.number(point) for point in here}
+        tile = min(tiles, key=tiles.get)
+        best, naive = tiles[tile], self.rival(timed, n)
+        speedup = None if naive is None else self.ratio(naive, tiles, best)
+        return {"n": n, "tile": tile, "u_shaped": self.valley(tiles, best), "speedup": speedup}
 
 
-def conclude(record, number=headline, margin=1.1, least=None, compared="naive"):
-    timed = [p for p in record["points"] if p["seconds"] and not p["error"]]
-    n = max(p["n"] for p in timed if p["name"] == "tiled")
-    here = {p["tile"]: number(p) for p in timed if p["name"] == "tiled" and p["n"] == n}
-    tile = min(here, key=here.get)
-    naive = [number(p) for p in timed if p["name"] == compared and p["n"] == n]
-    ends = min(here[min(here)], here[max(here)])
-    return {
-        "n": n,
-        "tile": tile,
-        "u_shaped": ends >= margin * here[tile],
-        "speedup": naive[0] / here[tile] if naive else None,
-    }
+def median(point):
+    return statistics.median(point["seconds"])
 
 
-@task.fault(
+def of_the_shortest(points):
+    n = min(point["n"] for point in points)
+    return Best.timed([point for point in points if point["n"] == n])
+
+
+def with_no_time(points):
+    return [point | {"seconds": point["seconds"] or [1e-12]} for point in points]
+
+
+def beside_the_best(tiles, best):
+    ordered = [tiles[tile] for tile in sorted(tiles)]
+    place = ordered.index(best)
+    return (
+        0 < place < len(ordered) - 1 and min(ordered[place - 1], ordered[place + 1]) >= 1.1 * best
+    )
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L6-MEAN",
-    thinks="A point's number is the mean of its samples.",
-    why="One sample in which another program came in can move a mean anywhere. A CPU's best time "
-    "or a GPU's median stays where it is.",
+    "A point's number is the mean of its samples.",
+    "One sample in which another program came in can move a mean anywhere. A CPU's best time or a "
+    "GPU's median stays where it is.",
+    number=lambda point: statistics.mean(point["seconds"]),
 )
-def by_the_mean(record):
-    return conclude(record, lambda point: statistics.mean(point["seconds"]))
-
-
-@task.fault(
+task.fault(
     "L6-MEDIAN-ALWAYS",
-    thinks="The median is always the right number.",
-    why="On a GPU, yes. What disturbs a CPU's processor time only ever makes it longer, so the "
-    "best sample is the least disturbed.",
+    "The median is always the right number.",
+    "On a GPU, yes. What disturbs a CPU's processor time only ever makes it longer, so the best "
+    "sample is the least disturbed.",
+    number=median,
 )
-def by_the_median(record):
-    return conclude(record, lambda point: statistics.median(point["seconds"]))
-
-
-@task.fault(
+task.fault(
     "L6-BEST-ALWAYS",
-    thinks="The shortest sample is always the right number.",
-    why="A GPU's clock moves both ways, and one lucky sample is no typical time. For CUDA events "
-    "take the median.",
+    "The shortest sample is always the right number.",
+    "A GPU's clock moves both ways, and one lucky sample is no typical time. For CUDA events take "
+    "the median.",
+    number=lambda point: min(point["seconds"]),
 )
-def by_the_best(record):
-    return conclude(record, lambda point: min(point["seconds"]))
-
-
-@task.fault(
+task.fault(
     "L6-ALL-LENGTHS",
-    thinks="The fastest point of the whole record tells the best tile.",
-    why="The fastest point is one of the shortest sequence, which had less to do. Tiles can be "
+    "The fastest point of the whole record tells the best tile.",
+    "The fastest point is one of the shortest sequence, which had less to do. Tiles can be "
     "compared only at one n.",
+    timed=of_the_shortest,
 )
-def fastest_of_all(record):
-    shortest = min(p["n"] for p in record["points"])
-    points = [p for p in record["points"] if p["n"] == shortest]
-    return conclude(record | {"points": points})
-
-
-@task.fault(
+task.fault(
     "L6-VALLEY-BY-PLACE",
-    thinks="If the best tile is neither the smallest nor the largest, the curve is a valley.",
-    why="Some tile always comes first, by noise alone. A valley has two slopes: both ends must be "
+    "If the best tile is neither the smallest nor the largest, the curve is a valley.",
+    "Some tile always comes first, by noise alone. A valley has two slopes: both ends must be "
     "clearly slower, by a tenth here.",
+    valley=lambda tiles, best: best not in (tiles[min(tiles)], tiles[max(tiles)]),
 )
-def valley_by_place(record):
-    return conclude(record, margin=1.0 + 1e-12)
-
-
-@task.fault(
+task.fault(
+    "L6-ONE-SLOPE",
+    "If one end is clearly slower than the best tile, the curve is a valley.",
+    "One slope makes a hill. A valley has two: the smallest tile and the largest must both be "
+    "slower, by a tenth here.",
+    valley=lambda tiles, best: max(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best,
+)
+task.fault(
+    "L6-NEIGHBORS",
+    "The curve is a valley if the tiles next to the best one are slower.",
+    "Neighbors may be slower by noise, or nearly as fast in a wide valley. What tells its shape "
+    "are the ends: the smallest tile and the largest.",
+    valley=beside_the_best,
+)
+task.fault(
     "L6-UPSIDE-DOWN",
-    thinks="The speed-up is the time of the tiles over the time of naive.",
-    why="That ratio is below one when tiles are faster. A speed-up above one means faster: the old "
+    "The speed-up is the time of the tiles over the time of naive.",
+    "That ratio is below one when tiles are faster. A speed-up above one means faster: the old "
     "time over the new one.",
+    ratio=lambda naive, tiles, best: best / naive,
 )
-def speedup_upside_down(record):
-    said = conclude(record)
-    return said | {"speedup": said["speedup"] and 1 / said["speedup"]}
-
-
-@task.fault(
+task.fault(
     "L6-OVER-FUSED",
-    thinks="The speed-up is over the fused attention.",
-    why="Fused attention is the goal, written by experts for this machine. What tiles change is "
-    "seen against naive, which does the same operations at once.",
+    "The speed-up is over the fused attention.",
+    "Fused attention is the goal, written by experts for this machine. What tiles change is seen "
+    "against naive, which does the same operations at once.",
+    rival=lambda self, timed, n: next(
+        self.number(p) for p in timed if p["name"] == "fused" and p["n"] == n
+    ),
 )
-def over_fused(record):
-    return conclude(record, compared="fused")
-
-
-@task.fault(
+task.fault(
+    "L6-NAIVE-ELSEWHERE",
+    "If naive ran out of memory there, its longest sequence before will do.",
+    "It had less to do there. Without a time at this n there is no speed-up: None.",
+    rival=lambda self, timed, n: self.number(
+        max((p for p in timed if p["name"] == "naive"), key=lambda p: p["n"])
+    ),
+)
+task.fault(
+    "L6-LARGEST-TILE",
+    "The speed-up is that of the largest tile.",
+    "The largest is seldom the fastest, or there would be no best tile to look for. Take the time "
+    "of the tile that you name.",
+    ratio=lambda naive, tiles, best: naive / tiles[max(tiles)],
+)
+task.fault(
     "L6-NO-TIME",
-    thinks="What ran out of memory took no time.",
-    why="It has no time at all, and it did not win. A point with an error is left out of every "
+    "What ran out of memory took no time.",
+    "It has no time at all, and it did not win. A point with an error is left out of every "
     "comparison of times.",
+    timed=with_no_time,
 )
-def nothing_is_fast(record):
-    points = [p | {"seconds": p["seconds"] or [1e-12], "error": None} for p in record["points"]]
-    return conclude(record | {"points": points})

@@ -1,4 +1,4 @@
-"""merge."""
+"""Joining what two sets of keys gave."""
 
 import math
 
@@ -153,93 +153,118 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, two_parts(rng, 4, counts=(0, 2)))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Merge:
+    def common(maximum_1, maximum_2):
+        return torch.maximum(maximum_1, maximum_2)
+
+    def factors(maxima, common):
+        return [(own - finite(common)).exp() for own in maxima]
+
+    def scaled(weighted, factor):
+        return weighted * factor[..., None]
+
+    def shrunk(total, factor):
+        return total * factor
+
+    def results(weighted, maximum, total):
+        return weighted, maximum, total
+
+    def __call__(self, one, two):
+        weighted, maxima, totals = zip(one, two, strict=True)
+        common = self.common(*maxima)
+        factors = self.factors(maxima, common)
+        weighted = sum(map(self.scaled, weighted, factors))
+        return self.results(weighted, common, sum(map(self.shrunk, totals, factors)))
+
+
+def with_choices(maxima, common):
+    return [torch.where(own == common, 1.0, (own - common).exp()) for own in maxima]
+
+
+task.spelling(factors=with_choices)
+
+
+def as_is(x, *_):
+    return x
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L6-NO-RESCALE",
-    thinks="Two sums over different keys are added.",
-    why="Each sum is counted in units of e to its own maximum. Before they are added, both need "
-    "the same unit, like meters and feet.",
+    "Two sums over different keys are added.",
+    "Each sum is counted in units of e to its own maximum. Before they are added, both need the "
+    "same unit, like meters and feet.",
+    factors=lambda maxima, common: [torch.ones_like(own) for own in maxima],
 )
-def added_as_they_are(one, two):
-    return one[0] + two[0], torch.maximum(one[1], two[1]), one[2] + two[2]
-
-
-@task.fault(
+task.fault(
     "L6-ONE-SIDE",
-    thinks="The new part has the larger maximum, so only the old sums must shrink.",
-    why="Either part may hold the larger maximum. If the old one does, it is the new part that "
-    "must shrink.",
+    "The new part has the larger maximum, so only the old sums must shrink.",
+    "Either part may hold the larger maximum. If the old one does, it is the new part that must "
+    "shrink.",
+    factors=lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
 )
-def only_the_first_shrinks(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    shrink = (one[1] - finite(maximum)).exp()
-    return one[0] * shrink[..., None] + two[0], maximum, one[2] * shrink + two[2]
-
-
-@task.fault(
+task.fault(
+    "L6-SECOND-MAXIMUM",
+    "The new part has the larger maximum, so that is the common one.",
+    "Either part may hold the larger maximum. If the old one does, its factor is above 1, and with "
+    "scores far apart infinite.",
+    common=lambda maximum_1, maximum_2: maximum_2,
+)
+task.fault(
+    "L6-ONE-MAXIMUM",
+    "One maximum serves all queries: the largest of all.",
+    "Each query has scores of its own. One that is far below the largest shrinks to nothing, and "
+    "its maximum, which the next merge needs, is lost.",
+    common=lambda *maxima: torch.stack(maxima).max().expand(maxima[0].shape).clone(),
+)
+task.fault(
     "L6-WEIGHTED-FORGOTTEN",
-    thinks="Only the totals depend on the maximum, so only they are rescaled.",
-    why="The weighted values are sums of the same exponentials, times values. They change with the "
+    "Only the totals depend on the maximum, so only they are rescaled.",
+    "The weighted values are sums of the same exponentials, times values. They change with the "
     "unit exactly as the total does.",
+    scaled=as_is,
 )
-def only_totals_shrink(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    shrinks = [(part[1] - finite(maximum)).exp() for part in (one, two)]
-    return one[0] + two[0], maximum, one[2] * shrinks[0] + two[2] * shrinks[1]
-
-
-@task.fault(
+task.fault(
+    "L6-TOTAL-FORGOTTEN",
+    "Only the weighted values are rescaled; the totals are added.",
+    "A total is a sum of the same exponentials, in the same unit. If that changes for the one, it "
+    "changes for the other.",
+    shrunk=as_is,
+)
+task.fault(
     "L6-UPSIDE-DOWN",
-    thinks="The factor is e to the common maximum minus the own one.",
-    why="That factor is 1 or more, so the part with the lower scores would grow. It must shrink: "
-    "its keys matter less than it believed.",
+    "The factor is e to the common maximum minus the own one.",
+    "That factor is 1 or more, so the part with the lower scores would grow. It must shrink: its "
+    "keys matter less than it believed.",
+    factors=lambda maxima, common: [(finite(common) - finite(own)).exp() for own in maxima],
 )
-def grows_instead(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    grow = [(finite(maximum) - finite(part[1])).exp() for part in (one, two)]
-    weighted = one[0] * grow[0][..., None] + two[0] * grow[1][..., None]
-    return weighted, maximum, one[2] * grow[0] + two[2] * grow[1]
-
-
-@task.fault(
+task.fault(
     "L6-EMPTY-NAN",
-    thinks="e to the difference of two maxima is always a number.",
-    why="If neither part has seen a key, both maxima are −∞, and −∞ − (−∞) is not a number. One "
-    "NaN spreads to everything computed from it.",
+    "e to the difference of two maxima is always a number.",
+    "If neither part has seen a key, both maxima are −∞, and −∞ − (−∞) is not a number. One NaN "
+    "spreads to everything computed from it.",
     section="nothing-seen",
+    factors=lambda maxima, common: [(own - common).exp() for own in maxima],
 )
-def nan_if_both_are_empty(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    shrinks = [(part[1] - maximum).exp() for part in (one, two)]
-    weighted = one[0] * shrinks[0][..., None] + two[0] * shrinks[1][..., None]
-    return weighted, maximum, one[2] * shrinks[0] + two[2] * shrinks[1]
-
-
-@task.fault(
+task.fault(
     "L6-NORMALIZED",
-    thinks="A merged part should already be the output, so divide by the total.",
-    why="Then it can no longer be merged with the next one as it stands: the total would be "
-    "counted twice. Divide once, after the last tile.",
+    "A merged part should already be the output, so divide by the total.",
+    "Then it can no longer be merged with the next one as it stands: the total would be counted "
+    "twice. Divide once, after the last tile.",
+    results=(
+        lambda weighted, maximum, total: (weighted / total.clamp(min=1)[..., None], maximum, total),
+        lambda weighted, maximum, total: (weighted / total[..., None], maximum, total),
+    ),
 )
-def divided_already(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    shrinks = [(part[1] - finite(maximum)).exp() for part in (one, two)]
-    weighted = one[0] * shrinks[0][..., None] + two[0] * shrinks[1][..., None]
-    total = one[2] * shrinks[0] + two[2] * shrinks[1]
-    return weighted / total.clamp(min=1)[..., None], maximum, total
-
-
-@task.fault(
+task.fault(
     "L6-NO-MAX",
-    thinks="To get a common unit, multiply by e to the maximum and divide by e to the new one.",
-    why="Right on paper. But e to 89 is already infinite in float32, and ∞/∞ is not a number. "
-    "Subtract the maxima first, then take one exponential.",
+    "To get a common unit, multiply by e to the maximum and divide by e to the new one.",
+    "Right on paper. But e to 89 is already infinite in float32, and ∞/∞ is not a number. Subtract "
+    "the maxima first, then take one exponential.",
+    factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima],
 )
-def through_the_exponentials(one, two):
-    maximum = torch.maximum(one[1], two[1])
-    unit = finite(maximum).exp()
-    shrinks = [part[1].exp() / unit for part in (one, two)]
-    weighted = one[0] * shrinks[0][..., None] + two[0] * shrinks[1][..., None]
-    return weighted, maximum, one[2] * shrinks[0] + two[2] * shrinks[1]
