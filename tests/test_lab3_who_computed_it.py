@@ -15,10 +15,26 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks import test_lab3_who_computed_it as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab2_quadratic_wall, roofline
 from attncourse.lab import lab3_who_computed_it as course
+from attncourse.tasks.lab3_who_computed_it.backends_for import DEVICES, PLAIN
+from attncourse.tasks.lab3_who_computed_it.roof_over import ROOF
+from attncourse.tasks.lab3_who_computed_it.sees_future import (
+    KINDS,
+    a_function,
+    layer_of_torch,
+    perturbed,
+    question,
+)
+from attncourse.tasks.lab3_who_computed_it.which_backend import (
+    CASES,
+    FALLBACKS,
+    FLASHES,
+    ON_GPUS,
+    watched,
+)
+from attncourse.tasks.lab3_who_computed_it.who_computed_it import RECORDS, a_record
 
 STEM = "lab3_who_computed_it"
 TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
@@ -32,22 +48,22 @@ def record():
 # --- the reference
 
 
-@pytest.mark.parametrize("name", checks.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_the_detective_agrees_with_the_packages(name):
-    case = checks.CASES[name]
+    case = CASES[name]
     with torch.set_grad_enabled(case.get("grad", True)):
-        fn = checks.watched(case)
+        fn = watched(case)
         # Of two, the package names both: "NAIVE+FLASH".
         assert course.which_backend(fn) == (lab.backend_of(fn) or "NONE").split("+")[-1]
 
 
 def test_every_case_is_what_its_group_says():
     """On this torch; another may differ, and the judge asks the one it runs on."""
-    for cases, expected in ((checks.FLASHES, "FLASH"), (checks.FALLBACKS, "MATH")):
+    for cases, expected in ((FLASHES, "FLASH"), (FALLBACKS, "MATH")):
         for name, case in cases.items():
-            assert course.which_backend(checks.watched(case)) == expected, name
-    for name, case in checks.ON_GPUS.items():
-        assert course.which_backend(checks.watched(case)) == name.split()[0]
+            assert course.which_backend(watched(case)) == expected, name
+    for name, case in ON_GPUS.items():
+        assert course.which_backend(watched(case)) == name.split()[0]
 
 
 def as_a_call(call):
@@ -68,7 +84,7 @@ def as_a_call(call):
     return made
 
 
-@pytest.mark.parametrize("capability", checks.DEVICES, ids=str)
+@pytest.mark.parametrize("capability", DEVICES, ids=str)
 def test_the_rules_are_those_of_torch(capability):
     grid = itertools.product(
         ("float16", "bfloat16", "float32", "float64"),
@@ -80,7 +96,7 @@ def test_the_rules_are_those_of_torch(capability):
         ),
     )
     for dtype, d, unlike in grid:
-        call = checks.PLAIN | {"queries": 128, "keys": 128, "dtype": dtype, "d": d} | unlike
+        call = PLAIN | {"queries": 128, "keys": 128, "dtype": dtype, "d": d} | unlike
         verdicts = lab.may_run(capability, **as_a_call(call), torch_version="2.11.0")
         names = [verdict.backend for verdict in verdicts if verdict.runs]
         # What comes after MATH runs only on request.
@@ -90,7 +106,7 @@ def test_the_rules_are_those_of_torch(capability):
 
 def test_the_rules_of_the_cpu_are_what_the_trace_shows():
     for unlike in ({}, {"mask": True}, {"dropout": 0.25}, {"kv_heads": 2}, {"axes": 3}):
-        call = checks.PLAIN | {"queries": 16, "keys": 16, "dtype": "float32", "d": 8} | unlike
+        call = PLAIN | {"queries": 16, "keys": 16, "dtype": "float32", "d": 8} | unlike
         arguments = {
             key: torch.zeros_like(value, device="cpu") if torch.is_tensor(value) else value
             for key, value in as_a_call(call).items()
@@ -138,26 +154,26 @@ def test_the_roof_is_that_of_the_package():
         assert (there["bound"] == "compute") == (there["roof"] == peak)
 
 
-@pytest.mark.parametrize("kind", checks.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_perturbation_test_agrees_with_the_packages(kind):
     for seed in range(5):
-        inputs = checks.question(torch.Generator().manual_seed(seed), kind)
-        ours = checks.perturbed(course.sees_future)(**inputs)
+        inputs = question(torch.Generator().manual_seed(seed), kind)
+        ours = perturbed(course.sees_future)(**inputs)
         if kind == "rounding":
             assert not ours  # the package's looks at seven digits: it is about exact kernels
         else:
-            fn = checks.a_function(kind, inputs["x"])
+            fn = a_function(kind, inputs["x"])
             with torch.no_grad():
                 if kind.endswith("of torch"):
-                    fn = checks.layer_of_torch(inputs["x"], "mask" in kind)
+                    fn = layer_of_torch(inputs["x"], "mask" in kind)
                 assert ours == lab.sees_future(fn, inputs["x"])
 
 
-@pytest.mark.parametrize("kind", checks.RECORDS)
+@pytest.mark.parametrize("kind", RECORDS)
 def test_the_conclusions_are_the_truth_of_made_up_records(kind):
     for seed in range(10):
         rng = torch.Generator().manual_seed(seed)
-        record, truth = checks.a_record(rng, **checks.RECORDS[kind])
+        record, truth = a_record(rng, **RECORDS[kind])
         found = course.who_computed_it(record)
         assert (found["naive_bound"] == "memory") == truth["naive_bound"]
         assert (found["fused_bound"] == "memory") == truth["fused_bound"]
@@ -167,7 +183,7 @@ def test_the_conclusions_are_the_truth_of_made_up_records(kind):
 
 
 def test_the_made_up_records_differ_in_every_conclusion():
-    truths = [checks.a_record(torch.Generator(), **how)[1] for how in checks.RECORDS.values()]
+    truths = [a_record(torch.Generator(), **how)[1] for how in RECORDS.values()]
     for name in ("naive_bound", "fused_bound"):
         assert {truth[name] for truth in truths} == {True, False}
 
@@ -313,7 +329,7 @@ def test_an_answer_that_raises_is_told_so():
     assert run("sees_future", lambda fn, x: None).diagnosis.id == "NOT-ANSWERED"
     assert "a list such as" in str(run("backends_for", lambda capability, call: "FLASH"))
     assert '"memory" or "compute"' in str(
-        run("roof_over", lambda *a, **k: dict.fromkeys(checks.ROOF, 1.0) | {"bound": "both"})
+        run("roof_over", lambda *a, **k: dict.fromkeys(ROOF, 1.0) | {"bound": "both"})
     )
 
 

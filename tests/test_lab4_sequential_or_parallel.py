@@ -14,10 +14,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks import test_lab4_sequential_or_parallel as checks
 from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
 from attncourse.lab import lab4_sequential_or_parallel as course
+from attncourse.tasks.lab4_sequential_or_parallel.longest_chain import (
+    attending,
+    recurrent,
+    scattered,
+    tree,
+)
+from attncourse.tasks.lab4_sequential_or_parallel.operators import MODELS, _Runs, real
+from attncourse.tasks.lab4_sequential_or_parallel.verdict import RECORDS, a_record
 
 STEM = "lab4_sequential_or_parallel"
 TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
@@ -67,8 +74,8 @@ def test_a_count_is_a_straight_line():
 @pytest.mark.parametrize("layers", [1, 2, 5])
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_recurrent_layers_overlap_and_attention_is_as_deep_as_it_has_layers(layers, n):
-    assert course.longest_chain(checks.recurrent(layers, n)) == n + layers - 1
-    assert course.longest_chain(checks.attending(layers, n)) == layers
+    assert course.longest_chain(recurrent(layers, n)) == n + layers - 1
+    assert course.longest_chain(attending(layers, n)) == layers
 
 
 @pytest.mark.parametrize(("b", "n", "d"), [(1, 7, 3), (3, 16, 16), (2, 5, 40)])
@@ -90,11 +97,11 @@ def test_the_work_is_what_torch_counts(b, n, d):
         assert counter.get_total_flops() == 2 * course.multiplications(layer, b, n, d)
 
 
-@pytest.mark.parametrize("kind", checks.RECORDS)
+@pytest.mark.parametrize("kind", RECORDS)
 def test_the_conclusions_are_the_truth_of_made_up_records(kind):
     for seed in range(10):
         rng = torch.Generator().manual_seed(seed)
-        record, truth = checks.a_record(rng, **checks.RECORDS[kind])
+        record, truth = a_record(rng, **RECORDS[kind])
         found = course.verdict(record)
         for name in ("always_faster", "crossover_1", "crossover_8", "held"):
             assert (found[name] or 0) == truth[name]
@@ -104,7 +111,7 @@ def test_the_conclusions_are_the_truth_of_made_up_records(kind):
 
 def test_the_made_up_records_tell_all_conclusions_apart():
     rng = torch.Generator().manual_seed(0)
-    truths = [checks.a_record(rng, **how)[1] for how in checks.RECORDS.values()]
+    truths = [a_record(rng, **how)[1] for how in RECORDS.values()]
     for name in ("always_faster", "held"):
         assert {truth[name] for truth in truths} == {True, False}
     assert len({truth["crossover_8"] for truth in truths}) >= 4
@@ -167,8 +174,8 @@ def test_on_a_cpu_the_fused_gru_is_a_loop_with_the_products_of_the_inputs_taken_
 
 
 def test_attention_takes_the_same_few_operators_whatever_n():
-    for model in checks.MODELS:
-        _, per_position = course.operators(checks._Runs(**checks.real(model)))
+    for model in MODELS:
+        _, per_position = course.operators(_Runs(**real(model)))
         assert (per_position == 0) == (model == "attention")
 
 
@@ -182,14 +189,14 @@ def test_no_schedule_beats_depth_or_work_and_a_busy_one_takes_at_most_their_sum(
         return count
 
     rng = torch.Generator().manual_seed(1)
-    graphs = [checks.scattered(rng, 30) for _ in range(20)]
-    for needs in (*graphs, checks.recurrent(2, 8), checks.attending(2, 8), checks.tree(16)):
+    graphs = [scattered(rng, 30) for _ in range(20)]
+    for needs in (*graphs, recurrent(2, 8), attending(2, 8), tree(16)):
         depth, work = course.longest_chain(needs), len(needs)
         for workers in (1, 2, 3, 8):
             taken = rounds(needs, workers)
             assert max(depth, work / workers) <= taken <= depth + work / workers
-    assert [rounds(checks.recurrent(2, 8), p) for p in (1, 2, 8)] == [16, 9, 9]
-    assert [rounds(checks.attending(2, 8), p) for p in (1, 2, 8)] == [16, 8, 2]
+    assert [rounds(recurrent(2, 8), p) for p in (1, 2, 8)] == [16, 9, 9]
+    assert [rounds(attending(2, 8), p) for p in (1, 2, 8)] == [16, 8, 2]
 
 
 def test_a_linear_recurrence_needs_only_log_n_rounds():

@@ -14,11 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks import test_lab5_decode_bandwidth as checks
 from attncourse.checks.report import MIME
 from attncourse.lab import lab5_decode_bandwidth as course
 from attncourse.lab.lab2_quadratic_wall import lab2_receipt
 from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_bytes, ridge
+from attncourse.tasks.lab5_decode_bandwidth.conclude_decode import RECORDS, a_record
 
 STEM = "lab5_decode_bandwidth"
 TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
@@ -84,11 +84,11 @@ def test_the_size_of_a_cache_is_that_of_its_tensors():
         assert course.cache_bytes(*sizes) == layers * decode_bytes(b, c, n, d, width)
 
 
-@pytest.mark.parametrize("kind", checks.RECORDS)
+@pytest.mark.parametrize("kind", RECORDS)
 def test_the_conclusions_are_the_truth_of_made_up_records(kind):
     for seed in range(10):
         rng = torch.Generator().manual_seed(seed)
-        record, truth = checks.a_record(rng, **checks.RECORDS[kind])
+        record, truth = a_record(rng, **RECORDS[kind])
         found = course.conclude_decode(record)
         for name in ("ideal", "computes", "from_cache", "held"):
             assert found[name] == truth[name], name
