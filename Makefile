@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help course install book book-fresh curves exercises class grade report test fast-test bench lint format lock clean
+.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,8 +62,12 @@ fast-test: $(STAMP)  ## what takes seconds
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py
 	$(BIN)/python tests/bench/verdicts.py
+	$(BIN)/python tests/bench/answers.py
 	$(BIN)/python tests/bench/mutants.py
 	$(BIN)/python -m pytest tests/bench/sweeps.py
+
+fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart
+	$(BIN)/python -m attncourse.checks.stored
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

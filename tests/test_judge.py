@@ -74,7 +74,9 @@ def test_a_misconception_is_rejected_on_another_seed_too(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_table_of_fingerprints_is_current(task):
-    assert stored.is_current(registry.find(task)), "run `make fingerprints` and commit"
+    about = registry.find(task)
+    wanted = stored.is_wanted(about)
+    assert stored.is_current(about) == wanted, "run `make fingerprints` and commit"
 
 
 def test_no_two_misconceptions_give_the_same_diagnosis():

@@ -5,7 +5,7 @@ them takes seconds to minutes, and a student waits. Few of them differ in any on
 holds a short code for each. It only says which explanations are worth a closer look: those are
 looked at afresh, so that a table that is out of date may cost a name, and never gives a wrong one.
 
-    python -m attncourse.checks.stored [TASK ...]
+    make fingerprints
 """
 
 from __future__ import annotations
@@ -231,6 +231,11 @@ def _columns(task: Task, keys: list[Key], one: np.ndarray, first: np.ndarray) ->
 # --- on disk ------------------------------------------------------------------------------------
 
 
+def is_wanted(task: Task) -> bool:
+    """Whether a table is kept with the package: for the chapters, whose faults compose most."""
+    return task.place.startswith("chapter")
+
+
 def path_of(task: Task) -> Path:
     return FOLDER / f"{task.name}.npz"
 
@@ -296,7 +301,7 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     tasks = [registry.find(name) for name in names] or list(registry.all_tasks().values())
     for task in tasks:
-        if task.home.page.startswith("book/") and not is_current(task):
+        if is_wanted(task) and not is_current(task):
             save(build(task))
             print(f"{task.name}: {path_of(task).stat().st_size / 1024:.0f} KiB", flush=True)
 
