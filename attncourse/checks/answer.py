@@ -298,11 +298,11 @@ def numbers_of(found: object, names: Iterable[str]) -> list[Tensor]:
     return list(map(number, names))
 
 
-def known(number: Tensor, name: str) -> float:
+def known(number: Tensor, name: str) -> Tensor:
     """One of `numbers_of`, or a Failure if it is missing."""
     if number.isnan().any():
         raise Failure(f'Your result has no "{name}", or one that cannot be read.')
-    return number.item()
+    return number
 
 
 class Elsewhere:

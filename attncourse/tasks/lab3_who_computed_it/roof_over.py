@@ -49,7 +49,10 @@ def small(rng):
 def roofs(answer, name, *cases):
     place = ROOF.index(name)
     for inputs in cases:
-        got, expected = known(answer(inputs)[place], name), answer.expected(inputs)[place].item()
+        got, expected = (
+            known(answer(inputs)[place], name).item(),
+            answer.expected(inputs)[place].item(),
+        )
         if not abs(got - expected) <= 0.005 * expected:
             said = f"is {expected:,.4g}; you say {got:,.4g}"
             if name == "bound":

@@ -410,6 +410,13 @@ task.fault(
     spelled=lambda kinds: "ps" in kinds,
 )
 task.fault(
+    "L3-THREE-ALONE",
+    "The trace of attention begins with a product and a softmax, in this order.",
+    "A layer has projections, too, which are products before and after. What counts is that one "
+    "stands somewhere before the softmax and one somewhere after.",
+    spelled=(lambda kinds: kinds[:2] == "ps" and len(kinds) > 2, lambda kinds: kinds == "psp"),
+)
+task.fault(
     "L3-ANY-ORDER",
     "Two products and a softmax are attention, in any order.",
     "Their order says what was done: scores, weights, output. The softmax has to stand between two "
