@@ -298,10 +298,10 @@ def numbers_of(found: object, names: Iterable[str]) -> list[Tensor]:
     return list(map(number, names))
 
 
-def known(number: Tensor, name: str) -> Tensor:
+def known(number: Tensor, name: str, kind: str = "a number") -> Tensor:
     """One of `numbers_of`, or a Failure if it is missing."""
     if number.isnan().any():
-        raise Failure(f'Your result has no "{name}", or one that cannot be read.')
+        raise Failure(f'Your result has no "{name}", or one that is not {kind}.')
     return number
 
 

@@ -70,6 +70,12 @@ def bound_as_number(value):
     return torch.tensor({"memory": 1.0, "compute": 0.0}.get(str(value), torch.nan)).double()
 
 
+KINDS = {  # of the conclusions that are no numbers
+    **dict.fromkeys(("bound", "naive_bound", "fused_bound"), '"memory" or "compute"'),
+    "fell_back": "a list of calls of the record",
+}
+
+
 def _bound(number):
     return "memory" if number else "compute"
 
