@@ -281,6 +281,30 @@ def as_number(value: object, name: str) -> Tensor:
     return torch.tensor(float(value), dtype=torch.float64)
 
 
+def numbers_of(found: object, names: Iterable[str]) -> list[Tensor]:
+    """Entries of a returned dict as numbers; NaN, what is missing or none: it costs no other check.
+
+    Raises:
+        Unusable: it is no dict.
+    """
+
+    def number(name):
+        try:
+            return as_number(found[name], name)
+        except (KeyError, Unusable):
+            return torch.tensor(torch.nan, dtype=torch.float64)
+
+    fields(found, ())
+    return list(map(number, names))
+
+
+def known(number: Tensor, name: str, kind: str = "a number") -> Tensor:
+    """One of `numbers_of`, or a Failure if it is missing."""
+    if number.isnan().any():
+        raise Failure(f'Your result has no "{name}", or one that is not {kind}.')
+    return number
+
+
 class Elsewhere:
     """An answer in another process: it is asked for observations, and never called here."""
 

@@ -1,6 +1,6 @@
-"""attention_work."""
+"""The work of attention: its operations, and the bytes it moves, naive and fused."""
 
-from attncourse.checks.answer import as_number, fields
+from attncourse.checks.answer import numbers_of
 from attncourse.checks.task import Task
 from attncourse.lab import lab3_who_computed_it as reference
 from attncourse.lab import roofline
@@ -15,12 +15,12 @@ def worked_out(attention_work):
             found = attention_work(**inputs)
         if found is None:
             return None
-        return [as_number(*pair) for pair in zip(fields(found, WORK), WORK, strict=True)]
+        return numbers_of(found, WORK)
 
     return function
 
 
-def work_probes(rng):
+def probes(rng):
     return {
         "large": sizes(2, 16, 4096, 64),
         "float32": sizes(1, 3, 1000, 32, width=4),
@@ -31,7 +31,7 @@ def work_probes(rng):
     }
 
 
-def work_small(rng):
+def small(rng):
     yield sizes(1, 1, 1, 1, 1)
     yield sizes(1, 1, 2, 1, 1)
     yield sizes(1, 1, 2, 3, 2)
@@ -56,8 +56,8 @@ task = Task(
         "flops = 4·b·h·n·n·d, half of it if causal, times 3.5 with the backward pass. Naive: "
         "6 times n·n numbers and 4 times n·d a head; fused: only the latter.",
     ),
-    probes=work_probes,
-    small=work_small,
+    probes=probes,
+    small=small,
     adapt=worked_out,
     tolerance=0.002,
 )
@@ -98,153 +98,161 @@ def the_bytes_are_those_of_the_forward_pass_causal_or_not(answer):
         counted(answer, name, sizes(2, 4, 512, 64, causal=True, backward=True))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def work(b, h, n, d, width, causal, backward, **unlike):
-    """Right, but for the factors that `unlike` replaces."""
-    return {
-        "flops": unlike.get("flops", 4) * b * h * n * n * d
-        * (unlike.get("half", 0.5) if causal else 1)
-        * (unlike.get("both", 3.5) if backward else 1),
-        "naive_bytes": width * b * h * (unlike.get("passes", 6) * n * n
-                                        + unlike.get("vectors", 4) * n * d),
-        "fused_bytes": width * b * h * unlike.get("fused", 4) * n * d,
-    }  # fmt: skip
+@task.steps
+class Work:
+    def flops(tables, d):
+        return 4 * tables * d
+
+    def masked(causal, backward):
+        return 0.5 if causal else 1
+
+    def passes(backward):
+        return 3.5 if backward else 1
+
+    def naive(tables, vectors):
+        return 6 * tables + 4 * vectors
+
+    def fused(tables, vectors):
+        return 4 * vectors
+
+    def in_bytes(numbers, width, causal):
+        return numbers * width
+
+    def __call__(self, b, h, n, d, bytes_per_number, causal, backward):
+        sizes = b * h * n * n, b * h * n * d  # numbers in one table; in q, k, v or o
+        flops = self.flops(sizes[0], d) * self.masked(causal, backward) * self.passes(backward)
+        return {
+            "flops": flops,
+            "naive_bytes": self.in_bytes(self.naive(*sizes), bytes_per_number, causal),
+            "fused_bytes": self.in_bytes(self.fused(*sizes), bytes_per_number, causal),
+        }
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def with_softmax(few):
+    return lambda tables, d: (4 * d + few) * tables
+
+
+task.fault(
     "L3-MULTIPLY-ONLY",
-    thinks="Each of the n·n·d products counts once.",
-    why="Each product is also added to a sum: two operations. All published speeds and data "
-    "sheets count both, and a formula that does not finds half of every speed.",
+    "Each of the n·n·d products counts once.",
+    "Each product is also added to a sum: two operations. All published speeds and data sheets "
+    "count both, and a formula that does not finds half of every speed.",
+    flops=lambda tables, d: 2 * tables * d,
 )
-def without_additions(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, flops=2)
-
-
-@task.fault(
+task.fault(
     "L3-SOFTMAX-COUNTED",
-    thinks="Softmax is a third product's worth of work, so it counts as well.",
-    why="It has a few operations per score, not d of them, and by convention is left out: the "
-    "count is of the two matrix products.",
+    "Softmax is a third product's worth of work, so it counts as well.",
+    "It has a few operations per score, not d of them, and by convention is left out: the count is "
+    "of the two matrix products.",
+    flops=lambda tables, d: 6 * tables * d,
 )
-def softmax_as_a_product(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, flops=6)
-
-
-@task.fault(
+task.fault(
+    "L3-SOFTMAX-FEW",
+    "Softmax takes some operations for each score, so I add them.",
+    "It does take them. By convention they are left out, so that all count alike: the two matrix "
+    "products, and nothing else.",
+    flops=tuple(map(with_softmax, (5, 4, 3))),
+)
+task.fault(
     "L3-CAUSAL-FULL",
-    thinks="A causal mask hides scores that were computed anyway.",
-    why="A naive program does compute them. The count is of the work that has to be done, half of "
-    "it, so that a kernel which skips the hidden half gets its due.",
+    "A causal mask hides scores that were computed anyway.",
+    "A naive program does compute them. The count is of the work that has to be done, half of it, "
+    "so that a kernel which skips the hidden half gets its due.",
+    masked=lambda causal, backward: 1,
 )
-def causal_counts_all(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, half=1)
-
-
-@task.fault(
+task.fault(
+    "L3-CAUSAL-FORWARD",
+    "The mask halves the forward pass; the backward pass is what it was.",
+    "A hidden score has no gradient either, so the backward pass skips the same half.",
+    masked=lambda causal, backward: 3 / 3.5 if causal and backward else 0.5 if causal else 1,
+)
+task.fault(
     "L3-BACKWARD-ALONE",
-    thinks="The backward pass is 2.5 times the forward pass, so the factor is 2.5.",
-    why="That is the backward pass alone. Before it comes the forward pass, which counts as well.",
+    "The backward pass is 2.5 times the forward pass, so the factor is 2.5.",
+    "That is the backward pass alone. Before it comes the forward pass, which counts as well.",
+    passes=lambda backward: 2.5 if backward else 1,
 )
-def backward_without_forward(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, both=2.5)
-
-
-@task.fault(
+task.fault(
     "L3-BACKWARD-TWICE",
-    thinks="Backward is twice forward, as for any matrix product: three times in all.",
-    why="For a product, yes. A fused kernel has not kept the scores and computes them again, "
-    "half a forward pass more.",
+    "Backward is twice forward, as for any matrix product: three times in all.",
+    "For a product, yes. A fused kernel has not kept the scores and computes them again, half a "
+    "forward pass more.",
+    passes=lambda backward: 3 if backward else 1,
 )
-def backward_of_a_product(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, both=3)
-
-
-@task.fault(
+task.fault(
     "L3-TABLE-ONCE",
-    thinks="The scores are written once and read once.",
-    why="By three operations one after the other: the product writes, scaling reads and writes, "
+    "The scores are written once and read once.",
+    "By three operations one after the other: the product writes, scaling reads and writes, "
     "softmax reads and writes, the second product reads. Traffic counts every pass.",
+    naive=lambda tables, vectors: 2 * tables + 4 * vectors,
 )
-def two_passes(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, passes=2)
-
-
-@task.fault(
+task.fault(
     "L3-WRITES-ONLY",
-    thinks="Three tables are written: scores, scaled scores and weights.",
-    why="And each of them is read again by the next operation, which takes as long.",
+    "Three tables are written: scores, scaled scores and weights.",
+    "And each of them is read again by the next operation, which takes as long.",
+    naive=lambda tables, vectors: 3 * tables + 4 * vectors,
 )
-def three_writes(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, passes=3)
-
-
-@task.fault(
+task.fault(
+    "L3-SCALED-FOR-FREE",
+    "The scores pass four times: written, read and written by the softmax, read again.",
+    "Dividing by √d is a line of its own: it reads the whole table and writes another one.",
+    naive=lambda tables, vectors: 4 * tables + 4 * vectors,
+)
+task.fault(
     "L3-TABLES-ALONE",
-    thinks="Beside the tables, q, k, v and the output are nothing.",
-    why="For long texts they are little. For short ones with wide heads they are most of it, and "
-    "for fused attention they are all.",
+    "Beside the tables, q, k, v and the output are nothing.",
+    "For long texts they are little. For short ones with wide heads they are most of it, and for "
+    "fused attention they are all.",
+    naive=lambda tables, vectors: 6 * tables,
 )
-def without_the_vectors(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, vectors=0)
-
-
-@task.fault(
+task.fault(
     "L3-FUSED-WRITES-SCORES",
-    thinks="A fused kernel reads q, k, v, and has to write the scores once.",
-    why="It never does: a tile of scores lives on the chip and is gone when its part of the output "
-    "is done. That is the whole idea.",
+    "A fused kernel reads q, k, v, and has to write the scores once.",
+    "It never does: a tile of scores lives on the chip and is gone when its part of the output is "
+    "done. That is the whole idea.",
+    fused=lambda tables, vectors: tables + 4 * vectors,
 )
-def fused_with_a_table(b, h, n, d, bytes_per_number, causal, backward):
-    found = work(b, h, n, d, bytes_per_number, causal, backward)
-    return found | {"fused_bytes": bytes_per_number * b * h * (n * n + 4 * n * d)}
-
-
-@task.fault(
+task.fault(
     "L3-INPUTS-ONLY",
-    thinks="A fused kernel reads three tensors: q, k and v.",
-    why="And writes one, the output, as large as each of them.",
+    "A fused kernel reads three tensors: q, k and v.",
+    "And writes one, the output, as large as each of them.",
+    fused=lambda tables, vectors: 3 * vectors,
 )
-def fused_without_output(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, bytes_per_number, causal, backward, fused=3)
-
-
-@task.fault(
+task.fault(
     "L3-NUMBERS",
-    thinks="The traffic is the count of numbers that move.",
-    why="A memory's speed is in bytes a second, and a number has two or four of them.",
+    "The traffic is the count of numbers that move.",
+    "A memory's speed is in bytes a second, and a number has two or four of them.",
+    in_bytes=lambda numbers, width, causal: numbers,
 )
-def numbers_not_bytes(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, h, n, d, 1, causal, backward)
-
-
-@task.fault(
+task.fault(
     "L3-CAUSAL-BYTES",
-    thinks="Causal is half of everything, bytes as well.",
-    why="Half the scores are hidden, but naive attention writes the whole table, and fused "
-    "attention still reads all of q, k and v.",
+    "Causal is half of everything, bytes as well.",
+    "Half the scores are hidden, but naive attention writes the whole table, and fused attention "
+    "still reads all of q, k and v.",
+    in_bytes=lambda numbers, width, causal: numbers * width * (0.5 if causal else 1),
 )
-def causal_halves_bytes(b, h, n, d, bytes_per_number, causal, backward):
-    found = work(b, h, n, d, bytes_per_number, causal, backward)
-    half = 0.5 if causal else 1
-    return {name: value * (1 if name == "flops" else half) for name, value in found.items()}
 
 
 @task.fault(
     "L3-ONE-HEAD",
-    thinks="The heads share the width among them, so they cost nothing.",
-    why="d is what each head has. Every head has its own products and its own table.",
+    "The heads share the width among them, so they cost nothing.",
+    "d is what each head has. Every head has its own products and its own table.",
 )
-def without_heads(b, h, n, d, bytes_per_number, causal, backward):
-    return work(b, 1, n, d, bytes_per_number, causal, backward)
+class OneHead(Work):
+    def __call__(self, b, h, *sizes, **options):
+        return super().__call__(b, 1, *sizes, **options)
 
 
 @task.fault(
     "L3-COURSES-FORMULAS",
-    thinks="The package has attention_flops and naive_bytes, so I call them.",
-    why="In the measurement they are used. Here the point is to count yourself, once.",
+    "The package has attention_flops and naive_bytes, so I call them.",
+    "In the measurement they are used. Here the point is to count yourself, once.",
 )
 def calls_the_formulas(b, h, n, d, bytes_per_number, causal, backward):
     return {"flops": roofline.attention_flops(b, h, n, d, None, causal, backward)}

@@ -1,4 +1,4 @@
-"""backends_for."""
+"""The rules by which torch chooses what computes its attention."""
 
 import torch
 
@@ -70,7 +70,7 @@ QUESTIONS = {
 }
 
 
-def backends_probes(rng):
+def probes(rng):
     probes = {}
     for place, device in enumerate(DEVICES):
         probes[f"plain {place}"] = asked(device)
@@ -120,7 +120,7 @@ task = Task(
         "condition is True. CUDNN's begins with `capability == (9, 0)`. Return the names whose "
         "condition holds.",
     ),
-    probes=backends_probes,
+    probes=probes,
     small=lambda rng: iter(()),
     adapt=ruled,
 )
@@ -189,235 +189,262 @@ def several_rules_at_once(answer, rng):
         may_compute(answer, [pick(rng, *DEVICES)], unlike)
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def rules(capability, call, **unlike):
-    """Right, but for what `unlike` says about single rules."""
-    dtype, d, half = call["dtype"], call["d"], call["dtype"] in ("float16", "bfloat16")
-    if call["axes"] != 4 and not unlike.get("any_axes"):
-        return ["MATH"]
-    if call["last_stride"] != 1 and not unlike.get("any_stride"):
-        return ["MATH"]
-    grouped = call["heads"] != call["kv_heads"]
-    if grouped and unlike.get("no_groups"):
-        return ["MATH"]
-    if call["mask"] and unlike.get("no_mask"):
-        return ["MATH"]
-    if capability == "cpu":
-        stopped = call["dropout"] > 0 and not unlike.get("cpu_dropout")
-        return ["MATH"] if stopped else ["FLASH"] if unlike.get("no_math") else ["FLASH", "MATH"]
-    if call["dropout"] > 0 and unlike.get("no_dropout"):
-        return ["MATH"]
-    ampere = capability >= (8, 0)
-    crossed = call["causal"] and call["queries"] != call["keys"]
-    wide = d % (8 if half else 4 if ampere else 1) == 0 or unlike.get("any_width")
-    formats = ["float16", "float32"] + ["bfloat16"] * (ampere or unlike.get("t4_bfloat16", False))
-    cudnn = half and d <= 128 and d % 8 == 0 and ampere
-    cudnn = cudnn and (capability == (9, 0) or unlike.get("cudnn_everywhere", False))
-    runs = {
-        "CUDNN": cudnn and not unlike.get("no_cudnn"),
-        "FLASH": (ampere or unlike.get("t4_flash"))
-        and (half or (dtype == "float32" and unlike.get("flash_float32")))
-        and (not call["mask"] or unlike.get("flash_mask"))
-        and d <= (128 if unlike.get("flash_128") else 256)
-        and (not crossed or unlike.get("crossed")),
-        "EFFICIENT": dtype in formats and wide and (not grouped or unlike.get("groups")),
-        "MATH": not unlike.get("no_math"),
-    }
-    return [backend for backend, may in runs.items() if may] or ["MATH"]
+HALF = ("float16", "bfloat16")
 
 
-@task.fault(
+def stops_all(axes=True, stride=True, mask=False, dropout=False, groups=False):
+    """What of these stops every fused kernel."""
+
+    def stopped(call):
+        return (
+            (axes and call["axes"] != 4)
+            or (stride and call["last_stride"] != 1)
+            or (mask and call["mask"])
+            or (dropout and call["dropout"] > 0)
+            or (groups and call["heads"] != call["kv_heads"])
+        )
+
+    return stopped
+
+
+def cudnn(on=(H100,)):
+    def may(capability, call):
+        return (
+            capability in on and call["dtype"] in HALF and call["d"] % 8 == 0 and call["d"] <= 128
+        )
+
+    return may
+
+
+def crossed(call):
+    return call["causal"] and call["queries"] != call["keys"]
+
+
+def flash(since=A100, dtypes=HALF, masked=False, width=256, multiple=1, refused=crossed):
+    def may(capability, call):
+        fits = call["d"] <= width and call["d"] % multiple == 0
+        wanted = capability >= since and call["dtype"] in dtypes and (masked or not call["mask"])
+        return wanted and fits and not refused(call)
+
+    return may
+
+
+def efficient(bfloat16=A100, groups=False, multiple=lambda half, ampere: 8 if half else 4**ampere):
+    def may(capability, call):
+        dtypes = ["float16", "float32"] + ["bfloat16"] * (capability >= bfloat16)
+        step = multiple(call["dtype"] in HALF, capability >= A100)
+        fits = call["d"] % step == 0 and (groups or call["heads"] == call["kv_heads"])
+        return call["dtype"] in dtypes and fits
+
+    return may
+
+
+@task.steps
+class Rules:
+    stopped, cudnn, flash, efficient = stops_all(), cudnn(), flash(), efficient()
+
+    def on_the_cpu(call):
+        return call["dropout"] == 0
+
+    def listed(runs):
+        return [backend for backend, may in runs.items() if may]
+
+    def __call__(self, capability, call):
+        runs = {}
+        if self.stopped(call):
+            pass
+        elif capability == CPU:
+            runs = {"FLASH": self.on_the_cpu(call)}
+        else:
+            fused = {"CUDNN": self.cudnn, "FLASH": self.flash, "EFFICIENT": self.efficient}
+            runs = {name: may(capability, call) for name, may in fused.items()}
+        return self.listed(runs | {"MATH": True})
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+ORDER = ("FLASH", "CUDNN", "EFFICIENT", "MATH")
+
+
+def only_what_is_left(runs):
+    return [name for name, may in runs.items() if may and name != "MATH"] or ["MATH"]
+
+
+task.fault(
     "L3-T4-FLASH",
-    thinks="Every GPU with tensor cores has FLASH.",
-    why="FlashAttention-2 was written for compute capability 8.0 and newer. A T4 has 7.5: there "
-    "torch takes EFFICIENT, which has the same idea.",
+    "Every GPU with tensor cores has FLASH.",
+    "FlashAttention-2 was written for compute capability 8.0 and newer. A T4 has 7.5: there torch "
+    "takes EFFICIENT, which has the same idea.",
+    flash=flash(since=T4),
 )
-def flash_on_every_gpu(capability, call):
-    return rules(capability, call, t4_flash=True)
-
-
-@task.fault(
+task.fault(
     "L3-T4-BFLOAT16",
-    thinks="bfloat16 is as good as float16, so the same kernels take it.",
-    why="A T4 has no bfloat16 units; torch emulates it. The fused kernels refuse there, and MATH "
-    "runs without a word.",
+    "bfloat16 is as good as float16, so the same kernels take it.",
+    "A T4 has no bfloat16 units; torch emulates it. The fused kernels refuse there, and MATH runs "
+    "without a word.",
+    efficient=efficient(bfloat16=T4),
 )
-def bfloat16_on_every_gpu(capability, call):
-    return rules(capability, call, t4_bfloat16=True)
-
-
-@task.fault(
+task.fault(
     "L3-FLASH-FLOAT32",
-    thinks="FLASH is exact, so it works in float32 as well.",
-    why="Exact means that it leaves nothing out, not that it takes all formats. On a GPU it "
-    "computes in 16 bits only; in float32 EFFICIENT takes over.",
+    "FLASH is exact, so it works in float32 as well.",
+    "Exact means that it leaves nothing out, not that it takes all formats. On a GPU it computes "
+    "in 16 bits only; in float32 EFFICIENT takes over.",
+    flash=flash(dtypes=(*HALF, "float32")),
 )
-def flash_in_float32(capability, call):
-    return rules(capability, call, flash_float32=True)
-
-
-@task.fault(
+task.fault(
     "L3-FLASH-MASK",
-    thinks="FLASH takes any mask.",
-    why="It knows only is_causal. With an attn_mask torch passes it over, even if the mask is the "
+    "FLASH takes any mask.",
+    "It knows only is_causal. With an attn_mask torch passes it over, even if the mask is the "
     "causal one.",
+    flash=flash(masked=True),
 )
-def flash_with_a_mask(capability, call):
-    return rules(capability, call, flash_mask=True)
-
-
-@task.fault(
+task.fault(
     "L3-MASK-STOPS-ALL",
-    thinks="With a mask no fused kernel runs.",
-    why="Only FLASH on a GPU refuses it. EFFICIENT, CUDNN and the CPU's kernel read a mask.",
+    "With a mask no fused kernel runs.",
+    "Only FLASH on a GPU refuses it. EFFICIENT, CUDNN and the CPU's kernel read a mask.",
+    stopped=stops_all(mask=True),
 )
-def no_kernel_with_a_mask(capability, call):
-    return rules(capability, call, no_mask=True)
-
-
-@task.fault(
+task.fault(
     "L3-DROPOUT-STOPS-ALL",
-    thinks="Dropout has to change the weights, and fused kernels have none to change.",
-    why="Kernels on a GPU draw it inside their tiles. It is the CPU's kernel that has no dropout.",
+    "Dropout has to change the weights, and fused kernels have none to change.",
+    "Kernels on a GPU draw it inside their tiles. It is the CPU's kernel that has no dropout.",
+    stopped=stops_all(dropout=True),
 )
-def no_kernel_with_dropout(capability, call):
-    return rules(capability, call, no_dropout=True)
-
-
-@task.fault(
+task.fault(
     "L3-CPU-DROPOUT",
-    thinks="The CPU's kernel does what those of a GPU do.",
-    why="It has no dropout: with any, MATH runs instead, and the scores are in memory again.",
+    "The CPU's kernel does what those of a GPU do.",
+    "It has no dropout: with any, MATH runs instead, and the scores are in memory again.",
+    on_the_cpu=lambda call: True,
 )
-def dropout_on_the_cpu(capability, call):
-    return rules(capability, call, cpu_dropout=True)
-
-
-@task.fault(
+task.fault(
     "L3-GROUPS-EFFICIENT",
-    thinks="enable_gqa works with every fused kernel.",
-    why="In torch 2.11 EFFICIENT does not know it. On a T4, which has nothing else, grouped heads "
-    "end in MATH, which copies the keys for every head.",
+    "enable_gqa works with every fused kernel.",
+    "In torch 2.11 EFFICIENT does not know it. On a T4, which has nothing else, grouped heads end "
+    "in MATH, which copies the keys for every head.",
+    efficient=efficient(groups=True),
 )
-def efficient_with_groups(capability, call):
-    return rules(capability, call, groups=True)
-
-
-@task.fault(
+task.fault(
     "L3-GROUPS-STOP-ALL",
-    thinks="Grouped heads always end in MATH.",
-    why="FLASH, CUDNN and the CPU's kernel take them. Only EFFICIENT refuses.",
+    "Grouped heads always end in MATH.",
+    "FLASH, CUDNN and the CPU's kernel take them. Only EFFICIENT refuses.",
+    stopped=stops_all(groups=True),
 )
-def no_kernel_with_groups(capability, call):
-    return rules(capability, call, no_groups=True)
-
-
-@task.fault(
+task.fault(
+    "L3-CPU-GROUPS",
+    "Grouped heads are for GPUs; the CPU's kernel refuses them.",
+    "It takes them. Of the fused kernels only EFFICIENT refuses.",
+    on_the_cpu=lambda call: call["dropout"] == 0 and call["heads"] == call["kv_heads"],
+)
+task.fault(
     "L3-THREE-AXES",
-    thinks="The batch axis may be missing; torch adds it.",
-    why="The call works, so one does not notice. But the fused kernels want four axes (b h n d), "
-    "and nobody adds one: MATH runs.",
+    "The batch axis may be missing; torch adds it.",
+    "The call works, so one does not notice. But the fused kernels want four axes (b h n d), and "
+    "nobody adds one: MATH runs.",
+    stopped=stops_all(axes=False),
 )
-def three_axes_will_do(capability, call):
-    return rules(capability, call, any_axes=True)
-
-
-@task.fault(
+task.fault(
     "L3-STRIDE",
-    thinks="How a tensor lies in memory is torch's business.",
-    why="The kernels read a position's numbers as neighbors. Where the last axis has another "
-    "stride they refuse, and MATH runs.",
+    "How a tensor lies in memory is torch's business.",
+    "The kernels read a position's numbers as neighbors. Where the last axis has another stride "
+    "they refuse, and MATH runs.",
+    stopped=stops_all(stride=False),
 )
-def any_stride_will_do(capability, call):
-    return rules(capability, call, any_stride=True)
-
-
-@task.fault(
+task.fault(
     "L3-NO-MATH",
-    thinks="MATH is what is left if nothing else runs, so it is listed only then.",
-    why="It may always run, after the others. With the switch of `sdpa_kernel` you can ask for it "
-    "on any call. It belongs at the end of every list.",
+    "MATH is what is left if nothing else runs, so it is listed only then.",
+    "It may always run, after the others. With the switch of `sdpa_kernel` you can ask for it on "
+    "any call. It belongs at the end of every list.",
+    listed=only_what_is_left,
 )
-def math_only_if_nothing_else(capability, call):
-    return rules(capability, call, no_math=True)
-
-
-@task.fault(
+task.fault(
     "L3-CROSSED",
-    thinks="is_causal works with as many queries as you like.",
-    why="With other keys than queries there are two ways to lay the triangle, by the first or by "
-    "the last positions. FLASH lays it the other way, so torch does not let it.",
+    "is_causal works with as many queries as you like.",
+    "With other keys than queries there are two ways to lay the triangle, by the first or by the "
+    "last positions. FLASH lays it the other way, so torch does not let it.",
+    flash=flash(refused=lambda call: False),
 )
-def causal_with_any_lengths(capability, call):
-    return rules(capability, call, crossed=True)
-
-
-@task.fault(
+task.fault(
+    "L3-CROSSED-ALWAYS",
+    "FLASH needs as many keys as queries.",
+    "Only under is_causal, where it has to know how the triangle lies. Without a triangle any "
+    "lengths will do: a decoder that reads a cache has more keys than queries.",
+    flash=flash(refused=lambda call: call["queries"] != call["keys"]),
+)
+task.fault(
+    "L3-CAUSAL-NO-FLASH",
+    "A causal call hides something, and FLASH hides nothing.",
+    "It takes no mask, but it knows is_causal, and skips the hidden half. Only with other keys "
+    "than queries it refuses.",
+    flash=flash(refused=lambda call: call["causal"]),
+)
+task.fault(
     "L3-WIDTH",
-    thinks="Heads may have any width.",
-    why="EFFICIENT reads 16 bytes at a time, eight numbers of 16 bits. A width of 60 does not "
-    "divide by eight, and it refuses.",
+    "Heads may have any width.",
+    "EFFICIENT reads 16 bytes at a time, eight numbers of 16 bits. A width of 60 does not divide "
+    "by eight, and it refuses.",
+    efficient=efficient(multiple=lambda half, ampere: 1),
 )
-def any_width_will_do(capability, call):
-    return rules(capability, call, any_width=True)
-
-
-@task.fault(
+task.fault(
+    "L3-ONE-MULTIPLE",
+    "One multiple holds for the widths of all formats and GPUs.",
+    "EFFICIENT reads 16 bytes at a time: eight numbers of 16 bits, four of 32. On a T4 float32 has "
+    "no tensor cores, and any width will do there.",
+    efficient=(
+        efficient(multiple=lambda half, ampere: 8),
+        efficient(multiple=lambda half, ampere: 8 if half else 4),
+    ),
+)
+task.fault(
+    "L3-FLASH-EIGHT",
+    "FLASH wants a multiple of eight as well.",
+    "Torch fills the width up for it, and cuts the result. EFFICIENT and CUDNN refuse.",
+    flash=flash(multiple=8),
+)
+task.fault(
     "L3-CUDNN-EVERYWHERE",
-    thinks="cuDNN is on every new GPU, so it is tried on each.",
-    why="It is there, but torch takes it by itself only on an H100. Elsewhere it runs when you ask "
-    "for it.",
+    "cuDNN is on every new GPU, so it is tried on each.",
+    "It is there, but torch takes it by itself only on an H100. Elsewhere it runs when you ask for "
+    "it.",
+    cudnn=(cudnn(on=(A100, L4, H100)), cudnn(on=(L4, H100))),
 )
-def cudnn_on_every_gpu(capability, call):
-    return rules(capability, call, cudnn_everywhere=True)
-
-
-@task.fault(
+task.fault(
     "L3-NO-CUDNN",
-    thinks="FLASH comes first on every GPU that has it.",
-    why="On an H100 torch asks cuDNN before, whose kernel is written for that GPU. FLASH, made for "
-    "the A100, comes second.",
+    "FLASH comes first on every GPU that has it.",
+    "On an H100 torch asks cuDNN before, whose kernel is written for that GPU. FLASH, made for the "
+    "A100, comes second.",
+    cudnn=(cudnn(on=()), ...),
+    listed=(..., lambda runs: [name for name in ORDER if runs.get(name)]),
 )
-def flash_before_all(capability, call):
-    return rules(capability, call, no_cudnn=True)
-
-
-@task.fault(
+task.fault(
     "L3-FLASH-128",
-    thinks="FLASH takes heads up to a width of 128.",
-    why="That was its first version. Torch's takes 256; 128 is the limit of cuDNN's kernel.",
+    "FLASH takes heads up to a width of 128.",
+    "That was its first version. Torch's takes 256; 128 is the limit of cuDNN's kernel.",
+    flash=flash(width=128),
 )
-def flash_to_128(capability, call):
-    return rules(capability, call, flash_128=True)
-
-
-@task.fault(
+task.fault(
     "L3-FIRST-ONLY",
-    thinks="Only the one that runs is interesting.",
-    why="It is the first of the list, but not the list: if it is switched off, or another version "
+    "Only the one that runs is interesting.",
+    "It is the first of the list, but not the list: if it is switched off, or another version "
     "refuses, the next one runs. Return all that may.",
+    listed=lambda runs: [name for name, may in runs.items() if may][:1],
 )
-def first_only(capability, call):
-    return rules(capability, call)[:1]
-
-
-@task.fault(
+task.fault(
     "L3-ALPHABET",
-    thinks="The order does not matter.",
-    why="Torch takes the first that may run, so the order decides. MATH is last.",
+    "The order does not matter.",
+    "Torch takes the first that may run, so the order decides. MATH is last.",
+    listed=lambda runs: sorted(name for name, may in runs.items() if may),
 )
-def in_alphabetical_order(capability, call):
-    return sorted(rules(capability, call))
 
 
 @task.fault(
     "L3-COURSES-RULES",
-    thinks="The package has may_run, so I call that.",
-    why="Compare with it when you have your own. Here the table is to become your code.",
+    "The package has may_run, so I call that.",
+    "Compare with it when you have your own. Here the table is to become your code.",
 )
 def calls_may_run(capability, call):
     q = torch.empty(1, 8, 16, 64, dtype=torch.float16, device="meta")
-    verdicts = backends.may_run(capability, q, q, q)
-    return [verdict.backend for verdict in verdicts if verdict.runs]
+    return [rule.backend for rule in backends.may_run(capability, q, q, q) if rule.runs]

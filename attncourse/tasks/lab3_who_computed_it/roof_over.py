@@ -1,11 +1,10 @@
-"""roof_over."""
+"""Where a program stands under the roofline of a machine."""
 
-from attncourse.checks.answer import Failure, as_number, fields
+from attncourse.checks.answer import Failure, known, numbers_of
 from attncourse.checks.task import Task
 from attncourse.lab import lab3_who_computed_it as reference
 from attncourse.lab import roofline
 from attncourse.tasks.lab3_who_computed_it import _bound, bound_as_number, pick, without
-from attncourse.tasks.lab3_who_computed_it._faults import roof
 
 ROOF = ("intensity", "ridge", "roof", "bound")
 
@@ -18,8 +17,7 @@ def under_the_roof(roof_over):
             found = roof_over(**inputs)
         if found is None:
             return None
-        *values, bound = fields(found, ROOF)
-        return [*map(as_number, values, ROOF[:3]), bound_as_number(bound)]
+        return [*numbers_of(found, ROOF[:3]), bound_as_number(found.get("bound"))]
 
     return function
 
@@ -31,7 +29,7 @@ def program(intensity, peak=24e12, bandwidth=0.26e12, size=3e9):
     }
 
 
-def roof_probes(rng):
+def probes(rng):
     return {
         "naive on a T4": program(21.0),
         "fused on a T4": program(2048.0),
@@ -42,7 +40,7 @@ def roof_probes(rng):
     }
 
 
-def roof_small(rng):
+def small(rng):
     yield {"flops": 2, "moved_bytes": 1, "flops_per_second": 8, "bytes_per_second": 2}
     yield {"flops": 12, "moved_bytes": 2, "flops_per_second": 8, "bytes_per_second": 2}
     yield {"flops": 3, "moved_bytes": 6, "flops_per_second": 100, "bytes_per_second": 10}
@@ -51,7 +49,10 @@ def roof_small(rng):
 def roofs(answer, name, *cases):
     place = ROOF.index(name)
     for inputs in cases:
-        got, expected = answer(inputs)[place].item(), answer.expected(inputs)[place].item()
+        got, expected = (
+            known(answer(inputs)[place], name).item(),
+            answer.expected(inputs)[place].item(),
+        )
         if not abs(got - expected) <= 0.005 * expected:
             said = f"is {expected:,.4g}; you say {got:,.4g}"
             if name == "bound":
@@ -73,8 +74,8 @@ task = Task(
         "program, the second of the machine. Below the ridge a program waits for memory.",
         "roof = the smaller of flops_per_second and intensity times bytes_per_second.",
     ),
-    probes=roof_probes,
-    small=roof_small,
+    probes=probes,
+    small=small,
     adapt=under_the_roof,
     tolerance=0.001,
 )
@@ -110,104 +111,113 @@ def it_says_what_the_program_waits_for(answer):
     roofs(answer, "bound", *(program(i) for i in (1.0, 21.0, 85.0, 100.0, 2048.0)))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-@task.fault(
+@task.steps
+class Roofline:
+    def intensity(flops, moved_bytes):
+        return flops / moved_bytes
+
+    def ridge(peak, bandwidth):
+        return peak / bandwidth
+
+    def roof(peak, slope, flops):
+        return min(peak, slope)
+
+    def bound(intensity, ridge):
+        return "memory" if intensity < ridge else "compute"
+
+    def said(found):
+        return found
+
+    def __call__(self, flops, moved_bytes, flops_per_second, bytes_per_second):
+        intensity = self.intensity(flops, moved_bytes)
+        ridge = self.ridge(flops_per_second, bytes_per_second)
+        return self.said(
+            {
+                "intensity": intensity,
+                "ridge": ridge,
+                "roof": self.roof(flops_per_second, intensity * bytes_per_second, flops),
+                "bound": self.bound(intensity, ridge),
+            }
+        )
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def inverted(name):
+    return lambda found: found | {name: 1 / found[name]}
+
+
+task.fault(
     "L3-ALWAYS-PEAK",
-    thinks="The roof is what the machine can compute.",
-    why="Only for a program that brings enough work for each byte. Below the ridge the memory "
-    "cannot deliver fast enough.",
+    "The roof is what the machine can compute.",
+    "Only for a program that brings enough work for each byte. Below the ridge the memory cannot "
+    "deliver fast enough.",
+    roof=lambda peak, slope, flops: peak,
 )
-def the_peak_as_roof(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, roof=flops_per_second)
-
-
-@task.fault(
+task.fault(
     "L3-NO-CEILING",
-    thinks="Operations per byte times bytes per second: the roof.",
-    why="That line rises without end. Beyond the ridge the units are busy all the time, and the "
-    "roof is flat.",
+    "Operations per byte times bytes per second: the roof.",
+    "That line rises without end. Beyond the ridge the units are busy all the time, and the roof "
+    "is flat.",
+    roof=lambda peak, slope, flops: slope,
 )
-def slope_without_end(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, roof=flops / moved_bytes * bytes_per_second)
-
-
-@task.fault(
+task.fault(
     "L3-LARGER",
-    thinks="The roof is the larger of the two limits.",
-    why="A program has to keep to both, so the smaller one decides.",
+    "The roof is the larger of the two limits.",
+    "A program has to keep to both, so the smaller one decides.",
+    roof=lambda peak, slope, flops: max(peak, slope),
 )
-def the_larger_limit(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, roof=max(flops_per_second, flops / moved_bytes * bytes_per_second))
-
-
-@task.fault(
+task.fault(
     "L3-ONE-AFTER-THE-OTHER",
-    thinks="First the bytes move, then the machine computes: the times add up.",
-    why="They overlap: while one tile is computed, the next is on its way. The roof is for the "
-    "best case, where the longer of the two hides the other.",
+    "First the bytes move, then the machine computes: the times add up.",
+    "They overlap: while one tile is computed, the next is on its way. The roof is for the best "
+    "case, where the longer of the two hides the other.",
+    roof=lambda peak, slope, flops: 1 / (1 / peak + 1 / slope),
 )
-def times_added(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    seconds = flops / flops_per_second + moved_bytes / bytes_per_second
-    return roof(*sizes, roof=flops / seconds)
-
-
-@task.fault(
-    "L3-UPSIDE-DOWN",
-    thinks="Intensity is how many bytes each operation needs.",
-    why="That is its inverse. Operations stand above the fraction bar: the more work a byte "
-    "brings, the higher the intensity.",
-)
-def bytes_per_operation(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, intensity=moved_bytes / flops)
-
-
-@task.fault(
-    "L3-RIDGE-INVERTED",
-    thinks="The ridge is the bandwidth over the speed.",
-    why="Then its unit is bytes per operation, and it cannot be compared with an intensity. The "
-    "two have to have one unit.",
-)
-def ridge_upside_down(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, ridge=bytes_per_second / flops_per_second)
-
-
-@task.fault(
-    "L3-BOUND-SWAPPED",
-    thinks="Much work for each byte: then it is the memory that has to wait.",
-    why="The memory may well wait; the program waits for the units. The bound is what the program "
-    "waits for.",
-)
-def bounds_swapped(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    bound = "memory" if roof(*sizes)["bound"] == "compute" else "compute"
-    return roof(*sizes, bound=bound)
-
-
-@task.fault(
-    "L3-BOUND-BY-COUNT",
-    thinks="More operations than bytes: compute-bound.",
-    why="A machine does many operations in the time of one byte, how many is its ridge. More than "
-    "one a byte is not enough.",
-)
-def more_operations_than_bytes(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, bound="compute" if flops > moved_bytes else "memory")
-
-
-@task.fault(
+task.fault(
     "L3-SECONDS",
-    thinks="The roof is the least time that the program can take.",
-    why="That is a good number, and another one. The roof of a roofline is a speed, operations per "
+    "The roof is the least time that the program can take.",
+    "That is a good number, and another one. The roof of a roofline is a speed, operations per "
     "second.",
+    roof=lambda peak, slope, flops: flops / min(peak, slope),
 )
-def a_time_as_roof(flops, moved_bytes, flops_per_second, bytes_per_second):
-    sizes = flops, moved_bytes, flops_per_second, bytes_per_second
-    return roof(*sizes, roof=flops / roof(*sizes)["roof"])
+task.fault(
+    "L3-UPSIDE-DOWN",
+    "Intensity is how many bytes each operation needs.",
+    "That is its inverse. Operations stand above the fraction bar: the more work a byte brings, "
+    "the higher the intensity.",
+    said=(inverted("intensity"), ...),
+    intensity=(..., lambda flops, moved_bytes: moved_bytes / flops),
+)
+task.fault(
+    "L3-RIDGE-INVERTED",
+    "The ridge is the bandwidth over the speed.",
+    "Then its unit is bytes per operation, and it cannot be compared with an intensity. The two "
+    "have to have one unit.",
+    said=(inverted("ridge"), ...),
+    ridge=(..., lambda peak, bandwidth: bandwidth / peak),
+)
+task.fault(
+    "L3-BOUND-SWAPPED",
+    "Much work for each byte: then it is the memory that has to wait.",
+    "The memory may well wait; the program waits for the units. The bound is what the program "
+    "waits for.",
+    bound=lambda intensity, ridge: "compute" if intensity < ridge else "memory",
+)
+task.fault(
+    "L3-BOUND-BY-COUNT",
+    "More operations than bytes: compute-bound.",
+    "A machine does many operations in the time of one byte, how many is its ridge. More than one "
+    "a byte is not enough.",
+    bound=lambda intensity, ridge: "compute" if intensity > 1 else "memory",
+)
+task.fault(
+    "L3-OTHER-WORD",
+    "The bound may be said in any words.",
+    'Who calls this compares with "memory" and "compute", letter by letter.',
+    bound=lambda intensity, ridge: "memory-bound" if intensity < ridge else "compute-bound",
+)

@@ -1,4 +1,4 @@
-"""sees_future."""
+"""An experiment: does an output change when only later inputs do?"""
 
 import torch
 import torch.nn.functional as F
@@ -134,11 +134,11 @@ def question(rng, kind, b=2, n=5, d=4):
     return {"kind": kind, "x": x}
 
 
-def future_probes(rng):
+def probes(rng):
     return {kind: question(rng, kind) for kind in KINDS}
 
 
-def future_traits(answer):
+def traits(answer):
     inputs = question(torch.Generator().manual_seed(0), "causal")
     return {"edits x": answer.observe(inputs, adapt=edits_its_input).returned is True}
 
@@ -197,10 +197,10 @@ task = Task(
         "`fn(changed)[:, :i]` with `before[:, :i]` by `torch.allclose` with an atol of 1e-5. "
         "One difference is enough for True.",
     ),
-    probes=future_probes,
+    probes=probes,
     small=lambda rng: iter(()),
     adapt=perturbed,
-    traits=future_traits,
+    traits=traits,
     chance=True,
 )
 
@@ -251,222 +251,197 @@ def it_leaves_x_as_it_is(answer, rng):
     inputs = question(rng, "causal")
     answer(inputs)
     if answer.observe(inputs, adapt=edits_its_input).returned:
-        raise Failure("Your answer changed `x` it Change a copy: `x.clone()`.")
+        raise Failure("Your answer changed the `x` it was given. Change a copy: `x.clone()`.")
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def look(fn, x, *, cuts=None, push=torch.randn_like, before=slice(None), close=None):
-    """Right, but for what is replaced."""
-    close = close or (lambda a, b: torch.allclose(a, b, rtol=1e-5, atol=1e-5))
-    first = fn(x)
-    for place in cuts or range(1, x.shape[1]):
-        changed = x.clone()
-        changed[:, place:] += push(changed[:, place:])
-        if not close(fn(changed)[before, :place], first[before, :place]):
-            return True
-    return False
+@task.steps
+class Experiment:
+    def cuts(n):
+        return range(1, n)
+
+    def copy(x):
+        return x.clone()
+
+    def moved(place):
+        return slice(place, None)
+
+    def push(inputs):
+        return torch.randn_like(inputs)
+
+    def compared(place):
+        return slice(None, place)
+
+    def sentences(y):
+        return y
+
+    def equal(before, after):
+        return torch.allclose(after, before, rtol=1e-5, atol=1e-5)
+
+    def conclusion(leaks):
+        return leaks
+
+    def __call__(self, fn, x):
+        before = fn(x)
+        for place in self.cuts(x.shape[1]):
+            changed, moved, compared = self.copy(x), self.moved(place), self.compared(place)
+            changed[:, moved] += self.push(changed[:, moved])
+            pair = (self.sentences(y)[:, compared] for y in (before, fn(changed)))
+            if not self.equal(*pair):
+                return self.conclusion(True)
+        return self.conclusion(False)
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def within(**tolerances):
+    return lambda before, after: torch.allclose(after, before, **tolerances)
+
+
+task.fault(
     "L3-PAST",
-    thinks="Change earlier inputs and see whether later outputs move.",
-    why="They should: that is what attention is for. Causality says that earlier outputs do not "
-    "move when later inputs do.",
+    "Change earlier inputs and see whether later outputs move.",
+    "They should: that is what attention is for. Causality says that earlier outputs do not move "
+    "when later inputs do.",
+    moved=lambda place: slice(None, place),
+    compared=lambda place: slice(place, None),
 )
-def looks_back(fn, x):
-    first = fn(x)
-    for place in range(1, x.shape[1]):
-        changed = x.clone()
-        changed[:, :place] += torch.randn_like(changed[:, :place])
-        if not torch.allclose(fn(changed)[:, place:], first[:, place:], rtol=1e-5, atol=1e-5):
-            return True
-    return False
-
-
-@task.fault(
+task.fault(
     "L3-ALL-OUTPUTS",
-    thinks="Change a later input: if the output changes, there is a leak.",
-    why="The output at the changed position may change, it sees itself. Only the outputs before it "
+    "Change a later input: if the output changes, there is a leak.",
+    "The output at the changed position may change, it sees itself. Only the outputs before it "
     "have to stay.",
+    cuts=lambda n: [n - 1],
+    compared=lambda place: slice(None),
 )
-def compares_all_outputs(fn, x):
-    changed = x.clone()
-    changed[:, -1] += torch.randn_like(changed[:, -1])
-    return not torch.allclose(fn(changed), fn(x), rtol=1e-5, atol=1e-5)
-
-
-@task.fault(
+task.fault(
     "L3-OWN-POSITION",
-    thinks="What comes up to the changed position, that one included, has to stay.",
-    why="An output may see its own input, so at the first changed position it moves. Compare only "
-    "the outputs that lie before every change.",
+    "What comes up to the changed position, that one included, has to stay.",
+    "An output may see its own input, so at the first changed position it moves. Compare only the "
+    "outputs that lie before every change.",
+    compared=lambda place: slice(None, place + 1),
 )
-def compares_its_own_position(fn, x):
-    first = fn(x)
-    for place in range(1, x.shape[1]):
-        changed = x.clone()
-        changed[:, place:] += torch.randn_like(changed[:, place:])
-        upto = slice(0, place + 1)
-        if not torch.allclose(fn(changed)[:, upto], first[:, upto], rtol=1e-5, atol=1e-5):
-            return True
-    return False
-
-
-@task.fault(
+task.fault(
     "L3-ONE-FEATURE",
-    thinks="To change an input, one of its features will do.",
-    why="A layer may look ahead by another one. Change all features, by different amounts.",
+    "To change an input, one of its features will do.",
+    "A layer may look ahead by another one. Change all features, by different amounts.",
+    push=lambda inputs: torch.randn_like(inputs) * (torch.arange(inputs.shape[-1]) == 0),
 )
-def pushes_one_feature(fn, x):
-    def push(future):
-        noise = torch.zeros_like(future)
-        noise[..., 0] = torch.randn_like(noise[..., 0])
-        return noise
-
-    return look(fn, x, push=push)
-
-
-def falls_unseen(fn, x):
-    return look(fn, x, close=lambda a, b: (a - b).max() < 1e-5)
-
-
-@task.fault(
+task.fault(
     "L3-ONE-SIDED",
-    thinks="The difference is larger than the tolerance, or it is not: no need for abs.",
-    why="A difference of −3 is smaller than any tolerance. An output that only falls, or only "
-    "rises, slips through. Take the size of the difference.",
-    forms=(falls_unseen,),
+    "The difference is larger than the tolerance, or it is not: no need for abs.",
+    "A difference of −3 is smaller than any tolerance. An output that only falls, or only rises, "
+    "slips through. Take the size of the difference.",
+    equal=(
+        lambda before, after: (before - after).max() < 1e-5,
+        lambda before, after: (after - before).max() < 1e-5,
+    ),
 )
-def rises_unseen(fn, x):
-    return look(fn, x, close=lambda a, b: (b - a).max() < 1e-5)
-
-
-@task.fault(
+task.fault(
     "L3-LAST-ONLY",
-    thinks="If the last input changes nothing before it, no later input does.",
-    why="A leak can be anywhere, such as from position 2 to position 0. Try every cut.",
+    "If the last input changes nothing before it, no later input does.",
+    "A leak can be anywhere, such as from position 2 to position 0. Try every cut.",
+    cuts=lambda n: range(1, n)[-1:],
 )
-def last_input_only(fn, x):
-    return look(fn, x, cuts=range(max(1, x.shape[1] - 1), x.shape[1]))
-
-
-@task.fault(
+task.fault(
     "L3-FIRST-OUTPUT",
-    thinks="The first output sees the most future, so the first cut is enough.",
-    why="A leak can be anywhere, such as from the last position to the one before. Look at every "
+    "The first output sees the most future, so the first cut is enough.",
+    "A leak can be anywhere, such as from the last position to the one before. Look at every "
     "output that lies before a change; only after the last cut is it False.",
+    cuts=lambda n: range(1, n)[:1],
 )
-def first_output_only(fn, x):
-    return look(fn, x, cuts=range(1, min(2, x.shape[1])))
-
-
-@task.fault(
+task.fault(
     "L3-ONE-CUT",
-    thinks="One cut in the middle is a fair sample.",
-    why="It sees what crosses the middle. A leak from one position to its neighbor, in the first "
-    "or the second half, does not. Try every cut.",
+    "One cut in the middle is a fair sample.",
+    "It sees what crosses the middle. A leak from one position to its neighbor, in the first or "
+    "the second half, does not. Try every cut.",
+    cuts=lambda n: [n // 2] if n > 1 else [],
 )
-def in_the_middle(fn, x):
-    middle = x.shape[1] // 2
-    return bool(middle) and look(fn, x, cuts=range(middle, middle + 1))
-
-
-@task.fault(
+task.fault(
     "L3-IN-PLACE",
-    thinks="I add the noise to x, position by position.",
-    why="Then x is no longer what the first output was made of: at the second cut the noise of the "
+    "I add the noise to x, position by position.",
+    "Then x is no longer what the first output was made of: at the second cut the noise of the "
     "first is still there, and everything seems to leak. Change a copy.",
+    copy=lambda x: x,
 )
-def noise_that_stays(fn, x):
-    first = fn(x)
-    for place in range(1, x.shape[1]):
-        x[:, place:] += torch.randn_like(x[:, place:])
-        if not torch.allclose(fn(x)[:, :place], first[:, :place], rtol=1e-5, atol=1e-5):
-            return True
-    return False
-
-
-@task.fault(
+task.fault(
     "L3-FIRST-SENTENCE",
-    thinks="All sentences of a batch are treated alike, so the first will do.",
-    why="A mask has a row for each sentence in some calls, and padding differs. Compare the whole "
+    "All sentences of a batch are treated alike, so the first will do.",
+    "A mask has a row for each sentence in some calls, and padding differs. Compare the whole "
     "batch; it costs nothing.",
+    sentences=lambda y: y[:1],
 )
-def first_sentence_only(fn, x):
-    return look(fn, x, before=slice(0, 1))
-
-
-def equal_by_default(fn, x):
-    return look(fn, x, close=lambda a, b: torch.allclose(a, b, rtol=0, atol=1e-8))
-
-
-@task.fault(
+task.fault(
     "L3-EXACT",
-    thinks="Causal means that not a single bit may change.",
-    why="A kernel may sum in another order when other numbers are in the tile, and the last digits "
+    "Causal means that not a single bit may change.",
+    "A kernel may sum in another order when other numbers are in the tile, and the last digits "
     "move. Allow for rounding; a leak is larger.",
-    forms=(equal_by_default,),
+    equal=(torch.equal, within(rtol=0, atol=1e-8)),
 )
-def bit_by_bit(fn, x):
-    return look(fn, x, close=torch.equal)
-
-
-@task.fault(
+task.fault(
     "L3-LOOSE",
-    thinks="Small differences are noise.",
-    why="In float32 noise is a ten-millionth. A model in training finds a leak of a thousandth and "
+    "Small differences are noise.",
+    "In float32 noise is a ten-millionth. A model in training finds a leak of a thousandth and "
     "uses it.",
+    equal=within(rtol=0.05, atol=0.05),
 )
-def within_five_percent(fn, x):
-    return look(fn, x, close=lambda a, b: torch.allclose(a, b, rtol=0.05, atol=0.05))
-
-
-@task.fault(
+task.fault(
     "L3-CONSTANT",
-    thinks="Add 1 to every later input.",
-    why="A layer norm subtracts the mean over the features and so takes the same 1 out again. "
-    "Change the features by different amounts.",
+    "Add 1 to every later input.",
+    "A layer norm subtracts the mean over the features and so takes the same 1 out again. Change "
+    "the features by different amounts.",
+    push=torch.ones_like,
 )
-def adds_one(fn, x):
-    return look(fn, x, push=torch.ones_like)
-
-
-@task.fault(
+task.fault(
     "L3-DOUBLED",
-    thinks="Double the later inputs.",
-    why="What norms its inputs to one length takes the factor out again, and zeros stay zeros. Add "
+    "Double the later inputs.",
+    "What norms its inputs to one length takes the factor out again, and zeros stay zeros. Add "
     "something that has another direction.",
+    push=lambda inputs: inputs,
 )
-def doubles(fn, x):
-    return look(fn, x, push=lambda future: future)
-
-
-@task.fault(
+task.fault(
     "L3-ZEROED",
-    thinks="Set the later inputs to zero, or multiply them by something.",
-    why="If they are zeros already, as padding is, nothing has changed, and every function passes.",
+    "Set the later inputs to zero, or multiply them by something.",
+    "If they are zeros already, as padding is, nothing has changed, and every function passes.",
+    push=lambda inputs: -inputs,
 )
-def sets_to_zero(fn, x):
-    return look(fn, x, push=lambda future: -future)
+task.fault(
+    "L3-NAN",
+    "Set the later inputs to NaN and see whether it spreads.",
+    "It spreads through any product, also through a weight of exactly zero: 0 times NaN is NaN. So "
+    "a causal mask seems to leak.",
+    push=lambda inputs: torch.full_like(inputs, torch.nan),
+)
+task.fault(
+    "L3-INVERTED",
+    "True means that the function passed.",
+    "The question in its name is whether it sees the future. Passing means False.",
+    conclusion=lambda leaks: not leaks,
+)
 
 
 @task.fault(
-    "L3-NAN",
-    thinks="Set the later inputs to NaN and see whether it spreads.",
-    why="It spreads through any product, also through a weight of exactly zero: 0 times NaN is "
-    "NaN. So a causal mask seems to leak.",
+    "L3-CUT-SHORT",
+    "Leave the future out: run `fn` on the first positions alone, and compare.",
+    "A function may be made for one length, with its mask or its positions, and refuses a shorter "
+    "text or treats it in another way. Keep the length, and change the numbers.",
 )
-def fills_with_nan(fn, x):
-    return look(fn, x, push=lambda future: torch.full_like(future, float("nan")))
+class CutShort(Experiment):
+    def __call__(self, fn, x):
+        before = fn(x)
+        return any(
+            not self.equal(before[:, :place], fn(x[:, :place])) for place in range(1, x.shape[1])
+        )
 
 
 @task.fault(
     "L3-GRADIENT",
-    thinks="The gradient of an early output with respect to later inputs shows it exactly.",
-    why="It needs gradients on, and torch computes attention in another way then. What leaks "
-    "without gradients is not seen; change the inputs and leave the mode.",
+    "The gradient of an early output with respect to later inputs shows it exactly.",
+    "It needs gradients on, and torch computes attention in another way then. What leaks without "
+    "gradients is not seen; change the inputs and leave the mode.",
     section="lab3-layer",
 )
 def by_gradients(fn, x):
@@ -481,19 +456,10 @@ def by_gradients(fn, x):
 
 
 @task.fault(
-    "L3-INVERTED",
-    thinks="True means that the function passed.",
-    why="The question in its name is whether it sees the future. Passing means False.",
-)
-def says_whether_it_is_causal(fn, x):
-    return not look(fn, x)
-
-
-@task.fault(
     "L3-COURSES-PERTURBATION",
-    thinks="The package has sees_future, so I call that.",
-    why="In the measurement it is used. Here the point is to write the test that you will need "
-    "when the model is your own.",
+    "The package has sees_future, so I call that.",
+    "In the measurement it is used. Here the point is to write the test that you will need when "
+    "the model is your own.",
 )
 def calls_the_packages(fn, x):
     return backends.sees_future(fn, x)

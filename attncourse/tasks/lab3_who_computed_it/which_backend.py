@@ -1,6 +1,7 @@
-"""which_backend."""
+"""A detective: what computed the attention in a function, read from its trace."""
 
 import contextlib
+import operator
 
 import torch
 import torch.nn.functional as F
@@ -186,7 +187,7 @@ def names_what_ran(answer, cases):
             )
 
 
-def detective_traits(answer):
+def traits(answer):
     seen = answer.observe({"case": CASES["the plain call"]}, adapt=times_run)
     return {"runs it once": seen.returned == [1]}
 
@@ -210,7 +211,7 @@ task = Task(
     probes=lambda rng: {name: {"case": case} for name, case in CASES.items()},
     small=lambda rng: iter(()),
     adapt=detected,
-    traits=detective_traits,
+    traits=traits,
 )
 
 
@@ -262,7 +263,7 @@ def it_runs_the_function_once(answer):
         )
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
 SIGNS = {
@@ -272,23 +273,176 @@ SIGNS = {
     "_native_multi_head_attention": "NATIVE_MHA",
     "_safe_softmax": "MATH",
 }
+KINDS = {"mm": "p", "bmm": "p", "_softmax": "s"}
 
 
-def read(names, signs=None, spelled="NAIVE", nothing="NONE"):
-    """Right, with these signs and words."""
-    for name in names:
-        for sign, backend in (signs or SIGNS).items():
-            if sign in name:
-                return backend
-    between = [name for name in names if name in ("mm", "bmm", "_softmax")]
-    return spelled if between[1:2] == ["_softmax"] and len(between) > 2 else nothing
+def by(signs, has=operator.contains):
+    """Looks for a kernel by these signs."""
+
+    def kernel(names):
+        found = (signs[sign] for name in names for sign in signs if has(name, sign))
+        return next(found, None)
+
+    return kernel
+
+
+@task.steps
+class Detective:
+    kernel = by(SIGNS)
+
+    def trace(fn):
+        return meters.trace(fn)
+
+    def kinds(names):
+        """The order of products and softmaxes, such as "psp"."""
+        return "".join(KINDS.get(name, "") for name in names)
+
+    def spelled(kinds):
+        return "s" in kinds and 0 < kinds.index("s") < len(kinds) - 1
+
+    def first(kernel, spelled):
+        return kernel or ("NAIVE" if spelled else "NONE")
+
+    def __call__(self, fn):
+        names = self.trace(fn)
+        return self.first(self.kernel(names), self.spelled(self.kinds(names)))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def without_gradients(fn):
+    with torch.no_grad():
+        return meters.trace(fn)
+
+
+def after_a_run(fn):
+    fn()
+    return meters.trace(fn)
+
+
+task.fault(
+    "L3-ELSE-MATH",
+    "What is not FLASH is MATH.",
+    "On a CPU that is nearly so. A T4 has no FLASH and answers with EFFICIENT, and torch's own "
+    "layer has ways of its own. Look for each by its sign.",
+    kernel=lambda names: "FLASH" if any("flash" in name for name in names) else "MATH",
+)
+task.fault(
+    "L3-MATH-IS-NAIVE",
+    "Two products and a softmax in the trace: that is attention spelled out.",
+    "MATH is made of them as well, inside one call of torch's function. What tells the two apart "
+    "is the name of the softmax.",
+    trace=lambda fn: [name.replace("_safe", "") for name in meters.trace(fn)],
+)
+task.fault(
+    "L3-ANY-ATTENTION",
+    "One operation with attention in its name is FLASH.",
+    "EFFICIENT, CUDNN and the fast path of torch's layer are single operations, too, with "
+    "attention in their names. Read the whole name.",
+    kernel=by({"attention": "FLASH", "_safe_softmax": "MATH"}),
+)
+task.fault(
+    "L3-THIS-MACHINE",
+    "The name that my trace shows is the name of the kernel.",
+    "Here it ends in “for_cpu”; on a GPU it ends otherwise, and versions differ. Ask whether the "
+    "sign is in the name, not whether it is the name.",
+    kernel=by(
+        SIGNS | {"_scaled_dot_product_flash_attention_for_cpu": "FLASH"},
+        lambda name, sign: name == sign,
+    ),
+)
+task.fault(
+    "L3-OBSERVER",
+    "Looking needs no gradients, so I switch them off meanwhile.",
+    "Torch looks at them, too: without gradients, its own layer takes another path in eval mode. "
+    "Then you report what your measurement caused. Leave the mode as you find it.",
+    section="lab3-layer",
+    trace=without_gradients,
+)
+task.fault(
+    "L3-WARM-UP",
+    "First a run to warm up, then the one that counts.",
+    "That is good for a stopwatch. A trace has no clock: one run shows all, and a function that is "
+    "slow or draws random numbers should not run more often than it must.",
+    trace=after_a_run,
+)
+task.fault(
+    "L3-WHOLE-NAME",
+    "The name of the first operation with attention in it is the answer.",
+    "It is the evidence. The answer is one of the words of the table: names differ between devices "
+    "and versions, and MATH has no operation of its own.",
+    kernel=lambda names: next((n for n in names if "attention" in n or "softmax" in n), "NONE"),
+)
+task.fault(
+    "L3-NO-LAYER",
+    "Only F.scaled_dot_product_attention computes attention, or someone's own lines.",
+    "Torch's own layer has a third way, an operation that contains its projections as well. "
+    "Without it you say that there was no attention.",
+    section="lab3-layer",
+    kernel=by({sign: name for sign, name in SIGNS.items() if name != "NATIVE_MHA"}),
+)
+task.fault(
+    "L3-ALL-SPELLED",
+    "If no kernel shows, the attention was spelled out.",
+    "Or there was none. A linear layer is a product, too; attention has a softmax between two "
+    "products.",
+    spelled=lambda kinds: True,
+)
+task.fault(
+    "L3-NOT-SPELLED",
+    "If no kernel shows, there was no attention.",
+    "Two products with a softmax between them are attention, whoever wrote the lines; torch's own "
+    "layer does it so when it has to return weights.",
+    spelled=lambda kinds: False,
+)
+task.fault(
+    "L3-ONLY-BMM",
+    "The products of attention are those of whole batches, `bmm`.",
+    "With one head and no batch they are `mm`, products of plain matrices. Look for both.",
+    kinds=lambda names: "".join(KINDS[name] for name in names if name in ("bmm", "_softmax")),
+)
+task.fault(
+    "L3-ONE-PRODUCT",
+    "A product and then a softmax: that is attention.",
+    "A classifier ends like that, too. Attention multiplies its weights with the values afterward: "
+    "look for a product on both sides of the softmax.",
+    spelled=lambda kinds: "ps" in kinds,
+)
+task.fault(
+    "L3-THREE-ALONE",
+    "The trace of attention begins with a product and a softmax, in this order.",
+    "A layer has projections, too, which are products before and after. What counts is that one "
+    "stands somewhere before the softmax and one somewhere after.",
+    spelled=(lambda kinds: kinds[:2] == "ps" and len(kinds) > 2, lambda kinds: kinds == "psp"),
+)
+task.fault(
+    "L3-ANY-ORDER",
+    "Two products and a softmax are attention, in any order.",
+    "Their order says what was done: scores, weights, output. The softmax has to stand between two "
+    "products.",
+    spelled=lambda kinds: kinds.count("p") > 1 and "s" in kinds,
+)
+task.fault(
+    "L3-SPELLED-FIRST",
+    "Product, softmax, product in the trace: NAIVE, whatever else is there.",
+    "A program may do that beside its attention, in a gate, for instance. A kernel's name is the "
+    "stronger sign, so look for those first.",
+    first=lambda kernel, spelled: "NAIVE" if spelled else kernel or "NONE",
+)
+task.fault(
+    "L3-LOWER-CASE",
+    "Small letters say the same as capitals.",
+    "To a reader; a program compares letter by letter. The words are those of the table.",
+    first=lambda kernel, spelled: (kernel or ("NAIVE" if spelled else "NONE")).lower(),
+)
 
 
 @task.fault(
     "L3-ALLOWED",
-    thinks="torch.backends.cuda.flash_sdp_enabled() says whether FLASH is used.",
-    why="It says whether FLASH may be used: the switch is on by default, whatever runs. A "
-    "permission is no observation; look at the operations that a call dispatches.",
+    "torch.backends.cuda.flash_sdp_enabled() says whether FLASH is used.",
+    "It says whether FLASH may be used: the switch is on by default, whatever runs. A permission "
+    "is no observation; look at the operations that a call dispatches.",
 )
 def what_is_switched_on(fn):
     fn()
@@ -296,150 +450,10 @@ def what_is_switched_on(fn):
 
 
 @task.fault(
-    "L3-ELSE-MATH",
-    thinks="What is not FLASH is MATH.",
-    why="On a CPU that is nearly so. A T4 has no FLASH and answers with EFFICIENT, and torch's own "
-    "layer has ways of its own. Look for each by its sign.",
-)
-def flash_or_math(fn):
-    return "FLASH" if any("flash" in name for name in meters.trace(fn)) else "MATH"
-
-
-@task.fault(
-    "L3-MATH-IS-NAIVE",
-    thinks="Two products and a softmax in the trace: that is attention spelled out.",
-    why="MATH is made of them as well, inside one call of torch's function. What tells the two "
-    "apart is the name of the softmax.",
-)
-def math_taken_for_naive(fn):
-    return read([name.replace("_safe_softmax", "_softmax") for name in meters.trace(fn)])
-
-
-@task.fault(
-    "L3-ANY-ATTENTION",
-    thinks="One operation with attention in its name is FLASH.",
-    why="EFFICIENT, CUDNN and the fast path of torch's layer are single operations, too, with "
-    "attention in their names. Read the whole name.",
-)
-def any_attention_is_flash(fn):
-    return read(meters.trace(fn), {"attention": "FLASH", "_safe_softmax": "MATH"})
-
-
-@task.fault(
-    "L3-OBSERVER",
-    thinks="Looking needs no gradients, so I switch them off meanwhile.",
-    why="Torch looks at them, too: without gradients, its own layer takes another path in eval "
-    "mode. Then you report what your measurement caused. Leave the mode as you find it.",
-    section="lab3-layer",
-)
-def gradients_switched_off(fn):
-    with torch.no_grad():
-        return read(meters.trace(fn))
-
-
-@task.fault(
-    "L3-WARM-UP",
-    thinks="First a run to warm up, then the one that counts.",
-    why="That is good for a stopwatch. A trace has no clock: one run shows all, and a function "
-    "that is slow or draws random numbers should not run more often than it must.",
-)
-def runs_it_twice(fn):
-    fn()
-    return read(meters.trace(fn))
-
-
-@task.fault(
-    "L3-WHOLE-NAME",
-    thinks="The name of the first operation with attention in it is the answer.",
-    why="It is the evidence. The answer is one of the words of the table: names differ between "
-    "devices and versions, and MATH has no operation of its own.",
-)
-def the_operations_name(fn):
-    names = meters.trace(fn)
-    return next((name for name in names if "attention" in name or "softmax" in name), "NONE")
-
-
-@task.fault(
-    "L3-NO-LAYER",
-    thinks="Only F.scaled_dot_product_attention computes attention, or someone's own lines.",
-    why="Torch's own layer has a third way, an operation that contains its projections as well. "
-    "Without it you say that there was no attention.",
-    section="lab3-layer",
-)
-def without_the_fast_path(fn):
-    signs = {sign: name for sign, name in SIGNS.items() if name != "NATIVE_MHA"}
-    return read(meters.trace(fn), signs)
-
-
-@task.fault(
-    "L3-ALL-SPELLED",
-    thinks="If no kernel shows, the attention was spelled out.",
-    why="Or there was none. A linear layer is a product, too; attention has a softmax between two "
-    "products.",
-)
-def no_kernel_is_naive(fn):
-    return read(meters.trace(fn), nothing="NAIVE")
-
-
-@task.fault(
-    "L3-NOT-SPELLED",
-    thinks="If no kernel shows, there was no attention.",
-    why="Two products with a softmax between them are attention, whoever wrote the lines; torch's "
-    "own layer does it so when it has to return weights.",
-)
-def naive_not_seen(fn):
-    return read(meters.trace(fn), spelled="NONE")
-
-
-def kinds_of(names):
-    """The order of products and softmaxes, such as "psp"."""
-    kept = {"mm": "p", "bmm": "p", "_softmax": "s"}
-    return "".join(kept.get(name, "") for name in names)
-
-
-@task.fault(
-    "L3-ONE-PRODUCT",
-    thinks="A product and then a softmax: that is attention.",
-    why="A classifier ends like that, too. Attention multiplies its weights with the values "
-    "afterward: look for a product on both sides of the softmax.",
-)
-def the_second_product_forgotten(fn):
-    names = meters.trace(fn)
-    return read(names, nothing="NAIVE" if "ps" in kinds_of(names) else "NONE")
-
-
-@task.fault(
-    "L3-ANY-ORDER",
-    thinks="Two products and a softmax are attention, in any order.",
-    why="Their order says what was done: scores, weights, output. The softmax has to stand between "
-    "two products.",
-)
-def in_any_order(fn):
-    names = meters.trace(fn)
-    seen = kinds_of(names)
-    return read(names, nothing="NAIVE" if seen.count("p") > 1 and "s" in seen else "NONE")
-
-
-@task.fault(
-    "L3-SPELLED-FIRST",
-    thinks="Product, softmax, product in the trace: NAIVE, whatever else is there.",
-    why="A program may do that beside its attention, in a gate, for instance. A kernel's name is "
-    "the stronger sign, so look for those first.",
-)
-def spelled_out_comes_first(fn):
-    names = meters.trace(fn)
-    return "NAIVE" if "psp" in kinds_of(names) else read(names)
-
-
-def asks_backend_of(fn):
-    return backends.backend_of(fn) or "NONE"
-
-
-@task.fault(
     "L3-COURSES-DETECTIVE",
-    thinks="The package has backend_of, so I call that.",
-    why="In the measurement you may. Here the point is to read a trace yourself; `lab.trace` gives "
-    "you the names.",
+    "The package has backend_of, so I call that.",
+    "In the measurement you may. Here the point is to read a trace yourself; `lab.trace` gives you "
+    "the names.",
 )
 def calls_the_package(fn):
-    return asks_backend_of(fn)
+    return backends.backend_of(fn) or "NONE"

@@ -1,10 +1,10 @@
-"""who_computed_it."""
+"""What a record of the lab says: bounds, a share, what fell back and at what cost."""
 
 import statistics
 
 import torch
 
-from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.answer import Failure, known, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab3_who_computed_it as reference
@@ -18,7 +18,6 @@ from attncourse.tasks.lab3_who_computed_it import (
     _bound,
     said,
 )
-from attncourse.tasks.lab3_who_computed_it._faults import middle, roof
 
 MACHINES = {
     "T4": {
@@ -181,7 +180,7 @@ RECORDS = {
 }
 
 
-def conclude_probes(rng):
+def probes(rng):
     return {name: {"record": a_record(rng, **how)[0]} for name, how in RECORDS.items()}
 
 
@@ -189,7 +188,7 @@ def says(answer, rng, name, *kinds):
     """Assert that one conclusion is right about these records."""
     for kind in kinds:
         record, truth = a_record(rng, **RECORDS[kind])
-        got = answer({"record": record})[CONCLUSIONS.index(name)]
+        got = known(answer({"record": record})[CONCLUSIONS.index(name)], name)
         about = f"In a made-up record ({kind}), {name}"
         if name == "fell_back":
             got = sorted(call for call, is_in in zip(NAMES, got, strict=True) if is_in)
@@ -223,7 +222,7 @@ task = Task(
         "smaller of the two limits for naive. fell_back: the `call` of every point whose "
         "backend is MATH. cost: the longest of their medians over that of plain.",
     ),
-    probes=conclude_probes,
+    probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
     tolerance=0.04,
@@ -274,277 +273,270 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, {"record": a_record(rng)[0]})
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def concluded(record, *, at=max, average=statistics.median, **instead):
-    """Right conclusions, but for what is replaced."""
-    points = record["points"]
-    done = {(p["name"], p["n"]): p for p in points if p["name"] != "call" and not p["error"]}
-    n = at(n for name, n in done if name == "naive")
-    naive, fused = done["naive", n], done["fused", n]
-    limits = record["machine"]["ceilings"]
-    peak = limits["flops_per_second"][instead.get("dtype") or naive["dtype"]]
-    under = roof(naive["flops"], naive["bytes"], peak, limits["bytes_per_second"])
-    of_fused = roof(fused["flops"], fused["bytes"], peak, limits["bytes_per_second"])
-    calls = {p["call"]: p for p in points if p["name"] == "call"}
-    fell_back = instead.get("fell_back")
-    if fell_back is None:
-        fell_back = sorted(call for call, p in calls.items() if p["backend"] == "MATH")
-    slow = [middle(calls[call], average) for call in fell_back if calls[call]["seconds"]]
-    over = instead.get("over", max)
-    speed = naive["flops"] / middle(naive, average)
-    found = {
-        "naive_bound": under["bound"],
-        "fused_bound": of_fused["bound"],
-        "naive_share": speed / under["roof"],
-        "fell_back": fell_back,
-        "cost": over(slow) / middle(calls["plain"], average) if slow else 1.0,
-    }
-    return found | {name: instead[name] for name in found if name in instead}
+@task.steps
+class Conclusions:
+    average = statistics.median
+
+    def done(point):
+        return not point["error"]
+
+    def size(sizes):
+        return max(sizes)
+
+    def peak(peaks, dtype):
+        return peaks[dtype]
+
+    def naive_bound(intensity, ridge):
+        return "memory" if intensity < ridge else "compute"
+
+    def fused_bound(intensity, ridge):
+        return "memory" if intensity < ridge else "compute"
+
+    def share(speed, intensity, peak, bandwidth):
+        return speed / min(peak, intensity * bandwidth)
+
+    def fell_back(points, time):
+        return [p["call"] for p in points if p["name"] == "call" and p["backend"] == "MATH"]
+
+    def cost(slow, time):
+        return max(slow) / time["plain"] if slow else 1.0
+
+    def __call__(self, record):
+        points, limits = record["points"], record["machine"]["ceilings"]
+        bandwidth = limits["bytes_per_second"]
+        done = {(p["name"], p["n"]): p for p in points if p["name"] != "call" and self.done(p)}
+        n = self.size([n for name, n in done if name == "naive"])
+        naive, fused = done["naive", n], done["fused", n]
+        peak = self.peak(limits["flops_per_second"], naive["dtype"])
+        intensity = naive["flops"] / naive["bytes"]
+        calls = [p for p in points if p["name"] == "call" and p["seconds"]]
+        time = {p["call"]: self.average(p["seconds"]) for p in calls}
+        fell_back = self.fell_back(points, time)
+        speed = naive["flops"] / self.average(naive["seconds"])
+        return {
+            "naive_bound": self.naive_bound(intensity, peak / bandwidth),
+            "fused_bound": self.fused_bound(fused["flops"] / fused["bytes"], peak / bandwidth),
+            "naive_share": self.share(speed, intensity, peak, bandwidth),
+            "fell_back": fell_back,
+            "cost": self.cost([time[call] for call in fell_back if call in time], time),
+        }
 
 
-@task.fault(
+# --- faults -------------------------------------------------------------------------------------
+
+
+def calls(chosen):
+    """What fell back, chosen by another rule."""
+    return lambda points, time: [p["call"] for p in points if p["name"] == "call" and chosen(p)]
+
+
+def slow(points, time):
+    return [call for call, seconds in time.items() if seconds > 1.8 * time["plain"]]
+
+
+def of_every_point(points, time):
+    return [p.get("call", p["name"]) for p in points if p["backend"] == "MATH"]
+
+
+def and_naive(points, time):
+    return [*Conclusions.fell_back(points, time), "naive"]
+
+
+ROOFLINE, TRACE = {"section": "lab3-roofline"}, {"section": "lab3-trace"}
+
+task.fault(
     "L3-NAIVE-ALWAYS-MEMORY",
-    thinks="Naive attention is memory-bound, everybody says so.",
-    why="On GPUs it is, where the ridge lies at a hundred operations a byte or more. A CPU's ridge "
-    "is at five or so. Compare the intensity with the ridge of this record.",
-    section="lab3-roofline",
+    "Naive attention is memory-bound, everybody says so.",
+    "On GPUs it is, where the ridge lies at a hundred operations a byte or more. A CPU's ridge is "
+    "at five or so. Compare the intensity with the ridge of this record.",
+    **ROOFLINE,
+    naive_bound=lambda intensity, ridge: "memory",
 )
-def naive_waits_for_memory(record):
-    return concluded(record, naive_bound="memory")
-
-
-@task.fault(
+task.fault(
     "L3-FUSED-ALWAYS-COMPUTE",
-    thinks="Fused attention is compute-bound, that is what it was made for.",
-    why="From some length on: its intensity grows with n. For a short text on a fast GPU it lies "
-    "below the ridge as well.",
-    section="lab3-roofline",
+    "Fused attention is compute-bound, that is what it was made for.",
+    "From some length on: its intensity grows with n. For a short text on a fast GPU it lies below "
+    "the ridge as well.",
+    **ROOFLINE,
+    fused_bound=lambda intensity, ridge: "compute",
 )
-def fused_computes(record):
-    return concluded(record, fused_bound="compute")
-
-
-@task.fault(
+task.fault(
     "L3-SHARE-OF-PEAK",
-    thinks="The share is the speed over the peak of the machine.",
-    why="Below the ridge nobody can reach the peak. The share of the roof says how well the "
-    "program uses what it could reach.",
-    section="lab3-roofline",
+    "The share is the speed over the peak of the machine.",
+    "Below the ridge nobody can reach the peak. The share of the roof says how well the program "
+    "uses what it could reach.",
+    **ROOFLINE,
+    share=lambda speed, intensity, peak, bandwidth: speed / peak,
 )
-def share_of_the_peak(record):
-    found = concluded(record)
-    done = [p for p in record["points"] if p["name"] == "naive" and not p["error"]]
-    naive = max(done, key=lambda p: p["n"])
-    peak = record["machine"]["ceilings"]["flops_per_second"][naive["dtype"]]
-    return found | {"naive_share": naive["flops"] / middle(naive) / peak}
-
-
-@task.fault(
+task.fault(
+    "L3-SHARE-OF-BANDWIDTH",
+    "The share is the bytes moved a second over what the memory does.",
+    "Below the ridge that is the share of the roof. Beyond it the units set the roof, and the "
+    "memory could do more than anybody asks of it.",
+    **ROOFLINE,
+    share=lambda speed, intensity, peak, bandwidth: speed / intensity / bandwidth,
+)
+task.fault(
+    "L3-PERCENT",
+    "A share is said in percent.",
+    "50 % is the number 0.5. A share of 50 would be fifty times the roof.",
+    share=lambda speed, intensity, peak, bandwidth: 100 * speed / min(peak, intensity * bandwidth),
+)
+task.fault(
     "L3-SMALLEST-N",
-    thinks="Any n will do for the share, say the first.",
-    why="At small n much of the time is the call itself, and every share is small. Take the "
-    "largest n that naive attention reached.",
+    "Any n will do for the share, say the first.",
+    "At small n much of the time is the call itself, and every share is small. Take the largest n "
+    "that naive attention reached.",
+    size=min,
 )
-def at_the_smallest(record):
-    return concluded(record, at=min)
-
-
-@task.fault(
+task.fault(
+    "L3-FAILED-POINT",
+    "The largest n of the record is the one to look at.",
+    "Naive attention may have run out of memory there, and then it has no time. Leave out the "
+    "points with an error before you look for the largest.",
+    done=lambda point: True,
+)
+task.fault(
     "L3-FIRST-CEILING",
-    thinks="The ceiling is the first number in the record.",
-    why="There is one for each format. A roof of float32 over points in float16, or the other way "
+    "The ceiling is the first number in the record.",
+    "There is one for each format. A roof of float32 over points in float16, or the other way "
     "around, is a roof over another house.",
-    section="lab3-roofline",
+    **ROOFLINE,
+    peak=lambda peaks, dtype: next(iter(peaks.values())),
 )
-def first_ceiling(record):
-    first = next(iter(record["machine"]["ceilings"]["flops_per_second"]))
-    return concluded(record, dtype=first)
-
-
-@task.fault(
+task.fault(
     "L3-LARGEST-CEILING",
-    thinks="The ceiling is the largest number in the record.",
-    why="That is the speed of another format. Points in float32 cannot reach what the machine does "
-    "in float16.",
-    section="lab3-roofline",
+    "The ceiling is the largest number in the record.",
+    "That is the speed of another format. Points in float32 cannot reach what the machine does in "
+    "float16.",
+    **ROOFLINE,
+    peak=lambda peaks, dtype: max(peaks.values()),
 )
-def largest_ceiling(record):
-    peaks = record["machine"]["ceilings"]["flops_per_second"]
-    return concluded(record, dtype=max(peaks, key=peaks.get))
-
-
-@task.fault(
+task.fault(
     "L3-FASTEST",
-    thinks="What disturbs makes slower, so the fastest sample is the true one.",
-    why="On a CPU that is nearly so. The clock of a GPU goes up as well as down, and a lucky "
-    "sample is as rare as an unlucky one. A median stays where most of them are.",
+    "What disturbs makes slower, so the fastest sample is the true one.",
+    "On a CPU that is nearly so. The clock of a GPU goes up as well as down, and a lucky sample is "
+    "as rare as an unlucky one. A median stays where most of them are.",
+    average=min,
 )
-def fastest_samples(record):
-    return concluded(record, average=min)
-
-
-@task.fault(
+task.fault(
     "L3-FIRST-SAMPLE",
-    thinks="One sample is a measurement, so I take the first.",
-    why="The first is the one most often disturbed. The record holds all of them for a reason: "
-    "take their median.",
+    "One sample is a measurement, so I take the first.",
+    "The first is the one most often disturbed. The record holds all of them for a reason: take "
+    "their median.",
+    average=lambda seconds: seconds[0],
 )
-def first_samples(record):
-    return concluded(record, average=lambda seconds: seconds[0])
-
-
-@task.fault(
+task.fault(
     "L3-MEAN",
-    thinks="The time of a point is the mean of its samples.",
-    why="One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. A median "
-    "stays where most of them are.",
+    "The time of a point is the mean of its samples.",
+    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. A median stays "
+    "where most of them are.",
+    average=statistics.mean,
 )
-def means(record):
-    return concluded(record, average=statistics.mean)
-
-
-@task.fault(
+task.fault(
     "L3-SLOWEST",
-    thinks="To be on the safe side, the slowest sample counts.",
-    why="The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody "
-    "else's time.",
+    "To be on the safe side, the slowest sample counts.",
+    "The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody else's "
+    "time.",
+    average=max,
 )
-def slowest_samples(record):
-    return concluded(record, average=max)
-
-
-@task.fault(
+task.fault(
     "L3-BELIEVES-THE-NAME",
-    thinks="A call that is named flash did not fall back.",
-    why="A name is what somebody hoped for. The field `backend` is what was seen.",
-    section="lab3-trace",
+    "A call that is named flash did not fall back.",
+    "A name is what somebody hoped for. The field `backend` is what was seen.",
+    **TRACE,
+    fell_back=calls(lambda p: p["backend"] == "MATH" and "flash" not in p["call"]),
 )
-def believes_the_name(record):
-    found = concluded(record)["fell_back"]
-    return concluded(record, fell_back=[call for call in found if "flash" not in call])
-
-
-@task.fault(
+task.fault(
     "L3-SLOW-IS-MATH",
-    thinks="What takes twice as long as the plain call has fallen back.",
-    why="A fused kernel may be slow for other reasons, a mask has to be read, for instance; and a "
+    "What takes twice as long as the plain call has fallen back.",
+    "A fused kernel may be slow for other reasons, a mask has to be read, for instance; and a "
     "fallback may be fast at a small n. The backend is in the record.",
-    section="lab3-trace",
+    **TRACE,
+    fell_back=slow,
 )
-def slow_is_math(record):
-    calls = {p["call"]: p for p in record["points"] if p["name"] == "call" and p["seconds"]}
-    plain = middle(calls["plain"])
-    return concluded(
-        record, fell_back=sorted(c for c, p in calls.items() if middle(p) > 1.8 * plain)
-    )
-
-
-@task.fault(
+task.fault(
     "L3-NO-TIME-NO-FALLBACK",
-    thinks="A call that ran out of memory tells nothing.",
-    why="It has no time, but its backend was seen, and MATH is why the memory ended. It fell back; "
+    "A call that ran out of memory tells nothing.",
+    "It has no time, but its backend was seen, and MATH is why the memory ended. It fell back; "
     "only its cost is unknown.",
+    fell_back=calls(lambda p: p["backend"] == "MATH" and not p["error"]),
 )
-def failed_calls_left_out(record):
-    done = {p["call"]: p for p in record["points"] if p["name"] == "call" and not p["error"]}
-    return concluded(record, fell_back=sorted(c for c, p in done.items() if p["backend"] == "MATH"))
-
-
-@task.fault(
+task.fault(
     "L3-NOT-FLASH",
-    thinks="Everything that was expected to be FLASH and is MATH counts, naive attention too.",
-    why="Naive attention never asked for a kernel: it is written out on purpose. Only a call of "
+    "Everything that was expected to be FLASH and is MATH counts, naive attention too.",
+    "Naive attention never asked for a kernel: it is written out on purpose. Only a call of "
     "torch's function can fall back.",
-    section="lab3-trace",
+    **TRACE,
+    fell_back=and_naive,
 )
-def naive_fell_back_too(record):
-    found = concluded(record)
-    return found | {"fell_back": sorted([*found["fell_back"], "naive"])}
-
-
-@task.fault(
+task.fault(
     "L3-OTHER-KERNEL",
-    thinks="What FLASH did not compute has fallen back.",
-    why="EFFICIENT and CUDNN are fused kernels, too: on a T4 there is nothing better. A fallback "
-    "is a call that none of them took.",
-    section="lab3-trace",
+    "What FLASH did not compute has fallen back.",
+    "EFFICIENT and CUDNN are fused kernels, too: on a T4 there is nothing better. A fallback is a "
+    "call that none of them took.",
+    **TRACE,
+    fell_back=calls(lambda p: p["backend"] != "FLASH"),
 )
-def all_but_flash(record):
-    calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
-    return concluded(record, fell_back=sorted(c for c in calls if calls[c]["backend"] != "FLASH"))
-
-
-@task.fault(
+task.fault(
     "L3-FAILED-FELL",
-    thinks="A call that ran out of memory has fallen back: only MATH needs so much.",
-    why="It is likely, and nobody saw it: a fused kernel can run out, too. Only what has MATH for "
-    "its backend counts.",
+    "A call that ran out of memory has fallen back: only MATH needs so much.",
+    "It is likely, and nobody saw it: a fused kernel can run out, too. Only what has MATH for its "
+    "backend counts.",
+    fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]),
 )
-def what_failed_fell_back(record):
-    calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
-    fell = sorted(c for c, p in calls.items() if p["backend"] == "MATH" or p["error"])
-    return concluded(record, fell_back=fell)
-
-
-@task.fault(
+task.fault(
     "L3-NOT-PLAIN",
-    thinks="The plain call is the fused one, so it never counts as a fallback.",
-    why="On some machines or formats no fused kernel takes even that. Ask its backend as well.",
-    section="lab3-trace",
+    "The plain call is the fused one, so it never counts as a fallback.",
+    "On some machines or formats no fused kernel takes even that. Ask its backend as well.",
+    **TRACE,
+    fell_back=calls(lambda p: p["backend"] == "MATH" and p["call"] != "plain"),
 )
-def never_the_plain_one(record):
-    found = concluded(record)
-    return found | {"fell_back": [call for call in found["fell_back"] if call != "plain"]}
-
-
-@task.fault(
+task.fault(
     "L3-ALL-POINTS",
-    thinks="Every point whose backend is MATH is a call that fell back.",
-    why="The record holds naive and fused attention at several n as well. Asked for are the calls: "
+    "Every point whose backend is MATH is a call that fell back.",
+    "The record holds naive and fused attention at several n as well. Asked for are the calls: "
     "points with the name “call”.",
+    fell_back=of_every_point,
 )
-def every_point_counts(record):
-    found = concluded(record)
-    more = {p["name"] for p in record["points"] if p["name"] != "call" and p["backend"] == "MATH"}
-    return found | {"fell_back": [*found["fell_back"], *sorted(more)]}
-
-
-@task.fault(
+task.fault(
     "L3-CHEAPEST",
-    thinks="A fallback costs what the mildest of them costs.",
-    why="Then one harmless case hides the others. Asked for is the worst.",
+    "A fallback costs what the mildest of them costs.",
+    "Then one harmless case hides the others. Asked for is the worst.",
+    cost=lambda slow, time: min(slow) / time["plain"] if slow else 1.0,
 )
-def the_mildest(record):
-    return concluded(record, over=min)
-
-
-@task.fault(
+task.fault(
     "L3-AVERAGE-COST",
-    thinks="The cost is the average over the fallbacks.",
-    why="An average over calls that nobody makes equally often says nothing. Asked for is the "
-    "worst.",
+    "The cost is the average over the fallbacks.",
+    "An average over calls that nobody makes equally often says nothing. Asked for is the worst.",
+    cost=lambda slow, time: statistics.mean(slow) / time["plain"] if slow else 1.0,
 )
-def cost_on_average(record):
-    return concluded(record, over=statistics.mean)
-
-
-@task.fault(
+task.fault(
+    "L3-SLOWEST-CALL",
+    "The cost is that of the slowest call.",
+    "A fused kernel may be the slowest, where it has a mask to read. Asked for is the slowest of "
+    "those that fell back.",
+    cost=lambda slow, time: max(time.values()) / time["plain"],
+)
+task.fault(
+    "L3-OVER-THE-FASTEST",
+    "A fallback is compared with the fastest call.",
+    "The fastest may have less to do, such as fewer keys to read. The plain call is the measure.",
+    cost=lambda slow, time: max(slow) / min(time.values()) if slow else 1.0,
+)
+task.fault(
     "L3-COST-INVERTED",
-    thinks="The cost is the share of its speed that a call keeps.",
-    why="That is the inverse, 0.2 instead of 5. Here the time of the fallback stands above the "
+    "The cost is the share of its speed that a call keeps.",
+    "That is the inverse, 0.2 instead of 5. Here the time of the fallback stands above the "
     "fraction bar.",
+    cost=lambda slow, time: time["plain"] / max(slow) if slow else 1.0,
 )
-def cost_upside_down(record):
-    return concluded(record, cost=1 / concluded(record)["cost"])
-
-
-@task.fault(
+task.fault(
     "L3-COST-ZERO",
-    thinks="Without a fallback the cost is 0.",
-    why="The cost is a factor, and a factor that changes nothing is 1.",
+    "Without a fallback the cost is 0.",
+    "The cost is a factor, and a factor that changes nothing is 1.",
+    cost=lambda slow, time: max(slow) / time["plain"] if slow else 0.0,
 )
-def nothing_costs_zero(record):
-    found = concluded(record)
-    return found if found["fell_back"] else found | {"cost": 0.0}

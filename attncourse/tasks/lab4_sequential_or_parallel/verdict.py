@@ -1,49 +1,39 @@
-"""verdict."""
+"""What a record of the lab says: who is faster, from where on, and at what batch."""
 
+import math
 import statistics
 
 import torch
 
-from attncourse.checks.answer import Failure, as_number, fields, moves_nothing
+from attncourse.checks.answer import Failure, known, moves_nothing, numbers_of
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
 from attncourse.tasks.lab4_sequential_or_parallel import LAB
 
 CONCLUSIONS = (
-    "always_faster",
-    "crossover_1",
-    "crossover_8",
-    "batch_loop",
-    "batch_attention",
-    "held",
+    *("always_faster", "crossover_1", "crossover_8"),
+    *("batch_loop", "batch_attention", "held"),
 )
+NONE = ("crossover_1", "crossover_8")  # may be None
 
 
 def said(verdict):
-    """What the answer concludes, as six numbers; 0 for None."""
+    """What the answer concludes, as six numbers; 0 for None, NaN for what is missing."""
 
     def function(record):
         found = verdict(record)
         if found is None:
             return None
-        pairs = zip(CONCLUSIONS, fields(found, CONCLUSIONS), strict=True)
-        return [
-            as_number(0 if name in NONE and value is None else value, name) for name, value in pairs
-        ]
+        if isinstance(found, dict):
+            found = found | {name: 0 for name in NONE if found.get(name, "") is None}
+        return numbers_of(found, CONCLUSIONS)
 
     return function
 
 
-NONE = ("crossover_1", "crossover_8")  # may be None
-
-
 T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4", "memory_bytes": 16 * 10**9}
-
-
 CPU = {"device": "cpu", "name": "a CPU", "label": "CPU, 1 thread", "memory_bytes": 25 * 10**9}
-
-
 MADE_UP_SIZES = (128, 256, 512, 1024, 2048)
 
 
@@ -89,11 +79,8 @@ def a_record(
             steps *= loop
             if (b, n) in loop_ahead:
                 steps = attention / 1.5
-            true |= {
-                ("fused", b, n): fused,
-                ("attention", b, n): attention,
-                ("loop", b, n): steps,
-            }
+            took = {"fused": fused, "attention": attention, "loop": steps}
+            true |= {(name, b, n): seconds for name, seconds in took.items()}
     made = []
     for (name, b, n), seconds in true.items():
         failed = (name, b, n) in fails
@@ -105,16 +92,10 @@ def a_record(
             samples[0] *= 40 if name == "attention" else 6
         made.append(
             {
-                "name": name,
-                "n": n,
-                "b": b,
-                "d": 128,
+                **{"name": name, "n": n, "b": b, "d": 128},
                 "seconds": [] if failed else samples,
                 "clock": "events" if machine is T4 else "cpu",
-                "started": [],
-                "peak_bytes": None,
-                "backend": None,
-                "dtype": "float32",
+                **{"started": [], "peak_bytes": None, "backend": None, "dtype": "float32"},
                 "error": "out of memory" if failed else None,
             }
         )
@@ -196,6 +177,10 @@ RECORDS = {
         "batches": (3.0, 2.1),
         "predicted": 2048,
     },
+    "attention ran out of memory while it was ahead": {
+        **{"machine": T4, "even": (9e4, 3e4), "loop": 6.0, "predicted": 0},
+        "fails": (("attention", 8, 2048),),
+    },
     "the fused GRU has no time where the loop is ahead": {
         "even": (9e4, 9000),
         "loop_ahead": ((8, 1024),),
@@ -205,7 +190,7 @@ RECORDS = {
 }
 
 
-def verdict_probes(rng):
+def probes(rng):
     return {name: {"record": a_record(rng, **how)[0]} for name, how in RECORDS.items()}
 
 
@@ -233,7 +218,8 @@ def says(answer, rng, names, kinds):
         record, truth = a_record(rng, **RECORDS[kind])
         found = answer({"record": record})
         for name in names:
-            got, expected = found[CONCLUSIONS.index(name)].item(), float(truth[name])
+            got = known(found[CONCLUSIONS.index(name)], name).item()
+            expected = float(truth[name])
             limit = 0.08 * expected if name.startswith("batch") else 0
             if not abs(got - expected) <= limit:
                 raise Failure(
@@ -258,7 +244,7 @@ task = Task(
         "time at b = 1. held: crossover / 2 <= predicted <= 2 · crossover, or predicted == 0 "
         "if there is no crossover.",
     ),
-    probes=verdict_probes,
+    probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
     tolerance=0.04,
@@ -298,6 +284,7 @@ def what_ran_out_of_memory_has_no_time(answer, rng):
     kinds = (
         "attention ran out of memory",
         "only attention ran out of memory",
+        "attention ran out of memory while it was ahead",
         "the fused GRU has no time where the loop is ahead",
     )
     says(answer, rng, CONCLUSIONS, kinds)
@@ -323,17 +310,10 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, {"record": a_record(rng)[0]})
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
-def middles(record, average=statistics.median):
-    """(name, b) -> n -> one time."""
-    time = {}
-    for point in record["points"]:
-        if not point["error"]:
-            key = point["name"], point["b"]
-            time.setdefault(key, {})[point["n"]] = average(point["seconds"])
-    return time
+RIVALS = [(other, b) for other in ("loop", "fused") for b in (1, 8)]
 
 
 def behind(time, other, b):
@@ -342,173 +322,101 @@ def behind(time, other, b):
     return {n: ours[n] > theirs[n] for n in sorted(ours.keys() & theirs.keys())}
 
 
-def from_there_on(slower):
-    found = None
-    for n, is_slower in reversed(slower.items()):
-        if not is_slower:
-            break
-        found = n
-    return found
+def never_behind(rivals=RIVALS):
+    return lambda time: not any(any(behind(time, *rival).values()) for rival in rivals)
 
 
-def batch(time, name, pick=max):
-    n = pick(time[name, 1].keys() & time[name, 8].keys())
-    return time[name, 8][n] / time[name, 1][n]
+def within(guess, found):
+    return found / 2 <= guess <= 2 * found if found else guess == 0
 
 
-def held(predicted, at_8, factor=2.0):
-    return predicted == 0 if not at_8 else at_8 / factor <= predicted <= factor * at_8
+@task.steps
+class Verdict:
+    average, always, size = statistics.median, never_behind(), max
+
+    def done(point):
+        return not point["error"]
+
+    def times(time):
+        return time
+
+    def slower(time, b):
+        return behind(time, "fused", b)
+
+    def crossover(slower):
+        ahead = [n for n, is_slower in slower.items() if not is_slower]
+        return min((n for n in slower if n > max(ahead, default=0)), default=None)
+
+    def shared(time, name):
+        return time[name, 1].keys() & time[name, 8].keys()
+
+    def batch(self, time, name):
+        n = self.size(self.shared(time, name))
+        return self.ratio(time[name, 1][n], time[name, 8][n])
+
+    def ratio(one, eight):
+        return eight / one
+
+    def held(guess, at_1, at_8):
+        return within(guess, at_8)
+
+    def order(at_1, at_8):
+        return at_1, at_8
+
+    def __call__(self, record):
+        time = {}
+        for p in filter(self.done, record["points"]):
+            time.setdefault((p["name"], p["b"]), {})[p["n"]] = self.average(p["seconds"])
+        time = self.times(time)
+        crossovers = [self.crossover(self.slower(time, b)) for b in (1, 8)]
+        at_1, at_8 = self.order(*crossovers)
+        return {
+            "always_faster": self.always(time),
+            "crossover_1": at_1,
+            "crossover_8": at_8,
+            "batch_loop": self.batch(time, "loop"),
+            "batch_attention": self.batch(time, "attention"),
+            "held": self.held(record["predictions"]["crossover"]["value"], *crossovers),
+        }
 
 
-def summary(record, time=None, crossover=from_there_on, rival="fused", **instead):
-    """Right conclusions from these times, less what is replaced."""
-    time = time or middles(record)
-    at_1, at_8 = (crossover(behind(time, rival, b)) for b in (1, 8))
-    slower = [s for o in ("loop", "fused") for b in (1, 8) for s in behind(time, o, b).values()]
-    return {
-        "always_faster": not any(slower),
-        "crossover_1": at_1,
-        "crossover_8": at_8,
-        "batch_loop": batch(time, "loop"),
-        "batch_attention": batch(time, "attention"),
-        "held": held(record["predictions"]["crossover"]["value"], at_8),
-    } | instead
-
-
-@task.fault(
-    "L4-MOSTLY",
-    thinks="Attention is faster at most points, so it is always faster.",
-    why="Always is a strong word: a single slower point refutes it, and no number of faster ones "
-    "mends that.",
-)
-def at_most_points(record):
-    time = middles(record)
-    slower = [s for o in ("loop", "fused") for b in (1, 8) for s in behind(time, o, b).values()]
-    return summary(record, always_faster=sum(slower) < len(slower) / 2)
-
-
-@task.fault(
-    "L4-AT-THE-END",
-    thinks="What counts is the largest n: who is ahead there is faster.",
-    why="At the largest n of the record, yes. The statement says always, so the small sizes can "
-    "refute it as well as the large ones.",
-)
-def at_the_largest(record):
-    time = middles(record)
-    ahead = not any(
-        list(behind(time, other, b).values())[-1] for other in ("loop", "fused") for b in (1, 8)
-    )
-    return summary(record, always_faster=ahead)
-
-
-@task.fault(
-    "L4-BEATS-THE-LOOP",
-    thinks="The recurrent network is the loop, so I compare with that.",
-    why="Much of the loop's time is Python. The fused call runs the same steps without it; who "
-    "claims that attention is faster has to beat that one, too.",
-)
-def against_the_loop(record):
-    time = middles(record)
-    slower = [s for b in (1, 8) for s in behind(time, "loop", b).values()]
-    return summary(record, always_faster=not any(slower))
-
-
-@task.fault(
-    "L4-BEATS-THE-FUSED",
-    thinks="The fused GRU is the faster rival, so beating it is enough.",
-    why="Usually it is the faster one. The records decide that, not we: in one of them the loop is "
-    "ahead at one size.",
-)
-def against_the_fused(record):
-    time = middles(record)
-    slower = [s for b in (1, 8) for s in behind(time, "fused", b).values()]
-    return summary(record, always_faster=not any(slower))
+# --- faults -------------------------------------------------------------------------------------
 
 
 def complete(time):
     """Only the sizes at which all three have a time."""
-    both = {
-        b: set.intersection(*(set(time[name, b]) for name in ("loop", "fused", "attention")))
+    three = {
+        b: set.intersection(*(set(row) for (_, c), row in time.items() if b == c)) for b in (1, 8)
+    }
+    return {(name, b): {n: row[n] for n in row if n in three[b]} for (name, b), row in time.items()}
+
+
+def endless(time):
+    """Attention's missing times as infinite."""
+    return time | {
+        ("attention", b): dict.fromkeys(time["loop", b] | time["fused", b], math.inf)
+        | time["attention", b]
         for b in (1, 8)
     }
-    return {
-        (name, b): {n: seconds for n, seconds in row.items() if n in both[b]}
-        for (name, b), row in time.items()
-    }
 
 
-def of_complete_sizes(record):
-    return summary(record, complete(middles(record)))
+def mostly(time):
+    slower = [is_slower for rival in RIVALS for is_slower in behind(time, *rival).values()]
+    return sum(slower) < len(slower) / 2
 
 
-@task.fault(
-    "L4-ALL-THREE",
-    thinks="Sizes at which one of the three has no time are left out.",
-    why="A comparison needs two. Where the fused GRU ran out of memory, the loop may be ahead of "
-    "attention, and that refutes as well. Leave out only what is missing itself.",
-    forms=(of_complete_sizes,),
-)
-def compared_where_all_three_have_times(record):
-    time = complete(middles(record))
-    slower = [s for o in ("loop", "fused") for b in (1, 8) for s in behind(time, o, b).values()]
-    return summary(record, always_faster=not any(slower))
+def at_the_end(time):
+    return not any([*behind(time, *rival).values()][-1] for rival in RIVALS)
 
 
-@task.fault(
-    "L4-NO-TIMES",
-    thinks="Every point has samples.",
-    why="What ran out of memory has none, and there is no median of an empty list. Leave out the "
-    "points with an error before you take medians.",
-)
-def medians_of_everything(record):
-    time = {}
-    for point in record["points"]:
-        key = point["name"], point["b"]
-        time.setdefault(key, {})[point["n"]] = statistics.median(point["seconds"])
-    return summary(record, time)
+def behind_either(time, b):
+    loop, fused = behind(time, "loop", b), behind(time, "fused", b)
+    return {n: fused[n] or loop.get(n, False) for n in fused}
 
 
-@task.fault(
-    "L4-ONE-SENTENCE-VERDICT",
-    thinks="One sentence tells whether attention is faster.",
-    why="With one sentence a machine has idle workers, which attention can use and a chain cannot. "
-    "With eight there is work for all. Look at both.",
-    section="lab4-batch",
-)
-def of_one_sentence(record):
-    time = middles(record)
-    slower = [s for other in ("loop", "fused") for s in behind(time, other, 1).values()]
-    return summary(record, always_faster=not any(slower))
-
-
-@task.fault(
-    "L4-EVERYBODY-KNOWS",
-    thinks="Attention is parallel, so it is always faster.",
-    why="This is the statement to be tested. It speaks of depth; a record also shows work and "
-    "workers. Read the times.",
-)
-def everybody_knows(record):
-    return summary(record, always_faster=True)
-
-
-def first_slower(slower):
-    return next((n for n, is_slower in slower.items() if is_slower), None)
-
-
-@task.fault(
-    "L4-FIRST-SLOWER",
-    thinks="The crossover is the first n at which attention is slower.",
-    why="It may be ahead again later: at small sizes a fixed cost can decide. From the crossover "
-    "on it stays behind, so look from the large end.",
-    section="lab4-crossover",
-)
-def first_slower_size(record):
-    return summary(record, crossover=first_slower)
-
-
-def last_faster(slower):
-    faster = [n for n, is_slower in slower.items() if not is_slower]
-    return max(faster, default=None) if any(slower.values()) else None
+def last_ahead(slower):
+    ahead = [n for n, is_slower in slower.items() if not is_slower]
+    return max(ahead, default=None) if any(slower.values()) else None
 
 
 def noted_before_it_is_asked(slower):
@@ -521,235 +429,231 @@ def noted_before_it_is_asked(slower):
 
 
 def one_size_before(slower):
-    found, sizes = from_there_on(slower), list(slower)
+    found, sizes = Verdict.crossover(slower), list(slower)
     return found and sizes[max(sizes.index(found) - 1, 0)]
 
 
-def noted_too_early(record):
-    return summary(record, crossover=noted_before_it_is_asked)
+CROSSOVER, BATCH = {"section": "lab4-crossover"}, {"section": "lab4-batch"}
+PREDICT = {"section": "lab4-predict"}
 
-
-def one_size_too_early(record):
-    return summary(record, crossover=one_size_before)
-
-
-@task.fault(
+task.fault(
+    "L4-MOSTLY",
+    "Attention is faster at most points, so it is always faster.",
+    "Always is a strong word: a single slower point refutes it, and no number of faster ones mends "
+    "that.",
+    always=mostly,
+)
+task.fault(
+    "L4-AT-THE-END",
+    "What counts is the largest n: who is ahead there is faster.",
+    "At the largest n of the record, yes. The statement says always, so the small sizes can refute "
+    "it as well as the large ones.",
+    always=at_the_end,
+)
+task.fault(
+    "L4-BEATS-THE-LOOP",
+    "The recurrent network is the loop, so I compare with that.",
+    "Much of the loop's time is Python. The fused call runs the same steps without it; who claims "
+    "that attention is faster has to beat that one, too.",
+    always=never_behind([("loop", 1), ("loop", 8)]),
+)
+task.fault(
+    "L4-BEATS-THE-FUSED",
+    "The fused GRU is the faster rival, so beating it is enough.",
+    "Usually it is the faster one. The records decide that, not we: in one of them the loop is "
+    "ahead at one size.",
+    always=never_behind([("fused", 1), ("fused", 8)]),
+)
+task.fault(
+    "L4-ALL-THREE",
+    "Sizes at which one of the three has no time are left out.",
+    "A comparison needs two. Where the fused GRU ran out of memory, the loop may be ahead of "
+    "attention, and that refutes as well. Leave out only what is missing itself.",
+    always=(lambda time: never_behind()(complete(time)), ...),
+    times=(..., complete),
+)
+task.fault(
+    "L4-ENDLESS",
+    "What ran out of memory takes forever, so it is slower.",
+    "It has no time at all: nobody knows how fast it would have been with more memory. Compare "
+    "only where both have a time.",
+    always=lambda time: never_behind()(endless(time)),
+    slower=lambda time, b: behind(endless(time), "fused", b),
+)
+task.fault(
+    "L4-NO-TIMES",
+    "Every point has samples.",
+    "What ran out of memory has none, and there is no median of an empty list. Leave out the "
+    "points with an error before you take medians.",
+    done=lambda point: True,
+)
+task.fault(
+    "L4-ONE-SENTENCE-VERDICT",
+    "One sentence tells whether attention is faster.",
+    "With one sentence a machine has idle workers, which attention can use and a chain cannot. "
+    "With eight there is work for all. Look at both.",
+    **BATCH,
+    always=never_behind([("loop", 1), ("fused", 1)]),
+)
+task.fault(
+    "L4-EVERYBODY-KNOWS",
+    "Attention is parallel, so it is always faster.",
+    "This is the statement to be tested. It speaks of depth; a record also shows work and workers. "
+    "Read the times.",
+    always=lambda time: True,
+)
+task.fault(
+    "L4-FIRST-SLOWER",
+    "The crossover is the first n at which attention is slower.",
+    "It may be ahead again later: at small sizes a fixed cost can decide. From the crossover on it "
+    "stays behind, so look from the large end.",
+    **CROSSOVER,
+    crossover=lambda slower: next((n for n, is_slower in slower.items() if is_slower), None),
+)
+task.fault(
     "L4-LAST-FASTER",
-    thinks="The crossover is the last n at which attention is ahead.",
-    why="There it is still ahead. Asked for is the first n at which it has fallen behind for good, "
-    "one size later.",
-    section="lab4-crossover",
-    forms=(noted_too_early, one_size_too_early),
+    "The crossover is the last n at which attention is ahead.",
+    "There it is still ahead. Asked for is the first n at which it has fallen behind for good, one "
+    "size later.",
+    **CROSSOVER,
+    crossover=(last_ahead, noted_before_it_is_asked, one_size_before),
 )
-def last_faster_size(record):
-    return summary(record, crossover=last_faster)
-
-
-@task.fault(
+task.fault(
     "L4-LARGEST-N",
-    thinks="If they do not cross, the crossover is the largest n.",
-    why="Nobody has seen them cross there. Say None: beyond the record there is no measurement.",
-    section="lab4-crossover",
+    "If they do not cross, the crossover is the largest n.",
+    "Nobody has seen them cross there. Say None: beyond the record there is no measurement.",
+    **CROSSOVER,
+    crossover=lambda slower: Verdict.crossover(slower) or max(slower),
 )
-def largest_if_none(record):
-    return summary(record, crossover=lambda slower: from_there_on(slower) or max(slower))
-
-
-@task.fault(
+task.fault(
     "L4-CROSSES-THE-LOOP",
-    thinks="The crossover is where attention meets the loop.",
-    why="The loop carries the price of Python, so it is met later. Asked for is the fused GRU.",
-    section="lab4-crossover",
+    "The crossover is where attention meets the loop.",
+    "The loop carries the price of Python, so it is met later. Asked for is the fused GRU.",
+    **CROSSOVER,
+    slower=lambda time, b: behind(time, "loop", b),
 )
-def crossover_with_the_loop(record):
-    return summary(record, rival="loop")
-
-
-def behind_either(time, b):
-    """n -> whether attention takes longer than the faster of the two."""
-    loop, fused = behind(time, "loop", b), behind(time, "fused", b)
-    return {n: fused[n] or loop.get(n, False) for n in fused}
-
-
-@task.fault(
+task.fault(
     "L4-FASTER-RIVAL",
-    thinks="The crossover is where the faster of loop and fused GRU overtakes.",
-    why="For “always” both rivals count. The crossover is that of the fused GRU alone, so that it "
-    "says something about two layers and not about which program is good.",
-    section="lab4-crossover",
+    "The crossover is where the faster of loop and fused GRU overtakes.",
+    "For “always” both rivals count. The crossover is that of the fused GRU alone, so that it says "
+    "something about two layers and not about which program is good.",
+    **CROSSOVER,
+    slower=behind_either,
 )
-def against_the_faster(record):
-    time = middles(record)
-    at_1, at_8 = (from_there_on(behind_either(time, b)) for b in (1, 8))
-    guess = record["predictions"]["crossover"]["value"]
-    return summary(record, crossover_1=at_1, crossover_8=at_8, held=held(guess, at_8))
-
-
-@task.fault(
+task.fault(
     "L4-EVEN-AT-D",
-    thinks="Work is even at n = d, so they cross at 128.",
-    why="Work says where the multiplications are even. The times follow only if each "
-    "multiplication takes as long in both, and small steps are slow. Read the record.",
+    "Work is even at n = d, so they cross at 128.",
+    "Work says where the multiplications are even. The times follow only if each multiplication "
+    "takes as long in both, and small steps are slow. Read the record.",
     section="lab4-work",
+    crossover=lambda slower: 128,
 )
-def even_at_d(record):
-    d = record["points"][0]["d"]
-    guess = record["predictions"]["crossover"]["value"]
-    return summary(record, crossover_1=d, crossover_8=d, held=held(guess, d))
-
-
-@task.fault(
+task.fault(
     "L4-BATCHES-SWAPPED",
-    thinks="Crossover for eight first, then for one.",
-    why="The names say which is which: crossover_1 is that of one sentence. With more sentences it "
+    "Crossover for eight first, then for one.",
+    "The names say which is which: crossover_1 is that of one sentence. With more sentences it "
     "comes earlier, as there is less idle time to use.",
-    section="lab4-batch",
+    **BATCH,
+    order=lambda at_1, at_8: (at_8, at_1),
 )
-def batches_swapped(record):
-    right = summary(record)
-    return right | {"crossover_1": right["crossover_8"], "crossover_8": right["crossover_1"]}
-
-
-@task.fault(
+task.fault(
     "L4-MEAN",
-    thinks="The time of a size is the mean of its samples.",
-    why="One disturbed sample moves a mean anywhere, and seven of 21 nearly double it: enough to "
-    "move a crossover. A median stays where most samples are.",
+    "The time of a size is the mean of its samples.",
+    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it: enough to move "
+    "a crossover. A median stays where most samples are.",
+    average=statistics.mean,
 )
-def means(record):
-    return summary(record, middles(record, statistics.mean))
-
-
-@task.fault(
+task.fault(
     "L4-FIRST-SAMPLE",
-    thinks="The first sample is the time.",
-    why="It is one of many, and the one that most likely holds what only a first call does. Use "
-    "all of them.",
+    "The first sample is the time.",
+    "It is one of many, and the one that most likely holds what only a first call does. Use all of "
+    "them.",
+    average=lambda samples: samples[0],
 )
-def first_samples(record):
-    return summary(record, middles(record, lambda samples: samples[0]))
-
-
-@task.fault(
+task.fault(
     "L4-SLOWEST",
-    thinks="To be on the safe side, the slowest sample counts.",
-    why="The slowest sample tells of whatever disturbed it, another program for instance. It is no "
+    "To be on the safe side, the slowest sample counts.",
+    "The slowest sample tells of whatever disturbed it, another program for instance. It is no "
     "safe side; it is somebody else's time.",
+    average=max,
 )
-def slowest_samples(record):
-    return summary(record, middles(record, max))
-
-
-@task.fault(
+task.fault(
     "L4-BATCH-SHARE",
-    thinks="Eight sentences take less for each, so I divide by eight.",
-    why="That is the time a sentence costs in a batch. Asked for is how many times as long the "
-    "whole batch takes: 8 if nothing is gained, 1 if the others ride along for free.",
-    section="lab4-batch",
+    "Eight sentences take less for each, so I divide by eight.",
+    "That is the time a sentence costs in a batch. Asked for is how many times as long the whole "
+    "batch takes: 8 if nothing is gained, 1 if the others ride along for free.",
+    **BATCH,
+    ratio=lambda one, eight: eight / one / 8,
 )
-def per_sentence(record):
-    right = summary(record)
-    return right | {name: right[name] / 8 for name in ("batch_loop", "batch_attention")}
-
-
-@task.fault(
+task.fault(
     "L4-BATCH-INVERTED",
-    thinks="Time with one sentence over time with eight.",
-    why="That is the inverse. The number should say how many times as long eight take.",
-    section="lab4-batch",
+    "Time with one sentence over time with eight.",
+    "That is the inverse. The number should say how many times as long eight take.",
+    **BATCH,
+    ratio=lambda one, eight: one / eight,
 )
-def one_over_eight(record):
-    right = summary(record)
-    return right | {name: 1 / right[name] for name in ("batch_loop", "batch_attention")}
-
-
-@task.fault(
+task.fault(
     "L4-BATCH-SMALLEST-N",
-    thinks="The batch numbers can be taken at any n, say the smallest.",
-    why="At the smallest n fixed costs hide what eight sentences really cost. Take the largest n "
-    "that has both times.",
-    section="lab4-batch",
+    "The batch numbers can be taken at any n, say the smallest.",
+    "At the smallest n fixed costs hide what eight sentences really cost. Take the largest n that "
+    "has both times.",
+    **BATCH,
+    size=min,
 )
-def batch_at_the_smallest(record):
-    time = middles(record)
-    return summary(
-        record,
-        batch_loop=batch(time, "loop", min),
-        batch_attention=batch(time, "attention", min),
-    )
-
-
-@task.fault(
+task.fault(
+    "L4-BATCH-AVERAGED",
+    "The batch numbers are averages over all n.",
+    "At small n fixed costs hide what eight sentences really cost, and an average keeps half of "
+    "that. Take the largest n that has both times.",
+    **BATCH,
+    batch=lambda self, time, name: statistics.mean(
+        self.ratio(time[name, 1][n], time[name, 8][n]) for n in self.shared(time, name)
+    ),
+)
+task.fault(
     "L4-BATCH-COMMON-N",
-    thinks="Both batch numbers belong to the largest n that all three have.",
-    why="Each compares a layer with itself, so it needs no other's time. Where attention ran out "
-    "of memory, the loop may go on: take its own largest n.",
-    section="lab4-batch",
+    "Both batch numbers belong to the largest n that all three have.",
+    "Each compares a layer with itself, so it needs no other's time. Where attention ran out of "
+    "memory, the loop may go on: take its own largest n.",
+    **BATCH,
+    shared=lambda time, name: set.intersection(*map(set, time.values())),
 )
-def batch_at_a_common_size(record):
-    time = middles(record)
-    n = max(set.intersection(*map(set, time.values())))
-    ratio = {name: time[name, 8][n] / time[name, 1][n] for name in ("loop", "attention")}
-    return summary(record, batch_loop=ratio["loop"], batch_attention=ratio["attention"])
-
-
-@task.fault(
+task.fault(
     "L4-BATCH-ASSUMED",
-    thinks="Eight sentences are eight times the work, so both numbers are 8.",
-    why="Eight times the work takes eight times as long only if nobody was idle before. That is "
-    "what the record tells.",
-    section="lab4-batch",
+    "Eight sentences are eight times the work, so both numbers are 8.",
+    "Eight times the work takes eight times as long only if nobody was idle before. That is what "
+    "the record tells.",
+    **BATCH,
+    ratio=lambda one, eight: 8.0,
 )
-def eight_times(record):
-    return summary(record, batch_loop=8.0, batch_attention=8.0)
-
-
-@task.fault(
+task.fault(
     "L4-HELD-EXACTLY",
-    thinks="A prediction holds if it is the right number.",
-    why="The sizes are factors of 2 apart, so nobody can hit better than that. A factor of 2 "
-    "either way was agreed before, and that is what makes it a test.",
-    section="lab4-predict",
+    "A prediction holds if it is the right number.",
+    "The sizes are factors of 2 apart, so nobody can hit better than that. A factor of 2 either "
+    "way was agreed before, and that is what makes it a test.",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: guess == (at_8 or 0),
 )
-def held_exactly(record):
-    right = summary(record)
-    guess = record["predictions"]["crossover"]["value"]
-    return right | {"held": guess == (right["crossover_8"] or 0)}
-
-
-@task.fault(
+task.fault(
     "L4-HELD-OTHER-BATCH",
-    thinks="The prediction is compared with crossover_1.",
-    why="What was predicted is the crossover for eight sentences at once. That of one sentence is "
+    "The prediction is compared with crossover_1.",
+    "What was predicted is the crossover for eight sentences at once. That of one sentence is "
     "another number.",
-    section="lab4-predict",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: within(guess, at_1),
 )
-def held_for_one_sentence(record):
-    right = summary(record)
-    guess = record["predictions"]["crossover"]["value"]
-    return right | {"held": held(guess, right["crossover_1"])}
-
-
-@task.fault(
+task.fault(
     "L4-HELD-ONE-SIDED",
-    thinks="The prediction held if the crossover came no earlier than predicted.",
-    why="A factor of 2 goes both ways: who predicts 1 when it is 1,024 has not been right.",
-    section="lab4-predict",
+    "The prediction held if the crossover came no earlier than predicted.",
+    "A factor of 2 goes both ways: who predicts 1 when it is 1,024 has not been right.",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: guess <= 2 * at_8 if at_8 else guess == 0,
 )
-def held_one_sided(record):
-    right = summary(record)
-    guess = record["predictions"]["crossover"]["value"]
-    at_8 = right["crossover_8"]
-    return right | {"held": guess <= 2 * at_8 if at_8 else guess == 0}
-
-
-@task.fault(
+task.fault(
     "L4-NEVER-HELD",
-    thinks="Without a crossover no prediction can have held.",
-    why="Who wrote 0 said that there would be none, and was right. Compare with what was "
-    "predicted, that too.",
-    section="lab4-predict",
+    "Without a crossover no prediction can have held.",
+    "Who wrote 0 said that there would be none, and was right. Compare with what was predicted, "
+    "that too.",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8),
 )
-def never_held_without(record):
-    right = summary(record)
-    return right | {"held": right["held"] if right["crossover_8"] else False}
