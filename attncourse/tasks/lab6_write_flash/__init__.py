@@ -108,6 +108,20 @@ def cuts_both(answer, call):
         )
 
 
+def keeps_no_row(answer, call):
+    """Assert that the tiles of a row are not alive all at once."""
+    rng = torch.Generator().manual_seed(0)
+    tile = 2 * TILE  # wide beside a sequence, which is one number a position here
+    short, long = (memory_of(answer, call(rng, n, tile))["peak"] for n in (SHORT, LONG))
+    kept = (long - short) / (LONG - SHORT)
+    if kept > 0.9 * 4 * tile:
+        raise Failure(
+            f"The meter: for every further key your answer holds {kept:.0f} bytes more, with "
+            f"tiles of {tile}: all tiles of a row are alive at once. Let go of a tile before you "
+            "make the next one."
+        )
+
+
 def call(rng, q, k, tile, causal=False, dtype=torch.float32, spread=0.0, size=1.0, **axes):
     """Inputs of the forward pass; with `spread`, whole numbers so large that scores reach 1e4."""
     b, h, d, v = (axes.get(axis, usual) for axis, usual in zip("bhdv", (2, 3, 4, 5), strict=True))
@@ -124,19 +138,22 @@ def call(rng, q, k, tile, causal=False, dtype=torch.float32, spread=0.0, size=1.
     }
 
 
-def memory_traits(long):
+def memory_traits(long, thin=None):
+    def fails(check, *how):
+        try:
+            check(*how)
+        except Failure:
+            return True
+        return False
+
     def traits(answer):
         grown = growth(answer, long)
-        try:
-            cuts_both(answer, long)
-            whole = False
-        except Failure:
-            whole = True
-        return {
+        own = {"keeps a row of tiles": fails(keeps_no_row, answer, thin)} if thin else {}
+        return own | {
             "biggest tensor grows like n²": grown["biggest"] > 1.2,
             "it is a table of yes and no": grown["biggest"] > 1.2 and grown["entry"] == 1,
             "keeps its tiles": grown["peak"] > 1.2,
-            "one side is whole": whole,
+            "one side is whole": fails(cuts_both, answer, long),
         }
 
     return traits

@@ -1,4 +1,4 @@
-"""tiled_attention."""
+"""Attention that never holds more than a tile of its scores."""
 
 import math
 
@@ -8,6 +8,7 @@ from attncourse.checks.answer import Failure, moves_nothing, shape_of
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab6_write_flash import (
     DOUBLE,
     HALF,
@@ -16,6 +17,7 @@ from attncourse.tasks.lab6_write_flash import (
     call,
     computes,
     cuts_both,
+    keeps_no_row,
     memory_traits,
     stays_linear,
 )
@@ -56,6 +58,10 @@ def long_call(rng, n):
     return call(rng, n, n, TILE, True, b=1, h=1, d=3, v=2)
 
 
+def thin_call(rng, n, tile):
+    return call(rng, n, n, tile, b=1, h=1, d=1, v=1)
+
+
 task = Task(
     reference.tiled_attention,
     number=2,
@@ -78,7 +84,7 @@ task = Task(
     ),
     probes=forward_probes,
     small=forward_small,
-    traits=memory_traits(long_call),
+    traits=memory_traits(long_call, thin_call),
     forbidden=FUSED_ATTENTION,
 )
 
@@ -177,6 +183,7 @@ def nothing_grows_like_the_square_of_the_length(answer, rng):
 def queries_and_keys_are_both_cut(answer, rng):
     computes(answer, call(rng, 6, 6, 3))
     cuts_both(answer, long_call)
+    keeps_no_row(answer, thin_call)
 
 
 @task.check(1)
@@ -185,303 +192,286 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, call(rng, 5, 5, 2, True, dtype=DOUBLE))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def forward(query, key, value, tile, causal, **thought):
-    """Tiled attention with one thought changed; without a thought it is right."""
-    (q, d), k, v = query.shape[-2:], key.shape[-2], value.shape[-1]
-    wide = query.dtype if "half" in thought else torch.promote_types(query.dtype, torch.float32)
-    result = torch.promote_types(query.dtype, torch.float32)
-    output = query.new_zeros(*query.shape[:-1], v)
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=result)
-    scale = 1.0 if "no_scale" in thought else 1 / math.sqrt(d)
-    whole = (k // tile * tile, q // tile * tile) if "no_rest" in thought else (k, q)
-    if "pads" in thought and k % tile:
-        room = (*key.shape[:-2], tile - k % tile)
-        key = torch.cat([key, key.new_zeros(*room, d)], dim=-2)
-        value = torch.cat([value, value.new_zeros(*room, v)], dim=-2)
-        whole = (key.shape[-2], q)
-    if "whole_mask" in thought:
-        visible = torch.ones(q, k, dtype=torch.bool).tril(k - q)
-    for row in range(0, whole[1], tile):
-        rows = slice(row, row + tile)
-        queries = query[..., rows, :].to(wide) * scale
-        maximum = torch.full_like(queries[..., 0], -INFINITY)
-        total = torch.zeros_like(maximum)
-        weighted = torch.zeros(*maximum.shape, v, dtype=wide)
-        for column in range(0, whole[0], tile):
-            columns = slice(column, column + tile)
-            scores = queries @ key[..., columns, :].to(wide).mT
-            if causal and "whole_mask" in thought:
-                scores = scores.masked_fill(~visible[rows, columns], -INFINITY)
-            elif causal and "own_tile" in thought:
-                scores = hide_later(scores, 0, 0)
-            elif causal and "start" in thought:
-                scores = hide_later(scores, row, column)
-            elif causal and "ignored" not in thought:
-                scores = hide_later(scores, row + k - q, column)
-            new = torch.maximum(maximum, scores.amax(-1))
-            if "no_max" in thought:
-                new = torch.zeros_like(new)
-                maximum = new
-            origin = new if "nan" in thought else finite(new)
-            weights = (scores - origin[..., None]).exp()
-            shrink = (maximum - origin).exp()
-            shrink = torch.ones_like(shrink) if "no_rescale" in thought else shrink
-            total = shrink * total + weights.sum(-1)
-            weighted = shrink[..., None] * weighted + weights @ value[..., columns, :].to(wide)
-            if "divides" in thought:
-                weighted = weighted / total.clamp(min=1)[..., None]
-            maximum = new
-        if "divides" in thought:
-            output[..., rows, :] = weighted
-        elif "nan" in thought or "no_max" in thought:
-            output[..., rows, :] = weighted / total[..., None]
-        else:
-            output[..., rows, :] = weighted / total.clamp(min=1)[..., None]
-        logarithm = total.log()
-        found = logarithm if "no_lse_max" in thought else maximum + logarithm
-        logsumexp[..., rows] = maximum.to(result) if "lse_max" in thought else found.to(result)
-    return output, logsumexp
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
+@task.steps
+class Tiled:
+    rows = columns = fill = one_row = all_rows = after = as_is
+
+    def wide(dtype):
+        return torch.promote_types(dtype, torch.float32)
+
+    def cut(tile, q, k):
+        return tile, tile
+
+    def scale(queries):
+        return queries / math.sqrt(queries.shape[-1])
+
+    def hide(scores, row, column, q, k):
+        return hide_later(scores, row + k - q, column)
+
+    def grow(maximum, scores):
+        return torch.maximum(maximum, scores.amax(-1))
+
+    def origin(maximum):
+        return finite(maximum)
+
+    def weigh(scores, origin):
+        return (scores - origin[..., None]).exp()
+
+    def shrink(maximum, origin):
+        return (maximum - origin).exp()
+
+    def output(weighted, total):
+        return weighted / total.masked_fill(total == 0, 1)[..., None]
+
+    def logsumexp(maximum, total):
+        return maximum + total.log()
+
+    def __call__(self, query, key, value, tile, causal=False):
+        q, k, wide = query.shape[-2], key.shape[-2], self.wide(query.dtype)
+        high, broad = self.cut(tile, q, k)
+        key, value = self.fill(key, tile), self.fill(value, tile)
+        output = query.new_zeros(*query.shape[:-1], value.shape[-1])
+        logsumexp = query.new_zeros(query.shape[:-1], dtype=Tiled.wide(query.dtype))
+
+        def tiles(row):
+            queries = self.scale(query[..., row : row + high, :].to(wide))
+            for column in range(0, self.columns(key.shape[-2], tile), broad):
+                columns = slice(column, column + broad)
+                scores = queries @ key[..., columns, :].to(wide).mT
+                hidden = self.hide(scores, row, column, q, k) if causal else scores
+                yield hidden, value[..., columns, :].to(wide)
+
+        each = ((row, self.one_row(tiles(row))) for row in range(0, self.rows(q, tile), high))
+        for row, of_row in self.all_rows(each):
+            rows = slice(row, row + high)
+            weighted = torch.zeros_like(output[..., rows, :], dtype=wide)
+            total = torch.zeros_like(logsumexp[..., rows], dtype=wide)
+            maximum = total - torch.inf
+            for scores, values in of_row:
+                before, maximum = maximum, self.grow(maximum, scores)
+                origin = self.origin(maximum)
+                weights, shrink = self.weigh(scores, origin), self.shrink(before, origin)
+                total = shrink * total + weights.sum(-1)
+                weighted = self.after(shrink[..., None] * weighted + weights @ values, total)
+            output[..., rows, :] = self.output(weighted, total)
+            logsumexp[..., rows] = self.logsumexp(maximum, total)
+        return output, logsumexp
+
+
+def ones(maximum, origin):
+    return torch.ones_like(origin)
+
+
+def undefined(weighted, total):
+    return weighted / total[..., None]
+
+
+def whole_tiles(n, tile):
+    return n // tile * tile
+
+
+def zeros_behind(x, tile):
+    return torch.cat([x, x.new_zeros(*x.shape[:-2], -x.shape[-2] % tile, x.shape[-1])], dim=-2)
+
+
+def out_of_one_mask(scores, row, column, q, k):
+    visible = torch.ones(q, k, dtype=torch.bool).tril(k - q)[row:, column:]
+    return scores.masked_fill(~visible[: scores.shape[-2], : scores.shape[-1]], -INFINITY)
+
+
+def with_fill(number):
+    return lambda *place: hide(*place).clamp(min=number)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+hide, METER, NUMBERS = Tiled.hide, "meter", "four-numbers"
+
+task.fault(
     "L6-NO-RESCALE",
-    thinks="When a larger maximum comes, only the new tile uses it.",
-    why="What was summed before is still counted in units of e to the old maximum. The sums so far "
+    "When a larger maximum comes, only the new tile uses it.",
+    "What was summed before is still counted in units of e to the old maximum. The sums so far "
     "must shrink when the maximum grows.",
     section="merge",
+    shrink=ones,
 )
-def sums_keep_their_unit(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, no_rescale=True)
 
 
 @task.fault(
     "L6-TILE-SOFTMAX",
-    thinks="A softmax for each tile, then the mean over the tiles.",
-    why="That gives every tile the same share, whether it holds the best key or none worth "
-    "reading. Tiles must compete with each other by their totals.",
-    section="four-numbers",
+    "A softmax for each tile, then the mean over the tiles.",
+    "That gives every tile the same share, whether it holds the best key or none worth reading. "
+    "Tiles must compete with each other by their totals.",
+    section=NUMBERS,
+    weigh=lambda scores, origin: scores.softmax(-1).nan_to_num(),
+    shrink=ones,
 )
 def mean_of_tiles(query, key, value, tile, causal=False):
-    q, k = query.shape[-2], key.shape[-2]
+    q, k, wide = query.shape[-2], key.shape[-2], Tiled.wide(query.dtype)
     outputs, sums = [], []
     for column in range(0, k, tile):
         columns = slice(column, column + tile)
-        scores = query.float() @ key[..., columns, :].float().mT / math.sqrt(query.shape[-1])
-        if causal:
-            scores = hide_later(scores, k - q, column)
-        outputs.append(scores.softmax(-1).nan_to_num() @ value[..., columns, :].float())
+        scores = Tiled.scale(query.to(wide)) @ key[..., columns, :].to(wide).mT
+        scores = hide(scores, 0, column, q, k) if causal else scores
+        outputs.append(scores.softmax(-1).nan_to_num() @ value[..., columns, :].to(wide))
         sums.append(scores.logsumexp(-1))
-    wide = torch.promote_types(query.dtype, torch.float32)
-    logsumexp = torch.stack(sums).logsumexp(0).to(wide)
-    return torch.stack(outputs).mean(0).to(query.dtype), logsumexp
+    return torch.stack(outputs).mean(0).to(query.dtype), torch.stack(sums).logsumexp(0)
 
 
-@task.fault(
+task.fault(
     "L6-DIVIDES-EACH",
-    thinks="After every tile the state is divided by its total.",
-    why="The next tile then meets an output in place of a sum, and dividing again by a total that "
+    "After every tile the state is divided by its total.",
+    "The next tile then meets an output in place of a sum, and dividing again by a total that "
     "holds the old keys counts them twice. Divide once, at the end.",
+    after=Tiled.output,
+    output=as_is,
 )
-def divides_after_each_tile(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, divides=True)
-
-
-@task.fault(
+task.fault(
     "L6-NO-SCALE",
-    thinks="Tiles change how scores are computed, and the division by the root of d is gone.",
-    why="It is the same attention as before, only in another order: the scores are q·k over the "
-    "square root of the width.",
+    "Tiles change how scores are computed, and the division by the root of d is gone.",
+    "It is the same attention as before, only in another order: the scores are q·k over the square "
+    "root of the width.",
+    scale=as_is,
 )
-def not_scaled(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, no_scale=True)
-
-
-@task.fault(
+task.fault(
     "L6-NO-REST",
-    thinks="There are n // tile tiles.",
-    why="Only if the tile divides n. Otherwise the last positions are never visited, as queries "
-    "and as keys.",
+    "There are n // tile tiles.",
+    "Only if the tile divides n. Otherwise the last positions are never visited, as queries and as "
+    "keys.",
+    rows=(whole_tiles, whole_tiles, ...),
+    columns=(whole_tiles, ..., whole_tiles),
 )
-def rest_left_out(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, no_rest=True)
-
-
-@task.fault(
+task.fault(
     "L6-PADS-COUNT",
-    thinks="Keys of zeros fill the last tile, and zeros change nothing.",
-    why="A key of zeros has the score 0, and e to 0 is 1: it takes its share of the total. What "
-    "fills a tile must be hidden, by a score of −∞.",
+    "Keys of zeros fill the last tile, and zeros change nothing.",
+    "A key of zeros has the score 0, and e to 0 is 1: it takes its share of the total. What fills "
+    "a tile must be hidden, by a score of −∞.",
+    fill=zeros_behind,
 )
-def padded_with_zeros(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, pads=True)
-
-
-@task.fault(
+task.fault(
     "L6-CAUSAL-IGNORED",
-    thinks="In tiles, no mask is needed.",
-    why="With causal=True no query may see a later key. Tiles on the diagonal are half hidden, and "
+    "In tiles, no mask is needed.",
+    "With causal=True no query may see a later key. Tiles on the diagonal are half hidden, and "
     "tiles right of it wholly.",
+    hide=as_is,
 )
-def causal_ignored(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, ignored=True)
-
-
-@task.fault(
+task.fault(
     "L6-OWN-TILE",
-    thinks="Each tile gets a triangle, counted from the tile's own corner.",
-    why="Later is a matter of positions in the whole sequence. Add where the tile begins, for the "
+    "Each tile gets a triangle, counted from the tile's own corner.",
+    "Later is a matter of positions in the whole sequence. Add where the tile begins, for the "
     "queries and for the keys, before you compare.",
+    hide=lambda scores, *_: hide_later(scores, 0, 0),
 )
-def triangle_in_each_tile(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, own_tile=True)
-
-
-@task.fault(
+task.fault(
     "L6-CAUSAL-START",
-    thinks="Query 0 stands at position 0, also when there are more keys than queries.",
-    why="Here the queries are the last positions, as in a writer that keeps its keys: query 0 "
-    "comes after the k − q keys before it.",
+    "Query 0 stands at position 0, also when there are more keys than queries.",
+    "Here the queries are the last positions, as in a writer that keeps its keys: query 0 comes "
+    "after the k − q keys before it.",
+    hide=lambda scores, row, column, q, k: hide_later(scores, row, column),
 )
-def aligned_at_the_start(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, start=True)
-
-
-@task.fault(
-    "L6-EMPTY-NAN",
-    thinks="Every query sees at least one key.",
-    why="With more queries than keys the first ones see none, and a whole tile may be hidden. "
-    "Then −∞ − (−∞) and 0/0 appear, and neither is a number.",
+task.fault(
+    "L6-CAUSAL-STRICT",
+    "With causal=True a query sees the keys before it.",
+    "And the one at its own position: only later ones are hidden, so the diagonal stays.",
+    hide=lambda scores, row, column, q, k: hide(scores, row - 1, column, q, k),
+)
+task.fault(
+    thoughts.DEAD_ROW_UNIFORM,
     section="nothing-seen",
+    hide=(with_fill(-1e9), with_fill(-1e4)),
 )
-def nan_where_nothing_is_seen(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, nan=True)
-
-
-@task.fault(
+task.fault(
+    "L6-EMPTY-NAN",
+    "Every query sees at least one key.",
+    "With more queries than keys the first ones see none, and a whole tile may be hidden. Then −∞ "
+    "− (−∞) and 0/0 appear, and neither is a number.",
+    section="nothing-seen",
+    origin=(as_is, as_is, ...),
+    output=(undefined, ..., undefined),
+)
+task.fault(
     "L6-NO-MAX",
-    thinks="Without the maximum the sums are plain sums, and no rescaling is needed.",
-    why="On paper, yes. But e to 89 is infinite in float32, and scores may reach 10,000. The "
-    "running maximum is what keeps every exponential at 1 or below.",
-    section="four-numbers",
+    "Without the maximum the sums are plain sums, and no rescaling is needed.",
+    "On paper, yes. But e to 89 is infinite in float32, and scores may reach 10,000. The running "
+    "maximum is what keeps every exponential at 1 or below.",
+    section=NUMBERS,
+    grow=lambda maximum, scores: torch.zeros_like(maximum),
+    output=(undefined, ...),
 )
-def no_maximum(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, no_max=True)
-
-
-@task.fault(
+task.fault(
     "L6-LSE-NO-MAX",
-    thinks="The logsumexp is the logarithm of the total.",
-    why="The total is counted in units of e to the maximum. Its logarithm lacks exactly that "
-    "maximum.",
+    "The logsumexp is the logarithm of the total.",
+    "The total is counted in units of e to the maximum. Its logarithm lacks exactly that maximum.",
     section="backward",
+    logsumexp=lambda maximum, total: total.log(),
 )
-def logarithm_of_total(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, no_lse_max=True)
-
-
-@task.fault(
+task.fault(
+    "L6-LSE-NO-LOG",
+    "The logsumexp is the maximum plus the total.",
+    "A product of e to the maximum and the total becomes a sum by a logarithm of both: here that "
+    "of the total is missing.",
+    section="backward",
+    logsumexp=lambda maximum, total: maximum + total,
+)
+task.fault(
     "L6-LSE-IS-MAX",
-    thinks="The backward pass needs the maximum, so that is what is kept.",
-    why="With the maximum alone the weights could not be computed again: the total is missing. "
-    "Both together fit into one number.",
+    "The backward pass needs the maximum, so that is what is kept.",
+    "With the maximum alone the weights could not be computed again: the total is missing. Both "
+    "together fit into one number.",
     section="backward",
+    logsumexp=lambda maximum, total: maximum,
 )
-def maximum_for_logsumexp(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, lse_max=True)
-
-
-@task.fault(
+task.fault(
     "L6-HALF",
-    thinks="Half precision goes in, so everything is computed in it.",
-    why="float16 has three digits: at a score of 1,000 neighbors differ by 0.5, a factor of 1.6 in "
-    "the weight. Multiply halves, but compute scores and sums in float32.",
+    "Half precision goes in, so everything is computed in it.",
+    "float16 has three digits: at a score of 1,000 neighbors differ by 0.5, a factor of 1.6 in the "
+    "weight. Multiply halves, but compute scores and sums in float32.",
+    wide=as_is,
 )
-def all_in_half(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, half=True)
-
-
-def all_at_once(query, key, value, causal):
-    q, k, wide = query.shape[-2], key.shape[-2], torch.promote_types(query.dtype, torch.float32)
-    scores = query.to(wide) @ key.to(wide).mT / math.sqrt(query.shape[-1])
-    if causal:
-        scores = hide_later(scores, k - q, 0)
-    return scores, scores.logsumexp(-1)
-
-
-@task.fault(
+task.fault(
     "L6-WHOLE-MATRIX",
-    thinks="The scores are computed at once, and tiles are cut out of them.",
-    why="The values are right, but the n × n scores exist again, and they were the reason for "
-    "tiles. Cut queries and keys first; multiply tile by tile.",
-    section="meter",
+    "The scores are computed at once, and tiles are cut out of them.",
+    "The values are right, but the n × n scores exist again, and they were the reason for tiles. "
+    "Cut queries and keys first; multiply tile by tile.",
+    section=METER,
+    cut=lambda tile, q, k: (q, k),
 )
-def whole_scores(query, key, value, tile, causal=False):
-    scores, logsumexp = all_at_once(query, key, value, causal)
-    weights = (scores - finite(logsumexp)[..., None]).exp()
-    return (weights @ value.to(weights.dtype)).to(query.dtype), logsumexp
-
-
-@task.fault(
+task.fault(
     "L6-WHOLE-MASK",
-    thinks="A boolean mask is small, so it is made once for all positions.",
-    why="It has an entry for every query and key: at 100,000 positions 10 billion bytes. Whether a "
-    "key comes later follows from two positions, in each tile.",
-    section="meter",
+    "A boolean mask is small, so it is made once for all positions.",
+    "It has an entry for every query and key: at 100,000 positions 10 billion bytes. Whether a key "
+    "comes later follows from two positions, in each tile.",
+    section=METER,
+    hide=out_of_one_mask,
 )
-def whole_mask(query, key, value, tile, causal=False):
-    return forward(query, key, value, tile, causal, whole_mask=True)
-
-
-@task.fault(
+task.fault(
     "L6-WHOLE-ROWS",
-    thinks="Cutting the queries is enough: a few rows of scores at a time.",
-    why="Memory then grows like n, which is good. But a row is as long as the sequence, too long "
-    "for the chip's small memory; and nothing is merged. Cut the keys, too.",
-    section="meter",
+    "Cutting the queries is enough: a few rows of scores at a time.",
+    "Memory then grows like n, which is good. But a row is as long as the sequence, too long for "
+    "the chip's small memory; and nothing is merged. Cut the keys, too.",
+    section=METER,
+    cut=lambda tile, q, k: (tile, k),
 )
-def rows_at_once(query, key, value, tile, causal=False):
-    q, k = query.shape[-2], key.shape[-2]
-    wide = torch.promote_types(query.dtype, torch.float32)
-    output = query.new_zeros(*query.shape[:-1], value.shape[-1])
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=wide)
-    for row in range(0, q, tile):
-        rows = slice(row, row + tile)
-        scores = query[..., rows, :].to(wide) @ key.to(wide).mT / math.sqrt(query.shape[-1])
-        if causal:
-            scores = hide_later(scores, row + k - q, 0)
-        logsumexp[..., rows] = scores.logsumexp(-1)
-        weights = (scores - finite(logsumexp[..., rows])[..., None]).exp()
-        output[..., rows, :] = (weights @ value.to(wide)).to(query.dtype)
-    return output, logsumexp
-
-
-@task.fault(
+task.fault(
     "L6-KEEPS-TILES",
-    thinks="First all tiles of scores are collected in a list, then the maximum is known.",
-    why="The tiles in the list are the n × n scores, in pieces. A running maximum makes the list "
+    "First all tiles of scores are collected in a list, then the maximum is known.",
+    "The tiles in the list are the n × n scores, in pieces. A running maximum makes the list "
     "unnecessary: use a tile, then let go of it.",
-    section="meter",
+    section=METER,
+    all_rows=lambda rows: [(row, [*tiles]) for row, tiles in rows],
 )
-def collects_all_tiles(query, key, value, tile, causal=False):
-    q, k = query.shape[-2], key.shape[-2]
-    wide = torch.promote_types(query.dtype, torch.float32)
-    output = query.new_zeros(*query.shape[:-1], value.shape[-1])
-    logsumexp = query.new_full(query.shape[:-1], -INFINITY, dtype=wide)
-    kept = {}
-    for row in range(0, q, tile):
-        rows = slice(row, row + tile)
-        for column in range(0, k, tile):
-            keys = key[..., column : column + tile, :].to(wide)
-            scores = query[..., rows, :].to(wide) @ keys.mT / math.sqrt(query.shape[-1])
-            kept[row, column] = hide_later(scores, row + k - q, column) if causal else scores
-            logsumexp[..., rows] = logsumexp[..., rows].logaddexp(kept[row, column].logsumexp(-1))
-    for (row, column), scores in kept.items():
-        rows = slice(row, row + tile)
-        weights = (scores - finite(logsumexp[..., rows])[..., None]).exp()
-        output[..., rows, :] += (weights @ value[..., column : column + tile, :].to(wide)).to(
-            output
-        )
-    return output, logsumexp
+task.fault(
+    "L6-KEEPS-A-ROW",
+    "The tiles of one row are collected in a list, until its maximum is known.",
+    "Together they are the whole row, in pieces: as long as the sequence, too long for the chip's "
+    "small memory. A running maximum makes the list unnecessary.",
+    section=METER,
+    one_row=list,
+)

@@ -1,4 +1,4 @@
-"""tiled_backward."""
+"""Gradients of tiled attention, tile by tile."""
 
 import math
 
@@ -174,149 +174,168 @@ def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, backward(rng, 5, 5, 2, True))
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- the reference in steps ---------------------------------------------------------------------
 
 
-def faulty(query, key, value, output, logsumexp, grad_output, tile, causal, **thought):
-    """Tiled backward with one thought changed; without a thought it is right."""
-    (q, d), k = query.shape[-2:], key.shape[-2]
-    wide = query.dtype if "half" in thought else logsumexp.dtype
-    scale = 1 / math.sqrt(d)
-    mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
-    grads = [torch.zeros_like(x, dtype=wide) for x in (query, key, value)]
-    keep = 0.0 if "overwrites" in thought else 1.0
-    for row in range(0, q, tile):
-        rows = slice(row, row + tile)
-        queries, upstream = query[..., rows, :].to(wide), grad_output[..., rows, :].to(wide)
-        for column in range(0, k, tile):
-            columns = slice(column, column + tile)
-            keys, values = key[..., columns, :].to(wide), value[..., columns, :].to(wide)
-            scores = queries @ keys.mT * scale
-            if causal and "start" in thought:
-                scores = hide_later(scores, row, column)
-            elif causal and "ignored" not in thought:
-                scores = hide_later(scores, row + k - q, column)
-            origin = logsumexp[..., rows, None].to(wide)
-            weights = (scores - (origin if "nan" in thought else finite(origin))).exp()
-            if "tile_softmax" in thought:
-                weights = scores.softmax(-1).nan_to_num()
-            grad_weights = upstream @ values.mT
-            middle = mean[..., rows, :]
-            if "tile_mean" in thought:
-                middle = (weights * grad_weights).sum(-1, keepdim=True)
-            middle = 0 * middle if "no_mean" in thought else middle
-            grad_scores = weights * (grad_weights - middle)
-            if "no_scale" not in thought:
-                grad_scores = grad_scores * scale
-            grads[0][..., rows, :] += grad_scores @ keys
-            for grad, added in (
-                (grads[1], grad_scores.mT @ queries),
-                (grads[2], weights.mT @ upstream),
-            ):
-                grad[..., columns, :] = keep * grad[..., columns, :] + added
-    return tuple(grad.to(query.dtype) for grad in grads)
+def as_is(x, *_):
+    return x
 
 
-@task.fault(
+@task.steps
+class Backward:
+    mean = kept = shares = as_is
+
+    def wide(dtype):
+        return torch.promote_types(dtype, torch.float32)
+
+    def cut(tile, q, k):
+        return tile, tile
+
+    def hide(scores, row, column, q, k):
+        return hide_later(scores, row + k - q, column)
+
+    def weigh(scores, logsumexp):
+        return (scores - finite(logsumexp)).exp()
+
+    def scaled(grad, name, d):
+        return grad / math.sqrt(d)
+
+    def __call__(self, query, key, value, output, logsumexp, grad_output, tile, causal=False):
+        (q, d), k, wide = query.shape[-2:], key.shape[-2], self.wide(query.dtype)
+        high, broad = self.cut(tile, q, k)
+        mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
+        tensors = {"query": query, "key": key, "value": value}
+        grads = {name: torch.zeros_like(x, dtype=wide) for name, x in tensors.items()}
+        for row in range(0, q, high):
+            rows = slice(row, row + high)
+            queries, upstream = query[..., rows, :].to(wide), grad_output[..., rows, :].to(wide)
+            for column in range(0, k, broad):
+                columns = slice(column, column + broad)
+                keys, values = key[..., columns, :].to(wide), value[..., columns, :].to(wide)
+                scores = queries @ keys.mT / math.sqrt(d)
+                scores = self.hide(scores, row, column, q, k) if causal else scores
+                weights = self.weigh(scores, logsumexp[..., rows, None].to(wide))
+                grad_weights = upstream @ values.mT
+                middle = self.mean(mean[..., rows, :], weights, grad_weights)
+                grad_scores = weights * (grad_weights - middle)
+                for name, place, added in (
+                    ("query", rows, self.scaled(grad_scores @ keys, "query", d)),
+                    ("key", columns, self.scaled(grad_scores.mT @ queries, "key", d)),
+                    ("value", columns, self.shares(weights, grad_scores).mT @ upstream),
+                ):
+                    before = grads[name][..., place, :]
+                    grads[name][..., place, :] = self.kept(before, name) + added
+        return tuple(grad.to(query.dtype) for grad in grads.values())
+
+
+def unscaled(*names):
+    return lambda grad, name, d: grad if name in names else grad / math.sqrt(d)
+
+
+def overwritten(*names):
+    return lambda grad, name: 0 * grad if name in names else grad
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
     "L6-NO-MEAN",
-    thinks="The gradient of a score is its weight times the gradient of the weight.",
-    why="A score that rises takes weight away from all other keys of its row. That is the mean "
-    "which is subtracted before the product.",
+    "The gradient of a score is its weight times the gradient of the weight.",
+    "A score that rises takes weight away from all other keys of its row. That is the mean which "
+    "is subtracted before the product.",
+    mean=lambda mean, weights, grad_weights: 0.0,
 )
-def no_mean(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, no_mean=True)
-
-
-@task.fault(
+task.fault(
     "L6-TILE-MEAN",
-    thinks="The mean of the gradients is taken over the keys of the tile.",
-    why="A score competes with all keys of its row, in every tile. The mean over all of them is "
-    "known without visiting them: grad_output times output, summed over the width.",
+    "The mean of the gradients is taken over the keys of the tile.",
+    "A score competes with all keys of its row, in every tile. The mean over all of them is known "
+    "without visiting them: grad_output times output, summed over the width.",
+    mean=lambda mean, weights, grad_weights: (weights * grad_weights).sum(-1, keepdim=True),
 )
-def mean_within_the_tile(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, tile_mean=True)
-
-
-@task.fault(
+task.fault(
     "L6-TILE-SOFTMAX",
-    thinks="The weights of a tile are the softmax of its scores.",
-    why="That softmax knows only the keys of this tile, and its rows sum to one in every tile. The "
+    "The weights of a tile are the softmax of its scores.",
+    "That softmax knows only the keys of this tile, and its rows sum to one in every tile. The "
     "logsumexp of forward knows all keys.",
+    weigh=lambda scores, logsumexp: scores.softmax(-1).nan_to_num(),
 )
-def softmax_within_the_tile(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(
-        query, key, value, output, logsumexp, grad_output, tile, causal, tile_softmax=True
-    )
-
-
-@task.fault(
+task.fault(
     "L6-NO-SCALE",
-    thinks="The root of d belongs to the scores and is done with.",
-    why="Scores are q·k over the root of d, so the gradient of a query is the keys times the "
-    "gradient of the scores, over the same root.",
+    "The root of d belongs to the scores and is done with.",
+    "Scores are q·k over the root of d, so the gradient of a query is the keys times the gradient "
+    "of the scores, over the same root.",
+    scaled=(unscaled("query", "key"), unscaled("query")),
 )
-def gradient_not_scaled(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, no_scale=True)
-
-
-@task.fault(
+task.fault(
+    "L6-KEY-NOT-SCALED",
+    "The root of d is that of the queries, so only their gradient is divided by it.",
+    "Scores are q·k over the root of d, and a score depends on its key as on its query: both "
+    "gradients are divided by the same root.",
+    scaled=unscaled("key"),
+)
+task.fault(
     "L6-OVERWRITES",
-    thinks="Each tile writes its gradients into their places.",
-    why="A key is read by many tiles of queries, and each adds to its gradient. Written with = "
-    "only the last one is left.",
+    "Each tile writes its gradients into their places.",
+    "A key is read by many tiles of queries, and each adds to its gradient. Written with = only "
+    "the last one is left.",
+    kept=(overwritten("key", "value"), overwritten("key"), overwritten("value")),
 )
-def last_tile_wins(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, overwrites=True)
-
-
-@task.fault(
+task.fault(
+    "L6-QUERY-OVERWRITTEN",
+    "The gradient of a tile of queries is written when a tile of keys is through.",
+    "A query reads all tiles of keys, and each adds to its gradient. Written with = only the last "
+    "one is left.",
+    kept=overwritten("query"),
+)
+task.fault(
+    "L6-VALUES-BY-SCORES",
+    "All three gradients come from the gradient of the scores.",
+    "Those of query and key do. The output is the weights times the values, so the gradient of a "
+    "value is the weights times what comes from above.",
+    shares=lambda weights, grad_scores: grad_scores,
+)
+task.fault(
     "L6-CAUSAL-IGNORED",
-    thinks="Forward has hidden the later keys, so backward need not.",
-    why="Backward computes the weights again, from the scores. A key that forward hid gets a "
-    "weight again unless it is hidden again.",
+    "Forward has hidden the later keys, so backward need not.",
+    "Backward computes the weights again, from the scores. A key that forward hid gets a weight "
+    "again unless it is hidden again.",
+    hide=as_is,
 )
-def not_hidden_again(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, ignored=True)
-
-
-@task.fault(
+task.fault(
     "L6-CAUSAL-START",
-    thinks="In backward, too, query 0 stands at position 0.",
-    why="Forward put the queries at the end of the keys. Backward must hide exactly the same "
-    "places, or it differentiates another function.",
+    "In backward, too, query 0 stands at position 0.",
+    "Forward put the queries at the end of the keys. Backward must hide exactly the same places, "
+    "or it differentiates another function.",
+    hide=lambda scores, row, column, q, k: hide_later(scores, row, column),
 )
-def backward_from_the_start(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, start=True)
-
-
-@task.fault(
+task.fault(
     "L6-EMPTY-NAN",
-    thinks="The logsumexp is a number for every query.",
-    why="It is −∞ for a query that saw nothing, and −∞ − (−∞) is not a number. Its gradients are "
-    "0, as nothing it did had any effect.",
+    "The logsumexp is a number for every query.",
+    "It is −∞ for a query that saw nothing, and −∞ − (−∞) is not a number. Its gradients are 0, as "
+    "nothing it did had any effect.",
     section="nothing-seen",
+    weigh=lambda scores, logsumexp: (scores - logsumexp).exp(),
 )
-def nan_from_nothing(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, nan=True)
-
-
-@task.fault(
+task.fault(
     "L6-HALF",
-    thinks="Gradients in half precision are computed in half precision.",
-    why="A gradient is a sum over many tiles, and each addition in float16 keeps three digits. Sum "
-    "in float32, round once at the end.",
+    "Gradients in half precision are computed in half precision.",
+    "A gradient is a sum over many tiles, and each addition in float16 keeps three digits. Sum in "
+    "float32, round once at the end.",
+    wide=as_is,
 )
-def gradients_in_half(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    return faulty(query, key, value, output, logsumexp, grad_output, tile, causal, half=True)
-
-
-@task.fault(
+task.fault(
     "L6-WHOLE-MATRIX",
-    thinks="Backward happens once, so it may hold all weights.",
-    why="Memory is counted at its peak. With n × n weights in backward, training runs out where it "
-    "did before, and the tiles of forward have won nothing.",
+    "Backward happens once, so it may hold all weights.",
+    "Memory is counted at its peak. With n × n weights in backward, training runs out where it did "
+    "before, and the tiles of forward have won nothing.",
     section="meter",
+    cut=lambda tile, q, k: (q, k),
 )
-def whole_weights(query, key, value, output, logsumexp, grad_output, tile, causal=False):
-    n = max(query.shape[-2], key.shape[-2])
-    return faulty(query, key, value, output, logsumexp, grad_output, n, causal)
+task.fault(
+    "L6-WHOLE-ROWS",
+    "Cutting the queries is enough: a few rows of weights at a time.",
+    "Memory then grows like n, which is good. But a row is as long as the sequence, too long for "
+    "the chip's small memory. Cut the keys, too.",
+    section="meter",
+    cut=lambda tile, q, k: (tile, k),
+)
