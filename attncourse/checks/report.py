@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from attncourse.checks import pages
 from attncourse.checks.answer import Failure, shape_of
 from attncourse.checks.task import Task
 
@@ -53,6 +55,7 @@ class Report:
     results: tuple[Result, ...]
     diagnosis: Diagnosis | None
     note: str = ""  # what to do after success, or what was noticed and costs nothing
+    near: bool = False  # shown where it was made: then a page built there can be opened
 
     @property
     def task(self) -> str:
@@ -163,11 +166,6 @@ def _points(report: Report) -> str:
     return f"{report.earned:g} of {report.points:g} points"
 
 
-def read_again(task: Task, section: str) -> str:
-    """Where in the book to read again, e.g. "chapter 3, book/03_….html#why-scale"."""
-    return f"{task.place}, _build/html/{task.page}.html#{section}"
-
-
 def _unless_said(message: str, said: str | None) -> str:
     """A message, or short what it repeats: an error on inputs of another size is no news."""
     if message == said:
@@ -215,7 +213,7 @@ def _text(report: Report) -> str:
         else:
             lines.append(_wrap(f"{mark}{thought.why}"))
         if thought.section:
-            lines.append(f"Read again: {read_again(report.about, thought.section)}")
+            lines.append(pages.read_again(report.about, thought.section, report.near))
     if diagnosis.seen:
         lines += [
             "",
@@ -343,7 +341,7 @@ def _html(report: Report) -> str:
         f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
     ]
     if diagnosis:
-        parts += _html_thoughts(report.about, diagnosis)
+        parts += _html_thoughts(report, diagnosis)
     if diagnosis and diagnosis.seen:
         seen = "".join(f"<li>{_code(words)}</li>" for words in diagnosis.seen)
         parts.append(f'<h5>What we saw</h5><ul class="seen">{seen}</ul>')
@@ -358,7 +356,7 @@ def _html(report: Report) -> str:
     return "".join([*parts, "</div>"])
 
 
-def _html_thoughts(task: Task, diagnosis: Diagnosis) -> list[str]:
+def _html_thoughts(report: Report, diagnosis: Diagnosis) -> list[str]:
     parts = [f"<p><b>{TWO}</b></p>"] if diagnosis.also else []
     for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
         mark = f"{number}. " if diagnosis.also else ""
@@ -371,9 +369,24 @@ def _html_thoughts(task: Task, diagnosis: Diagnosis) -> list[str]:
         else:
             parts.append(f"<p>{mark}{_code(thought.why)}</p>")
         if thought.section:
-            where = html.escape(read_again(task, thought.section))
-            parts.append(f"<p><b>Read again:</b> <code>{where}</code></p>")
+            parts.append(_html_link(report, thought.section))
     return parts
+
+
+def _html_link(report: Report, section: str) -> str:
+    """To the published page: no front end of notebooks opens a built one as it should be.
+
+    JupyterLab drops `file:` links and shows local pages without scripts, from their top; a person
+    who sits at JupyterLab reads where the built page is.
+    """
+    task = report.about
+    words = html.escape(pages.title(task.home, section))
+    where = html.escape(pages.address(task.page, section))
+    link = f'<a href="{where}" target="_blank" rel="noopener">{words}</a>' if where else words
+    line = f'<p class="read">Read again: {link}</p>'
+    if report.near and "JPY_SESSION_NAME" in os.environ and pages.built(task.page):
+        line += f'<p class="read"><small>offline: _build/html/{html.escape(task.page)}.html</small></p>'
+    return line
 
 
 def _html_example(example: Example) -> str:
