@@ -252,15 +252,21 @@ def _text_map(found: DependencyMap) -> list[str]:
 
 # --- HTML ---------------------------------------------------------------------------------------
 
-# Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
+# A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
+# each, so that it is plain what belongs to which. Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
 # Colab and the book; everything else inherits.
 _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
-padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)}
+padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
+--attn:var(--ok)}
 .attn-report.wrong{--attn:var(--no)}
 .attn-report h4{margin:.1em 0 .4em;font-size:1.1em;font-weight:600}
 .attn-report h5{margin:.9em 0 .2em;font-size:1em;font-weight:600}
 .attn-report p{margin:.2em 0 .5em}
+.attn-report .read{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.attn-report a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
+.attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.7em 0}
+.attn-report .thought h5:first-child{margin-top:0}
 .attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
 .attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
@@ -271,17 +277,17 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
-.attn-report caption{text-align:left;font-weight:600;padding:0;color:inherit;caption-side:top}
+.attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;caption-side:top}
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
 .attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
-@media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a}}
+@media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}
 [data-theme=dark] .attn-report,[data-jp-theme-light=false] .attn-report,
-.vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a}
+.vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}
 [data-theme=light] .attn-report,[data-jp-theme-light=true] .attn-report,
-.vscode-light .attn-report{--ok:#16833f;--no:#c0392b}
+.vscode-light .attn-report{--ok:#16833f;--no:#c0392b;--link:#0b5c94}
 """.replace("\n", "")
 
 
@@ -357,20 +363,22 @@ def _html(report: Report) -> str:
 
 
 def _html_thoughts(report: Report, diagnosis: Diagnosis) -> list[str]:
-    parts = [f"<p><b>{TWO}</b></p>"] if diagnosis.also else []
-    for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
-        mark = f"{number}. " if diagnosis.also else ""
-        if thought.thinks:
-            parts += [
-                f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>",
-                f"<p>{_code(thought.thinks)}</p>",
-                f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>",
-            ]
-        else:
-            parts.append(f"<p>{mark}{_code(thought.why)}</p>")
-        if thought.section:
-            parts.append(_html_link(report, thought.section))
-    return parts
+    if not diagnosis.also:
+        return [_html_thought(report, diagnosis, "")]
+    two = (_html_thought(report, each, f"{n}. ") for n, each in enumerate(diagnosis.thoughts, 1))
+    return [f"<p><b>{TWO}</b></p>", *(f'<div class="thought">{each}</div>' for each in two)]
+
+
+def _html_thought(report: Report, thought: Diagnosis, mark: str) -> str:
+    if thought.thinks:
+        text = (
+            f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>"
+            f"<p>{_code(thought.thinks)}</p>"
+            f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>"
+        )
+    else:
+        text = f"<p>{mark}{_code(thought.why)}</p>"
+    return text + (_html_link(report, thought.section) if thought.section else "")
 
 
 def _html_link(report: Report, section: str) -> str:
@@ -385,7 +393,7 @@ def _html_link(report: Report, section: str) -> str:
     link = f'<a href="{where}" target="_blank" rel="noopener">{words}</a>' if where else words
     line = f'<p class="read">Read again: {link}</p>'
     if report.near and "JPY_SESSION_NAME" in os.environ and pages.built(task.page):
-        line += f'<p class="read"><small>offline: _build/html/{html.escape(task.page)}.html</small></p>'
+        line += f'<p class="read"><small>offline: _build/html/{task.page}.html</small></p>'
     return line
 
 

@@ -65,8 +65,9 @@ class PublishedPages(NbGraderPreprocessor):
 
         def published(link):
             words, page, section = link.groups(default="")
-            title = pages.title(chapters[page], section)
-            words = words.replace(f"“{section}”", f"“{title}”") if section else words
+            if section and page in chapters:
+                title = pages.title(chapters[page], section)
+                words = words.replace(f"“{section}”", f"“{title}”")
             return f"[{words}]({pages.address(page, section)})"
 
         for cell in nb.cells:
