@@ -42,6 +42,7 @@ curves: $(STAMP)  ## train the book's models again (about 5 minutes) and store t
 	$(BIN)/python -m attncourse.pretrained
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
+	@$(BIN)/python -m attncourse.checks.pages
 	@$(BIN)/attncourse release
 
 class: $(STAMP)  ## make up a sample class in submitted/

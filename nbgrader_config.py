@@ -15,6 +15,7 @@ c.ClearSolutions.text_stub = "*Your answer here.*"
 c.GenerateAssignment.preprocessors = [
     "attncourse.grading.release.TaskFacts",  # points, before nbgrader books them
     *GenerateAssignment.class_traits()["preprocessors"].default(),
+    "attncourse.grading.release.PublishedPages",
     "attncourse.grading.release.ColabBootstrap",
 ]
 

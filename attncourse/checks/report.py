@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from attncourse.checks import pages
 from attncourse.checks.answer import Failure, shape_of
 from attncourse.checks.task import Task
 
@@ -53,6 +55,7 @@ class Report:
     results: tuple[Result, ...]
     diagnosis: Diagnosis | None
     note: str = ""  # what to do after success, or what was noticed and costs nothing
+    near: bool = False  # shown where it was made: then a page built there can be opened
 
     @property
     def task(self) -> str:
@@ -163,11 +166,6 @@ def _points(report: Report) -> str:
     return f"{report.earned:g} of {report.points:g} points"
 
 
-def read_again(task: Task, section: str) -> str:
-    """Where in the book to read again, e.g. "chapter 3, book/03_….html#why-scale"."""
-    return f"{task.place}, _build/html/{task.page}.html#{section}"
-
-
 def _unless_said(message: str, said: str | None) -> str:
     """A message, or short what it repeats: an error on inputs of another size is no news."""
     if message == said:
@@ -215,7 +213,7 @@ def _text(report: Report) -> str:
         else:
             lines.append(_wrap(f"{mark}{thought.why}"))
         if thought.section:
-            lines.append(f"Read again: {read_again(report.about, thought.section)}")
+            lines.append(pages.read_again(report.about, thought.section, report.near))
     if diagnosis.seen:
         lines += [
             "",
@@ -254,15 +252,21 @@ def _text_map(found: DependencyMap) -> list[str]:
 
 # --- HTML ---------------------------------------------------------------------------------------
 
-# Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
+# A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
+# each, so that it is plain what belongs to which. Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
 # Colab and the book; everything else inherits.
 _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
-padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)}
+padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
+--attn:var(--ok)}
 .attn-report.wrong{--attn:var(--no)}
 .attn-report h4{margin:.1em 0 .4em;font-size:1.1em;font-weight:600}
 .attn-report h5{margin:.9em 0 .2em;font-size:1em;font-weight:600}
 .attn-report p{margin:.2em 0 .5em}
+.attn-report .read{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.attn-report a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
+.attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.7em 0}
+.attn-report .thought h5:first-child{margin-top:0}
 .attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
 .attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
@@ -273,17 +277,17 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--attn:var(--ok)
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
-.attn-report caption{text-align:left;font-weight:600;padding:0;color:inherit;caption-side:top}
+.attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;caption-side:top}
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
 .attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
-@media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a}}
+@media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}
 [data-theme=dark] .attn-report,[data-jp-theme-light=false] .attn-report,
-.vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a}
+.vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}
 [data-theme=light] .attn-report,[data-jp-theme-light=true] .attn-report,
-.vscode-light .attn-report{--ok:#16833f;--no:#c0392b}
+.vscode-light .attn-report{--ok:#16833f;--no:#c0392b;--link:#0b5c94}
 """.replace("\n", "")
 
 
@@ -343,7 +347,7 @@ def _html(report: Report) -> str:
         f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
     ]
     if diagnosis:
-        parts += _html_thoughts(report.about, diagnosis)
+        parts += _html_thoughts(report, diagnosis)
     if diagnosis and diagnosis.seen:
         seen = "".join(f"<li>{_code(words)}</li>" for words in diagnosis.seen)
         parts.append(f'<h5>What we saw</h5><ul class="seen">{seen}</ul>')
@@ -358,22 +362,39 @@ def _html(report: Report) -> str:
     return "".join([*parts, "</div>"])
 
 
-def _html_thoughts(task: Task, diagnosis: Diagnosis) -> list[str]:
-    parts = [f"<p><b>{TWO}</b></p>"] if diagnosis.also else []
-    for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
-        mark = f"{number}. " if diagnosis.also else ""
-        if thought.thinks:
-            parts += [
-                f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>",
-                f"<p>{_code(thought.thinks)}</p>",
-                f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>",
-            ]
-        else:
-            parts.append(f"<p>{mark}{_code(thought.why)}</p>")
-        if thought.section:
-            where = html.escape(read_again(task, thought.section))
-            parts.append(f"<p><b>Read again:</b> <code>{where}</code></p>")
-    return parts
+def _html_thoughts(report: Report, diagnosis: Diagnosis) -> list[str]:
+    if not diagnosis.also:
+        return [_html_thought(report, diagnosis, "")]
+    two = (_html_thought(report, each, f"{n}. ") for n, each in enumerate(diagnosis.thoughts, 1))
+    return [f"<p><b>{TWO}</b></p>", *(f'<div class="thought">{each}</div>' for each in two)]
+
+
+def _html_thought(report: Report, thought: Diagnosis, mark: str) -> str:
+    if thought.thinks:
+        text = (
+            f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>"
+            f"<p>{_code(thought.thinks)}</p>"
+            f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>"
+        )
+    else:
+        text = f"<p>{mark}{_code(thought.why)}</p>"
+    return text + (_html_link(report, thought.section) if thought.section else "")
+
+
+def _html_link(report: Report, section: str) -> str:
+    """To the published page: no front end of notebooks opens a built one as it should be.
+
+    JupyterLab drops `file:` links and shows local pages without scripts, from their top; a person
+    who sits at JupyterLab reads where the built page is.
+    """
+    task = report.about
+    words = html.escape(pages.title(task.home, section))
+    where = html.escape(pages.address(task.page, section))
+    link = f'<a href="{where}" target="_blank" rel="noopener">{words}</a>' if where else words
+    line = f'<p class="read">Read again: {link}</p>'
+    if report.near and "JPY_SESSION_NAME" in os.environ and pages.built(task.page):
+        line += f'<p class="read"><small>offline: _build/html/{task.page}.html</small></p>'
+    return line
 
 
 def _html_example(example: Example) -> str:

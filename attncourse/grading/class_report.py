@@ -16,7 +16,6 @@ import io
 import json
 import math
 import os
-import re
 import statistics
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -25,7 +24,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from attncourse.checks import registry
+from attncourse.checks import pages, registry
 from attncourse.grading import results, run, similarity
 from attncourse.grading import submission as reading
 from attncourse.grading.results import Row
@@ -90,14 +89,16 @@ def _misconceptions(rows: list[Row]) -> list[dict]:
     for row in rows:
         for task, title in row.thoughts:
             if wrong := known.get((task, title)):
+                about = registry.find(task)
                 entry = found.setdefault(
                     (wrong.id, wrong.thinks),
                     {
                         "id": wrong.id,
                         "thinks": wrong.thinks,
                         "why": wrong.why,
-                        "page": registry.find(task).page,
+                        "page": about.page,
                         "section": wrong.section,
+                        "read": pages.words(about.home, wrong.section) if wrong.section else "",
                         "tasks": [],
                         "students": [],
                     },
@@ -265,21 +266,13 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _link(entry: dict, folder: Path) -> tuple[str, str]:
-    """Address and words of a section of the book; no address if the book is not built."""
+def _link(entry: dict, folder: Path) -> str:
+    """Address of a section of the book: of the page built beside, or else of the published one."""
     page, section = entry["page"], entry["section"]
-    number = int(re.search(r"/(\d+)_", page)[1])
-    words = f"chapter {number}, {section}"
-    source = Path(f"{page}.md")
-    if source.exists():
-        heading = re.search(
-            rf"^\({re.escape(section)}\)=\n+#+ (.+)$", source.read_text("utf-8"), re.MULTILINE
-        )
-        words = f"chapter {number}, “{heading[1]}”" if heading else words
     built = Path("_build", "html", f"{page}.html")
-    if not built.exists():
-        return "", words
-    return Path(os.path.relpath(built, folder)).as_posix() + f"#{section}", words
+    if page and built.exists():
+        return Path(os.path.relpath(built, folder)).as_posix() + f"#{section}"
+    return pages.address(page, section)
 
 
 def write_json(data: dict, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,10 +10,11 @@ import yaml
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 import attncourse
-from attncourse.checks import registry
+from attncourse.checks import pages, registry
 from attncourse.checks.task import Task
 
 MARKER = "# attncourse: bootstrap"
+SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./(book/\w+)\.md(?:#([\w-]+))?\)")
 
 
 def configuration() -> dict:
@@ -53,6 +55,25 @@ def facts(task: Task) -> str:
         f"Difficulty {stars} · about {task.minutes} minutes · "
         f"{task.points:g} points here and {task.points:g} {later}"
     )
+
+
+class PublishedPages(NbGraderPreprocessor):
+    """A link to a page's source opens the published page; a section is called by its title."""
+
+    def preprocess(self, nb, resources):
+        chapters = {chapter.page: chapter for chapter in registry.chapters().values()}
+
+        def published(link):
+            words, page, section = link.groups(default="")
+            if section and page in chapters:
+                title = pages.title(chapters[page], section)
+                words = words.replace(f"“{section}”", f"“{title}”")
+            return f"[{words}]({pages.address(page, section)})"
+
+        for cell in nb.cells:
+            if cell.cell_type == "markdown":
+                cell.source = SOURCE.sub(published, cell.source)
+        return nb, resources
 
 
 class ColabBootstrap(NbGraderPreprocessor):

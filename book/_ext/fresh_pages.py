@@ -1,4 +1,4 @@
-"""Six promises the book keeps by itself, whoever builds it and however.
+"""Seven promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
@@ -11,6 +11,8 @@
    in the cache are executed before, as many at a time as there are cores, each on one thread.
 6. No page without its sources. Each lists what it cites; sphinxcontrib-bibtex wants the keys of two
    such lists to differ, so they get the page's name in front, and the pages are written without.
+7. No way out to what is here. A judge's report links the published book; on a page of the book such
+   a link stays in the book, so it can be followed offline.
 """
 
 import hashlib
@@ -107,6 +109,12 @@ def prefix_citations(app, docname, source):
     source[0] = text.replace("```{bibliography}\n", f"```{{bibliography}}\n:keyprefix: {prefix}\n")
 
 
+def stay_in_the_book(app, pagename, templatename, context, doctree):
+    published, here = app.config.html_baseurl.rstrip("/") + "/", "../" * pagename.count("/")
+    if "body" in context:
+        context["body"] = context["body"].replace(f'href="{published}', f'href="{here}')
+
+
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -116,4 +124,5 @@ def setup(app):
     app.connect("source-read", prefix_citations)
     app.connect("source-read", link_to_colab)
     app.connect("html-page-context", aim_colab_button, priority=900)
+    app.connect("html-page-context", stay_in_the_book)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
