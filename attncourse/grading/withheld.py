@@ -1,0 +1,222 @@
+"""What is not there while an answer is judged: the course's answers, and what torch has ready-made.
+
+Both are taken away from the process itself, so neither another thread nor a fork of it, nor a way
+around the judge's watching, brings them back.
+"""
+
+import functools
+import gc
+import importlib
+import inspect
+import marshal
+import sys
+import types
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from attncourse.checks import registry
+
+# --- the course's answers -----------------------------------------------------------------------
+
+
+def of_course(keep: Iterable[str], own: Iterable[str]) -> None:
+    """Empty every function beside which some task's reference stands.
+
+    What a notebook may use stays, with all that it needs, except for references of its own tasks.
+
+    Args:
+        keep: full names, "attncourse.multihead.MultiHeadAttention".
+        own: the names of the assignment's tasks.
+    """
+    tasks = registry.all_tasks()
+    kept = {id(each) for name in keep for each in _needed_by(_found(name))}
+    for name in own:  # what turns an answer into a function of tensors runs here, too
+        module = sys.modules[tasks[name].reference.__module__]
+        files = [sys.modules.get(f"attncourse.tasks.{tasks[name].chapter}.{name}")]
+        files += [sys.modules.get(f"attncourse.tasks.{tasks[name].chapter}")]
+        for file in filter(None, files):
+            for each in functions_in(file):
+                kept |= {id(found) for found in _needed_by(each)}
+    for name in own:
+        kept -= {id(each) for each in _parts(tasks[name].reference)}
+    for module in modules():
+        for function in functions_in(module):
+            if id(function) not in kept:
+                function.__code__ = _for(_gone.__code__, function)
+
+
+def codes_of(task: str) -> list[tuple[str, int, str]]:
+    """A task's reference and all that it needs, as `give_back` takes it."""
+    needed = {id(each) for each in _needed_by(registry.find(task).reference)}
+    return [
+        (module.__name__, place, marshal.dumps(function.__code__).hex())
+        for module in modules()
+        for place, function in enumerate(functions_in(module))
+        if id(function) in needed
+    ]
+
+
+def give_back(codes: list[tuple[str, int, str]]) -> None:
+    """Fill functions again that `of_course` has emptied."""
+    for name, place, code in codes:
+        function = functions_in(sys.modules[name])[place]
+        function.__code__ = marshal.loads(bytes.fromhex(code))
+
+
+def modules() -> list[types.ModuleType]:
+    """The modules that hold references."""
+    names = {task.reference.__module__ for task in registry.all_tasks().values()}
+    return [sys.modules[name] for name in sorted(names)]
+
+
+def functions_in(module: types.ModuleType) -> list[types.FunctionType]:
+    """The functions and methods that a module defines, always in the same order."""
+    return [
+        part
+        for value in vars(module).values()
+        if getattr(value, "__module__", None) == module.__name__
+        for part in _parts(value)
+        if part.__module__ == module.__name__
+    ]
+
+
+def _parts(value: object) -> list[types.FunctionType]:
+    """A function as a list; the methods of a class."""
+    if not isinstance(value, type):
+        value = inspect.unwrap(value) if callable(value) else value
+        return [value] if isinstance(value, types.FunctionType) else []
+    found = []
+    for each in vars(value).values():
+        each = getattr(each, "__func__", getattr(each, "fget", each))
+        each = inspect.unwrap(each) if callable(each) and not isinstance(each, type) else each
+        if isinstance(each, types.FunctionType):
+            found.append(each)
+    return found
+
+
+def _found(name: str) -> object:
+    """What a full name stands for; None if there is no such thing."""
+    module, *rest = name.split(".")
+    thing: object = sys.modules.get(module)
+    for part in rest:
+        thing = getattr(thing, part, None) if thing is not None else None
+    return thing
+
+
+def _needed_by(thing: object) -> Iterator[types.FunctionType]:
+    """The course's functions that a function or class calls, and those that these call."""
+    todo, seen = [thing], set()
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, type):
+            todo += [base for base in thing.__mro__ if base.__module__.startswith("attncourse")]
+        for function in _parts(thing):
+            yield function
+            names = _names(function.__code__)
+            for name in names:
+                value = function.__globals__.get(name)
+                if isinstance(value, types.ModuleType) and value.__name__.startswith("attncourse"):
+                    todo += [vars(value)[other] for other in names if other in vars(value)]
+                elif str(getattr(value, "__module__", "")).startswith("attncourse"):
+                    todo.append(value)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _gone(*_, **__):
+    raise RuntimeError("the course's own answer is not there while yours is graded")
+
+
+def _for(code: types.CodeType, function: types.FunctionType) -> types.CodeType:
+    """Code that fits into the place of a function's."""
+    own = function.__code__
+    return code.replace(co_name=own.co_name, co_freevars=own.co_freevars)
+
+
+# --- what torch has ready-made ------------------------------------------------------------------
+
+refused: list[str] = []  # what was called all the same, for the report
+
+# Where numbers on a processor are computed, in all layouts.
+_KEYS = ("CPU", "MkldnnCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "QuantizedCPU")
+
+
+class ReadyMade(RuntimeError):
+    """An answer has called what would do its whole task."""
+
+
+def refuse(name: str) -> None:
+    refused.append(name)
+    raise ReadyMade(f"{name} does the whole task; while your answer is graded it is not there")
+
+
+@functools.cache
+def functions_of_torch() -> tuple[types.FunctionType, ...]:
+    """Functions in Python that do some task. Found once: before `gc.freeze`, which hides them."""
+    import torch.nn.attention.flex_attention
+    import torch._decomp
+    import torch._refs  # noqa: F401
+
+    parts = {part for task in registry.all_tasks().values() for part in task.forbidden}
+    return tuple(
+        each
+        for each in gc.get_objects()
+        if type(each) is types.FunctionType
+        and str(each.__module__).startswith("torch.")
+        and any(part in each.__qualname__ for part in parts)
+    )
+
+
+@functools.cache
+def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
+    names = torch._C._dispatch_get_all_op_names()
+    return tuple(name for name in names if any(part in name for part in forbidden))
+
+
+class Torch:
+    """Torch without some of its functions, from one `withhold` to the next."""
+
+    def __init__(self):
+        self.forbidden: tuple[str, ...] = ()
+        self.libraries: list[torch.library.Library] = []
+        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+
+    def withhold(self, forbidden: tuple[str, ...]) -> None:
+        """Let what has one of these parts in its name refuse: in all threads, and in forks."""
+        if forbidden == self.forbidden:
+            return
+        for library in self.libraries:
+            library._destroy()
+        for function, code in self.codes:
+            function.__code__ = code
+        self.forbidden, self.libraries, self.codes = forbidden, [], []
+        for name in _operators(forbidden):
+            space, operator = name.split("::")
+            library = torch.library.Library(space, "IMPL")
+            self.libraries.append(library)
+            for key in _KEYS:
+                library.impl(operator, functools.partial(_kernel, name), key)
+        for function in functions_of_torch():
+            if any(part in function.__qualname__ for part in forbidden):
+                name = f"{function.__module__}.{function.__qualname__}"
+                constants = tuple(name if x == "NAME" else x for x in _refuses.__code__.co_consts)
+                self.codes.append((function, function.__code__))
+                code = _refuses.__code__.replace(co_consts=constants)
+                function.__code__ = _for(code, function)
+
+
+def _kernel(name: str, *_, **__):
+    refuse(name)
+
+
+def _refuses(*_, **__):
+    from attncourse.grading import withheld  # it stands in for a function of another module
+
+    withheld.refuse("NAME")
