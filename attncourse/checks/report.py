@@ -253,8 +253,8 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
-# each, so that it is plain what belongs to which. Colors that keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code,
-# Colab and the book; everything else inherits.
+# each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
+# the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
 _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;

@@ -10,10 +10,12 @@ looked at afresh, so that a table that is out of date may cost a name, and never
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import math
+import signal
 import sys
 import zlib
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
 FORMAT = b"2"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
+MOST_SECONDS = 2.0  # for one explanation with two faults
+NEVER = 0xFFFF  # the code of one that takes longer
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
 SIGNS = 4  # random projections of a tensor that stand for it
 
@@ -173,11 +177,38 @@ def _file(module) -> Path:
     return Path(module.__file__)
 
 
+class _Endless(BaseException):
+    """An answer takes too long."""
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float):
+    """Interrupt what takes longer; gives a list that is not empty then."""
+    late: list[bool] = []
+
+    def stop(*_):
+        late.append(True)
+        raise _Endless
+
+    before = signal.signal(signal.SIGALRM, stop)
+    # Again and again: what is raised in an answer is noted like any other error of it.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
+    try:
+        yield late
+    except _Endless:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def build(task: Task) -> Table:
     """Look at every explanation of a task (seconds to minutes)."""
     reference = fingerprint.of_reference(task)
     keys = [key for key in reference.pieces if reference.piece(key) is not None]
     codes = [_Codes(tolerance(task)) for _ in keys]
+
+    row_of_two: list[int] = []
 
     def row(shows: Fingerprint, columns) -> list[int]:
         return [codes[column].of(shows.piece(keys[column])) for column in columns]
@@ -188,12 +219,13 @@ def build(task: Task) -> Table:
     ]
     one = np.array(one, dtype=np.uint16).reshape(-1, len(keys))
     columns = _columns(task, keys, one, first)
-    wanted = {keys[column][0] for column in columns}
     two = []
     for each in _progress(compositions.pairs(task), task):
         shows = Fingerprint(task, each.make(), gradients=False)
-        two.append([codes[c].of(shows.piece(keys[c])) for c in columns])
-    assert all(probe in fingerprint.probes(task) for probe in wanted)
+        with _at_most(MOST_SECONDS) as late:
+            row_of_two = [codes[c].of(shows.piece(keys[c])) for c in columns]
+        # Two faults together may never stop: nobody shall look at them again.
+        two.append([NEVER] * len(columns) if late else row_of_two)
     two = np.array(two, dtype=np.uint16).reshape(-1, len(columns))
     signs = [each.signs for each in codes]
     return Table(task, keys, signs, first, one, np.array(columns, dtype=int), two)
@@ -281,7 +313,7 @@ def load(task: Task) -> Table | None:
 def live_pairs(found: Evidence) -> list[Explanation]:
     """Without a table: those with two faults that fit where the answer is first wrong."""
     every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
-    if len(every) > MOST_LIVE:
+    if len(every) > MOST_LIVE or is_wanted(found.task):
         return []
     wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
     if not wrong:
