@@ -277,7 +277,8 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
-.attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;caption-side:top}
+.attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;
+caption-side:top}
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}

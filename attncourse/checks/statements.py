@@ -330,7 +330,7 @@ def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, li
 def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
     """Two axes whose lengths agree where the answer is right, and nowhere else."""
     right, bad = _right_and_wrong(task, got, wrong)
-    if not right or len(bad) < 2:
+    if task.adapt or not right or len(bad) < 2:  # an adapter's inputs are not the student's
         return
     axes = [
         (name, axis)

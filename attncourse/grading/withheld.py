@@ -6,7 +6,6 @@ around the judge's watching, brings them back.
 
 import functools
 import gc
-import importlib
 import inspect
 import marshal
 import sys
@@ -160,9 +159,6 @@ def refuse(name: str) -> None:
 @functools.cache
 def functions_of_torch() -> tuple[types.FunctionType, ...]:
     """Functions in Python that do some task. Found once: before `gc.freeze`, which hides them."""
-    import torch.nn.attention.flex_attention
-    import torch._decomp
-    import torch._refs  # noqa: F401
 
     parts = {part for task in registry.all_tasks().values() for part in task.forbidden}
     return tuple(

@@ -116,7 +116,7 @@ def _(tokens, lengths, embedding, gru):
     return gru(packed)[1].squeeze()
 
 
-@wrong("encode", "cuts the whole batch to the length of the first sentence")
+@wrong("encode", "cuts the whole batch to the length of the first sentence", "C-FIRST-LENGTH")
 def _(tokens, lengths, embedding, gru):
     states, last = gru(embedding(tokens[:, : int(lengths[0])]))
     return last[-1]
@@ -710,7 +710,7 @@ def _(predictions, targets, lengths):
     return {n: float(p == t) for p, t, n in zip(predictions, targets, lengths)}
 
 
-@wrong("exact_match_by_length", "skips sentences with nothing written")
+@wrong("exact_match_by_length", "skips sentences with nothing written", "C-EMPTY-LEFT-OUT")
 def _(predictions, targets, lengths):
     table = defaultdict(lambda: [0, 0])
     for p, t, n in zip(predictions, targets, lengths):
@@ -729,7 +729,7 @@ def _(predictions, targets, lengths):
     return {n: sum(b) / len(b) for n, b in buckets.items()}
 
 
-@wrong("exact_match_by_length", "glues words together before comparing")
+@wrong("exact_match_by_length", "glues words together before comparing", "C-GLUED")
 def _(predictions, targets, lengths):
     def text(words):
         return "".join(str(w) for w in words)
@@ -778,7 +778,7 @@ def _(predictions, targets, lengths):
 # --- Chapter 2: additive attention ----------------------------------------------------------------
 
 
-@wrong("dot_scores", "sums over the keys instead of the features")
+@wrong("dot_scores", "sums over the keys instead of the features", "C-SUMMED-OVER-KEYS")
 def _(query, keys):
     return (query.unsqueeze(1) * keys).sum(dim=1)
 
@@ -916,7 +916,7 @@ def _(query, keys, W):
     return torch.einsum("be,ed,ckd->bk", query, W, keys)
 
 
-@wrong("general_scores", "keeps an axis of length 1")
+@wrong("general_scores", "keeps an axis of length 1", "C-KEEPDIM")
 def _(query, keys, W):
     return keys @ (query @ W).unsqueeze(-1)
 
@@ -934,7 +934,7 @@ def _(query, keys, W):
     return torch.stack([k @ v for k, v in zip(keys, q)])
 
 
-@wrong("general_scores", "takes the mean over the features")
+@wrong("general_scores", "takes the mean over the features", "C-MEAN")
 def _(query, keys, W):
     q = torch.mm(query, W)
     return torch.mean(q[:, None] * keys, dim=-1)
@@ -1013,14 +1013,14 @@ def _(query, keys, W, v):
     return F.softmax(energy, dim=1)
 
 
-@wrong("concat_scores", "keeps an axis of length 1")
+@wrong("concat_scores", "keeps an axis of length 1", "C-KEEPDIM")
 def _(query, keys, W, v):
     q = query.unsqueeze(1).expand(-1, keys.shape[1], -1)
     h = torch.tanh(torch.matmul(torch.cat([q, keys], -1), W))
     return torch.matmul(h, v.unsqueeze(1))
 
 
-@wrong("concat_scores", "uses the first sentence's query for all sentences")
+@wrong("concat_scores", "uses the first sentence's query for all sentences", "C-FIRST-QUERY")
 def _(query, keys, W, v):
     rows = []
     for sent in keys:
@@ -1029,14 +1029,14 @@ def _(query, keys, W, v):
     return torch.stack(rows)
 
 
-@wrong("concat_scores", "makes v sum to one")
+@wrong("concat_scores", "makes v sum to one", "C-V-SHARES")
 def _(query, keys, W, v):
     q = query[:, None].expand(-1, keys.shape[1], -1)
     hidden = torch.tanh(torch.cat([q, keys], dim=-1) @ W)
     return hidden @ torch.softmax(v, 0)
 
 
-@wrong("concat_scores", "takes the mean over the hidden units")
+@wrong("concat_scores", "takes the mean over the hidden units", "C-MEAN")
 def _(query, keys, W, v):
     q = query[:, None].expand(-1, keys.shape[1], -1)
     hidden = torch.cat([q, keys], dim=-1).matmul(W).tanh()
@@ -1052,7 +1052,7 @@ def _(query, keys, W, v):
     return torch.stack(scores, dim=1)
 
 
-@wrong("concat_scores", "divides by the root of the hidden width")
+@wrong("concat_scores", "divides by the root of the hidden width", "C-SCALED")
 def _(query, keys, W, v):
     q = query.unsqueeze(1).expand(-1, keys.shape[1], -1)
     return torch.tanh(torch.cat([q, keys], -1) @ W) @ v / math.sqrt(v.numel())
@@ -1136,7 +1136,7 @@ def _(query, keys, W_query, W_key, v):
     return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
-@wrong("additive_scores", "leaves the query out")
+@wrong("additive_scores", "leaves the query out", "C-NO-QUERY")
 def _(query, keys, W_query, W_key, v):
     return torch.tanh(keys @ W_key) @ v
 
@@ -1163,7 +1163,7 @@ def _(query, keys, W_query, W_key, v):
     return torch.matmul(torch.tanh(q + keys @ W_key), v)
 
 
-@wrong("additive_scores", "lets v learn nothing")
+@wrong("additive_scores", "lets v learn nothing", "C-FROZEN-V")
 def _(query, keys, W_query, W_key, v):
     h = torch.tanh((query @ W_query).unsqueeze(-2) + keys @ W_key)
     return h @ v.detach()
@@ -1546,7 +1546,7 @@ class _(nn.Module):
         return attend(scores, keys, mask)
 
 
-@wrong("AdditiveAttention", "searches without gradient")
+@wrong("AdditiveAttention", "searches without gradient", "D-DETACHED-WEIGHTS")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1566,7 +1566,7 @@ class _(nn.Module):
         return torch.einsum("bk,bkd->bd", weights, keys), weights
 
 
-@wrong("AdditiveAttention", "returns scores instead of weights")
+@wrong("AdditiveAttention", "returns scores instead of weights", "D-SCORES-AS-WEIGHTS")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1583,7 +1583,7 @@ class _(nn.Module):
         return context, scores
 
 
-@wrong("AdditiveAttention", "divides the scores by the root of the attention's width")
+@wrong("AdditiveAttention", "divides the scores by the root of the attention's width", "C-SCALED")
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
         super().__init__()
@@ -1744,7 +1744,7 @@ def _(scores, dim=-1):
     return positive / positive.sum(dim, keepdim=True)
 
 
-@wrong("softmax", "shifts along the last axis, whatever dim is")
+@wrong("softmax", "shifts along the last axis, whatever dim is", "D-SOFTMAX-SHIFT-AXIS")
 def _(scores, dim=-1):
     shifted = scores - scores.max(-1, keepdim=True)[0]
     e = shifted.exp()
@@ -1948,7 +1948,7 @@ def _(query, key, value, mask=None):
     return weights @ value, weights
 
 
-@wrong("scaled_dot_product_attention", "writes the width down: divides by 8")
+@wrong("scaled_dot_product_attention", "writes the width down: divides by 8", "D-SCALE-CONSTANT")
 def _(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / 8.0
     if mask is not None:
@@ -2058,7 +2058,7 @@ def _(d, samples, scaled):
     return scores.var().item()
 
 
-@wrong("score_variance", "draws one query for all keys")
+@wrong("score_variance", "draws one query for all keys", "V-ONE-QUERY")
 def _(d, samples, scaled):
     q = torch.randn(d)
     scores = []
@@ -2100,7 +2100,7 @@ def _(d, samples, scaled):
     return v / math.sqrt(d) if scaled else v
 
 
-@wrong("score_variance", "divides by the root of the number of samples")
+@wrong("score_variance", "divides by the root of the number of samples", "V-SCALE-SAMPLES")
 def _(d, samples, scaled):
     q = torch.normal(0.0, 1.0, (samples, d))
     k = torch.normal(0.0, 1.0, (samples, d))
@@ -2110,7 +2110,7 @@ def _(d, samples, scaled):
     return s.var().item()
 
 
-@wrong("score_variance", "sums over the samples instead of the features")
+@wrong("score_variance", "sums over the samples instead of the features", "V-SUMMED-OVER-SAMPLES")
 def _(d, samples, scaled):
     q, k = torch.randn(samples, d), torch.randn(samples, d)
     s = (q * k).sum(0)
@@ -2169,7 +2169,7 @@ def _(scores, weights):
     return math.sqrt(scores.shape[1])
 
 
-@wrong("hidden_scale", "looks at one pair of weights only")
+@wrong("hidden_scale", "looks at one pair of weights only", "C-ONE-PAIR")
 def _(scores, weights):
     ds = scores[0, 0] - scores[0, 1]
     dw = torch.log(weights[0, 0]) - torch.log(weights[0, 1])
@@ -2225,7 +2225,7 @@ def _(scores, weights):
     return best
 
 
-@wrong("hidden_scale", "tries whole numbers only")
+@wrong("hidden_scale", "tries whole numbers only", "C-COARSE-GRID")
 def _(scores, weights):
     def error(c):
         p = torch.softmax((scores / c).masked_fill(weights == 0, -1e30), dim=-1)
@@ -2247,7 +2247,10 @@ def _(scores, weights):
 
 
 @wrong(
-    "hidden_scale", "does not leave masked keys out of the softmax", "C-ZERO-AS-TINY", "C-LOG-ZERO"
+    "hidden_scale",
+    "does not leave masked keys out of the softmax",
+    "C-ZERO-AS-TINY",
+    "C-LOG-ZEROC-GRID-UNMASKED",
 )
 def _(scores, weights):
     errs = {}
@@ -2268,7 +2271,7 @@ def _(scores, weights):
     return grid[losses.index(min(losses))]
 
 
-@wrong("hidden_scale", "lets the columns compete")
+@wrong("hidden_scale", "lets the columns compete", "C-GRID-COLUMNS")
 def _(scores, weights):
     grid = [1.01**i for i in range(-400, 500)]
     hidden = weights == 0
@@ -2592,7 +2595,7 @@ def _(layer, x):
     return all(torch.allclose(layer(x[:, p]), y[:, p], atol=1e-4) for p in perms)
 
 
-@wrong("is_permutation_equivariant", "tries one order, which may be the usual one")
+@wrong("is_permutation_equivariant", "tries one order, which may be the usual one", "C-ONE-DRAW")
 def _(layer, x):
     p = torch.randperm(x.shape[1])
     return bool(torch.isclose(layer(x[:, p]), layer(x)[:, p], atol=1e-4).all())
@@ -2738,7 +2741,7 @@ def _(length, width):
     return table
 
 
-@wrong("sinusoidal_positions", "takes 1000 for 10 000")
+@wrong("sinusoidal_positions", "takes 1000 for 10 000", "C-BASE")
 def _(length, width):
     rows = []
     for p in range(length):
@@ -3662,7 +3665,7 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "goes from the longest context to the shortest")
+@wrong("next_word_pairs", "goes from the longest context to the shortest", "C-LONGEST-FIRST")
 def _(tokens):
     result = []
     left = list(tokens)
@@ -3967,7 +3970,7 @@ def _(lengths, max_length):
     return torch.arange(max_length).repeat(len(lengths), 1, 1) < at_least_one[:, None, None]
 
 
-@wrong("padding_mask", "uses the first sentence's length for all")
+@wrong("padding_mask", "uses the first sentence's length for all", "C-FIRST-FOR-ALL")
 def _(lengths, max_length):
     mask = torch.zeros(len(lengths), 1, max_length, dtype=torch.bool)
     mask[:, :, : lengths[0]] = True
@@ -4429,7 +4432,13 @@ class _(nn.Module):
         return x + self.linear2(F.relu(self.linear1(self.norm3(x))))
 
 
-@wrong("DecoderLayer", "uses norm2 twice and norm3 never", "C-ONE-NORM", "C-NORMS-MOVED")
+@wrong(
+    "DecoderLayer",
+    "uses norm2 twice and norm3 never",
+    "C-ONE-NORM",
+    "C-NORMS-MOVED",
+    "C-NORM-AGAIN",
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, hidden_width):
         super().__init__()
@@ -4747,7 +4756,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "cuts eos off", "S-STRIP-EOS")
+@wrong("translate", "cuts eos off", "S-STRIP-EOS", "C-END-NOT-WRITTEN")
 def _(model, source, bos, eos, max_length):
     b = len(source)
     words = torch.full((b, 1), bos)
@@ -4784,7 +4793,7 @@ def _(model, source, bos, eos, max_length):
     return words[:, 1:]
 
 
-@wrong("translate", "writes one word too many: does not count eos")
+@wrong("translate", "writes one word too many: does not count eos", "C-LIMIT-ONE-MORE")
 def _(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos)
     done = torch.zeros(len(source), dtype=torch.bool)
