@@ -11,6 +11,7 @@ from attncourse.lab import lab3_who_computed_it as reference
 from attncourse.tasks.lab3_who_computed_it import (
     CALLS,
     CONCLUSIONS,
+    KINDS,
     LAB,
     NAMES,
     PREDICTED,
@@ -188,7 +189,8 @@ def says(answer, rng, name, *kinds):
     """Assert that one conclusion is right about these records."""
     for kind in kinds:
         record, truth = a_record(rng, **RECORDS[kind])
-        got = known(answer({"record": record})[CONCLUSIONS.index(name)], name)
+        got = answer({"record": record})[CONCLUSIONS.index(name)]
+        known(got, name, KINDS.get(name, "a number"))
         about = f"In a made-up record ({kind}), {name}"
         if name == "fell_back":
             got = sorted(call for call, is_in in zip(NAMES, got, strict=True) if is_in)
