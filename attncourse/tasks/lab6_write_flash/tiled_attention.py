@@ -59,7 +59,7 @@ def long_call(rng, n):
 
 
 def thin_call(rng, n, tile):
-    return call(rng, n, n, tile, b=1, h=1, d=1, v=1)
+    return call(rng, n, n, tile, True, b=1, h=1, d=1, v=1)
 
 
 task = Task(
