@@ -22,6 +22,8 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
 COLORS = ("color-contrast", "link-in-text-block")  # the rules in which a theme matters
 
+STAY = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"  # no page is fetched elsewhere
+
 needs_browser = pytest.mark.skipif(
     BROWSER is None or importlib.util.find_spec("websocket") is None,
     reason="needs a browser to measure pages: install the package `chromium`",
@@ -46,8 +48,9 @@ class Browser:
         assert "error" not in answer, (method, answer)
         return answer["result"]
 
-    def open(self, page: Path, width: int = 1280, theme: str = "light") -> None:
-        """Show a page as a reader with this window and theme sees it, with its formulas set."""
+    def open(self, page: Path | str, width: int = 1280, theme: str = "light") -> None:
+        """Show a page, or an address, as a reader with this window and theme sees it, with its
+        formulas set."""
         self._tab = {}
         tab = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=tab, flatten=True)
@@ -66,8 +69,9 @@ class Browser:
             "Page.addScriptToEvaluateOnNewDocument",
             source=f"for (const name of ['mode', 'theme']) localStorage.setItem(name, '{theme}')",
         )
-        self._ask("Page.navigate", url=Path(page).resolve().as_uri())
-        self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self._ask("Page.navigate", url=address)
+        self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
         self.run("await window.MathJax?.startup?.promise")
         self.run("await document.fonts.ready")
 
@@ -108,6 +112,29 @@ class Browser:
         )
         self._ask("Input.dispatchMouseEvent", type="mouseMoved", **middle)
 
+    def click(self, place: str) -> str:
+        """Click on the element at a CSS selector; the address of the tab that this opens."""
+        before = self._tabs()
+        self.run(f"document.querySelector({json.dumps(place)}).scrollIntoView({{block: 'center'}})")
+        middle = self.run(
+            f"const box = document.querySelector({json.dumps(place)}).getBoundingClientRect();"
+            "return {x: box.x + box.width / 2, y: box.y + box.height / 2}"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self._ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **middle)
+        end = time.monotonic() + 20
+        while not (
+            opened := [url for tab, url in self._tabs().items() if url and tab not in before]
+        ):
+            assert time.monotonic() < end, f"{place} opens no tab"
+            time.sleep(0.1)
+        return opened[0]
+
+    def _tabs(self) -> dict[str, str]:
+        """The addresses of all tabs."""
+        found = self._ask("Target.getTargets")["targetInfos"]
+        return {each["targetId"]: each["url"] for each in found if each["type"] == "page"}
+
     def photograph(self, path: Path) -> None:
         size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
         picture = self._ask(
@@ -145,7 +172,7 @@ def browser(folder: Path):
     switches += "disable-background-networking disable-component-update disable-sync "
     switches += f"remote-debugging-port=0 user-data-dir={profile}"
     process = subprocess.Popen(
-        [BROWSER, *(f"--{switch}" for switch in switches.split())],
+        [BROWSER, *(f"--{switch}" for switch in switches.split()), STAY],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -1,6 +1,7 @@
 """The house holds together: a chapter is one stem everywhere, and imports go one way."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_imports_point_one_way(path):
         assert level(other) <= level(own), f"{path.name} imports {other}"
 
 
-def test_the_repository_address_is_written_once():
+def test_the_addresses_of_repository_and_book_are_written_once():
     holders = [
         path.relative_to(ROOT)
         for pattern in (
@@ -98,7 +99,7 @@ def test_the_repository_address_is_written_once():
             "attncourse/**/*.py",
         )
         for path in ROOT.glob(pattern)
-        if "github.com/attncourse" in path.read_text(encoding="utf-8")
+        if re.search(r"github\.(com|io)/attncourse", path.read_text(encoding="utf-8"))
     ]
     assert holders == [Path("_config.yml")]
 

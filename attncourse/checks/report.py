@@ -207,6 +207,7 @@ def _text(report: Report) -> str:
         lines.append(_wrap(TWO))
     for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
         mark = f"{number}. " if diagnosis.also else ""
+        lines += [""] * (number > 1)
         if thought.thinks:
             lines.append(_wrap(f"{mark}What you probably think ({thought.id}): {thought.thinks}"))
             lines.append(_wrap(f"Why it is wrong: {thought.why}"))
@@ -253,8 +254,13 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
+<<<<<<< HEAD
 # each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
 # the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
+=======
+# each, so that it is plain what belongs to which. Colors that keep a contrast of 4.5 : 1 on white
+# and on the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
+>>>>>>> links
 _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
@@ -265,7 +271,7 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 .attn-report p{margin:.2em 0 .5em}
 .attn-report .read{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .attn-report a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
-.attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.7em 0}
+.attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.9em 0}
 .attn-report .thought h5:first-child{margin-top:0}
 .attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
@@ -277,11 +283,16 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
+<<<<<<< HEAD
 .attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;
 caption-side:top}
+=======
+.attn-report caption{text-align:left;font-weight:600;padding:0;color:inherit;caption-side:top}
+>>>>>>> links
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}
+.attn-report .map caption{white-space:nowrap}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
 .attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
 @media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}

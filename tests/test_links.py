@@ -1,0 +1,242 @@
+"""Every link to the book works where it is read: terminal, notebook, feedback, class report."""
+
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from browser import browser, needs_browser
+from nbclient import NotebookClient
+
+from attncourse import checks
+from attncourse.checks import engine, pages, registry
+from attncourse.checks.diagnosis import Diagnosis, _named
+from attncourse.checks.task import Chapter
+from attncourse.grading import class_report
+
+ROOT = Path(__file__).parent.parent
+BOOK = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
+NAME = "03_scaled_dot_product"
+TASK = registry.find("scaled_dot_product_attention")
+WHY_SCALE = f"{BOOK}/book/{NAME}.html#why-scale"
+
+
+def naive(scores, dim=-1):
+    return scores.exp() / scores.exp().sum(dim, keepdim=True)
+
+
+@pytest.fixture
+def report():
+    """One thought, named."""
+    diagnosis = _named(TASK, (TASK.faults["D-NO-SCALE"],))
+    return dataclasses.replace(engine.refuse(TASK, diagnosis), near=True)
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch) -> Path:
+    """A page of the book, built in a folder above the current one."""
+    page = tmp_path / "my course" / "_build" / "html" / "book" / f"{NAME}.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("a page")
+    notebook = tmp_path / "my course" / "exercises" / NAME
+    notebook.mkdir(parents=True)
+    monkeypatch.chdir(notebook)
+    return page
+
+
+def links(report) -> list[tuple[str, str]]:
+    """Addresses and words in a report's HTML."""
+    return re.findall(
+        r'<a href="([^"]+)"[^>]*>([^<]+)</a>', report._repr_mimebundle_()["text/html"]
+    )
+
+
+def outside(task, page: str):
+    """The task as if it came with a package of somebody else's."""
+    task = dataclasses.replace(task, home=Chapter("mine", "my unit", page, "mine"))
+    return engine.refuse(task, Diagnosis.not_answered(task, "Not yet."))
+
+
+# --- what is kept with the package ---------------------------------------------------------------
+
+
+def test_address_and_titles_in_the_package_are_those_of_the_book():
+    kept = json.loads(pages.KEPT.read_text("utf-8"))
+    found = pages.of_sources(ROOT, list(registry.chapters().values()))
+    assert kept == found, "run `make exercises` and commit"
+
+
+def test_every_section_that_a_task_or_a_fault_names_is_on_its_page():
+    for task in registry.all_tasks().values():
+        text = (ROOT / f"{task.page}.md").read_text("utf-8")
+        for section in {task.section, *(fault.section for fault in task.faults.values())}:
+            assert f"\n({section})=\n" in text, f"{task.name}: {section}"
+
+
+def test_a_title_is_plain_text():
+    for titles in json.loads(pages.KEPT.read_text("utf-8"))["titles"].values():
+        assert not [each for each in titles.values() if re.search(r"[$`*\[{]", each)]
+
+
+# --- where a report is read ----------------------------------------------------------------------
+
+
+def test_a_terminal_gets_the_built_page_or_the_published_one(report, built):
+    assert f"Read again: chapter 3, “Why divide by √d?”\n  {built.as_uri()}#why-scale" in str(
+        report
+    )
+    built.unlink()
+    assert f"\n  {WHY_SCALE}\n" in f"{report}\n" and "file:" not in str(report)
+
+
+def test_a_notebook_gets_the_published_page(report, built, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert links(report) == [(WHY_SCALE, "Why divide by √d?")]
+    shown = report._repr_mimebundle_()["text/html"]
+    assert 'target="_blank"' in shown  # Colab shows a report in a frame
+    assert "_build" not in shown
+
+
+def test_jupyterlab_also_says_where_the_built_page_is(report, built, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "03.ipynb")
+    assert links(report) == [(WHY_SCALE, "Why divide by √d?")]
+    assert f"_build/html/book/{NAME}.html" in report._repr_mimebundle_()["text/html"]
+    built.unlink()
+    assert "_build" not in report._repr_mimebundle_()["text/html"]
+
+
+def test_who_checks_sits_near_and_who_is_graded_does_not(built, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "03.ipynb")
+    near = checks.run("softmax", naive)
+    (graded,) = engine.run_each("softmax", naive, (0,))
+    assert near.near and built.as_uri() in str(near)
+    for text in (str(graded), graded._repr_mimebundle_()["text/html"]):
+        assert "_build" not in text and f"{BOOK}/book/{NAME}.html#" in text
+
+
+def test_two_thoughts_have_a_link_each(report):
+    faults = TASK.faults["D-NO-SCALE"], TASK.faults["M-POLARITY"]
+    two = dataclasses.replace(report, diagnosis=_named(TASK, faults))
+    masks = f"{BOOK}/book/{NAME}.html#masks"
+    assert links(two) == [(WHY_SCALE, "Why divide by √d?"), (masks, "Masks")]
+    assert WHY_SCALE in str(two) and masks in str(two)
+
+
+def test_a_section_without_a_title_is_called_by_its_place():
+    chapter = registry.find("merge").home
+    assert pages.title(chapter, "nothing-seen") == "lab 6, nothing seen"
+    assert pages.words(chapter, "nothing-seen") == "lab 6, nothing seen"
+
+
+def test_an_outside_task_has_its_own_address_or_no_link(built):
+    own = outside(TASK, "https://example.org/unit?a=1&b=2")
+    assert links(own) == [("https://example.org/unit?a=1&amp;b=2#the-code", "my unit, the code")]
+    assert "https://example.org/unit?a=1&b=2#the-code" in str(own)
+    none = outside(TASK, "")
+    assert links(none) == [] and str(none).endswith("Read again: my unit, the code")
+
+
+def test_the_class_report_links_the_built_page_or_the_published_one(built, monkeypatch):
+    monkeypatch.chdir(built.parents[3])
+    entry = {"page": f"book/{NAME}", "section": "why-scale"}
+    place = Path("_build", "report")
+    assert class_report._link(entry, place) == f"../html/book/{NAME}.html#why-scale"
+    built.unlink()
+    assert class_report._link(entry, place) == WHY_SCALE
+    assert class_report._link({"page": "", "section": "x"}, place) == ""
+
+
+def test_the_class_report_names_sections_of_labs_too():
+    fault = next(iter(registry.find("bench").faults.values()))
+    row = types.SimpleNamespace(student="ana", thoughts=[("bench", fault.id)])
+    (entry,) = class_report._misconceptions([row])
+    assert entry["read"].startswith("lab 1, ") and entry["page"] == "book/lab1_time_it_right"
+
+
+# --- what a notebook says itself -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "exercises").iterdir()))
+def test_a_released_notebook_links_published_pages_that_exist(name):
+    cells = nbformat.read(ROOT / "exercises" / name / f"{name}.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    found = re.findall(r"\]\(([^)]+)\)", text)
+    assert not [link for link in found if not link.startswith("https://")]
+    ours = [link.removeprefix(f"{BOOK}/") for link in found if link.startswith(BOOK)]
+    assert len(ours) >= 3
+    for link in ours:
+        page, _, section = link.partition(".html")
+        source = (ROOT / f"{page}.md").read_text("utf-8")
+        assert not section or f"\n({section[1:]})=\n" in source, link
+
+
+# --- in JupyterLab -------------------------------------------------------------------------------
+
+
+@contextmanager
+def jupyterlab(folder: Path, home: Path):
+    """JupyterLab on the notebooks of a folder; its address, with `{}` for a notebook's path."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {f"JUPYTER_{each}_DIR": str(home / each) for each in ("CONFIG", "DATA", "RUNTIME")}
+    options = f"--no-browser --allow-root --ip=127.0.0.1 --port={port} --ServerApp.port_retries=0"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", *options.split(), "--IdentityProvider.token=t"],
+        cwd=folder,
+        env=os.environ | own | {"HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/api?token=t", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < end, "no JupyterLab"
+                time.sleep(0.3)
+        yield f"{address}/lab/tree/{{}}?token=t"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.usefixtures("warm_kernels")
+def test_links_in_jupyterlab_open_the_published_page(course, tmp_path_factory):
+    pytest.importorskip("jupyterlab")
+    path = Path("exercises", NAME, f"{NAME}.ipynb")
+    content = nbformat.read(path, as_version=4)
+    wanted = ("bootstrap", "softmax-task", "softmax", "softmax-check")
+    content.cells = [cell for cell in content.cells if cell.id in wanted]
+    (answer,) = (cell for cell in content.cells if cell.id == "softmax")
+    answer.source = "def softmax(scores, dim=-1):\n    e = scores.exp()\n"
+    answer.source += "    return e / e.sum(dim, keepdim=True)\n"
+    NotebookClient(
+        content, timeout=120, resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
+    nbformat.write(content, path)
+    home = tmp_path_factory.mktemp("home")
+    address = f"{BOOK}/book/{NAME}.html#stable-softmax"
+    with jupyterlab(course, home) as lab, browser(home) as tab:
+        tab.open(lab.format(path.as_posix()))
+        places = ".jp-MarkdownOutput a[href*='#stable-softmax']", ".jp-OutputArea-output .read a"
+        for place in places:
+            tab.wait(f"document.querySelector({json.dumps(place)})", seconds=90)
+            assert tab.run(f"return document.querySelector({json.dumps(place)}).href") == address
+            assert tab.click(place) == address
