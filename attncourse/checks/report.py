@@ -254,13 +254,8 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
-<<<<<<< HEAD
 # each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
 # the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
-=======
-# each, so that it is plain what belongs to which. Colors that keep a contrast of 4.5 : 1 on white
-# and on the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
->>>>>>> links
 _STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
@@ -283,12 +278,8 @@ padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
-<<<<<<< HEAD
 .attn-report caption{text-align:left;white-space:nowrap;font-weight:600;padding:0;color:inherit;
 caption-side:top}
-=======
-.attn-report caption{text-align:left;font-weight:600;padding:0;color:inherit;caption-side:top}
->>>>>>> links
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}
