@@ -86,8 +86,8 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
             family = collections.defaultdict(list)
             for each in (top, *top.children(recursive=True)):
                 family[role(each, grader.pid)].append(each)
-            if family["jailed"]:  # an answer is being judged, here or there
-                who = random.choices(ROLES, WEIGHTS)[0]
+            who = random.choices(ROLES, WEIGHTS)[0]
+            if family["jailed"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
                 random.choice(family[who]).send_signal(how)
                 done[f"{who}, {how.name}"] += 1
