@@ -34,7 +34,7 @@ from attncourse.grading.remote import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
 ROLES = ("grader", "worker", "warm process", "keeper", "jailed")
-WEIGHTS = (1, 2, 3, 7, 7)
+WEIGHTS = (1, 2, 4, 12, 12)
 
 
 def grade() -> None:
@@ -73,7 +73,7 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
     """Grade the class once more, with a monkey; returns how often it killed whom, and with what."""
     done, grader = collections.Counter(), start()
     while True:
-        time.sleep(random.uniform(0.05, 1))
+        time.sleep(random.uniform(0, 0.5))
         if grader.poll() is not None:
             if grader.returncode >= 0:
                 assert grader.returncode == 0, "the run has ended with an error"
@@ -83,12 +83,13 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
             continue  # the rest in peace
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(grader.pid)
-            others = top.children(recursive=True)
+            family = collections.defaultdict(list)
+            for each in (top, *top.children(recursive=True)):
+                family[role(each, grader.pid)].append(each)
             who = random.choices(ROLES, WEIGHTS)[0]
-            family = [each for each in [top, *others] if role(each, grader.pid) == who]
-            if family and others:  # else nobody of the kind is there, or nothing has begun
+            if family["jailed"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
-                random.choice(family).send_signal(how)
+                random.choice(family[who]).send_signal(how)
                 done[f"{who}, {how.name}"] += 1
 
 
