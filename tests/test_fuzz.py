@@ -281,7 +281,7 @@ class Forged:
     def __init__(self, written: dict[str, list]):
         self.written = {question: itertools.cycle(each) for question, each in written.items()}
 
-    def fork(self, withheld: list[str]) -> "Forged":
+    def fork(self, tasks: list[str], allowed: tuple[str, ...]) -> "Forged":
         return self
 
     def ask(self, seconds: float, question: str, *arguments) -> object:

@@ -13,9 +13,7 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
-import inspect
 import json
-import marshal
 import os
 import random
 import resource
@@ -33,8 +31,7 @@ from attncourse import checks
 from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
 from attncourse.checks.observe import Observation, find_short_cut, observe
-from attncourse.checks.task import Task
-from attncourse.grading import jail, seccomp, untrusted, wire
+from attncourse.grading import jail, seccomp, untrusted, wire, withheld
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -99,6 +96,7 @@ def load() -> None:
     blind.switch_on(registry.guarded())
     registry.all_tasks()
     torch_is_ready()
+    withheld.find()
     if sys.platform == "linux" and seccomp.supported():
         jail.readable()  # these two keep what they found
         seccomp.program()
@@ -162,7 +160,7 @@ def _live(settings: dict, handle: int) -> None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
         wire.send(channel, (0, ("ready",)))
-        serve(channel, settings["withheld"])
+        serve(channel, settings["tasks"], settings["allowed"])
     except (jail.Unavailable, OSError) as error:
         wire.send(channel, (0, ("unavailable", str(error))))
     except EOFError:
@@ -184,9 +182,9 @@ def _only_this_is_open(handle: int) -> int:
 # --- one submission -----------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket, withheld: list[str]) -> None:
+def serve(channel: socket.socket, tasks: list[str], allowed: list[str]) -> None:
     """Answer the grader until it hangs up."""
-    child = Child(withheld)
+    child = Child(tasks, allowed)
     while True:
         number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
         reply = getattr(child, question)(*arguments)
@@ -203,14 +201,19 @@ def plain(seen: Observation) -> dict:
 
 
 class Child:
-    """The names a student's notebook defines, and what the grader may ask of them."""
+    """The names a student's notebook defines, and what the grader may ask of them.
 
-    def __init__(self, withheld: list[str]):
+    Args:
+        tasks: those that are judged; none, for the record.
+        allowed: full names of what the notebook may use of the course, whoever does the tasks.
+    """
+
+    def __init__(self, tasks: list[str], allowed: list[str]):
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
-        for name in withheld:
-            for function in functions_of(registry.find(name).reference):
-                function.__code__ = _gone.__code__.replace(co_name=function.__name__)
+        self.torch = withheld.Torch()
+        if tasks:
+            withheld.of_course(tasks, allowed)
         # In a student's own cells these have nothing to say while we grade.
         silent = {"check": lambda *_, **__: 0.0, "hint": lambda *_: None, "use": self.module_name}
         for door in (attncourse, checks):
@@ -264,18 +267,20 @@ class Child:
 
     def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
         about = registry.find(task)
+        self.torch.withhold(about.forbidden)
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
     def short_cut(self, task: str, inputs: dict) -> str | None:
-        return registry.find(task).short_cut(self._answer(task), inputs)
+        about = registry.find(task)
+        self.torch.withhold(about.forbidden)
+        found = about.short_cut(self._answer(task), inputs)
+        return found or next(iter(withheld.refused), None)
 
     def provide(self, task: str, codes: list, rebind: bool) -> None:
         """Give back the course's own answer; with `rebind`, in the place of the student's."""
-        reference = registry.find(task).reference
-        for function, code in zip(functions_of(reference), codes, strict=True):
-            function.__code__ = marshal.loads(bytes.fromhex(code))
+        withheld.give_back(codes)
         if rebind:
-            setattr(self.module, task, reference)
+            setattr(self.module, task, registry.find(task).reference)
 
     def _answer(self, task: str) -> object:
         return vars(self.module)[task]
@@ -314,23 +319,6 @@ class Child:
         from attncourse.grading import shell
 
         return shell.run(self.shell, source, seconds)
-
-
-def _gone(*_, **__):
-    raise RuntimeError("the course's own answer is not there while yours is graded")
-
-
-def functions_of(reference: Callable) -> list[types.FunctionType]:
-    """The functions that make up a reference: itself, or the methods of a class."""
-    if isinstance(reference, type):
-        own = [value for value in vars(reference).values() if inspect.isfunction(value)]
-        return [method for method in own if not method.__code__.co_freevars]
-    return [inspect.unwrap(reference)]
-
-
-def codes_of(task: Task) -> list[str]:
-    """What `Child.provide` needs to give a reference back."""
-    return [marshal.dumps(function.__code__).hex() for function in functions_of(task.reference)]
 
 
 def named(name: str | None) -> Callable | None:

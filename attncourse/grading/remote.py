@@ -22,8 +22,7 @@ from attncourse.checks import registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
-from attncourse.grading import wire
-from attncourse.grading.child import codes_of
+from attncourse.grading import wire, withheld
 from attncourse.grading.jail import Limits, Unavailable
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
@@ -121,8 +120,12 @@ class Zygote:
         self.control.close()
         self.process.wait()
 
-    def fork(self, withheld: list[str]) -> "Process":
+    def fork(self, tasks: list[str], allowed: tuple[str, ...] = ()) -> "Process":
         """A new child, ready to be asked.
+
+        Args:
+            tasks: that it is asked about; the course's answers are not there, to these and others.
+            allowed: full names of what is there of the course all the same.
 
         Raises:
             Unavailable: the kernel refuses to build a jail on this machine.
@@ -130,7 +133,7 @@ class Zygote:
         """
         for pause in (0.1, 1.0, None):  # what is left of an earlier child may be in the way
             try:
-                child = self._fork(withheld)
+                child = self._fork(tasks, allowed)
             except (Unavailable, Died, OSError) as error:
                 if pause is None:
                     refused = isinstance(error, Unavailable) and not self.worked
@@ -140,14 +143,15 @@ class Zygote:
                 self.worked, child.late = True, pause != 0.1
                 return child
 
-    def _fork(self, withheld: list[str]) -> "Process":
+    def _fork(self, tasks: list[str], allowed: tuple[str, ...]) -> "Process":
         self.slot += 1
         settings = {
             "jailed": self.jailed,
             "limits": asdict(self.limits),
             "hidden": hidden(),
             "slot": self.slot,
-            "withheld": withheld,
+            "tasks": tasks,
+            "allowed": allowed,
         }
         ours, theirs = socket.socketpair()
         status, write = os.pipe()
@@ -387,6 +391,7 @@ class Sandbox:
     tasks: list[str]  # of the assignment, in order
     cells: list  # (label, source, everything)
     budget: Budget = Budget()
+    allowed: tuple[str, ...] = ()  # of the course, what the released notebook uses
     problems: dict[str, str] = field(default_factory=dict)  # label -> error of a cell
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
@@ -404,7 +409,7 @@ class Sandbox:
         for only_definitions in (False, True):
             try:
                 with self._heeded():
-                    self.process = self.zygote.fork(self.tasks)
+                    self.process = self.zygote.fork(self.tasks, self.allowed)
                     if self.process.late:
                         self.disturbed = "its process could not be started at once"
                     found = self._ask("run", self.cells, only_definitions)
@@ -428,7 +433,7 @@ class Sandbox:
                 self._provide(task, rebind)
 
     def _provide(self, task: str, rebind: bool) -> None:
-        self._ask("provide", task, codes_of(registry.find(task)), rebind)
+        self._ask("provide", task, withheld.codes_of(task), rebind)
 
     def _ask(self, *question) -> object:
         left = self.deadline - time.monotonic()

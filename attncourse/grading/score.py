@@ -73,7 +73,9 @@ def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget) -> Res
         found = None
     if found:
         result.texts, result.repairs, result.review = found.texts, found.repairs, found.review
-        _judge(found, about, Sandbox(zygote, about.tasks, found.code, budget), result)
+        allowed = reading.named_in(about.released.values())
+        sandbox = Sandbox(zygote, about.tasks, found.code, budget, allowed)
+        _judge(found, about, sandbox, result)
     else:
         for each in about.graded:
             result.verdicts[each.task.name] = Verdict(0, 0, each.points, "not readable")
@@ -95,12 +97,11 @@ def _make_printable(result: Result) -> None:
 
 
 def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
-    allowed = reading.definitions(map(reading.plain_python, about.released.values()))
     defined = reading.definitions(source for _, source, _ in found.code)
     try:
         for each in about.graded:
             task = each.task
-            library, look = reading.ready_made(defined, task, allowed)
+            library, look = reading.ready_made(defined, task, sandbox.allowed)
             if look:
                 result.review.append(look)
             answer = RemoteAnswer(sandbox, task.name)

@@ -20,6 +20,7 @@ MOST_VALUES = 4_000_000  # of JSON: each takes a hundred bytes or so
 MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
 _DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
+_OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
 _WORD = re.compile(r"[\w.]+|[^\w\s.]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
@@ -279,17 +280,25 @@ def definitions(sources: Iterable[str]) -> Definitions:
     return found
 
 
-def ready_made(found: Definitions, task: Task, allowed: Definitions) -> tuple[str, str]:
+def named_in(released: Iterable[str]) -> tuple[str, ...]:
+    """Full names of what a released notebook imports from the course, or speaks of."""
+    sources = [plain_python(source) for source in released]
+    names = {name for source in sources for name in _OF_COURSE.findall(source)}
+    imported = definitions(sources).aliases.values()
+    return tuple(sorted(names.union(x for x in imported if x.startswith("attncourse."))))
+
+
+def ready_made(found: Definitions, task: Task, allowed: Iterable[str]) -> tuple[str, str]:
     """Look for what would do the task, in the source of an answer and of all it calls.
 
     Args:
-        allowed: of the released notebook: what it imports from the course may be used.
+        allowed: full names of what the notebook may use of the course.
 
     Returns:
         What is called instead of computing ("" if nothing is), and why a person should look ("").
     """
     own = task.reference.__module__
-    courses = {name for name in allowed.aliases.values() if name.startswith(own)}
+    courses = {own, *allowed} - {f"{own}.{task.reference.__name__}"}
     seen, todo, look = set(), [task.name], ""
     while todo:
         name = todo.pop()
@@ -303,7 +312,7 @@ def ready_made(found: Definitions, task: Task, allowed: Definitions) -> tuple[st
                 dotted = _dotted(part, found.aliases)
                 if dotted.startswith("torch.") and any(x in dotted for x in task.forbidden):
                     return dotted, ""
-                if dotted.startswith(own) and dotted not in courses and dotted != own:
+                if dotted.startswith(own) and dotted not in courses:
                     return f"the course's {dotted}", ""
                 if dotted in HIDING:
                     look = f"`{task.name}` or what it calls uses `{dotted}`"

@@ -15,34 +15,41 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from attncourse.checks import registry
+from attncourse.checks.task import Task
 
 # --- the course's answers -----------------------------------------------------------------------
 
 
-def of_course(keep: Iterable[str], own: Iterable[str]) -> None:
+def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     """Empty every function beside which some task's reference stands.
 
     What a notebook may use stays, with all that it needs, except for references of its own tasks.
 
     Args:
-        keep: full names, "attncourse.multihead.MultiHeadAttention".
         own: the names of the assignment's tasks.
+        keep: full names, "attncourse.multihead.MultiHeadAttention".
     """
     tasks = registry.all_tasks()
     kept = {id(each) for name in keep for each in _needed_by(_found(name))}
     for name in own:  # what turns an answer into a function of tensors runs here, too
-        module = sys.modules[tasks[name].reference.__module__]
-        files = [sys.modules.get(f"attncourse.tasks.{tasks[name].chapter}.{name}")]
-        files += [sys.modules.get(f"attncourse.tasks.{tasks[name].chapter}")]
-        for file in filter(None, files):
-            for each in functions_in(file):
-                kept |= {id(found) for found in _needed_by(each)}
+        adapters = functions_in(_file_of(tasks[name]))
+        kept |= {id(found) for each in adapters for found in _needed_by(each)}
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
     for module in modules():
         for function in functions_in(module):
             if id(function) not in kept:
                 function.__code__ = _for(_gone.__code__, function)
+
+
+def _file_of(task: Task) -> types.ModuleType:
+    """The module that makes a task, and what turns an answer to it into a function."""
+    return next(
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(registry.guarded())
+        and any(value is task for value in vars(module).values())
+    )
 
 
 def codes_of(task: str) -> list[tuple[str, int, str]]:
@@ -56,7 +63,7 @@ def codes_of(task: str) -> list[tuple[str, int, str]]:
     ]
 
 
-def give_back(codes: list[tuple[str, int, str]]) -> None:
+def give_back(codes: list) -> None:
     """Fill functions again that `of_course` has emptied."""
     for name, place, code in codes:
         function = functions_in(sys.modules[name])[place]
@@ -176,6 +183,13 @@ def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if any(part in name for part in forbidden))
 
 
+def find() -> None:
+    """Do the searching once, for all forks of this process."""
+    functions_of_torch()
+    for task in registry.all_tasks().values():
+        _operators(task.forbidden)
+
+
 class Torch:
     """Torch without some of its functions, from one `withhold` to the next."""
 
@@ -193,12 +207,14 @@ class Torch:
         for function, code in self.codes:
             function.__code__ = code
         self.forbidden, self.libraries, self.codes = forbidden, [], []
+        refused.clear()
         for name in _operators(forbidden):
             space, operator = name.split("::")
             library = torch.library.Library(space, "IMPL")
             self.libraries.append(library)
+            public = f"torch.ops.{space}.{operator.split('.')[0]}"
             for key in _KEYS:
-                library.impl(operator, functools.partial(_kernel, name), key)
+                library.impl(operator, functools.partial(_kernel, public), key)
         for function in functions_of_torch():
             if any(part in function.__qualname__ for part in forbidden):
                 name = f"{function.__module__}.{function.__qualname__}"
