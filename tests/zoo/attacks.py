@@ -274,7 +274,7 @@ MESSAGE = "import json, os, struct\nheader = json.dumps({form}).encode()\n"
 MESSAGE += "os.write(3, struct.pack('!IQ', len(header), {size}) + header + bytes({size}))\n"
 inside("a short message that asks for gigabytes", "0FFF", MESSAGE.format(
     form="['list', *[['tensor', 'uint8', [2**17], 0]] * 30_000]", size=2**17)
-    + "return scores")  # fmt: skip
+    + "return scores", review="by itself")  # fmt: skip
 code("an error that forges a line of the log", "FFFF",
      "{right}\nraise ValueError('\\x1b]0;owned\\x07\\x1b[2J\\n2026-11-22 00:00:00 student99: "
      "56 points, 0.1 s \\u202e\\x9b31m\\ud800')", repair="ValueError: ")  # fmt: skip
