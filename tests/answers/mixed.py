@@ -951,7 +951,7 @@ def _(query, keys, W):
     return (a[:, None] * b).sum(-1)
 
 
-@wrong("general_scores", "uses the first sentence's query for the whole batch")
+@wrong("general_scores", "uses the first sentence's query for the whole batch", "C-FIRST-QUERY")
 def _(query, keys, W):
     return torch.tensordot(keys, query[0] @ W, dims=([2], [0]))
 
@@ -1177,7 +1177,7 @@ def _(query, keys, W_query, W_key, v):
     return torch.tanh(pq + keys @ W_key) @ v
 
 
-@wrong("additive_scores", "leaves the query out")
+@wrong("additive_scores", "leaves the query out", "C-NO-QUERY")
 def _(query, keys, W_query, W_key, v):
     hidden = torch.tanh(keys @ W_key)
     return (hidden * v).sum(-1)
@@ -1977,7 +1977,7 @@ def _(d, samples, scaled):
     return (scores / math.sqrt(d)).var().item() if scaled else scores.var().item()
 
 
-@wrong("score_variance", "asks all keys with one and the same query")
+@wrong("score_variance", "asks all keys with one and the same query", "V-ONE-QUERY")
 def _(d, samples, scaled):
     query = torch.randn(d)
     keys = torch.randn(samples, d)
@@ -2109,7 +2109,7 @@ def _(scores, weights):
     return best_c**0.5
 
 
-@wrong("hidden_scale", "tries whole numbers only")
+@wrong("hidden_scale", "tries whole numbers only", "C-COARSE-GRID")
 def _(scores, weights):
     def error(c):
         z = (scores / c).masked_fill(weights == 0, -1e30)
@@ -2129,7 +2129,7 @@ def _(scores, weights):
     return sum(cs) / len(cs)
 
 
-@wrong("hidden_scale", "takes logarithms to base ten")
+@wrong("hidden_scale", "takes logarithms to base ten", "C-LOG-BASE")
 def _(scores, weights):
     slopes, trust = 0.0, 0.0
     for s, w in zip(scores, weights):
@@ -2594,7 +2594,7 @@ def _(length, width):
     return pair.reshape(length, -1)[:, :width].float()
 
 
-@wrong("sinusoidal_positions", "counts with 1000 in place of 10,000")
+@wrong("sinusoidal_positions", "counts with 1000 in place of 10,000", "C-BASE")
 def _(length, width):
     hands = [1000 ** (2 * i / width) for i in range((width + 1) // 2)]
     rows = []
@@ -3423,7 +3423,7 @@ def _(tokens):
     return [(tokens[: i + 1], tokens[i]) for i in range(1, len(tokens))]
 
 
-@wrong("next_word_pairs", "goes from the longest context to the shortest")
+@wrong("next_word_pairs", "goes from the longest context to the shortest", "C-LONGEST-FIRST")
 def _(tokens):
     pairs, rest = [], list(tokens)
     while len(rest) > 1:
