@@ -35,7 +35,7 @@ def test_a_task_is_written_well(task, root):
     """Right answers pass in any style, on two seeds; every form of every fault is caught and told
     from all others; the reference in steps is the reference; every section is in the book."""
     assert len(CORRECT[task]) >= 6
-    assert list(lint.complaints(registry.find(task), root, CORRECT[task])) == []
+    assert list(lint.complaints(registry.find(task), root, CORRECT[task], spelled=False)) == []
 
 
 @pytest.mark.parametrize("task", TASKS)

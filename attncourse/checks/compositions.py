@@ -21,6 +21,7 @@ class Explanation:
     task: Task
     faults: tuple[Fault | Generic, ...]
     make: Callable[[], Callable]
+    spelled: bool = False  # in other words than the plain ones
 
     @functools.cached_property
     def shows(self) -> Fingerprint:
@@ -35,7 +36,7 @@ def singles(task: Task) -> tuple[Explanation, ...]:
         for form in fault.forms:
             for spelling in _spellings(task, form) if is_change(task, form) else [{}]:
                 make = functools.partial(answer_of, task, form, spelling)
-                found.append(Explanation(task, (fault,), make))
+                found.append(Explanation(task, (fault,), make, spelled=bool(spelling)))
     return tuple(found)
 
 

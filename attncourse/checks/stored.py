@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
 MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
-FORMAT = b"2"  # changes with what a table holds
+FORMAT = b"2"  # changes with what a table holds, and with what `compositions` makes
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_SECONDS = 2.0  # for one explanation with two faults
@@ -164,17 +164,12 @@ class Table:
 
 
 def _stamp(task: Task) -> str:
-    """Changes with all that the rows of a task's table depend on, but not with its words alone."""
+    """Changes with the files that say what a task's explanations are."""
     module = Path(sys.modules[task.module].__file__)
-    files = [module, *sorted(module.parent.glob("_*.py")), *map(_file, (compositions, generic))]
     digest = hashlib.sha256(FORMAT)
-    for path in files:
+    for path in [module, *sorted(module.parent.glob("_*.py"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _file(module) -> Path:
-    return Path(module.__file__)
 
 
 class _Endless(BaseException):
@@ -306,8 +301,10 @@ def load(task: Task) -> Table | None:
         ends = np.cumsum(data["lengths"])[:-1]
         keys = [tuple(key.split("\t")) for key in data["keys"].tolist()]
         signs = np.split(data["signs"], ends)
-        codes = (data[name] for name in ("reference", "one", "columns", "two"))
-        return Table(task, keys, signs, *codes)
+        codes = [data[name] for name in ("reference", "one", "columns", "two")]
+    if len(codes[1]) != len(compositions.singles(task)):
+        return None
+    return Table(task, keys, signs, *codes)
 
 
 def live_pairs(found: Evidence) -> list[Explanation]:
