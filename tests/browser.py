@@ -114,12 +114,16 @@ class Browser:
 
     def click(self, place: str) -> str:
         """Click on the element at a CSS selector; the address of the tab that this opens."""
-        before = self._tabs()
-        self.run(f"document.querySelector({json.dumps(place)}).scrollIntoView({{block: 'center'}})")
-        middle = self.run(
-            f"const box = document.querySelector({json.dumps(place)}).getBoundingClientRect();"
-            "return {x: box.x + box.width / 2, y: box.y + box.height / 2}"
+        self.run(
+            f"link = document.querySelector({json.dumps(place)});"
+            "link.scrollIntoView({block: 'center'});"
+            "at = () => {"  # the middle of its first line
+            "  const box = link.getClientRects()[0];"
+            "  return {x: box.x + box.width / 2, y: box.y + box.height / 2};"
+            "}"
         )
+        self.wait("link.contains(document.elementFromPoint(at().x, at().y))")
+        before, middle = self._tabs(), self.run("return at()")
         for kind in ("mousePressed", "mouseReleased"):
             self._ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **middle)
         end = time.monotonic() + 20

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+import re
 import subprocess
 import sys
 
@@ -355,7 +356,7 @@ def test_a_report_is_data_text_and_html():
     assert bundle[MIME]["diagnosis"] == "M-DEAD-ROW"
     for heading in ("What you probably think", "Why it is wrong", "Read again", "Smallest failing"):
         assert heading in bundle["text/html"] and heading in bundle["text/plain"]
-    assert "<script" not in bundle["text/html"] and "http" not in bundle["text/html"]
+    assert not re.search("<script|<img|<iframe|src=|@import|url[(]", bundle["text/html"])
 
 
 def test_a_message_from_an_answer_cannot_break_the_html():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -179,6 +180,32 @@ def test_a_released_notebook_links_published_pages_that_exist(name):
         page, _, section = link.partition(".html")
         source = (ROOT / f"{page}.md").read_text("utf-8")
         assert not section or f"\n({section[1:]})=\n" in source, link
+
+
+# --- on the book's own pages ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_report_on_a_page_of_the_book_links_the_page_beside_it(tmp_path):
+    pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
+    for name in ("book/_ext", "book/_static", "attncourse"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("_config.yml", "requirements.txt", "book/references.bib"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/page\n")
+    header = (ROOT / "book" / f"{NAME}.md").read_text("utf-8").split("---\n")[1]
+    code = "from attncourse import check\npoints = check(lambda scores, dim=-1: scores, 'softmax')"
+    cell = f"```{{code-cell}} ipython3\n{code}\n```\n"
+    (tmp_path / "book" / "page.md").write_text(f"---\n{header}---\n\n# Page\n\n{cell}", "utf-8")
+    done = subprocess.run(
+        ["jupyter-book", "build", ".", "-W", "-n"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    page = (tmp_path / "_build" / "html" / "book" / "page.html").read_text("utf-8")
+    assert re.findall(r'Read again: <a href="([^"#]+)#', page) == [f"../book/{NAME}.html"]
 
 
 # --- in JupyterLab -------------------------------------------------------------------------------

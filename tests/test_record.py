@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from conftest import ROOT
 
+from attncourse.checks import pages
 from attncourse.grading import (
     feedback,
     jail,
@@ -239,6 +240,10 @@ def test_the_judge_reports_in_its_own_cells_whatever_was_made_of_them(zygote):
     assert "after you handed in" in hidden["outputs"][0]["data"]["text/plain"]
     page = page_of(json.dumps(made))
     assert "What you probably think" in page and "(D-SOFTMAX" not in page  # as HTML, not as text
+    published = pages.address(f"book/{CHAPTER_3}")
+    assert set(re.findall(r'Read again: <a href="([^"#]+)#', page)) == {published}
+    assert f'Read: <a href="{published}#stable-softmax"' in page
+    assert all(link.startswith("https://") for link in re.findall(r'<a href="([^#"]+)', page))
 
 
 def test_an_unreadable_file_has_a_record_too(zygote):

@@ -283,7 +283,7 @@ caption-side:top}
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
 .attn-report td.on{background:currentColor}
-.attn-report .map caption{white-space:nowrap}
+.attn-report .map caption{white-space:nowrap;contain:inline-size}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
 .attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
 @media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}

@@ -32,7 +32,8 @@ def package_hash(root: Path) -> str:
     """Hash what the pages' outputs depend on besides their own cells."""
     digest = hashlib.sha256((root / "requirements.txt").read_bytes())
     package = root / "attncourse"
-    for path in sorted([*package.rglob("*.py"), *package.glob("data/*")]):
+    data = (path for path in (package / "data").rglob("*") if path.is_file())
+    for path in sorted([*package.rglob("*.py"), *data]):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
