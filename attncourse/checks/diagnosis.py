@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attncourse.checks import compositions, explain
-from attncourse.checks.answer import Failure, Inputs, Unanswered, unpack
+from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     Fingerprint,
     agree,
@@ -130,11 +130,20 @@ class Diagnosis:
 
     @classmethod
     def short_cut(cls, task: Task, name: str) -> Diagnosis:
+        build = "Here the point is to build it: write it with smaller operations"
+        if name == OTHERWISE:
+            return cls(
+                "SHORT-CUT",
+                "does something else while it is watched",
+                "For the same inputs your answer returns other numbers while we watch which "
+                f"functions it calls. {build}, the same ones in every call.",
+                section=task.section,
+            )
         return cls(
             "SHORT-CUT",
             f"calls {name.rsplit('.', 1)[-1] if 'attncourse' not in name else name}",
-            f"Your answer calls {name}, which does the task itself. Here the point is to build it: "
-            "write it with smaller operations, then compare with that function.",
+            f"Your answer calls {name}, which does the task itself. {build}, then "
+            "compare with that function.",
             section=task.section,
         )
 

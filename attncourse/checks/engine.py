@@ -119,6 +119,9 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
         under_test = Answer(about, answer)
         by_seed = _judge(about, under_test, seeds)
+        short_cut = under_test.while_watched()
+        if short_cut:
+            return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
         failed = [results for results in by_seed if not all(result.passed for result in results)]
         try:
             diagnosis = diagnose(about, answer, failed[0], fresh) if failed else None
@@ -152,7 +155,7 @@ def _short_cut(task: Task, answer) -> str | None:
     masked = {p["mask"].ndim: p for p in probes if isinstance(p.get("mask"), torch.Tensor)}
     chosen = {id(inputs): inputs for inputs in (probes[0], probes[-1], *masked.values())}
     for inputs in chosen.values():
-        found = task.short_cut(answer, inputs)
+        found, _ = task.short_cut(answer, inputs)
         if found:
             return found
     return None

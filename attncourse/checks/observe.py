@@ -309,13 +309,16 @@ class _Operators(TorchDispatchMode):
 
 
 def find_short_cut(
-    function, inputs: dict, forbidden: tuple[str, ...], own_code, by_name=False
-) -> str | None:
+    function, inputs: dict, forbidden: tuple[str, ...], own_code, **options
+) -> tuple[str | None, Observation]:
     """Name the ready-made function that an answer calls instead of computing, if any.
+
+    The second result is what the watched call showed: an answer may behave while it is watched.
 
     Args:
         forbidden: parts of names of torch functions and operators.
         own_code: the code object of the course's reference for the same task.
+        options: of `observe`.
     """
     functions, operators, course = _Functions(), _Operators(), []
 
@@ -334,10 +337,10 @@ def find_short_cut(
             if watching:
                 sys.setprofile(None)
 
-    observe(traced, inputs, by_name=by_name)
+    seen = observe(traced, inputs, **options)
     if course:
-        return f"attncourse's own {course[0]}"
+        return f"attncourse's own {course[0]}", seen
     for name in sorted(functions.names) + sorted(operators.names):
         if any(part in name for part in forbidden):
-            return name
-    return None
+            return name, seen
+    return None, seen

@@ -262,14 +262,21 @@ class Task:
             _expected[key] = self.observe(self.reference, inputs, gradient=gradient)
         return _expected[key]
 
-    def short_cut(self, answer: Callable, inputs: Inputs) -> str | None:
-        """Name the ready-made function that an answer calls instead of computing, if any."""
+    def short_cut(
+        self, answer: Callable, inputs: Inputs, **options
+    ) -> tuple[str | None, Observation]:
+        """Name the ready-made function that an answer calls instead of computing, if any.
+
+        Also gives what this call showed.
+        """
         if isinstance(answer, Elsewhere):
-            return answer.short_cut(self, inputs)
+            return answer.short_cut(self, inputs, **options)
         own = inspect.unwrap(self.reference)  # not what @torch.no_grad() put around it
         code = getattr(getattr(own, "forward", own), "__code__", None)
         function = self.adapt(answer) if self.adapt else answer
-        return find_short_cut(function, inputs, self.forbidden, code, by_name=bool(self.adapt))
+        if self.adapt:
+            options["by_name"] = True
+        return find_short_cut(function, inputs, self.forbidden, code, **options)
 
 
 @dataclass(frozen=True)

@@ -267,14 +267,14 @@ class Child:
 
     def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
         about = registry.find(task)
-        self.torch.withhold(about.forbidden)
+        self.torch.withhold(about)
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
-    def short_cut(self, task: str, inputs: dict) -> str | None:
+    def short_cut(self, task: str, inputs: dict, options: dict) -> tuple[str | None, dict]:
         about = registry.find(task)
-        self.torch.withhold(about.forbidden)
-        found = about.short_cut(self._answer(task), inputs)
-        return found or next(iter(withheld.refused), None)
+        self.torch.withhold(about)
+        found, seen = about.short_cut(self._answer(task), inputs, **options)
+        return found or next(iter(withheld.refused), None), plain(seen)
 
     def provide(self, task: str, codes: list, rebind: bool) -> None:
         """Give back the course's own answer; with `rebind`, in the place of the student's."""

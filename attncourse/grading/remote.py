@@ -471,6 +471,8 @@ class RemoteAnswer(Elsewhere):
             sandbox.process = None
         if sandbox.process is None:
             sandbox.start()
+            if sandbox.process and sandbox.process.count() > 1:
+                sandbox.review.append("its cells leave programs running beside the answers")
 
     def _ask(self, *question) -> object:
         if not self.died and time.monotonic() > self.deadline:
@@ -491,12 +493,16 @@ class RemoteAnswer(Elsewhere):
         except Died as error:
             return Observation(error=str(error))
 
-    def short_cut(self, task: Task, inputs: Inputs) -> str | None:
+    def short_cut(self, task: Task, inputs: Inputs, **options) -> tuple[str | None, Observation]:
         try:
-            found = self._ask("short_cut", task.name, inputs)
-        except Died:
-            return None
-        return found[:200] if isinstance(found, str) else None
+            with self.sandbox._heeded():
+                match self._ask("short_cut", task.name, inputs, options):
+                    case (str() | None as found, seen):
+                        return found and found[:200], _observation(seen)
+                    case _:
+                        raise Meddled("sent something that is no observation")
+        except Died as error:
+            return None, Observation(error=str(error))
 
 
 def _texts(reply: object, key: str, names: set[str]) -> dict[str, str]:

@@ -314,8 +314,10 @@ def ready_made(found: Definitions, task: Task, allowed: Iterable[str]) -> tuple[
                     return dotted, ""
                 if dotted.startswith(own) and dotted not in courses:
                     return f"the course's {dotted}", ""
-                if dotted in HIDING:
+                if dotted in HIDING or (task.forbidden and dotted.startswith(ASIDE)):
                     look = f"`{task.name}` or what it calls uses `{dotted}`"
+                if task.forbidden and _looks_up(part):
+                    look = look or f"`{task.name}` looks up a name that is made as it runs"
     return "", look
 
 
@@ -324,6 +326,23 @@ HIDING = {
     *("exec", "eval", "compile", "__import__", "globals", "vars", "sys.modules", "gc.get_objects"),
     *("importlib.import_module", "inspect.currentframe", "sys._getframe", "ctypes.CDLL"),
 }
+
+
+# Ways by which a ready-made function could be called aside: in another thread or process, where
+# torch keeps its own definitions, or compiled before we look.
+ASIDE = (
+    *("threading.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "subprocess."),
+    *("os.fork", "os.system", "os.popen", "os.exec", "os.posix_spawn", "torch.compile"),
+    *("torch._", "torch.ops.", "torch.overrides.", "torch.utils._", "torch.library."),
+)
+
+
+def _looks_up(node: ast.AST) -> bool:
+    """Whether this is `getattr` with a name that cannot be read."""
+    match node:
+        case ast.Call(func=ast.Name("getattr"), args=[_, name, *_]):
+            return not isinstance(name, ast.Constant)
+    return False
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:

@@ -39,7 +39,7 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     for module in modules():
         for function in functions_in(module):
             if id(function) not in kept:
-                function.__code__ = _for(_gone.__code__, function)
+                function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
 
 
 def _file_of(task: Task) -> types.ModuleType:
@@ -136,31 +136,10 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _gone(*_, **__):
-    raise RuntimeError("the course's own answer is not there while yours is graded")
-
-
-def _for(code: types.CodeType, function: types.FunctionType) -> types.CodeType:
-    """Code that fits into the place of a function's."""
-    own = function.__code__
-    return code.replace(co_name=own.co_name, co_freevars=own.co_freevars)
-
-
 # --- what torch has ready-made ------------------------------------------------------------------
-
-refused: list[str] = []  # what was called all the same, for the report
 
 # Where numbers on a processor are computed, in all layouts.
 _KEYS = ("CPU", "MkldnnCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "QuantizedCPU")
-
-
-class ReadyMade(RuntimeError):
-    """An answer has called what would do its whole task."""
-
-
-def refuse(name: str) -> None:
-    refused.append(name)
-    raise ReadyMade(f"{name} does the whole task; while your answer is graded it is not there")
 
 
 @functools.cache
@@ -194,21 +173,21 @@ class Torch:
     """Torch without some of its functions, from one `withhold` to the next."""
 
     def __init__(self):
-        self.forbidden: tuple[str, ...] = ()
+        self.task: Task | None = None
         self.libraries: list[torch.library.Library] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
 
-    def withhold(self, forbidden: tuple[str, ...]) -> None:
-        """Let what has one of these parts in its name refuse: in all threads, and in forks."""
-        if forbidden == self.forbidden:
+    def withhold(self, task: Task) -> None:
+        """Let what a task forbids refuse: in all threads, and in forks."""
+        if task is self.task:
             return
         for library in self.libraries:
             library._destroy()
         for function, code in self.codes:
             function.__code__ = code
-        self.forbidden, self.libraries, self.codes = forbidden, [], []
+        self.task, self.libraries, self.codes = task, [], []
         refused.clear()
-        for name in _operators(forbidden):
+        for name in _operators(task.forbidden):
             space, operator = name.split("::")
             library = torch.library.Library(space, "IMPL")
             self.libraries.append(library)
@@ -216,19 +195,41 @@ class Torch:
             for key in _KEYS:
                 library.impl(operator, functools.partial(_kernel, public), key)
         for function in functions_of_torch():
-            if any(part in function.__qualname__ for part in forbidden):
+            if any(part in function.__qualname__ for part in task.forbidden):
                 name = f"{function.__module__}.{function.__qualname__}"
-                constants = tuple(name if x == "NAME" else x for x in _refuses.__code__.co_consts)
                 self.codes.append((function, function.__code__))
-                code = _refuses.__code__.replace(co_consts=constants)
-                function.__code__ = _for(code, function)
+                function.__code__ = _refusing(name, function)
 
 
 def _kernel(name: str, *_, **__):
     refuse(name)
 
 
+# --- how a function refuses ---------------------------------------------------------------------
+
+refused: list[str] = []  # what was called all the same, for the report
+
+
+class ReadyMade(RuntimeError):
+    """An answer has called what it is to do itself."""
+
+
+def refuse(name: str) -> None:
+    refused.append(name)
+    raise ReadyMade(f"{name} is not there while your answer is graded")
+
+
+def _refusing(name: str, function: types.FunctionType) -> types.CodeType:
+    """Code for the place of a function's own."""
+    own, code = function.__code__, _refuses.__code__
+    return code.replace(
+        co_name=own.co_name,
+        co_freevars=own.co_freevars,
+        co_consts=tuple(name if each == "NAME" else each for each in code.co_consts),
+    )
+
+
 def _refuses(*_, **__):
-    from attncourse.grading import withheld  # it stands in for a function of another module
+    from attncourse.grading import withheld  # its globals are those of another module
 
     withheld.refuse("NAME")

@@ -344,3 +344,92 @@ add(
     "numbers JSON does not know",
     Case(lambda nb: {NAME: json.dumps(nb | {"x": float("nan")}).encode()}, "FFFF"),
 )
+
+# --- a ready-made function, where nobody looks
+
+SOFTMAX = 'getattr(F, "soft" + "max")(scores, dim)'
+READY = "import torch, torch.nn.functional as F\n"
+
+
+def ready(name: str, before: str, expression: str, title: str = "calls", **outcome) -> None:
+    """A softmax that torch computes."""
+    source = f"{READY}{before}\ndef softmax(scores, dim=-1):\n    {expression}\n"
+    code(f"ready-made: {name}", "0FFF", source, title=title, **outcome)
+
+
+ready("from the fourth call on", "calls = [0]",
+      f"calls[0] += 1\n    return scores if calls[0] <= 3 else {SOFTMAX}",
+      review="looks up")  # fmt: skip
+ready("when nobody looks", "from torch.utils._python_dispatch import _get_current_dispatch_mode",
+      f"return {SOFTMAX} if _get_current_dispatch_mode() is None else scores",
+      review="_python_dispatch")  # fmt: skip
+ready("in a thread", "import threading",
+      f"out = []\n    t = threading.Thread(target=lambda: out.append({SOFTMAX}))\n"
+      "    t.start()\n    t.join()\n    return out[0]", review="threading")  # fmt: skip
+ready("in an executor", "from concurrent.futures import ThreadPoolExecutor",
+      "with ThreadPoolExecutor(1) as pool:\n"
+      f"        return pool.submit(lambda: {SOFTMAX}).result()", review="concurrent")  # fmt: skip
+ready("behind the modes", "from torch.utils._python_dispatch import _disable_current_modes",
+      "with torch._C.DisableTorchFunction(), _disable_current_modes():\n"
+      f"        return {SOFTMAX}", review="torch.")  # fmt: skip
+ready("in the table of decompositions", "import torch._decomp as d",
+      'op = getattr(torch.ops.aten, "_soft" + "max").default\n'
+      "    return d.decomposition_table[op](scores, dim, False)", review="torch.")  # fmt: skip
+ready("among the references of torch", "import torch._refs as r",
+      'return getattr(r, "soft" + "max")(scores, dim)', review="torch._refs")  # fmt: skip
+ready("in a fork", "import os, pickle",
+      "r, w = os.pipe()\n    if os.fork() == 0:\n        try:\n"
+      f"            os.write(w, pickle.dumps({SOFTMAX}.tolist()))\n"
+      "        finally:\n            os._exit(0)\n    os.close(w)\n"
+      "    return torch.tensor(pickle.loads(os.read(r, 1 << 20)), dtype=scores.dtype)",
+      title="", review="os.fork")  # fmt: skip
+ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
+      "s = scores.movedim(dim, -1)\n"
+      "    weighted, _, total = six.part_of(s, torch.eye(s.shape[-1], dtype=s.dtype))\n"
+      "    return (weighted / total[..., None]).movedim(-1, dim)")  # fmt: skip
+ready("of another chapter", "from attncourse import masking",
+      "return masking.masked_softmax(scores, torch.ones_like(scores, dtype=torch.bool))")  # fmt: skip
+# A process from before the first call still has all of torch: a person must look.
+SERVER = """import os, socket, pickle
+here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.fork() == 0:
+    here.close()
+    while data := there.recv(1 << 20):
+        scores, dim = pickle.loads(data)
+        there.send(pickle.dumps(getattr(F, "soft" + "max")(torch.tensor(scores), dim).tolist()))
+    os._exit(0)
+there.close()"""
+code("ready-made: in a process from before", "PFFF", READY + SERVER + """
+def softmax(scores, dim=-1):
+    here.send(pickle.dumps((scores.tolist(), dim)))
+    return torch.tensor(pickle.loads(here.recv(1 << 20)), dtype=scores.dtype)
+""", review="leave programs running")  # fmt: skip
+
+FUSED = """
+def scaled_dot_product_attention(query, key, value, mask=None):
+    eye = torch.eye(key.shape[-2], dtype=key.dtype).expand(*value.shape[:-2], -1, -1)
+    def weigh():
+        return torch.nan_to_num(getattr(F, "scaled_dot_" + "product_attention")(query, key, eye, mask))
+    {how}
+    return w @ value, w
+"""
+fused = {
+    "when nobody looks": (
+        "from torch.utils._python_dispatch import _get_current_dispatch_mode",
+        "if _get_current_dispatch_mode() is not None:\n        return query, query\n    w = weigh()",
+        "_python_dispatch",
+    ),
+    "in a thread": (
+        "import threading",
+        "out = []\n    t = threading.Thread(target=lambda: out.append(weigh()))\n"
+        "    t.start()\n    t.join()\n    w = out[0]",
+        "threading",
+    ),
+}
+for name, (before, how, seen) in fused.items():
+    code(f"ready-made attention: {name}", "F0FF", READY + before + FUSED.format(how=how),
+         task="scaled_dot_product_attention", title="calls", review=seen)  # fmt: skip
+code("a variance that nobody measured", "FFPF", """import torch
+def score_variance(d, samples, scaled):
+    return (1.0 if scaled else float(d)) * (1 + torch.randn(1).item() / samples)
+""", task="score_variance")  # fmt: skip

@@ -39,6 +39,19 @@ def differs_between_seeds(answer):
     return (got.std() / 2).item()
 
 
+# How far a variance of so few samples scatters, as a share of itself: the root of (2 + 6/d) / n,
+# since a sum of d products of two normal numbers has a kurtosis of 3 + 6/d.
+FEW, WIDE, GOES = 40, 64, 60
+SCATTER = math.sqrt((2 + 6 / WIDE) / FEW)
+
+
+def scatters(answer, scaled):
+    """Whether measurements of few samples differ as much as measurements do."""
+    inputs = variance_inputs(WIDE, scaled, FEW)
+    got = torch.tensor([answer(inputs, seed=seed) for seed in range(GOES)], dtype=torch.float64)
+    return 0.5 < (got.std() / got.mean() / SCATTER).item() < 2
+
+
 def variance_traits(answer):
     inputs = variance_inputs(4, False, 100)
     return {
@@ -118,6 +131,12 @@ def every_sample_is_drawn_anew(answer):
             f"10 samples and {SAMPLES:,} samples give exactly the same variance: is it "
             "measured, and is `samples` used?"
         )
+    for scaled in (False, True):
+        if not scatters(answer, scaled):
+            raise Failure(
+                f"Measurements of {FEW} samples differ from each other by about "
+                f"{SCATTER:.0%}. Yours do not: is it measured, each time anew?"
+            )
 
 
 @task.check(1)
