@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint, generic
+from attncourse.checks import compositions, fingerprint
 from attncourse.checks.compositions import Explanation
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
 from attncourse.checks.task import Task
