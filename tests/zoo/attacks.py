@@ -388,7 +388,8 @@ ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
       "    weighted, _, total = six.part_of(s, torch.eye(s.shape[-1], dtype=s.dtype))\n"
       "    return (weighted / total[..., None]).movedim(-1, dim)")  # fmt: skip
 ready("of another chapter", "from attncourse import masking",
-      "return masking.masked_softmax(scores, torch.ones_like(scores, dtype=torch.bool))")  # fmt: skip
+      "everything = torch.ones_like(scores, dtype=torch.bool)\n"
+      "return masking.masked_softmax(scores, everything)")  # fmt: skip
 # A process from before the first call still has all of torch: a person must look.
 SERVER = """import os, socket, pickle
 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -409,14 +410,16 @@ FUSED = """
 def scaled_dot_product_attention(query, key, value, mask=None):
     eye = torch.eye(key.shape[-2], dtype=key.dtype).expand(*value.shape[:-2], -1, -1)
     def weigh():
-        return torch.nan_to_num(getattr(F, "scaled_dot_" + "product_attention")(query, key, eye, mask))
+        found = getattr(F, "scaled_dot_" + "product_attention")(query, key, eye, mask)
+        return torch.nan_to_num(found)
     {how}
     return w @ value, w
 """
 fused = {
     "when nobody looks": (
         "from torch.utils._python_dispatch import _get_current_dispatch_mode",
-        "if _get_current_dispatch_mode() is not None:\n        return query, query\n    w = weigh()",
+        "if _get_current_dispatch_mode() is not None:\n        return query, query\n"
+        "    w = weigh()",
         "_python_dispatch",
     ),
     "in a thread": (
