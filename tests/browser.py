@@ -124,13 +124,16 @@ class Browser:
         )
         self.wait("link.contains(document.elementFromPoint(at().x, at().y))")
         before, middle = self._tabs(), self.run("return at()")
-        for kind in ("mousePressed", "mouseReleased"):
-            self._ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **middle)
-        end = time.monotonic() + 20
+        end, again = time.monotonic() + 60, 0.0
         while not (
             opened := [url for tab, url in self._tabs().items() if url and tab not in before]
         ):
             assert time.monotonic() < end, f"{place} opens no tab"
+            if time.monotonic() > again:  # a busy page may let a click pass
+                again = time.monotonic() + 10
+                for kind in ("mousePressed", "mouseReleased"):
+                    how = {"type": kind, "button": "left", "clickCount": 1}
+                    self._ask("Input.dispatchMouseEvent", **how, **middle)
             time.sleep(0.1)
         return opened[0]
 

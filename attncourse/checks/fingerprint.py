@@ -34,6 +34,8 @@ def outputs(task: Task) -> tuple[str, ...]:
 
 def comparable(value: object) -> object:
     """Numbers as tensors, so that they are compared with a tolerance; all else as it is."""
+    if isinstance(value, int) and value.bit_length() > 63:
+        value = float(value) if value.bit_length() < 1000 else math.copysign(math.inf, value)
     return value if isinstance(value, bool | dict | list) else torch.as_tensor(value)
 
 
