@@ -59,7 +59,7 @@ class Judged:
             raise pytest.UsageError(f"{self.path}: {type(error).__name__}: {error}") from error
         items[:] = [
             CheckItem.from_parent(group, name=check, judged=self)
-            for group in (Group.from_parent(session, name=name) for name in wanted)
+            for group in (Group.from_parent(session, name=name, nodeid=name) for name in wanted)
             for check in registry.find(group.name).checks
         ]
 
