@@ -145,9 +145,6 @@ _KEYS = ("CPU", "MkldnnCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "Qu
 @functools.cache
 def functions_of_torch() -> tuple[types.FunctionType, ...]:
     """Functions in Python that do some task. Found once: before `gc.freeze`, which hides them."""
-    import torch.nn.attention.flex_attention
-    import torch._decomp
-    import torch._refs  # noqa: F401
 
     parts = {part for task in registry.all_tasks().values() for part in task.forbidden}
     return tuple(

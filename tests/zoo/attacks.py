@@ -147,10 +147,11 @@ inside(
     "kill everybody", "PFFF", "try:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nreturn scores"
 )
 inside("kill the group", "PFFF", "os.killpg(0, 9)\nreturn scores")
-inside("fork bomb", "0FFF", "while True:\n    os.fork()")
+inside("fork bomb", "0FFF", "while True:\n    os.fork()", review="os.fork")
 inside("thread bomb", "0FFF",
        "import threading, time\nwhile True:\n"
-       "    threading.Thread(target=time.sleep, args=(60,)).start()")  # fmt: skip
+       "    threading.Thread(target=time.sleep, args=(60,)).start()",
+       review="threading")  # fmt: skip
 inside("garbage on every descriptor", "0FFF",
        "for fd in range(3, 64):\n    try:\n        os.write(fd, b'x' * 4096)\n"
        "    except OSError:\n        pass\nreturn scores", review="by itself")  # fmt: skip
@@ -179,7 +180,7 @@ inside("a file that grows", "0FFF",
        "    while True:\n        f.write(b'x' * 10**6)")  # fmt: skip
 inside("a program left behind", "PFFF",
        "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321'], start_new_session=True)\n"
-       "return scores")  # fmt: skip
+       "return scores", review="subprocess")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 def softmax(scores, dim=-1):
@@ -230,7 +231,7 @@ def call(*numbers_and_arguments):
 def works():
     try:
         return {attempt}
-    except (OSError, subprocess.SubprocessError):
+    except Exception:
         return False
 
 """
@@ -239,6 +240,7 @@ def works():
 def tries(name: str, attempt: str) -> None:
     source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
     seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
+    seen = "subprocess" if "subprocess." in attempt else seen
     code(f"tries {name}", "PFFF", source, review=seen)
 
 
