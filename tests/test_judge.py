@@ -286,7 +286,7 @@ def test_an_answer_that_behaves_while_it_is_watched_is_noticed():
 
     report = run("softmax", hides)
     assert report.diagnosis.id == "SHORT-CUT" and report.earned == 0
-    assert "while it is watched" in str(report)
+    assert "while we watch" in " ".join(str(report).split())
 
 
 def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):

@@ -328,12 +328,12 @@ HIDING = {
 }
 
 
-# Ways by which a ready-made function could be called aside: in another thread or process, where
-# torch keeps its own definitions, or compiled before we look.
+# Where a ready-made function could still be had: in another Python, and where torch keeps its own
+# definitions. Threads and forks do not help, since it refuses there, too.
 ASIDE = (
-    *("threading.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "subprocess."),
-    *("os.fork", "os.system", "os.popen", "os.exec", "os.posix_spawn", "torch.compile"),
-    *("torch._", "torch.ops.", "torch.overrides.", "torch.utils._", "torch.library."),
+    *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
+    *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
+    *("torch.library.", "torch.export.", "torch.fx."),
 )
 
 

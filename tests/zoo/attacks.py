@@ -110,7 +110,8 @@ code("F.softmax", "0FFF", "import torch.nn.functional as F\n\n"
 code("method softmax", "0FFF", "def softmax(scores, dim=-1):\n    return scores.softmax(dim)",
      **LIBRARY)  # fmt: skip
 code("softmax by getattr", "0FFF", "def softmax(scores, dim=-1):\n"
-     "    return getattr(torch, 'soft' + 'max')(scores, dim)", **LIBRARY)  # fmt: skip
+     "    return getattr(torch, 'soft' + 'max')(scores, dim)",
+     review="looks up", **LIBRARY)  # fmt: skip
 code("softmax by exec", "0FFF", "exec('def softmax(scores, dim=-1):\\n"
      "    return torch.softmax(scores, dim)')", review="should define", **LIBRARY)  # fmt: skip
 code("softmax by torch.ops", "0FFF", "def softmax(scores, dim=-1):\n"
@@ -147,11 +148,10 @@ inside(
     "kill everybody", "PFFF", "try:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nreturn scores"
 )
 inside("kill the group", "PFFF", "os.killpg(0, 9)\nreturn scores")
-inside("fork bomb", "0FFF", "while True:\n    os.fork()", review="os.fork")
+inside("fork bomb", "0FFF", "while True:\n    os.fork()")
 inside("thread bomb", "0FFF",
        "import threading, time\nwhile True:\n"
-       "    threading.Thread(target=time.sleep, args=(60,)).start()",
-       review="threading")  # fmt: skip
+       "    threading.Thread(target=time.sleep, args=(60,)).start()")  # fmt: skip
 inside("garbage on every descriptor", "0FFF",
        "for fd in range(3, 64):\n    try:\n        os.write(fd, b'x' * 4096)\n"
        "    except OSError:\n        pass\nreturn scores", review="by itself")  # fmt: skip
@@ -367,10 +367,10 @@ ready("when nobody looks", "from torch.utils._python_dispatch import _get_curren
       review="_python_dispatch")  # fmt: skip
 ready("in a thread", "import threading",
       f"out = []\n    t = threading.Thread(target=lambda: out.append({SOFTMAX}))\n"
-      "    t.start()\n    t.join()\n    return out[0]", review="threading")  # fmt: skip
+      "    t.start()\n    t.join()\n    return out[0]", review="looks up")  # fmt: skip
 ready("in an executor", "from concurrent.futures import ThreadPoolExecutor",
       "with ThreadPoolExecutor(1) as pool:\n"
-      f"        return pool.submit(lambda: {SOFTMAX}).result()", review="concurrent")  # fmt: skip
+      f"        return pool.submit(lambda: {SOFTMAX}).result()", review="looks up")  # fmt: skip
 ready("behind the modes", "from torch.utils._python_dispatch import _disable_current_modes",
       "with torch._C.DisableTorchFunction(), _disable_current_modes():\n"
       f"        return {SOFTMAX}", review="torch.")  # fmt: skip
@@ -384,13 +384,14 @@ ready("in a fork", "import os, pickle",
       f"            os.write(w, pickle.dumps({SOFTMAX}.tolist()))\n"
       "        finally:\n            os._exit(0)\n    os.close(w)\n"
       "    return torch.tensor(pickle.loads(os.read(r, 1 << 20)), dtype=scores.dtype)",
-      title="", review="os.fork")  # fmt: skip
+      title="", review="looks up")  # fmt: skip
 ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
       "s = scores.movedim(dim, -1)\n"
       "    weighted, _, total = six.part_of(s, torch.eye(s.shape[-1], dtype=s.dtype))\n"
       "    return (weighted / total[..., None]).movedim(-1, dim)")  # fmt: skip
 ready("of another chapter", "from attncourse import masking",
-      "return masking.masked_softmax(scores, torch.ones_like(scores, dtype=torch.bool))")  # fmt: skip
+      "everything = torch.ones_like(scores, dtype=torch.bool)\n"
+      "    return masking.masked_softmax(scores, everything)")  # fmt: skip
 # A process from before the first call still has all of torch: a person must look.
 SERVER = """import os, socket, pickle
 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -411,21 +412,23 @@ FUSED = """
 def scaled_dot_product_attention(query, key, value, mask=None):
     eye = torch.eye(key.shape[-2], dtype=key.dtype).expand(*value.shape[:-2], -1, -1)
     def weigh():
-        return torch.nan_to_num(getattr(F, "scaled_dot_" + "product_attention")(query, key, eye, mask))
+        fused = getattr(F, "scaled_dot_" + "product_attention")
+        return torch.nan_to_num(fused(query, key, eye, mask))
     {how}
     return w @ value, w
 """
 fused = {
     "when nobody looks": (
         "from torch.utils._python_dispatch import _get_current_dispatch_mode",
-        "if _get_current_dispatch_mode() is not None:\n        return query, query\n    w = weigh()",
+        "if _get_current_dispatch_mode() is not None:\n"
+        "        return query, query\n    w = weigh()",
         "_python_dispatch",
     ),
     "in a thread": (
         "import threading",
         "out = []\n    t = threading.Thread(target=lambda: out.append(weigh()))\n"
         "    t.start()\n    t.join()\n    w = out[0]",
-        "threading",
+        "looks up",
     ),
 }
 for name, (before, how, seen) in fused.items():
