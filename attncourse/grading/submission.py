@@ -314,7 +314,8 @@ def ready_made(found: Definitions, task: Task, allowed: Iterable[str]) -> tuple[
                     return dotted, ""
                 if dotted.startswith(own) and dotted not in courses:
                     return f"the course's {dotted}", ""
-                if dotted in HIDING or (task.forbidden and dotted.startswith(ASIDE)):
+                aside = task.forbidden and dotted.startswith(ASIDE) and not dotted.endswith("__")
+                if dotted in HIDING or aside:
                     look = f"`{task.name}` or what it calls uses `{dotted}`"
                 if task.forbidden and _looks_up(part):
                     look = look or f"`{task.name}` looks up a name that is made as it runs"
