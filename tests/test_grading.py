@@ -201,7 +201,7 @@ def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
             except (AttributeError, KeyError, TypeError):
                 continue  # a partial or an object has no source of its own
             found, look = submission.ready_made(
-                submission.definitions([source]), registry.find(name), submission.definitions([])
+                submission.definitions([source]), registry.find(name), ()
             )
             assert not found or found.startswith("the course's"), (name, answer)
             assert not look, (name, answer, look)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from correct_answers import CORRECT
 from correct_answers.scaled_dot_product import ATTENTION
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import check, compositions, lint, registry, run, stored
@@ -267,6 +268,28 @@ def test_printing_costs_nothing_and_is_mentioned(capsys):
 def test_a_ready_made_function_is_noticed(task, answer):
     report = run(task, answer)
     assert report.diagnosis.id == "SHORT-CUT" and report.earned == 0
+
+
+def test_an_answer_that_behaves_at_first_is_noticed():
+    calls = 0
+
+    def later(scores, dim=-1):
+        nonlocal calls
+        calls += 1
+        return scores.exp() if calls <= 5 else torch.softmax(scores, dim)
+
+    assert run("softmax", later).diagnosis.id == "SHORT-CUT"
+
+
+def test_an_answer_that_behaves_while_it_is_watched_is_noticed():
+    def hides(scores, dim=-1):
+        if _get_current_dispatch_mode() is not None:
+            return scores
+        return torch.softmax(scores, dim)
+
+    report = run("softmax", hides)
+    assert report.diagnosis.id == "SHORT-CUT" and report.earned == 0
+    assert "while we watch" in " ".join(str(report).split())
 
 
 def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from attncourse.checks.task import Task
 
-WATCHED = 3  # calls of the checks that are repeated under observation
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
@@ -102,7 +101,7 @@ class Answer:
     def __init__(self, task: Task, function: Callable):
         self.task, self.function = task, function
         self.printed = 0  # characters, over all calls
-        self.calls, self.some = 0, []  # some of the calls, which nobody can foresee
+        self.calls, self.one = 0, None  # one of the calls, and nobody can foresee which
 
     def observe(self, inputs: Inputs, **options) -> Observation:
         seen = self.task.observe(self.function, inputs, **options)
@@ -111,32 +110,29 @@ class Answer:
         return seen
 
     def _remember(self, inputs: Inputs, options: dict, seen: Observation) -> None:
-        """Keep a fair sample of the calls that can be repeated."""
+        """Keep one of all calls that can be repeated, each with the same chance."""
         if "adapt" in options or not self.task.forbidden:
             return
         self.calls += 1
-        if len(self.some) < WATCHED:
-            self.some.append((inputs, options, seen))
-        elif (place := _unforeseen.randrange(self.calls)) < WATCHED:
-            self.some[place] = inputs, options, seen
+        if _unforeseen.randrange(self.calls) == 0:
+            self.one = inputs, options, seen
 
     def while_watched(self) -> str | None:
-        """Repeat some calls of the checks under observation.
+        """Repeat a call of the checks under observation.
 
         Returns:
-            The ready-made function that is called in one of them; OTHERWISE if other numbers come
-            back than before, and that only while it is watched; None.
+            The ready-made function that it calls; OTHERWISE if other numbers come back than
+            before, and that only while it is watched; None.
         """
-        for inputs, options, seen in self.some:
-            options = {name: value for name, value in options.items() if name != "gradient"}
-            found, watched = self.task.short_cut(self.function, inputs, **options)
-            if found:
-                return found
-            if _differ(seen, watched):
-                again = self.task.observe(self.function, inputs, **options)
-                if not _differ(seen, again):
-                    return OTHERWISE
-        return None
+        if self.one is None:
+            return None
+        inputs, options, seen = self.one
+        options = {name: value for name, value in options.items() if name != "gradient"}
+        found, watched = self.task.short_cut(self.function, inputs, **options)
+        if not found and _differ(seen, watched):
+            again = self.task.observe(self.function, inputs, **options)
+            found = None if _differ(seen, again) else OTHERWISE
+        return found
 
     def __call__(self, inputs: Inputs, **options):
         """The returned tensors (a single one bare); a Failure if there are none."""

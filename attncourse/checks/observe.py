@@ -304,7 +304,7 @@ class _Operators(TorchDispatchMode):
         return False  # True, torch's default, makes the first check import torch._dynamo: 1.5 s
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.add(str(function))
+        self.names.add(str(getattr(function, "overloadpacket", function)))
         return function(*args, **(kwargs or {}))
 
 

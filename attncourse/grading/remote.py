@@ -499,6 +499,8 @@ class RemoteAnswer(Elsewhere):
                 match self._ask("short_cut", task.name, inputs, options):
                     case (str() | None as found, seen):
                         return found and found[:200], _observation(seen)
+                    case dict() as seen:  # what it returned cannot be sent
+                        return None, _observation(seen)
                     case _:
                         raise Meddled("sent something that is no observation")
         except Died as error:

@@ -314,7 +314,8 @@ def ready_made(found: Definitions, task: Task, allowed: Iterable[str]) -> tuple[
                     return dotted, ""
                 if dotted.startswith(own) and dotted not in courses:
                     return f"the course's {dotted}", ""
-                if dotted in HIDING or (task.forbidden and dotted.startswith(ASIDE)):
+                aside = task.forbidden and dotted.startswith(ASIDE) and not dotted.endswith("__")
+                if dotted in HIDING or aside:
                     look = f"`{task.name}` or what it calls uses `{dotted}`"
                 if task.forbidden and _looks_up(part):
                     look = look or f"`{task.name}` looks up a name that is made as it runs"
@@ -328,12 +329,12 @@ HIDING = {
 }
 
 
-# Ways by which a ready-made function could be called aside: in another thread or process, where
-# torch keeps its own definitions, or compiled before we look.
+# Where a ready-made function could still be had: in another Python, and where torch keeps its own
+# definitions. Threads and forks do not help, since it refuses there, too.
 ASIDE = (
-    *("threading.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "subprocess."),
-    *("os.fork", "os.system", "os.popen", "os.exec", "os.posix_spawn", "torch.compile"),
-    *("torch._", "torch.ops.", "torch.overrides.", "torch.utils._", "torch.library."),
+    *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
+    *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
+    *("torch.library.", "torch.export.", "torch.fx."),
 )
 
 

@@ -181,6 +181,8 @@ class Torch:
         """Let what a task forbids refuse: in all threads, and in forks."""
         if task is self.task:
             return
+        if "torch._dynamo" in sys.modules:  # what was compiled holds what was there
+            torch._dynamo.reset()
         for library in self.libraries:
             library._destroy()
         for function, code in self.codes:

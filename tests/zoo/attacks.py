@@ -110,7 +110,8 @@ code("F.softmax", "0FFF", "import torch.nn.functional as F\n\n"
 code("method softmax", "0FFF", "def softmax(scores, dim=-1):\n    return scores.softmax(dim)",
      **LIBRARY)  # fmt: skip
 code("softmax by getattr", "0FFF", "def softmax(scores, dim=-1):\n"
-     "    return getattr(torch, 'soft' + 'max')(scores, dim)", **LIBRARY)  # fmt: skip
+     "    return getattr(torch, 'soft' + 'max')(scores, dim)",
+     review="looks up", **LIBRARY)  # fmt: skip
 code("softmax by exec", "0FFF", "exec('def softmax(scores, dim=-1):\\n"
      "    return torch.softmax(scores, dim)')", review="should define", **LIBRARY)  # fmt: skip
 code("softmax by torch.ops", "0FFF", "def softmax(scores, dim=-1):\n"
@@ -179,7 +180,7 @@ inside("a file that grows", "0FFF",
        "    while True:\n        f.write(b'x' * 10**6)")  # fmt: skip
 inside("a program left behind", "PFFF",
        "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321'], start_new_session=True)\n"
-       "return scores")  # fmt: skip
+       "return scores", review="subprocess")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 def softmax(scores, dim=-1):
@@ -230,7 +231,7 @@ def call(*numbers_and_arguments):
 def works():
     try:
         return {attempt}
-    except (OSError, subprocess.SubprocessError):
+    except Exception:
         return False
 
 """
@@ -239,6 +240,7 @@ def works():
 def tries(name: str, attempt: str) -> None:
     source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
     seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
+    seen = "subprocess" if "subprocess." in attempt else seen
     code(f"tries {name}", "PFFF", source, review=seen)
 
 
@@ -365,10 +367,10 @@ ready("when nobody looks", "from torch.utils._python_dispatch import _get_curren
       review="_python_dispatch")  # fmt: skip
 ready("in a thread", "import threading",
       f"out = []\n    t = threading.Thread(target=lambda: out.append({SOFTMAX}))\n"
-      "    t.start()\n    t.join()\n    return out[0]", review="threading")  # fmt: skip
+      "    t.start()\n    t.join()\n    return out[0]", review="looks up")  # fmt: skip
 ready("in an executor", "from concurrent.futures import ThreadPoolExecutor",
       "with ThreadPoolExecutor(1) as pool:\n"
-      f"        return pool.submit(lambda: {SOFTMAX}).result()", review="concurrent")  # fmt: skip
+      f"        return pool.submit(lambda: {SOFTMAX}).result()", review="looks up")  # fmt: skip
 ready("behind the modes", "from torch.utils._python_dispatch import _disable_current_modes",
       "with torch._C.DisableTorchFunction(), _disable_current_modes():\n"
       f"        return {SOFTMAX}", review="torch.")  # fmt: skip
@@ -382,14 +384,14 @@ ready("in a fork", "import os, pickle",
       f"            os.write(w, pickle.dumps({SOFTMAX}.tolist()))\n"
       "        finally:\n            os._exit(0)\n    os.close(w)\n"
       "    return torch.tensor(pickle.loads(os.read(r, 1 << 20)), dtype=scores.dtype)",
-      title="", review="os.fork")  # fmt: skip
+      title="", review="looks up")  # fmt: skip
 ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
       "s = scores.movedim(dim, -1)\n"
       "    weighted, _, total = six.part_of(s, torch.eye(s.shape[-1], dtype=s.dtype))\n"
       "    return (weighted / total[..., None]).movedim(-1, dim)")  # fmt: skip
 ready("of another chapter", "from attncourse import masking",
       "everything = torch.ones_like(scores, dtype=torch.bool)\n"
-      "return masking.masked_softmax(scores, everything)")  # fmt: skip
+      "    return masking.masked_softmax(scores, everything)")  # fmt: skip
 # A process from before the first call still has all of torch: a person must look.
 SERVER = """import os, socket, pickle
 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -410,23 +412,23 @@ FUSED = """
 def scaled_dot_product_attention(query, key, value, mask=None):
     eye = torch.eye(key.shape[-2], dtype=key.dtype).expand(*value.shape[:-2], -1, -1)
     def weigh():
-        found = getattr(F, "scaled_dot_" + "product_attention")(query, key, eye, mask)
-        return torch.nan_to_num(found)
+        fused = getattr(F, "scaled_dot_" + "product_attention")
+        return torch.nan_to_num(fused(query, key, eye, mask))
     {how}
     return w @ value, w
 """
 fused = {
     "when nobody looks": (
         "from torch.utils._python_dispatch import _get_current_dispatch_mode",
-        "if _get_current_dispatch_mode() is not None:\n        return query, query\n"
-        "    w = weigh()",
+        "if _get_current_dispatch_mode() is not None:\n"
+        "        return query, query\n    w = weigh()",
         "_python_dispatch",
     ),
     "in a thread": (
         "import threading",
         "out = []\n    t = threading.Thread(target=lambda: out.append(weigh()))\n"
         "    t.start()\n    t.join()\n    w = out[0]",
-        "threading",
+        "looks up",
     ),
 }
 for name, (before, how, seen) in fused.items():

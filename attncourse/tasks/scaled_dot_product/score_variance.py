@@ -41,17 +41,16 @@ def differs_between_seeds(answer):
 
 # How far a variance of so few samples scatters, as a share of itself: the root of (2 + 6/d) / n,
 # since a sum of d products of two normal numbers has a kurtosis of 3 + 6/d.
-FEW, WIDE, GOES = 40, 64, 40
-SCATTER = math.sqrt((2 + 6 / WIDE) / (FEW + GOES / 2))
+FEW, WIDTHS = 40, range(96, 156)  # of one width, a generator of one's own may draw the same again
+SCATTER = math.sqrt((2 + 6 / 125) / FEW)
 
 
 def scatters(answer, scaled):
-    """Whether measurements of few samples differ as much as measurements do.
-
-    Each of another number of samples: an answer may bring a generator of its own.
-    """
-    got = [answer(variance_inputs(WIDE, scaled, FEW + n), seed=n) for n in range(GOES)]
-    got = torch.tensor(got, dtype=torch.float64)
+    """Whether measurements of few samples differ as much as measurements do."""
+    got = torch.tensor(
+        [answer(variance_inputs(d, scaled, FEW), seed=d) / (1 if scaled else d) for d in WIDTHS],
+        dtype=torch.float64,
+    )
     return 0.5 < (got.std() / got.mean() / SCATTER).item() < 2
 
 
