@@ -185,7 +185,10 @@ def test_a_misconception_is_named_through_the_wall(chapter, zygote):
 
 def assert_named(faults, zygote):
     for fault in faults:
-        source = "import math\nimport torch\n" + sample.source_of_fault(fault)
+        try:
+            source = "import math\nimport torch\n" + sample.source_of_fault(fault)
+        except LookupError:
+            continue  # made by a function: it stands nowhere as it is
         report, names = judged(zygote, fault.task, source), {}
         exec(source, names)  # a new one: some remember how they were called before
         here = engine.run(fault.task, names[fault.task])
