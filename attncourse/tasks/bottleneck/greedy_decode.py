@@ -192,6 +192,7 @@ def writes(answer, inputs):
 
 task = Task(
     reference.greedy_decode,
+    keeps=True,
     number=4,
     returns=("words",),
     difficulty=3,

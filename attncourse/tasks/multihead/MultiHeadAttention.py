@@ -1329,14 +1329,6 @@ drops(
     drop=as_is,
 )
 drops(
-    "C-DROPOUT-NO-OPTION",
-    "This layer works without dropout, so `__init__` does not take it.",
-    "The signature promises `dropout`, 0.0 unless the caller says more: a layer made with 0.1 "
-    "fails here. It acts between the softmax and the average, in training only.",
-    __init__=lambda self, model_width, num_heads: Layer.__init__(self, model_width, num_heads),
-    drop=as_is,
-)
-drops(
     "C-DROPOUT-DEFAULT",
     "A dropout of 0.1 is a good default.",
     "Often it is, but the signature says 0.0: who asks for nothing gets nothing. Otherwise two "
