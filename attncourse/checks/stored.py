@@ -73,6 +73,7 @@ def _signs(length: int) -> np.ndarray:
     return np.random.default_rng(length).choice((-1.0, 1.0), (SIGNS, length))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # an answer may return any number
 def _sign(value: object) -> np.ndarray:
     """A piece as a few numbers: a hash of its structure, projections, size, noise."""
     structure, numbers, floor = _flat(value)
@@ -85,6 +86,7 @@ def _sign(value: object) -> np.ndarray:
     return np.array([kind, *projected, size, floor], dtype=np.float32)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _alike(one: np.ndarray, all_: np.ndarray, near: float) -> np.ndarray:
     """Which rows of signs are equal to one, as far as signs can tell."""
     floor = np.maximum(all_[:, -1], one[-1]) + near * np.maximum(all_[:, -2], one[-2])
