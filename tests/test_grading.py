@@ -180,7 +180,8 @@ def judged(zygote, task: str, source: str):
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_a_misconception_is_named_through_the_wall(chapter, zygote):
     tasks = registry.of_chapter(chapter)
-    assert_named([list(task.faults.values())[-1] for task in tasks], zygote)  # all: sweeps.py
+    chapters = [task for task in tasks if "chapter" in task.place]  # labs': by their receipts
+    assert_named([list(task.faults.values())[-1] for task in chapters], zygote)  # all: sweeps.py
 
 
 def assert_named(faults, zygote):

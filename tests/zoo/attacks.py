@@ -202,7 +202,7 @@ looks("for solutions", f"os.path.exists({str(ROOT / 'solutions')!r})")
 looks("for tests", f"os.path.exists({str(ROOT / 'tests')!r})")
 looks("for reference code", f"open({HERE} + '/scaled_dot_product.py').read()")
 looks("for misconceptions", f"os.listdir({HERE} + '/tasks')")
-looks("for hidden checks", f"open({HERE} + '/checks/test_scaled_dot_product.py').read()")
+looks("for hidden checks", f"glob.glob({HERE} + '/tasks/*/*.py')")
 looks("for the grader's code", f"os.listdir({HERE} + '/grading')")
 looks("for compiled code", f"glob.glob({HERE} + '/**/*.pyc', recursive=True)")
 looks("for a home", "os.path.exists('/root/.ssh') or os.listdir('/home') "
