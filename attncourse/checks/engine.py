@@ -66,7 +66,8 @@ def _judge(task: Task, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Res
 def _error(check: Callable, answer: Answer, seed: int, chance: bool) -> BaseException | None:
     """What a check says against an answer, if anything."""
     fixtures: dict = {"answer": answer}
-    if chance:  # fresh numbers for each check and seed, the same ones every time
+    if chance:  # fresh numbers for each check and seed, the same ones every time: stored points
+        # were earned with those that a name beginning with "test_" gives
         name = zlib.crc32(f"test_{check.__name__}".encode())
         fixtures["rng"] = torch.Generator().manual_seed(seed * 1_000_003 + name)
     try:

@@ -103,10 +103,11 @@ def best(found: Evidence) -> Explanation | None:
     if not found.wrong:
         return None
     table = stored.load(found.task)
-    likely = table.singles(found) if table else []
-    shares = _shares(found, likely)
-    if 1.0 not in shares.values():  # codes are coarse: what they leave out is looked at, too
-        shares |= _shares(found, [each for each in singles(found.task) if each not in likely])
+    shares = {
+        each: share
+        for each in (table.singles(found) if table else singles(found.task))
+        if (share := found.share(each)) >= PARTLY
+    }
     full = [each for each, share in shares.items() if share == 1]
     if full:
         return _only(full)
@@ -119,12 +120,6 @@ def best(found: Evidence) -> Explanation | None:
                 return _only(alike)
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
-
-
-def _shares(found: Evidence, explanations: Iterable[Explanation]) -> dict[Explanation, float]:
-    """How much each explains, of those that explain enough."""
-    shares = {each: found.share(each) for each in explanations}
-    return {each: share for each, share in shares.items() if share >= PARTLY}
 
 
 def _is_generic(each: Explanation) -> bool:

@@ -61,7 +61,7 @@ def _flat(value: object) -> tuple[str, np.ndarray, float]:
         if isinstance(value, dict):  # equal in any order
             parts.sort(key=lambda part: repr(part[0]))
         numbers = [each[1] for _, each in parts]
-        structure = ",".join(f"{key}:{each[0]}" for key, each in parts)
+        structure = ",".join(f"{key!r}:{each[0]}" for key, each in parts)
         return f"({structure})", np.concatenate([np.zeros(0), *numbers]), 0.0
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number", np.array([float(value)]), 0.0
@@ -205,8 +205,6 @@ def build(task: Task) -> Table:
     keys = [key for key in reference.pieces if reference.piece(key) is not None]
     codes = [_Codes(tolerance(task)) for _ in keys]
 
-    row_of_two: list[int] = []
-
     def row(shows: Fingerprint, columns) -> list[int]:
         return [codes[column].of(shows.piece(keys[column])) for column in columns]
 
@@ -220,9 +218,9 @@ def build(task: Task) -> Table:
     for each in _progress(compositions.pairs(task), task):
         shows = Fingerprint(task, each.make(), gradients=False)
         with _at_most(MOST_SECONDS) as late:
-            row_of_two = [codes[c].of(shows.piece(keys[c])) for c in columns]
+            codes_of_both = row(shows, columns)
         # Two faults together may never stop: nobody shall look at them again.
-        two.append([NEVER] * len(columns) if late else row_of_two)
+        two.append([NEVER] * len(columns) if late else codes_of_both)
     two = np.array(two, dtype=np.uint16).reshape(-1, len(columns))
     signs = [each.signs for each in codes]
     return Table(task, keys, signs, first, one, np.array(columns, dtype=int), two)

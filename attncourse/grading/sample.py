@@ -1,12 +1,14 @@
 """A made-up class, to see grading at work: nobody in it exists."""
 
 import ast
+import builtins
 import contextlib
 import copy
 import functools
 import inspect
 import itertools
 import random
+import symtable
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import nbformat
 
 from attncourse.checks import registry
 from attncourse.checks.blind import VERBS, bound, names, verb
-from attncourse.checks.task import Fault, Task, compose, is_change
+from attncourse.checks.task import Fault, Task, answer_of, compose, is_change
 from attncourse.grading.submission import grade_id_of
 
 # Right, but not as the course would write it.
@@ -38,6 +40,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     return weights @ value, weights
 """,
 }
+BUILT_IN = frozenset(dir(builtins))
 BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 
 
@@ -63,8 +66,26 @@ def source_of_fault(fault: Fault, place: int = 0) -> str:
         LookupError: it is made by a function, and stands nowhere as it is.
     """
     task, form = registry.find(fault.task), fault.forms[place]
-    if not is_change(task, form):
-        return source_of(form, task.name)
+    if not inspect.signature(task.reference).parameters:  # a receipt: it is what it returns
+        return f"def {task.name}():\n    return {answer_of(task, form)()!r}"
+    source = _source(task, fault, place) if is_change(task, form) else source_of(form, task.name)
+    if missing := _unbound(symtable.symtable(source, "", "exec")):
+        raise LookupError(f"{fault.id} needs {', '.join(missing)}")
+    return source
+
+
+def _unbound(table: symtable.SymbolTable, known: frozenset[str] = BUILT_IN) -> set[str]:
+    """Names that a piece of code looks up outside of itself."""
+    if table.get_type() == "module":
+        known |= {each.get_name() for each in table.get_symbols() if each.is_assigned()}
+        known |= {each.get_name() for each in table.get_symbols() if each.is_imported()}
+    used = {each.get_name() for each in table.get_symbols() if each.is_global()}
+    return (used - known).union(*(_unbound(each, known) for each in table.get_children()))
+
+
+def _source(task: Task, fault: Fault, place: int) -> str:
+    """The steps of a task, some of them changed, as one program."""
+    form = fault.forms[place]
     module, steps = sys.modules[task.module], task.composed.__name__
     nodes, known = _statements(module), vars(module)
     if isinstance(form, type):
@@ -81,11 +102,21 @@ def source_of_fault(fault: Fault, place: int = 0) -> str:
     if isinstance(task.reference, type):
         door = f"class {task.name}({faulty}): pass"
     else:
-        signature = inspect.signature(compose(task, form))
-        takes, gives = str(signature)[1:-1], ", ".join(signature.parameters)
-        star = "" if "*" in takes else "*, "
-        door = f"def {task.name}({takes}, {star}steps={faulty}()): return steps({gives})"
+        door = _door(task.name, inspect.signature(compose(task, form)), faulty)
     return _text([*needed, *ast.parse(door).body])
+
+
+def _door(name: str, signature: inspect.Signature, faulty: str) -> str:
+    """A function that hands its arguments to steps that it has made once."""
+    star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    takes, gives = [], []
+    for each in signature.parameters.values():
+        takes.append(str(each))
+        gives.append(star.get(each.kind, "") + each.name)
+    last = len(takes) - 1 if takes[-1].startswith("**") else len(takes)
+    starred = any(each.startswith("*") for each in takes[:last])
+    takes.insert(last, f"steps={faulty}()" if starred else f"*, steps={faulty}()")
+    return f"def {name}({', '.join(takes)}): return steps({', '.join(gives)})"
 
 
 def _text(nodes: list[ast.stmt]) -> str:

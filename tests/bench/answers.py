@@ -25,8 +25,6 @@ import answers
 
 from attncourse.checks import run
 
-VERDICTS = ("named", "half", "statement", "as if", "other", "evidence", "accepted")
-
 
 def entries(module: str, held_out: bool) -> list:
     every = importlib.import_module(f"answers.{module}").corpus.all

@@ -54,7 +54,7 @@ def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(store
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_is_named_through_the_wall(chapter, zygote):  # noqa: F811
     for task in registry.of_chapter(chapter):
-        test_grading.assert_named(task.faults.values(), zygote)
+        test_grading.assert_named(test_grading.with_sources(task), zygote)
 
 
 @pytest.mark.parametrize("kind", test_audit.MACHINES)
