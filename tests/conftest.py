@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -81,5 +82,7 @@ def give_to_nobody(folder: Path) -> None:
     if os.getuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, 65534, 65534, follow_symlinks=False)
-    for parent in list(folder.parents)[:2]:  # pytest's folders are for one user
-        parent.chmod(0o755)
+    temporary = Path(tempfile.gettempdir())
+    for parent in folder.parents:
+        if temporary in parent.parents:  # pytest's folders are for one user
+            parent.chmod(0o755)

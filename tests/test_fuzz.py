@@ -185,7 +185,7 @@ def test_a_notebook_is_read_and_made_whole_or_unreadable(data):
         return
     defined = submission.definitions(source for _, source, _ in found.code)
     for each in ABOUT.graded:
-        submission.ready_made(defined, each.task, submission.definitions([]))
+        submission.ready_made(defined, each.task, [])
     cells = submission.cells_of(data)
     COURSE.assignment_in(cells, NAME)
     whole, _ = restore.restore(data, ABOUT, RELEASED)

@@ -433,12 +433,12 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
 @pytest.mark.slow
 def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeypatch):
     with Zygote() as warm:
-        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        monkeypatch.setattr(warm, "_fork", lambda *_: fails())
         with pytest.raises(jail.Unavailable, match="none left"):
             warm.fork([])
         monkeypatch.undo()
         warm.fork([]).kill()
-        monkeypatch.setattr(warm, "_fork", lambda _: fails())
+        monkeypatch.setattr(warm, "_fork", lambda *_: fails())
         with pytest.raises(Killed, match="none left"):
             warm.fork([])
 

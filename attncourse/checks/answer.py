@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attncourse.checks.task import Task
 
+_PLAIN = {bool, int, float, str, dict, type(None)}
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
@@ -200,6 +201,10 @@ def _alike(one: object, two: object) -> bool:
         return torch.allclose(one.double(), two.double(), rtol=1e-2, atol=1e-3, equal_nan=True)
     if isinstance(one, list) and isinstance(two, list):
         return len(one) == len(two) and all(map(_alike, one, two))
+    if type(one) not in _PLAIN or type(two) not in _PLAIN:
+        return type(one) is type(two)  # no check takes it, and comparing may do anything
+    if isinstance(one, dict):
+        return isinstance(two, dict) and _alike([*one, *one.values()], [*two, *two.values()])
     return agree_plain(two, one, tolerance=1e-2) or one != one
 
 
