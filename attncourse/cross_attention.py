@@ -139,6 +139,7 @@ class Transformer(nn.Module):
         self.pad = pad
         self.source_embedding = nn.Embedding(source_words, model_width)
         self.target_embedding = nn.Embedding(target_words, model_width)
+        self.positions = sinusoidal_positions  # of n words and m features; chapter 8 has others
         sizes = model_width, num_heads, hidden_width
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(model_width)
@@ -181,7 +182,7 @@ class Transformer(nn.Module):
 
     def _embed(self, tokens: Int[Tensor, "b n"], embedding: nn.Embedding) -> Tensor:
         x = embedding(tokens) * math.sqrt(embedding.embedding_dim)
-        return x + sinusoidal_positions(*x.shape[1:]).to(x)
+        return x + self.positions(*x.shape[1:]).to(x)
 
 
 def translate(

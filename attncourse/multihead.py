@@ -50,6 +50,7 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(model_width, model_width)
         self.v_proj = nn.Linear(model_width, model_width)
         self.out_proj = nn.Linear(model_width, model_width)
+        self.attend = scaled_dot_product_attention  # chapter 8 puts others in its place
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -83,8 +84,8 @@ class MultiHeadAttention(nn.Module):
             validate_mask(mask, query, (*query.shape[:2], key.shape[1]), "b q k")
             if mask.ndim == 3:
                 mask = rearrange(mask, "b q k -> b 1 q k")  # one mask for all heads
-        heads, weights = scaled_dot_product_attention(q, k, v, mask)
-        if self.dropout.p > 0:  # acts on the weights; those returned are whole
+        heads, weights = self.attend(q, k, v, mask)
+        if self.training and self.dropout.p > 0:  # acts on the weights; those returned are whole
             heads = einsum(self.dropout(weights), v, "b h q k, b h k d -> b h q d")
         return self.out_proj(merge_heads(heads)), weights
 
