@@ -55,10 +55,10 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12  # groups: tests/conftest.py
+	$(BIN)/python -m pytest -n 2 --durations 25
 
 fast-test: $(STAMP)  ## what takes seconds
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py
