@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from attncourse import cli
 from attncourse.checks import engine, registry
 from attncourse.grading import (
+    cgroup,
     jail,
     nbgrader_api,
     remote,
@@ -517,6 +518,56 @@ def test_memory_is_counted(cell):
     limits = jail.Limits(memory=2**29)
     with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
         warm.fork([]).ask(30, "run", [("cell", cell, True)], False)
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A control group that somebody gave to this process; its files are no more than that."""
+    group = tmp_path / "given"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "own").write_text("4:memory:/old\n0::/given\n")
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
+    return group
+
+
+def test_a_control_group_is_taken_where_one_is_given(given, tmp_path):
+    assert cgroup.take()
+    assert (given / "grader" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (given / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (tmp_path / "own").write_text("0::/given/grader\n")  # as Linux says from now on
+    assert cgroup.take()
+    (tmp_path / "own").write_text("4:memory:/old\n")  # version 1 alone
+    assert not cgroup.take()
+
+
+def test_a_control_group_with_other_processes_is_left_alone(given):
+    (given / "cgroup.subtree_control").mkdir()  # as little to be written as a busy one
+    assert not cgroup.take()
+    assert (given / "cgroup.procs").read_text() == str(os.getpid())
+    (given / "cgroup.controllers").write_text("hugetlb\n")
+    (given / "cgroup.procs").unlink()
+    assert not cgroup.take() and not (given / "cgroup.procs").exists()
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(("full", "error"), [(1, Died), (0, Killed)])
+def test_linux_counts_for_a_jail_in_a_control_group(full, error, given, tmp_path, zygote):
+    (given / "grader").mkdir()
+    (tmp_path / "own").write_text("0::/given/grader\n")
+    child = zygote.fork([])
+    (group,) = given.glob("jail-*")
+    wanted = {"memory.max": zygote.limits.memory, "memory.oom.group": 1, "memory.swap.max": 0,
+              "pids.max": zygote.limits.processes, "cgroup.procs": child.pid}  # fmt: skip
+    assert {path.name: int(path.read_text()) for path in group.iterdir()} == wanted
+    (group / "memory.events.local").write_text(f"low 0\nmax 9\noom {full}\noom_kill 0\n")
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(Died) as seen:
+        child.ask(20, "run", [], False)
+    assert type(seen.value) is error
+    assert ("3 GiB of memory" in str(seen.value)) == bool(full)
 
 
 # --- a class

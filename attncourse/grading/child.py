@@ -214,6 +214,7 @@ class Child:
         self.torch = withheld.Torch()
         if tasks:
             withheld.of_course(tasks, allowed)
+            withheld.no_compiler()
         # In a student's own cells these have nothing to say while we grade.
         silent = {"check": lambda *_, **__: 0.0, "hint": lambda *_: None, "use": self.module_name}
         for door in (attncourse, checks):

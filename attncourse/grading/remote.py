@@ -22,7 +22,7 @@ from attncourse.checks import registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
-from attncourse.grading import wire, withheld
+from attncourse.grading import cgroup, wire, withheld
 from attncourse.grading.jail import Limits, Unavailable
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
@@ -169,6 +169,11 @@ class Zygote:
         if word != "ready":
             child.close()
             raise Unavailable(*reason)
+        if self.jailed and child.pid:
+            with contextlib.suppress(OSError):  # none was given to us: we count ourselves
+                group = cgroup.Group(self.slot, self.limits.memory, self.limits.processes)
+                group.add(child.pid)
+                child.group = group
         return child
 
     def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
@@ -230,6 +235,7 @@ class Process:
         self.channel, self.status, self.limits, self.jailed = channel, status, limits, jailed
         self.pid: int | None = None
         self.handle: int | None = None  # of the process: a number may be another's by now
+        self.group: cgroup.Group | None = None  # in which Linux counts its memory
         self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
         self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
         self.late = False  # it was not the first that was tried
@@ -247,8 +253,8 @@ class Process:
         def look():
             nonlocal looked
             looked = time.monotonic()
-            if self._memory() > self.limits.memory:
-                raise Died(f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory")
+            if self.group is None and self._memory() > self.limits.memory:
+                raise Died(self._hungry())
 
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
@@ -287,6 +293,9 @@ class Process:
             raise Died("did not listen any more") from None
         except (EOFError, OSError):
             raise self._end() from None
+
+    def _hungry(self) -> str:
+        return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
 
     def kill(self) -> None:
         """End the child and everything it started."""
@@ -346,6 +355,8 @@ class Process:
         if not os.WIFSIGNALED(code):
             return Died("ended Python itself: a call to exit?")
         name = signal.Signals(os.WTERMSIG(code)).name
+        if name == "SIGKILL" and self.group and self.group.was_full():
+            return Died(self._hungry())
         if name in CRASHES:
             return Died(f"made Python crash ({name})")
         if name == "SIGXCPU" or (name == "SIGKILL" and seconds >= self.limits.seconds):
