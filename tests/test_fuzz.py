@@ -190,9 +190,7 @@ def test_a_notebook_is_read_and_made_whole_or_unreadable(data):
     except submission.Unreadable as error:
         assert str(error)
         return
-    defined = submission.definitions(source for _, source, _ in found.code)
-    for each in ABOUT.graded:
-        submission.ready_made(defined, each.task, [])
+    submission.odd_code(found.code, [each.task for each in ABOUT.graded])
     cells = submission.cells_of(data)
     COURSE.assignment_in(cells, NAME)
     whole, _ = restore.restore(data, ABOUT, RELEASED)

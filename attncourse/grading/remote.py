@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import select
 import signal
@@ -30,6 +31,7 @@ INHERITED = 300 * 2**20
 TRIES = 3  # how often we do again what was disturbed
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
+_NO_NAME = re.compile(r"[^\w.: ']")
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 
 
@@ -279,7 +281,7 @@ class Process:
                     case (self.asked, reply):
                         return reply
                     case (int(number), _) if number in self.past:
-                        pass  # copies that the child made of itself may answer twice
+                        raise Meddled("answered one question twice")
                     case _:
                         raise Meddled("sent an answer to what nobody had asked")
         except Died:
@@ -465,6 +467,13 @@ class Sandbox:
             self.review.append(f"its code talks to the grader by itself: it {error}")
             raise
 
+    def look_behind(self) -> None:
+        """After a task: is anything still running beside the answers?"""
+        if self.process and self.process.count() > 1:
+            self.review.append("its code leaves programs running beside the answers")
+            self.close()
+            self.process = None
+
     def close(self) -> None:
         if self.process:
             self.process.kill()
@@ -477,13 +486,8 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.deadline = time.monotonic() + sandbox.budget.task
         self.died = ""
-        if sandbox.process and sandbox.process.count() > 1:
-            sandbox.close()  # an earlier answer has left programs behind
-            sandbox.process = None
         if sandbox.process is None:
             sandbox.start()
-            if sandbox.process and sandbox.process.count() > 1:
-                sandbox.review.append("its cells leave programs running beside the answers")
 
     def _ask(self, *question) -> object:
         if not self.died and time.monotonic() > self.deadline:
@@ -509,7 +513,8 @@ class RemoteAnswer(Elsewhere):
             with self.sandbox._heeded():
                 match self._ask("short_cut", task.name, inputs, options):
                     case (str() | None as found, seen):
-                        return found and found[:200], _observation(seen)
+                        # The name goes into pages and tables, and may be a student's invention.
+                        return found and _NO_NAME.sub("", found)[:100], _observation(seen)
                     case dict() as seen:  # what it returned cannot be sent
                         return None, _observation(seen)
                     case _:

@@ -190,8 +190,11 @@ inside("a file that grows", "0FFF",
        "with open('/tmp/big', 'wb') as f:\n"
        "    while True:\n        f.write(b'x' * 10**6)")  # fmt: skip
 inside("a program left behind", "PFFF",
-       "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321'], start_new_session=True)\n"
-       "return scores", review="subprocess")  # fmt: skip
+       "import time\nif os.fork() == 0:\n    ctypes.CDLL(None).prctl(15, b'left_behind')\n"
+       "    time.sleep(4321)\nreturn scores", review="leaves programs running")  # fmt: skip
+inside("a program of the system", "0FFF",
+       "import subprocess\nsubprocess.run(['/bin/true'])\nreturn scores",
+       review="subprocess")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 
@@ -266,9 +269,7 @@ def works():
 
 def tries(name: str, attempt: str) -> None:
     source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
-    seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
-    seen = "subprocess" if "subprocess." in attempt else seen
-    hostile(f"tries {name}", "PFFF", source, review=seen)
+    hostile(f"tries {name}", "PFFF", source, review="ctypes")
 
 
 tries("a user namespace", "libc.unshare(0x10000000) == 0")
@@ -433,7 +434,7 @@ ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
 ready("of another chapter", "from attncourse import masking",
       "everything = torch.ones_like(scores, dtype=torch.bool)\n"
       "    return masking.masked_softmax(scores, everything)")  # fmt: skip
-# A process from before the first call still has all of torch: a person must look.
+# A process from before the first call.
 SERVER = """import os, socket, pickle
 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:
@@ -443,13 +444,11 @@ if os.fork() == 0:
         there.send(pickle.dumps(getattr(F, "soft" + "max")(torch.tensor(scores), dim).tolist()))
     os._exit(0)
 there.close()"""
-code("a softmax without a gradient", "PFFF", "{right}\nown = softmax\n"
-     "def softmax(scores, dim=-1):\n    return own(scores, dim).detach()")  # fmt: skip
-code("ready-made: in a process from before", "PFFF", READY + SERVER + """
+code("ready-made: in a process from before", "0FFF", READY + SERVER + """
 def softmax(scores, dim=-1):
     here.send(pickle.dumps((scores.tolist(), dim)))
     return torch.tensor(pickle.loads(here.recv(1 << 20)), dtype=scores.dtype)
-""", review="leave programs running", same_as="a softmax without a gradient")  # fmt: skip
+""", review="leaves programs running")  # fmt: skip
 
 FUSED = """
 def scaled_dot_product_attention(query, key, value, mask=None):
@@ -496,10 +495,11 @@ for name, before, expression, outcome in (
      "kept(torch.randn(3, 4), -1)", "return kept(scores, dim)", {"review": "looks up"}),
     ("traced", f"kept = torch.jit.trace(lambda scores: {SOFTMAX.replace('dim', '-1')}, "
      "torch.randn(3, 4))", "return kept(scores.movedim(dim, -1)).movedim(-1, dim)",
-     {"review": "looks up"}),
+     {"review": "looks up", "title": "fails"}),
     ("scripted", "class Layer(torch.nn.Module):\n    def forward(self, scores, dim: int):\n"
      "        return scores.softmax(dim)\nkept = torch.jit.trace(torch.nn.Softmax(-1), "
-     "torch.randn(3, 4))", "return kept(scores.movedim(dim, -1)).movedim(-1, dim)", {}),
+     "torch.randn(3, 4))", "return kept(scores.movedim(dim, -1)).movedim(-1, dim)",
+     {"title": "fails"}),
     ("a distribution", "from torch.distributions import Categorical",
      "return Categorical(logits=scores.movedim(dim, -1)).probs.movedim(-1, dim)", {}),
     ("masked", "import torch.masked as masked",
