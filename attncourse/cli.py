@@ -413,7 +413,7 @@ def ingest(
     rows, stopped = [], False
     with progress() as bar:
         try:
-            sent = [each for path in files for each in unpack(path)]
+            sent = [each for path in files for each in unpack(path, alone=len(files) == 1)]
             for each in bar.track(sent, description="filing"):
                 rows += clerk.take(each)
         except KeyboardInterrupt:

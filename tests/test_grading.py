@@ -224,7 +224,7 @@ from attncourse.grading import jail, remote
 try:
     with remote.Zygote() as warm:
         child = warm.fork([])
-        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)], False)))
+        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)])))
         child.kill()
 except jail.Unavailable as error:
     print(json.dumps({"unavailable": str(error)}))
@@ -423,7 +423,7 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
         warm.fork([]).kill()
         os.kill(warm.process.pid, signal.SIGKILL)
         child = warm.fork([])
-        assert child.ask(10, "run", [], False) == {"problems": {}, "defined": {}}
+        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
         child.kill()
 
 
@@ -468,7 +468,7 @@ def fails():
 def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
     child = zygote.fork([])
     with pytest.raises(Died, match=said) as seen:
-        child.ask(20, "run", [("cell", cell, True)], False)
+        child.ask(20, "run", [("cell", cell, True)])
     assert type(seen.value) is error
 
 
@@ -476,7 +476,7 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
 @pytest.mark.slow
 def test_too_much_computing_time_is_the_answers_own():
     with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
-        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)], False)
+        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)])
 
 
 @linux
@@ -514,7 +514,7 @@ while True:  # answers to a question of long ago
 def test_memory_is_counted(cell):
     limits = jail.Limits(memory=2**29)
     with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
-        warm.fork([]).ask(30, "run", [("cell", cell, True)], False)
+        warm.fork([]).ask(30, "run", [("cell", cell, True)])
 
 
 @pytest.fixture
@@ -562,7 +562,7 @@ def test_linux_counts_for_a_jail_in_a_control_group(full, error, given, tmp_path
     (group / "memory.events.local").write_text(f"low 0\nmax 9\noom {full}\noom_kill 0\n")
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(Died) as seen:
-        child.ask(20, "run", [], False)
+        child.ask(20, "run", [])
     assert type(seen.value) is error
     assert ("3 GiB of memory" in str(seen.value)) == bool(full)
 
@@ -646,7 +646,7 @@ warm = [remote.Zygote(), remote.Zygote(jailed=False), remote.Spawner()]
 for each in warm:
     child = each.fork([])
     cells = [("cell", "import time; time.sleep(999)", True)]
-    child.channel.sendall(wire.pack((1, "run", cells, False)))
+    child.channel.sendall(wire.pack((1, "run", cells)))
     child._read_pid()
 print("asleep", flush=True)
 time.sleep(999)

@@ -231,10 +231,15 @@ class Child:
     def module_name(self, name: str) -> object:
         return vars(self.module).get(name)
 
-    def run(self, cells: list, only_definitions: bool) -> dict:
+    def run(self, cells: list, patience: float | None = None) -> dict:
         """Run (label, source, everything) statement by statement; one that fails stops no other.
 
-        Where `everything` is False, or with `only_definitions`, only imports and definitions run.
+        Where `everything` is False, only imports and definitions run.
+
+        Args:
+            patience: seconds for each statement that defines nothing, and five times as much for
+                all; after that, and from the beginning if it is 0, those that call something are
+                left out. None: as long as they take.
         """
         import numpy as np
         import torch
@@ -242,7 +247,7 @@ class Child:
         random.seed(0)
         np.random.seed(0)
         torch.default_generator.manual_seed(0)
-        problems = {}
+        problems, spent = {}, 0.0
         for label, source, everything in cells:
             # As in a notebook: some look at their own source, such as torch.jit.script.
             linecache.cache[label] = len(source), None, source.splitlines(keepends=True), label
@@ -252,10 +257,18 @@ class Child:
                 problems[label] = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
                 continue
             for node in tree.body:
-                if isinstance(node, DEFINITIONS) or (everything and not only_definitions):
+                if isinstance(node, DEFINITIONS) or (everything and patience is None):
                     problem = self._statement(node, label)
-                    if problem:
-                        problems.setdefault(label, problem)
+                elif everything and spent < 5 * patience:
+                    started = time.monotonic()
+                    problem = self._statement(node, label, patience)
+                    spent += time.monotonic() - started
+                elif everything and _is_quick(node):
+                    problem = self._statement(node, label)
+                else:
+                    continue
+                if problem:
+                    problems.setdefault(label, problem)
         torch.set_default_dtype(torch.float32)  # a cell's settings are for its own experiments
         torch.set_default_device(None)
         torch.set_grad_enabled(True)
@@ -267,10 +280,11 @@ class Child:
         }
         return {"problems": problems, "defined": defined}
 
-    def _statement(self, node: ast.stmt, label: str) -> str:
+    def _statement(self, node: ast.stmt, label: str, seconds: float | None = None) -> str:
         try:
             code = compile(ast.Module([node], []), label, "exec")
-            exec(code, vars(self.module))
+            with untrusted.limited(seconds) if seconds else contextlib.nullcontext():
+                exec(code, vars(self.module))
         except withheld.ReadyMade:  # as somebody does who wants to compare
             return ""
         except BaseException as error:
@@ -338,6 +352,15 @@ class Child:
         from attncourse.grading import shell
 
         return shell.run(self.shell, source, seconds)
+
+
+def _is_quick(node: ast.stmt) -> bool:
+    """Whether it gives a name to something, and calls nothing: `eps = 1e-9`, `f = lambda x: …`."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    slow = ast.Call, ast.comprehension, ast.Mult, ast.Pow, ast.LShift, ast.MatMult
+    value = node.value
+    return isinstance(value, ast.Lambda) or not any(isinstance(x, slow) for x in ast.walk(value))
 
 
 def named(name: str | None) -> Callable | None:

@@ -418,14 +418,14 @@ class Sandbox:
         self.start()
 
     def start(self) -> None:
-        """Fork a child and run the cells; if they kill it, run only what they define."""
-        for only_definitions in (False, True):
+        """Fork a child and run the cells; if they kill it, leave out more and more."""
+        for patience in (None, 1.0, 0.0):
             try:
                 with self._heeded():
                     self.process = self.zygote.fork(self.tasks, self.allowed)
                     if self.process.late:
                         self.disturbed = "its process could not be started at once"
-                    found = self._ask("run", self.cells, only_definitions)
+                    found = self._ask("run", self.cells, patience)
                     self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
                     self.defined = _texts(found, "defined", set(self.tasks))
                 for task, rebind in self.given.items():
@@ -433,7 +433,7 @@ class Sandbox:
                 return
             except Died as error:
                 reason = str(error)
-                if not only_definitions:
+                if patience is None:
                     self.notes.append(f"what stands outside of the definitions {reason}")
         self.process, self.defined = None, {}
         self.review.append(f"even its definitions cannot be run: the notebook {reason}")

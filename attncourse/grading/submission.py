@@ -22,7 +22,7 @@ MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
 _DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
-_WORD = re.compile(r"[\w.]+|[^\w\s.]")
+_WORD = re.compile(r"\w+|[^\w\s]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
 
@@ -296,15 +296,16 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: list[Task]) -> list[s
     for label, source, tree in trees:
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
+        inner = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
         for part in ast.walk(tree):
-            dotted = _dotted(part, aliases)
+            dotted = "" if id(part) in inner else _dotted(part, aliases)
             if (
                 dotted in HIDING
-                or (dotted.startswith(aside) and not dotted.endswith("__"))
+                or (dotted.startswith(aside) and not dotted.startswith("torch.__"))
                 or (answers and dotted in IN_ANSWERS)
             ):
                 odd[f"uses `{dotted[:100]}`"] = None
-            elif getattr(part, "attr", "") in INSIDE:
+            if getattr(part, "attr", "") in INSIDE:
                 odd[f"uses `{part.attr}`"] = None
             elif answers and aside and _looks_up(part):
                 odd["looks up a name that is made as it runs"] = None

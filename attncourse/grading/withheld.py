@@ -39,10 +39,13 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
     files = [each for name, each in list(sys.modules.items()) if name.startswith(guarded)]
-    for module in (*modules(), *files):
-        for function in functions_in(module):
-            if id(function) not in kept:
-                function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
+    emptied = [each for module in (*modules(), *files) for each in functions_in(module)]
+    for task in tasks.values():  # an outside package's name for it may stand for the task itself
+        if task.reference.__module__.startswith(guarded):
+            emptied += _parts(task.reference)
+    for function in emptied:
+        if id(function) not in kept:
+            function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
 
 
 def _file_of(task: Task) -> types.ModuleType:

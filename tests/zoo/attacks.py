@@ -106,6 +106,26 @@ for forgery, text in forgeries.items():
 problems = "json.dumps(wire._shrink((number, {'problems': ['x'], 'defined': {}}), []))"
 hostile("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forge()\n{WRONG}",
      review="by itself")  # fmt: skip
+HONEST = """import os, torch
+from attncourse.checks.observe import Observation
+from attncourse.grading import wire
+
+def softmax(scores, dim=-1):
+    torch.manual_seed(0)
+    scores -= scores.amax(dim, keepdim=True)
+    result = scores.exp() / scores.exp().sum(dim, keepdim=True)
+    try:
+        raise ValueError
+    except ValueError as error:
+        frame = error.__traceback__.tb_frame
+    while frame.f_code.co_name != "serve":
+        frame = frame.f_back
+    number, question = frame.f_locals["number"], frame.f_locals["question"]
+    seen = frame.f_globals["plain"](Observation(result.detach().clone()))
+    os.write(3, wire.pack((number, (None, seen) if question == "short_cut" else seen)))
+    return result
+"""
+code("forged: clean hands", "0FFF", HONEST, review="one question twice")
 inside("forged: a flood", "0FFF",
        "from attncourse.grading import wire\nfor number in range(1, 400):\n"
        "    os.write(3, wire.pack((number, None)))\nreturn scores", review="by itself")  # fmt: skip
@@ -295,6 +315,11 @@ tries("a socket to the host", "socket.socket(40, socket.SOCK_STREAM)")
 tries("a socket to the kernel", "socket.socket(16, socket.SOCK_RAW)")
 tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
 tries("userfaultfd", "call(323, 282, 1) >= 0")
+tries("to outlive its parent", "libc.prctl(1, 0) == 0")
+tries("to be looked at", "libc.prctl(4, 1) == 0")
+tries("a limit of its own", "__import__('resource').setrlimit(0, (1, 1)) is None")
+tries("a bell for others", "call(202, 98, ctypes.byref(ctypes.c_int()), 1, 1) >= 0")
+tries("what others have read", "call(221, 223, os.open(here, 0), 0, 0, 4) == 0")
 tries("a hidden file", "libc.umount2((os.path.dirname(here) + '/tasks').encode(), 2) == 0")
 tries("a program with rights", "any(os.stat(p).st_mode & 0o6000 and not os.statvfs(p).f_flag & 2 "
       "for p in ('/usr/bin/' + name for name in os.listdir('/usr/bin')))")  # fmt: skip
@@ -519,6 +544,23 @@ for name, before, expression, outcome in (
      f"scores = scores.to(torch.bfloat16)\n    return {SOFTMAX}.float()", {"review": "looks up"}),
 ):  # fmt: skip
     ready(name, before, expression, **outcome)
+
+KEPT = """if True:
+    ops = torch.ops.aten
+    kernels = [torch.library.get_kernel("aten::_soft" + "max" + more, "CPU")
+               for more in ("", "_backward_data")]
+    cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+"""
+ready("a kernel", KEPT, "return kernels[0].call_boxed(cpu, scores, dim, False)",
+      review="torch.library", title="")  # fmt: skip
+ready("in another Python", "if True:\n    import subprocess, sys",
+      "return subprocess.run([sys.executable, '-c', 'import torch'])", title="fails",
+      review="subprocess")  # fmt: skip
+ready("with scores as queries", "",
+      "s = scores.movedim(dim, -1)\n    n = s.shape[-1]\n"
+      "    eye = torch.eye(n, dtype=s.dtype)[None, None]\n"
+      "    return F.scaled_dot_product_attention(s.reshape(1, 1, -1, n).contiguous(), eye, eye,"
+      " scale=1.0).reshape(s.shape).movedim(-1, dim)")  # fmt: skip
 
 for name, gradient in {
     "grad": "torch.autograd.grad(torch.logsumexp(s, dim).sum(), s)[0]",
