@@ -41,7 +41,7 @@ def desk(here, tmp_path, monkeypatch):
         rows = [
             row
             for place in places
-            for sent in archives.unpack(Path(place))
+            for sent in archives.unpack(Path(place), alone=len(places) == 1)
             for row in clerk.take(sent)
         ]
         rows = ingest.settled(rows)
@@ -445,6 +445,25 @@ def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
         assert not list(Path("submitted/victim").rglob("timestamp.txt"))
     mine = [row for source, row in rows.items() if not source.startswith(("victim/", "kim/"))]
     assert all((row.outcome and row.student == "mallory") or row.notes for row in mine)
+
+
+def test_of_several_zips_each_belongs_to_whom_its_own_name_says(desk):
+    zipped({"submission_metadata.yml": METADATA.replace(b"'100'", b"victim"),
+            f"submission_7/{NAME}": numbered(1)}, "mallory.zip")  # fmt: skip
+    zipped({f"victim/{NAME}": numbered(2)}, "eve.zip")
+    desk("mallory.zip", "eve.zip")
+    assert filed() == {"mallory", "eve"}
+
+
+BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 30)
+)
+
+
+@pytest.mark.parametrize("names", [b"submission_7:\n  :created_at: 2026\n", BOMB.encode()])
+def test_a_list_of_names_that_is_none_names_nobody_and_takes_no_time(desk, names):
+    desk(zipped({"submission_metadata.yml": names, f"submission_7/{NAME}": numbered(1)}))
+    assert filed() == set()
 
 
 def test_lists_of_two_exports_beside_each_other_each_say_their_own(desk):
