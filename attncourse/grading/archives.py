@@ -129,8 +129,11 @@ def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
         except Exception:
             yield Sent(sent.path, _refusing("a damaged zip; ask for the notebook (.ipynb)"))
         else:
+            folders = {m.path[:-1] for m in members if not NOISE.search("/".join(m.path))}
+            # One folder in a zip that was given by itself is the student's; several may be a class.
+            common = 0 if len(sent.path) == 1 == len(folders) else sent.common
+            outer = {"base": sent.base, "common": common, "metadata": sent.metadata}
             for member in members:
-                outer = {"base": sent.base, "common": sent.common, "metadata": sent.metadata}
                 yield from contents(replace(member, **outer), depth - 1)
 
 

@@ -16,6 +16,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -306,7 +307,11 @@ def write_csv(data: dict, path: Path) -> None:
     path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
 
 
+# In many countries a spreadsheet parts cells at each semicolon, whatever the quotes.
+_FORMULA = re.compile(r"((?:^|[;\t]) *)(?=[=+@-])")
+
+
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
-    text = printable(text, lines=True)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")) else text
+    text = _FORMULA.sub(r"\1'", printable(text, lines=True))
+    return f"'{text}" if text.startswith(("\t", "\r", "\n", "\0")) else text

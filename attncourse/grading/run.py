@@ -24,7 +24,7 @@ from pathlib import Path
 
 import attncourse
 from attncourse.checks import registry
-from attncourse.grading import record
+from attncourse.grading import cgroup, record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
 from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
@@ -266,6 +266,8 @@ class Worker:
     """A process that grades one submission after the other; it ends when this one does."""
 
     def __init__(self, job: Job):
+        if job.jailed:
+            cgroup.take()
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
         self.process = subprocess.Popen(
