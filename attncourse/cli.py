@@ -579,8 +579,8 @@ def feedback(
 ) -> None:
     """Write a page for each student into feedback/: points, the judge's reports, your comments.
 
-    Grade by hand first (nbgrader formgrader), or run it again later: only pages of which something
-    has changed are written anew. A page is one file, and opens without a network.
+    Grade by hand first (`jupyter lab`, then Formgrader), or run it again later: only pages of which
+    something has changed are written anew. A page is one file, and opens without a network.
 
     Exit code 0: every student who was graded has a page; 1: somebody has none.
     """
@@ -641,7 +641,7 @@ def report(
         points += " +" if row.needs_reading else ""
         table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
-    console.print("+ a written answer waits for a person: nbgrader formgrader", style="dim")
+    console.print("+ a written answer waits for a person: jupyter lab, Formgrader", style="dim")
     thoughts = Table("students", "misconception", "what they probably think", box=None)
     for name, thought, count in results.by_frequency(rows):
         thoughts.add_row(str(count), name, escape(thought))
