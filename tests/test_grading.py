@@ -568,7 +568,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            result = score.score(path.read_bytes(), run._assignment(job), zygote, job.budget)
+            result = score.score(path.read_bytes(), run.assignment(job), zygote, job.budget)
             yield student, {"result": result.as_data(), "notebook": None}
 
     job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
@@ -733,7 +733,7 @@ def made_up(small_course, monkeypatch):
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            result = run.nothing(run._assignment(job), f"made up for {student}")
+            result = run.nothing(run.assignment(job), f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
     monkeypatch.setattr(run, "in_processes", lambda jobs: grade_all)

@@ -146,12 +146,12 @@ def test_a_roster_translates_and_refuses_strangers(desk):
             f"b@school.edu/{NAME}": numbered(5),
         }
     )
-    rows = desk("sent.zip", roster=senders.Roster(Path("roster.csv")))
+    rows = desk("sent.zip", roster=senders.roster_in(Path("roster.csv")))
     assert filed() == {"bob", "jane"}
     assert [bool(row.outcome) for row in rows.values()] == [True, True, False, False, True]
     Path("bad.csv").write_text("name\nx\n")
     with pytest.raises(ingest.Refused, match="needs a column `id`"):
-        senders.Roster(Path("bad.csv"))
+        senders.roster_in(Path("bad.csv"))
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
                 target.write_bytes(what if isinstance(what, bytes) else numbered(what))
 
     Path("roster.csv").write_text("id\nvictim\nmallory\nkim\n")
-    roster = senders.Roster(Path("roster.csv")) if "roster" in name else None
+    roster = senders.roster_in(Path("roster.csv")) if "roster" in name else None
     write(Path("drop/mallory"), DROPS[name])
     if beside:
         write(Path("drop/victim"), {NAME: 2})
@@ -476,7 +476,7 @@ def test_a_name_that_was_made_to_be_misread_is_refused(desk, path):
 def test_two_accounts_of_one_name_are_not_one_student(desk):
     Path("roster.csv").write_text("id,first_name,last_name\nbob,Bob,Smith\n")
     zipped({f"smithbob_{n}_{n}_{NAME}": numbered(n) for n in (340, 666)})
-    rows = list(desk("sent.zip", roster=senders.Roster(Path("roster.csv"))).values())
+    rows = list(desk("sent.zip", roster=senders.roster_in(Path("roster.csv"))).values())
     assert rows[0].outcome == "filed" and not rows[1].outcome
     assert rows[1].notes == ["the accounts 340 and 666 are both bob in the roster; whose is it?"]
 

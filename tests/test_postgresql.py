@@ -56,7 +56,7 @@ def graded(course) -> dict[str, float]:
     """A class with a result for everybody, of which the gradebook knows nothing yet: points."""
     sample.write_class(CHAPTER_3, STUDENTS)
     job = run.job_of(CHAPTER_3)
-    graded, points = run._assignment(job).graded, {}
+    graded, points = run.assignment(job).graded, {}
     for number, (student, folder) in enumerate(run.submissions(CHAPTER_3).items()):
         result = Result({g.task.name: Verdict(number % 5, 2, g.points) for g in graded})
         key = run.key_of(job, (folder / f"{CHAPTER_3}.ipynb").read_bytes())
