@@ -407,11 +407,14 @@ def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
     from attncourse.grading import nbgrader_api
+    from attncourse.grading.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
         for name in names:
+            solution = Path("solutions") / name / f"{name}.ipynb"
+            check_points(name, solution.read_text(encoding="utf-8"))
             error = nbgrader_api.release(name)
             bar.advance(step)
             if error:

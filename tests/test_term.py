@@ -70,9 +70,9 @@ def test_every_command_that_is_written_somewhere_exists():
             known = {o for p in command.params for o in p.opts} if command else options
         elif program == "nbgrader":
             app, path = NbGraderApp, list(words)
-            while path and getattr(app, "subcommands", None) and path[0] in app.subcommands:
+            while isinstance(app.subcommands, dict):
+                assert path and path[0] in app.subcommands, words
                 app = app.subcommands[path.pop(0)][0]
-            assert app is not NbGraderApp and not app.subcommands, words
             known = {f"--{alias}" for alias in [*app.aliases, *app.flags]}
             known |= {option for option in options if "." in option}  # of a trait
         else:

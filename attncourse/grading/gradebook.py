@@ -66,7 +66,8 @@ class Writer:
         self.gradebook.close()
 
     def _is_known(self) -> bool:
-        known = {assignment.name for assignment in self.gradebook.assignments}
+        # One that has a due date and was never released has no notebooks.
+        known = {each.name for each in self.gradebook.assignments if each.notebooks}
         self.gradebook.db.rollback()  # the transaction of this look
         return self.about.name in known
 

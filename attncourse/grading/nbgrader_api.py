@@ -53,7 +53,13 @@ def _run(step, *arguments, **options) -> str:
 
 
 def release(assignment: str) -> str:
-    """Generate exercises/<assignment>; returns the reason of a failure, or ''."""
+    """Generate exercises/<assignment>; returns the reason of a failure, or ''.
+
+    Raises:
+        NoGradebook: nbgrader would delete what was released before, and then fail.
+    """
+    with gradebook():
+        pass
     return _run(api().generate_assignment, assignment, force=True, create=True)
 
 
@@ -76,11 +82,11 @@ def open_gradebook():
     except DBAPIError:
         raise
     except ModuleNotFoundError as error:
-        driver = f"its driver {error.name} is not installed"
-        raise NoGradebook(f"{driver}; pip install 'attncourse[postgresql]'") from None
+        cure = "; pip install 'attncourse[postgresql]'" if "psycopg" in error.name else ""
+        raise NoGradebook(f"the gradebook's driver {error.name} is not installed{cure}") from None
     except (SQLAlchemyError, ValueError, OSError) as error:
-        said = f"its address (db_url in nbgrader_config.py) is no database's: {_first_line(error)}"
-        raise NoGradebook(said) from None
+        where = "the gradebook's address, db_url in nbgrader_config.py,"
+        raise NoGradebook(f"{where} is no database's: {_first_line(error)}") from None
 
 
 def has_gradebook() -> bool:
@@ -90,9 +96,10 @@ def has_gradebook() -> bool:
 
     try:
         url = make_url(api().coursedir.db_url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return True  # who opens it says what is wrong
-    return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
+    file = Path(url.database or "")
+    return url.get_backend_name() != "sqlite" or file.exists() or not file.parent.is_dir()
 
 
 @contextlib.contextmanager
