@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from browser import browser, needs_browser
 from conftest import ROOT, copy_course
+from jupyter_core.application import NoStart
 from nbgrader.apps.nbgraderapp import NbGraderApp
 from test_postgresql import a_server
 from typer.main import get_command
@@ -104,7 +105,8 @@ def nbgrader(*arguments: str) -> None:
     NbGraderApp.clear_instance()
     app = NbGraderApp.instance()
     app.initialize(list(arguments))
-    app.start()
+    with contextlib.suppress(NoStart):  # its subcommand has run
+        app.start()
     NbGraderApp.clear_instance()
 
 
@@ -246,9 +248,7 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
         assert "Rubric" in tab.run("return document.querySelector('.well').innerText")
         box = "document.querySelector('input.score[id=why-scaled]')"
         assert tab.run(f"return {box}.closest('.panel').contains(document.querySelector('.well'))")
-        tab.wait(
-            f"window.grades?.loaded !== false && !{box}.disabled && window.jQuery.active === 0"
-        )
+        tab.wait(f"!{box}.disabled && jQuery.active === 0")
         tab.run(f"{box}.value = {given}; jQuery({box}).trigger('change')")
         tab.wait("jQuery.active === 0")
         for _ in range(100):
@@ -273,8 +273,8 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     assert points()["kim"] == pytest.approx(before + 0.8 * 4)  # without another run
     assert "4 had not changed" in attncourse("grade", CHAPTER_3, "--students", "ann,zoe,wei,kim")
     assert unread() == {"bob"}
-    with pytest.raises(AssertionError, match="nothing of anna is in submitted"):
-        term("attncourse grade")  # the page's names are no students of ours
+    # the page's anna and ben are no students of ours
+    assert "nothing of anna, ben is in submitted/" in term("attncourse grade", code=2)
 
     # feedback, points, and the total
     assert "5 pages" in term("attncourse feedback")
