@@ -522,6 +522,7 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
 
 @app.command()
 def grade(
+    ctx: typer.Context,
     assignment: Assignment = "",
     students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
@@ -553,6 +554,8 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    assignment = chosen(assignment)
+    warm = None if cluster else warm_up(ctx, assignment, force)
     from attncourse.grading import run
     from attncourse.grading.cluster import Unusable, on_cluster
     from attncourse.grading.gradebook import NotReleased
@@ -560,7 +563,6 @@ def grade(
     from attncourse.grading.nbgrader_api import NoGradebook
     from attncourse.grading.untrusted import alike, printable
 
-    assignment = chosen(assignment)
     job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
     handed_in, nameless = run.submissions(assignment), run.unbookable(assignment)
     if not (handed_in or nameless):
@@ -579,7 +581,7 @@ def grade(
         )
     kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
-    where = on_cluster(cluster) if cluster else run.in_processes(jobs)
+    where = on_cluster(cluster) if cluster else run.in_processes(jobs, warm)
     fresh, same, look = 0, 0, {}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -622,6 +624,22 @@ def grade(
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
     raise typer.Exit(1 if nameless else 0)
+
+
+def warm_up(ctx: typer.Context, assignment: str, force: bool):
+    """While this process loads nbgrader, another one loads torch, if there is work for it."""
+    from attncourse.grading.warm import Warm, can_fork
+
+    there = Path("autograded")
+    new = (
+        not (there / folder.parent.name / assignment / "result.json").exists()
+        for folder in Path("submitted").glob(f"*/{assignment}")
+    )
+    if not (can_fork() and (any(new) or force)):
+        return None
+    warm = Warm()
+    ctx.call_on_close(warm.end)
+    return warm
 
 
 ALLOW_JAILS = (

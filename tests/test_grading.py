@@ -35,6 +35,7 @@ from attncourse.grading import (
     sample,
     score,
     submission,
+    warm,
     wire,
 )
 from attncourse.grading.gradebook import Writer
@@ -636,6 +637,7 @@ def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
         command = [sys.executable, "-c", stub, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
+    monkeypatch.setattr(run, "can_fork", lambda: False)
     monkeypatch.setattr(run.subprocess, "Popen", popen)
     monkeypatch.setattr(run, "SPARE", 3.0)
     job = run.Job(CHAPTER_3, "", "", budget=Budget(submission=0, record=0))
@@ -673,6 +675,7 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
         command = [sys.executable, "-c", STUB, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
+    monkeypatch.setattr(run, "can_fork", lambda: False)
     monkeypatch.setattr(run.subprocess, "Popen", popen)
     notebooks = {name: tmp_path / name for name in ("a", "kills", "m", "is gone", "z")}
     for name, path in notebooks.items():
@@ -730,13 +733,14 @@ def small_course(tmp_path_factory):
 def made_up(small_course, monkeypatch):
     """`attncourse grade` with results out of thin air, each time from the beginning."""
     shutil.rmtree("autograded", ignore_errors=True)
+    monkeypatch.setattr(warm, "can_fork", lambda: False)
 
     def grade_all(job, notebooks):
         for student in notebooks:
             result = run.nothing(run.assignment(job), f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
-    monkeypatch.setattr(run, "in_processes", lambda jobs: grade_all)
+    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
 
 
 def test_the_log_has_a_line_for_each_submission(made_up):
@@ -802,7 +806,7 @@ def written(monkeypatch, **texts):
             result = score.Result(verdicts, texts={"why-scaled": texts[student]})
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
-    monkeypatch.setattr(run, "in_processes", lambda jobs: grade_all)
+    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
 
 
 def waiting() -> set[str]:

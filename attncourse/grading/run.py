@@ -28,10 +28,11 @@ from attncourse.checks import registry
 from attncourse.grading import Refusal, record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
+from attncourse.grading.remote import TRIES, Born, Budget, Killed, children
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 from attncourse.grading.untrusted import MEMORY, limit_memory, printable
+from attncourse.grading.warm import Warm, can_fork, surroundings
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
@@ -89,7 +90,10 @@ def assignment(job: Job) -> Assignment:
 
 @functools.cache
 def _zygote(jailed: bool):
-    return children(jailed)
+    return children(jailed, _born)
+
+
+_born: Born | None = None  # the zygote that a worker was born with
 
 
 # --- what is there ------------------------------------------------------------------------------
@@ -246,11 +250,18 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
         return f"the judge itself failed, please report it ({said})"
 
 
-def in_processes(jobs: int) -> GradeAll:
-    """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result."""
+def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
+    """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result.
+
+    Args:
+        warm: what forks the workers, if it was started beforehand. It ends with the grading.
+    """
 
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-        idle = [Worker(job) for _ in range(min(jobs, len(notebooks)))]
+        nonlocal warm
+        if warm is None and notebooks and can_fork():
+            warm = Warm()
+        idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
         jails = False  # whether one could be built
         waiting, deaths = collections.deque(notebooks), collections.Counter()
@@ -281,7 +292,7 @@ def in_processes(jobs: int) -> GradeAll:
                     student = busy.pop(worker)
                     if reply is None or reply == worker.too_long:
                         worker.end()
-                        worker = Worker(job)
+                        worker = Worker(job, warm)
                     if reply is None:
                         deaths[student] += 1
                         if deaths[student] == TRIES:
@@ -294,6 +305,8 @@ def in_processes(jobs: int) -> GradeAll:
         finally:
             for worker in (*idle, *busy):
                 worker.end()
+            if warm:
+                warm.end()
 
     return grade_all
 
@@ -301,10 +314,10 @@ def in_processes(jobs: int) -> GradeAll:
 class Worker:
     """A process that grades one submission after the other; it ends when this one does."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, warm: Warm | None = None):
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
-        self.process = subprocess.Popen(
+        self.process = (warm and warm.fork(theirs)) or subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
@@ -383,8 +396,10 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
     return DIED
 
 
-def work(handle: int) -> None:
+def work(handle: int, born: Born | None = None) -> None:
     """A worker's life."""
+    global _born
+    _born = born
     threading.Thread(target=_end_with_grader, daemon=True).start()
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
