@@ -5,6 +5,7 @@ becomes a reason why a person should look.
 """
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -304,10 +305,20 @@ def _defined_by(node: ast.stmt) -> list[str]:
 
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
+    return (_remembered if len(source) < USUAL else _code_of)(source)
+
+
+USUAL = 10_000  # characters of a cell; the course's own come again in every submission
+
+
+def _code_of(source: str) -> str:
     try:
         return ast.dump(ast.parse(plain_python(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source
+
+
+_remembered = functools.lru_cache(maxsize=500)(_code_of)
 
 
 # --- ready-made answers -------------------------------------------------------------------------
