@@ -3,8 +3,8 @@
 A class of made-up students and of the whole zoo is graded undisturbed. Then it is graded while a
 monkey kills random processes of the run (the grader, the warm process, what that has forked, the
 jails' keepers, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the
-grader again when it was the one. Every point must be the same. A class that is done before the monkey has
-had enough is graded once more. Exit code 1 if a point differs.
+grader again when it was the one. Every point must be the same. A class that is done before the
+monkey has had enough is graded once more. Exit code 1 if a point differs.
 """
 
 import argparse
