@@ -201,7 +201,7 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     # release, and who takes the course
     term("attncourse release")
     term("attncourse release")
-    with Path("class.csv").open("w", newline="") as file:
+    with Path("roster.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["id", "first_name", "last_name", "email", "lms_user_id"])
         for student, (first, last, number) in PEOPLE.items():
@@ -221,9 +221,8 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     assert "a mistake?" in dry
     filed = term("attncourse ingest", code=1)
     assert "it is of lab1_time_it_right, not of 03_scaled_dot_product" in filed
-    assert "3 filed" in filed and {p.name for p in Path("submitted").iterdir()} == {
-        *["ann", "zoe", "wei"]
-    }
+    assert "3 filed" in filed
+    assert {place.name for place in Path("submitted").iterdir()} == {"ann", "zoe", "wei"}
     Path("x.ipynb").write_bytes(sent["bob"])
     assert "jane is not in the gradebook yet" in term("attncourse ingest")
     Path("submitted/jane").rename("submitted/bob")
