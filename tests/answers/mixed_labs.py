@@ -1123,7 +1123,11 @@ def middle(point):
     return statistics.median(point["seconds"])
 
 
-@wrong("who_computed_it", "takes the largest n of all, where naive attention may have no time")
+@wrong(
+    "who_computed_it",
+    "takes the largest n of all, where naive attention may have no time",
+    "L3-FAILED-POINT",
+)
 def _(record):
     points = record["points"]
     ceil = record["machine"]["ceilings"]

@@ -2284,7 +2284,12 @@ def _(scores, weights):
     return min(grid, key=loss)
 
 
-@wrong("hidden_scale", "compares the scores with the weights themselves", "C-NO-LOGARITHM", "C-WEIGHTS-AS-LOGS")
+@wrong(
+    "hidden_scale",
+    "compares the scores with the weights themselves",
+    "C-NO-LOGARITHM",
+    "C-WEIGHTS-AS-LOGS",
+)
 def _(scores, weights):
     seen = weights > 0
     x = scores[seen] - scores[seen].mean()
