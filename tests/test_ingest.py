@@ -112,6 +112,9 @@ submission_8: nonsense
         (f"हिन्दी/{NAME}", "हिन्दी", NAME),
         (f"jane.zip/{NAME}", "jane", NAME),
         (f"jane_1234_{NAME}", "jane_1234", f"jane_1234_{NAME}"),
+        (f"Jane Doe - Copy of {NAME}", "Jane_Doe", f"Jane Doe - Copy of {NAME}"),
+        (f"Jane Doe - Copy of Copy of {NAME}", "Jane_Doe", f"Jane Doe - Copy of Copy of {NAME}"),
+        (f"Jane Doe - Kopie von {NAME}", "Jane_Doe", f"Jane Doe - Kopie von {NAME}"),
         (NAME, "", NAME),
         (f"{ASSIGNMENT} (1).ipynb", "", f"{ASSIGNMENT} (1).ipynb"),
     ],
@@ -141,12 +144,12 @@ def test_a_roster_translates_and_refuses_strangers(desk):
             f"b@school.edu/{NAME}": numbered(5),
         }
     )
-    rows = desk("sent.zip", roster=senders.Roster(Path("roster.csv")))
+    rows = desk("sent.zip", roster=senders.roster_in(Path("roster.csv")))
     assert filed() == {"bob", "jane"}
     assert [bool(row.outcome) for row in rows.values()] == [True, True, False, False, True]
     Path("bad.csv").write_text("name\nx\n")
     with pytest.raises(ingest.Refused, match="needs a column `id`"):
-        senders.Roster(Path("bad.csv"))
+        senders.roster_in(Path("bad.csv"))
 
 
 @pytest.mark.parametrize(
@@ -428,7 +431,7 @@ def write(folder: Path, files: dict) -> None:
 @pytest.mark.parametrize("name", DROPS)
 def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
     Path("roster.csv").write_text("id\nvictim\nmallory\nkim\n")
-    roster = senders.Roster(Path("roster.csv")) if "roster" in name else None
+    roster = senders.roster_in(Path("roster.csv")) if "roster" in name else None
     write(Path("drop/mallory"), DROPS[name])
     if beside:
         write(Path("drop/victim"), {NAME: 2})
@@ -536,7 +539,7 @@ def test_a_name_that_was_made_to_be_misread_is_refused(desk, path):
 def test_two_accounts_of_one_name_are_not_one_student(desk):
     Path("roster.csv").write_text("id,first_name,last_name\nbob,Bob,Smith\n")
     zipped({f"smithbob_{n}_{n}_{NAME}": numbered(n) for n in (340, 666)})
-    rows = list(desk("sent.zip", roster=senders.Roster(Path("roster.csv"))).values())
+    rows = list(desk("sent.zip", roster=senders.roster_in(Path("roster.csv"))).values())
     assert rows[0].outcome == "filed" and not rows[1].outcome
     assert rows[1].notes == ["the accounts 340 and 666 are both bob in the roster; whose is it?"]
 
@@ -705,6 +708,39 @@ def test_names_in_other_alphabets_survive(desk):
 # --- the command
 
 
+def test_the_gradebooks_students_are_known_and_others_said(desk):
+    people = [
+        {
+            "id": "bsmith",
+            "first_name": "Bob",
+            "last_name": "Smith",
+            "email": "",
+            "lms_user_id": "7",
+        },
+        {"id": "lwei", "first_name": "Wei", "last_name": "Li", "email": "li@uni.edu"},
+        {"id": "lwei2", "first_name": "Wei", "last_name": "Li", "email": None},
+    ]
+    names = ("smithbob_7_1_", "kimann_8_2_", "weili_9_3_", "li@uni.edu_")
+    zipped({f"{name}{NAME}": numbered(n) for n, name in enumerate(names)})
+    rows = desk("sent.zip", roster=senders.Roster(people, "the gradebook", complete=False))
+    bob, ann, wei, li = rows.values()
+    assert bob.student == "bsmith" and not any("gradebook" in note for note in bob.notes)
+    assert ann.outcome == "filed" and "kimann_8 is not in the gradebook yet" in ann.notes
+    assert not wei.outcome and "weili is lwei and lwei2 in the gradebook" in wei.notes[0]
+    assert li.student == "lwei"
+    assert filed() == {"bsmith", "kimann_8", "lwei"}
+
+
+def test_a_notebook_of_another_assignment_among_many_is_pointed_out(desk):
+    other = (ROOT / "solutions/02_additive/02_additive.ipynb").read_bytes()
+    files = {f"s{n}_{n}_9_{NAME}": numbered(n) for n in range(5)}
+    zipped(files | {"odd_7_9_hw3.ipynb": other})
+    noted = [row for row in desk("sent.zip").values() if any("a mistake?" in n for n in row.notes)]
+    assert [(row.student, row.assignment) for row in noted] == [("odd_7", "02_additive")]
+    zipped({**files, **{f"t{n}_1{n}_9_x.ipynb": other for n in range(4)}}, "mixed.zip")
+    assert not [r for r in desk("mixed.zip").values() if any("a mistake?" in n for n in r.notes)]
+
+
 def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     monkeypatch.setattr(cli, "console", Console(width=160))
     attncourse = functools.partial(CliRunner().invoke, cli.app)
@@ -722,10 +758,12 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     done = attncourse(["ingest", "strange.ipynb", "--student", "lee"])
     assert "a notebook of version" in done.output and "\x1b[2J" not in done.output
     assert len(done.output) < 5000
+    Path("empty").mkdir()
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
     for arguments, said in (
         (["none.zip"], "there is no none.zip"),
+        (["empty"], "there is nothing in empty"),
         (["sent.zip", "--student", "a/b"], "try 'a_b'"),
         (["sent.zip", "--assignment", "x"], "no assignment is named x"),
         (["sent.zip", "--roster", NAME], "needs a column `id`"),

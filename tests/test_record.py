@@ -177,6 +177,9 @@ def test_cells_of_the_course_are_not_run_again_and_show_what_the_student_saw(zyg
     source = submission.source_of(curve)
     note, kept = next(c for c in made["cells"] if c["source"] == source)["outputs"]
     assert "what the student saw" in note["data"]["text/plain"] and kept["data"] == picture
+    code = [each for each in made["cells"] if each["cell_type"] == "code"]
+    silent = [each for each in code if "without output" in said(each["outputs"])]
+    assert silent and not any(submission.only_defines(each["source"]) for each in silent)
 
 
 # --- marks, reports, secrets

@@ -257,7 +257,9 @@ class _Student:
         """Only what a cell of the course defines; what it showed was seen by the student."""
         if not self.over:
             self._ask(CELL_SECONDS, "define", reading.plain_python(reading.source_of(cell)))
-        return self.saved(cell)
+        silent = reading.only_defines(reading.source_of(cell))
+        nothing = [] if silent else [_note("Not run here, and handed in without output.")]
+        return self.saved(cell) or nothing
 
     def saved(self, cell: dict) -> list[dict]:
         """The outputs that a cell was handed in with, and a line that says so."""

@@ -25,6 +25,7 @@ from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
 from attncourse.grading import cgroup, wire, withheld
 from attncourse.grading.jail import Limits, Unavailable
+from attncourse.grading.warm import Forked, surroundings
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
@@ -72,14 +73,17 @@ def hidden() -> tuple[str, ...]:
     return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
 
-def children(jailed: bool) -> "Zygote":
+def children(jailed: bool, born: "Born | None" = None) -> "Zygote":
     """What starts a child for each submission on this machine.
+
+    Args:
+        born: a zygote that is there already; it may serve several graders.
 
     Raises:
         Unavailable: it has no jails, and one is asked for.
     """
     if sys.platform == "linux":
-        return Zygote(jailed)
+        return Zygote(jailed, born=born)
     if jailed:
         raise Unavailable(f"it is made of Linux namespaces, and this is {platform.system()}")
     return Spawner()
@@ -95,12 +99,23 @@ def why_no_jail() -> str:
     return ""
 
 
+Born = tuple[socket.socket, Forked]  # the way to a process, and the process
+
+
 class Zygote:
     """The warm process that forks children; a context manager."""
 
-    def __init__(self, jailed: bool = True, limits: Limits | None = None):
+    def __init__(
+        self, jailed: bool = True, limits: Limits | None = None, born: "Born | None" = None
+    ):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
         self.worked = False
+        if born:
+            self.control, self.process = born
+            with contextlib.suppress(ConnectionError):
+                if self.control.recv(16, socket.MSG_PEEK) == b"ready":  # all who share it see it
+                    return
+            self.control.close()
         self._start()
 
     def _start(self) -> None:
@@ -205,23 +220,6 @@ class Spawner(Zygote):
             os.close(status)
 
         threading.Thread(target=keep, daemon=True).start()
-
-
-# What Python, its packages and the C library look for.
-NEEDED = {
-    *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
-    *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
-}
-
-
-def surroundings() -> dict[str, str]:
-    """The environment of what grades, without the instructor's secrets.
-
-    What a process was started with stays in its memory, and in the memory of all its forks.
-    """
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
-    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
 
 
 def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:

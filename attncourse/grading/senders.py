@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from attncourse.grading.archives import Refused, Sent
-from attncourse.grading.untrusted import TooMuch, limited
+from attncourse.grading.untrusted import TooMuch, limited, printable
 
 # Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
 # name in small letters and without anything but letters, LATE, the user's number, the file's
@@ -121,14 +121,18 @@ def _by_folder(sent: Sent, place: int, assignments: list[str]) -> Sender:
         student = re.sub(r"\.zip$", "", folders[0], flags=re.IGNORECASE)
         return Sender(sent.name, (student,), student, number=count, inside="/".join(folders[1:]))
     stem = _without_copies(sent.name)
-    student = next((stem.split(a)[0] for a in assignments if a in stem), "").strip(" _-.")
+    student = next((stem.split(a)[0] for a in assignments if a in stem), "")
+    student = re.sub(rf"(^|[ _-])({COPY_OF})+$", "", student, flags=re.I).strip(" _-.")
     return Sender(sent.name, tuple(filter(None, (student, stem))), student, number=count)
+
+
+COPY_OF = r"copy[ _]of[ _]|kopie[ _]von[ _]|copia[ _]de[ _]|copie[ _]de[ _]"
 
 
 def _without_copies(name: str) -> str:
     """A file's name without its end, and without what browsers and Colab add to a copy's."""
     stem = re.sub(r"(\.ipynb|\.json|\.txt)+$", "", name, flags=re.IGNORECASE)
-    stem = re.sub(r"^(copy[ _]of[ _]|kopie von |copia de |copie de )+", "", stem, flags=re.I)
+    stem = re.sub(rf"^({COPY_OF})+", "", stem, flags=re.I)
     return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy\d*)+$", "", stem, flags=re.IGNORECASE)
 
 
@@ -160,6 +164,7 @@ def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime |
     return found
 
 
+<<<<<<< HEAD
 def _names(submitter: dict) -> tuple[str, ...]:
     kept = (submitter.get(key) for key in (":sid", ":email", ":name"))
     return tuple(str(name) for name in kept if name and isinstance(name, str | int))
@@ -189,19 +194,37 @@ class Roster:
         path: a CSV file as `nbgrader db student import` reads it: a column `id`, and any others
             (first_name, last_name, email, lms_user_id, ...). Whatever stands in a student's row
             and in no other one's, finds the student.
+=======
+def roster_in(path: Path) -> "Roster":
+    """The roster in a CSV file as `nbgrader db student import` reads it.
+>>>>>>> main
 
     Raises:
         Refused: it is not such a file.
     """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Refused(f"the roster {path} cannot be read: {error}") from None
+    if not rows or "id" not in rows[0]:
+        raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
+    return Roster(rows, "the roster")
 
-    def __init__(self, path: Path):
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                rows = list(csv.DictReader(file))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise Refused(f"the roster {path} cannot be read: {error}") from None
-        if not rows or "id" not in rows[0]:
-            raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
+
+class Roster:
+    """Which names belong to which student.
+
+    Args:
+        rows: of each student an `id`, and any others (first_name, last_name, email, lms_user_id,
+            ...). Whatever stands in a student's row and in no other one's, finds the student.
+        called: where they stand, in words.
+        complete: who is not in it is no student of this course.
+    """
+
+    def __init__(self, rows: list[dict], called: str, complete: bool = True):
+        self.called, self.complete = called, complete
+        self.students = {row["id"] for row in rows}
         self.known: dict[str, set[str]] = {}
         for row in rows:
             first, last = row.get("first_name") or "", row.get("last_name") or ""
@@ -212,10 +235,20 @@ class Roster:
                     self.known.setdefault(name, set()).add(row["id"])
 
     def find(self, names: tuple[str, ...]) -> str | None:
+        """Whose name one of these is; None if nobody's.
+
+        Raises:
+            Refused: it is more than one student's.
+        """
+        several = ""
         for name in names:
             students = self.known.get(comparable(name), set())
             if len(students) == 1:
                 return next(iter(students))
+            if students:
+                several = f"{printable(name)} is {' and '.join(sorted(students))} in {self.called}"
+        if several:
+            raise Refused(f"{several}; say whose it is: --student NAME")
         return None
 
 

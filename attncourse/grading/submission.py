@@ -6,6 +6,7 @@ becomes a reason why a person should look.
 
 import ast
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from attncourse.checks import registry
 from attncourse.checks.answers import plain_python
 from attncourse.checks.task import Task
+from attncourse.grading import Refusal
 
 LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
 MOST_CELLS = 10_000
@@ -31,6 +33,10 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # of Python
 
 class Unreadable(Exception):
     """A file that is no notebook; says why."""
+
+
+class OtherPoints(Refusal):
+    """Two places disagree about what a cell is worth; says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,47 @@ def assignment_of(name: str, solution_text: str, released_text: str) -> Assignme
     )
     sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
     return Assignment(name, graded, questions, sources)
+
+
+def check_points(name: str, solution_text: str, released_text: str = "") -> None:
+    """See that nobody disagrees about points.
+
+    A task's stand in its file, and the release copies them; a written answer's in the solution.
+
+    Raises:
+        OtherPoints: the solution says something else of a task, or the release of a cell.
+    """
+    solution = json.loads(solution_text)
+    worth = {}
+    for mark, source in _graded_cells(solution):
+        points = float(mark.get("points") or 0)
+        if not mark["solution"]:
+            task = registry.find(ast.literal_eval(_check_in(source).args[0]))
+            if points not in (0, task.points):
+                raise OtherPoints(
+                    f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
+                    f"{task.points:g}. A task's points are the sum of its checks', in its file "
+                    f"{task.module.replace('.', '/')}.py: change them there, and write 0 here"
+                )
+            points = task.points
+        worth[mark["grade_id"]] = points
+    for mark, _ in _graded_cells(json.loads(released_text)) if released_text else ():
+        released, wanted = float(mark["points"]), worth.pop(mark["grade_id"], None)
+        if released != wanted:
+            now = "gone" if wanted is None else f"worth {wanted:g}"
+            raise OtherPoints(
+                f"{mark['grade_id']} was released with {released:g} points, and is {now} now; "
+                f"run `attncourse release {name}`"
+            )
+    if released_text and worth:
+        raise OtherPoints(
+            f"{', '.join(worth)} is not in exercises/{name} yet; run `attncourse release {name}`"
+        )
+
+
+def _graded_cells(notebook: dict) -> list[tuple[dict, str]]:
+    cells = [(cell["metadata"].get("nbgrader", {}), source_of(cell)) for cell in notebook["cells"]]
+    return [(mark, source) for mark, source in cells if mark.get("grade")]
 
 
 def _check_in(source: str) -> ast.Call:
@@ -241,6 +288,21 @@ def defined_in(source: str) -> list[str]:
         return _DEFINES.findall(source)
 
 
+def only_defines(source: str) -> bool:
+    """Whether nobody misses what a cell shows: it imports and defines, or offers hints."""
+    try:
+        body = ast.parse(plain_python(source)).body
+    except UNREADABLE:
+        return False
+    quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
+
+    def offers(node: ast.stmt) -> bool:
+        call = node.value if isinstance(node, ast.Expr) else None
+        return isinstance(call, ast.Call) and getattr(call.func, "id", "") == "hint"
+
+    return all(isinstance(node, quiet) or offers(node) for node in body)
+
+
 def _defined_by(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
@@ -257,10 +319,20 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
 
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
+    return (_remembered if len(source) < USUAL else _code_of)(source)
+
+
+USUAL = 10_000  # characters of a cell; the course's own come again in every submission
+
+
+def _code_of(source: str) -> str:
     try:
         return ast.dump(ast.parse(plain_python(source)))
     except UNREADABLE:
         return source
+
+
+_remembered = functools.lru_cache(maxsize=500)(_code_of)
 
 
 # --- what a person should look at ---------------------------------------------------------------
