@@ -24,15 +24,15 @@ CANVAS = re.compile(
 # Moodle, get_student_prefix in mod/assign/classes/downloader.php (moodle/moodle): the full name,
 # or "Participant", the number, and the plug-in, as a folder or, if so chosen, before the file name.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<rest>.*))?")
-SECONDS = 60.0  # to read that file
-DEEPEST = 50  # lists and tables in each other in it; a real one has a dozen
-LARGEST_GROUP = 100  # students; a few lines can name the same thousands for each folder
 LONGEST_PART = 255  # characters of a name in a path; the patterns here are quick on these
 # What would read as a user's and a file's number once more: a name that was made to be misread.
 AGAIN = re.compile(r"(?:^|_)(?:\d{3,}_\d{3,}_|\d+_assignsubmission_)")
 # Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
 # folder, `:submitters:` (`:name:`, `:sid:`, `:email:`) and `:created_at:`. The only one of the
 # three that says when: the times in the others' zips are those of the download.
+SECONDS = 60.0  # to read that file
+DEEPEST = 50  # lists and tables in each other in it; a real one has a dozen
+LARGEST_GROUP = 100  # students; a few lines can name the same thousands for each folder
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,6 @@ def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime |
     return found
 
 
-<<<<<<< HEAD
 def _names(submitter: dict) -> tuple[str, ...]:
     kept = (submitter.get(key) for key in (":sid", ":email", ":name"))
     return tuple(str(name) for name in kept if name and isinstance(name, str | int))
@@ -187,17 +186,8 @@ def _look_at_depth(data: bytes) -> None:
             raise RecursionError
 
 
-class Roster:
-    """Which names belong to which student.
-
-    Args:
-        path: a CSV file as `nbgrader db student import` reads it: a column `id`, and any others
-            (first_name, last_name, email, lms_user_id, ...). Whatever stands in a student's row
-            and in no other one's, finds the student.
-=======
 def roster_in(path: Path) -> "Roster":
     """The roster in a CSV file as `nbgrader db student import` reads it.
->>>>>>> main
 
     Raises:
         Refused: it is not such a file.
