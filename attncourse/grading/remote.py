@@ -407,6 +407,7 @@ class Sandbox:
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    whole: bool = True  # nothing that stands in the cells was left out
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
@@ -417,7 +418,7 @@ class Sandbox:
 
     def start(self) -> None:
         """Fork a child and run the cells; if they kill it, leave out more and more."""
-        for patience in (None, 1.0, 0.0):
+        for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
                     self.process = self.zygote.fork(self.tasks, self.allowed)
@@ -426,6 +427,7 @@ class Sandbox:
                     found = self._ask("run", self.cells, patience)
                     self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
                     self.defined = _texts(found, "defined", set(self.tasks))
+                    self.whole = patience is None
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
                 return
