@@ -413,6 +413,7 @@ class Sandbox:
     def __post_init__(self):
         self.deadline = time.monotonic() + self.budget.submission
         self.process: Process | None = None
+        self.beside = 1  # processes in the jail, when the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
 
@@ -430,6 +431,7 @@ class Sandbox:
                     self.whole = patience is None
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
+                self.beside = max(1, self.process.count())
                 return
             except Died as error:
                 reason = str(error)
@@ -469,8 +471,10 @@ class Sandbox:
 
     def look_behind(self) -> None:
         """After a task: is anything still running beside the answers?"""
-        if self.process and self.process.count() > 1:
+        running = self.process.count() if self.process else 0
+        if running > 1:
             self.review.append("its code leaves programs running beside the answers")
+        if running > self.beside:  # the next answers have a new one, without them
             self.close()
             self.process = None
 
