@@ -22,7 +22,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.grading import nbgrader_api, results, sample
+from attncourse.grading import nbgrader_api, results, sample, untrusted
 from attncourse.grading.remote import why_no_jail
 
 CHAPTER_3 = "03_scaled_dot_product"
@@ -97,6 +97,7 @@ DUE = "2026-11-20 23:59:00 UTC"
 
 def attncourse(*arguments: str, code: int = 0) -> str:
     done = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    untrusted.lift_memory_limit()  # `ingest` sets one for its process, and a browser needs more
     assert done.exit_code == code, (arguments, done.output, done.exception)
     return done.output
 
