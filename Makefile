@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test bench lint format lock clean
+.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,10 +55,13 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12  # groups: tests/conftest.py
+	$(BIN)/python -m pytest -n 2 --durations 25
 
 fast-test: $(STAMP)  ## what takes seconds
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them
+	ATTNCOURSE_FUZZ=60 $(BIN)/python -m pytest tests/test_fuzz.py
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py

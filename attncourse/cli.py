@@ -477,7 +477,7 @@ def ingest(
     rows, stopped = [], False
     with progress() as bar:
         try:
-            sent = [each for path in files for each in unpack(path)]
+            sent = [each for path in files for each in unpack(path, alone=len(files) == 1)]
             if not sent:
                 raise fail(f"there is nothing in {', '.join(map(str, files))}")
             for each in bar.track(sent, description="filing"):

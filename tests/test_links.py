@@ -128,7 +128,7 @@ def test_who_checks_sits_near_and_who_is_graded_does_not(built, monkeypatch):
 
 def test_two_thoughts_have_a_link_each(report):
     faults = TASK.faults["D-NO-SCALE"], TASK.faults["M-POLARITY"]
-    two = dataclasses.replace(report, diagnosis=_named(TASK, faults))
+    two = dataclasses.replace(report, diagnosis=_named(TASK, faults), near=False)
     masks = f"{BOOK}/book/{NAME}.html#masks"
     assert links(two) == [(WHY_SCALE, "Why divide by √d?"), (masks, "Masks")]
     assert WHY_SCALE in str(two) and masks in str(two)

@@ -15,14 +15,14 @@ def complaints(
     task: Task,
     pages: Path | None = None,
     right: Iterable[Callable] = (),
-    spelled: bool = True,
+    faults: bool = True,
 ) -> Iterator[str]:
     """What is wrong with a task, one sentence each: which part, where, and what to do.
 
     Args:
         pages: the course's folder, to look for the sections in; None: they are not looked for.
         right: answers in unusual words that must pass.
-        spelled: look at every fault in all spellings of the steps around it, not in the plain one.
+        faults: look at every fault, in all spellings of the steps around it.
     """
     yield from _hints(task)
     if pages and task.page.startswith("book/"):
@@ -33,7 +33,8 @@ def complaints(
         yield from _accepts(task, f"the right answer {name}", answer)
     if task.composed:
         yield from _steps(task)
-    yield from _faults(task, spelled)
+    if faults:
+        yield from _faults(task)
 
 
 def _hints(task: Task) -> Iterator[str]:
@@ -80,14 +81,12 @@ def _steps(task: Task) -> Iterator[str]:
         yield from _accepts(task, what, answer)
 
 
-def _faults(task: Task, spelled: bool) -> Iterator[str]:
+def _faults(task: Task) -> Iterator[str]:
     """Every fault is caught, differs from the reference, and is told apart from all others."""
     reference = of_reference(task)
     shown: dict[tuple, list] = {}
     for each in compositions.singles(task):
         (fault,) = each.faults
-        if not spelled and each.spelled:
-            continue
         where = f"{task.name}: {fault.id}"
         wrong = frozenset(differing(each.shows.everything(), reference, reference.pieces))
         passed = all(result.passed for result in engine.judge(task, each.make()))

@@ -61,22 +61,27 @@ class Sent:
         return self.path[-1]
 
 
-def unpack(place: Path) -> list[Sent]:
-    """The files in a folder, in a zip, or the one file; a zip among them counts as one."""
+def unpack(place: Path, alone: bool = True) -> list[Sent]:
+    """The files in a folder, in a zip, or the one file; a zip among them counts as one.
+
+    Args:
+        alone: it is all that was given. One zip is an export; of several, each may be a student's,
+            who could have made it like one.
+    """
     if place.is_dir():
         files = [p for p in sorted(place.rglob("*")) if p.is_symlink() or not p.is_dir()]
         return _together(
             [Sent(path.relative_to(place).parts, _on_disk(path), _saved(path)) for path in files]
         )
-    alone = Sent((place.name,), _on_disk(place), _saved(place))
-    if not _is_zip(place.name):
-        return [alone]
+    whole = Sent((place.name,), _on_disk(place), _saved(place))
+    if not (alone and _is_zip(place.name)):
+        return [whole]
     try:
         return _together(_members(zipfile.ZipFile(place), (), Purse()))
     except Refused as error:
-        return [Sent(alone.path, _refusing(str(error)))]
+        return [Sent(whole.path, _refusing(str(error)))]
     except Exception:  # zipfile raises a dozen kinds
-        return [Sent(alone.path, _refusing("this zip is damaged; fetch it again"))]
+        return [Sent(whole.path, _refusing("this zip is damaged; fetch it again"))]
 
 
 def _together(all_sent: list[Sent]) -> list[Sent]:

@@ -16,6 +16,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -323,7 +324,11 @@ def write_totals(most: dict[str, float], totals: list[results.Total], path: Path
     path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
 
 
+# In many countries a spreadsheet parts cells at each semicolon, whatever the quotes.
+_FORMULA = re.compile(r"((?:^|[;\t]) *)(?=[=+@-])")
+
+
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
-    text = printable(text, lines=True)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")) else text
+    text = _FORMULA.sub(r"\1'", printable(text, lines=True))
+    return f"'{text}" if text.startswith(("\t", "\r", "\n", "\0")) else text

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import select
 import signal
@@ -22,7 +23,7 @@ from attncourse.checks import registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
-from attncourse.grading import wire, withheld
+from attncourse.grading import cgroup, wire, withheld
 from attncourse.grading.jail import Limits, Unavailable
 from attncourse.grading.warm import Forked, surroundings
 
@@ -31,6 +32,7 @@ INHERITED = 300 * 2**20
 TRIES = 3  # how often we do again what was disturbed
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
+_NO_NAME = re.compile(r"[^\w.: ']")
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 
 
@@ -184,6 +186,11 @@ class Zygote:
         if word != "ready":
             child.close()
             raise Unavailable(*reason)
+        if self.jailed and child.pid:
+            with contextlib.suppress(OSError):  # none was given to us: we count ourselves
+                group = cgroup.Group(self.slot, self.limits.memory, self.limits.processes)
+                group.add(child.pid)
+                child.group = group
         return child
 
     def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
@@ -228,6 +235,7 @@ class Process:
         self.channel, self.status, self.limits, self.jailed = channel, status, limits, jailed
         self.pid: int | None = None
         self.handle: int | None = None  # of the process: a number may be another's by now
+        self.group: cgroup.Group | None = None  # in which Linux counts its memory
         self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
         self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
         self.late = False  # it was not the first that was tried
@@ -245,8 +253,8 @@ class Process:
         def look():
             nonlocal looked
             looked = time.monotonic()
-            if self._memory() > self.limits.memory:
-                raise Died(f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory")
+            if self.group is None and self._memory() > self.limits.memory:
+                raise Died(self._hungry())
 
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
@@ -271,7 +279,7 @@ class Process:
                     case (self.asked, reply):
                         return reply
                     case (int(number), _) if number in self.past:
-                        pass  # copies that the child made of itself may answer twice
+                        raise Meddled("answered one question twice")
                     case _:
                         raise Meddled("sent an answer to what nobody had asked")
         except Died:
@@ -285,6 +293,9 @@ class Process:
             raise Died("did not listen any more") from None
         except (EOFError, OSError):
             raise self._end() from None
+
+    def _hungry(self) -> str:
+        return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
 
     def kill(self) -> None:
         """End the child and everything it started."""
@@ -344,6 +355,8 @@ class Process:
         if not os.WIFSIGNALED(code):
             return Died("ended Python itself: a call to exit?")
         name = signal.Signals(os.WTERMSIG(code)).name
+        if name == "SIGKILL" and self.group and self.group.was_full():
+            return Died(self._hungry())
         if name in CRASHES:
             return Died(f"made Python crash ({name})")
         if name == "SIGXCPU" or (name == "SIGKILL" and seconds >= self.limits.seconds):
@@ -403,14 +416,14 @@ class Sandbox:
         self.start()
 
     def start(self) -> None:
-        """Fork a child and run the cells; if they kill it, run only what they define."""
-        for only_definitions in (False, True):
+        """Fork a child and run the cells; if they kill it, leave out more and more."""
+        for patience in (None, 1.0, 0.0):
             try:
                 with self._heeded():
                     self.process = self.zygote.fork(self.tasks, self.allowed)
                     if self.process.late:
                         self.disturbed = "its process could not be started at once"
-                    found = self._ask("run", self.cells, only_definitions)
+                    found = self._ask("run", self.cells, patience)
                     self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
                     self.defined = _texts(found, "defined", set(self.tasks))
                 for task, rebind in self.given.items():
@@ -418,7 +431,7 @@ class Sandbox:
                 return
             except Died as error:
                 reason = str(error)
-                if not only_definitions:
+                if patience is None:
                     self.notes.append(f"what stands outside of the definitions {reason}")
         self.process, self.defined = None, {}
         self.review.append(f"even its definitions cannot be run: the notebook {reason}")
@@ -452,6 +465,13 @@ class Sandbox:
             self.review.append(f"its code talks to the grader by itself: it {error}")
             raise
 
+    def look_behind(self) -> None:
+        """After a task: is anything still running beside the answers?"""
+        if self.process and self.process.count() > 1:
+            self.review.append("its code leaves programs running beside the answers")
+            self.close()
+            self.process = None
+
     def close(self) -> None:
         if self.process:
             self.process.kill()
@@ -464,13 +484,8 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.deadline = time.monotonic() + sandbox.budget.task
         self.died = ""
-        if sandbox.process and sandbox.process.count() > 1:
-            sandbox.close()  # an earlier answer has left programs behind
-            sandbox.process = None
         if sandbox.process is None:
             sandbox.start()
-            if sandbox.process and sandbox.process.count() > 1:
-                sandbox.review.append("its cells leave programs running beside the answers")
 
     def _ask(self, *question) -> object:
         if not self.died and time.monotonic() > self.deadline:
@@ -496,7 +511,8 @@ class RemoteAnswer(Elsewhere):
             with self.sandbox._heeded():
                 match self._ask("short_cut", task.name, inputs, options):
                     case (str() | None as found, seen):
-                        return found and found[:200], _observation(seen)
+                        # The name goes into pages and tables, and may be a student's invention.
+                        return found and _NO_NAME.sub("", found)[:100], _observation(seen)
                     case dict() as seen:  # what it returned cannot be sent
                         return None, _observation(seen)
                     case _:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import attncourse
 from attncourse.checks import registry
-from attncourse.grading import Refusal, record
+from attncourse.grading import Refusal, cgroup, record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
 from attncourse.grading.remote import TRIES, Born, Budget, Killed, children
@@ -315,6 +315,8 @@ class Worker:
     """A process that grades one submission after the other; it ends when this one does."""
 
     def __init__(self, job: Job, warm: Warm | None = None):
+        if job.jailed:
+            cgroup.take()
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
         self.process = (warm and warm.fork(theirs)) or subprocess.Popen(

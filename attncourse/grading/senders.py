@@ -12,7 +12,9 @@ from pathlib import Path
 import yaml
 
 from attncourse.grading.archives import Refused, Sent
-from attncourse.grading.untrusted import printable
+from attncourse.grading.untrusted import TooMuch, limited, printable
+
+SECONDS = 20  # for a list of names
 
 # Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
 # name in small letters and without anything but letters, LATE, the user's number, the file's
@@ -141,13 +143,18 @@ def comparable(name: str) -> str:
 @functools.cache
 def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime | None]]]:
     """Folder -> for each of its group the names and the time, from submission_metadata.yml."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        listed = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        with limited(SECONDS):
+            # No list needs them, and a few, one of the other, ask for any amount of memory.
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, loader)):
+                return {}
+            listed = yaml.load(data, loader)
+    except (yaml.YAMLError, ValueError, RecursionError, TooMuch):
         return {}
     found = {}
     for folder, about in listed.items() if isinstance(listed, dict) else ():
-        with contextlib.suppress(AttributeError, TypeError):  # not what it seems
+        with contextlib.suppress(AttributeError, TypeError, KeyError):  # not what it seems
             when = about.get(":created_at")
             when = when.replace(tzinfo=when.tzinfo or UTC) if isinstance(when, datetime) else None
             keys = (":sid", ":email", ":name")

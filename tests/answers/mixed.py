@@ -585,7 +585,7 @@ def _(step, state, bos, eos, max_length, batch_size):
 @wrong(
     "greedy_decode",
     "takes the least likely word; fills up with 0 behind eos",
-    (),
+    ("C-SMALLEST",),
     ("C-FILLS-WITH-PAD",),
 )
 def _(step, state, bos, eos, max_length, batch_size):
@@ -944,7 +944,7 @@ def _(query, keys, W):
     return (projected_keys * query[:, None]).sum(-1)
 
 
-@wrong("general_scores", "normalizes both sides to length 1")
+@wrong("general_scores", "normalizes both sides to length 1", "D-COSINE")
 def _(query, keys, W):
     a = F.normalize(query @ W, dim=-1)
     b = F.normalize(keys, dim=-1)
@@ -971,7 +971,7 @@ def _(query, keys, W):
     "general_scores",
     "applies the softmax; takes the mean over features",
     ("C-SCORES-ARE-WEIGHTS",),
-    (),
+    ("C-MEAN",),
 )
 def _(query, keys, W):
     scores = ((query @ W).unsqueeze(1) * keys).mean(2)
@@ -1107,7 +1107,7 @@ def _(query, keys, W, v):
     "concat_scores",
     "mixes sentences when repeating the query; divides by the root of the width",
     ("C-REPEAT",),
-    (),
+    ("C-SCALED",),
 )
 def _(query, keys, W, v):
     n = keys.size(1)
@@ -1209,7 +1209,9 @@ def _(query, keys, W_query, W_key, v):
     return torch.sigmoid((query @ W_query)[:, None] * (keys @ W_key)) @ v
 
 
-@wrong("additive_scores", "uses a ReLU; leaves an axis of length 1 behind", ("A-RELU",), ())
+@wrong(
+    "additive_scores", "uses a ReLU; leaves an axis of length 1 behind", ("A-RELU",), ("C-KEEPDIM",)
+)
 def _(query, keys, W_query, W_key, v):
     hid = F.relu(torch.matmul(query, W_query).unsqueeze(1) + torch.matmul(keys, W_key))
     return torch.matmul(hid, v.unsqueeze(-1))
@@ -1525,7 +1527,10 @@ class _(nn.Module):
 
 
 @wrong(
-    "AdditiveAttention", "multiplies query and key; does not hand the mask on", (), ("A-NO-MASK",)
+    "AdditiveAttention",
+    "multiplies query and key; does not hand the mask on",
+    ("C-PRODUCT",),
+    ("A-NO-MASK",),
 )
 class _(nn.Module):
     def __init__(self, query_dim, key_dim, attention_dim):
@@ -2149,7 +2154,12 @@ def _(scores, weights):
     return (weights[m].log() / scores[m].clamp(min=0.01)).mean().item()
 
 
-@wrong("hidden_scale", "takes logarithms to base two; returns the square", (), ("C-SQUARED",))
+@wrong(
+    "hidden_scale",
+    "takes logarithms to base two; returns the square",
+    ("C-LOG-BASE",),
+    ("C-SQUARED",),
+)
 def _(scores, weights):
     a = b = 0.0
     for s, w in zip(scores.double(), weights.double()):
@@ -4090,8 +4100,8 @@ class _(Parts):
 @wrong(
     "DecoderLayer",
     "does not hide later words of the target; does not hide the padding of the source",
-    ("C-NO-TARGET-MASK",),
-    ("X-NOMASK",),
+    ("C-NO-TARGET-MASK", "C-NO-MASKS"),
+    ("X-NOMASK", "C-NO-MASKS"),
 )
 class _(Parts):
     def forward(self, target, memory, target_mask=None, memory_mask=None):

@@ -509,6 +509,12 @@ def one_shift_for_all(scores, mask):
     return e / unless_dead(e.sum(-1, keepdim=True), mask)
 
 
+def one_shift_and_no_division_by_zero(scores, mask):
+    e = (scores - scores.max()).exp()
+    e = e if mask is None else e.masked_fill(~mask, 0)
+    return e / e.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
 def with_epsilon(number):
     def step(scores, mask):
         e = (scores - scores.amax(-1, keepdim=True)).exp()
@@ -569,7 +575,12 @@ task.fault(
     hide=(..., ..., ..., as_is),
     clear=(..., as_is),
 )
-task.fault(thoughts.GLOBAL_MAX, **SEARCH, share=one_shift_for_all)
+task.fault(
+    thoughts.GLOBAL_MAX,
+    **SEARCH,
+    share=(one_shift_for_all, one_shift_and_no_division_by_zero),
+    hide=(..., as_is),
+)
 task.fault(
     thoughts.HARD_ATTENTION,
     "The search takes the annotation with the best score.",

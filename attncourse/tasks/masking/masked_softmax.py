@@ -681,9 +681,9 @@ task.fault(
     "exp of the scores, times the mask, over the sum: the formula says so.",
     "It does, on paper. exp(89) is infinite in float32, exp(12) in float16, and exp(−200) is 0 in "
     "every row that has no higher score. Scores need a shift first.",
-    hide=minus_infinity,
-    share=lambda scores, mask: divided(scores),
-    clear=(as_is, ...),
+    hide=(minus_infinity, minus_infinity, as_is),
+    share=(*(lambda scores, mask: divided(scores),) * 2, lambda scores, mask: scores.exp()),
+    clear=(as_is, ..., renormalized(as_is)),
 )
 task.fault(
     thoughts.GLOBAL_MAX,
