@@ -17,6 +17,8 @@ import socket
 import subprocess
 import sys
 
+from attncourse.grading import cgroup
+
 # What Python, its packages and the C library look for.
 NEEDED = {
     *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
@@ -47,9 +49,15 @@ def can_fork() -> bool:
 
 
 class Warm:
-    """The process that forks; it is ready a while after it was made."""
+    """The process that forks; it is ready a while after it was made.
 
-    def __init__(self):
+    Args:
+        jailed: its forks will need jails.
+    """
+
+    def __init__(self, jailed: bool):
+        if jailed:
+            cgroup.take()
         self.control, theirs = socket.socketpair()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
