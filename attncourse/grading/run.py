@@ -260,7 +260,7 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
         nonlocal warm
         if warm is None and notebooks and can_fork():
-            warm = Warm(job.jailed)
+            warm = Warm(job.jailed, jobs)
         idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
         jails = False  # whether one could be built
