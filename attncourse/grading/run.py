@@ -161,8 +161,11 @@ def load_result(path: Path) -> Stored | None:
 
 def store_result(path: Path, key: str, result: Result, booked: bool = False) -> None:
     data = {"key": key, "booked": booked} | result.as_data()
+    graded = path.stat() if booked else None
     # That it is booked may be lost with the machine's power: then it is booked once more.
     store(path, json.dumps(data, indent=1, ensure_ascii=False), lasting=not booked)
+    if graded:  # the file's time is when it was graded
+        os.utime(path, ns=(graded.st_atime_ns, graded.st_mtime_ns))
 
 
 def store(path: Path, text: str, lasting: bool = True) -> None:
