@@ -21,6 +21,7 @@ REFUSED = {
     "fanotify_init": (300, 262),
     # memory that belongs to no process, so that no limit counts it
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
+    **{"vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77)},
     **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)},
     # and whether somebody has read a file, or waits at a place of it
     **{"posix_fadvise": (221, 223), "readahead": (187, 213), "mincore": (27, 232)},
