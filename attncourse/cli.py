@@ -556,7 +556,7 @@ def grade(
     if cluster:
         need("cluster", "distributed")
     assignment = chosen(assignment)
-    warm = None if cluster else warm_up(ctx, assignment, force)
+    warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
     from attncourse.grading import run
     from attncourse.grading.cluster import Unusable, on_cluster
     from attncourse.grading.gradebook import NotReleased
@@ -627,7 +627,7 @@ def grade(
     raise typer.Exit(1 if nameless else 0)
 
 
-def warm_up(ctx: typer.Context, assignment: str, force: bool):
+def warm_up(ctx: typer.Context, assignment: str, jobs: int, jailed: bool, force: bool):
     """While this process loads nbgrader, another one loads torch, if there is work for it."""
     from attncourse.grading.warm import Warm, can_fork
 
@@ -638,7 +638,7 @@ def warm_up(ctx: typer.Context, assignment: str, force: bool):
     )
     if not (can_fork() and (any(new) or force)):
         return None
-    warm = Warm()
+    warm = Warm(jailed, jobs)
     ctx.call_on_close(warm.end)
     return warm
 

@@ -22,7 +22,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.grading import nbgrader_api, results, sample
+from attncourse.grading import nbgrader_api, results, run, sample, untrusted
 from attncourse.grading.remote import why_no_jail
 
 CHAPTER_3 = "03_scaled_dot_product"
@@ -97,6 +97,7 @@ DUE = "2026-11-20 23:59:00 UTC"
 
 def attncourse(*arguments: str, code: int = 0) -> str:
     done = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    untrusted.lift_memory_limit()  # `ingest` sets one for its process, and a browser needs more
     assert done.exit_code == code, (arguments, done.output, done.exception)
     return done.output
 
@@ -156,6 +157,27 @@ def jupyter_lab():
         process.wait(20)
 
 
+# A cell that looks for an instructor's secret, and for one of the judge, in all of its memory.
+FINDS = """
+import ctypes, re
+found = set()
+for line in open("/proc/self/maps"):
+    place, rights, *_, name = line.split() if len(line.split()) > 5 else [*line.split(), ""]
+    if rights[0] == "r" and name in ("", "[heap]", "[stack]"):
+        begin, end = (int(number, 16) for number in place.split("-"))
+        data = ctypes.string_at(begin, end - begin)
+        found |= set(re.findall({secrets!r}, data))
+raise SystemExit(f"found {{sorted(found)}}")
+"""
+
+
+def with_cell(notebook: bytes, source: str) -> bytes:
+    content = json.loads(notebook)
+    cell = {"cell_type": "code", "id": "last", "metadata": {}, "source": source, "outputs": []}
+    content["cells"].append(cell | {"execution_count": None})
+    return json.dumps(content).encode()
+
+
 def notebooks() -> dict[str, bytes]:
     """What five students wrote: right, unusual, and three times mistaken."""
     sample.write_class(CHAPTER_3, 5)
@@ -179,6 +201,7 @@ def test_a_term(tmp_path, monkeypatch):
     if reason := why_no_jail():
         pytest.skip(f"no jail can be built here: {reason}")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_PASSWORD", "sk-live-12345")
     copy_course(ROOT, tmp_path)
     for folder in [*tmp_path.glob("solutions/*"), *tmp_path.glob("exercises/*")]:
         if folder.name not in (CHAPTER_3, "lab1_time_it_right"):
@@ -197,6 +220,9 @@ def test_a_term(tmp_path, monkeypatch):
 
 def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     sent = notebooks()
+    thinks = results.catalogue()["scaled_dot_product_attention", "D-KEY-AS-VALUE"].thinks
+    secrets = f"sk[-]live[-][0-9]+|[{thinks[0]}]{re.escape(thinks[1:30])}"
+    sent["ann"] = with_cell(sent["ann"], FINDS.format(secrets=secrets.encode()))
 
     # release, and who takes the course
     term("attncourse release")
@@ -234,6 +260,8 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     scores = points()
     assert scores.keys() == {"ann", "zoe", "wei", "bob"} and unread() == scores.keys()
     assert scores["ann"] == 56  # of 64: 8 are for the written answer
+    found = run.load_result(run.result_path(CHAPTER_3, "ann")).result.repairs
+    assert [note.partition(": ")[2] for note in found] == ["SystemExit: found []"]
     seen = term("attncourse report")
     assert "nothing handed in: eve; kim" in seen and Path("class.csv").exists()
 

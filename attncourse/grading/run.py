@@ -161,8 +161,11 @@ def load_result(path: Path) -> Stored | None:
 
 def store_result(path: Path, key: str, result: Result, booked: bool = False) -> None:
     data = {"key": key, "booked": booked} | result.as_data()
+    graded = path.stat() if booked else None
     # That it is booked may be lost with the machine's power: then it is booked once more.
     store(path, json.dumps(data, indent=1, ensure_ascii=False), lasting=not booked)
+    if graded:  # the file's time is when it was graded
+        os.utime(path, ns=(graded.st_atime_ns, graded.st_mtime_ns))
 
 
 def store(path: Path, text: str, lasting: bool = True) -> None:
@@ -260,7 +263,7 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
         nonlocal warm
         if warm is None and notebooks and can_fork():
-            warm = Warm()
+            warm = Warm(job.jailed, jobs)
         idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
         jails = False  # whether one could be built

@@ -1,21 +1,26 @@
-"""One process loads what all others need, and forks them: those that grade, and their zygote.
+"""One process loads what all others need, and forks them: those that grade, and their zygotes.
 
-    python -m attncourse.grading.warm FD
+    python -m attncourse.grading.warm FD ZYGOTES
 
 Without it, each of them would load torch, which takes as long as to grade ten students.
 It begins with a clean environment, so no secret of the instructor's is in the memory of any fork.
-The zygote is forked before anything of the judge is loaded, the workers after; all end with the
-grader, whose end closes their input.
+Zygotes are forked before anything of the judge is loaded, workers after; all end with the grader,
+whose end closes their input.
 """
 
 import contextlib
 import gc
+import itertools
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+
+from attncourse.grading import cgroup
+
+TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second for a fork
 
 # What Python, its packages and the C library look for.
 NEEDED = {
@@ -47,12 +52,20 @@ def can_fork() -> bool:
 
 
 class Warm:
-    """The process that forks; it is ready a while after it was made."""
+    """The process that forks; it is ready a while after it was made.
 
-    def __init__(self):
+    Args:
+        jailed: its forks will need jails.
+        workers: how many it will fork, more or less.
+    """
+
+    def __init__(self, jailed: bool, workers: int):
+        if jailed:
+            cgroup.take()
         self.control, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", __name__]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+            [*command, str(theirs.fileno()), str(1 + (workers - 1) // TOGETHER)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of all forks
             env=surroundings(),
@@ -111,7 +124,7 @@ class Forked:
 # --- the warm process ---------------------------------------------------------------------------
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, zygotes: int) -> None:
     """Load, and fork a worker for every message. Never returns."""
     # What students' notebooks import, and what a child imports before it looks at any task.
     import einops  # noqa: F401
@@ -124,22 +137,24 @@ def serve(control: socket.socket) -> None:
     registry.entry_points()  # all that is installed is looked through once, and not by every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    zygote, theirs = socket.socketpair()
     gc.collect()
     gc.freeze()  # no collection touches these pages, so the forks share them
-    number = os.fork()
-    if number == 0:
-        zygote.close()
-        control.close()
-        child.zygote(theirs)
-        os._exit(0)
-    theirs.close()
-    born = zygote, Forked(os.pidfd_open(number))
+    born = []
+    for _ in range(zygotes):
+        ours, theirs = socket.socketpair()
+        number = os.fork()
+        if number == 0:
+            for each in (control, ours, *(before for before, _ in born)):
+                each.close()
+            child.zygote(theirs)
+            os._exit(0)
+        theirs.close()
+        born.append((ours, Forked(os.pidfd_open(number))))
 
     from attncourse.grading import run
 
     gc.freeze()
-    while True:
+    for zygote in itertools.cycle(born):
         _, handles, *_ = socket.recv_fds(control, 16, 2)
         if not handles:
             os._exit(0)  # the grader is gone, or needs no more
@@ -149,7 +164,7 @@ def serve(control: socket.socket) -> None:
             channel, news = handles
             with socket.socket(fileno=news) as grader:
                 socket.send_fds(grader, [b"born"], [os.pidfd_open(os.getpid())])
-            run.work(channel, born)
+            run.work(channel, zygote)
             os._exit(0)
         for each in handles:
             os.close(each)
@@ -158,4 +173,4 @@ def serve(control: socket.socket) -> None:
 if __name__ == "__main__":
     from attncourse.grading import warm  # by the name that others know it by
 
-    warm.serve(socket.socket(fileno=int(sys.argv[1])))
+    warm.serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
