@@ -10,6 +10,7 @@ import inspect
 import marshal
 import sys
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -158,8 +159,16 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
         for each in gc.get_objects()
         if type(each) is types.FunctionType
         and str(each.__module__).startswith("torch.")
-        and any(part in each.__qualname__ for part in parts)
+        and _does(each, parts)
     )
+
+
+def _does(function: types.FunctionType, forbidden: Iterable[str]) -> bool:
+    """Whether its name says that it does a task; of private functions, their file's name, too."""
+    name = function.__qualname__
+    if str(function.__module__).startswith("torch._"):
+        name = f"{function.__module__}.{name}"
+    return any(part in name for part in forbidden)
 
 
 @functools.cache
@@ -209,13 +218,10 @@ class Torch:
         if forbidden != self.forbidden:
             self._give_back()
             self.forbidden = forbidden
-            for name in _operators(forbidden):
-                space, operator = name.split("::")
-                library = torch.library.Library(space, "IMPL")
-                self.libraries.append(library)
-                public = f"torch.ops.{space}.{operator.split('.')[0]}"
-                for key in _KEYS:
-                    library.impl(operator, functools.partial(_kernel, public), key)
+            with warnings.catch_warnings():  # a student's filter may make errors of them
+                warnings.simplefilter("ignore")
+                for name in _operators(forbidden):
+                    self._refuse(*name.split("::"))
             self._empty(functions_of_torch())
         if len(sys.modules) != len(self.modules):  # something was imported since
             fresh = set(sys.modules) - self.modules
@@ -225,9 +231,16 @@ class Torch:
                 if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
                     self._empty(functions_in(module))
 
+    def _refuse(self, space: str, operator: str) -> None:
+        library = torch.library.Library(space, "IMPL")
+        self.libraries.append(library)
+        public = f"torch.ops.{space}.{operator.split('.')[0]}"
+        for key in _KEYS:
+            library.impl(operator, functools.partial(_kernel, public), key)
+
     def _empty(self, functions: Iterable[types.FunctionType]) -> None:
         for function in functions:
-            if any(part in function.__qualname__ for part in self.forbidden):
+            if _does(function, self.forbidden):
                 name = f"{function.__module__}.{function.__qualname__}"
                 self.codes.append((function, function.__code__))
                 function.__code__ = _refusing(name, function)

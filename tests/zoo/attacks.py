@@ -569,6 +569,14 @@ for name, gradient in {
     ready(f"a gradient by {name}", "",
           f"s = scores.detach().requires_grad_()\n    return {gradient}")  # fmt: skip
 
+code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
+import torch._higher_order_ops.flex_attention
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    flex = sys.modules["torch._higher_order_ops." + "flex_attention"]
+    return flex.__dict__["math_" + "attention"](query, key, value, None, (), 1.0, {}), query
+""", task="scaled_dot_product_attention", title="calls", review="sys.modules")  # fmt: skip
+
 # What compiles, and computes by itself, is right.
 code("a right answer that is compiled", "FFFF", "{right}\nsoftmax = torch.compile(softmax)")
 code("a right answer that is compiled by a decorator", "FFFF",

@@ -391,3 +391,8 @@ code("a name of many digits", "FFFF",
      "def other():\n    return getattr(torch, 0x" + "f" * 5000 + ")\n\n" + PLAIN)  # fmt: skip
 code("long chains of names", "FFFF",
      PLAIN + "\ndef other(scores):\n" + f"    scores{'.a' * 900}\n" * 40)  # fmt: skip
+code(
+    "warnings that are errors",
+    "FFFF",
+    'import warnings\nwarnings.filterwarnings("error")\n' + PLAIN,
+)
