@@ -32,18 +32,21 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     """
     tasks = registry.all_tasks()
     kept = {id(each) for name in keep for each in _needed_by(_found(name))}
-    guarded = registry.guarded()
     for name in own:  # what turns an answer into a function of tensors runs here, too
-        file = vars(_file_of(tasks[name])).values()
-        adapters = [x for x in file if str(getattr(x, "__module__", "")).startswith(guarded)]
+        adapters = functions_in(_file_of(tasks[name]))
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
-    files = [each for name, each in list(sys.modules.items()) if name.startswith(guarded)]
-    emptied = [each for module in (*modules(), *files) for each in functions_in(module)]
+    strange = {*registry.stems(), "made_up"} - {tasks[name].chapter for name in own}
+    others = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
+    ]
+    emptied = [each for module in (*modules(), *others) for each in functions_in(module)]
     for task in tasks.values():  # an outside package's name for it may stand for the task itself
-        if task.reference.__module__.startswith(guarded):
-            emptied += _parts(task.reference)
+        if task.reference.__module__.startswith(registry.guarded()):
+            emptied += _needed_by(task.reference)
     for function in emptied:
         if id(function) not in kept:
             function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
