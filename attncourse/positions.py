@@ -204,10 +204,7 @@ class ShawAttention(nn.Module):
 
 
 def relative_buckets(
-    offsets: Int[Tensor, "*axes"],
-    num_buckets: int = 32,
-    max_distance: int = 128,
-    bidirectional: bool = True,
+    offsets: Int[Tensor, "*axes"], num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int[Tensor, "*axes"]:
     """Sort offsets into buckets: near ones alone, far ones in ever wider company.
 
