@@ -31,7 +31,7 @@ from attncourse.training import exact_match, train, translations
 
 LONGEST = 14  # source words in training
 STEPS, BATCH, LEARNING_RATE, SEEDS = 400, 64, 3e-3, 3
-EACH = 24  # test sentences of a length at most
+EACH = 12  # test sentences of a length at most
 BOTH = "encoder", "decoder"
 # What is exchanged in chapter 7's model, in this order: (scheme, parts).
 RUNS = {

@@ -43,6 +43,7 @@ def probes(rng):
         "a table": square(9),
         "a table, one way": square(9, 8, 21, False),
         "one number": bucket_inputs(-7),
+        "very far": bucket_inputs([-(10**9), -5000, 0, 5000, 10**9]),
         "random": bucket_inputs(torch.randint(-90, 91, (2, 3, 4), generator=rng), 12, 67, True),
     }
 

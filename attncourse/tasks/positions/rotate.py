@@ -9,7 +9,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
 from attncourse.tasks import thoughts
-from attncourse.tasks.positions import as_is, has_shape
+from attncourse.tasks.positions import has_shape
 
 
 def numbered(*numbers):
@@ -43,6 +43,7 @@ def probes(rng):
         "far": turn_inputs(rng, n=3, d=4, start=2_999),
         "another base": turn_inputs(rng, 2, n=5, d=8, base=100.0),
         "double": out_of_order(rng, 3, dtype=torch.float64),
+        "double, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64),
     }
 
 
@@ -152,6 +153,7 @@ def the_base_may_be_another(answer, rng):
 def far_places_are_right_too(answer, rng):
     # In float32 an angle of 3,000 radians is off by 1e-4; in 16 bits by whole radians.
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999), tolerance=5e-3)
+    answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64))
 
 
 @task.check(1)
@@ -242,10 +244,9 @@ task.fault(
 task.fault(
     "C-ROPE-EXCHANGED",
     "Which coordinate of a pair comes first makes no difference.",
-    "It decides the direction of the turn and the order of the result. The even feature is the "
-    "first coordinate, the odd one the second, before and after.",
+    "It decides the order of the result. The even feature is the first coordinate and the odd one "
+    "the second, before and after.",
     split=lambda x: (x[..., 1::2], x[..., 0::2]),
-    join=(lambda a, b: torch.stack([b, a], -1).flatten(-2), Rotate.join),
 )
 
 # --- faults: the turn ---------------------------------------------------------------------------
@@ -429,11 +430,8 @@ task.fault(
 )
 task.fault(
     thoughts.FLOAT32,
-    waves=(
-        lambda angles, x: (angles.cos().float(), angles.sin().float()),
-        lambda angles, x: (angles.float().cos().to(x.dtype), angles.float().sin().to(x.dtype)),
-    ),
-    result=(lambda turned, x: turned.float(), as_is),
+    waves=lambda angles, x: (angles.cos().float(), angles.sin().float()),
+    result=lambda turned, x: turned.float(),
 )
 task.fault(thoughts.DETACHED, result=lambda turned, x: turned.detach())
 
