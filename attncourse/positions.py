@@ -195,7 +195,7 @@ class ShawAttention(nn.Module):
 
     def __init__(self, head_width: int, clip: int = 8, cross: bool = False):
         super().__init__()
-        self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width) * head_width**-0.5)
+        self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width))
         self.cross = cross
 
     def forward(self, query, key, value, mask=None):
