@@ -232,7 +232,7 @@ def lines_svg(lines: Tensor, places: Sequence[float], at: int, title: str) -> st
         at: which of them is marked.
         title: written above.
     """
-    left, right, top, bottom = 30, 286, 26, 126
+    left, right, top, bottom = 30, 276, 26, 126
     low, high = min(lines.min().floor().item(), -1.0), max(lines.max().ceil().item(), 0.0)
     first, last = places[0], places[-1]
     across = [left + (right - left) * (place - first) / (last - first) for place in places]

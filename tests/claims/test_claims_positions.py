@@ -86,7 +86,7 @@ def test_the_training_holds_every_word_and_no_long_sentence(measured):
 
 
 def test_the_stored_measurements_are_whole(measured):
-    assert list(measured["runs"]) == list(positions_curves.RUNS)
+    assert {"sinusoidal", "shaw", "alibi", "rope"} <= measured["runs"].keys()
     for run in measured["runs"].values():
         assert len(run["exact_match"]) == positions_curves.SEEDS
         assert all(seed.keys() <= measured["counts"].keys() for seed in run["exact_match"])
