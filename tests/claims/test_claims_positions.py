@@ -1,5 +1,8 @@
 """Statements of chapter 8 that a skeptic would doubt, each checked by code."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +11,9 @@ from attncourse.cross_attention import Transformer
 from attncourse.numbers import corpus, words
 from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
 from attncourse.training import as_source
+
+
+PAGE = Path(__file__).parents[2] / "book" / "08_positions.md"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,14 @@ def test_a_key_turned_twice_stands_elsewhere():
     assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
 
 
+def test_the_decoder_met_all_of_its_places_and_the_encoder_did_not(measured):
+    """ "The decoder has met all of its places." """
+    short, test = positions_curves.short_and_test()
+    asked = (test.lengths > measured["longest"]) & (test.lengths <= measured["longest"] + 3)
+    assert (test.target[asked] != 0).sum(-1).max() <= (short.target != 0).sum(-1).max()
+    assert test.lengths[asked].min() > short.lengths.max()
+
+
 def test_the_buckets_of_the_page():
     """ "Distances 0 and 1 are alone. The others: 2 to 6, and from 7 on." """
     past = relative_buckets(-torch.arange(501), 8, 20, True)
@@ -86,7 +100,10 @@ def test_the_training_holds_every_word_and_no_long_sentence(measured):
 
 
 def test_the_stored_measurements_are_whole(measured):
-    assert {"sinusoidal", "shaw", "alibi", "rope"} <= measured["runs"].keys()
+    drawn = set(
+        re.findall(r'^ +"([a-z0-9 ,]+)": \("', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert len(drawn) >= 6 and drawn <= measured["runs"].keys() <= positions_curves.RUNS.keys()
     for run in measured["runs"].values():
         assert len(run["exact_match"]) == positions_curves.SEEDS
         assert all(seed.keys() <= measured["counts"].keys() for seed in run["exact_match"])
