@@ -12,7 +12,6 @@ from attncourse.numbers import corpus, words
 from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
 from attncourse.training import as_source
 
-
 PAGE = Path(__file__).parents[2] / "book" / "08_positions.md"
 
 
