@@ -49,7 +49,6 @@ RUNS = {
     "rope in the encoder": ("rope", ["encoder"]),
     "rope in the decoder": ("rope", ["decoder"]),
     "rope in all three": ("rope", [*BOTH, "cross"]),
-    "sinusoidal, more billions": ("sinusoidal", BOTH),
     "rope, more billions": ("rope", BOTH),
 }
 BILLIONS = 20  # times that "more billions" shows each number from a billion on
