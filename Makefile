@@ -38,8 +38,9 @@ book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
 
-curves: $(STAMP)  ## train the book's models again (about 5 minutes) and store them in attncourse/data
+curves: $(STAMP)  ## train the book's models again (about 10 minutes) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
+	$(BIN)/python -m attncourse.positions_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages
