@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import torch
+import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from attncourse.bottleneck import greedy_decode
 from attncourse.masking import causal_mask
 from attncourse.multihead import merge_heads, split_heads
+from attncourse.one_stack import GPT, GPTLayer
 from attncourse.positions import rotate
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import (
@@ -169,6 +171,11 @@ def bytes_per_token(
     return num_layers * numbers * bytes_per_number
 
 
+def _for_heads(mask: Tensor | None) -> Tensor | None:
+    """One mask for all heads: (b q k) gets an axis for them."""
+    return mask[:, None] if mask is not None and mask.ndim == 3 else mask
+
+
 class GroupedAttention(nn.Module):
     """Causal self-attention with c cached heads for h heads of queries, and rotated positions.
 
@@ -210,7 +217,12 @@ class GroupedAttention(nn.Module):
         cache: Cache | None = None,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> tuple[Float[Tensor, "b q m"], Cache]:
-        """Attend from q new positions to all so far; `mask` (b 1 n+q) hides padding on the left.
+        """Attend from q new positions to all so far; hide padding on the left by `mask`.
+
+        Args:
+            x: (b q m), the new positions.
+            cache: keys and values of those before; None = none.
+            mask: (q n+q), (b 1 n+q) or (b q n+q); True = may attend.
 
         Returns:
             output: (b q m).
@@ -222,8 +234,9 @@ class GroupedAttention(nn.Module):
         query = rotate(split_heads(self.q_proj(x), self.num_heads), positions)
         key = rotate(split_heads(self.k_proj(x), self.kv_heads), positions)
         value = split_heads(self.v_proj(x), self.kv_heads)
-        mask = mask if mask is None else rearrange(mask, "b q k -> b 1 q k")
-        heads, cache = cached_attention(query, key, value, cache, mask, grouped_query_attention)
+        heads, cache = cached_attention(
+            query, key, value, cache, _for_heads(mask), grouped_query_attention
+        )
         return self.out_proj(merge_heads(heads)), cache
 
 
@@ -292,8 +305,7 @@ class LatentAttention(nn.Module):
         value = split_heads(self.v_up(latent), self.num_heads)
         shared = repeat(rope_key, "b n r -> b h n r", h=self.num_heads)
         query, key = torch.cat([query, turned], -1), torch.cat([key, shared], -1)
-        mask = mask if mask is None else rearrange(mask, "b q k -> b 1 q k")
-        heads, _ = cached_attention(query, key, value, None, mask)
+        heads, _ = cached_attention(query, key, value, None, _for_heads(mask))
         return self.out_proj(merge_heads(heads))
 
     def step(
@@ -311,7 +323,7 @@ class LatentAttention(nn.Module):
         Args:
             x: (b q m), the new positions.
             cache: latents (b n l) and rotated keys (b n r) of those before; None = none.
-            mask: (b 1 n+q) or (b q n+q); hides padding on the left.
+            mask: (q n+q), (b 1 n+q) or (b q n+q); True = may attend.
 
         Returns:
             output: (b q m).
@@ -328,14 +340,14 @@ class LatentAttention(nn.Module):
         # The scale is that of the scores as they were, of width d+r, not of the wider vectors.
         query = query * math.sqrt(query.shape[-1] / (self.head_width + turned.shape[-1]))
         visible = causal_mask(x.shape[1], key.shape[1]).to(x.device)
-        visible = visible if mask is None else visible & rearrange(mask, "b q k -> b 1 q k")
+        visible = visible if mask is None else visible & _for_heads(mask)
         heads, _ = grouped_query_attention(query, key[:, None], latents[:, None], visible)
         heads = einsum(heads, v_up, "b h q l, h d l -> b h q d")
         return self.out_proj(merge_heads(heads)), cache
 
 
-class CachedLayer(nn.Module):
-    """One layer of a decoder alone: hear what came before, then think; with a cache on request.
+class CachedLayer(GPTLayer):
+    """Chapter 9's layer with another attention, and a step that hands a cache in and out.
 
     Args:
         attention: with `forward` and `step`, such as `GroupedAttention`.
@@ -344,32 +356,35 @@ class CachedLayer(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, model_width: int, hidden_width: int):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(model_width)
-        self.attention = attention
-        self.norm2 = nn.LayerNorm(model_width)
-        self.linear1 = nn.Linear(model_width, hidden_width)
-        self.linear2 = nn.Linear(hidden_width, model_width)
+        super().__init__(model_width, 1, hidden_width)
+        self.self_attention = attention
 
-    def forward(self, x: Float[Tensor, "b n m"], mask: Bool[Tensor, "b 1 n"] | None = None):
-        """Return (b n m), of a whole text."""
-        return self._think(x + self.attention(self.norm1(x), mask))
+    def forward(
+        self, x: Float[Tensor, "b n m"], mask: Bool[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "b n m"]:
+        """Return (b n m), of a whole text; the attention is causal by itself."""
+        return self._think(x + self.self_attention(self.norm1(x), mask))
 
-    def step(self, x: Float[Tensor, "b q m"], cache: Cache | None, mask: Tensor | None = None):
+    def step(
+        self,
+        x: Float[Tensor, "b q m"],
+        cache: Cache | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> tuple[Float[Tensor, "b q m"], Cache]:
         """Return (b q m), of q new positions, and the cache with them."""
-        heard, cache = self.attention.step(self.norm1(x), cache, mask)
+        heard, cache = self.self_attention.step(self.norm1(x), cache, mask)
         return self._think(x + heard), cache
 
     def _think(self, x: Float[Tensor, "b n m"]) -> Float[Tensor, "b n m"]:
-        return x + self.linear2(self.linear1(self.norm2(x)).relu())
+        return x + self.linear2(F.gelu(self.linear1(self.norm2(x)), approximate="tanh"))
 
 
-class CachedDecoder(nn.Module):
-    """A decoder alone that writes with a cache, or without.
+class CachedGPT(GPT):
+    """Chapter 9's decoder alone, with attentions of your choice, that can write with a cache.
 
     Args:
         words: size of the vocabulary.
-        attentions: one a layer.
+        attentions: one a layer, which know about positions by themselves.
         model_width: m.
         hidden_width: of the two-layer networks.
     """
@@ -381,28 +396,11 @@ class CachedDecoder(nn.Module):
         model_width: int = 64,
         hidden_width: int = 128,
     ):
-        super().__init__()
-        self.embedding = nn.Embedding(words, model_width)
+        super().__init__(words, model_width, num_layers=0)
+        self.positions = torch.zeros  # of n words and m features: nothing is added
         self.layers = nn.ModuleList(
             CachedLayer(attention, model_width, hidden_width) for attention in attentions
         )
-        self.norm = nn.LayerNorm(model_width)
-        self.output = nn.Linear(model_width, words)
-        nn.init.normal_(self.embedding.weight, std=model_width**-0.5)
-
-    def forward(
-        self, words: Int[Tensor, "b n"], real: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n vocab"]:
-        """Score the word after each of `words`, without a cache.
-
-        Args:
-            words: (b n) ids.
-            real: False where padding stands, on the left.
-        """
-        x, mask = self._embed(words), real if real is None else real[:, None]
-        for layer in self.layers:
-            x = layer(x, mask)
-        return self.output(self.norm(x))
 
     def step(
         self,
@@ -421,15 +419,13 @@ class CachedDecoder(nn.Module):
             logits: (b q vocab).
             caches: with the new words.
         """
-        x, mask, extended = self._embed(words), real if real is None else real[:, None], []
+        validate_axes(words=(words, "b q", "whole"))
+        x = self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
+        mask, extended = None if real is None else real[:, None], []
         for layer, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):
             x, cache = layer.step(x, cache, mask)
             extended.append(cache)
         return self.output(self.norm(x)), extended
-
-    def _embed(self, words: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
-        validate_axes(words=(words, "b n", "whole"))
-        return self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
 
 
 def left_padded(tokens: Int[Tensor, "b n"], pad: int) -> Int[Tensor, "b n"]:
@@ -442,7 +438,7 @@ def left_padded(tokens: Int[Tensor, "b n"], pad: int) -> Int[Tensor, "b n"]:
 
 @torch.no_grad()
 def write(
-    model: CachedDecoder,
+    model: CachedGPT,
     prompt: Int[Tensor, "b n"],
     bos: int,
     eos: int,
