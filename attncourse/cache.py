@@ -27,7 +27,7 @@ from attncourse.validation import (
     validate_sizes,
 )
 
-Cache = tuple[Float[Tensor, "... n d"], Float[Tensor, "... n v"]]  # all keys so far, all values
+Cache = tuple[Float[Tensor, "... _n d"], Float[Tensor, "... _n v"]]  # all keys so far, all values
 
 
 def extend(
@@ -480,12 +480,13 @@ def pooled_heads(layer: GroupedAttention, kv_heads: int) -> GroupedAttention:
     if kv_heads < 1 or layer.kv_heads % kv_heads:
         raise ValueError(f"{layer.kv_heads} cached heads cannot become {kv_heads} by equal groups")
     pooled = GroupedAttention(layer.q_proj.in_features, layer.num_heads, kv_heads)
+    pooled = pooled.to(layer.q_proj.weight)
     state = layer.state_dict()
     for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
         cut = state[name].unflatten(0, (kv_heads, layer.kv_heads // kv_heads, -1))  # c g d …
         state[name] = cut.mean(1).flatten(0, 1)
     pooled.load_state_dict(state)
-    return pooled.to(layer.q_proj.weight)
+    return pooled
 
 
 Ring = tuple[Float[Tensor, "... w d"], Float[Tensor, "... w v"], int]

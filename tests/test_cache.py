@@ -218,8 +218,10 @@ def test_a_layer_step_by_step_gives_the_whole_text(make, chunks):
     assert_all_agree([layer(x)], [actual], [x, *layer.parameters()])
 
 
-def make_decoder(scheme, layers=2, words=13):
-    return filled(CachedGPT(words, [LAYERS[scheme]() for _ in range(layers)], M, 9))
+def make_decoder(scheme, layers=2, words=13, seed=0):
+    model = filled(CachedGPT(words, [LAYERS[scheme]() for _ in range(layers)], M, 9), seed)
+    model.embedding.weight.data /= 8  # else a random model says its favorite word
+    return model
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -392,10 +394,9 @@ def test_a_layer_keeps_dtype_and_device_and_comes_close_to_float64(make, dtype, 
         assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("make", [LAYERS["GQA"], LAYERS["MLA"]], ids=["GQA", "MLA"])
-def test_a_step_compiles_to_one_graph_with_the_same_results(make):
+def test_a_step_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
-    layer, x = filled(make()), randn(B, N, M)
+    layer, x = filled(LAYERS["MLA"]()), randn(B, N, M)
     _, cache = layer.step(x)
     new, real = randn(B, 2, M, seed=5), make_mask(B, 1, N + 2)
     compiled = torch.compile(layer.step, fullgraph=True, backend="eager")
