@@ -38,7 +38,7 @@ from attncourse.training import train
 
 DATA = Path(__file__).parent / "data"
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
-STEPS, BATCH, SEEDS = 400, 64, (0, 1, 2)
+STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
 CHECKED = 1000  # sentences that are written in every way
 UPTRAINED = 60  # steps after the heads were made fewer
 
@@ -151,7 +151,7 @@ def measured(folder: Path = DATA) -> dict:
 def _trained(model: CachedGPT, seed: int, steps: int = STEPS) -> CachedGPT:
     source, _ = text_words()
     pairs = as_texts(corpus().train, len(source))
-    train(Continuation(model), pairs, steps, batch_size=BATCH, learning_rate=2e-3, seed=seed,
+    train(Continuation(model), pairs, steps, batch_size=BATCH, learning_rate=3e-3, seed=seed,
           progress=False)  # fmt: skip
     return model
 
