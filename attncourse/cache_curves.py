@@ -7,6 +7,7 @@ Run as a program it measures again (`python -m attncourse.cache_curves`, minutes
 """
 
 import argparse
+import copy
 import json
 import platform
 import time
@@ -41,6 +42,7 @@ WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads ca
 STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
 CHECKED = 1000  # sentences that are written in every way
 UPTRAINED = 60  # steps after the heads were made fewer
+NARROW = "narrow heads"  # four times as many, a fourth as wide: for what becomes of their mean
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Scheme:
     sizes: dict[str, int]
 
 
-def _grouped(kind: str, kv_heads: int, **sizes: int) -> Scheme:
-    return Scheme(partial(GroupedAttention, WIDTH, HEADS, kv_heads), kind, sizes)
+def _grouped(kind: str, kv_heads: int) -> Scheme:
+    make = partial(GroupedAttention, WIDTH, HEADS, kv_heads)
+    return Scheme(make, kind, {"kv_heads": kv_heads})
 
 
 def _latent(latent: int, rope: int = 8) -> Scheme:
@@ -64,7 +67,7 @@ def _latent(latent: int, rope: int = 8) -> Scheme:
 
 SCHEMES = {
     "MHA": _grouped("MHA", HEADS),
-    "GQA-2": _grouped("GQA", 2, kv_heads=2),
+    "GQA-2": _grouped("GQA", 2),
     "MQA": _grouped("MQA", 1),
     "MLA 56+8": _latent(56),
     "MLA 24+8": _latent(24),
@@ -139,8 +142,8 @@ def measured(folder: Path = DATA) -> dict:
         `schemes`: name -> `bytes` a token, `parameters`, `exact_match` (one share a seed), `loss`
         (on the test, one a seed), `seconds`; `differ`: name -> way of writing -> sentences of
         `checked` that differ from those written without a cache; `seconds`: list of batch, words,
-        seconds without and with a cache; `fewer`: how many heads -> start -> losses after
-        `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
+        seconds without and with a cache; `fewer`: how many heads -> for each seed,
+        how the heads began -> losses after `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
     """
     return json.loads((folder / "cache.json").read_text(encoding="utf-8"))
 
@@ -195,9 +198,11 @@ def _exact_match(model: CachedGPT, pairs: Pairs) -> float:
 
 @torch.no_grad()
 def _differ(model: CachedGPT, pairs: Pairs) -> dict[str, int]:
-    """How many sentences come out otherwise than without a cache, for each way to keep one."""
-    plain = sentences(translate(Continuation(model), pairs.source, BOS, EOS, 30))
-    prompt = left_padded(pairs.source, PAD)
+    """How many sentences come out otherwise than without a cache, for each way to keep one.
+
+    In float64: in half as many digits two words may be equally likely, and rounding decides.
+    """
+    model, prompt = copy.deepcopy(model).double(), left_padded(pairs.source, PAD)
 
     def read_in(chunks: int) -> list[list[int]]:
         real, caches, start = prompt != PAD, None, 0
@@ -206,19 +211,21 @@ def _differ(model: CachedGPT, pairs: Pairs) -> dict[str, int]:
             _, caches = model.step(piece, caches, real[:, :start])
         return sentences(write(_Begun(model, caches), prompt, BOS, EOS, 30, PAD))
 
+    plain, alone = {}, {}  # texts of one length at a time need no padding
+    for length in pairs.lengths.unique().tolist():
+        rows = (pairs.lengths == length).nonzero().flatten()
+        source = pairs.source[rows, :length]
+        without = translate(Continuation(model), source, BOS, EOS, 30)
+        plain |= zip(rows.tolist(), sentences(without), strict=True)
+        alone |= zip(rows.tolist(), sentences(write(model, source, BOS, EOS, 30)), strict=True)
     ways = {
         "the prompt in one piece": read_in(prompt.shape[1]),
         "the prompt word by word": read_in(1),
         "the prompt in pieces of 5": read_in(5),
+        "without padding": [alone[row] for row in range(len(pairs))],
     }
-    alone = []  # without any padding: texts of one length at a time
-    order = pairs.lengths.argsort(stable=True).tolist()
-    for length in pairs.lengths.unique():
-        rows = pairs.lengths == length
-        ids = write(model, pairs.pick(rows).source[:, : int(length)], BOS, EOS, 30)
-        alone += sentences(ids)
-    ways["without padding"] = [row for _, row in sorted(zip(order, alone, strict=True))]
-    return {name: sum(map(list.__ne__, rows, plain)) for name, rows in ways.items()}
+    expected = [plain[row] for row in range(len(pairs))]
+    return {name: sum(map(list.__ne__, rows, expected)) for name, rows in ways.items()}
 
 
 class _Begun:
@@ -306,6 +313,15 @@ def make(names: list[str], folder: Path = DATA) -> None:
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     for name in tqdm(names, "decoders", unit="scheme"):
+        if name == NARROW:
+            many, pairs = partial(GroupedAttention, WIDTH, 4 * HEADS, 4 * HEADS), held_out(500)
+            losses = []
+            for seed in SEEDS:
+                torch.manual_seed(seed)
+                losses.append(_fewer(_trained(decoder(many), seed), HEADS, pairs, seed))
+            found.setdefault("fewer", {})[f"{4 * HEADS} to {HEADS}"] = losses
+            _save(found, path)
+            continue
         models, runs = zip(*(measure(name, seed, folder) for seed in SEEDS), strict=True)
         kind, sizes = SCHEMES[name].kind, SCHEMES[name].sizes
         found.setdefault("schemes", {})[name] = {
@@ -320,12 +336,14 @@ def make(names: list[str], folder: Path = DATA) -> None:
                 for batch, words in ((1, 16), (1, 32), (1, 128), (64, 16), (64, 32), (64, 128))
             ]
             pairs = held_out(500)
-            found["fewer"] = {
-                f"{HEADS} to 2": [
-                    _fewer(model, 2, pairs, seed) for model, seed in zip(models, SEEDS, strict=True)
-                ]
-            }
-        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            found.setdefault("fewer", {})[f"{HEADS} to 2"] = [
+                _fewer(model, 2, pairs, seed) for model, seed in zip(models, SEEDS, strict=True)
+            ]
+        _save(found, path)
+
+
+def _save(found: dict, path: Path) -> None:
+    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -333,13 +351,14 @@ def main() -> None:
         prog="python -m attncourse.cache_curves",
         description="Train chapter 10's decoders and store what they show.",
     )
-    parser.add_argument("names", nargs="*", metavar="SCHEME", help=", ".join(SCHEMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*SCHEMES, NARROW)))
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(SCHEMES):
-        parser.error(f"no scheme {', '.join(sorted(unknown))}; choose from {', '.join(SCHEMES)}")
+    known = (*SCHEMES, NARROW)
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"nothing named {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     start = time.perf_counter()
-    make(arguments.names or list(SCHEMES), arguments.folder)
+    make(arguments.names or list(known), arguments.folder)
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
