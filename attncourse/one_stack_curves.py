@@ -26,6 +26,7 @@ from attncourse import pretrained
 from attncourse.bottleneck import exact_match_by_length, sequence_loss
 from attncourse.cross_attention import Transformer
 from attncourse.numbers import BOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
+from attncourse.numbers import words as name_of
 from attncourse.one_stack import (
     BERT,
     GPT,
@@ -105,24 +106,28 @@ def masked_loss(rng: torch.Generator) -> Callable[[nn.Module, Tensor, Tensor], T
 # --- Digits ---------------------------------------------------------------------------------------
 
 SPELLINGS: dict[str, Callable[[int], list[str]]] = {
+    "words": lambda number: name_of(number, "en"),
     "digits": lambda number: list(str(number)),
     "last digit first": lambda number: list(str(number)[::-1]),
     "threes": lambda number: f"{number:,}".split(","),
 }
 
 
-def in_digits(task: Corpus, spelling: str) -> Corpus:
-    """The same numbers with a source in digits instead of words."""
+SHORT = partial(corpus, digits=6)  # numbers that are learned in a quarter of a minute
+
+
+def spelled(task: Corpus, spelling: str) -> Corpus:
+    """The same numbers with another source."""
     spell = SPELLINGS[spelling]
-    thousands = {token for number in range(2_000) for token in spell(number)}  # 7, 007, 070, …
-    words = Vocabulary((*MARKS, *sorted(thousands)))
+    tokens = {token for number in range(2_000) for token in spell(number)}  # 7, 007, 070, …
+    known = Vocabulary((*MARKS, *sorted(tokens)))
 
     def respelled(pairs: Pairs) -> Pairs:
-        rows = [torch.tensor(words.encode(spell(number))) for number in pairs.numbers]
+        rows = [torch.tensor(known.encode(spell(number))) for number in pairs.numbers]
         source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
         return Pairs(pairs.numbers, source, pairs.target)
 
-    return Corpus(words, task.target_words, respelled(task.train), respelled(task.test))
+    return Corpus(known, task.target_words, respelled(task.train), respelled(task.test))
 
 
 def by_digits(model: nn.Module, task: Corpus) -> dict[int, float]:
@@ -150,7 +155,7 @@ def make_bert(words: int) -> nn.Module:
     return with_rotation(BERT(words, hidden_width=128, num_layers=3, pad=PAD))
 
 
-STEPS = {"gpt": 800, "bert": 500, "french": 250, "everything": 250} | dict.fromkeys(SPELLINGS, 250)
+STEPS = {"gpt": 800, "bert": 500, "french": 250, "everything": 250} | dict.fromkeys(SPELLINGS, 300)
 STORED = {"gpt": make_gpt, "bert": make_bert}  # the weights that the page loads
 RUNS = [
     "gpt",
@@ -227,9 +232,9 @@ def _filled(model: nn.Module, pairs: Pairs, task: Corpus, order: Callable) -> di
     return rounded(exact_match_by_length(written, right, lengths))
 
 
-def run_digits(spelling: str, steps: int, seed: int):
-    """Train chapter 7's Transformer on sources in digits."""
-    task = in_digits(corpus(), spelling)
+def run_spelled(spelling: str, steps: int, seed: int):
+    """Train chapter 7's Transformer on short numbers with another source."""
+    task = spelled(SHORT(), spelling)
     torch.manual_seed(seed)
     model = Transformer(len(task.source_words), len(task.target_words))
     start = time.process_time()
@@ -274,7 +279,7 @@ def run(name: str) -> tuple[nn.Module | None, dict]:
     what, _, seed = name.partition(", seed ")
     steps, seed = STEPS[what], int(seed or 0)
     if what in SPELLINGS:
-        return run_digits(what, steps, seed)
+        return run_spelled(what, steps, seed)
     if what == "bert":
         return run_bert(steps, seed)
     if what == "gpt":

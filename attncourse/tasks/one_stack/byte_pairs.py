@@ -168,13 +168,6 @@ def among_equals_the_oldest_pieces_win(answer, rng):
 
 
 @task.check(1)
-def a_piece_that_is_born_twice_keeps_its_age(answer, rng):
-    learns(answer, learned(9, abc=4, bcx=5, xabc=3, aab=4, xaab=1), "abc is born twice")
-    for _ in range(6):
-        learns(answer, drawn(rng, 9, "ab", 5, 8), "made-up words of two letters")
-
-
-@task.check(1)
 def it_ends_when_nothing_is_left_to_merge(answer):
     learns(answer, learned(20, abc=2, cb=1), "three pairs make every word one piece")
     learns(answer, learned(4, a=3, b=1), "words of one letter have no pairs")
@@ -361,14 +354,6 @@ task.fault(
         pairs, key=lambda p: (-pairs[p], -len(p[0] + p[1]), age[p[0]], age[p[1]])
     ),
 )
-task.fault(
-    "B-BORN-AGAIN",
-    "Each merge makes a new piece, with a new age.",
-    "Two different pairs can make the same letters, and then it is the same piece, as old as it "
-    "was. Give an age only to a piece that has none.",
-    born=lambda age, piece: age.update({piece: max(age.values()) + 1}),
-)
-
 # --- faults: merging ----------------------------------------------------------------------------
 
 task.fault(
