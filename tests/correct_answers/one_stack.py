@@ -537,7 +537,7 @@ def in_a_table(step, state, bos, eos, width, max_length):
         log_p = F.log_softmax(logits, dim=-1)
         log_p[done] = float("-inf")
         log_p[done, eos] = 0
-        every = (total.view(-1, 1) + log_p).view(b, width * vocab)
+        every = (total.reshape(-1, 1) + log_p).view(b, width * vocab)
         total, place = every.sort(dim=1, descending=True)
         total, place = total[:, :width], place[:, :width]
         row = (torch.arange(b)[:, None] * width + place.div(vocab, rounding_mode="floor")).view(-1)

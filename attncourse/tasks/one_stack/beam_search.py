@@ -196,7 +196,7 @@ task = Task(
     number=5,
     returns=("words",),
     difficulty=5,
-    minutes=60,
+    minutes=45,
     section="beam-search",
     hints=(
         "Start from greedy decoding. Each sentence now has `width` beginnings, so there are "

@@ -36,6 +36,7 @@ def probes(rng):
         "one word, once": learned(3, hundred=1),
         "twice in a word": learned(1, abxab=2, cd=3),
         "a run": learned(4, aaaa=3, baaab=2),
+        "a run against a pair": learned(1, aaa=2, bc=3),
         "a run of three": learned(2, aaa=3, aab=2, bb=4),
         "a tie, met in the other order": learned(2, cd=2, ab=2),
         "a tie on the left": learned(2, ac=1, ab=1),
@@ -83,7 +84,7 @@ task = Task(
     number=1,
     returns=list,
     difficulty=3,
-    minutes=30,
+    minutes=25,
     section="byte-level",
     hints=(
         "Write every word as a list of letters. Which two neighbors stand side by side most "
@@ -132,6 +133,7 @@ def the_most_frequent_pair_is_merged_first(answer):
     learns(answer, learned(1, ab=1, bc=2), "bc occurs twice, ab once")
     learns(answer, learned(1, ab=5, cd=3, xcd=4), "cd stands in two words, 7 times in all")
     learns(answer, learned(1, abxab=2, cd=3), "ab stands twice in a word")
+    learns(answer, learned(1, aaa=2, bc=3), "aa stands twice in aaa")
 
 
 @task.check(2)

@@ -86,7 +86,7 @@ task = Task(
     number=2,
     returns=list,
     difficulty=2,
-    minutes=20,
+    minutes=15,
     section="byte-level",
     hints=(
         "`byte_words(text)` has done the first half: parts of the text, each written with one "

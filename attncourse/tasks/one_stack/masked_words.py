@@ -119,7 +119,7 @@ task = Task(
     number=3,
     returns=dict,
     difficulty=3,
-    minutes=25,
+    minutes=20,
     section="masked-words",
     hints=(
         "First decide for every word whether it is asked for. Everything else happens to those "

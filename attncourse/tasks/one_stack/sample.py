@@ -138,7 +138,7 @@ task = Task(
     number=4,
     returns=("shares",),
     difficulty=4,
-    minutes=35,
+    minutes=30,
     section="sampling",
     hints=(
         "Without top_k and top_p it is two lines: make probabilities, draw. torch.multinomial "
