@@ -7,8 +7,8 @@ from attncourse.checks.answer import Failure
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 
-# So many draws know a share to 0.007 (one standard deviation); five times that is never reached.
-DRAWS, SAMPLING_ERROR = 5_000, 0.04
+# So many draws know a share to 0.011 (one standard deviation); five times that is never reached.
+DRAWS, SAMPLING_ERROR = 2_000, 0.055
 
 
 def as_shares(sample):
