@@ -26,9 +26,14 @@ def with_facts(masked_words):
             given = tokens.clone()
             rng = torch.Generator().manual_seed(seed)
             returned = masked_words(given, share, mask_id, vocabulary_size, rng)
+            if returned is None:  # not answered yet
+                return None, False
             return _pair(returned, tokens), not torch.equal(given, tokens)
 
-        (inputs, targets), edited = call(seed)
+        first, edited = call(seed)
+        if first is None:
+            return None
+        inputs, targets = first
         again, other = call(seed)[0], call(seed + 1)[0]
         return facts(tokens, inputs, targets, mask_id, vocabulary_size) | {
             "tokens changed": float(edited),
