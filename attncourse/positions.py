@@ -195,7 +195,7 @@ class ShawAttention(nn.Module):
 
     def __init__(self, head_width: int, clip: int = 8, cross: bool = False):
         super().__init__()
-        self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width) * head_width**-0.5)
+        self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width))
         self.cross = cross
 
     def forward(self, query, key, value, mask=None):
@@ -204,10 +204,7 @@ class ShawAttention(nn.Module):
 
 
 def relative_buckets(
-    offsets: Int[Tensor, "*axes"],
-    num_buckets: int = 32,
-    max_distance: int = 128,
-    bidirectional: bool = True,
+    offsets: Int[Tensor, "*axes"], num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int[Tensor, "*axes"]:
     """Sort offsets into buckets: near ones alone, far ones in ever wider company.
 
