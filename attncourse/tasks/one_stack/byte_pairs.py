@@ -331,7 +331,10 @@ task.fault(
     "B-YOUNGEST",
     "Among equally frequent pairs the youngest pieces win.",
     "It is the other way round: the older piece wins, on the left first, then on the right.",
-    choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+    choose=(
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p)),
+    ),
 )
 task.fault(
     "B-RIGHT-BEFORE-LEFT",

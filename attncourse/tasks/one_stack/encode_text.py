@@ -241,6 +241,7 @@ task.fault(
     cut=(
         lambda text: [part for word in text.split() for part in byte_words(word)],
         lambda text: byte_words(" ".join(text.split())),
+        lambda text: [part for word in text.split(" ") for part in byte_words(word)],
     ),
 )
 task.fault(
