@@ -84,6 +84,11 @@ class GPT(nn.Module):
         return self.output(self.read(text))
 
 
+def close_gaps(text: Int[Tensor, "b n"], pad: int = 0) -> Int[Tensor, "b n"]:
+    """Move each row's padding to the end, where it disturbs nobody; the words keep their order."""
+    return text.gather(1, (text == pad).byte().argsort(dim=1, stable=True))
+
+
 class Continuation(nn.Module):
     """A language model as a translator: the source is a text, its translation what comes next.
 
@@ -100,10 +105,8 @@ class Continuation(nn.Module):
         self, source: Int[Tensor, "b n"], words: Int[Tensor, "b t"]
     ) -> Float[Tensor, "b t vocab"]:
         """Score the word after each of `words`, which stand right behind the source's words."""
-        text = torch.cat([source, words], dim=1)
-        # Padding stands between the two. A stable sort moves it to the end, where it disturbs none.
-        order = (text == self.pad).byte().argsort(dim=1, stable=True)
-        logits = self.model(text.gather(1, order))
+        text = close_gaps(torch.cat([source, words], dim=1), self.pad)
+        logits = self.model(text)
         first = (source != self.pad).sum(1, keepdim=True)  # b 1: where `words` begin now
         place = first + torch.arange(words.shape[1], device=words.device)  # b t
         place = place.clamp(max=text.shape[1] - 1)  # of padding behind `words`: nobody reads it
@@ -245,7 +248,7 @@ def all_at_once(sureness: Tensor, hidden: Tensor) -> Tensor:
 
 def half_each_round(sureness: Tensor, hidden: Tensor) -> Tensor:
     """Fill the surer half of what is left; of an odd number, one more than half."""
-    rank = sureness.argsort(-1, descending=True, stable=True).argsort(-1)
+    rank = sureness.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     return rank < (hidden.sum(-1, keepdim=True) + 1) // 2
 
 
@@ -391,7 +394,7 @@ def sampling_distribution(
         logits = logits.masked_fill(logits < least, -torch.inf)
     probabilities = softmax(logits)
     if top_p is not None:
-        likely, order = probabilities.sort(-1, descending=True, stable=True)
+        likely, order = probabilities.sort(dim=-1, descending=True, stable=True)
         before = likely.cumsum(-1) - likely  # b vocab: what the likelier words have together
         keep = (before < top_p).scatter(-1, order, before < top_p)
         probabilities = probabilities * keep

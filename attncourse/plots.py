@@ -220,25 +220,23 @@ def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> s
     )
 
 
-def lines_svg(
-    lines: Tensor, places: Sequence[float], at: int, title: str, low: float, high: float
-) -> str:
+def lines_svg(lines: Tensor, places: Sequence[float], at: int, title: str) -> str:
     """Draw lines (h k) over k places, with a mark at one of them, as an inline SVG.
 
     Lines and letters take the page's own color where they carry no meaning, so the picture follows
     light and dark mode. Each line has a dash and a color of its own.
 
     Args:
-        lines: (h k), at most four; what lies outside `low` … `high` is drawn at the border.
+        lines: (h k), at most four.
         places: k numbers, in rising order.
         at: which of them is marked.
         title: written above.
-        low, high: the ends of the vertical axis.
     """
     left, right, top, bottom = 30, 286, 26, 126
+    low, high = min(lines.min().floor().item(), -1.0), max(lines.max().ceil().item(), 0.0)
     first, last = places[0], places[-1]
     across = [left + (right - left) * (place - first) / (last - first) for place in places]
-    up = bottom - (lines.clamp(low, high) - low) / (high - low) * (bottom - top)
+    up = bottom - (lines - low) / (high - low) * (bottom - top)
     zero = bottom + low / (high - low) * (bottom - top)
     colors = (ORANGE, TEAL, "#6b6fd8", "#767676")
     drawn = ""

@@ -49,7 +49,10 @@ RUNS = {
     "rope in the encoder": ("rope", ["encoder"]),
     "rope in the decoder": ("rope", ["decoder"]),
     "rope in all three": ("rope", [*BOTH, "cross"]),
+    "sinusoidal, more billions": ("sinusoidal", BOTH),
+    "rope, more billions": ("rope", BOTH),
 }
+BILLIONS = 20  # times that "more billions" shows each number from a billion on
 STORED = "rope"  # the weights of its first seed are kept
 SAME_WORD, PLACES = 24, (4, 11, 18)  # words in the sentence of `profiles`, and where one looks from
 
@@ -59,14 +62,21 @@ def build(name: str, source_words: int, target_words: int) -> Transformer:
     return exchange(Transformer(source_words, target_words), *RUNS[name])
 
 
-def short_and_test() -> tuple[Pairs, Pairs]:
-    """What is learned from, up to `LONGEST` source words; what is tested on, of every length."""
+def short_and_test(billions: int = 1) -> tuple[Pairs, Pairs]:
+    """What is learned from, up to `LONGEST` source words; what is tested on, of every length.
+
+    Args:
+        billions: how often each number from a billion on is learned from. Short sentences hold few.
+    """
     task = corpus()
+    numbers, short = torch.tensor(task.train.numbers), task.train.lengths <= LONGEST
+    seen = torch.where(numbers >= 10**9, billions, 1) * short
+    learned = torch.arange(len(numbers)).repeat_interleave(seen)
     rows = []
     for length in task.test.lengths.unique():
         alike = (task.test.lengths == length).nonzero().flatten()
         rows.append(alike[torch.linspace(0, len(alike) - 1, min(len(alike), EACH)).long()])
-    return task.train.pick(task.train.lengths <= LONGEST), task.test.pick(torch.cat(rows))
+    return task.train.pick(learned), task.test.pick(torch.cat(rows))
 
 
 @torch.no_grad()
@@ -103,7 +113,8 @@ def first_wrong(written: list[str], target: list[str]) -> int:
 def measure(name: str, seed: int, folder: Path = DATA) -> dict:
     """Train one model on one thread, and test it."""
     torch.set_num_threads(1)  # two models train side by side on two cores
-    task, (short, test) = corpus(), short_and_test()
+    short, test = short_and_test(BILLIONS if "billions" in name else 1)
+    task = corpus()
     torch.manual_seed(seed)
     model = build(name, len(task.source_words), len(task.target_words))
     start = time.process_time()

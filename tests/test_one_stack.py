@@ -231,6 +231,18 @@ def test_continuing_a_source_is_reading_one_text():
 # --- Masked words ---
 
 
+class Marked:
+    """All that the collator asks of a tokenizer."""
+
+    mask_token = "<mask>"
+
+    def __len__(self):
+        return WORDS
+
+    def convert_tokens_to_ids(self, token):
+        return 2
+
+
 @pytest.mark.parametrize("share", [0.0, 0.15, 0.6, 1.0])
 def test_words_are_masked_as_hugging_face_masks_them(share):
     collator = pytest.importorskip("transformers.data.data_collator")
@@ -554,10 +566,10 @@ def test_one_stack_works_in_every_precision(make, device, dtype):
     assert_equal_to(expected[real], logits.cpu().double()[real], atol=64 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("make", [GPT, BERT])
 def test_one_stack_compiles_to_one_graph_with_the_same_results(make):
     torch.compiler.reset()
-    model = make()
+    model = with_rotation(filled(make(WORDS, **SIZES | {"num_layers": 1})))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert_equal_to(model(TEXT), compiled(TEXT))
 

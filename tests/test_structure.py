@@ -52,6 +52,7 @@ LEVELS = {
     "numbers": 2,
     "training": 2,
     "pretrained": 2,
+    "one_stack_curves": 2,
     "cache_curves": 2,
     "plots": 2,
     "lab": 2,
