@@ -47,7 +47,7 @@ def extend(
     Raises:
         TypeError, ValueError: what is new does not fit what is kept: another batch, width, dtype.
 
-    Source: described in Shazeer (2019), section 2.4; Pope et al. (2023), section 2.1.
+    Source: described in Shazeer (2019), section 2.4; Pope et al. (2023), section 2.
     """
     validate_cache(cache, key=key, value=value)
     if cache is None:
