@@ -42,7 +42,6 @@ WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads ca
 STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
 CHECKED = 1000  # sentences that are written in every way
 UPTRAINED = 60  # steps after the heads were made fewer
-NARROW = "narrow heads"  # four times as many, a fourth as wide: for what becomes of their mean
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,8 @@ def measured(folder: Path = DATA) -> dict:
         `schemes`: name -> `bytes` a token, `parameters`, `exact_match` (one share a seed), `loss`
         (on the test, one a seed), `seconds`; `differ`: name -> way of writing -> sentences of
         `checked` that differ from those written without a cache; `seconds`: list of batch, words,
-        seconds without and with a cache; `fewer`: how many heads -> for each seed,
-        how the heads began -> losses after `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
+        seconds without and with a cache; `fewer`: for each seed, how two heads for four began ->
+        losses after `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
     """
     return json.loads((folder / "cache.json").read_text(encoding="utf-8"))
 
@@ -313,15 +312,6 @@ def make(names: list[str], folder: Path = DATA) -> None:
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     for name in tqdm(names, "decoders", unit="scheme"):
-        if name == NARROW:
-            many, pairs = partial(GroupedAttention, WIDTH, 4 * HEADS, 4 * HEADS), held_out(500)
-            losses = []
-            for seed in SEEDS:
-                torch.manual_seed(seed)
-                losses.append(_fewer(_trained(decoder(many), seed), HEADS, pairs, seed))
-            found.setdefault("fewer", {})[f"{4 * HEADS} to {HEADS}"] = losses
-            _save(found, path)
-            continue
         models, runs = zip(*(measure(name, seed, folder) for seed in SEEDS), strict=True)
         kind, sizes = SCHEMES[name].kind, SCHEMES[name].sizes
         found.setdefault("schemes", {})[name] = {
@@ -336,14 +326,10 @@ def make(names: list[str], folder: Path = DATA) -> None:
                 for batch, words in ((1, 16), (1, 32), (1, 128), (64, 16), (64, 32), (64, 128))
             ]
             pairs = held_out(500)
-            found.setdefault("fewer", {})[f"{HEADS} to 2"] = [
+            found["fewer"] = [
                 _fewer(model, 2, pairs, seed) for model, seed in zip(models, SEEDS, strict=True)
             ]
-        _save(found, path)
-
-
-def _save(found: dict, path: Path) -> None:
-    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -351,14 +337,13 @@ def main() -> None:
         prog="python -m attncourse.cache_curves",
         description="Train chapter 10's decoders and store what they show.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*SCHEMES, NARROW)))
+    parser.add_argument("names", nargs="*", metavar="SCHEME", help=", ".join(SCHEMES))
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
     arguments = parser.parse_args()
-    known = (*SCHEMES, NARROW)
-    if unknown := set(arguments.names) - set(known):
-        parser.error(f"nothing named {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+    if unknown := set(arguments.names) - set(SCHEMES):
+        parser.error(f"no scheme {', '.join(sorted(unknown))}; choose from {', '.join(SCHEMES)}")
     start = time.perf_counter()
-    make(arguments.names or list(known), arguments.folder)
+    make(arguments.names or list(SCHEMES), arguments.folder)
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 

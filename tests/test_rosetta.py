@@ -346,7 +346,8 @@ def keras_heads():
 ROWS = {
     name: test
     for name, test in globals().items()
-    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads|shared)", name) and test.__module__ == __name__
+    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads|shared)", name)
+    and test.__module__ == __name__
 }
 
 
