@@ -41,6 +41,8 @@ book-fresh:  ## the same, from nothing
 curves: $(STAMP)  ## train the book's models again (about 10 minutes) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
 	$(BIN)/python -m attncourse.positions_curves
+	$(BIN)/python -m attncourse.one_stack_curves
+	$(BIN)/python -m attncourse.cache_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages

@@ -182,6 +182,62 @@ def validate_mask(
         )
 
 
+def validate_cache(cache: object, **new: Tensor) -> None:
+    """Raise unless each new (… q x) fits behind what a cache, a pair or None, keeps: (… n x)."""
+    lengths = {}
+    for name, tensor in new.items():
+        validate_tensor(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(f"{name} must have axes (… q {name[0]}); got shape {_shape(tensor)}")
+        lengths[name] = tensor.shape[-2]
+    if len(set(lengths.values())) > 1:
+        said = " and ".join(f"{name} {_shape(tensor)}" for name, tensor in new.items())
+        raise ValueError(f"every new key needs its value: got {said}")
+    if cache is None:
+        return
+    if not isinstance(cache, tuple | list) or len(cache) != len(new):
+        raise TypeError(
+            "cache must be None or a pair (keys, values), as the last call returned it; "
+            f"got {type(cache).__name__}"
+        )
+    for (name, tensor), kept in zip(new.items(), cache, strict=True):
+        validate_tensor(f"the cache of {name}", kept)
+        if kept.dtype != tensor.dtype:
+            raise TypeError(f"{name} is {tensor.dtype} but the cache holds {kept.dtype}")
+        if kept.device != tensor.device:
+            raise ValueError(f"{name} is on {tensor.device} but the cache is on {kept.device}")
+        if kept.ndim != tensor.ndim or kept.shape[-1] != tensor.shape[-1]:
+            raise ValueError(
+                f"{name} {_shape(tensor)} does not fit behind the {_shape(kept)} that the cache "
+                "holds: all axes but the positions must agree"
+            )
+        if kept.shape[:-2] != tensor.shape[:-2]:
+            raise ValueError(
+                f"{name} {_shape(tensor)} belongs to another batch, or to other heads, than the "
+                f"{_shape(kept)} that the cache holds; a new text begins with None"
+            )
+
+
+def validate_sizes(asks: str = "", /, **sizes: object) -> None:
+    """Raise unless every size is a whole number of at least 1; `asks` names who needs them."""
+    for name, size in sizes.items():
+        if size is None:
+            raise ValueError(f"{asks} needs {name}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; got {size!r}")
+
+
+def validate_shared_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise unless (b h q d), (b c k d) and (b c k v) fit, and c divides h."""
+    validate_axes(query=(query, "b h q d"), key=(key, "b c k d"), value=(value, "b c k v"))
+    h, c = query.shape[1], key.shape[1]
+    if c < 1 or h % c:
+        raise ValueError(
+            f"c = {c} heads of keys cannot serve h = {h} heads of queries equally: "
+            f"got query {_shape(query)} and key {_shape(key)}"
+        )
+
+
 def validate_heads(x: Tensor, num_heads: int) -> None:
     """Raise unless x (b n m) can be cut into `num_heads` heads of equal width."""
     validate_axes(x=(x, "b n m"))

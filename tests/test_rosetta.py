@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from attncourse.cache import grouped_query_attention
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.scaled_dot_product import scaled_dot_product_attention
@@ -68,6 +69,20 @@ def attncourse_heads():
     assert layer.q_proj.weight.shape == (H * D, H * D)
 
 
+def shared_inputs():
+    """(b h n d) for four heads of queries, two of keys; and the keys written out, in a row."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(B, 4, N, D, generator=generator)
+    key, value = torch.randn(2, B, 2, N, D, generator=generator)
+    written_out = [x[:, [0, 0, 1, 1]] for x in (key, value)]
+    return query, key, value, scaled_dot_product_attention(query, *written_out)[0]
+
+
+def attncourse_shared():
+    query, key, value, expected = shared_inputs()
+    assert torch.allclose(grouped_query_attention(query, key, value)[0], expected, atol=1e-6)
+
+
 # --- PyTorch -------------------------------------------------------------------------------------
 
 
@@ -89,6 +104,14 @@ def sdpa_heads():
     assert F.scaled_dot_product_attention(query, key, value).shape == (B, H, N, N)
     ours, _ = scaled_dot_product_attention(query, key, value)
     assert torch.allclose(ours, F.scaled_dot_product_attention(query, key, value), atol=1e-6)
+
+
+def sdpa_shared():
+    query, key, value, expected = shared_inputs()
+    output = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert torch.allclose(output, expected, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(query, key, value)
 
 
 def torch_mha(**options):
@@ -212,6 +235,15 @@ def huggingface_heads():
 # --- JAX, Flax, Keras ----------------------------------------------------------------------------
 
 
+def huggingface_shared():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    query, key, value, expected = shared_inputs()
+    written_out = (llama.repeat_kv(x, 2) for x in (key, value))
+    assert torch.allclose(scaled_dot_product_attention(query, *written_out)[0], expected)
+    config = llama.LlamaConfig(num_attention_heads=4, num_key_value_heads=2)
+    assert config.num_attention_heads // config.num_key_value_heads == 2
+
+
 def jax_heads_in():
     jnp = pytest.importorskip("jax.numpy")
     return [jnp.asarray(t.transpose(1, 2).numpy()) for t in heads()]  # b n h d
@@ -314,7 +346,8 @@ def keras_heads():
 ROWS = {
     name: test
     for name, test in globals().items()
-    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads)", name) and test.__module__ == __name__
+    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads|shared)", name)
+    and test.__module__ == __name__
 }
 
 
