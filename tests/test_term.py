@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import multiprocessing
 import re
 import shlex
