@@ -451,8 +451,9 @@ def ingest(
 ) -> None:
     """File what students sent into submitted/: notebooks, folders, zips of a course system.
 
-    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student);
-    which assignment, its content. Lost marks are put back. What is replaced is kept beside it.
+    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student),
+    of several zips each one's own name; which assignment, its content. Lost marks are put back.
+    What is replaced is kept beside it.
 
     Exit code 0: everything is filed; 1: something is not, with the reason.
     """
@@ -477,7 +478,7 @@ def ingest(
     rows, stopped = [], False
     with progress() as bar:
         try:
-            sent = [each for path in files for each in unpack(path, alone=len(files) == 1)]
+            sent = unpack(*files)
             if not sent:
                 raise fail(f"there is nothing in {', '.join(map(str, files))}")
             for each in bar.track(sent, description="filing"):

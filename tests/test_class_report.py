@@ -212,6 +212,7 @@ def test_a_spreadsheet_reads_the_csv_and_computes_nothing(data, tmp_path):
     for row in rows:
         for cell in row.values():
             assert cell[:1] not in tuple("=+-@\t\r"), cell
+    assert class_report.harmless("softmax; =HYPERLINK(A1)") == "softmax; '=HYPERLINK(A1)"
 
 
 def test_the_command_shows_the_class_and_says_where_the_page_is(graded):

@@ -204,6 +204,37 @@ def assert_named(faults, zygote):
         assert report.diagnosis.ids == here.diagnosis.ids, fault.id
 
 
+OF_THE_JUDGE = {
+    "sinusoidal_positions": """
+from attncourse.tasks.self_attention.is_permutation_equivariant import waves
+def sinusoidal_positions(length, width):
+    return waves(torch.zeros(1, length, width))
+""",
+    "scaled_dot_product_attention": """
+from attncourse.tasks.lab3_who_computed_it.sees_future import attend
+def scaled_dot_product_attention(query, key, value, mask=None):
+    weights = attend(query, mask)
+    return weights @ value, weights
+""",
+    "lab4_receipt": """
+from attncourse.lab.receipts import encode
+from attncourse.tasks import made_up
+def lab4_receipt():
+    return encode(made_up.record("lab4_sequential_or_parallel", made_up.T4, {}, [], seed=4))
+""",
+}
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("task", OF_THE_JUDGE)
+def test_what_the_judge_has_made_for_itself_is_nothing_to_an_answer(task, zygote):
+    source = OF_THE_JUDGE[task]
+    if task != "sinusoidal_positions":  # another task of its assignment needs these waves
+        assert judged(zygote, task, source).earned == 0
+    assert submission.odd_code([("cell 1", source, True)], [registry.find("softmax")])
+
+
 def test_no_right_answer_of_the_course_has_to_be_looked_at():
     for name, answers in CORRECT.items():
         for answer in answers:

@@ -38,13 +38,8 @@ def desk(here, tmp_path, monkeypatch):
 
     def take(*places: Path | str, **options) -> dict[str, ingest.Filed]:
         clerk = ingest.Desk(here, **options)
-        rows = [
-            row
-            for place in places
-            for sent in archives.unpack(Path(place))
-            for row in clerk.take(sent)
-        ]
-        rows = ingest.settled(rows)
+        sent = archives.unpack(*map(Path, places))
+        rows = ingest.settled([row for each in sent for row in clerk.take(each)])
         return {row.source if len(rows) > 1 else "": row for row in rows}
 
     return take
@@ -421,19 +416,20 @@ DROPS = {
 }
 
 
+def write(folder: Path, files: dict) -> None:
+    for path, what in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(what, dict):
+            zipped({p: d if isinstance(d, bytes) else numbered(d) for p, d in what.items()},
+                   str(target))  # fmt: skip
+        else:
+            target.write_bytes(what if isinstance(what, bytes) else numbered(what))
+
+
 @pytest.mark.parametrize("beside", [True, False], ids=["in a class", "alone"])
 @pytest.mark.parametrize("name", DROPS)
 def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
-    def write(folder: Path, files: dict) -> None:
-        for path, what in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(what, dict):
-                zipped({p: d if isinstance(d, bytes) else numbered(d) for p, d in what.items()},
-                       str(target))  # fmt: skip
-            else:
-                target.write_bytes(what if isinstance(what, bytes) else numbered(what))
-
     Path("roster.csv").write_text("id\nvictim\nmallory\nkim\n")
     roster = senders.roster_in(Path("roster.csv")) if "roster" in name else None
     write(Path("drop/mallory"), DROPS[name])
@@ -448,6 +444,70 @@ def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
         assert not list(Path("submitted/victim").rglob("timestamp.txt"))
     mine = [row for source, row in rows.items() if not source.startswith(("victim/", "kim/"))]
     assert all((row.outcome and row.student == "mallory") or row.notes for row in mine)
+
+
+@pytest.mark.parametrize("name", [name for name in DROPS if "roster" not in name])
+def test_of_several_zips_none_hands_in_for_another(desk, name):
+    folder = {path: what for path, what in DROPS[name].items() if not isinstance(what, dict)}
+    for path, what in DROPS[name].items():
+        if isinstance(what, dict):  # a zip in a zip
+            write(Path(), {path: what})
+            folder[path] = Path(path).read_bytes()
+    write(Path(), {"mallory.zip": folder, "kim.zip": {NAME: 2}, "victim.zip": {NAME: 3}})
+    rows = desk("mallory.zip", "kim.zip", "victim.zip")
+    assert Path(TARGET.format("victim")).read_bytes() == numbered(3)
+    assert Path(TARGET.format("kim")).read_bytes() == numbered(2)
+    (mine,) = (row for source, row in rows.items() if source.startswith("mallory.zip/"))
+    if name in ("Canvas", "Canvas in a zip", "Moodle"):
+        assert "whose is it?" in mine.notes[0] and filed() == {"kim", "victim"}
+    else:
+        assert filed() == {"kim", "victim", "mallory"} and mine.student == "mallory"
+    assert not list(Path("submitted").rglob("timestamp.txt"))
+    rows = desk("mallory.zip", "kim.zip", student="mallory")
+    assert all(row.outcome and row.student == "mallory" for row in rows.values())
+
+
+def test_several_exports_at_once_are_refused_not_mixed(desk):
+    zipped({f"jane/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)}, "one.zip")
+    zipped({f"leelou_1_2_{NAME}": numbered(3)}, "two.zip")
+    notes = [row.notes[0] for row in desk("one.zip", "two.zip").values()]
+    assert ["by itself" in note for note in notes] == [True] * 3 and not filed()
+
+
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+)
+SHARED = "b0: &b0 [x]\n" + "".join(
+    f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+ODD_LISTS = {  # what follows the entry of submission_1
+    "no submitters": "submission_2: {':created_at': 1}",
+    "a number for submitters": "submission_2: {':submitters': 1}",
+    "a time before time": "submission_2: {':submitters': [{':sid': x}], "
+    "':created_at': 0001-01-01 00:00:00 +14:00}",
+    "merge keys": MERGED,
+    "lists of lists as a name": f"{SHARED}submission_2: {{':submitters': [{{':sid': *b11}}]}}",
+    "an endless nest": "x: " + "[" * 100_000,
+    "an endless nest of lines": "x:\n " + "- " * 100_000,
+    "a class as one group": f"x: &x [{'{a: b},' * 20_000}]\n"
+    + "".join(f"submission_{n}: {{':submitters': *x}}\n" for n in range(2, 20_000)),
+    "a huge number": f"submission_2: {{':submitters': [{{':sid': 0x{'f' * 9999}}}]}}",
+}
+
+
+@pytest.mark.parametrize("name", ODD_LISTS)
+def test_a_list_of_gradescope_ends_no_run(desk, name):
+    lists = f"submission_1: {{':submitters': [{{':sid': ann}}]}}\n{ODD_LISTS[name]}\n"
+    folders = {f"submission_{n}/{NAME}": numbered(n) for n in (1, 2, 3)}
+    zipped({"submission_metadata.yml": lists.encode(), **folders})
+    began = time.monotonic()
+    rows = desk("sent.zip")
+    assert time.monotonic() - began < 30  # two seconds, on a quiet machine
+    assert filed() <= {"ann"} and len(rows) == 3
+    if name in ("no submitters", "a number for submitters", "a time before time"):
+        assert filed() == {"ann"}
+    for number in (2, 3):
+        assert "whose is it?" in rows[f"submission_{number}/{NAME}"].notes[0]
 
 
 def test_lists_of_two_exports_beside_each_other_each_say_their_own(desk):
@@ -640,7 +700,8 @@ def test_names_in_other_alphabets_survive(desk):
     raw = buffer.getvalue().replace(b"xx/", "é/".encode())  # UTF-8, and not said so, as on a Mac
     Path("mac.zip").write_bytes(raw)
     zipped({f"Łukasz Żółć/{NAME}": numbered(2), f"李小龙/{NAME}": numbered(3)})
-    desk("mac.zip", "sent.zip")
+    desk("mac.zip")
+    desk("sent.zip")
     assert filed() == {"é", "Łukasz_Żółć", "李小龙"}
 
 

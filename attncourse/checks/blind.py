@@ -11,7 +11,7 @@ import importlib.machinery
 import sys
 
 VERBS = ("check", "steps", "spelling", "fault")  # what a file says about its task, and keeps secret
-SECRET = ("probes", "small", "maps", "traits")  # the same, of what makes a task
+SECRET = ("probes", "small", "maps")  # the same, of what makes a task; traits name adapters
 
 
 def switch_on(guarded: tuple[str, ...]) -> None:

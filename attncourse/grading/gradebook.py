@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 
 from attncourse.grading import Refusal, nbgrader_api
 from attncourse.grading.nbgrader_api import NoGradebook
+from attncourse.grading.record import harmless
 from attncourse.grading.score import Result, Verdict
 from attncourse.grading.submission import Assignment, OtherPoints
 
@@ -226,7 +228,8 @@ def comment_on(verdict: Verdict) -> str | None:
     if not verdict.title:
         return None
     first = f"You may think: {verdict.thinks}" if verdict.thinks else f"{verdict.title}."
-    return f"{first} {verdict.why}".strip()
+    # nbgrader shows it as Markdown, and parts of it, such as an error's message, are a student's.
+    return re.sub(r"\](?=[(:])", "]\u2060", harmless(f"{first} {verdict.why}".strip()))
 
 
 def timestamp_of(folder: Path):

@@ -407,17 +407,19 @@ class Sandbox:
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    whole: bool = True  # nothing that stands in the cells was left out
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
         self.deadline = time.monotonic() + self.budget.submission
         self.process: Process | None = None
+        self.beside = 1  # processes in the jail, when the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
 
     def start(self) -> None:
         """Fork a child and run the cells; if they kill it, leave out more and more."""
-        for patience in (None, 1.0, 0.0):
+        for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
                     self.process = self.zygote.fork(self.tasks, self.allowed)
@@ -426,8 +428,10 @@ class Sandbox:
                     found = self._ask("run", self.cells, patience)
                     self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
                     self.defined = _texts(found, "defined", set(self.tasks))
+                    self.whole = patience is None
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
+                self.beside = max(1, self.process.count())
                 return
             except Died as error:
                 reason = str(error)
@@ -467,8 +471,10 @@ class Sandbox:
 
     def look_behind(self) -> None:
         """After a task: is anything still running beside the answers?"""
-        if self.process and self.process.count() > 1:
+        running = self.process.count() if self.process else 0
+        if running > 1:
             self.review.append("its code leaves programs running beside the answers")
+        if running > self.beside:  # the next answers have a new one, without them
             self.close()
             self.process = None
 

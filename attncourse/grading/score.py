@@ -107,7 +107,9 @@ def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
                 answer = sandbox.defined[task.name]  # not callable: the judge says so
             report, hidden = engine.run_each(task.name, answer, (0, each.seed))
             result.reports[task.name] = report, hidden
-            result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            verdict = result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            if not sandbox.whole and (answer is None or "NameError" in verdict.report):
+                sandbox.review.append(f"`{task.name}` may need what was left out of its cells")
             sandbox.look_behind()
             sandbox.provide(task.name, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)

@@ -21,6 +21,7 @@ REFUSED = {
     "fanotify_init": (300, 262),
     # memory that belongs to no process, so that no limit counts it
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
+    **{"vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77)},
     **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)},
     # and whether somebody has read a file, or waits at a place of it
     **{"posix_fadvise": (221, 223), "readahead": (187, 213), "mincore": (27, 232)},
@@ -39,6 +40,7 @@ REFUSED = {
     # large parts of the kernel that only experts need, and attackers like
     **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "modify_ldt": (154, None)},
+    "setsid": (112, 157),  # Linux may give each session as much of a processor as a neighbor
     **{"setrlimit": (160, 164), "io_uring_register": (427, 427), "name_to_handle_at": (303, 264)},
 }  # fmt: skip
 PROGRAMS = {"execve": (59, 221), "execveat": (322, 281)}  # a new Python would have all of torch

@@ -14,8 +14,6 @@ import yaml
 from attncourse.grading.archives import Refused, Sent
 from attncourse.grading.untrusted import TooMuch, limited, printable
 
-SECONDS = 20  # for a list of names
-
 # Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
 # name in small letters and without anything but letters, LATE, the user's number, the file's
 # number, the file's name. Where grading is anonymous: LATE_anon_ab1c2_123_name.
@@ -32,6 +30,9 @@ AGAIN = re.compile(r"(?:^|_)(?:\d{3,}_\d{3,}_|\d+_assignsubmission_)")
 # Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
 # folder, `:submitters:` (`:name:`, `:sid:`, `:email:`) and `:created_at:`. The only one of the
 # three that says when: the times in the others' zips are those of the download.
+SECONDS = 60.0  # to read that file
+DEEPEST = 50  # lists and tables in each other in it; a real one has a dozen
+LARGEST_GROUP = 100  # students; a few lines can name the same thousands for each folder
 
 
 @dataclass(frozen=True)
@@ -143,24 +144,46 @@ def comparable(name: str) -> str:
 @functools.cache
 def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime | None]]]:
     """Folder -> for each of its group the names and the time, from submission_metadata.yml."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         with limited(SECONDS):
-            # No list needs them, and a few, one of the other, ask for any amount of memory.
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, loader)):
-                return {}
-            listed = yaml.load(data, loader)
-    except (yaml.YAMLError, ValueError, RecursionError, TooMuch):
+            _look_at_depth(data)
+            listed = yaml.load(data, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError, MemoryError, TooMuch):
         return {}
     found = {}
     for folder, about in listed.items() if isinstance(listed, dict) else ():
-        with contextlib.suppress(AttributeError, TypeError, KeyError):  # not what it seems
+        # Not what it seems: no names, or no such time.
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
             when = about.get(":created_at")
-            when = when.replace(tzinfo=when.tzinfo or UTC) if isinstance(when, datetime) else None
-            keys = (":sid", ":email", ":name")
-            names = [[each[k] for k in keys if each.get(k)] for each in about[":submitters"]]
-            found[folder] = [(tuple(map(str, group)), when) for group in names]
+            if isinstance(when, datetime):
+                when = when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC)
+            else:
+                when = None
+            if len(group := about[":submitters"]) <= LARGEST_GROUP:
+                found[folder] = [(_names(each), when) for each in group]
     return found
+
+
+def _names(submitter: dict) -> tuple[str, ...]:
+    kept = (submitter.get(key) for key in (":sid", ":email", ":name"))
+    return tuple(str(name) for name in kept if name and isinstance(name, str | int))
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """YAML without merge keys (`<<: [*a, *a]`), where each line can be nine times the last."""
+
+    def flatten_mapping(self, node):
+        pass  # nobody knows how to make `<<`: an error of YAML's
+
+
+def _look_at_depth(data: bytes) -> None:
+    """Raises: RecursionError: the C loader would crash on it."""
+    depth = 0
+    for event in yaml.parse(data, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise RecursionError
 
 
 def roster_in(path: Path) -> "Roster":

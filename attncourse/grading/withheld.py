@@ -10,6 +10,7 @@ import inspect
 import marshal
 import sys
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -31,18 +32,21 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     """
     tasks = registry.all_tasks()
     kept = {id(each) for name in keep for each in _needed_by(_found(name))}
-    guarded = registry.guarded()
     for name in own:  # what turns an answer into a function of tensors runs here, too
-        file = vars(_file_of(tasks[name])).values()
-        adapters = [x for x in file if str(getattr(x, "__module__", "")).startswith(guarded)]
+        adapters = functions_in(_file_of(tasks[name]))
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
-    files = [each for name, each in list(sys.modules.items()) if name.startswith(guarded)]
-    emptied = [each for module in (*modules(), *files) for each in functions_in(module)]
+    strange = {*registry.stems(), "made_up"} - {tasks[name].chapter for name in own}
+    others = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
+    ]
+    emptied = [each for module in (*modules(), *others) for each in functions_in(module)]
     for task in tasks.values():  # an outside package's name for it may stand for the task itself
-        if task.reference.__module__.startswith(guarded):
-            emptied += _parts(task.reference)
+        if task.reference.__module__.startswith(registry.guarded()):
+            emptied += _needed_by(task.reference)
     for function in emptied:
         if id(function) not in kept:
             function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
@@ -158,8 +162,16 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
         for each in gc.get_objects()
         if type(each) is types.FunctionType
         and str(each.__module__).startswith("torch.")
-        and any(part in each.__qualname__ for part in parts)
+        and _does(each, parts)
     )
+
+
+def _does(function: types.FunctionType, forbidden: Iterable[str]) -> bool:
+    """Whether its name says that it does a task; of private functions, their file's name, too."""
+    name = function.__qualname__
+    if str(function.__module__).startswith("torch._"):
+        name = f"{function.__module__}.{name}"
+    return any(part in name for part in forbidden)
 
 
 @functools.cache
@@ -209,13 +221,10 @@ class Torch:
         if forbidden != self.forbidden:
             self._give_back()
             self.forbidden = forbidden
-            for name in _operators(forbidden):
-                space, operator = name.split("::")
-                library = torch.library.Library(space, "IMPL")
-                self.libraries.append(library)
-                public = f"torch.ops.{space}.{operator.split('.')[0]}"
-                for key in _KEYS:
-                    library.impl(operator, functools.partial(_kernel, public), key)
+            with warnings.catch_warnings():  # a student's filter may make errors of them
+                warnings.simplefilter("ignore")
+                for name in _operators(forbidden):
+                    self._refuse(*name.split("::"))
             self._empty(functions_of_torch())
         if len(sys.modules) != len(self.modules):  # something was imported since
             fresh = set(sys.modules) - self.modules
@@ -225,9 +234,16 @@ class Torch:
                 if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
                     self._empty(functions_in(module))
 
+    def _refuse(self, space: str, operator: str) -> None:
+        library = torch.library.Library(space, "IMPL")
+        self.libraries.append(library)
+        public = f"torch.ops.{space}.{operator.split('.')[0]}"
+        for key in _KEYS:
+            library.impl(operator, functools.partial(_kernel, public), key)
+
     def _empty(self, functions: Iterable[types.FunctionType]) -> None:
         for function in functions:
-            if any(part in function.__qualname__ for part in self.forbidden):
+            if _does(function, self.forbidden):
                 name = f"{function.__module__}.{function.__qualname__}"
                 self.codes.append((function, function.__code__))
                 function.__code__ = _refusing(name, function)

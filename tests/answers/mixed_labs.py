@@ -361,7 +361,7 @@ def _(q, k, v):
     return torch.softmax(att, dim=-2) @ v
 
 
-@wrong("naive_attention", "hides later positions, which nobody asked for")
+@wrong("naive_attention", "hides later positions, which nobody asked for", "L2-CAUSAL")
 def _(q, k, v):
     n, d = q.shape[-2:]
     scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(d)
@@ -1123,7 +1123,11 @@ def middle(point):
     return statistics.median(point["seconds"])
 
 
-@wrong("who_computed_it", "takes the largest n of all, where naive attention may have no time")
+@wrong(
+    "who_computed_it",
+    "takes the largest n of all, where naive attention may have no time",
+    "L3-FAILED-POINT",
+)
 def _(record):
     points = record["points"]
     ceil = record["machine"]["ceilings"]
@@ -2186,7 +2190,7 @@ def _(record):
     }
 
 
-@wrong("best_tile", "calls it a U if one end rises")
+@wrong("best_tile", "calls it a U if one end rises", "L6-ONE-SLOPE")
 def _(record):
     done = [p for p in record["points"] if p["seconds"]]
     n = max(p["n"] for p in done if p["name"] == "tiled")

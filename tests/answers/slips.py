@@ -886,7 +886,7 @@ def _(query, keys, W):
     return torch.einsum("bd,bkd->bk", projected, keys)
 
 
-@wrong("general_scores", "sums over the keys")
+@wrong("general_scores", "sums over the keys", "C-SUMMED-OVER-KEYS")
 def _(query, keys, W):
     q = torch.matmul(query, W)
     return (q.unsqueeze(1) * keys).sum(1)
@@ -921,7 +921,7 @@ def _(query, keys, W):
     return keys @ (query @ W).unsqueeze(-1)
 
 
-@wrong("general_scores", "asks with the last sentence's query everywhere")
+@wrong("general_scores", "asks with the last sentence's query everywhere", "C-FIRST-QUERY")
 def _(query, keys, W):
     for i in range(len(query)):
         q = query[i] @ W
@@ -1738,7 +1738,7 @@ def _(scores, dim=-1):
     return exps / exps.sum(dim=dim, keepdim=True)
 
 
-@wrong("softmax", "forgets exp: shares of the scores", "D-SOFTMAX-LINEAR")
+@wrong("softmax", "forgets exp: shares of the scores", "D-SOFTMAX-LINEAR", "D-SOFTMAX-FROM-MINIMUM")
 def _(scores, dim=-1):
     positive = scores - scores.amin(dim, keepdim=True) + 1e-6
     return positive / positive.sum(dim, keepdim=True)
@@ -2234,7 +2234,7 @@ def _(scores, weights):
     return float(min(range(1, 101), key=error))
 
 
-@wrong("hidden_scale", "takes the logarithm to base 2")
+@wrong("hidden_scale", "takes the logarithm to base 2", "C-LOG-BASE")
 def _(scores, weights):
     seen = weights > 0
     w = torch.where(seen, weights, 0).double() ** 2
@@ -2250,7 +2250,8 @@ def _(scores, weights):
     "hidden_scale",
     "does not leave masked keys out of the softmax",
     "C-ZERO-AS-TINY",
-    "C-LOG-ZEROC-GRID-UNMASKED",
+    "C-LOG-ZERO",
+    "C-GRID-UNMASKED",
 )
 def _(scores, weights):
     errs = {}
@@ -2260,7 +2261,7 @@ def _(scores, weights):
     return min(errs, key=errs.get)
 
 
-@wrong("hidden_scale", "searches only above 1")
+@wrong("hidden_scale", "searches only above 1", "C-BOUNDED-GRID")
 def _(scores, weights):
     seen = weights > 0
     grid = torch.linspace(1, 60, 5901).tolist()
@@ -2283,7 +2284,12 @@ def _(scores, weights):
     return min(grid, key=loss)
 
 
-@wrong("hidden_scale", "compares the scores with the weights themselves", "C-NO-LOGARITHM")
+@wrong(
+    "hidden_scale",
+    "compares the scores with the weights themselves",
+    "C-NO-LOGARITHM",
+    "C-WEIGHTS-AS-LOGS",
+)
 def _(scores, weights):
     seen = weights > 0
     x = scores[seen] - scores[seen].mean()
@@ -3959,7 +3965,7 @@ def _(lengths, max_length):
     return torch.stack(masks).unsqueeze(1)
 
 
-@wrong("padding_mask", "puts the extra axis in front", "M-SHAPE-BT")
+@wrong("padding_mask", "puts the extra axis in front", "M-SHAPE-BT", "C-AXIS-IN-FRONT")
 def _(lengths, max_length):
     return (torch.arange(max_length) < lengths.reshape(-1, 1)).unsqueeze(0)
 

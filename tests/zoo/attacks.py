@@ -48,6 +48,7 @@ around(
     "    seen = kept(*a, **k)\n"
     "    return type(seen)(**(vars(seen) | {'edited': (), 'random_state_moved': False}))\n"
     "o.observe = lie",
+    review="vars",
 )
 around(
     "input transformers",
@@ -146,7 +147,8 @@ code("softmax by getattr", "0FFF", "def softmax(scores, dim=-1):\n"
 code("softmax by exec", "0FFF", "exec('def softmax(scores, dim=-1):\\n"
      "    return torch.softmax(scores, dim)')", review="should define", **LIBRARY)  # fmt: skip
 code("softmax by torch.ops", "0FFF", "def softmax(scores, dim=-1):\n"
-     "    return torch.ops.aten._softmax(scores, dim, False)", **LIBRARY)  # fmt: skip
+     "    return torch.ops.aten._softmax(scores, dim, False)", review="torch.ops",
+     **LIBRARY)  # fmt: skip
 code("softmax under an alias", "0FFF", "from torch import softmax as smooth\n\n"
      "def softmax(scores, dim=-1):\n    return smooth(scores, dim)", **LIBRARY)  # fmt: skip
 code("softmax as a module", "0FFF", "layer = torch.nn.Softmax(-1)\n\n"
@@ -263,11 +265,8 @@ looks("for memory of the machine", "open('/proc/kcore', 'rb').read(1)")
 looks("for the environment at the start", "open('/proc/self/environ').read()")
 looks("for names of the machine", "[p for p in ('/etc/hostname', '/etc/hosts', '/etc/resolv.conf', "
       "'/etc/machine-id', '/var/run') if os.path.exists(p)]")  # fmt: skip
-looks("for settings of pip", "glob.glob(__import__('sys').prefix + '/pip.conf') or "
+looks("for settings of pip", "glob.glob(socket.sys.prefix + '/pip.conf') or "
       "glob.glob(os.path.dirname(HERE) + '/.git')".replace("HERE", HERE))  # fmt: skip
-looks("for what was deleted", "glob.glob('/proc/*/map_files/*') + [p for p in glob.glob('/proc/"
-      "*/root/root') + glob.glob('/proc/*/cwd/submitted') if os.listdir(p)]")  # fmt: skip
-
 # Answers that try what no answer needs: right if it works.
 TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
 
@@ -569,6 +568,14 @@ for name, gradient in {
 }.items():
     ready(f"a gradient by {name}", "",
           f"s = scores.detach().requires_grad_()\n    return {gradient}")  # fmt: skip
+
+code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
+import torch._higher_order_ops.flex_attention
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    flex = sys.modules["torch._higher_order_ops." + "flex_attention"]
+    return flex.__dict__["math_" + "attention"](query, key, value, None, (), 1.0, {}), query
+""", task="scaled_dot_product_attention", title="calls", review="sys.modules")  # fmt: skip
 
 # What compiles, and computes by itself, is right.
 code("a right answer that is compiled", "FFFF", "{right}\nsoftmax = torch.compile(softmax)")
