@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import multiprocessing
 import re
 import shlex
@@ -252,6 +253,12 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     Path("x.ipynb").write_bytes(sent["bob"])
     assert "jane is not in the gradebook yet" in term("attncourse ingest")
     Path("submitted/jane").rename("submitted/bob")
+    for who in ("jane", "kim"):
+        with zipfile.ZipFile(f"{who}.zip", "w") as archive:
+            archive.writestr(FILE, sent["kim"])
+    assert "2 filed" in term("attncourse ingest jane.zip")
+    for who in ("jane", "kim"):  # not yet
+        shutil.rmtree(Path("submitted", who))
 
     # Monday: two graders, then the report
     line = next(line for line in term.left if line == f"attncourse grade {CHAPTER_3}")

@@ -313,9 +313,7 @@ def write_totals(most: dict[str, float], totals: list[results.Total], path: Path
     text = io.StringIO()
     table = csv.writer(text)
     of = [f"{name} (of {points:g})" for name, points in most.items()]
-    table.writerow(
-        ["student", "name", "total in percent", *map(harmless, of), "waits for a person"]
-    )
+    table.writerow(["student", "name", "percent", *map(harmless, of), "unread"])
     for each in totals:
         names = [harmless(each.student), harmless(each.name)]
         points = [each.points[name] for name in most]
