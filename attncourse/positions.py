@@ -292,7 +292,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " h"]:
 def alibi_bias(
     num_heads: int, query_length: int, key_length: int, cross: bool = False
 ) -> Float[Tensor, "h q k"]:
-    """What ALiBi adds to the scores: −slope · |j − i|, nothing to learn.
+    """What ALiBi adds to the scores: −slope · abs(j − i), nothing to learn.
 
     Args:
         num_heads: h.
