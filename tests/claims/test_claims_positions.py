@@ -112,6 +112,6 @@ def test_the_stored_measurements_are_whole(measured):
 def test_training_again_gives_what_is_stored(measured, tmp_path):
     torch.set_num_threads(1)
     again = positions_curves.measure("alibi", 0, tmp_path)
-    stored = {key: values[0] for key, values in measured["runs"]["alibi"].items()}
-    assert again["parameters"] == stored["parameters"]
-    assert again["loss"] == pytest.approx(stored["loss"], rel=0.3)  # another machine rounds others
+    stored = measured["runs"]["alibi"]
+    assert again["parameters"] == stored["parameters"][0]
+    assert again["loss"] == pytest.approx(stored["loss"][0], rel=0.3)  # another machine rounds others
