@@ -106,12 +106,3 @@ def test_the_stored_measurements_are_whole(measured):
     for run in measured["runs"].values():
         assert len(run["exact_match"]) == positions_curves.SEEDS
         assert all(seed.keys() <= measured["counts"].keys() for seed in run["exact_match"])
-
-
-@pytest.mark.slow
-def test_training_again_gives_what_is_stored(measured, tmp_path):
-    torch.set_num_threads(1)
-    again = positions_curves.measure("alibi", 0, tmp_path)
-    stored = measured["runs"]["alibi"]
-    assert again["parameters"] == stored["parameters"][0]
-    assert again["loss"] == pytest.approx(stored["loss"][0], rel=0.3)  # another machine rounds others
