@@ -36,7 +36,7 @@ class Browser:
     def __init__(self, address: str):
         import websocket  # comes with the book
 
-        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=60)
+        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=180)
         self._numbers = itertools.count(1)
         self._tab = {}
 
