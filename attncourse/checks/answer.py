@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attncourse.checks.task import Task
 
-_PLAIN = {bool, int, float, str, dict, type(None)}
+_PLAIN = numbers.Real | str | dict | None  # what a check takes, besides tensors and lists
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
@@ -201,10 +201,10 @@ def _alike(one: object, two: object) -> bool:
         return torch.allclose(one.double(), two.double(), rtol=1e-2, atol=1e-3, equal_nan=True)
     if isinstance(one, list) and isinstance(two, list):
         return len(one) == len(two) and all(map(_alike, one, two))
-    if type(one) not in _PLAIN or type(two) not in _PLAIN:
-        return type(one) is type(two)  # no check takes it, and comparing may do anything
-    if isinstance(one, dict):
-        return isinstance(two, dict) and _alike([*one, *one.values()], [*two, *two.values()])
+    if not isinstance(one, _PLAIN) or not isinstance(two, _PLAIN):
+        return type(one) is type(two)  # an array of NumPy, say; comparing may do anything
+    if isinstance(one, dict) and isinstance(two, dict):
+        return _alike([*one, *one.values()], [*two, *two.values()])
     return agree_plain(two, one, tolerance=1e-2) or one != one
 
 
