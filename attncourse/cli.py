@@ -396,7 +396,7 @@ def ingest(
     from attncourse.grading import ingest as desk
     from attncourse.grading.archives import Refused, unpack
     from attncourse.grading.senders import Roster, safe_name
-    from attncourse.grading.untrusted import limit_memory
+    from attncourse.grading.untrusted import limited_memory
 
     known(assignment) if assignment else assignment_names()
     missing = [str(path) for path in files if not path.exists()]
@@ -409,9 +409,8 @@ def ingest(
     except Refused as error:
         raise fail(str(error)) from None
     clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
-    limit_memory()
     rows, stopped = [], False
-    with progress() as bar:
+    with limited_memory(), progress() as bar:
         try:
             sent = [each for path in files for each in unpack(path)]
             for each in bar.track(sent, description="filing"):

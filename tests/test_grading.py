@@ -653,9 +653,8 @@ HUNGRY = """
 from attncourse.grading import run, untrusted
 untrusted.MEMORY = run.MEMORY = 2**28
 run.grade_bytes = lambda job, data: bytearray(int(data))
-untrusted.limit_memory()
-print(len(run.grade_or_say_why(None, b"1000000")), run.grade_or_say_why(None, b"1000000000"))
-untrusted.lift_memory_limit()
+with untrusted.limited_memory():
+    print(len(run.grade_or_say_why(None, b"1000000")), run.grade_or_say_why(None, b"1000000000"))
 print(len(run.grade_or_say_why(None, b"1000000000")))
 """
 

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import os
+import resource
 import stat
 import sys
 import time
@@ -647,6 +648,7 @@ def test_names_in_other_alphabets_survive(desk):
 def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     monkeypatch.setattr(cli, "console", Console(width=160))
     attncourse = functools.partial(CliRunner().invoke, cli.app)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
     colab = next(iter(built(CASES["saved by Colab, metadata gone, a pip line added"]).values()))
     zipped({f"doejane_LATE_12_345_Copy of {NAME}": colab, "lee_13_14_x.pdf": b"%PDF",
             "evil\x1b[31m_1_2_x.py": b"pass"})  # fmt: skip
@@ -661,6 +663,7 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     done = attncourse(["ingest", "strange.ipynb", "--student", "lee"])
     assert "a notebook of version" in done.output and "\x1b[2J" not in done.output
     assert len(done.output) < 5000
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before  # a browser started later needs more
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
     for arguments, said in (

@@ -30,7 +30,7 @@ from attncourse.grading.jail import Unavailable
 from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
-from attncourse.grading.untrusted import MEMORY, limit_memory, printable
+from attncourse.grading.untrusted import MEMORY, limited_memory, printable
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
@@ -355,16 +355,20 @@ def work(handle: int) -> None:
         job = channel.recv()
         with contextlib.suppress(Unavailable):  # said when the first submission is graded
             _zygote(job.jailed)  # before the limit, which its children do not need
-        limit_memory()
-        while True:
-            data = channel.recv_bytes()
-            try:
-                reply = grade_or_say_why(job, data)
-            except Unavailable as error:
-                reply = error
-            except Killed:
-                return  # a new worker may have more luck
-            channel.send(reply)
+        with limited_memory():
+            _serve(channel, job)
+
+
+def _serve(channel: connection.Connection, job: Job) -> None:
+    while True:
+        data = channel.recv_bytes()
+        try:
+            reply = grade_or_say_why(job, data)
+        except Unavailable as error:
+            reply = error
+        except Killed:
+            return  # a new worker may have more luck
+        channel.send(reply)
 
 
 def _end_with_grader() -> None:

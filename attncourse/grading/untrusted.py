@@ -53,22 +53,29 @@ class TooMuch(Exception):
     """Reading took more time than anything honest needs."""
 
 
-def limit_memory() -> None:
-    """Let this process, and what it starts from here on, take no more than `MEMORY` in addition.
+@contextlib.contextmanager
+def limited_memory() -> Iterator[None]:
+    """Let this process, and what it starts meanwhile, take no more than `MEMORY` in addition.
 
     Linux alone counts what a process has taken in this way; elsewhere nothing is limited.
     """
-    if sys.platform == "linux":
-        with open("/proc/self/status") as status:
-            taken = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = taken * 1024 + MEMORY
-        if most == resource.RLIM_INFINITY or wanted < most:
-            resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    if sys.platform != "linux":
+        yield
+        return
+    with open("/proc/self/status") as status:
+        taken = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = taken * 1024 + MEMORY
+    if most == resource.RLIM_INFINITY or wanted < most:
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 def lift_memory_limit() -> None:
-    """For a process with limits of its own, which one with `limit_memory` has started."""
+    """For a process with limits of its own, which one with `limited_memory` has started."""
     if sys.platform == "linux":
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -76,7 +83,7 @@ def lift_memory_limit() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Stop what stands in it after some seconds; its memory is `limit_memory`'s concern.
+    """Stop what stands in it after some seconds; its memory is `limited_memory`'s concern.
 
     Raises:
         TooMuch: it was stopped. In a thread other than the first nothing is stopped.
