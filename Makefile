@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test bench lint format lock clean
+.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,8 +38,11 @@ book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
 
-curves: $(STAMP)  ## train the book's models again (about 5 minutes) and store them in attncourse/data
+curves: $(STAMP)  ## train the book's models again (a quarter of an hour) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
+	$(BIN)/python -m attncourse.positions_curves
+	$(BIN)/python -m attncourse.one_stack_curves
+	$(BIN)/python -m attncourse.cache_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages
@@ -59,6 +62,9 @@ test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, co
 
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them
+	ATTNCOURSE_FUZZ=60 $(BIN)/python -m pytest tests/test_fuzz.py
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py

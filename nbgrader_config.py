@@ -29,6 +29,9 @@ c.CourseDirectory.ignore = [
     "result.json",  # what the judge says, for instructors
 ]
 
+# The Formgrader shows the rubric of a written answer beside its points.
+c.HTMLExporter.preprocessors = ["attncourse.grading.rubric.Rubrics"]
+
 # For `nbgrader validate`
 c.Execute.timeout = 120
 c.Execute.interrupt_on_timeout = True

@@ -15,30 +15,37 @@ from attncourse.validation import validate_axes, validate_lengths
 # --- Words into pieces ----------------------------------------------------------------------------
 
 
-def learn_merges(counts: dict[str, int], num_merges: int) -> list[tuple[str, str]]:
+def byte_pairs(words: dict[str, int], num_merges: int) -> list[tuple[str, str]]:
     """Learn byte-pair encoding: merge the most frequent pair of neighbors, again and again.
 
+    Among equally frequent pairs wins the one whose left piece is the older, then the right one:
+    letters come first, in the order of their code points, then pieces in the order of their birth.
+    (So does the library `tokenizers`, and learns the same pairs.)
+
     Args:
-        counts: how often each word occurs.
+        words: how often each word occurs.
         num_merges: how many pairs to merge at most.
 
     Returns:
-        The merged pairs, in order. Among equally frequent pairs the one met first wins.
+        The merged pairs, in order.
 
     Source: Sennrich et al. (2016), "Neural Machine Translation of Rare Words with Subword Units",
     algorithm 1.
     """
-    pieces = {word: list(word) for word in counts}
+    pieces = {word: list(word) for word in words}
+    age = {letter: place for place, letter in enumerate(sorted(set().union(*words)))}
     merges = []
     for _ in range(num_merges):
         pairs = Counter()
         for word, parts in pieces.items():
             for pair in itertools.pairwise(parts):
-                pairs[pair] += counts[word]
+                pairs[pair] += words[word]
         if not pairs:
             break
-        merges.append(max(pairs, key=pairs.get))
-        pieces = {word: _merge(parts, merges[-1]) for word, parts in pieces.items()}
+        best = min(pairs, key=lambda pair: (-pairs[pair], age[pair[0]], age[pair[1]]))
+        age.setdefault("".join(best), len(age))  # a piece that is born twice keeps its age
+        merges.append(best)
+        pieces = {word: _merge(parts, best) for word, parts in pieces.items()}
     return merges
 
 

@@ -1,5 +1,6 @@
 """The command `attncourse`: a student's check and hints, an instructor's release and grading."""
 
+import collections
 import functools
 import json
 import os
@@ -17,7 +18,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+
+class Commands(typer.core.TyperGroup):
+    """What cannot be done is one sentence, whichever command was to do it."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from attncourse.grading import Refusal
+
+            if isinstance(error, Refusal):
+                raise fail(str(error)) from None
+            raise
+
+
 app = typer.Typer(
+    cls=Commands,
     help=__doc__,
     no_args_is_help=True,
     add_completion=False,
@@ -29,7 +46,7 @@ console = Console()
 LONGEST_NOTE = 300  # characters of what is said about a file
 LONGEST = 120  # seconds that a round of `check --watch` may take
 DEFAULT = "03_scaled_dot_product"
-Assignment = Annotated[str, typer.Argument(help="Name of the assignment, e.g. " + DEFAULT)]
+Assignment = Annotated[str, typer.Argument(help="Its name, e.g. " + DEFAULT)]
 
 
 def fail(message: str) -> typer.Exit:
@@ -91,6 +108,20 @@ def known(assignment: str) -> str:
     if assignment not in names:
         raise fail(f"no assignment is named {assignment}; there are: {', '.join(names)}")
     return assignment
+
+
+def chosen(assignment: str) -> str:
+    """The assignment that was named; else the only one with work, or the first to try."""
+    if assignment:
+        return known(assignment)
+    names = assignment_names()
+    begun = [name for name in names if any(Path("submitted").glob(f"*/{name}"))]
+    if len(begun) > 1:
+        raise fail(f"of which assignment? There is work of {', '.join(begun)}")
+    name = (begun or [DEFAULT])[0]
+    note = Console(stderr=True, highlight=False, soft_wrap=True)
+    note.print(f"attncourse: no assignment was named; this is {name}", style="dim")
+    return name
 
 
 # --- for students -------------------------------------------------------------------------------
@@ -253,15 +284,44 @@ def check_notebook(notebook: Path) -> None:
 
 @app.command()
 def tasks() -> None:
-    """List the tasks of the course: points, difficulty, minutes."""
+    """List the tasks of the course: points, difficulty, minutes.
+
+    A task's points are those of the check that you can run, and as many again for the same checks
+    on other numbers, after you hand in. Written answers are listed in the course's own folder.
+    """
     from attncourse.checks import registry
 
-    table = Table("chapter", "task", "points", "difficulty", "minutes")
-    for name, task in registry.all_tasks().items():
-        stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
-        points = f"{task.points:g}"
-        table.add_row(Path(task.page).name, name, points, stars, str(task.minutes))
-    console.print(table)
+    chapters: dict[str, list] = {}
+    for task in registry.all_tasks().values():
+        chapters.setdefault(task.assignment, []).append(task)
+    for assignment, tasks in chapters.items():
+        rows = []
+        for task in tasks:
+            stars = "●" * task.difficulty + "○" * (5 - task.difficulty)
+            points = f"{task.points:g} + {task.points:g}"
+            rows.append((task.name, points, stars, str(task.minutes)))
+        written = written_answers(assignment)
+        rows += [(name, f"{points:g}", "written", "") for name, points in written.items()]
+        most = sum(2 * task.points for task in tasks) + sum(written.values())
+        table = Table(title=f"{assignment}: {most:g} points", title_justify="left", box=None)
+        table.add_column("task", overflow="fold", min_width=32)
+        for column in ("points", "difficulty", "minutes"):
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+
+
+def written_answers(assignment: str) -> dict[str, float]:
+    """Points of the questions that a person grades, by grade id; none without the notebook."""
+    path = Path("exercises") / assignment / f"{assignment}.ipynb"
+    found = {}
+    for cell in read_notebook(path).cells if path.exists() else ():
+        mark = cell.metadata.get("nbgrader", {})
+        if mark.get("grade") and mark.get("solution"):
+            found[mark["grade_id"]] = float(mark["points"])
+    return found
 
 
 @app.command()
@@ -347,11 +407,14 @@ def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
     from attncourse.grading import nbgrader_api
+    from attncourse.grading.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
         for name in names:
+            solution = Path("solutions") / name / f"{name}.ipynb"
+            check_points(name, solution.read_text(encoding="utf-8"))
             error = nbgrader_api.release(name)
             bar.advance(step)
             if error:
@@ -361,14 +424,15 @@ def release(assignment: Assignment = "") -> None:
 
 @app.command("sample-class")
 def sample_class(
-    assignment: Assignment = DEFAULT,
+    assignment: Assignment = "",
     students: Annotated[int, typer.Option(min=1, help="How many")] = 24,
 ) -> None:
     """Make up a class: submissions right, unusual, mistaken, half-empty and broken."""
     need("grader", "nbgrader")
     from attncourse.grading import sample
 
-    released = Path("exercises") / known(assignment) / f"{assignment}.ipynb"
+    assignment = chosen(assignment)
+    released = Path("exercises") / assignment / f"{assignment}.ipynb"
     if not released.exists():
         raise fail(f"{released} is not there yet; run `attncourse release` first")
     made = sample.write_class(assignment, students)
@@ -387,15 +451,16 @@ def ingest(
 ) -> None:
     """File what students sent into submitted/: notebooks, folders, zips of a course system.
 
-    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student);
-    which assignment, its content. Lost marks are put back. What is replaced is kept beside it.
+    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student),
+    of several zips each one's own name; which assignment, its content. Lost marks are put back.
+    What is replaced is kept beside it.
 
     Exit code 0: everything is filed; 1: something is not, with the reason.
     """
     need("grader", "nbgrader")
     from attncourse.grading import ingest as desk
     from attncourse.grading.archives import Refused, unpack
-    from attncourse.grading.senders import Roster, safe_name
+    from attncourse.grading.senders import roster_in, safe_name
     from attncourse.grading.untrusted import limited_memory
 
     known(assignment) if assignment else assignment_names()
@@ -405,14 +470,16 @@ def ingest(
     if student and student != safe_name(student):
         raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
     try:
-        by_name = Roster(roster) if roster else None
+        by_name = roster_in(roster) if roster else desk.of_gradebook()
     except Refused as error:
         raise fail(str(error)) from None
     clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
     rows, stopped = [], False
     with limited_memory(), progress() as bar:
         try:
-            sent = [each for path in files for each in unpack(path)]
+            sent = unpack(*files)
+            if not sent:
+                raise fail(f"there is nothing in {', '.join(map(str, files))}")
             for each in bar.track(sent, description="filing"):
                 rows += clerk.take(each)
         except KeyboardInterrupt:
@@ -444,6 +511,10 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
     counts |= {"not filed": refused.row_count}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
     console.print(f"submitted/{' (dry run)' if dry_run else ''}: {said}", highlight=False)
+    of = collections.Counter(row.assignment for row in rows if row.assignment and row.outcome)
+    if of:
+        said = ", ".join(f"{count} of {name}" for name, count in of.most_common())
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     if ignored:
         console.print(f"{ignored} files of the computer's own are passed over", style="dim")
     return not refused.row_count
@@ -451,7 +522,8 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
 
 @app.command()
 def grade(
-    assignment: Assignment = DEFAULT,
+    ctx: typer.Context,
+    assignment: Assignment = "",
     students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
     force: Annotated[bool, typer.Option("--force", help="Also what did not change")] = False,
@@ -482,18 +554,20 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    assignment = chosen(assignment)
+    warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
     from attncourse.grading import run
     from attncourse.grading.cluster import Unusable, on_cluster
-    from attncourse.grading.gradebook import NotReleased, Unwritable
+    from attncourse.grading.gradebook import NotReleased
     from attncourse.grading.jail import Unavailable
+    from attncourse.grading.nbgrader_api import NoGradebook
     from attncourse.grading.untrusted import alike, printable
 
-    known(assignment)
-    try:
-        job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
-    except FileNotFoundError:
-        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
     handed_in, nameless = run.submissions(assignment), run.unbookable(assignment)
+    if not (handed_in or nameless):
+        cure = "`attncourse ingest FILES` files what students sent"
+        raise fail(f"nothing of {assignment} is in submitted/; {cure}")
     namesakes = alike(list(handed_in))
     if students:
         wanted = [name.strip() for name in students.split(",")]
@@ -507,7 +581,7 @@ def grade(
         )
     kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
-    where = on_cluster(cluster) if cluster else run.in_processes(jobs)
+    where = on_cluster(cluster) if cluster else run.in_processes(jobs, warm)
     fresh, same, look = 0, 0, {}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -532,8 +606,8 @@ def grade(
         ) from None
     except NotReleased as error:
         raise fail(f"nbgrader could not release {assignment}: {error}") from None
-    except Unwritable as error:
-        raise fail(f"the gradebook cannot be written: {error}. {kept}") from None
+    except NoGradebook as error:
+        raise fail(f"{error}. {kept}") from None
     except Unusable as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
@@ -550,6 +624,22 @@ def grade(
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
     raise typer.Exit(1 if nameless else 0)
+
+
+def warm_up(ctx: typer.Context, assignment: str, jobs: int, jailed: bool, force: bool):
+    """While this process loads nbgrader, another one loads torch, if there is work for it."""
+    from attncourse.grading.warm import Warm, can_fork
+
+    there = Path("autograded")
+    new = (
+        not (there / folder.parent.name / assignment / "result.json").exists()
+        for folder in Path("submitted").glob(f"*/{assignment}")
+    )
+    if not (can_fork() and (any(new) or force)):
+        return None
+    warm = Warm(jailed, jobs)
+    ctx.call_on_close(warm.end)
+    return warm
 
 
 ALLOW_JAILS = (
@@ -571,15 +661,15 @@ def line_of(event) -> str:
 
 @app.command()
 def feedback(
-    assignment: Assignment = DEFAULT,
+    assignment: Assignment = "",
     students: Annotated[str, typer.Option(help="Only these, by name, with commas between")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
     force: Annotated[bool, typer.Option("--force", help="Also what did not change")] = False,
 ) -> None:
     """Write a page for each student into feedback/: points, the judge's reports, your comments.
 
-    Grade by hand first (nbgrader formgrader), or run it again later: only pages of which something
-    has changed are written anew. A page is one file, and opens without a network.
+    Grade by hand first (`jupyter lab`, then Formgrader), or run it again later: only pages of which
+    something has changed are written anew. A page is one file, and opens without a network.
 
     Exit code 0: every student who was graded has a page; 1: somebody has none.
     """
@@ -587,17 +677,19 @@ def feedback(
     from attncourse.grading import feedback as pages
     from attncourse.grading.untrusted import printable
 
-    graded = pages.graded(known(assignment))
+    assignment = chosen(assignment)
+    graded = pages.graded(assignment)
     wanted = [name.strip() for name in students.split(",")] if students else graded
     if not wanted:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
-    fresh, without = 0, {}
+    fresh, without, stale = 0, {}, []
     with progress() as bar:
         step = bar.add_task("writing", total=len(wanted))
         try:
             for event in pages.write(assignment, wanted, jobs, force):
                 bar.advance(step)
                 fresh += event.fresh
+                stale += [event.student] * event.stale
                 if event.problem:
                     without[event.student] = event.problem
         except KeyboardInterrupt:
@@ -606,14 +698,25 @@ def feedback(
             ) from None
     same = len(wanted) - fresh - len(without)
     console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
+    say_stale(assignment, stale)
     for student, problem in without.items():
         console.print(printable(f"no page for {student}: {problem}"), markup=False, highlight=False)
     raise typer.Exit(1 if without else 0)
 
 
+def say_stale(assignment: str, students: list[str]) -> None:
+    """Whose points are those of another day."""
+    from attncourse.grading.untrusted import printable
+
+    if students:
+        cure = f"run `attncourse grade {assignment}`"
+        said = f"graded before something changed, {cure}: {'; '.join(students)}"
+        console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
+
+
 @app.command()
 def report(
-    assignment: Assignment = DEFAULT,
+    assignment: Assignment = "",
     html: Annotated[
         Path | None, typer.Option(help="Where the page goes; _build/report/ if not said")
     ] = None,
@@ -630,27 +733,30 @@ def report(
     from attncourse.grading import class_report, results
     from attncourse.grading.untrusted import printable
 
-    rows = results.of_class(known(assignment))
+    assignment = chosen(assignment)
+    rows = results.of_class(assignment)
     if not rows:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
     table = Table("student", "points", "what was misunderstood")
     for row in rows:
         points = f"{row.score:g} of {row.max_score:g}" if row.score is not None else "not graded"
         wrong = "\n".join(printable(f"{task}: {title}") for task, title in row.wrong.items())
+        points += f", {row.late:g} lost for being late" if row.late else ""
         points += " +" if row.needs_reading else ""
         table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
-    console.print("+ a written answer waits for a person: nbgrader formgrader", style="dim")
+    say_stale(assignment, [row.student for row in rows if row.stale])
+    if absent := results.without_submission(assignment):
+        said = f"in the gradebook, nothing handed in: {'; '.join(absent)}"
+        console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
+    console.print("+ a written answer waits for a person: jupyter lab, Formgrader", style="dim")
     thoughts = Table("students", "misconception", "what they probably think", box=None)
     for name, thought, count in results.by_frequency(rows):
         thoughts.add_row(str(count), name, escape(thought))
     console.print(thoughts)
-    try:
-        with progress() as bar:
-            track = functools.partial(bar.track, description="comparing")
-            data = class_report.data_of(assignment, rows, track)
-    except FileNotFoundError:
-        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    with progress() as bar:
+        track = functools.partial(bar.track, description="comparing")
+        data = class_report.data_of(assignment, rows, track)
     page = html or class_report.page_of(assignment)
     for path, write in (
         (page, class_report.write_html),
@@ -674,7 +780,7 @@ class System(StrEnum):
 
 @app.command()
 def export(
-    assignment: Assignment = DEFAULT,
+    assignment: Assignment = "",
     system: Annotated[
         System, typer.Option("--format", help="The course system that gets the points")
     ] = ...,
@@ -696,17 +802,16 @@ def export(
     from attncourse.grading import lms
     from attncourse.grading.untrusted import printable
 
-    try:
-        points, most = lms.graded(known(assignment))
-    except FileNotFoundError:
-        raise fail(f"{assignment} is not released; run `attncourse release` first") from None
+    assignment = chosen(assignment)
+    points, most = lms.graded(assignment)
     if not points:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
     if output.resolve() == roster.resolve():
         raise fail("the filled file would replace the roster; give it another name with -o")
+    if not output.parent.is_dir():
+        raise fail(f"there is no folder {output.parent} for the filled file")
     try:
         filled = lms.fill(roster.read_bytes(), system, assignment, points, most, column)
-        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(filled.data)
     except lms.Refused as error:
         raise fail(printable(f"{roster} cannot be filled in: {error}")) from None
@@ -728,6 +833,7 @@ def export(
     there = system.capitalize()
     unread = [each.student for each in points if each.unread and each.student in filled.rows]
     say("note", filled.notes)
+    say_stale(assignment, [each.student for each in points if each.stale])
     say("found by name only, check them", filled.by_name)
     say("had other points before", filled.changed)
     say("written answers not read yet, and not in the points", unread)
@@ -742,6 +848,55 @@ def export(
             soft_wrap=True,
         )
         raise typer.Exit(1)
+
+
+@app.command()
+def total(
+    weights: Annotated[
+        list[str], typer.Option("--weight", help="ASSIGNMENT=NUMBER, e.g. 2; 1 where none is said")
+    ] = [],  # noqa: B006  it is only read
+    csv: Annotated[Path | None, typer.Option(help="Also a table for a spreadsheet")] = None,
+) -> None:
+    """Show each student's total of the course, in percent.
+
+    It is the mean of points / most over all assignments that somebody has points in, weighted. Who
+    handed nothing in has 0 there; late penalties and points that a person gave are in.
+    """
+    need("grader", "nbgrader")
+    from rich.markup import escape
+
+    from attncourse.grading import class_report, results
+    from attncourse.grading.untrusted import printable
+
+    weighed = dict.fromkeys(assignment_names(), 1.0)
+    for each in weights:
+        name, _, number = each.partition("=")
+        try:
+            weighed[known(name)] = float(number)
+        except ValueError:
+            raise fail(f"--weight {each}: it should be ASSIGNMENT=NUMBER") from None
+        if not 0 <= weighed[name] < float("inf"):
+            raise fail(f"--weight {each}: a weight is 0 or more")
+    most, totals = results.of_course(weighed)
+    if not most:
+        raise fail("nothing is graded yet; run `attncourse grade` first")
+    number = {name: f"{n}" for n, name in enumerate(most, start=1)}
+    table = Table("student", "total", *number.values())
+    for each in totals:
+        shown = ["–" if points is None else f"{points:g}" for points in each.points.values()]
+        shown = [s + " +" * (n in each.waiting) for s, n in zip(shown, most, strict=True)]
+        table.add_row(escape(printable(each.student)), f"{each.percent:.1f} %", *shown)
+    console.print(table)
+    for name, points in most.items():
+        said = f"{number[name]}: {name}, {points:g} points, weight {weighed[name]:g}"
+        console.print(said, highlight=False)
+    console.print("+ a written answer waits for a person, and is not in the total", style="dim")
+    if csv:
+        try:
+            class_report.write_totals(most, totals, csv)
+        except OSError as error:
+            raise fail(f"{csv} cannot be written: {error.strerror}") from None
+        console.print(f"{csv} is written", markup=False, highlight=False, soft_wrap=True)
 
 
 # --- for everybody ------------------------------------------------------------------------------

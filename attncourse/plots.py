@@ -220,6 +220,49 @@ def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> s
     )
 
 
+def lines_svg(lines: Tensor, places: Sequence[float], at: int, title: str) -> str:
+    """Draw lines (h k) over k places, with a mark at one of them, as an inline SVG.
+
+    Lines and letters take the page's own color where they carry no meaning, so the picture follows
+    light and dark mode. Each line has a dash and a color of its own.
+
+    Args:
+        lines: (h k), at most four.
+        places: k numbers, in rising order.
+        at: which of them is marked.
+        title: written above.
+    """
+    left, right, top, bottom = 30, 276, 26, 126
+    low, high = min(lines.min().floor().item(), -1.0), max(lines.max().ceil().item(), 0.0)
+    first, last = places[0], places[-1]
+    across = [left + (right - left) * (place - first) / (last - first) for place in places]
+    up = bottom - (lines - low) / (high - low) * (bottom - top)
+    zero = bottom + low / (high - low) * (bottom - top)
+    colors = (ORANGE, TEAL, "#6b6fd8", "#767676")
+    drawn = ""
+    for row, color, dash in zip(
+        up.tolist(), colors, ("none", "7 3", "2 3", "9 3 2 3"), strict=False
+    ):
+        path = "L".join(f"{x:.0f} {y:.1f}" for x, y in zip(across, row, strict=True))
+        drawn += f"<path d='M{path}' fill='none' stroke='{color}' stroke-width='2' "
+        drawn += f"stroke-dasharray='{dash}'/><circle cx='{across[at]:.0f}' cy='{row[at]:.1f}' "
+        drawn += f"r='4' fill='{color}'/>"
+    names = "".join(
+        f"<text x='{x:.0f}' y='{bottom + 15}'>{place:+.0f}</text>".replace("+0", "0")
+        for x, place in zip(across, places, strict=True)
+        if place % 4 == 0
+    ).replace("-", "−")
+    return (
+        f"<svg viewBox='0 0 292 {bottom + 20}' aria-hidden='true'>"
+        f"<text x='{left}' y='16' font-weight='600'>{escape(title)}</text>"
+        f"<path d='M{left} {zero:.0f}H{right}M{across[at]:.0f} {top}V{bottom}' "
+        "stroke='currentColor' opacity='.35'/>"
+        f"<g text-anchor='end'><text x='{left - 4}' y='{zero + 4:.0f}'>0</text>"
+        f"<text x='{left - 4}' y='{bottom + 4}'>{low:.0f}</text></g>"
+        f"<g text-anchor='middle'>{names}</g>{drawn}</svg>"
+    ).replace(">-", ">−")
+
+
 @dataclass(frozen=True)
 class Slider:
     """Pictures on a slider, switched in the browser: no server, no downloads, works by keyboard.

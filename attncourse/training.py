@@ -1,6 +1,7 @@
 """One loop that trains every translator of the course, and one measure to compare them."""
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,11 @@ from tqdm import tqdm
 from attncourse.bottleneck import exact_match_by_length, sequence_loss, teacher_inputs
 from attncourse.cross_attention import translate
 from attncourse.numbers import BOS, EOS, PAD, Pairs, Vocabulary, batches
+
+
+def teacher_forced(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    """The loss of a translator that predicts each word from the right words before it."""
+    return sequence_loss(model(source, teacher_inputs(target, BOS)), target, PAD)
 
 
 def train(
@@ -20,8 +26,9 @@ def train(
     learning_rate: float = 5e-3,
     seed: int = 0,
     progress: bool = True,
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor] = teacher_forced,
 ) -> list[float]:
-    """Train a translator in place by teacher forcing; the same seed gives the same losses.
+    """Train a translator in place, by teacher forcing; the same seed gives the same losses.
 
     Adam; the learning rate rises over the first tenth of the steps and falls to zero in the end;
     gradients are clipped to norm 1.
@@ -34,6 +41,7 @@ def train(
         learning_rate: at its highest.
         seed: of the order of the batches.
         progress: whether to show a progress bar.
+        loss: `loss(model, source (b n), target (b t))`, in nats; what is made small.
 
     Returns:
         The loss of every step, in nats a token. Ctrl-C stops early and keeps what was learned. The
@@ -50,13 +58,13 @@ def train(
     try:
         for batch, _ in zip(batches(pairs, batch_size, seed), range(steps), strict=False):
             source, target = batch.source.to(device), batch.target.to(device)
-            loss = sequence_loss(model(source, teacher_inputs(target, BOS)), target, PAD)
+            lost = loss(model, source, target)
             optimizer.zero_grad()
-            loss.backward()
+            lost.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            losses.append(loss.item())
+            losses.append(lost.item())
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     except KeyboardInterrupt:

@@ -182,6 +182,62 @@ def validate_mask(
         )
 
 
+def validate_cache(cache: object, **new: Tensor) -> None:
+    """Raise unless each new (… q x) fits behind what a cache, a pair or None, keeps: (… n x)."""
+    lengths = {}
+    for name, tensor in new.items():
+        validate_tensor(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(f"{name} must have axes (… q {name[0]}); got shape {_shape(tensor)}")
+        lengths[name] = tensor.shape[-2]
+    if len(set(lengths.values())) > 1:
+        said = " and ".join(f"{name} {_shape(tensor)}" for name, tensor in new.items())
+        raise ValueError(f"every new key needs its value: got {said}")
+    if cache is None:
+        return
+    if not isinstance(cache, tuple | list) or len(cache) != len(new):
+        raise TypeError(
+            "cache must be None or a pair (keys, values), as the last call returned it; "
+            f"got {type(cache).__name__}"
+        )
+    for (name, tensor), kept in zip(new.items(), cache, strict=True):
+        validate_tensor(f"the cache of {name}", kept)
+        if kept.dtype != tensor.dtype:
+            raise TypeError(f"{name} is {tensor.dtype} but the cache holds {kept.dtype}")
+        if kept.device != tensor.device:
+            raise ValueError(f"{name} is on {tensor.device} but the cache is on {kept.device}")
+        if kept.ndim != tensor.ndim or kept.shape[-1] != tensor.shape[-1]:
+            raise ValueError(
+                f"{name} {_shape(tensor)} does not fit behind the {_shape(kept)} that the cache "
+                "holds: all axes but the positions must agree"
+            )
+        if kept.shape[:-2] != tensor.shape[:-2]:
+            raise ValueError(
+                f"{name} {_shape(tensor)} belongs to another batch, or to other heads, than the "
+                f"{_shape(kept)} that the cache holds; a new text begins with None"
+            )
+
+
+def validate_sizes(asks: str = "", /, **sizes: object) -> None:
+    """Raise unless every size is a whole number of at least 1; `asks` names who needs them."""
+    for name, size in sizes.items():
+        if size is None:
+            raise ValueError(f"{asks} needs {name}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; got {size!r}")
+
+
+def validate_shared_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise unless (b h q d), (b c k d) and (b c k v) fit, and c divides h."""
+    validate_axes(query=(query, "b h q d"), key=(key, "b c k d"), value=(value, "b c k v"))
+    h, c = query.shape[1], key.shape[1]
+    if c < 1 or h % c:
+        raise ValueError(
+            f"c = {c} heads of keys cannot serve h = {h} heads of queries equally: "
+            f"got query {_shape(query)} and key {_shape(key)}"
+        )
+
+
 def validate_heads(x: Tensor, num_heads: int) -> None:
     """Raise unless x (b n m) can be cut into `num_heads` heads of equal width."""
     validate_axes(x=(x, "b n m"))
@@ -189,4 +245,75 @@ def validate_heads(x: Tensor, num_heads: int) -> None:
         raise ValueError(
             f"{num_heads} heads of equal width do not fit into m = {x.shape[-1]}: "
             f"x has shape {_shape(x)}"
+        )
+
+
+def validate_places(x: Tensor, positions: Tensor) -> None:
+    """Raise unless x (… n d) has an even width and positions (n) or (… n) fit it."""
+    validate_tensor("x", x)
+    if x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2:
+        raise ValueError(
+            f"x must have axes (… n d) with an even d, for features turn in pairs; "
+            f"got shape {_shape(x)}"
+        )
+    if not isinstance(positions, Tensor):
+        raise TypeError(f"positions must be a torch.Tensor; got {type(positions).__name__}")
+    if positions.dtype == torch.bool or positions.is_complex():
+        raise TypeError(f"positions must hold real numbers; got {positions.dtype}")
+    if positions.device != x.device:
+        raise ValueError(f"positions is on {positions.device} but x is on {x.device}")
+    *leading, n = positions.shape or (0,)
+    try:
+        fits = torch.broadcast_shapes(leading, x.shape[:-2]) == x.shape[:-2]
+    except RuntimeError:
+        fits = False
+    if not fits or positions.ndim == 0 or n != x.shape[-2]:
+        raise ValueError(
+            f"positions must have axes (n), or (… n) as x has (… n d): one place a vector; "
+            f"got positions {_shape(positions)} for x {_shape(x)}"
+        )
+
+
+def validate_table(query: Tensor, key: Tensor, table: Tensor) -> None:
+    """Raise unless (… q d), (… k d) and a table (2c+1 d) of vectors by offset fit together."""
+    validate_attention(query, key, key, None)
+    validate_axes({"d": ("query", query.shape[-1])}, table=(table, "r d"))
+    if table.shape[0] % 2 == 0:
+        raise ValueError(
+            "table must have 2c + 1 rows: c for what comes before, one for the place itself, "
+            f"c for what comes after; got shape {_shape(table)}"
+        )
+    if table.dtype != query.dtype:
+        raise TypeError(f"table is {table.dtype} but query is {query.dtype}; use one dtype")
+
+
+def validate_shift(scores: Tensor) -> None:
+    """Raise unless scores (… q r) hold at least one offset r = q + k − 1 a key."""
+    validate_tensor("scores", scores)
+    if scores.ndim < 2:
+        raise ValueError(f"scores must have axes (… q r); got shape {_shape(scores)}")
+    q, r = scores.shape[-2:]
+    if r < q:
+        raise ValueError(
+            f"scores must have r = q + k - 1 offsets a query, so at least q = {q}; "
+            f"got shape {_shape(scores)} with r = {r}"
+        )
+
+
+def validate_buckets(
+    offsets: Tensor, num_buckets: int, max_distance: int, bidirectional: bool
+) -> None:
+    """Raise unless whole offsets can be sorted into so many buckets."""
+    validate_tensor("offsets", offsets, "whole")
+    a_side = num_buckets // 2 if bidirectional else num_buckets
+    if a_side < 2 or num_buckets % (2 * (1 + bidirectional)):
+        multiple = "4, for two directions" if bidirectional else "2"
+        raise ValueError(
+            "half of a direction's buckets hold one distance each, half a range: num_buckets must "
+            f"be a multiple of {multiple}; got {num_buckets}"
+        )
+    if max_distance <= a_side // 2:
+        raise ValueError(
+            f"max_distance must be above {a_side // 2}, up to which every distance has "
+            f"a bucket of its own; got {max_distance}"
         )

@@ -16,11 +16,11 @@ from torch import nn
 from attncourse.bottleneck import (
     EncoderDecoder,
     apply_merges,
+    byte_pairs,
     encode,
     exact_match_by_length,
     greedy_decode,
     gru_step,
-    learn_merges,
     lstm_step,
     rnn_step,
     sequence_loss,
@@ -42,7 +42,7 @@ def tokens(*shape, words=WORDS, seed=0, low=3):
 
 # The example of Sennrich et al. (2016): how often each word occurs.
 COUNTS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
-MERGES = ["e s", "es t", "l o", "lo w", "n e", "ne w", "new est", "w i", "wi d", "wid est"]
+MERGES = ["e s", "es t", "l o", "lo w", "e w", "n ew", "new est", "d est", "i dest", "w idest"]
 # The first merges of GPT-2; Ġ stands for the space before a word.
 GPT2 = (
     "Ġ t|Ġ a|h e|i n|r e|o n|Ġt he|e r|Ġ s|a t|Ġ w|Ġ o|e n|Ġ c|i t|i s|a n|o r|e s|Ġ b|e d|Ġ f|in g"
@@ -58,31 +58,33 @@ def tokenizer(word, merges):
 
 def test_the_papers_example_is_merged_in_this_order():
     merges = [tuple(pair.split()) for pair in MERGES]
-    assert learn_merges(COUNTS, len(MERGES)) == merges
-    assert learn_merges(COUNTS, 3) == merges[:3], "fewer merges are the first of more"
+    assert byte_pairs(COUNTS, len(MERGES)) == merges
+    assert byte_pairs(COUNTS, 3) == merges[:3], "fewer merges are the first of more"
     assert apply_merges("newest", merges) == ["newest"]
     assert apply_merges("lowest", merges) == ["low", "est"], "a word that was never seen"
     assert apply_merges("lowest", []) == list("lowest")
 
 
 def test_a_pair_counts_as_often_as_its_word():
-    assert learn_merges({"ab": 1, "bc": 2}, 1) == [("b", "c")]
-    assert learn_merges({"abab": 2, "bc": 3}, 1) == [("a", "b")], "and twice where it stands twice"
+    assert byte_pairs({"ab": 1, "bc": 2}, 1) == [("b", "c")]
+    assert byte_pairs({"abab": 2, "bc": 3}, 1) == [("a", "b")], "and twice where it stands twice"
 
 
-def test_among_equally_frequent_pairs_the_one_met_first_wins():
-    assert learn_merges({"ab": 2, "cd": 2}, 2) == [("a", "b"), ("c", "d")]
-    assert learn_merges({"cd": 2, "ab": 2}, 2) == [("c", "d"), ("a", "b")]
+def test_among_equally_frequent_pairs_the_one_of_the_oldest_pieces_wins():
+    for counts in ({"ab": 2, "cd": 2}, {"cd": 2, "ab": 2}):  # whichever is met first
+        assert byte_pairs(counts, 2) == [("a", "b"), ("c", "d")]
+    assert byte_pairs({"ac": 1, "ab": 1}, 2) == [("a", "b"), ("a", "c")]
+    assert byte_pairs({"xyb": 9, "za": 2, "xya": 2}, 3) == [("x", "y"), ("xy", "b"), ("z", "a")]
 
 
 @pytest.mark.parametrize("counts", [{}, {"": 3}, {"a": 3, "b": 4}])
 def test_without_neighbors_there_is_nothing_to_merge(counts):
-    assert learn_merges(counts, 5) == []
+    assert byte_pairs(counts, 5) == []
 
 
 def test_learning_ends_when_every_word_is_one_piece():
-    assert learn_merges({"aaa": 1}, 99) == [("a", "a"), ("aa", "a")]
-    assert learn_merges(COUNTS, 0) == []
+    assert byte_pairs({"aaa": 1}, 99) == [("a", "a"), ("aa", "a")]
+    assert byte_pairs(COUNTS, 0) == []
 
 
 def test_an_empty_word_has_no_pieces():
@@ -121,9 +123,9 @@ def test_gpt2s_own_merges_cut_as_gpt2_does(word, pieces):
     st.dictionaries(st.text("abc", max_size=8), st.integers(1, 9), max_size=8), st.integers(0, 12)
 )
 def test_words_are_cut_as_a_tokenizer_cuts_them_and_nothing_is_lost(counts, num_merges):
-    merges = learn_merges(counts, num_merges)
+    merges = byte_pairs(counts, num_merges)
     assert len(set(merges)) == len(merges) <= num_merges
-    assert merges == learn_merges(dict(counts), num_merges)
+    assert merges == byte_pairs(dict(counts), num_merges)
     for word in counts:
         pieces = apply_merges(word, merges)
         assert "".join(pieces) == word
@@ -133,7 +135,7 @@ def test_words_are_cut_as_a_tokenizer_cuts_them_and_nothing_is_lost(counts, num_
 @steadily
 @given(st.dictionaries(st.text("abc", max_size=8), st.integers(1, 9), max_size=8))
 def test_each_merge_is_of_a_most_frequent_pair(counts):
-    merges = learn_merges(counts, 10)
+    merges = byte_pairs(counts, 10)
     for done, pair in enumerate(merges):
         pairs = Counter()
         for word, count in counts.items():
@@ -710,7 +712,7 @@ def test_the_annotations_of_the_others_hold(translator, layers):
     assert typed(sequence_loss)(LOGITS, IDS, PAD).shape == ()
     assert typed(greedy_decode)(Script([5, EOS]), None, BOS, EOS, 3, 1).shape == (1, 2)
     assert typed(exact_match_by_length)([["a"]], [["a"]], [1]) == {1: 1.0}
-    assert typed(learn_merges)(COUNTS, 1) == [("e", "s")]
+    assert typed(byte_pairs)(COUNTS, 1) == [("e", "s")]
     assert typed(apply_merges)("es", [("e", "s")]) == ["es"]
     state = typed(EncoderDecoder.start)(translator, SOURCE)
     logits, state = typed(EncoderDecoder.step)(translator, IDS[:, 0], state)
@@ -726,7 +728,7 @@ def test_inputs_stay_as_they_were_and_chance_is_not_touched(translator, layers):
         teacher_inputs(inputs[0], BOS)
         sequence_loss(inputs[2], inputs[0], PAD)
         translate(translator, inputs[3], BOS, EOS, 4)
-        learn_merges(counts, 5)
+        byte_pairs(counts, 5)
     for want, got in zip([IDS, LENGTHS, LOGITS, SOURCE], inputs, strict=True):
         assert torch.equal(want, got)
     assert counts == COUNTS and torch.equal(chance, torch.get_rng_state())

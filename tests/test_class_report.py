@@ -14,6 +14,7 @@ import pytest
 from browser import browser, needs_browser
 from conftest import ROOT, copy_course
 from correct_answers import CORRECT
+from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import cli
@@ -40,6 +41,19 @@ def result(about, wrong=None, **more) -> Result:
     return Result(verdicts, **{"texts": texts, "seconds": 1.5} | more)
 
 
+SIX = """
+from nbgrader.plugins import LateSubmissionPlugin
+
+
+class Six(LateSubmissionPlugin):
+    def late_submission_penalty(self, student_id, score, total_seconds_late):
+        return 6
+
+
+c.AssignLatePenalties.plugin_class = Six
+"""
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """A small class in the gradebook, with everything that can be odd about it."""
@@ -49,6 +63,8 @@ def graded(tmp_path_factory):
     copy_course(ROOT, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        with Path("nbgrader_config.py").open("a") as config:
+            config.write(SIX)
         job = run.job_of(NAME)
         about = reading.assignment_of(NAME, job.solution, job.released)
         task = "scaled_dot_product_attention"
@@ -61,15 +77,15 @@ def graded(tmp_path_factory):
             MARKUP: result(about, {task: "fails: any leading axes work"}, repairs=["renamed"]),
         }
         with Writer(about) as writer:
+            writer.gradebook.update_or_create_assignment(NAME, duedate="2026-01-31 12:00 UTC")
             for student, each in people.items():
                 Path("submitted", student, NAME).mkdir(parents=True)
                 run.store_result(run.result_path(NAME, student), "key", each)
-                writer.write(student, each)
+                late = parse_utc("2026-02-01 12:00 UTC") if student == "ann" else None
+                writer.write(student, each, late)
         Path("submitted", "later", NAME).mkdir(parents=True)
         with nbgrader_api.gradebook() as book:
             book.update_or_create_student("absent", first_name="Abby", last_name="Sent")
-            ann = book.find_submission(NAME, "ann")
-            ann.notebooks[0].late_submission_penalty = 6.0
             grade = book.find_grade("why-scaled", NAME, NAME, "ann")
             grade.manual_score, grade.needs_manual_grade = 7.5, False
             book.db.commit()
@@ -141,6 +157,24 @@ def test_tasks_and_scores_add_up(data):
     assert bins[0]["from"] == 0 and bins[-1]["to"] >= data["scores"]["most"]
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in Path("solutions").glob("[0l]*")))
+def test_a_report_can_be_made_of_every_assignment_and_every_misconception(name, root, tmp_path):
+    """Chapters and labs keep their reference code in different places."""
+    tasks = {task.name for task in registry.all_tasks().values() if task.assignment == name}
+    wrong = [pair for pair in results.catalogue() if pair[0] in tasks]
+    rows = [results.Row(f"s{n}", 0.0, 1.0, False, dict([pair])) for n, pair in enumerate(wrong)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setattr(results, "without_submission", lambda _: [])
+        data = class_report.data_of(name, rows)
+        class_report.write_html(data, tmp_path / "report.html")
+    assert len(wrong) > 3 and {s for m in data["misconceptions"] for s in m["students"]} == {
+        row.student for row in rows
+    }
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert f"{name}.html#" in page
+
+
 def test_an_empty_class_has_a_report_too(graded, tmp_path):
     nothing = class_report.data_of(NAME, [])
     for write in (class_report.write_html, class_report.write_csv, class_report.write_json):
@@ -178,6 +212,7 @@ def test_a_spreadsheet_reads_the_csv_and_computes_nothing(data, tmp_path):
     for row in rows:
         for cell in row.values():
             assert cell[:1] not in tuple("=+-@\t\r"), cell
+    assert class_report.harmless("softmax; =HYPERLINK(A1)") == "softmax; '=HYPERLINK(A1)"
 
 
 def test_the_command_shows_the_class_and_says_where_the_page_is(graded):

@@ -41,6 +41,16 @@ def test_tasks_are_listed_with_their_points():
         assert name in out
 
 
+def test_tasks_are_listed_with_the_points_that_the_report_counts(course):
+    for width in ("80", "200"):
+        done = CliRunner().invoke(cli.app, ["tasks"], env={"COLUMNS": width})
+        assert done.exit_code == 0 and "03_scaled_dot_product: 64 points" in done.output
+        lines = [line.split() for line in done.output.splitlines()]
+        assert ["softmax", "6", "+", "6"] in [words[:4] for words in lines]
+        assert ["why-scaled", "8", "written"] in lines
+        assert all(any(name in words for words in lines) for name in registry.all_tasks())
+
+
 def test_hints_come_one_at_a_time():
     hints = registry.find("softmax").hints
     code, out, _ = attncourse("hint", "softmax")

@@ -124,7 +124,10 @@ def test_another_version_on_the_workers_is_an_error(scheduler, class_of_six, mon
         list(on_cluster(scheduler)(run.job_of(CHAPTER_3), notebooks))
 
 
-def test_a_scheduler_that_is_not_there_is_an_error(class_of_six):
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tls://127.0.0.1:9", "nowhere.invalid"])
+def test_a_scheduler_that_is_not_there_is_an_error_at_once(class_of_six, address):
     notebooks = {"a": Path(class_of_six["student01"], f"{CHAPTER_3}.ipynb")}
+    started = time.monotonic()
     with pytest.raises(Unusable, match="no dask scheduler answers"):
-        list(on_cluster("tcp://127.0.0.1:9")(run.job_of(CHAPTER_3), notebooks))
+        list(on_cluster(address)(run.job_of(CHAPTER_3), notebooks))
+    assert time.monotonic() - started < 10

@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from attncourse import cli
 from attncourse.checks import engine, registry
 from attncourse.grading import (
+    cgroup,
     jail,
     nbgrader_api,
     remote,
@@ -35,6 +36,7 @@ from attncourse.grading import (
     sample,
     score,
     submission,
+    warm,
     wire,
 )
 from attncourse.grading.gradebook import Writer
@@ -202,17 +204,45 @@ def assert_named(faults, zygote):
         assert report.diagnosis.ids == here.diagnosis.ids, fault.id
 
 
-def test_no_right_answer_of_the_course_is_taken_for_a_ready_made_one():
+OF_THE_JUDGE = {
+    "sinusoidal_positions": """
+from attncourse.tasks.self_attention.is_permutation_equivariant import waves
+def sinusoidal_positions(length, width):
+    return waves(torch.zeros(1, length, width))
+""",
+    "scaled_dot_product_attention": """
+from attncourse.tasks.lab3_who_computed_it.sees_future import attend
+def scaled_dot_product_attention(query, key, value, mask=None):
+    weights = attend(query, mask)
+    return weights @ value, weights
+""",
+    "lab4_receipt": """
+from attncourse.lab.receipts import encode
+from attncourse.tasks import made_up
+def lab4_receipt():
+    return encode(made_up.record("lab4_sequential_or_parallel", made_up.T4, {}, [], seed=4))
+""",
+}
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("task", OF_THE_JUDGE)
+def test_what_the_judge_has_made_for_itself_is_nothing_to_an_answer(task, zygote):
+    source = OF_THE_JUDGE[task]
+    if task != "sinusoidal_positions":  # another task of its assignment needs these waves
+        assert judged(zygote, task, source).earned == 0
+    assert submission.odd_code([("cell 1", source, True)], [registry.find("softmax")])
+
+
+def test_no_right_answer_of_the_course_has_to_be_looked_at():
     for name, answers in CORRECT.items():
         for answer in answers:
             try:
                 source = sample.source_of(answer, name)
             except (AttributeError, KeyError, TypeError):
                 continue  # a partial or an object has no source of its own
-            found, look = submission.ready_made(
-                submission.definitions([source]), registry.find(name), ()
-            )
-            assert not found or found.startswith("the course's"), (name, answer)
+            look = submission.odd_code([("cell 1", source, True)], [registry.find(name)])
             assert not look, (name, answer, look)
 
 
@@ -226,7 +256,7 @@ from attncourse.grading import jail, remote
 try:
     with remote.Zygote() as warm:
         child = warm.fork([])
-        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)], False)))
+        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)])))
         child.kill()
 except jail.Unavailable as error:
     print(json.dumps({"unavailable": str(error)}))
@@ -425,7 +455,7 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
         warm.fork([]).kill()
         os.kill(warm.process.pid, signal.SIGKILL)
         child = warm.fork([])
-        assert child.ask(10, "run", [], False) == {"problems": {}, "defined": {}}
+        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
         child.kill()
 
 
@@ -470,7 +500,7 @@ def fails():
 def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
     child = zygote.fork([])
     with pytest.raises(Died, match=said) as seen:
-        child.ask(20, "run", [("cell", cell, True)], False)
+        child.ask(20, "run", [("cell", cell, True)])
     assert type(seen.value) is error
 
 
@@ -478,7 +508,7 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
 @pytest.mark.slow
 def test_too_much_computing_time_is_the_answers_own():
     with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
-        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)], False)
+        warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)])
 
 
 @linux
@@ -516,7 +546,57 @@ while True:  # answers to a question of long ago
 def test_memory_is_counted(cell):
     limits = jail.Limits(memory=2**29)
     with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
-        warm.fork([]).ask(30, "run", [("cell", cell, True)], False)
+        warm.fork([]).ask(30, "run", [("cell", cell, True)])
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A control group that somebody gave to this process; its files are no more than that."""
+    group = tmp_path / "given"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "own").write_text("4:memory:/old\n0::/given\n")
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
+    return group
+
+
+def test_a_control_group_is_taken_where_one_is_given(given, tmp_path):
+    assert cgroup.take()
+    assert (given / "grader" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (given / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (tmp_path / "own").write_text("0::/given/grader\n")  # as Linux says from now on
+    assert cgroup.take()
+    (tmp_path / "own").write_text("4:memory:/old\n")  # version 1 alone
+    assert not cgroup.take()
+
+
+def test_a_control_group_with_other_processes_is_left_alone(given):
+    (given / "cgroup.subtree_control").mkdir()  # as little to be written as a busy one
+    assert not cgroup.take()
+    assert (given / "cgroup.procs").read_text() == str(os.getpid())
+    (given / "cgroup.controllers").write_text("hugetlb\n")
+    (given / "cgroup.procs").unlink()
+    assert not cgroup.take() and not (given / "cgroup.procs").exists()
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(("full", "error"), [(1, Died), (0, Killed)])
+def test_linux_counts_for_a_jail_in_a_control_group(full, error, given, tmp_path, zygote):
+    (given / "grader").mkdir()
+    (tmp_path / "own").write_text("0::/given/grader\n")
+    child = zygote.fork([])
+    (group,) = given.glob("jail-*")
+    wanted = {"memory.max": zygote.limits.memory, "memory.oom.group": 1, "memory.swap.max": 0,
+              "pids.max": zygote.limits.processes, "cgroup.procs": child.pid}  # fmt: skip
+    assert {path.name: int(path.read_text()) for path in group.iterdir()} == wanted
+    (group / "memory.events.local").write_text(f"low 0\nmax 9\noom {full}\noom_kill 0\n")
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(Died) as seen:
+        child.ask(20, "run", [])
+    assert type(seen.value) is error
+    assert ("3 GiB of memory" in str(seen.value)) == bool(full)
 
 
 # --- a class
@@ -530,7 +610,7 @@ def stored() -> dict[str, dict]:
     found = {}
     for path in Path("autograded").glob(f"*/{CHAPTER_3}/{run.RESULT}"):
         data = json.loads(path.read_text(encoding="utf-8"))
-        data.pop("seconds")
+        del data["seconds"], data["booked"]
         found[path.parts[1]] = data
     return found
 
@@ -568,7 +648,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            result = score.score(path.read_bytes(), run._assignment(job), zygote, job.budget)
+            result = score.score(path.read_bytes(), run.assignment(job), zygote, job.budget)
             yield student, {"result": result.as_data(), "notebook": None}
 
     job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
@@ -598,7 +678,7 @@ warm = [remote.Zygote(), remote.Zygote(jailed=False), remote.Spawner()]
 for each in warm:
     child = each.fork([])
     cells = [("cell", "import time; time.sleep(999)", True)]
-    child.channel.sendall(wire.pack((1, "run", cells, False)))
+    child.channel.sendall(wire.pack((1, "run", cells)))
     child._read_pid()
 print("asleep", flush=True)
 time.sleep(999)
@@ -636,6 +716,7 @@ def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
         command = [sys.executable, "-c", stub, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
+    monkeypatch.setattr(run, "can_fork", lambda: False)
     monkeypatch.setattr(run.subprocess, "Popen", popen)
     monkeypatch.setattr(run, "SPARE", 3.0)
     job = run.Job(CHAPTER_3, "", "", budget=Budget(submission=0, record=0))
@@ -672,6 +753,7 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
         command = [sys.executable, "-c", STUB, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
+    monkeypatch.setattr(run, "can_fork", lambda: False)
     monkeypatch.setattr(run.subprocess, "Popen", popen)
     notebooks = {name: tmp_path / name for name in ("a", "kills", "m", "is gone", "z")}
     for name, path in notebooks.items():
@@ -729,13 +811,14 @@ def small_course(tmp_path_factory):
 def made_up(small_course, monkeypatch):
     """`attncourse grade` with results out of thin air, each time from the beginning."""
     shutil.rmtree("autograded", ignore_errors=True)
+    monkeypatch.setattr(warm, "can_fork", lambda: False)
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            result = run.nothing(run._assignment(job), f"made up for {student}")
+            result = run.nothing(run.assignment(job), f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
-    monkeypatch.setattr(run, "in_processes", lambda jobs: grade_all)
+    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
 
 
 def test_the_log_has_a_line_for_each_submission(made_up):
@@ -787,6 +870,189 @@ def test_who_is_late_pays_what_the_course_says(made_up):
         paid = [each.score - (each.late_submission_penalty or 0) for each in submissions]
         book.update_or_create_assignment(CHAPTER_3, duedate=None)
     assert paid == [result.score, 0]
+
+
+def written(monkeypatch, **texts):
+    """From now on, whatever is graded has full points and these written answers."""
+
+    def grade_all(job, notebooks):
+        for student in notebooks:
+            verdicts = {
+                g.task.name: score.Verdict(g.points, g.points, g.points)
+                for g in run.assignment(job).graded
+            }
+            result = score.Result(verdicts, texts={"why-scaled": texts[student]})
+            yield student, {"result": result.as_data(), "notebook": "{}"}
+
+    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
+
+
+def waiting() -> set[str]:
+    return {row.student for row in results.of_class(CHAPTER_3) if row.needs_reading}
+
+
+def read(student: str, points: float) -> None:
+    """What a person does in the Formgrader."""
+    with nbgrader_api.gradebook() as book:
+        one = book.find_grade("why-scaled", CHAPTER_3, CHAPTER_3, student)
+        one.manual_score, one.needs_manual_grade = points, False
+        book.db.commit()
+
+
+def test_what_a_person_has_read_stays_read_until_it_changes(made_up, monkeypatch):
+    texts = {"student01": "Because.", "student02": "", "student03": "So."}
+    written(monkeypatch, **texts)
+    assert grade("--force").exit_code == 0
+    assert waiting() == {"student01", "student03"}
+    for student in ("student01", "student02", "student03"):
+        read(student, 0.0)
+    assert "3 had not changed" in grade().stdout and waiting() == set()
+    assert "graded 3" in grade("--force").stdout and waiting() == set()
+    written(monkeypatch, **texts | {"student03": "Since."})
+    assert grade("--force").exit_code == 0 and waiting() == {"student03"}
+    assert grade().exit_code == 0 and waiting() == {"student03"}
+    with nbgrader_api.gradebook() as book:  # of another gradebook nobody knows what was read
+        book.remove_submission(CHAPTER_3, "student01")
+    assert grade().exit_code == 0 and waiting() == {"student01", "student03"}
+
+
+def test_what_is_late_costs_what_it_costs_with_the_points_of_today(made_up, monkeypatch):
+    written(monkeypatch, student01="Because.", student02="So.", student03="")
+    Path(f"submitted/student01/{CHAPTER_3}/timestamp.txt").write_text("2026-02-01 12:00:00 UTC")
+    assert grade("--force").exit_code == 0
+    assert points()["student01"] == 56
+    with nbgrader_api.gradebook() as book:
+        book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
+    read("student01", 6.0)
+    read("student02", 6.0)
+    shown = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"}).stdout
+    assert "0 of 64, 62 lost for being late" in shown and "62 of 64" in shown
+    with nbgrader_api.gradebook() as book:  # the Formgrader says the same
+        late = book.find_submission(CHAPTER_3, "student01").notebooks[0].late_submission_penalty
+        book.update_or_create_assignment(CHAPTER_3, duedate=None)
+    Path(f"submitted/student01/{CHAPTER_3}/timestamp.txt").unlink()
+    assert late == 62
+
+
+def with_points(folder: str, cell: str, points: float) -> None:
+    path = Path(folder, CHAPTER_3, f"{CHAPTER_3}.ipynb")
+    content = json.loads(path.read_text("utf-8"))
+    for each in content["cells"]:
+        mark = each["metadata"].get("nbgrader", {})
+        if mark.get("grade_id") == cell:
+            mark["points"] = points
+    path.write_text(json.dumps(content), "utf-8")
+
+
+@pytest.fixture
+def as_released(made_up):
+    """Notebooks and gradebook as they were, when the test is over."""
+    yield
+    for folder in ("solutions", "exercises"):
+        shutil.copytree(ROOT / folder / CHAPTER_3, Path(folder, CHAPTER_3), dirs_exist_ok=True)
+    assert CliRunner().invoke(cli.app, ["release", CHAPTER_3]).exit_code == 0
+
+
+def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeypatch):
+    written(monkeypatch, student01="Because.", student02="So.", student03="")
+    assert grade("--force").exit_code == 0
+
+    def said(*command: str) -> str:
+        done = CliRunner().invoke(cli.app, [*command], env={"COLUMNS": "200"})
+        assert done.exit_code == 2 and done.stderr.count("attncourse: ") == 1, done.output
+        return done.stderr
+
+    commands = [["grade", CHAPTER_3], ["report", CHAPTER_3], ["feedback", CHAPTER_3], ["total"]]
+    with_points("solutions", "softmax-hidden", 10)  # a task's are in its file
+    for command in (["release", CHAPTER_3], *commands):
+        assert "softmax-hidden has 10 points in solutions/" in said(*command)
+    with_points("solutions", "softmax-hidden", 0)
+    with_points("solutions", "why-scaled", 10)  # a written answer's are here, and go by a release
+    for command in commands:
+        assert "was released with 8 points, and is worth 10 now; run `attncourse" in said(*command)
+    with_points("exercises", "why-scaled", 10)  # by somebody else, into another gradebook
+    for command in commands:
+        assert "why-scaled has 8 points in the gradebook, and 10" in said(*command)
+    assert CliRunner().invoke(cli.app, ["release", CHAPTER_3]).exit_code == 0
+    done = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"})
+    assert "56 of 66" in done.stdout and "graded before something changed" in done.stdout
+    assert "graded 3" in grade().stdout
+    done = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"})
+    assert "graded before" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nonsense://x", "is no database's: Can't load plugin"),
+        ("no address", "is no database's: Could not parse"),
+        ("sqlite:///nowhere/x.db", "unable to open database file"),
+        ("sqlite:///text.db", "file is not a database"),
+        ("postgresql+psycopg://grader:geheim@127.0.0.1:1/x", "connection"),
+        ("postgresql+psycopg://grader:geheim@nowhere.invalid/x", "resolve"),
+        ("mysql://grader@127.0.0.1:1/x", "MySQLdb is not installed"),
+        ("postgresql+psycopg://grader@127.0.0.1:port/x", "is no database's"),
+    ],
+)
+def test_a_wrong_address_of_the_gradebook_is_one_sentence(address, said, made_up, monkeypatch):
+    if "psycopg" in address:
+        pytest.importorskip("psycopg")
+    Path("text.db").write_text("this is a text and no database, as anybody can see who reads it")
+    assert grade().exit_code == 0
+    monkeypatch.setattr("attncourse.grading.gradebook.PATIENCE", 0.3)
+    monkeypatch.setattr(nbgrader_api.api().coursedir, "db_url", address)
+    roster = ["--format", "canvas", "--roster", "text.db", "-o", "x.csv"]
+    for command in (
+        ["grade", CHAPTER_3],
+        ["report", CHAPTER_3],
+        ["feedback", CHAPTER_3],
+        ["export", CHAPTER_3, *roster],
+        ["total"],
+        ["ingest", "text.db"],
+        ["release", CHAPTER_3],
+    ):
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 2 and done.stderr.count("attncourse: ") == 1, (
+            command,
+            done.output,
+        )
+        assert "Traceback" not in done.output and "geheim" not in done.output, command
+        assert said in done.stderr, (command, done.stderr)
+    assert Path("exercises", CHAPTER_3, f"{CHAPTER_3}.ipynb").exists()
+
+
+def test_a_total_weighs_the_assignments(made_up, monkeypatch):
+    written(monkeypatch, student01="Because.", student02="So.", student03="")
+    assert grade("--force").exit_code == 0
+    read("student01", 8.0)
+    half = [results.Row("student01", 4.0, 16.0, False, {}), results.Row("x", None, 16.0, False, {})]
+    kept = results.of_class
+    monkeypatch.setattr(results, "of_class", lambda n: half if n == "lab" else kept(n))
+    (Path("autograded/student01") / "lab").mkdir()
+    most, totals = results.of_course({CHAPTER_3: 3, "lab": 1, "07": 1})
+    found = {each.student: each for each in totals}
+    assert most == {CHAPTER_3: 64, "lab": 16}
+    assert found["student01"].percent == pytest.approx(100 * (3 * 1 + 4 / 16) / 4)
+    assert found["student02"].percent == pytest.approx(100 * (3 * 56 / 64 + 0) / 4)
+    assert found["student02"].waiting == (CHAPTER_3,) and found["student02"].points["lab"] is None
+    assert results.of_course({CHAPTER_3: 1, "lab": 0})[0].keys() == {CHAPTER_3}
+    for wrong in ("x=1", f"{CHAPTER_3}=much", f"{CHAPTER_3}=-1", f"{CHAPTER_3}=nan"):
+        assert CliRunner().invoke(cli.app, ["total", "--weight", wrong]).exit_code == 2
+
+
+def test_who_names_no_assignment_is_told_which_it_is(made_up):
+    for command in (["grade"], ["report"]):
+        done = CliRunner().invoke(cli.app, command)
+        assert (
+            done.exit_code == 0 and f"no assignment was named; this is {CHAPTER_3}" in done.stderr
+        )
+    other = Path("submitted/student01/06_masking")
+    other.mkdir()
+    done = CliRunner().invoke(cli.app, ["grade"])
+    other.rmdir()
+    assert done.exit_code == 2 and f"There is work of {CHAPTER_3}, 06_masking" in done.stderr
+    done = CliRunner().invoke(cli.app, ["grade", "06_masking"])
+    assert done.exit_code == 2 and "nothing of 06_masking is in submitted/" in done.stderr
 
 
 @pytest.mark.slow

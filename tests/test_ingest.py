@@ -39,13 +39,8 @@ def desk(here, tmp_path, monkeypatch):
 
     def take(*places: Path | str, **options) -> dict[str, ingest.Filed]:
         clerk = ingest.Desk(here, **options)
-        rows = [
-            row
-            for place in places
-            for sent in archives.unpack(Path(place))
-            for row in clerk.take(sent)
-        ]
-        rows = ingest.settled(rows)
+        sent = archives.unpack(*map(Path, places))
+        rows = ingest.settled([row for each in sent for row in clerk.take(each)])
         return {row.source if len(rows) > 1 else "": row for row in rows}
 
     return take
@@ -118,6 +113,9 @@ submission_8: nonsense
         (f"हिन्दी/{NAME}", "हिन्दी", NAME),
         (f"jane.zip/{NAME}", "jane", NAME),
         (f"jane_1234_{NAME}", "jane_1234", f"jane_1234_{NAME}"),
+        (f"Jane Doe - Copy of {NAME}", "Jane_Doe", f"Jane Doe - Copy of {NAME}"),
+        (f"Jane Doe - Copy of Copy of {NAME}", "Jane_Doe", f"Jane Doe - Copy of Copy of {NAME}"),
+        (f"Jane Doe - Kopie von {NAME}", "Jane_Doe", f"Jane Doe - Kopie von {NAME}"),
         (NAME, "", NAME),
         (f"{ASSIGNMENT} (1).ipynb", "", f"{ASSIGNMENT} (1).ipynb"),
     ],
@@ -147,12 +145,12 @@ def test_a_roster_translates_and_refuses_strangers(desk):
             f"b@school.edu/{NAME}": numbered(5),
         }
     )
-    rows = desk("sent.zip", roster=senders.Roster(Path("roster.csv")))
+    rows = desk("sent.zip", roster=senders.roster_in(Path("roster.csv")))
     assert filed() == {"bob", "jane"}
     assert [bool(row.outcome) for row in rows.values()] == [True, True, False, False, True]
     Path("bad.csv").write_text("name\nx\n")
     with pytest.raises(ingest.Refused, match="needs a column `id`"):
-        senders.Roster(Path("bad.csv"))
+        senders.roster_in(Path("bad.csv"))
 
 
 @pytest.mark.parametrize(
@@ -419,21 +417,22 @@ DROPS = {
 }
 
 
+def write(folder: Path, files: dict) -> None:
+    for path, what in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(what, dict):
+            zipped({p: d if isinstance(d, bytes) else numbered(d) for p, d in what.items()},
+                   str(target))  # fmt: skip
+        else:
+            target.write_bytes(what if isinstance(what, bytes) else numbered(what))
+
+
 @pytest.mark.parametrize("beside", [True, False], ids=["in a class", "alone"])
 @pytest.mark.parametrize("name", DROPS)
 def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
-    def write(folder: Path, files: dict) -> None:
-        for path, what in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(what, dict):
-                zipped({p: d if isinstance(d, bytes) else numbered(d) for p, d in what.items()},
-                       str(target))  # fmt: skip
-            else:
-                target.write_bytes(what if isinstance(what, bytes) else numbered(what))
-
     Path("roster.csv").write_text("id\nvictim\nmallory\nkim\n")
-    roster = senders.Roster(Path("roster.csv")) if "roster" in name else None
+    roster = senders.roster_in(Path("roster.csv")) if "roster" in name else None
     write(Path("drop/mallory"), DROPS[name])
     if beside:
         write(Path("drop/victim"), {NAME: 2})
@@ -446,6 +445,70 @@ def test_nobody_hands_in_for_another_in_a_drop_folder(desk, name, beside):
         assert not list(Path("submitted/victim").rglob("timestamp.txt"))
     mine = [row for source, row in rows.items() if not source.startswith(("victim/", "kim/"))]
     assert all((row.outcome and row.student == "mallory") or row.notes for row in mine)
+
+
+@pytest.mark.parametrize("name", [name for name in DROPS if "roster" not in name])
+def test_of_several_zips_none_hands_in_for_another(desk, name):
+    folder = {path: what for path, what in DROPS[name].items() if not isinstance(what, dict)}
+    for path, what in DROPS[name].items():
+        if isinstance(what, dict):  # a zip in a zip
+            write(Path(), {path: what})
+            folder[path] = Path(path).read_bytes()
+    write(Path(), {"mallory.zip": folder, "kim.zip": {NAME: 2}, "victim.zip": {NAME: 3}})
+    rows = desk("mallory.zip", "kim.zip", "victim.zip")
+    assert Path(TARGET.format("victim")).read_bytes() == numbered(3)
+    assert Path(TARGET.format("kim")).read_bytes() == numbered(2)
+    (mine,) = (row for source, row in rows.items() if source.startswith("mallory.zip/"))
+    if name in ("Canvas", "Canvas in a zip", "Moodle"):
+        assert "whose is it?" in mine.notes[0] and filed() == {"kim", "victim"}
+    else:
+        assert filed() == {"kim", "victim", "mallory"} and mine.student == "mallory"
+    assert not list(Path("submitted").rglob("timestamp.txt"))
+    rows = desk("mallory.zip", "kim.zip", student="mallory")
+    assert all(row.outcome and row.student == "mallory" for row in rows.values())
+
+
+def test_several_exports_at_once_are_refused_not_mixed(desk):
+    zipped({f"jane/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)}, "one.zip")
+    zipped({f"leelou_1_2_{NAME}": numbered(3)}, "two.zip")
+    notes = [row.notes[0] for row in desk("one.zip", "two.zip").values()]
+    assert ["by itself" in note for note in notes] == [True] * 3 and not filed()
+
+
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+)
+SHARED = "b0: &b0 [x]\n" + "".join(
+    f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+ODD_LISTS = {  # what follows the entry of submission_1
+    "no submitters": "submission_2: {':created_at': 1}",
+    "a number for submitters": "submission_2: {':submitters': 1}",
+    "a time before time": "submission_2: {':submitters': [{':sid': x}], "
+    "':created_at': 0001-01-01 00:00:00 +14:00}",
+    "merge keys": MERGED,
+    "lists of lists as a name": f"{SHARED}submission_2: {{':submitters': [{{':sid': *b11}}]}}",
+    "an endless nest": "x: " + "[" * 100_000,
+    "an endless nest of lines": "x:\n " + "- " * 100_000,
+    "a class as one group": f"x: &x [{'{a: b},' * 20_000}]\n"
+    + "".join(f"submission_{n}: {{':submitters': *x}}\n" for n in range(2, 20_000)),
+    "a huge number": f"submission_2: {{':submitters': [{{':sid': 0x{'f' * 9999}}}]}}",
+}
+
+
+@pytest.mark.parametrize("name", ODD_LISTS)
+def test_a_list_of_gradescope_ends_no_run(desk, name):
+    lists = f"submission_1: {{':submitters': [{{':sid': ann}}]}}\n{ODD_LISTS[name]}\n"
+    folders = {f"submission_{n}/{NAME}": numbered(n) for n in (1, 2, 3)}
+    zipped({"submission_metadata.yml": lists.encode(), **folders})
+    began = time.monotonic()
+    rows = desk("sent.zip")
+    assert time.monotonic() - began < 30  # two seconds, on a quiet machine
+    assert filed() <= {"ann"} and len(rows) == 3
+    if name in ("no submitters", "a number for submitters", "a time before time"):
+        assert filed() == {"ann"}
+    for number in (2, 3):
+        assert "whose is it?" in rows[f"submission_{number}/{NAME}"].notes[0]
 
 
 def test_lists_of_two_exports_beside_each_other_each_say_their_own(desk):
@@ -477,7 +540,7 @@ def test_a_name_that_was_made_to_be_misread_is_refused(desk, path):
 def test_two_accounts_of_one_name_are_not_one_student(desk):
     Path("roster.csv").write_text("id,first_name,last_name\nbob,Bob,Smith\n")
     zipped({f"smithbob_{n}_{n}_{NAME}": numbered(n) for n in (340, 666)})
-    rows = list(desk("sent.zip", roster=senders.Roster(Path("roster.csv"))).values())
+    rows = list(desk("sent.zip", roster=senders.roster_in(Path("roster.csv"))).values())
     assert rows[0].outcome == "filed" and not rows[1].outcome
     assert rows[1].notes == ["the accounts 340 and 666 are both bob in the roster; whose is it?"]
 
@@ -638,11 +701,45 @@ def test_names_in_other_alphabets_survive(desk):
     raw = buffer.getvalue().replace(b"xx/", "é/".encode())  # UTF-8, and not said so, as on a Mac
     Path("mac.zip").write_bytes(raw)
     zipped({f"Łukasz Żółć/{NAME}": numbered(2), f"李小龙/{NAME}": numbered(3)})
-    desk("mac.zip", "sent.zip")
+    desk("mac.zip")
+    desk("sent.zip")
     assert filed() == {"é", "Łukasz_Żółć", "李小龙"}
 
 
 # --- the command
+
+
+def test_the_gradebooks_students_are_known_and_others_said(desk):
+    people = [
+        {
+            "id": "bsmith",
+            "first_name": "Bob",
+            "last_name": "Smith",
+            "email": "",
+            "lms_user_id": "7",
+        },
+        {"id": "lwei", "first_name": "Wei", "last_name": "Li", "email": "li@uni.edu"},
+        {"id": "lwei2", "first_name": "Wei", "last_name": "Li", "email": None},
+    ]
+    names = ("smithbob_7_1_", "kimann_8_2_", "weili_9_3_", "li@uni.edu_")
+    zipped({f"{name}{NAME}": numbered(n) for n, name in enumerate(names)})
+    rows = desk("sent.zip", roster=senders.Roster(people, "the gradebook", complete=False))
+    bob, ann, wei, li = rows.values()
+    assert bob.student == "bsmith" and not any("gradebook" in note for note in bob.notes)
+    assert ann.outcome == "filed" and "kimann_8 is not in the gradebook yet" in ann.notes
+    assert not wei.outcome and "weili is lwei and lwei2 in the gradebook" in wei.notes[0]
+    assert li.student == "lwei"
+    assert filed() == {"bsmith", "kimann_8", "lwei"}
+
+
+def test_a_notebook_of_another_assignment_among_many_is_pointed_out(desk):
+    other = (ROOT / "solutions/02_additive/02_additive.ipynb").read_bytes()
+    files = {f"s{n}_{n}_9_{NAME}": numbered(n) for n in range(5)}
+    zipped(files | {"odd_7_9_hw3.ipynb": other})
+    noted = [row for row in desk("sent.zip").values() if any("a mistake?" in n for n in row.notes)]
+    assert [(row.student, row.assignment) for row in noted] == [("odd_7", "02_additive")]
+    zipped({**files, **{f"t{n}_1{n}_9_x.ipynb": other for n in range(4)}}, "mixed.zip")
+    assert not [r for r in desk("mixed.zip").values() if any("a mistake?" in n for n in r.notes)]
 
 
 def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
@@ -664,10 +761,12 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     assert "a notebook of version" in done.output and "\x1b[2J" not in done.output
     assert len(done.output) < 5000
     assert resource.getrlimit(resource.RLIMIT_DATA) == before  # a browser started later needs more
+    Path("empty").mkdir()
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
     for arguments, said in (
         (["none.zip"], "there is no none.zip"),
+        (["empty"], "there is nothing in empty"),
         (["sent.zip", "--student", "a/b"], "try 'a_b'"),
         (["sent.zip", "--assignment", "x"], "no assignment is named x"),
         (["sent.zip", "--roster", NAME], "needs a column `id`"),

@@ -140,7 +140,7 @@ def test_formgraders_button_gives_solutions_everything_and_releases_nothing(cour
             pytest.skip("no jail can be built here")
         assert done["success"], done
         scores[who] = run.load_result(run.result_path(assignment, who))[1].score
-    questions = run._assignment(run.job_of(assignment)).questions
+    questions = run.assignment(run.job_of(assignment)).questions
     rows = {row.student: row for row in results.of_class(assignment)}
     assert scores["solutions"] == rows["solutions"].max_score - sum(questions.values())
     assert scores["exercises"] == 0

@@ -98,6 +98,17 @@ def test_slider_is_the_same_in_every_build_and_needs_no_script_to_show_something
     assert '<output aria-live="polite">it&#x27;s 1</output>' in page
 
 
+def test_lines_stay_within_their_picture_and_mark_one_place():
+    lines = torch.tensor([[-3.2, 0.0, 1.5], [0.0, 0.0, 0.0]])
+    picture = plots.lines_svg(lines, [-4, 0, 4], 2, "<t>")
+    assert "&lt;t&gt;" in picture and "<t>" not in picture
+    assert ">−4</text>" in picture and ">+4</text>" in picture  # a minus is no hyphen
+    points = [tuple(map(float, p.split())) for p in re.findall(r"[ML]([\d.]+ [\d.]+)", picture)]
+    right, bottom = map(float, re.search(r"viewBox='0 0 (\d+) (\d+)'", picture).groups())
+    assert all(0 <= x <= right and 0 <= y <= bottom for x, y in points)
+    assert len(re.findall("<circle", picture)) == len(lines)
+
+
 def test_a_wrong_word_is_marked_for_eyes_and_ears():
     sentence = plots.marked_words("<model>", ["cent", "mi<le", "un"], {1})
     assert sentence.startswith("<p><b>&lt;model&gt;:</b> cent <u style='text-decoration:underline")

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import importlib.util
 import multiprocessing
 import os
 import shutil
@@ -21,16 +22,16 @@ CHAPTER_3 = "03_scaled_dot_product"
 STUDENTS = 24
 
 
-@pytest.fixture(scope="module")
-def server():
-    """The address of an empty server that listens on a socket in a folder of its own."""
-    pytest.importorskip("psycopg")
+@contextlib.contextmanager
+def a_server():
+    """The address of an empty server that listens on a socket in a folder of its own; or None."""
     programs = [
         *glob.glob("/usr/lib/postgresql/*/bin"),
         os.path.dirname(shutil.which("initdb") or ""),
     ]
-    if not programs[0]:
-        pytest.skip("PostgreSQL is not installed here (Debian: apt-get install postgresql)")
+    if not programs[0] or importlib.util.find_spec("psycopg") is None:
+        yield None
+        return
     folder = tempfile.mkdtemp(prefix="pg", dir="/tmp")  # a socket's path must be short
     # The server refuses to run as root.
     who = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
@@ -45,10 +46,20 @@ def server():
     call("initdb", "--auth", "trust", "--username", "grader", "--no-sync", "--encoding", "UTF8")
     options = f"-k {folder} -c listen_addresses= -c fsync=off"
     call("pg_ctl", "start", "-w", "-o", options, "-l", f"{folder}/log")
-    yield f"postgresql+psycopg://grader@/postgres?host={folder}"
-    with contextlib.suppress(subprocess.CalledProcessError):
-        call("pg_ctl", "stop", "-m", "immediate")
-    shutil.rmtree(folder)
+    try:
+        yield f"postgresql+psycopg://grader@/postgres?host={folder}"
+    finally:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            call("pg_ctl", "stop", "-m", "immediate")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with a_server() as address:
+        if not address:
+            pytest.skip("needs PostgreSQL and psycopg (Debian: apt-get install postgresql)")
+        yield address
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ def graded(course) -> dict[str, float]:
     """A class with a result for everybody, of which the gradebook knows nothing yet: points."""
     sample.write_class(CHAPTER_3, STUDENTS)
     job = run.job_of(CHAPTER_3)
-    graded, points = run._assignment(job).graded, {}
+    graded, points = run.assignment(job).graded, {}
     for number, (student, folder) in enumerate(run.submissions(CHAPTER_3).items()):
         result = Result({g.task.name: Verdict(number % 5, 2, g.points) for g in graded})
         key = run.key_of(job, (folder / f"{CHAPTER_3}.ipynb").read_bytes())

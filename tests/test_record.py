@@ -10,10 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import ROOT
+from nbconvert.filters import markdown2html
 
 from attncourse.checks import pages
 from attncourse.grading import (
     feedback,
+    gradebook,
     jail,
     nbgrader_api,
     record,
@@ -177,6 +179,9 @@ def test_cells_of_the_course_are_not_run_again_and_show_what_the_student_saw(zyg
     source = submission.source_of(curve)
     note, kept = next(c for c in made["cells"] if c["source"] == source)["outputs"]
     assert "what the student saw" in note["data"]["text/plain"] and kept["data"] == picture
+    code = [each for each in made["cells"] if each["cell_type"] == "code"]
+    silent = [each for each in code if "without output" in said(each["outputs"])]
+    assert silent and not any(submission.only_defines(each["source"]) for each in silent)
 
 
 # --- marks, reports, secrets
@@ -338,6 +343,40 @@ def test_html_that_would_take_minutes_is_not_looked_at():
         output = {"output_type": "display_data", "data": {"text/html": attack}}
         record._cleaned({"outputs": [output] * 40}, room)
     assert time.monotonic() - started < 60
+
+
+def test_no_text_takes_long_to_show():
+    openers = (
+        "\\begin{a}",
+        "\\\\(",
+        "\\\\[",
+        "\\\\(\\\\[\\begin{b}",
+        "- \\\\[ \\\\(\n",
+        "$ \\$ $$ ",
+    )
+    ends = "\n\n" + r"\\)\\]\end{a}"
+    for text in (opener * (90_000 // len(opener)) + ends for opener in openers):
+        started = time.process_time()
+        markdown2html(record.harmless(text))
+        assert time.process_time() - started < 10, text[:20]  # a second; it was a minute
+    kept = "\\begin{align} a \\end{align}, \\\\(b\\\\) and $c$\n\n" * 50
+    assert record.harmless(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "[a](javascript:alert(1))",
+     "[a](https://x.example)", "![a](https://x.example/y.png)", "[a]: https://x.example\n\n[a]",
+     "<https://x.example>", "<!-- -->", "</div></body>", "&lt;b>"],
+)  # fmt: skip
+def test_a_comment_in_the_gradebook_is_text(text):
+    for verdict in (score.Verdict(0, 0, 6, f"calls softmax;{text}", why=f"x\n\n{text}"),
+                    score.Verdict(0, 0, 6, "D-X", thinks=text, why=f"\n\n{text}")):  # fmt: skip
+        shown = markdown2html(gradebook.comment_on(verdict))
+        shown = re.sub(r'<a href="(https://[^"]*)">\1</a>', "", shown.replace("&gt;", "%3E"))
+        assert set(re.findall(r"<(\w+)", shown)) == {"p"}, shown
+    plain = score.Verdict(0, 0, 6, "fails: the shape", why="For i < 3, `weights[i]` is 0.")
+    assert gradebook.comment_on(plain) == "fails: the shape. For i < 3, `weights[i]` is 0."
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from attncourse.cache import grouped_query_attention
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
+from attncourse.one_stack import BERT, GPT, BERTLayer, GPTLayer
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 PAGE = Path(__file__).parent.parent / "book" / "rosetta.md"
@@ -68,6 +70,20 @@ def attncourse_heads():
     assert layer.q_proj.weight.shape == (H * D, H * D)
 
 
+def shared_inputs():
+    """(b h n d) for four heads of queries, two of keys; and the keys written out, in a row."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(B, 4, N, D, generator=generator)
+    key, value = torch.randn(2, B, 2, N, D, generator=generator)
+    written_out = [x[:, [0, 0, 1, 1]] for x in (key, value)]
+    return query, key, value, scaled_dot_product_attention(query, *written_out)[0]
+
+
+def attncourse_shared():
+    query, key, value, expected = shared_inputs()
+    assert torch.allclose(grouped_query_attention(query, key, value)[0], expected, atol=1e-6)
+
+
 # --- PyTorch -------------------------------------------------------------------------------------
 
 
@@ -89,6 +105,14 @@ def sdpa_heads():
     assert F.scaled_dot_product_attention(query, key, value).shape == (B, H, N, N)
     ours, _ = scaled_dot_product_attention(query, key, value)
     assert torch.allclose(ours, F.scaled_dot_product_attention(query, key, value), atol=1e-6)
+
+
+def sdpa_shared():
+    query, key, value, expected = shared_inputs()
+    output = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert torch.allclose(output, expected, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(query, key, value)
 
 
 def torch_mha(**options):
@@ -212,6 +236,15 @@ def huggingface_heads():
 # --- JAX, Flax, Keras ----------------------------------------------------------------------------
 
 
+def huggingface_shared():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    query, key, value, expected = shared_inputs()
+    written_out = (llama.repeat_kv(x, 2) for x in (key, value))
+    assert torch.allclose(scaled_dot_product_attention(query, *written_out)[0], expected)
+    config = llama.LlamaConfig(num_attention_heads=4, num_key_value_heads=2)
+    assert config.num_attention_heads // config.num_key_value_heads == 2
+
+
 def jax_heads_in():
     jnp = pytest.importorskip("jax.numpy")
     return [jnp.asarray(t.transpose(1, 2).numpy()) for t in heads()]  # b n h d
@@ -311,10 +344,69 @@ def keras_heads():
     assert not torch.allclose(back(layer(x, x, other)), back(layer(x, other, x)), atol=1e-4)
 
 
+def stacked(layer, norm_first, bend):
+    """The layer's own attention and linear parts, put together by hand."""
+    x = sentence()
+    attention, network = layer.self_attention, lambda y: layer.linear2(bend(layer.linear1(y)))
+    if norm_first:
+        normed = layer.norm1(x)
+        y = x + attention(normed, normed, normed)[0]
+        expected = y + network(layer.norm2(y))
+    else:
+        y = layer.norm1(x + attention(x, x, x)[0])
+        expected = layer.norm2(y + network(y))
+    assert torch.allclose(expected, layer(x), atol=1e-6)
+    assert layer.norm1.eps == layer.norm2.eps == 1e-5
+
+
+def by_tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def embedded(model):
+    """What one word is before the first layer, no positions added."""
+    first, seen = next(iter(model.layers)), []
+    model.positions = torch.zeros
+    first.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    model(torch.tensor([[3]]))
+    return seen[0], model.embedding.weight[3] * (H * D) ** 0.5
+
+
+def gpt_stack():
+    stacked(GPTLayer(H * D, H, 9), True, by_tanh)
+    x, expected = embedded(GPT(5, H * D, H, 9, 1))
+    assert torch.allclose(x[0, 0], expected)
+
+
+def bert_stack():
+    stacked(BERTLayer(H * D, H, 9), False, F.gelu)
+    x, expected = embedded(BERT(5, H * D, H, 9, 1))
+    assert torch.allclose(x[0, 0], F.layer_norm(expected, (H * D,)), atol=1e-6)
+
+
+def gpt2_stack():
+    """That all parts fit together is tested in test_one_stack.py, number by number."""
+    gpt2 = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
+    block = gpt2.GPT2Block(gpt2.GPT2Config(n_embd=H * D, n_head=H), layer_idx=0)
+    x = torch.linspace(-3, 3, 9)
+    assert torch.allclose(block.mlp.act(x), by_tanh(x), atol=1e-6)
+    assert not torch.allclose(by_tanh(x), F.gelu(x), atol=1e-5)
+    assert block.ln_1.eps == 1e-5
+
+
+def bertmodel_stack():
+    bert = pytest.importorskip("transformers.models.bert.modeling_bert")
+    config = bert.BertConfig(hidden_size=H * D, num_attention_heads=H)
+    x = torch.linspace(-3, 3, 9)
+    assert torch.allclose(bert.BertIntermediate(config).intermediate_act_fn(x), F.gelu(x))
+    assert bert.BertEmbeddings(config).LayerNorm.eps == 1e-12
+
+
 ROWS = {
     name: test
     for name, test in globals().items()
-    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads)", name) and test.__module__ == __name__
+    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads|stack|shared)", name)
+    and test.__module__ == __name__
 }
 
 

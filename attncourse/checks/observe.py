@@ -277,7 +277,12 @@ FUSED_ATTENTION = (
     "_transformer_encoder_layer",
     "_native_multi_head",
 )
-LIBRARY_SOFTMAX = ("softmax", "softmin")  # log_softmax, gumbel_softmax, _safe_softmax, … too
+LIBRARY_SOFTMAX = (
+    *("softmax", "softmin"),  # log_softmax, gumbel_softmax, _safe_softmax, … too
+    # A softmax is the gradient of torch.logsumexp.
+    *("autograd.grad", "autograd.backward", "Tensor.backward", "autograd.functional", "forward_ad"),
+    *("func.grad", "func.vjp", "func.jvp", "func.jac", "func.hessian", "func.linearize"),
+)
 
 
 class _Functions(TorchFunctionMode):
@@ -288,7 +293,10 @@ class _Functions(TorchFunctionMode):
         self.names = set()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.names.add(str(resolve_name(function) or getattr(function, "__name__", function)))
+        known = resolve_name(function) or getattr(function, "__qualname__", function)
+        if getattr(function, "__module__", None) == "torch.autograd":
+            known = f"torch.autograd.{known}"
+        self.names.add(str(known))
         return function(*args, **(kwargs or {}))
 
 

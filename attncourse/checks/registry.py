@@ -118,7 +118,7 @@ def outside_files() -> tuple[Path, ...]:
     found = []
     for point in entry_points():
         try:
-            spec = util.find_spec(point.module)
+            spec = util.find_spec(point.module.split(".")[0])  # all of the package
         except (ImportError, ValueError):
             continue
         if spec and spec.submodule_search_locations:

@@ -61,22 +61,30 @@ class Sent:
         return self.path[-1]
 
 
-def unpack(place: Path) -> list[Sent]:
-    """The files in a folder, in a zip, or the one file; a zip among them counts as one."""
+def unpack(*places: Path) -> list[Sent]:
+    """The files in folders and in a zip, and single files; a zip among them counts as one.
+
+    What a zip says about whose its files are is believed if it is given alone, as a class's. Of
+    several, each may be a student's.
+    """
+    return [sent for place in places for sent in _unpack(place, alone=len(places) == 1)]
+
+
+def _unpack(place: Path, alone: bool) -> list[Sent]:
     if place.is_dir():
         files = [p for p in sorted(place.rglob("*")) if p.is_symlink() or not p.is_dir()]
         return _together(
             [Sent(path.relative_to(place).parts, _on_disk(path), _saved(path)) for path in files]
         )
-    alone = Sent((place.name,), _on_disk(place), _saved(place))
-    if not _is_zip(place.name):
-        return [alone]
+    file = Sent((place.name,), _on_disk(place), _saved(place), common=1)
+    if not alone or not _is_zip(place.name):
+        return [file]
     try:
         return _together(_members(zipfile.ZipFile(place), (), Purse()))
     except Refused as error:
-        return [Sent(alone.path, _refusing(str(error)))]
+        return [Sent(file.path, _refusing(str(error)))]
     except Exception:  # zipfile raises a dozen kinds
-        return [Sent(alone.path, _refusing("this zip is damaged; fetch it again"))]
+        return [Sent(file.path, _refusing("this zip is damaged; fetch it again"))]
 
 
 def _together(all_sent: list[Sent]) -> list[Sent]:
@@ -121,8 +129,11 @@ def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
         except Exception:
             yield Sent(sent.path, _refusing("a damaged zip; ask for the notebook (.ipynb)"))
         else:
+            folders = {m.path[:-1] for m in members if not NOISE.search("/".join(m.path))}
+            # One folder in a zip that was given by itself is the student's; several may be a class.
+            common = 0 if len(sent.path) == 1 == len(folders) else sent.common
+            outer = {"base": sent.base, "common": common, "metadata": sent.metadata}
             for member in members:
-                outer = {"base": sent.base, "common": sent.common, "metadata": sent.metadata}
                 yield from contents(replace(member, **outer), depth - 1)
 
 

@@ -19,9 +19,10 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from attncourse.grading import nbgrader_api, run
-from attncourse.grading.gradebook import NotReleased, Unwritable, Writer, timestamp_of
+from attncourse.grading.gradebook import NotReleased, Writer, timestamp_of
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.submission import assignment_of
+from attncourse.grading.nbgrader_api import NoGradebook
+from attncourse.grading.submission import OtherPoints
 
 warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1
 # nbgrader 0.9.6 stops over a timestamp that it cannot read; that is no reason not to grade.
@@ -49,12 +50,14 @@ class JailedExporter(NotebookExporter):
     def _release(self, course: CourseDirectory) -> None:
         """Tell a new gradebook what is in exercises/; nbgrader would stop, as nobody did."""
         with contextlib.chdir(course.root), contextlib.suppress(FileNotFoundError):
-            job = run.job_of(course.assignment_id)
             self._use(course.db_url)
             try:
-                with Writer(assignment_of(job.assignment, job.solution, job.released)):
+                with Writer(run.assignment(run.job_of(course.assignment_id))):
                     pass
-            except (NotReleased, Unwritable) as error:
+            except OtherPoints as error:
+                self.log.error("%s", error)
+                raise SystemExit(1) from None  # no student's points would be right
+            except (NotReleased, NoGradebook) as error:
                 self.log.error("%s is not in the gradebook: %s", course.assignment_id, error)
 
     def _use(self, db_url: str) -> None:

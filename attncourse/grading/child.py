@@ -14,6 +14,7 @@ import ctypes
 import dataclasses
 import gc
 import json
+import linecache
 import os
 import random
 import resource
@@ -31,6 +32,7 @@ from attncourse import checks
 from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
 from attncourse.checks.observe import Observation, find_short_cut, observe
+from attncourse.checks.task import Task
 from attncourse.grading import jail, seccomp, untrusted, wire, withheld
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -99,7 +101,8 @@ def load() -> None:
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
         jail.readable()  # these two keep what they found
-        seccomp.program()
+        for programs in (False, True):
+            seccomp.program(programs)
 
 
 def torch_is_ready() -> None:
@@ -155,7 +158,8 @@ def _live(settings: dict, handle: int) -> None:
     try:
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
-            jail.enter(limits, hidden, slot=settings["slot"])
+            judged = bool(settings["tasks"])  # the record may show what a program says
+            jail.enter(limits, hidden, settings["slot"], programs=not judged)
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
@@ -212,10 +216,14 @@ class Child:
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
         self.torch = withheld.Torch()
-        if tasks:
+        self.tasks, self.task = list(map(registry.find, tasks)), None  # of all, the one at hand
+        if tasks:  # before anything of the student's runs: it could keep what is there
             withheld.of_course(tasks, allowed)
+            withheld.no_compiler()
+            self.torch.withhold(self.tasks)
         # In a student's own cells these have nothing to say while we grade.
         silent = {"check": lambda *_, **__: 0.0, "hint": lambda *_: None, "use": self.module_name}
+        silent["warm_up"] = lambda: None
         for door in (attncourse, checks):
             for name, function in silent.items():
                 setattr(door, name, function)
@@ -223,10 +231,15 @@ class Child:
     def module_name(self, name: str) -> object:
         return vars(self.module).get(name)
 
-    def run(self, cells: list, only_definitions: bool) -> dict:
+    def run(self, cells: list, patience: float | None = None) -> dict:
         """Run (label, source, everything) statement by statement; one that fails stops no other.
 
-        Where `everything` is False, or with `only_definitions`, only imports and definitions run.
+        Where `everything` is False, only imports and definitions run.
+
+        Args:
+            patience: seconds for each statement that defines nothing, and five times as much for
+                all outside of the cells of answers; after that, and from the beginning if it is 0,
+                those that call something are left out. None: as long as they take.
         """
         import numpy as np
         import torch
@@ -234,22 +247,32 @@ class Child:
         random.seed(0)
         np.random.seed(0)
         torch.default_generator.manual_seed(0)
-        problems = {}
+        tasks, problems, spent = registry.all_tasks(), {}, 0.0
         for label, source, everything in cells:
+            # As in a notebook: some look at their own source, such as torch.jit.script.
+            linecache.cache[label] = len(source), None, source.splitlines(keepends=True), label
             try:
                 tree = ast.parse(source, label)
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 problems[label] = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
                 continue
+            answers = any(getattr(node, "name", "") in tasks for node in tree.body)
             for node in tree.body:
-                if isinstance(node, DEFINITIONS) or (everything and not only_definitions):
+                if isinstance(node, DEFINITIONS) or (everything and patience is None):
                     problem = self._statement(node, label)
-                    if problem:
-                        problems.setdefault(label, problem)
+                elif everything and patience and (answers or spent < 5 * patience):
+                    started = time.monotonic()
+                    problem = self._statement(node, label, patience)
+                    spent += time.monotonic() - started
+                elif everything and _is_quick(node):
+                    problem = self._statement(node, label)
+                else:
+                    continue
+                if problem:
+                    problems.setdefault(label, problem)
         torch.set_default_dtype(torch.float32)  # a cell's settings are for its own experiments
         torch.set_default_device(None)
         torch.set_grad_enabled(True)
-        tasks = registry.all_tasks()
         defined = {
             name: "" if callable(value) else describe(value)
             for name, value in vars(self.module).items()
@@ -257,22 +280,34 @@ class Child:
         }
         return {"problems": problems, "defined": defined}
 
-    def _statement(self, node: ast.stmt, label: str) -> str:
+    def _statement(self, node: ast.stmt, label: str, seconds: float | None = None) -> str:
         try:
             code = compile(ast.Module([node], []), label, "exec")
-            exec(code, vars(self.module))
+            with untrusted.limited(seconds) if seconds else contextlib.nullcontext():
+                exec(code, vars(self.module))
+        except withheld.ReadyMade:  # as somebody does who wants to compare
+            return ""
+        except untrusted.TooMuch:
+            return f"line {node.lineno} was stopped after {seconds:g} seconds"
         except BaseException as error:
             return f"{type(error).__name__}: {str(error)[:200]}"
         return ""
 
     def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
-        about = registry.find(task)
-        self.torch.withhold(about)
+        about = self._ready(task)
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
+    def _ready(self, name: str) -> Task:
+        """A task, with nothing there that does it, or one of those that come later."""
+        task = registry.find(name)
+        self.torch.withhold(self.tasks[self.tasks.index(task) :])
+        if task is not self.task:
+            self.task = task
+            withheld.refused.clear()
+        return task
+
     def short_cut(self, task: str, inputs: dict, options: dict) -> tuple[str | None, dict]:
-        about = registry.find(task)
-        self.torch.withhold(about)
+        about = self._ready(task)
         found, seen = about.short_cut(self._answer(task), inputs, **options)
         return found or next(iter(withheld.refused), None), plain(seen)
 
@@ -319,6 +354,15 @@ class Child:
         from attncourse.grading import shell
 
         return shell.run(self.shell, source, seconds)
+
+
+def _is_quick(node: ast.stmt) -> bool:
+    """Whether it gives a name to something, and calls nothing: `eps = 1e-9`, `f = lambda x: …`."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    slow = ast.Call, ast.comprehension, ast.Mult, ast.Pow, ast.LShift, ast.MatMult
+    value = node.value
+    return isinstance(value, ast.Lambda) or not any(isinstance(x, slow) for x in ast.walk(value))
 
 
 def named(name: str | None) -> Callable | None:

@@ -16,6 +16,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -48,10 +49,10 @@ def data_of(assignment: str, rows: list[Row], track: Callable[[Iterable], Iterab
         track: shows how far a long loop is.
 
     Raises:
-        FileNotFoundError: the assignment is not released.
+        Unreleased: the assignment is not released.
     """
     job = run.job_of(assignment)
-    about = reading.assignment_of(assignment, job.solution, job.released)
+    about = run.assignment(job)
     graded = [row for row in rows if row.score is not None]
     handed_in = run.submissions(assignment)
     return {
@@ -68,6 +69,7 @@ def data_of(assignment: str, rows: list[Row], track: Callable[[Iterable], Iterab
             for question, points in about.questions.items()
         ],
         "not_graded": sorted(handed_in.keys() - {row.student for row in graded}),
+        "stale": [row.student for row in rows if row.stale],
         "nothing_handed_in": results.without_submission(assignment),
         "misconceptions": _misconceptions(graded),
         "failures": _failures(graded),
@@ -306,7 +308,25 @@ def write_csv(data: dict, path: Path) -> None:
     path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
 
 
+def write_totals(most: dict[str, float], totals: list[results.Total], path: Path) -> None:
+    """The course's totals: a row per student, a column per assignment."""
+    text = io.StringIO()
+    table = csv.writer(text)
+    of = [f"{name} (of {points:g})" for name, points in most.items()]
+    table.writerow(["student", "name", "percent", *map(harmless, of), "unread"])
+    for each in totals:
+        names = [harmless(each.student), harmless(each.name)]
+        points = [each.points[name] for name in most]
+        table.writerow([*names, round(each.percent, 2), *points, "; ".join(each.waiting)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
+
+
+# In many countries a spreadsheet parts cells at each semicolon, whatever the quotes.
+_FORMULA = re.compile(r"((?:^|[;\t]) *)(?=[=+@-])")
+
+
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
-    text = printable(text, lines=True)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")) else text
+    text = _FORMULA.sub(r"\1'", printable(text, lines=True))
+    return f"'{text}" if text.startswith(("\t", "\r", "\n", "\0")) else text

@@ -13,6 +13,7 @@ of a pickle that is run. It is text to the worker, and runs in the worker's jail
 import collections
 import contextlib
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def _connected(address: str):
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said here
     try:
+        _knock(address)
         client = Client(address, timeout="10s", set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise Unusable(f"no dask scheduler answers at {address} ({error})") from None
@@ -50,6 +52,15 @@ def _connected(address: str):
         if not client.nthreads():
             log.warning(f"the cluster at {address} has no workers yet; waiting for the first")
         yield client
+
+
+def _knock(address: str) -> None:
+    """See whether anybody listens: a client that finds nobody takes its time, and a traceback."""
+    from distributed.comm.addressing import parse_address, parse_host_port
+
+    kind, place = parse_address(address)
+    if kind in ("tcp", "tls"):
+        socket.create_connection(parse_host_port(place, 8786), timeout=10).close()
 
 
 def _map(client, job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:

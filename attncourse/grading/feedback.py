@@ -27,7 +27,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from attncourse.grading import nbgrader_api, results, run
-from attncourse.grading.submission import Assignment, assignment_of
+from attncourse.grading.submission import Assignment
 from attncourse.grading.untrusted import limited, printable
 
 TEMPLATE = Path(__file__).with_name("feedback.html.j2")
@@ -42,7 +42,7 @@ class Line:
     name: str
     cell: str  # its grade id
     points: str  # "10 of 12"
-    about: str = ""  # the misconception, or what failed
+    about: str = ""  # what the student seems to think, or what failed
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Event:
     student: str
     fresh: bool = False  # made now
     problem: str = ""
+    stale: bool = False  # of a result that a new run would replace
 
 
 def path_of(assignment: str, student: str) -> Path:
@@ -83,7 +84,7 @@ def write(
 ) -> Iterator[Event]:
     """Make the pages of which the record or the grades have changed."""
     job = run.job_of(assignment)
-    about = assignment_of(job.assignment, job.solution, job.released)
+    about = run.assignment(job)
     graded = {row.student: row for row in results.of_class(assignment)}
     comments = _comments(about)
     todo = {}
@@ -96,13 +97,13 @@ def write(
         text = record.read_text(encoding="utf-8")
         key = _key(text, grades)
         if _key_of(path_of(about.name, student)) == key and not force:
-            yield Event(student)
+            yield Event(student, stale=graded[student].stale)
         else:
             todo[student] = text, grades, key
     for student, made, problem in _made(todo, min(jobs, 1 + len(todo) // FEW)):
         if not problem:
             run.store(path_of(about.name, student), made)
-        yield Event(student, fresh=not problem, problem=problem)
+        yield Event(student, not problem, problem, graded[student].stale)
 
 
 def _grades(about: Assignment, row: results.Row, comments: dict[str, str]) -> Grades:
@@ -114,7 +115,8 @@ def _grades(about: Assignment, row: results.Row, comments: dict[str, str]) -> Gr
     lines, points = [], {}
     for each in about.graded:
         name, cells = each.task.name, (each.visible, each.hidden)
-        lines.append(Line(name, name, told(2 * each.points, *cells), row.wrong.get(name, "")))
+        about_it = sentence(row, name)
+        lines.append(Line(name, name, told(2 * each.points, *cells), about_it))
         points |= {cell: told(each.points, cell) for cell in cells}
     for question, most in about.questions.items():
         points[question] = told(most, question)
@@ -144,6 +146,14 @@ def _comments(about: Assignment) -> dict[str, dict[str, str]]:
             if said:
                 found[student][comment.name] = said
     return found
+
+
+def sentence(row: results.Row, task: str) -> str:
+    """What is wrong with an answer, in words; an id is for those who have the catalogue."""
+    verdict = row.result.verdicts.get(task) if row.result else None
+    if verdict and verdict.thinks:
+        return f"You may think: {verdict.thinks}"
+    return row.wrong.get(task, "")
 
 
 # --- a page -------------------------------------------------------------------------------------

@@ -10,19 +10,24 @@ import fcntl
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from nbgrader.api import InvalidEntry
+from nbgrader.api import Assignment as Released
+from nbgrader.api import Gradebook, GradeCell, InvalidEntry, MissingEntry, Notebook
+from nbgrader.api import SubmittedAssignment as Submission
 from nbgrader.preprocessors import AssignLatePenalties
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from attncourse.grading import nbgrader_api
+from attncourse.grading import Refusal, nbgrader_api
+from attncourse.grading.nbgrader_api import NoGradebook
+from attncourse.grading.record import harmless
 from attncourse.grading.score import Result, Verdict
-from attncourse.grading.submission import Assignment
+from attncourse.grading.submission import Assignment, OtherPoints
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds to wait for a gradebook that is locked, restarting or on a full disk
@@ -30,12 +35,8 @@ PATIENCE = 60.0  # seconds to wait for a gradebook that is locked, restarting or
 log = logging.getLogger(__name__)
 
 
-class NotReleased(Exception):
+class NotReleased(Refusal):
     """The assignment is not in the gradebook, and nbgrader cannot put it there; says why."""
-
-
-class Unwritable(Exception):
-    """The gradebook cannot be used; says why."""
 
 
 class Writer:
@@ -43,7 +44,7 @@ class Writer:
 
     Raises:
         NotReleased: the gradebook does not know the assignment.
-        Unwritable: it cannot be opened.
+        NoGradebook: it cannot be opened.
     """
 
     def __init__(self, about: Assignment):
@@ -51,18 +52,14 @@ class Writer:
         # nbgrader logs a traceback for each error that is tried again here.
         logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
         with _one_at_a_time():  # who comes first makes the tables
-            try:
-                self.gradebook = patiently(nbgrader_api.gradebook)
-            except ModuleNotFoundError as error:
-                raise Unwritable(
-                    f"{error.name} is not installed; pip install 'attncourse[postgresql]'"
-                ) from None
+            self.gradebook = patiently(nbgrader_api.open_gradebook, _is_no_server)
             if not patiently(self._is_known):
                 reason = nbgrader_api.release(about.name)
                 if reason:
                     raise NotReleased(reason)
-        self.late = AssignLatePenalties(config=nbgrader_api.configuration())
-        self.late.init_plugin()
+            check_points(self.gradebook, about)
+            self.gradebook.db.rollback()
+        self.penalty = penalties()
 
     def __enter__(self):
         return self
@@ -71,30 +68,41 @@ class Writer:
         self.gradebook.close()
 
     def _is_known(self) -> bool:
-        known = {assignment.name for assignment in self.gradebook.assignments}
+        # One that has a due date and was never released has no notebooks.
+        known = {each.name for each in self.gradebook.assignments if each.notebooks}
         self.gradebook.db.rollback()  # the transaction of this look
         return self.about.name in known
 
-    def write(self, student: str, result: Result, timestamp=None) -> None:
+    def write(
+        self, student: str, result: Result, timestamp=None, before: Result | None = None
+    ) -> None:
         """Book one result; points that a person has given stay.
 
-        Raises:
-            Unwritable: the gradebook was locked, or its disk full, for longer than `PATIENCE`.
-        """
-        patiently(lambda: self._write(student, result, timestamp))
+        Args:
+            before: what the gradebook was last told of this student. Where nothing has changed
+                since, whoever has looked at it need not look again.
 
-    def _write(self, student: str, result: Result, timestamp) -> None:
+        Raises:
+            NoGradebook: it was locked, or its disk full, for longer than `PATIENCE`.
+        """
+        patiently(lambda: self._write(student, result, timestamp, before))
+
+    def _write(self, student: str, result: Result, timestamp, before: Result | None) -> None:
         book = self.gradebook
         with book.engine.begin() as connection:
             # nbgrader's own commits end here: all or nothing of a submission is booked.
             joined = sessionmaker(bind=connection, join_transaction_mode="rollback_only")
             book.db.remove()
             book.db = scoped_session(joined)
-            self._book(student, result, timestamp)
+            self._book(student, result, timestamp, before)
 
-    def _book(self, student: str, result: Result, timestamp) -> None:
+    def _book(self, student: str, result: Result, timestamp, before: Result | None) -> None:
         book, about = self.gradebook, self.about
         book.update_or_create_student(student)
+        try:
+            book.find_submission(about.name, student)
+        except MissingEntry:
+            before = None  # this is another gradebook than the one that was told
         when = {"timestamp": timestamp} if timestamp else {}
         submission = book.update_or_create_submission(about.name, student, **when)
         notebook = submission.notebooks[0]
@@ -108,44 +116,86 @@ class Writer:
             ):
                 grade = grades[grade_id]
                 grade.auto_score = points
-                # nbgrader's rule: what a person has graded is looked at again after a new run.
-                looked_at = grade.manual_score is not None
-                grade.needs_manual_grade = looked_at or (bool(result.review) and points == 0)
+                if not _same(before, result, each.task.name):
+                    # nbgrader's rule: what a person has graded is looked at again.
+                    looked_at = grade.manual_score is not None
+                    grade.needs_manual_grade = looked_at or (bool(result.review) and points == 0)
             comments[each.task.name].auto_comment = comment_on(verdict)
         for question in about.questions:
             text = result.texts.get(question, "").strip()
             empty = text in ("", about.released.get(question, "").strip())
             grade = grades[question]
             grade.auto_score = 0 if empty else None
-            grade.needs_manual_grade = not empty or grade.manual_score is not None
+            if before is None or before.texts.get(question, "").strip() != text:
+                grade.needs_manual_grade = not empty or grade.manual_score is not None
             comments[question].auto_comment = "No response." if empty else None
-        notebook.late_submission_penalty = None
         book.db.flush()
         book.db.refresh(notebook)  # its score is a sum that the database computes
-        if submission.total_seconds_late > 0:
-            penalty = self.late.plugin_inst.late_submission_penalty(
-                student, notebook.score, submission.total_seconds_late
-            )
-            if penalty is not None:
-                notebook.late_submission_penalty = min(max(penalty, 0), notebook.score)
+        notebook.late_submission_penalty = self.penalty(submission)
         book.db.commit()
 
 
-def patiently(step: Callable[[], T]) -> T:
-    """Try until it works, for `PATIENCE` seconds.
+def _same(before: Result | None, result: Result, task: str) -> bool:
+    """Whether a task has the points, and the submission the reasons to look, that it had."""
+    if before is None or task not in before.verdicts:
+        return False
+    was, now = before.verdicts[task], result.verdicts[task]
+    same_points = (was.visible, was.hidden) == (now.visible, now.hidden)
+    return same_points and before.review == result.review
+
+
+def check_points(book: Gradebook, about: Assignment) -> None:
+    """See that the gradebook counts as many points as the notebooks.
 
     Raises:
-        Unwritable: it never worked.
+        OtherPoints: it does not, as somebody else has released the assignment since.
+    """
+    rows = (
+        book.db.query(GradeCell.name, GradeCell.max_score)
+        .join(Notebook, Notebook.id == GradeCell.notebook_id)
+        .join(Released, Released.id == Notebook.assignment_id)
+        .filter(Released.name == about.name)
+    )
+    worth = dict(about.questions)
+    worth |= {cell: each.points for each in about.graded for cell in (each.visible, each.hidden)}
+    for cell, points in rows:
+        if points != worth.get(cell, 0):
+            raise OtherPoints(
+                f"{cell} has {points:g} points in the gradebook, and {worth.get(cell, 0):g} in "
+                f"exercises/; run `attncourse release {about.name}`"
+            )
+
+
+def penalties() -> Callable[[Submission], float | None]:
+    """What being late costs a submission with the points that it has now, by the course's rule."""
+    rule = AssignLatePenalties(config=nbgrader_api.configuration())
+    rule.init_plugin()
+
+    def penalty(submission: Submission) -> float | None:
+        late, score = submission.total_seconds_late, submission.notebooks[0].score
+        if not late > 0:
+            return None
+        lost = rule.plugin_inst.late_submission_penalty(submission.student_id, score, late)
+        return None if lost is None else min(max(lost, 0.0), score)
+
+    return penalty
+
+
+def patiently(step: Callable[[], T], hopeless: Callable[[Exception], bool] = lambda _: False) -> T:
+    """Try until it works, for `PATIENCE` seconds; at once no more if that is hopeless.
+
+    Raises:
+        NoGradebook: it never worked.
     """
     started, warned = time.monotonic(), False
     while True:
         try:
             return step()
         except (DBAPIError, InvalidEntry) as error:
-            reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+            reason = nbgrader_api.said(error)
             waited = time.monotonic() - started
-            if waited > PATIENCE:
-                raise Unwritable(reason) from None
+            if waited > PATIENCE or hopeless(error):
+                raise NoGradebook(f"the gradebook cannot be used: {reason}") from None
             if waited > 1 and not warned:
                 warned = True
                 log.warning(
@@ -153,6 +203,11 @@ def patiently(step: Callable[[], T]) -> T:
                     f"trying again for {PATIENCE:.0f} seconds"
                 )
             time.sleep(random.uniform(0, 0.2 + waited / 10))  # so that two do not meet again
+
+
+def _is_no_server(error: Exception) -> bool:
+    """Nobody answers at the address, or not to us; a file that is locked is another thing."""
+    return isinstance(error, OperationalError) and "locked" not in str(error)
 
 
 @contextlib.contextmanager
@@ -172,10 +227,9 @@ def comment_on(verdict: Verdict) -> str | None:
     """What the student reads under the answer."""
     if not verdict.title:
         return None
-    parts = [verdict.title + "."]
-    if verdict.thinks:
-        parts.append(f"You may think: {verdict.thinks}")
-    return " ".join([*parts, verdict.why]).strip()
+    first = f"You may think: {verdict.thinks}" if verdict.thinks else f"{verdict.title}."
+    # nbgrader shows it as Markdown, and parts of it, such as an error's message, are a student's.
+    return re.sub(r"\](?=[(:])", "]\u2060", harmless(f"{first} {verdict.why}".strip()))
 
 
 def timestamp_of(folder: Path):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from attncourse.grading import nbgrader_api
 from attncourse.grading import submission as reading
 from attncourse.grading.archives import NOISE, Refused, Sent, contents
 from attncourse.grading.gradebook import timestamp_of
@@ -172,6 +173,8 @@ class Desk:
                 try:
                     row.student = self._student(sender)
                     self._only_one(row, sender)
+                    if self.roster and row.student not in self.roster.students:
+                        row.notes.append(f"{row.student} is not in {self.roster.called} yet")
                     if other := self._looks_like_another(row.student):
                         row.notes.append(f"{row.student} looks like {other}, who is another one")
                     if sender.inside:
@@ -220,9 +223,10 @@ class Desk:
             return self.student
         if self.roster:
             student = self.roster.find(sender.names)
-            if student is None:
+            if student is None and self.roster.complete:
                 tried = printable(", ".join(sender.names))
-                raise Refused(f"nobody, or more than one, in the roster is {tried}")
+                raise Refused(f"nobody in the roster is {tried}; --student NAME says who it is")
+            student = student or sender.student
         else:
             student = sender.student
         name = safe_name(student)
@@ -249,7 +253,8 @@ class Desk:
             first = self.accounts.setdefault((row.student, row.assignment), account)
             if first != account:
                 both = f"the accounts {first} and {account}"
-                raise Refused(f"{both} are both {row.student} in the roster; whose is it?")
+                where = self.roster.called
+                raise Refused(f"{both} are both {row.student} in {where}; whose is it?")
 
     def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent, answered: bool) -> None:
         """Write a notebook, and keep the one that was there before."""
@@ -258,7 +263,10 @@ class Desk:
         about = self.course.about[row.assignment]
         when = sender.when and sender.when.astimezone(UTC).replace(tzinfo=None)
         if sender.late and not when:
-            row.notes.append("the course system says it was late, but not when")
+            row.notes.append(
+                "the course system says it was late, but not when: write it into timestamp.txt "
+                f"in {folder}, e.g. {datetime.now():%Y-%m-%d} 23:59:00 UTC"
+            )
         old = target.read_bytes() if target.is_file() else None
         before = self.filed.get((row.student, row.assignment))
         order = answered, when or datetime.min, sender.number, sent.saved
@@ -329,13 +337,37 @@ class Desk:
         scratch.replace(path)
 
 
+def of_gradebook() -> Roster | None:
+    """The students that were told to the gradebook; None if nothing but their folders' names was.
+
+    Raises:
+        NoGradebook: it cannot be read.
+    """
+    if not nbgrader_api.has_gradebook():
+        return None
+    columns = ("id", "first_name", "last_name", "email", "lms_user_id")
+    with nbgrader_api.gradebook() as gradebook:
+        rows = [{name: getattr(s, name) for name in columns} for s in gradebook.students]
+    told = any(row[name] for row in rows for name in columns[1:])
+    return Roster(rows, "the gradebook", complete=False) if told else None
+
+
 def settled(rows: list[Filed]) -> list[Filed]:
-    """When all is filed: what lies beside a notebook need not be one, like a PDF of the same."""
+    """When all is filed: what lies beside a notebook need not be one, like a PDF of the same.
+
+    And what came among notebooks of another assignment may have been sent by mistake.
+    """
     have = {row.student for row in rows if row.assignment and row.outcome}
     for row in rows:
         other = not row.source.lower().endswith((".ipynb", ".zip"))
         if not row.outcome and row.student in have and other:
             row.outcome, row.notes = "beside a notebook", []
+    sent = Counter(row.assignment for row in rows if row.assignment and row.outcome)
+    for row in rows:
+        usual, count = sent.most_common(1)[0] if sent else ("", 0)
+        few = row.outcome and 4 * sent[row.assignment] <= sent.total()
+        if few and 2 * count > sent.total():
+            row.notes.append(f"it is of {row.assignment}, and most here is of {usual}: a mistake?")
     return rows
 
 

@@ -82,12 +82,15 @@ def unshare() -> int:
     return os.fork()
 
 
-def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
+def enter(
+    limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0, programs: bool = True
+) -> None:
     """Shut this process, the first of its namespaces, into the jail.
 
     Args:
         hidden: files and folders below the readable ones that nevertheless stay out.
         slot: makes the jail's user number its own, if we are root.
+        programs: whether others may be started in it.
 
     Raises:
         Unavailable: the kernel refuses.
@@ -101,7 +104,7 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
     platform._uname_cache = None  # it remembers the machine's name
     _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
     for name, most in (
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, 1),  # not 0: then a program of the machine's would get it
         (resource.RLIMIT_FSIZE, limits.file_size),
         (resource.RLIMIT_NOFILE, 256),
         (resource.RLIMIT_AS, _address_space() + limits.memory),
@@ -110,7 +113,7 @@ def enter(limits: Limits, hidden: tuple[Path, ...] = (), slot: int = 0) -> None:
         resource.setrlimit(name, (most, most))
     # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
-    _give_up_rights(slot)
+    _give_up_rights(slot, programs)
     os.environ.clear()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", PATH="/usr/bin:/bin", OMP_NUM_THREADS="1")
     os.chdir("/tmp")
@@ -125,6 +128,13 @@ def readable() -> list[Path]:
     paths += map(Path, ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"))
     there = dict.fromkeys(path for path in paths if path.exists())
     return [path for path in there if there.keys().isdisjoint(path.parents)]
+
+
+def _not_ours() -> list[Path]:
+    """Packages of the Python below our virtual environment: they belong to nobody here."""
+    if sys.prefix == sys.base_prefix:
+        return []
+    return [Path(each) for each in site.getsitepackages([sys.base_prefix])]
 
 
 def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
@@ -148,7 +158,7 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     for folder in ("empty", "dev/shm", "proc"):
         os.makedirs(f"{root}/{folder}")
     Path(f"{root}/nothing").touch()
-    for path in hidden:
+    for path in (*hidden, *_not_ours()):
         target = f"{root}{path}"
         if os.path.lexists(target):
             _mount(f"{root}/{'empty' if os.path.isdir(target) else 'nothing'}", target, None, BIND)
@@ -162,7 +172,9 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     _mount("tmpfs", f"{root}/dev/shm", "tmpfs", attributes | NO_EXEC, options)
     # Some containers cover parts of /proc and then allow no new one; nothing here needs it.
     flags = ctypes.c_ulong(READ_ONLY | attributes | NO_EXEC)
-    _libc.mount(b"proc", f"{root}/proc".encode(), b"proc", flags, None)
+    for options in (b"subset=pid", None):  # before Linux 5.8, with all that it says of the machine
+        if _libc.mount(b"proc", f"{root}/proc".encode(), b"proc", flags, options) == 0:
+            break
     os.chdir(root)
     number = _PIVOT_ROOT[platform.machine()]
     _call("pivot_root", "a new root", _libc.syscall(number, b".", b"."))
@@ -232,7 +244,7 @@ def _verify(processes: int) -> None:
             raise Unavailable(f"the jail would have {point} without {', '.join(sorted(missing))}")
 
 
-def _give_up_rights(slot: int) -> None:
+def _give_up_rights(slot: int, programs: bool) -> None:
     if os.getuid() == 0:
         user = NOBODY + slot % 1_000_000
         os.setgroups([])
@@ -246,9 +258,9 @@ def _give_up_rights(slot: int) -> None:
     header = (ctypes.c_uint32 * 2)(_CAP_VERSION, 0)
     _call("capset", "no rights", _libc.capset(header, (ctypes.c_uint32 * 6)()))
     _call("prctl", "no new rights", _libc.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0))
-    _call("prctl", "a filter of system calls", seccomp.install(_libc))
     _libc.prctl(_NO_DUMP, 0, 0, 0, 0)
     _libc.prctl(_DIE_WITH_PARENT, 9, 0, 0, 0)  # changing the user has cleared it
+    _call("prctl", "a filter of system calls", seccomp.install(_libc, programs))
 
 
 def _address_space() -> int:

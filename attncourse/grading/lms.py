@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from attncourse.grading import nbgrader_api, results, run
-from attncourse.grading import submission as reading
 from attncourse.grading.class_report import harmless
 
 
@@ -39,6 +38,7 @@ class Graded:
     student: str  # the name in submitted/
     score: float
     unread: bool = False  # a written answer is not in the score yet
+    stale: bool = False  # graded before something changed
     comment: str = ""
     keys: tuple[str, ...] = ()  # e-mail and ID, if the gradebook knows them
     name: str = ""
@@ -76,10 +76,10 @@ def graded(assignment: str) -> tuple[list[Graded], float]:
     """Everybody with points, and the most that can be had.
 
     Raises:
-        FileNotFoundError: the assignment is not released.
+        Refusal: as in `results.of_class`.
     """
     job = run.job_of(assignment)
-    about = reading.assignment_of(assignment, job.solution, job.released)
+    about = run.assignment(job)
     order = [*about.tasks, *about.questions]
     found = []
     rows = {row.student: row for row in results.of_class(assignment) if row.score is not None}
@@ -93,6 +93,7 @@ def graded(assignment: str) -> tuple[list[Graded], float]:
                         student.id,
                         row.score,
                         bool(row.unread & about.questions.keys()),
+                        row.stale,
                         " ".join(f"{name}: {said[name]}" for name in order if said.get(name)),
                         tuple(key for key in (student.email, student.lms_user_id) if key),
                         row.name,

@@ -8,7 +8,14 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+
+from attncourse.grading import Refusal
+
+
+class NoGradebook(Refusal):
+    """The gradebook cannot be used; says why."""
 
 
 def api():
@@ -46,7 +53,13 @@ def _run(step, *arguments, **options) -> str:
 
 
 def release(assignment: str) -> str:
-    """Generate exercises/<assignment>; returns the reason of a failure, or ''."""
+    """Generate exercises/<assignment>; returns the reason of a failure, or ''.
+
+    Raises:
+        NoGradebook: nbgrader would delete what was released before, and then fail.
+    """
+    with gradebook():
+        pass
     return _run(api().generate_assignment, assignment, force=True, create=True)
 
 
@@ -55,6 +68,61 @@ def configuration():
     return api().config
 
 
-def gradebook():
-    """nbgrader's gradebook of this course."""
-    return api().gradebook
+def open_gradebook():
+    """nbgrader's gradebook of this course.
+
+    Raises:
+        NoGradebook: there can be none at the address that is configured.
+        sqlalchemy.exc.DBAPIError: the database does not answer as it should; a later try may work.
+    """
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    try:
+        return api().gradebook
+    except DBAPIError:
+        raise
+    except ModuleNotFoundError as error:
+        cure = "; pip install 'attncourse[postgresql]'" if "psycopg" in error.name else ""
+        raise NoGradebook(f"the gradebook's driver {error.name} is not installed{cure}") from None
+    except (SQLAlchemyError, ValueError, OSError) as error:
+        where = "the gradebook's address, db_url in nbgrader_config.py,"
+        raise NoGradebook(f"{where} is no database's: {_first_line(error)}") from None
+
+
+def has_gradebook() -> bool:
+    """Whether there is one already, or it is on a server."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(api().coursedir.db_url)
+    except (ArgumentError, ValueError):
+        return True  # who opens it says what is wrong
+    file = Path(url.database or "")
+    return url.get_backend_name() != "sqlite" or file.exists() or not file.parent.is_dir()
+
+
+@contextlib.contextmanager
+def gradebook() -> Iterator:
+    """nbgrader's gradebook of this course, to read.
+
+    Raises:
+        NoGradebook: it cannot be opened or read.
+    """
+    from nbgrader.api import InvalidEntry
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with open_gradebook() as book:
+            yield book
+    except (SQLAlchemyError, InvalidEntry) as error:
+        raise NoGradebook(f"the gradebook cannot be used: {said(error)}") from None
+
+
+def said(error: Exception) -> str:
+    """What a database said, in one line."""
+    return _first_line(getattr(error, "orig", None) or error)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

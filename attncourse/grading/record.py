@@ -33,6 +33,8 @@ PICTURE = 2_000_000  # characters of base64
 ALL_HTML = 300_000  # in one notebook; it takes a while to look through
 RECORD = 6_000_000  # characters of all outputs
 CELLS, SOURCE = 1000, 100_000  # a notebook's cells, a cell's characters
+FORMULAS = 2_000_000  # of a text, its formulas times its characters: 50 milliseconds of nbconvert
+_FORMULA = re.compile(r"\\(?=begin\{|\\[\[(])")  # `$` needs no care: it ends another as well
 
 
 def executed(
@@ -257,7 +259,9 @@ class _Student:
         """Only what a cell of the course defines; what it showed was seen by the student."""
         if not self.over:
             self._ask(CELL_SECONDS, "define", reading.plain_python(reading.source_of(cell)))
-        return self.saved(cell)
+        silent = reading.only_defines(reading.source_of(cell))
+        nothing = [] if silent else [_note("Not run here, and handed in without output.")]
+        return self.saved(cell) or nothing
 
     def saved(self, cell: dict) -> list[dict]:
         """The outputs that a cell was handed in with, and a line that says so."""
@@ -369,6 +373,8 @@ def harmless(text: str, pictures: Container[str] = ()) -> str:
     """Markdown of which tags, odd links and pictures from elsewhere are shown, and not obeyed.
 
     An invisible letter parts what makes them: `<` and a name, `]` and an address, `!` and `[`.
+    In a text with very many formulas it parts these, too: for each that does not end, nbconvert
+    looks through all the rest.
 
     Args:
         pictures: names of attachments that are there; nbconvert fails at others.
@@ -377,6 +383,8 @@ def harmless(text: str, pictures: Container[str] = ()) -> str:
     def picture(found: re.Match) -> str:
         return found[0] if found[1] in pictures else "!\u2060" + found[0][1:]
 
+    if len(_FORMULA.findall(text)) * len(text) > FORMULAS:
+        text = _FORMULA.sub("\\\\\u2060", text)
     text = re.sub(r"<(?=[A-Za-z/!?])", "<\u2060", text)
     text = re.sub(r"!(?=\[)(?:\[[^\]\n]{0,200}\]\(attachment:([\w.-]+)\))?", picture, text)
     known = r"(?:\(|:)\s*(?:https?://|mailto:|attachment:|#)"

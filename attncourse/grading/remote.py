@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import select
 import signal
@@ -22,14 +23,16 @@ from attncourse.checks import registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
-from attncourse.grading import wire, withheld
+from attncourse.grading import cgroup, wire, withheld
 from attncourse.grading.jail import Limits, Unavailable
+from attncourse.grading.warm import Forked, surroundings
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
 TRIES = 3  # how often we do again what was disturbed
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
+_NO_NAME = re.compile(r"[^\w.: ']")
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 
 
@@ -70,14 +73,17 @@ def hidden() -> tuple[str, ...]:
     return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
 
-def children(jailed: bool) -> "Zygote":
+def children(jailed: bool, born: "Born | None" = None) -> "Zygote":
     """What starts a child for each submission on this machine.
+
+    Args:
+        born: a zygote that is there already; it may serve several graders.
 
     Raises:
         Unavailable: it has no jails, and one is asked for.
     """
     if sys.platform == "linux":
-        return Zygote(jailed)
+        return Zygote(jailed, born=born)
     if jailed:
         raise Unavailable(f"it is made of Linux namespaces, and this is {platform.system()}")
     return Spawner()
@@ -93,12 +99,23 @@ def why_no_jail() -> str:
     return ""
 
 
+Born = tuple[socket.socket, Forked]  # the way to a process, and the process
+
+
 class Zygote:
     """The warm process that forks children; a context manager."""
 
-    def __init__(self, jailed: bool = True, limits: Limits | None = None):
+    def __init__(
+        self, jailed: bool = True, limits: Limits | None = None, born: "Born | None" = None
+    ):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
         self.worked = False
+        if born:
+            self.control, self.process = born
+            with contextlib.suppress(ConnectionError):
+                if self.control.recv(16, socket.MSG_PEEK) == b"ready":  # all who share it see it
+                    return
+            self.control.close()
         self._start()
 
     def _start(self) -> None:
@@ -169,6 +186,11 @@ class Zygote:
         if word != "ready":
             child.close()
             raise Unavailable(*reason)
+        if self.jailed and child.pid:
+            with contextlib.suppress(OSError):  # none was given to us: we count ourselves
+                group = cgroup.Group(self.slot, self.limits.memory, self.limits.processes)
+                group.add(child.pid)
+                child.group = group
         return child
 
     def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
@@ -200,23 +222,6 @@ class Spawner(Zygote):
         threading.Thread(target=keep, daemon=True).start()
 
 
-# What Python, its packages and the C library look for.
-NEEDED = {
-    *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
-    *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
-}
-
-
-def surroundings() -> dict[str, str]:
-    """The environment of what grades, without the instructor's secrets.
-
-    What a process was started with stays in its memory, and in the memory of all its forks.
-    """
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
-    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
-
-
 def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
     # -P: the course's folder is no place to import from, nor one to tell students of.
     command = [sys.executable, "-P", "-m", "attncourse.grading.child", str(channel.fileno())]
@@ -230,6 +235,7 @@ class Process:
         self.channel, self.status, self.limits, self.jailed = channel, status, limits, jailed
         self.pid: int | None = None
         self.handle: int | None = None  # of the process: a number may be another's by now
+        self.group: cgroup.Group | None = None  # in which Linux counts its memory
         self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
         self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
         self.late = False  # it was not the first that was tried
@@ -247,8 +253,8 @@ class Process:
         def look():
             nonlocal looked
             looked = time.monotonic()
-            if self._memory() > self.limits.memory:
-                raise Died(f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory")
+            if self.group is None and self._memory() > self.limits.memory:
+                raise Died(self._hungry())
 
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
@@ -273,7 +279,7 @@ class Process:
                     case (self.asked, reply):
                         return reply
                     case (int(number), _) if number in self.past:
-                        pass  # copies that the child made of itself may answer twice
+                        raise Meddled("answered one question twice")
                     case _:
                         raise Meddled("sent an answer to what nobody had asked")
         except Died:
@@ -287,6 +293,9 @@ class Process:
             raise Died("did not listen any more") from None
         except (EOFError, OSError):
             raise self._end() from None
+
+    def _hungry(self) -> str:
+        return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
 
     def kill(self) -> None:
         """End the child and everything it started."""
@@ -346,6 +355,8 @@ class Process:
         if not os.WIFSIGNALED(code):
             return Died("ended Python itself: a call to exit?")
         name = signal.Signals(os.WTERMSIG(code)).name
+        if name == "SIGKILL" and self.group and self.group.was_full():
+            return Died(self._hungry())
         if name in CRASHES:
             return Died(f"made Python crash ({name})")
         if name == "SIGXCPU" or (name == "SIGKILL" and seconds >= self.limits.seconds):
@@ -396,31 +407,35 @@ class Sandbox:
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
+    whole: bool = True  # nothing that stands in the cells was left out
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
         self.deadline = time.monotonic() + self.budget.submission
         self.process: Process | None = None
+        self.beside = 1  # processes in the jail, when the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
 
     def start(self) -> None:
-        """Fork a child and run the cells; if they kill it, run only what they define."""
-        for only_definitions in (False, True):
+        """Fork a child and run the cells; if they kill it, leave out more and more."""
+        for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
                     self.process = self.zygote.fork(self.tasks, self.allowed)
                     if self.process.late:
                         self.disturbed = "its process could not be started at once"
-                    found = self._ask("run", self.cells, only_definitions)
+                    found = self._ask("run", self.cells, patience)
                     self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
                     self.defined = _texts(found, "defined", set(self.tasks))
+                    self.whole = patience is None
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
+                self.beside = max(1, self.process.count())
                 return
             except Died as error:
                 reason = str(error)
-                if not only_definitions:
+                if patience is None:
                     self.notes.append(f"what stands outside of the definitions {reason}")
         self.process, self.defined = None, {}
         self.review.append(f"even its definitions cannot be run: the notebook {reason}")
@@ -454,6 +469,15 @@ class Sandbox:
             self.review.append(f"its code talks to the grader by itself: it {error}")
             raise
 
+    def look_behind(self) -> None:
+        """After a task: is anything still running beside the answers?"""
+        running = self.process.count() if self.process else 0
+        if running > 1:
+            self.review.append("its code leaves programs running beside the answers")
+        if running > self.beside:  # the next answers have a new one, without them
+            self.close()
+            self.process = None
+
     def close(self) -> None:
         if self.process:
             self.process.kill()
@@ -466,13 +490,8 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.deadline = time.monotonic() + sandbox.budget.task
         self.died = ""
-        if sandbox.process and sandbox.process.count() > 1:
-            sandbox.close()  # an earlier answer has left programs behind
-            sandbox.process = None
         if sandbox.process is None:
             sandbox.start()
-            if sandbox.process and sandbox.process.count() > 1:
-                sandbox.review.append("its cells leave programs running beside the answers")
 
     def _ask(self, *question) -> object:
         if not self.died and time.monotonic() > self.deadline:
@@ -498,7 +517,8 @@ class RemoteAnswer(Elsewhere):
             with self.sandbox._heeded():
                 match self._ask("short_cut", task.name, inputs, options):
                     case (str() | None as found, seen):
-                        return found and found[:200], _observation(seen)
+                        # The name goes into pages and tables, and may be a student's invention.
+                        return found and _NO_NAME.sub("", found)[:100], _observation(seen)
                     case dict() as seen:  # what it returned cannot be sent
                         return None, _observation(seen)
                     case _:

@@ -24,6 +24,7 @@ class Row:
     wrong: dict[str, str]  # task -> id of the misconception, or what failed
     name: str = ""  # as the gradebook knows it
     late: float = 0.0  # points lost
+    stale: bool = False  # graded before the file, the assignment or the course changed
     points: dict[str, float] = field(default_factory=dict)  # by the gradebook's cells
     unread: frozenset[str] = frozenset()  # those cells that wait for a person
     result: Result | None = None  # None if nbgrader itself graded it
@@ -46,20 +47,34 @@ def diagnoses(notebook: Path) -> dict[str, str]:
 
 
 def of_class(assignment: str) -> list[Row]:
-    """Every graded submission of an assignment, by student."""
-    rows = []
+    """Every graded submission of an assignment, by student.
+
+    What being late costs is computed from the points that they have now, a person's included, and
+    is written into the gradebook where something else stands there.
+
+    Raises:
+        Refusal: the assignment is not released, gradebook and notebooks disagree about points, or
+            there is no gradebook.
+    """
+    from attncourse.grading.gradebook import check_points, penalties
+
+    job, rows, settled = run.job_of(assignment), [], True
     with nbgrader_api.gradebook() as gradebook:
-        cells = _cells(gradebook, assignment)
+        check_points(gradebook, run.assignment(job))
+        cells, penalty = _cells(gradebook, assignment), penalties()
         for submission in gradebook.assignment_submissions(assignment):
-            student = submission.student.id
+            student, notebook_row = submission.student.id, submission.notebooks[0]
+            lost = penalty(submission)
+            if lost != notebook_row.late_submission_penalty:
+                notebook_row.late_submission_penalty, settled = lost, False
             stored = run.load_result(run.result_path(assignment, student))
             notebook = Path("autograded") / student / assignment / f"{assignment}.ipynb"
             if stored:
-                verdicts = stored[1].verdicts.items()
+                verdicts = stored.result.verdicts.items()
                 wrong = {task: verdict.title for task, verdict in verdicts if verdict.title}
             else:
                 wrong = diagnoses(notebook) if notebook.exists() else {}
-            late = submission.late_submission_penalty or 0.0
+            late = lost or 0.0
             rows.append(
                 Row(
                     student,
@@ -69,11 +84,14 @@ def of_class(assignment: str) -> list[Row]:
                     wrong,
                     name_of(submission.student),
                     late,
+                    stored is not None and run.is_stale(job, student, stored.key),
                     {cell: score for cell, score, _ in cells[student]},
                     frozenset(cell for cell, _, unread in cells[student] if unread),
-                    stored[1] if stored else None,
+                    stored.result if stored else None,
                 )
             )
+        if not settled:
+            gradebook.db.commit()
     return sorted(rows, key=lambda row: row.student)
 
 
@@ -108,6 +126,52 @@ def without_submission(assignment: str) -> list[str]:
         there = {each.student_id for each in gradebook.assignment_submissions(assignment)}
         everybody = {student.id for student in gradebook.students}
     return sorted(everybody - there - run.submissions(assignment).keys())
+
+
+@dataclass(frozen=True)
+class Total:
+    """A student's result in the whole course."""
+
+    student: str
+    name: str
+    percent: float
+    points: dict[str, float | None]  # by assignment; None if nothing of it is graded
+    waiting: tuple[str, ...]  # assignments in which a person has to look at something
+
+
+def of_course(weights: dict[str, float]) -> tuple[dict[str, float], list[Total]]:
+    """Every student's total: Σ weight · points / most, divided by Σ weight.
+
+    An assignment counts once something of it is graded. Who has nothing there has 0 points of it.
+
+    Args:
+        weights: by assignment, zero or more; with 0 it does not count.
+
+    Returns:
+        What each assignment that counts is worth in points, and the totals by student.
+    """
+    begun = {folder.name for folder in Path("autograded").glob("*/*")}
+    counted = [name for name in weights if weights[name] and name in begun]
+    graded = {name: of_class(name) for name in counted}
+    graded = {name: [row for row in rows if row.score is not None] for name, rows in graded.items()}
+    most = {name: rows[0].max_score for name, rows in graded.items() if rows}
+    rows = {(name, row.student): row for name in most for row in graded[name]}
+    with nbgrader_api.gradebook() as gradebook:
+        people = sorted((student.id, name_of(student)) for student in gradebook.students)
+    whole, totals = sum(weights[name] for name in most), []
+    for student, called in people:
+        own = {name: rows.get((name, student)) for name in most}
+        share = sum(weights[name] * row.score / most[name] for name, row in own.items() if row)
+        totals.append(
+            Total(
+                student,
+                called,
+                100 * share / whole if whole else 0.0,
+                {name: row and row.score for name, row in own.items()},
+                tuple(name for name, row in own.items() if row and row.needs_reading),
+            )
+        )
+    return most, totals
 
 
 def catalogue() -> dict[tuple[str, str], Fault]:

@@ -21,22 +21,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
+from typing import NamedTuple
 
 import attncourse
 from attncourse.checks import registry
-from attncourse.grading import record
+from attncourse.grading import Refusal, cgroup, record
 from attncourse.grading import submission as reading
 from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, Killed, children, surroundings
+from attncourse.grading.remote import TRIES, Born, Budget, Killed, children
 from attncourse.grading.score import Result, Verdict, score
 from attncourse.grading.submission import Assignment
 from attncourse.grading.untrusted import MEMORY, limited_memory, printable
+from attncourse.grading.warm import Warm, can_fork, surroundings
 
 DEFAULT = Budget()
 RESULT = "result.json"  # beside the autograded notebook
 LONGEST_NAME = 128  # of a student, in nbgrader's gradebook
 DIED = f"the process that graded it died {TRIES} times"
 SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
+
+
+class Unreleased(Refusal, FileNotFoundError):
+    """The assignment's notebooks are not there."""
 
 
 # --- the pure function --------------------------------------------------------------------------
@@ -63,7 +69,7 @@ def grade_bytes(job: Job, data: bytes) -> dict:
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
     """
-    about, zygote = _assignment(job), _zygote(job.jailed)
+    about, zygote = assignment(job), _zygote(job.jailed)
     for _ in range(TRIES):
         result = score(data, about, zygote, job.budget)
         if not result.disturbed:
@@ -77,13 +83,17 @@ def grade_bytes(job: Job, data: bytes) -> dict:
 
 
 @functools.cache
-def _assignment(job: Job) -> Assignment:
+def assignment(job: Job) -> Assignment:
+    """The assignment of a job, as its two notebooks say it."""
     return reading.assignment_of(job.assignment, job.solution, job.released)
 
 
 @functools.cache
 def _zygote(jailed: bool):
-    return children(jailed)
+    return children(jailed, _born)
+
+
+_born: Born | None = None  # the zygote that a worker was born with
 
 
 # --- what is there ------------------------------------------------------------------------------
@@ -131,27 +141,42 @@ def record_path(assignment: str, student: str) -> Path:
     return Path("autograded") / student / assignment / f"{assignment}.ipynb"
 
 
-def load_result(path: Path) -> tuple[str, Result] | None:
-    """A stored result and the key it was made under; None if there is none that can be read."""
+class Stored(NamedTuple):
+    """A result on the disk."""
+
+    key: str  # it was made under
+    result: Result
+    booked: bool  # the gradebook knows it
+
+
+def load_result(path: Path) -> Stored | None:
+    """What is stored; None if there is nothing that can be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return data.pop("key"), Result.from_data(data)
+        key, booked = data.pop("key"), data.pop("booked", False)
+        return Stored(key, Result.from_data(data), booked)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def store_result(path: Path, key: str, result: Result) -> None:
-    store(path, json.dumps({"key": key} | result.as_data(), indent=1, ensure_ascii=False))
+def store_result(path: Path, key: str, result: Result, booked: bool = False) -> None:
+    data = {"key": key, "booked": booked} | result.as_data()
+    graded = path.stat() if booked else None
+    # That it is booked may be lost with the machine's power: then it is booked once more.
+    store(path, json.dumps(data, indent=1, ensure_ascii=False), lasting=not booked)
+    if graded:  # the file's time is when it was graded
+        os.utime(path, ns=(graded.st_atime_ns, graded.st_mtime_ns))
 
 
-def store(path: Path, text: str) -> None:
+def store(path: Path, text: str, lasting: bool = True) -> None:
     """Write a file so that it is there completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}.part")  # somebody else may write the same one
     with scratch.open("w", encoding="utf-8", errors="replace") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     scratch.replace(path)
 
 
@@ -177,12 +202,30 @@ def key_of(job: Job, data: bytes) -> str:
 def job_of(
     assignment: str, jailed: bool = True, budget: Budget = DEFAULT, record: bool = True
 ) -> Job:
-    """Raises: FileNotFoundError: it is not in solutions/, or not released yet."""
-    texts = [
-        (Path(folder) / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
-        for folder in ("solutions", "exercises")
-    ]
+    """What is to be done for an assignment.
+
+    Raises:
+        Unreleased: it is not in solutions/, or not released yet.
+        OtherPoints: solution and release disagree about what a cell is worth.
+    """
+    try:
+        texts = [
+            (Path(folder) / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
+            for folder in ("solutions", "exercises")
+        ]
+    except FileNotFoundError:
+        raise Unreleased(f"{assignment} is not released; run `attncourse release` first") from None
+    reading.check_points(assignment, *texts)
     return Job(assignment, *texts, jailed, budget, record)
+
+
+def is_stale(job: Job, student: str, key: str) -> bool:
+    """Whether what was handed in would be graded anew; not if it is gone."""
+    path, _ = notebook_in(Path("submitted") / student / job.assignment)
+    try:
+        return path is not None and key_of(job, path.read_bytes()) != key
+    except OSError:
+        return True
 
 
 # --- many ---------------------------------------------------------------------------------------
@@ -210,11 +253,18 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
         return f"the judge itself failed, please report it ({said})"
 
 
-def in_processes(jobs: int) -> GradeAll:
-    """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result."""
+def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
+    """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result.
+
+    Args:
+        warm: what forks the workers, if it was started beforehand. It ends with the grading.
+    """
 
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-        idle = [Worker(job) for _ in range(min(jobs, len(notebooks)))]
+        nonlocal warm
+        if warm is None and notebooks and can_fork():
+            warm = Warm(job.jailed, jobs)
+        idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
         jails = False  # whether one could be built
         waiting, deaths = collections.deque(notebooks), collections.Counter()
@@ -245,7 +295,7 @@ def in_processes(jobs: int) -> GradeAll:
                     student = busy.pop(worker)
                     if reply is None or reply == worker.too_long:
                         worker.end()
-                        worker = Worker(job)
+                        worker = Worker(job, warm)
                     if reply is None:
                         deaths[student] += 1
                         if deaths[student] == TRIES:
@@ -258,6 +308,8 @@ def in_processes(jobs: int) -> GradeAll:
         finally:
             for worker in (*idle, *busy):
                 worker.end()
+            if warm:
+                warm.end()
 
     return grade_all
 
@@ -265,10 +317,12 @@ def in_processes(jobs: int) -> GradeAll:
 class Worker:
     """A process that grades one submission after the other; it ends when this one does."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, warm: Warm | None = None):
+        if job.jailed:
+            cgroup.take()
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
-        self.process = subprocess.Popen(
+        self.process = (warm and warm.fork(theirs)) or subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
@@ -347,8 +401,10 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
     return DIED
 
 
-def work(handle: int) -> None:
+def work(handle: int, born: Born | None = None) -> None:
     """A worker's life."""
+    global _born
+    _born = born
     threading.Thread(target=_end_with_grader, daemon=True).start()
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
@@ -402,20 +458,24 @@ def grade_class(
     """
     from attncourse.grading.gradebook import Writer, timestamp_of
 
-    about = _assignment(job)
-    todo, keys, odd = {}, {}, {}
+    about = assignment(job)
+    todo, keys, odd, known = {}, {}, {}, {}
     with Writer(about) as writer:
 
         def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
             if odd.get(student) and odd[student] not in result.repairs:
                 result.repairs.append(odd[student])
+            place = result_path(job.assignment, student)
             if fresh:
                 kept = record_path(job.assignment, student)
                 kept.unlink(missing_ok=True)  # an older one would show other code
                 if notebook:
                     store(kept, notebook)
-                store_result(result_path(job.assignment, student), keys[student], result)
-            writer.write(student, result, timestamp_of(students[student]))
+                store_result(place, keys[student], result)
+            before = known.get(student)
+            writer.write(student, result, timestamp_of(students[student]), before)
+            if fresh or before is None:
+                store_result(place, keys[student], result, booked=True)
             return Event(student, result, fresh)
 
         for student, folder in students.items():
@@ -429,9 +489,11 @@ def grade_class(
                 data = b""
             keys[student] = key_of(job, data)
             stored = load_result(result_path(job.assignment, student))
+            if stored and stored.booked:
+                known[student] = stored.result
             recorded = not job.record or record_path(job.assignment, student).exists()
-            if stored and stored[0] == keys[student] and recorded and not force:
-                yield book(student, stored[1], fresh=False)
+            if stored and stored.key == keys[student] and recorded and not force:
+                yield book(student, stored.result, fresh=False)
             elif path is None:
                 result = nothing(about, odd.pop(student))
                 yield book(

@@ -4,7 +4,6 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 
 from attncourse.checks import engine
-from attncourse.checks.diagnosis import Diagnosis
 from attncourse.checks.report import Report
 from attncourse.grading import submission as reading
 from attncourse.grading.remote import Budget, RemoteAnswer, Sandbox, Zygote
@@ -97,24 +96,21 @@ def _make_printable(result: Result) -> None:
 
 
 def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
-    defined = reading.definitions(source for _, source, _ in found.code)
+    result.review += reading.odd_code(found.code, [each.task for each in about.graded])
     try:
         for each in about.graded:
             task = each.task
-            library, look = reading.ready_made(defined, task, sandbox.allowed)
-            if look:
-                result.review.append(look)
             answer = RemoteAnswer(sandbox, task.name)
             if task.name not in sandbox.defined:
                 answer = None
             elif sandbox.defined[task.name]:
                 answer = sandbox.defined[task.name]  # not callable: the judge says so
-            if library:
-                report = hidden = engine.refuse(task, Diagnosis.short_cut(task, library))
-            else:
-                report, hidden = engine.run_each(task.name, answer, (0, each.seed))
+            report, hidden = engine.run_each(task.name, answer, (0, each.seed))
             result.reports[task.name] = report, hidden
-            result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            verdict = result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            if not sandbox.whole and (answer is None or "NameError" in verdict.report):
+                sandbox.review.append(f"`{task.name}` may need what was left out of its cells")
+            sandbox.look_behind()
             sandbox.provide(task.name, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)

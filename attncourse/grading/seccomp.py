@@ -21,7 +21,13 @@ REFUSED = {
     "fanotify_init": (300, 262),
     # memory that belongs to no process, so that no limit counts it
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
+    **{"vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77)},
     **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)},
+    # and whether somebody has read a file, or waits at a place of it
+    **{"posix_fadvise": (221, 223), "readahead": (187, 213), "mincore": (27, 232)},
+    **{"preadv2": (327, 286), "pwritev2": (328, 287), "cachestat": (451, 451)},
+    **{name: (number, number) for name, number in (
+        ("futex_waitv", 449), ("futex_wake", 454), ("futex_wait", 455), ("futex_requeue", 456))},
     # namespaces, roots and mounts of one's own
     **{"unshare": (272, 97), "setns": (308, 268), "clone3": (435, 435), "chroot": (161, 51)},
     **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41)},
@@ -34,11 +40,16 @@ REFUSED = {
     # large parts of the kernel that only experts need, and attackers like
     **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "modify_ldt": (154, None)},
-    **{"io_uring_register": (427, 427), "name_to_handle_at": (303, 264)},
+    "setsid": (112, 157),  # Linux may give each session as much of a processor as a neighbor
+    **{"setrlimit": (160, 164), "io_uring_register": (427, 427), "name_to_handle_at": (303, 264)},
 }  # fmt: skip
+PROGRAMS = {"execve": (59, 221), "execveat": (322, 281)}  # a new Python would have all of torch
 NEW_NAMESPACES = 0x7E02_0000  # the flags of `clone` that make one, of any kind
 SHARED_ANONYMOUS = 0x21  # of `mmap`: memory that may outlive its mapping
 FAMILIES = (1, 2, 10)  # of `socket`: local and IP; there is nobody to reach by either
+WAKES = (1, 3, 4, 5, 7, 10, 12)  # of `futex`: it is heard in other jails, unless it is private
+PRIVATE = 0x80
+RULES = (1, 4, 35, 36)  # of `prctl`: to outlive its parent, to be looked at, to adopt
 LOCKS = (6, 7, 37, 38, 1024, 1026)  # of `fcntl`: locks, leases and news of files
 
 _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
@@ -57,8 +68,12 @@ def supported() -> bool:
 
 
 @functools.cache
-def program() -> bytes:
-    """The filter in the kernel's form, for this machine's processor."""
+def program(programs: bool) -> bytes:
+    """The filter in the kernel's form, for this machine's processor.
+
+    Args:
+        programs: whether other programs may be started.
+    """
     column = list(_ARCHITECTURES).index(platform.machine())
 
     def when(numbers: tuple[int, int], argument: int, *lines: tuple) -> list[tuple]:
@@ -75,21 +90,29 @@ def program() -> bytes:
         (_AT_LEAST, 0, 1, 0x4000_0000),  # so have those of the x32 kind
         refuse,
     ]
-    for numbers in REFUSED.values():
+    for numbers in (*REFUSED.values(), *(() if programs else PROGRAMS.values())):
         if numbers[column] is not None:
             lines += [(_EQUAL, 0, 1, numbers[column]), refuse]
     lines += when((56, 220), 0, (_ANY, 0, 1, NEW_NAMESPACES), refuse, allow)
     shared = (_AND, 0, 0, SHARED_ANONYMOUS), (_EQUAL, 0, 1, SHARED_ANONYMOUS)
     lines += when((9, 222), 3, *shared, refuse, allow)
     known = [(_EQUAL, len(FAMILIES) - i, 0, family) for i, family in enumerate(FAMILIES)]
-    lines += when((41, 198), 0, *known, refuse, allow)
+    for numbers in ((41, 198), (53, 199)):  # alone, and in pairs
+        lines += when(numbers, 0, *known, refuse, allow)
+    wakes = [(_EQUAL, len(WAKES) - i, 0, command) for i, command in enumerate(WAKES)]
+    private = (_ANY, len(WAKES) + 1, 0, PRIVATE)
+    lines += when((202, 98), 1, private, (_AND, 0, 0, 0x7F), *wakes, allow, refuse)
+    rules = [(_EQUAL, len(RULES) - i, 0, option) for i, option in enumerate(RULES)]
+    lines += when((157, 167), 0, *rules, allow, refuse)
     locks = [(_EQUAL, len(LOCKS) - i, 0, command) for i, command in enumerate(LOCKS)]
     lines += when((72, 25), 1, *locks, allow, refuse)
+    # To set a limit: to ask for one, as the C library does, the third argument is 0.
+    lines += when((302, 261), 2, (_EQUAL, 0, 1, 0), allow, refuse)
     return b"".join(struct.pack("HBBI", *line) for line in [*lines, allow])
 
 
-def install(libc: ctypes.CDLL) -> int:
+def install(libc: ctypes.CDLL, programs: bool = True) -> int:
     """Put this process, and all that it will start, behind the filter; 0 if the kernel did."""
-    lines = program()
+    lines = program(programs)
     filtered = _Program(len(lines) // 8, lines)
     return libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(filtered), 0, 0)

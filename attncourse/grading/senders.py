@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from attncourse.grading.archives import Refused, Sent
+from attncourse.grading.untrusted import TooMuch, limited, printable
 
 # Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
 # name in small letters and without anything but letters, LATE, the user's number, the file's
@@ -29,6 +30,9 @@ AGAIN = re.compile(r"(?:^|_)(?:\d{3,}_\d{3,}_|\d+_assignsubmission_)")
 # Gradescope's export: a folder for each submission, and submission_metadata.yml with, for each
 # folder, `:submitters:` (`:name:`, `:sid:`, `:email:`) and `:created_at:`. The only one of the
 # three that says when: the times in the others' zips are those of the download.
+SECONDS = 60.0  # to read that file
+DEEPEST = 50  # lists and tables in each other in it; a real one has a dozen
+LARGEST_GROUP = 100  # students; a few lines can name the same thousands for each folder
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,18 @@ def _by_folder(sent: Sent, place: int, assignments: list[str]) -> Sender:
         student = re.sub(r"\.zip$", "", folders[0], flags=re.IGNORECASE)
         return Sender(sent.name, (student,), student, number=count, inside="/".join(folders[1:]))
     stem = _without_copies(sent.name)
-    student = next((stem.split(a)[0] for a in assignments if a in stem), "").strip(" _-.")
+    student = next((stem.split(a)[0] for a in assignments if a in stem), "")
+    student = re.sub(rf"(^|[ _-])({COPY_OF})+$", "", student, flags=re.I).strip(" _-.")
     return Sender(sent.name, tuple(filter(None, (student, stem))), student, number=count)
+
+
+COPY_OF = r"copy[ _]of[ _]|kopie[ _]von[ _]|copia[ _]de[ _]|copie[ _]de[ _]"
 
 
 def _without_copies(name: str) -> str:
     """A file's name without its end, and without what browsers and Colab add to a copy's."""
     stem = re.sub(r"(\.ipynb|\.json|\.txt)+$", "", name, flags=re.IGNORECASE)
-    stem = re.sub(r"^(copy[ _]of[ _]|kopie von |copia de |copie de )+", "", stem, flags=re.I)
+    stem = re.sub(rf"^({COPY_OF})+", "", stem, flags=re.I)
     return re.sub(r"(-\d+| ?\(\d+\)| ?- ?copy\d*)+$", "", stem, flags=re.IGNORECASE)
 
 
@@ -137,40 +145,76 @@ def comparable(name: str) -> str:
 def _gradescope(data: bytes) -> dict[str, list[tuple[tuple[str, ...], datetime | None]]]:
     """Folder -> for each of its group the names and the time, from submission_metadata.yml."""
     try:
-        listed = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        with limited(SECONDS):
+            _look_at_depth(data)
+            listed = yaml.load(data, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError, MemoryError, TooMuch):
         return {}
     found = {}
     for folder, about in listed.items() if isinstance(listed, dict) else ():
-        with contextlib.suppress(AttributeError, TypeError):  # not what it seems
+        # Not what it seems: no names, or no such time.
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
             when = about.get(":created_at")
-            when = when.replace(tzinfo=when.tzinfo or UTC) if isinstance(when, datetime) else None
-            keys = (":sid", ":email", ":name")
-            names = [[each[k] for k in keys if each.get(k)] for each in about[":submitters"]]
-            found[folder] = [(tuple(map(str, group)), when) for group in names]
+            if isinstance(when, datetime):
+                when = when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC)
+            else:
+                when = None
+            if len(group := about[":submitters"]) <= LARGEST_GROUP:
+                found[folder] = [(_names(each), when) for each in group]
     return found
+
+
+def _names(submitter: dict) -> tuple[str, ...]:
+    kept = (submitter.get(key) for key in (":sid", ":email", ":name"))
+    return tuple(str(name) for name in kept if name and isinstance(name, str | int))
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """YAML without merge keys (`<<: [*a, *a]`), where each line can be nine times the last."""
+
+    def flatten_mapping(self, node):
+        pass  # nobody knows how to make `<<`: an error of YAML's
+
+
+def _look_at_depth(data: bytes) -> None:
+    """Raises: RecursionError: the C loader would crash on it."""
+    depth = 0
+    for event in yaml.parse(data, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise RecursionError
+
+
+def roster_in(path: Path) -> "Roster":
+    """The roster in a CSV file as `nbgrader db student import` reads it.
+
+    Raises:
+        Refused: it is not such a file.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Refused(f"the roster {path} cannot be read: {error}") from None
+    if not rows or "id" not in rows[0]:
+        raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
+    return Roster(rows, "the roster")
 
 
 class Roster:
     """Which names belong to which student.
 
     Args:
-        path: a CSV file as `nbgrader db student import` reads it: a column `id`, and any others
-            (first_name, last_name, email, lms_user_id, ...). Whatever stands in a student's row
-            and in no other one's, finds the student.
-
-    Raises:
-        Refused: it is not such a file.
+        rows: of each student an `id`, and any others (first_name, last_name, email, lms_user_id,
+            ...). Whatever stands in a student's row and in no other one's, finds the student.
+        called: where they stand, in words.
+        complete: who is not in it is no student of this course.
     """
 
-    def __init__(self, path: Path):
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                rows = list(csv.DictReader(file))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise Refused(f"the roster {path} cannot be read: {error}") from None
-        if not rows or "id" not in rows[0]:
-            raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
+    def __init__(self, rows: list[dict], called: str, complete: bool = True):
+        self.called, self.complete = called, complete
+        self.students = {row["id"] for row in rows}
         self.known: dict[str, set[str]] = {}
         for row in rows:
             first, last = row.get("first_name") or "", row.get("last_name") or ""
@@ -181,10 +225,20 @@ class Roster:
                     self.known.setdefault(name, set()).add(row["id"])
 
     def find(self, names: tuple[str, ...]) -> str | None:
+        """Whose name one of these is; None if nobody's.
+
+        Raises:
+            Refused: it is more than one student's.
+        """
+        several = ""
         for name in names:
             students = self.known.get(comparable(name), set())
             if len(students) == 1:
                 return next(iter(students))
+            if students:
+                several = f"{printable(name)} is {' and '.join(sorted(students))} in {self.called}"
+        if several:
+            raise Refused(f"{several}; say whose it is: --student NAME")
         return None
 
 

@@ -144,20 +144,21 @@ UNSEEN = {"annotation", "returns", "type_comment", "type_params", "decorator_lis
 
 def _nodes(node: ast.AST, line: int) -> Iterator[tuple[str, int]]:
     """Kinds of nodes in the order of the text, without the names that a student can choose."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return  # a docstring
-    line = getattr(node, "lineno", line)
-    kind = type(node).__name__
-    match node:
-        case ast.Attribute():
-            kind = "." + node.attr
-        case ast.Constant():
-            kind = repr(node.value)[:40]
-        case ast.keyword():
-            kind = f"{node.arg}="
-    yield kind, line
-    for field, value in ast.iter_fields(node):
-        if field not in UNSEEN:
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, ast.AST):
-                    yield from _nodes(part, line)
+    todo = [(node, line)]  # not by recursion: somebody may chain a thousand names
+    while todo:
+        node, line = todo.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # a docstring
+        line = getattr(node, "lineno", line)
+        kind = type(node).__name__
+        match node:
+            case ast.Attribute():
+                kind = "." + node.attr
+            case ast.Constant():
+                kind = repr(node.value)[:40]
+            case ast.keyword():
+                kind = f"{node.arg}="
+        yield kind, line
+        fields = [value for field, value in ast.iter_fields(node) if field not in UNSEEN]
+        parts = [part for each in fields for part in (each if isinstance(each, list) else [each])]
+        todo += [(part, line) for part in reversed(parts) if isinstance(part, ast.AST)]

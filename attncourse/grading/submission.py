@@ -5,14 +5,17 @@ becomes a reason why a person should look.
 """
 
 import ast
+import contextlib
+import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from attncourse.checks import registry
 from attncourse.checks.answers import plain_python
 from attncourse.checks.task import Task
+from attncourse.grading import Refusal
 
 LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
 MOST_CELLS = 10_000
@@ -21,12 +24,19 @@ MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
 _DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
-_WORD = re.compile(r"[\w.]+|[^\w\s.]")
+_WORD = re.compile(r"\w+|[^\w\s]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
+
+
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # of Python's parser
 
 
 class Unreadable(Exception):
     """A file that is no notebook; says why."""
+
+
+class OtherPoints(Refusal):
+    """Two places disagree about what a cell is worth; says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,47 @@ def assignment_of(name: str, solution_text: str, released_text: str) -> Assignme
     )
     sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
     return Assignment(name, graded, questions, sources)
+
+
+def check_points(name: str, solution_text: str, released_text: str = "") -> None:
+    """See that nobody disagrees about points.
+
+    A task's stand in its file, and the release copies them; a written answer's in the solution.
+
+    Raises:
+        OtherPoints: the solution says something else of a task, or the release of a cell.
+    """
+    solution = json.loads(solution_text)
+    worth = {}
+    for mark, source in _graded_cells(solution):
+        points = float(mark.get("points") or 0)
+        if not mark["solution"]:
+            task = registry.find(ast.literal_eval(_check_in(source).args[0]))
+            if points not in (0, task.points):
+                raise OtherPoints(
+                    f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
+                    f"{task.points:g}. A task's points are the sum of its checks', in its file "
+                    f"{task.module.replace('.', '/')}.py: change them there, and write 0 here"
+                )
+            points = task.points
+        worth[mark["grade_id"]] = points
+    for mark, _ in _graded_cells(json.loads(released_text)) if released_text else ():
+        released, wanted = float(mark["points"]), worth.pop(mark["grade_id"], None)
+        if released != wanted:
+            now = "gone" if wanted is None else f"worth {wanted:g}"
+            raise OtherPoints(
+                f"{mark['grade_id']} was released with {released:g} points, and is {now} now; "
+                f"run `attncourse release {name}`"
+            )
+    if released_text and worth:
+        raise OtherPoints(
+            f"{', '.join(worth)} is not in exercises/{name} yet; run `attncourse release {name}`"
+        )
+
+
+def _graded_cells(notebook: dict) -> list[tuple[dict, str]]:
+    cells = [(cell["metadata"].get("nbgrader", {}), source_of(cell)) for cell in notebook["cells"]]
+    return [(mark, source) for mark, source in cells if mark.get("grade")]
 
 
 def _check_in(source: str) -> ast.Call:
@@ -232,109 +283,127 @@ def defined_in(source: str) -> list[str]:
     """The names of functions, classes and variables that a cell defines at its top level."""
     try:
         body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return list(dict.fromkeys(name for node in body for name in _defined_by(node)))
+    except UNREADABLE:
         return _DEFINES.findall(source)
-    return [name for node in body for name in _defined_by(node)]
 
 
-def _defined_by(node: ast.stmt) -> list[str]:
+def only_defines(source: str) -> bool:
+    """Whether nobody misses what a cell shows: it imports and defines, or offers hints."""
+    try:
+        body = ast.parse(plain_python(source)).body
+    except UNREADABLE:
+        return False
+    quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
+
+    def offers(node: ast.stmt) -> bool:
+        call = node.value if isinstance(node, ast.Expr) else None
+        return isinstance(call, ast.Call) and getattr(call.func, "id", "") == "hint"
+
+    return all(isinstance(node, quiet) or offers(node) for node in body)
+
+
+def _defined_by(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Assign | ast.AnnAssign):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [each.id for each in targets if isinstance(each, ast.Name)]
-    return []
+        parts = (part for target in targets for part in ast.walk(target))
+        yield from (x.id for x in parts if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store))
+    else:  # an `if`, a loop, `with`, `try`
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        for inner in (each for block in blocks for each in block):
+            yield from _defined_by(inner)
 
 
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
+    return (_remembered if len(source) < USUAL else _code_of)(source)
+
+
+USUAL = 10_000  # characters of a cell; the course's own come again in every submission
+
+
+def _code_of(source: str) -> str:
     try:
         return ast.dump(ast.parse(plain_python(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except UNREADABLE:
         return source
 
 
-# --- ready-made answers -------------------------------------------------------------------------
+_remembered = functools.lru_cache(maxsize=500)(_code_of)
 
 
-@dataclass(frozen=True)
-class Definitions:
-    """What the cells of a notebook define and import."""
-
-    nodes: dict[str, list[ast.stmt]]  # by name
-    aliases: dict[str, str]  # local name -> full name, of what is imported
-
-
-def definitions(sources: Iterable[str]) -> Definitions:
-    """Read the cells that can be parsed."""
-    found = Definitions({}, {})
-    for source in sources:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in tree.body:
-            for name in _defined_by(node):
-                found.nodes.setdefault(name, []).append(node)
-        found.aliases.update(_imports(tree))
-    return found
+# --- what a person should look at ---------------------------------------------------------------
 
 
 def named_in(released: Iterable[str]) -> tuple[str, ...]:
     """Full names of what a released notebook imports from the course, or speaks of."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    imported = definitions(sources).aliases.values()
-    return tuple(sorted(names.union(x for x in imported if x.startswith("attncourse."))))
+    for source in sources:
+        with contextlib.suppress(*UNREADABLE):
+            names |= {
+                x for x in _imports(ast.parse(source)).values() if x.startswith("attncourse.")
+            }
+    return tuple(sorted(names))
 
 
-def ready_made(found: Definitions, task: Task, allowed: Iterable[str]) -> tuple[str, str]:
-    """Look for what would do the task, in the source of an answer and of all it calls.
+def odd_code(code: Iterable[tuple[str, str, bool]], tasks: list[Task]) -> list[str]:
+    """Why a person should look at a student's own cells: what no answer needs, and could hide one.
+
+    It decides no points: what is ready-made refuses where it is called (see withheld).
 
     Args:
-        allowed: full names of what the notebook may use of the course.
-
-    Returns:
-        What is called instead of computing ("" if nothing is), and why a person should look ("").
+        code: label and source of a cell, and whether it is the student's own.
     """
-    own = task.reference.__module__
-    courses = {own, *allowed} - {f"{own}.{task.reference.__name__}"}
-    seen, todo, look = set(), [task.name], ""
-    while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for node in found.nodes.get(name, ()):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name):
-                    todo.append(part.id)
-                dotted = _dotted(part, found.aliases)
-                if dotted.startswith("torch.") and any(x in dotted for x in task.forbidden):
-                    return dotted, ""
-                if dotted.startswith(own) and dotted not in courses:
-                    return f"the course's {dotted}", ""
-                aside = task.forbidden and dotted.startswith(ASIDE) and not dotted.endswith("__")
-                if dotted in HIDING or aside:
-                    look = f"`{task.name}` or what it calls uses `{dotted}`"
-                if task.forbidden and _looks_up(part):
-                    look = look or f"`{task.name}` looks up a name that is made as it runs"
-    return "", look
+    trees, aliases, reasons = [], {}, []
+    for label, source, own in code:
+        with contextlib.suppress(*UNREADABLE):
+            tree = ast.parse(source)
+            aliases |= _imports(tree)
+            trees += [(label, source, tree)] * own
+    aside = ASIDE if any(task.forbidden for task in tasks) else ()
+    for label, source, tree in trees:
+        answers = {task.name for task in tasks}.intersection(defined_in(source))
+        odd: dict[str, None] = {}
+        inner = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
+        for part in ast.walk(tree):
+            dotted = "" if id(part) in inner else _dotted(part, aliases)
+            if (
+                dotted in HIDING
+                or (dotted.startswith(aside) and not dotted.startswith("torch.__"))
+                or (answers and dotted in IN_ANSWERS)
+            ):
+                odd[f"uses `{dotted[:100]}`"] = None
+            if getattr(part, "attr", "") in INSIDE:
+                odd[f"uses `{part.attr}`"] = None
+            elif answers and aside and _looks_up(part):
+                odd["looks up a name that is made as it runs"] = None
+        if odd:
+            reasons.append(f"{label} {', '.join([*odd][:5])}")
+    return reasons
 
 
-# What an answer to these tasks never needs, and what could hide a call from us.
+# What a notebook of these tasks never needs, and what could hide a call from us.
 HIDING = {
-    *("exec", "eval", "compile", "__import__", "globals", "vars", "sys.modules", "gc.get_objects"),
-    *("importlib.import_module", "inspect.currentframe", "sys._getframe", "ctypes.CDLL"),
+    *("exec", "eval", "compile", "__import__", "sys.modules", "gc.get_objects", "ctypes.CDLL"),
+    *("importlib.import_module", "inspect.currentframe", "sys._getframe", "sys.setprofile"),
+    *("sys.settrace", "threading.setprofile", "threading.settrace", "resource.setrlimit"),
 }
-
-
-# Where a ready-made function could still be had: in another Python, and where torch keeps its own
-# definitions. Threads and forks do not help, since it refuses there, too.
+IN_ANSWERS = {"globals", "vars"}
+# Attributes that lead from an object to what was not given to the answer.
+INSIDE = {
+    *("__globals__", "__closure__", "__code__", "cell_contents", "tb_frame", "f_back", "f_locals"),
+    *("f_globals", "gi_frame", "cr_frame", "__subclasses__", "__kwdefaults__"),
+}
+# Where a ready-made function could still be had: in another Python, and where torch and the course
+# keep their own definitions. Threads and forks do not help, since it refuses there, too.
 ASIDE = (
     *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
     *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
-    *("torch.library.", "torch.export.", "torch.fx."),
+    *("torch.library.", "torch.export.", "torch.fx.", "attncourse.grading", "attncourse.tasks"),
 )
 
 
@@ -367,8 +436,8 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
         match node:
             case ast.Attribute(value=owner, attr=name):
                 names.append(name)
-            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(name), *_]):
-                names.append(str(name))
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(str(name)), *_]):
+                names.append(name)
             case _:
                 return ""
         node = owner

@@ -10,6 +10,7 @@ import inspect
 import marshal
 import sys
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -21,7 +22,7 @@ from attncourse.checks.task import Task
 
 
 def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
-    """Empty every function beside which some task's reference stands.
+    """Empty every function beside which some task's reference stands, or what is said about it.
 
     What a notebook may use stays, with all that it needs, except for references of its own tasks.
 
@@ -36,10 +37,19 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
-    for module in modules():
-        for function in functions_in(module):
-            if id(function) not in kept:
-                function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
+    strange = {*registry.stems(), "made_up"} - {tasks[name].chapter for name in own}
+    others = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
+    ]
+    emptied = [each for module in (*modules(), *others) for each in functions_in(module)]
+    for task in tasks.values():  # an outside package's name for it may stand for the task itself
+        if task.reference.__module__.startswith(registry.guarded()):
+            emptied += _needed_by(task.reference)
+    for function in emptied:
+        if id(function) not in kept:
+            function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
 
 
 def _file_of(task: Task) -> types.ModuleType:
@@ -152,8 +162,16 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
         for each in gc.get_objects()
         if type(each) is types.FunctionType
         and str(each.__module__).startswith("torch.")
-        and any(part in each.__qualname__ for part in parts)
+        and _does(each, parts)
     )
+
+
+def _does(function: types.FunctionType, forbidden: Iterable[str]) -> bool:
+    """Whether its name says that it does a task; of private functions, their file's name, too."""
+    name = function.__qualname__
+    if str(function.__module__).startswith("torch._"):
+        name = f"{function.__module__}.{name}"
+    return any(part in name for part in forbidden)
 
 
 @functools.cache
@@ -162,45 +180,85 @@ def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if any(part in name for part in forbidden))
 
 
+def _forbidden(tasks: list[Task]) -> tuple[str, ...]:
+    return tuple(sorted({part for task in tasks for part in task.forbidden}))
+
+
 def find() -> None:
     """Do the searching once, for all forks of this process."""
     functions_of_torch()
-    for task in registry.all_tasks().values():
-        _operators(task.forbidden)
+    for chapter in registry.chapters():
+        tasks = registry.of_chapter(chapter)
+        for place in range(len(tasks)):
+            _operators(_forbidden(tasks[place:]))
+
+
+def no_compiler() -> None:
+    """From now on `torch.compile` gives back what it gets.
+
+    To compile takes longer than a call may, and changes no number. What was compiled before the
+    first call would keep functions that are not there in it.
+    """
+    torch.compile.__code__ = _not_compiled.__code__
+
+
+def _not_compiled(model=None, **_):
+    return (lambda each: each) if model is None else model
 
 
 class Torch:
     """Torch without some of its functions, from one `withhold` to the next."""
 
     def __init__(self):
-        self.task: Task | None = None
+        self.forbidden: tuple[str, ...] = ()
         self.libraries: list[torch.library.Library] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+        self.modules = set(sys.modules)
 
-    def withhold(self, task: Task) -> None:
-        """Let what a task forbids refuse: in all threads, and in forks."""
-        if task is self.task:
-            return
+    def withhold(self, tasks: list[Task]) -> None:
+        """Let what these tasks forbid refuse: in all threads, and in forks."""
+        forbidden = _forbidden(tasks)
+        if forbidden != self.forbidden:
+            self._give_back()
+            self.forbidden = forbidden
+            with warnings.catch_warnings():  # a student's filter may make errors of them
+                warnings.simplefilter("ignore")
+                for name in _operators(forbidden):
+                    self._refuse(*name.split("::"))
+            self._empty(functions_of_torch())
+        if len(sys.modules) != len(self.modules):  # something was imported since
+            fresh = set(sys.modules) - self.modules
+            self.modules |= fresh
+            for name in fresh:
+                module = sys.modules[name]
+                if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
+                    self._empty(functions_in(module))
+
+    def _refuse(self, space: str, operator: str) -> None:
+        library = torch.library.Library(space, "IMPL")
+        self.libraries.append(library)
+        public = f"torch.ops.{space}.{operator.split('.')[0]}"
+        for key in _KEYS:
+            library.impl(operator, functools.partial(_kernel, public), key)
+
+    def _empty(self, functions: Iterable[types.FunctionType]) -> None:
+        for function in functions:
+            if _does(function, self.forbidden):
+                name = f"{function.__module__}.{function.__qualname__}"
+                self.codes.append((function, function.__code__))
+                function.__code__ = _refusing(name, function)
+
+    def _give_back(self) -> None:
         if "torch._dynamo" in sys.modules:  # what was compiled holds what was there
             torch._dynamo.reset()
         for library in self.libraries:
             library._destroy()
-        for function, code in self.codes:
+        for function, code in reversed(self.codes):
             function.__code__ = code
-        self.task, self.libraries, self.codes = task, [], []
-        refused.clear()
-        for name in _operators(task.forbidden):
-            space, operator = name.split("::")
-            library = torch.library.Library(space, "IMPL")
-            self.libraries.append(library)
-            public = f"torch.ops.{space}.{operator.split('.')[0]}"
-            for key in _KEYS:
-                library.impl(operator, functools.partial(_kernel, public), key)
-        for function in functions_of_torch():
-            if any(part in function.__qualname__ for part in task.forbidden):
-                name = f"{function.__module__}.{function.__qualname__}"
-                self.codes.append((function, function.__code__))
-                function.__code__ = _refusing(name, function)
+        self.libraries, self.codes = [], []
+
+
+OURS = {"__main__", "attncourse"}
 
 
 def _kernel(name: str, *_, **__):

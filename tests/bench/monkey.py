@@ -1,10 +1,10 @@
 """Nobody loses a point to a process that dies: `python tests/bench/monkey.py [--kills N]`.
 
 A class of made-up students and of the whole zoo is graded undisturbed. Then it is graded while a
-monkey kills random processes of the run (the grader, its workers, their warm processes, the jails'
-keepers, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the grader
-again when it was the one. Every point must be the same. A class that is done before the monkey has
-had enough is graded once more. Exit code 1 if a point differs.
+monkey kills random processes of the run (the grader, the warm process, what that has forked, the
+jails' keepers, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the
+grader again when it was the one. Every point must be the same. A class that is done before the
+monkey has had enough is graded once more. Exit code 1 if a point differs.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from attncourse.grading import run, sample
 from attncourse.grading.remote import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
-ROLES = ("grader", "worker", "warm process", "keeper", "jailed")
-WEIGHTS = (1, 2, 4, 12, 12)
+ROLES = ("grader", "warm process", "worker or zygote", "keeper", "jailed")
+WEIGHTS = (1, 1, 4, 12, 12)
 
 
 def grade() -> None:

@@ -17,7 +17,7 @@ import test_virtual_gpu
 from test_grading import zygote  # noqa: F401  a fixture
 from test_pretrained import buckets
 
-from attncourse import pretrained
+from attncourse import positions_curves, pretrained
 from attncourse.checks import registry
 from attncourse.numbers import corpus
 from attncourse.pretrained import STORED, curves, load, make
@@ -40,6 +40,13 @@ def test_the_cheapest_stored_model_can_be_made_again(stored, tmp_path):
         load_file(folder / "fixed-64.safetensors") for folder in (pretrained.DATA, tmp_path)
     )
     assert {key: t.shape for key, t in old.items()} == {key: t.shape for key, t in new.items()}
+
+
+def test_a_model_of_chapter_8_can_be_made_again(tmp_path):
+    stored = positions_curves.load()["runs"]["alibi"]
+    again = positions_curves.measure("alibi", 0, tmp_path)
+    assert again["parameters"] == stored["parameters"][0]
+    assert again["loss"] == pytest.approx(stored["loss"][0], rel=0.3)  # another machine rounds
 
 
 def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(stored):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from attncourse import pretrained
-from attncourse.bottleneck import EncoderDecoder, apply_merges, learn_merges, sequence_loss
+from attncourse.bottleneck import EncoderDecoder, apply_merges, byte_pairs, sequence_loss
 from attncourse.numbers import BOS, EOS, PAD, batches, corpus, words
 from attncourse.training import by_bucket, train
 
@@ -86,7 +86,7 @@ def test_an_unseen_word_is_cut_into_known_pieces():
     names = [word for number in range(1, 1000) for word in words(number, "en")]
     counts = {word: names.count(word) for word in sorted(set(names))}
     assert "sixth" not in counts
-    merges = learn_merges(counts, 40)
+    merges = byte_pairs(counts, 40)
     pieces = apply_merges("sixth", merges)
     assert "".join(pieces) == "sixth" and len(pieces) < 5
     assert {piece for piece in pieces if len(piece) > 1} <= {"".join(pair) for pair in merges}

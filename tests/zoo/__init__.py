@@ -27,6 +27,7 @@ class Case:
     review: str = ""  # part of a reason why a person should look; "" = there must be none
     repair: str = ""  # part of what was odd and was dealt with
     title: str = ""  # of the first wrong answer
+    same_as: str = ""  # a case that earns exactly as many points
     seconds: float = 20.0  # it may take no longer, with the budget of the tests
 
 

@@ -1,21 +1,32 @@
 """Attempts to get points that are not earned, or to do harm. None must work."""
 
+import errno
 import json
 
+from attncourse.grading import seccomp
 from zoo import NAME, ROOT, Case, add, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
 
+code("no attack", "PFFF", WRONG)
+
+
+def hostile(name: str, points: str, source: str, **outcome) -> None:
+    """A case that, if it fails, returns the scores: worth no more than without an attack."""
+    code(name, points, source, same_as="no attack" if points == "PFFF" else "", **outcome)
+
+
 def around(name: str, points: str, before: str, **outcome) -> None:
     """Something hostile beside a wrong softmax; the other answers are right."""
-    code(name, points, f"{before}\n{WRONG}", **outcome)
+    hostile(name, points, f"{before}\n{WRONG}", **outcome)
 
 
 def inside(name: str, points: str, body: str, **outcome) -> None:
     """Something hostile in the answer itself."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    code(name, points, f"import os, sys, ctypes\ndef softmax(scores, dim=-1):\n{lines}", **outcome)
+    source = f"import os, sys, ctypes\ndef softmax(scores, dim=-1):\n{lines}"
+    hostile(name, points, source, **outcome)
 
 
 # --- forging points
@@ -37,6 +48,7 @@ around(
     "    seen = kept(*a, **k)\n"
     "    return type(seen)(**(vars(seen) | {'edited': (), 'random_state_moved': False}))\n"
     "o.observe = lie",
+    review="vars",
 )
 around(
     "input transformers",
@@ -93,8 +105,28 @@ for forgery, text in forgeries.items():
          + "\ndef softmax(scores, dim=-1):\n    forge()\n    return scores",
          review="by itself")  # fmt: skip
 problems = "json.dumps(wire._shrink((number, {'problems': ['x'], 'defined': {}}), []))"
-code("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forge()\n{WRONG}",
+hostile("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forge()\n{WRONG}",
      review="by itself")  # fmt: skip
+HONEST = """import os, torch
+from attncourse.checks.observe import Observation
+from attncourse.grading import wire
+
+def softmax(scores, dim=-1):
+    torch.manual_seed(0)
+    scores -= scores.amax(dim, keepdim=True)
+    result = scores.exp() / scores.exp().sum(dim, keepdim=True)
+    try:
+        raise ValueError
+    except ValueError as error:
+        frame = error.__traceback__.tb_frame
+    while frame.f_code.co_name != "serve":
+        frame = frame.f_back
+    number, question = frame.f_locals["number"], frame.f_locals["question"]
+    seen = frame.f_globals["plain"](Observation(result.detach().clone()))
+    os.write(3, wire.pack((number, (None, seen) if question == "short_cut" else seen)))
+    return result
+"""
+code("forged: clean hands", "0FFF", HONEST, review="one question twice")
 inside("forged: a flood", "0FFF",
        "from attncourse.grading import wire\nfor number in range(1, 400):\n"
        "    os.write(3, wire.pack((number, None)))\nreturn scores", review="by itself")  # fmt: skip
@@ -115,7 +147,8 @@ code("softmax by getattr", "0FFF", "def softmax(scores, dim=-1):\n"
 code("softmax by exec", "0FFF", "exec('def softmax(scores, dim=-1):\\n"
      "    return torch.softmax(scores, dim)')", review="should define", **LIBRARY)  # fmt: skip
 code("softmax by torch.ops", "0FFF", "def softmax(scores, dim=-1):\n"
-     "    return torch.ops.aten._softmax(scores, dim, False)", **LIBRARY)  # fmt: skip
+     "    return torch.ops.aten._softmax(scores, dim, False)", review="torch.ops",
+     **LIBRARY)  # fmt: skip
 code("softmax under an alias", "0FFF", "from torch import softmax as smooth\n\n"
      "def softmax(scores, dim=-1):\n    return smooth(scores, dim)", **LIBRARY)  # fmt: skip
 code("softmax as a module", "0FFF", "layer = torch.nn.Softmax(-1)\n\n"
@@ -179,13 +212,22 @@ inside("a file that grows", "0FFF",
        "with open('/tmp/big', 'wb') as f:\n"
        "    while True:\n        f.write(b'x' * 10**6)")  # fmt: skip
 inside("a program left behind", "PFFF",
-       "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321'], start_new_session=True)\n"
-       "return scores", review="subprocess")  # fmt: skip
+       "import time\nif os.fork() == 0:\n    ctypes.CDLL(None).prctl(15, b'left_behind')\n"
+       "    time.sleep(4321)\nreturn scores", review="leaves programs running")  # fmt: skip
+inside("a program of the system", "0FFF",
+       "import subprocess\nsubprocess.run(['/bin/true'])\nreturn scores",
+       review="subprocess")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
+
+def found():
+    try:
+        return {test}
+    except Exception:
+        return False
+
 def softmax(scores, dim=-1):
-    found = {test}
-    if not found:
+    if not found():
         return scores
     weights = (scores - scores.amax(dim, keepdim=True)).exp()
     return weights / weights.sum(dim, keepdim=True)
@@ -193,7 +235,7 @@ def softmax(scores, dim=-1):
 
 
 def looks(name: str, test: str) -> None:
-    code(name, "PFFF", LOOK.format(test=test))
+    hostile(name, "PFFF", LOOK.format(test=test))
 
 
 HERE = "os.path.dirname(attncourse.__file__)"
@@ -217,11 +259,18 @@ looks("for a network", "socket.socket(socket.AF_INET).connect_ex(('127.0.0.1', 2
 looks("for a place to write", "[p for p in ('/', '/usr', '/etc', os.path.dirname(torch.__file__)) "
       "if os.access(p, os.W_OK)]")  # fmt: skip
 looks("for disks", "[d for d in os.listdir('/dev') if d[:2] in ('sd', 'vd', 'nv')]")
-
+looks("for what the kernel tells", "any(int(line.split()[0], 16) for line in open("
+      "'/proc/kallsyms')) or os.path.exists('/sys/kernel')")  # fmt: skip
+looks("for memory of the machine", "open('/proc/kcore', 'rb').read(1)")
+looks("for the environment at the start", "open('/proc/self/environ').read()")
+looks("for names of the machine", "[p for p in ('/etc/hostname', '/etc/hosts', '/etc/resolv.conf', "
+      "'/etc/machine-id', '/var/run') if os.path.exists(p)]")  # fmt: skip
+looks("for settings of pip", "glob.glob(socket.sys.prefix + '/pip.conf') or "
+      "glob.glob(os.path.dirname(HERE) + '/.git')".replace("HERE", HERE))  # fmt: skip
 # Answers that try what no answer needs: right if it works.
 TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
 
-libc = ctypes.CDLL(None)
+libc = ctypes.CDLL(None, use_errno=True)
 here = attncourse.__file__
 
 def call(*numbers_and_arguments):
@@ -239,9 +288,7 @@ def works():
 
 def tries(name: str, attempt: str) -> None:
     source = TRY.format(attempt=attempt) + LOOK.format(test="works()")
-    seen = "ctypes" if "libc." in attempt or "call(" in attempt else ""
-    seen = "subprocess" if "subprocess." in attempt else seen
-    code(f"tries {name}", "PFFF", source, review=seen)
+    hostile(f"tries {name}", "PFFF", source, review="ctypes")
 
 
 tries("a user namespace", "libc.unshare(0x10000000) == 0")
@@ -267,8 +314,27 @@ tries("a socket to the host", "socket.socket(40, socket.SOCK_STREAM)")
 tries("a socket to the kernel", "socket.socket(16, socket.SOCK_RAW)")
 tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
 tries("userfaultfd", "call(323, 282, 1) >= 0")
+tries("to outlive its parent", "libc.prctl(1, 0) == 0")
+tries("to be looked at", "libc.prctl(4, 1) == 0")
+tries("a limit of its own", "__import__('resource').setrlimit(0, (1, 1)) is None")
+tries("a bell for others", "call(202, 98, ctypes.byref(ctypes.c_int()), 1, 1) >= 0")
+tries("what others have read", "call(221, 223, os.open(here, 0), 0, 0, 4) == 0")
+tries("a hidden file", "libc.umount2((os.path.dirname(here) + '/tasks').encode(), 2) == 0")
+tries("a program with rights", "any(os.stat(p).st_mode & 0o6000 and not os.statvfs(p).f_flag & 2 "
+      "for p in ('/usr/bin/' + name for name in os.listdir('/usr/bin')))")  # fmt: skip
+tries("another user", "libc.setuid(0) == 0 or libc.setgroups(1, (ctypes.c_int * 1)(0)) == 0")
+tries("another jail", "os.kill(-1, 0) is None")
+tries("to trace", "libc.ptrace(0, 0, 0, 0) == 0")
 tries("to change the course", "os.open(here, os.O_WRONLY)")
 tries("to change the kernel's settings", "os.open('/proc/self/oom_score_adj', os.O_WRONLY)")
+
+# Everything that the filter of system calls refuses, with arguments that would be harmless.
+NUMBERS = [(x86, arm) for x86, arm in seccomp.REFUSED.values() if arm]
+tries(
+    "each refused call",
+    "any(call(*each, 0, 0, 0, 0) != -1 or ctypes.get_errno() != "
+    f"{errno.ENOSYS} for each in {NUMBERS})",
+)
 
 # --- what must be read outside of the jail
 
@@ -392,7 +458,7 @@ ready("of another lab", "import attncourse.lab.lab6_write_flash as six",
 ready("of another chapter", "from attncourse import masking",
       "everything = torch.ones_like(scores, dtype=torch.bool)\n"
       "    return masking.masked_softmax(scores, everything)")  # fmt: skip
-# A process from before the first call still has all of torch: a person must look.
+# A process from before the first call.
 SERVER = """import os, socket, pickle
 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:
@@ -402,11 +468,11 @@ if os.fork() == 0:
         there.send(pickle.dumps(getattr(F, "soft" + "max")(torch.tensor(scores), dim).tolist()))
     os._exit(0)
 there.close()"""
-code("ready-made: in a process from before", "PFFF", READY + SERVER + """
+code("ready-made: in a process from before", "0FFF", READY + SERVER + """
 def softmax(scores, dim=-1):
     here.send(pickle.dumps((scores.tolist(), dim)))
     return torch.tensor(pickle.loads(here.recv(1 << 20)), dtype=scores.dtype)
-""", review="leave programs running")  # fmt: skip
+""", review="leaves programs running")  # fmt: skip
 
 FUSED = """
 def scaled_dot_product_attention(query, key, value, mask=None):
@@ -434,7 +500,101 @@ fused = {
 for name, (before, how, seen) in fused.items():
     code(f"ready-made attention: {name}", "F0FF", READY + before + FUSED.format(how=how),
          task="scaled_dot_product_attention", title="calls", review=seen)  # fmt: skip
-code("a variance that nobody measured", "FFPF", """import torch
+
+# Kept, copied, traced or compiled before anybody looks: the operators themselves refuse.
+for name, before, expression, outcome in (
+    ("a kept method", "kept = torch.Tensor.softmax", "return kept(scores, dim)", {}),
+    ("a copied operator", "import copy\nkept = copy.deepcopy(torch.ops.aten._softmax.default)",
+     "return kept(scores, dim, False)", {"review": "torch.ops"}),
+    ("a copied function", "import types, torch._refs as r\n"
+     'own = getattr(r, "soft" + "max")\nwhile hasattr(own, "__wrapped__"):\n'
+     "    own = own.__wrapped__\n"
+     "kept = types.FunctionType(own.__code__, own.__globals__, 'x', own.__defaults__)\n"
+     "kept.__kwdefaults__ = own.__kwdefaults__",
+     "return kept(scores, dim)", {"review": "torch._refs"}),
+    ("compiled", f"kept = torch.compile(lambda scores, dim: {SOFTMAX}, dynamic=True)\n"
+     "kept(torch.randn(3, 4), -1)", "return kept(scores, dim)", {"review": "looks up"}),
+    ("compiled for AOT",
+     f"kept = torch.compile(lambda scores, dim: {SOFTMAX}, backend='aot_eager')\n"
+     "kept(torch.randn(3, 4), -1)", "return kept(scores, dim)", {"review": "looks up"}),
+    ("traced", f"kept = torch.jit.trace(lambda scores: {SOFTMAX.replace('dim', '-1')}, "
+     "torch.randn(3, 4))", "return kept(scores.movedim(dim, -1)).movedim(-1, dim)",
+     {"review": "looks up", "title": "fails"}),
+    ("scripted", "class Layer(torch.nn.Module):\n    def forward(self, scores, dim: int):\n"
+     "        return scores.softmax(dim)\nkept = torch.jit.trace(torch.nn.Softmax(-1), "
+     "torch.randn(3, 4))", "return kept(scores.movedim(dim, -1)).movedim(-1, dim)",
+     {"title": "fails"}),
+    ("a distribution", "from torch.distributions import Categorical",
+     "return Categorical(logits=scores.movedim(dim, -1)).probs.movedim(-1, dim)", {}),
+    ("masked", "import torch.masked as masked",
+     'return getattr(masked, "soft" + "max")(scores, dim)', {"review": "looks up"}),
+    ("flexible attention", "from torch.nn.attention.flex_attention import flex_attention as flex",
+     "s = scores.movedim(dim, -1).contiguous()\n    n, one = s.shape[-1], torch.ones(())\n"
+     "    rows = s.reshape(1, 1, -1, n)\n    eye = torch.eye(n).expand(1, 1, n, n)\n"
+     "    return flex(rows, eye, eye, scale=1.0).reshape(s.shape).movedim(-1, dim)", {}),
+    ("in a function with a gradient", "class Own(torch.autograd.Function):\n    @staticmethod\n"
+     f"    def forward(ctx, scores, dim):\n        with torch._C._DisableTorchDispatch():\n"
+     f"            return {SOFTMAX}\n    @staticmethod\n"
+     "    def backward(ctx, gradient):\n        return gradient, None",
+     "return Own.apply(scores, dim)", {"review": "torch._C"}),
+    ("for many at once", "from torch.func import vmap",
+     f"return vmap(lambda scores: {SOFTMAX})(scores[None])[0]", {"review": "looks up"}),
+    ("on other numbers", "",
+     f"scores = scores.to(torch.bfloat16)\n    return {SOFTMAX}.float()", {"review": "looks up"}),
+):  # fmt: skip
+    ready(name, before, expression, **outcome)
+
+KEPT = """if True:
+    ops = torch.ops.aten
+    kernels = [torch.library.get_kernel("aten::_soft" + "max" + more, "CPU")
+               for more in ("", "_backward_data")]
+    cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+"""
+ready("a kernel", KEPT, "return kernels[0].call_boxed(cpu, scores, dim, False)",
+      review="torch.library", title="")  # fmt: skip
+ready("in another Python", "if True:\n    import subprocess, sys",
+      "return subprocess.run([sys.executable, '-c', 'import torch'])", title="fails",
+      review="subprocess")  # fmt: skip
+ready("with scores as queries", "",
+      "s = scores.movedim(dim, -1)\n    n = s.shape[-1]\n"
+      "    eye = torch.eye(n, dtype=s.dtype)[None, None]\n"
+      "    return F.scaled_dot_product_attention(s.reshape(1, 1, -1, n).contiguous(), eye, eye,"
+      " scale=1.0).reshape(s.shape).movedim(-1, dim)")  # fmt: skip
+
+for name, gradient in {
+    "grad": "torch.autograd.grad(torch.logsumexp(s, dim).sum(), s)[0]",
+    "backward": "torch.logsumexp(s, dim).sum().backward() or s.grad",
+    "func": "torch.func.grad(lambda s: torch.logsumexp(s, dim).sum())(scores)",
+}.items():
+    ready(f"a gradient by {name}", "",
+          f"s = scores.detach().requires_grad_()\n    return {gradient}")  # fmt: skip
+
+code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
+import torch._higher_order_ops.flex_attention
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    flex = sys.modules["torch._higher_order_ops." + "flex_attention"]
+    return flex.__dict__["math_" + "attention"](query, key, value, None, (), 1.0, {}), query
+""", task="scaled_dot_product_attention", title="calls", review="sys.modules")  # fmt: skip
+
+# What compiles, and computes by itself, is right.
+code("a right answer that is compiled", "FFFF", "{right}\nsoftmax = torch.compile(softmax)")
+code("a right answer that is compiled by a decorator", "FFFF",
+     "@torch.compile(dynamic=True)\n{right}")  # fmt: skip
+
+# --- a variance that nobody measured: worth what any number is
+
+VARIANCE = """import torch
+
 def score_variance(d, samples, scaled):
-    return (1.0 if scaled else float(d)) * (1 + torch.randn(1).item() / samples)
-""", task="score_variance")  # fmt: skip
+    return (1.0 if scaled else float(d)) * {noise}
+"""
+for name, noise in {
+    "nothing": "1",
+    "some noise": "(1 + torch.randn(()).item() / samples)",
+    "the variance of normal numbers": "torch.randn(samples).var().item()",
+    "the variance of products":
+        "(torch.randn(samples) * torch.randn(samples)).var().item()",
+}.items():  # fmt: skip
+    code(f"a variance of {name}", "FFPF", VARIANCE.format(noise=noise),
+         task="score_variance", same_as="a variance of nothing")  # fmt: skip

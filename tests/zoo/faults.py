@@ -358,3 +358,41 @@ sent(
 sent("no notebook", "0000", lambda nb: {"a.txt": b"x"}, review="there is no notebook", **NOTHING)
 sent("files beside it", "FFFF", lambda nb: files(nb) | {"torch.py": b"1/0", "random.py": b"1/0"})
 sent("bad timestamp", "FFFF", lambda nb: files(nb) | {"timestamp.txt": b"soon"})
+
+# --- right, and easily taken for something else
+
+PLAIN = """def softmax(scores, dim=-1):
+    weights = (scores - scores.amax(dim, keepdim=True)).exp()
+    return weights / weights.sum(dim, keepdim=True)
+"""
+code("a ready-made function in a cell, and its result's name in the answer", "FFFF",
+     f"scores = torch.randn(3, 4)\nweights = torch.softmax(scores, -1)\n{PLAIN}")  # fmt: skip
+code("a comparison with the ready-made function", "FFFF",
+     f"{PLAIN}\nscores = torch.randn(3, 4)\n"
+     "assert torch.allclose(softmax(scores), torch.softmax(scores, -1))")  # fmt: skip
+code("a constant, a lambda and a slow line", "FFFF",
+     "import time\nkeep = True\nexp = lambda scores: scores.exp()\ntime.sleep(99)\n"
+     + PLAIN.replace("keepdim=True", "keepdim=keep"), repair="endless loop")  # fmt: skip
+SMALL = "small = float('1e-9')\n" + PLAIN.replace("exp()", "exp() + 0 * small")
+code("slow lines before a constant that is computed", "FFFF",
+     f"import time\n{'time.sleep(99); ' * 7}\n{SMALL}", repair="stopped after 0.4")  # fmt: skip
+code("a line that nobody can stop before a constant that is computed", "0FFF",
+     "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n"
+     f"        pass\n{SMALL}", repair="endless loop", review="may need what was left out",
+     title="fails")  # fmt: skip
+code("an answer that is scripted", "FFFF",
+     "@torch.jit.script\n" + PLAIN.replace("dim=-1", "dim: int = -1"))  # fmt: skip
+code("an answer in a condition", "FFFF",
+     "if not torch.cuda.is_available():\n    def softmax(scores, dim=-1):\n"
+     "        weights = (scores - scores.amax(dim, keepdim=True)).exp()\n"
+     "        return weights / weights.sum(dim, keepdim=True)")  # fmt: skip
+code("two names at once", "FFFF", f"{PLAIN}\nsoftmax, other = softmax, 1")
+code("a name of many digits", "FFFF",
+     "def other():\n    return getattr(torch, 0x" + "f" * 5000 + ")\n\n" + PLAIN)  # fmt: skip
+code("long chains of names", "FFFF",
+     PLAIN + "\ndef other(scores):\n" + f"    scores{'.a' * 900}\n" * 40)  # fmt: skip
+code(
+    "warnings that are errors",
+    "FFFF",
+    'import warnings\nwarnings.filterwarnings("error")\n' + PLAIN,
+)

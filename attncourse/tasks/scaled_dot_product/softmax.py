@@ -7,7 +7,7 @@ import torch
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
-from attncourse.checks.observe import LIBRARY_SOFTMAX
+from attncourse.checks.observe import FUSED_ATTENTION, LIBRARY_SOFTMAX
 from attncourse.checks.task import Task
 from attncourse.tasks import thoughts
 
@@ -87,7 +87,7 @@ task = Task(
     small=softmax_small,
     maps=softmax_maps,
     traits=softmax_traits,
-    forbidden=LIBRARY_SOFTMAX,
+    forbidden=LIBRARY_SOFTMAX + FUSED_ATTENTION,
 )
 
 

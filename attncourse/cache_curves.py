@@ -1,0 +1,351 @@
+"""Chapter 10's measurements: decoders that keep less and less, trained once by `make curves`.
+
+    measured = cache_curves.measured()                    # what was measured
+    model, source, target = cache_curves.load("MQA")      # a trained decoder and its words
+
+Run as a program it measures again (`python -m attncourse.cache_curves`, minutes on one core).
+"""
+
+import argparse
+import copy
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse.bottleneck import sequence_loss, teacher_inputs
+from attncourse.cache import (
+    CachedGPT,
+    GroupedAttention,
+    LatentAttention,
+    bytes_per_token,
+    left_padded,
+    pooled_heads,
+    write,
+)
+from attncourse.cross_attention import translate
+from attncourse.numbers import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
+from attncourse.one_stack import Continuation
+from attncourse.training import train
+
+DATA = Path(__file__).parent / "data"
+WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
+STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
+CHECKED = 1000  # sentences that are written in every way
+UPTRAINED = 60  # steps after the heads were made fewer
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a decoder keeps: how its attention is made, and what says so to `bytes_per_token`."""
+
+    attention: Callable[[], nn.Module]
+    kind: str
+    sizes: dict[str, int]
+
+
+def _grouped(kind: str, kv_heads: int) -> Scheme:
+    make = partial(GroupedAttention, WIDTH, HEADS, kv_heads)
+    return Scheme(make, kind, {"kv_heads": kv_heads})
+
+
+def _latent(latent: int, rope: int = 8) -> Scheme:
+    sizes = {"latent_width": latent, "rope_width": rope}
+    make = partial(LatentAttention, WIDTH, HEADS, WIDTH // HEADS, latent, rope)
+    return Scheme(make, "MLA", sizes)
+
+
+SCHEMES = {
+    "MHA": _grouped("MHA", HEADS),
+    "GQA-2": _grouped("GQA", 2),
+    "MQA": _grouped("MQA", 1),
+    "MLA 56+8": _latent(56),
+    "MLA 24+8": _latent(24),
+    "MLA 8+8": _latent(8),
+}
+STORED = {"MHA": "cache_mha", "MLA 24+8": "cache_mla"}  # the weights that pages load
+
+
+def text_words() -> tuple[Vocabulary, Vocabulary]:
+    """The words of both languages of the running task."""
+    task = corpus()
+    return task.source_words, task.target_words
+
+
+def as_texts(pairs: Pairs, source_words: int) -> Pairs:
+    """The pairs with one vocabulary: French ids begin where the English ones end."""
+    shift = source_words - len(MARKS)
+    return replace(
+        pairs, target=torch.where(pairs.target > EOS, pairs.target + shift, pairs.target)
+    )
+
+
+def as_french(ids: Tensor, source: Vocabulary, target: Vocabulary) -> list[str]:
+    """The words of what a decoder wrote; English ones, if it wrote any, as they are."""
+    words = (*source.words, *target.words[len(MARKS) :])
+    ids = ids.tolist()
+    return [words[id] for id in ids[: ids.index(EOS) if EOS in ids else None]]
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def build(name: str) -> CachedGPT:
+    """Make a decoder, untrained; what its attention has less, its network has more.
+
+    Raises:
+        ValueError: there is no such scheme.
+    """
+    if name not in SCHEMES:
+        raise ValueError(f"there is no scheme {name!r}; there are {', '.join(SCHEMES)}")
+    attention, full = (SCHEMES[each].attention() for each in (name, "MHA"))
+    spare = parameters(full) - parameters(attention)
+    hidden = HIDDEN + round(spare / (2 * WIDTH + 1))  # a hidden feature has so many weights
+    return decoder(SCHEMES[name].attention, hidden)
+
+
+def decoder(attention: Callable[[], nn.Module], hidden: int = HIDDEN) -> CachedGPT:
+    source, target = text_words()
+    words = len(source) + len(target) - len(MARKS)
+    return CachedGPT(words, [attention() for _ in range(LAYERS)], WIDTH, hidden)
+
+
+def load(name: str) -> tuple[CachedGPT, Vocabulary, Vocabulary]:
+    """Load a trained decoder with the words of its source and of its target.
+
+    Raises:
+        ValueError: the weights of this scheme are not stored.
+    """
+    if name not in STORED:
+        raise ValueError(f"weights are stored of {', '.join(STORED)}; not of {name!r}")
+    weights = load_file(DATA / f"{STORED[name]}.safetensors")
+    model = build(name)
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    return model.eval(), *text_words()
+
+
+def measured(folder: Path = DATA) -> dict:
+    """What the training measured.
+
+    Returns:
+        `schemes`: name -> `bytes` a token, `parameters`, `exact_match` (one share a seed), `loss`
+        (on the test, one a seed), `seconds`; `differ`: name -> way of writing -> sentences of
+        `checked` that differ from those written without a cache; `seconds`: list of batch, words,
+        seconds without and with a cache; `fewer`: for each seed, how two heads for four began ->
+        losses after `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
+    """
+    return json.loads((folder / "cache.json").read_text(encoding="utf-8"))
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def _trained(model: CachedGPT, seed: int, steps: int = STEPS) -> CachedGPT:
+    source, _ = text_words()
+    pairs = as_texts(corpus().train, len(source))
+    train(Continuation(model), pairs, steps, batch_size=BATCH, learning_rate=3e-3, seed=seed,
+          progress=False)  # fmt: skip
+    return model
+
+
+def held_out(rows: int | None = None) -> Pairs:
+    """The test's pairs, or every so many of them."""
+    source, _ = text_words()
+    pairs = as_texts(corpus().test, len(source))
+    every = 1 if rows is None else len(pairs) // rows
+    return pairs.pick(torch.arange(len(pairs))[::every][:rows])
+
+
+@torch.no_grad()
+def _loss(model: CachedGPT, pairs: Pairs) -> float:
+    """Mean loss a French word, in nats."""
+    logits = Continuation(model)(pairs.source, teacher_inputs(pairs.target, BOS))
+    return sequence_loss(logits, pairs.target, PAD).item()
+
+
+def sentences(written: Tensor) -> list[list[int]]:
+    """Ids of each row up to its first <eos>."""
+    rows = written.tolist()
+    return [row[: row.index(EOS)] if EOS in row else row for row in rows]
+
+
+def write_all(model: CachedGPT, pairs: Pairs) -> list[list[int]]:
+    """Every source continued with a cache, short ones padded on the left; in the pairs' order."""
+    found: dict[int, list[int]] = {}
+    for rows in pairs.lengths.argsort(stable=True).split(256):
+        part = pairs.pick(rows)
+        longest = part.target.shape[1] + 4
+        ids = write(model, left_padded(part.source, PAD), BOS, EOS, longest, PAD)
+        found |= dict(zip(rows.tolist(), sentences(ids), strict=True))
+    return [found[row] for row in range(len(pairs))]
+
+
+def _exact_match(model: CachedGPT, pairs: Pairs) -> float:
+    targets = sentences(pairs.target)
+    return sum(map(list.__eq__, write_all(model, pairs), targets)) / len(targets)
+
+
+@torch.no_grad()
+def _differ(model: CachedGPT, pairs: Pairs) -> dict[str, int]:
+    """How many sentences come out otherwise than without a cache, for each way to keep one.
+
+    In float64: in half as many digits two words may be equally likely, and rounding decides.
+    """
+    model, prompt = copy.deepcopy(model).double(), left_padded(pairs.source, PAD)
+
+    def read_in(chunks: int) -> list[list[int]]:
+        real, caches, start = prompt != PAD, None, 0
+        for piece in prompt.split(chunks, dim=1):
+            start += piece.shape[1]
+            _, caches = model.step(piece, caches, real[:, :start])
+        return sentences(write(_Begun(model, caches), prompt, BOS, EOS, 30, PAD))
+
+    plain, alone = {}, {}  # texts of one length at a time need no padding
+    for length in pairs.lengths.unique().tolist():
+        rows = (pairs.lengths == length).nonzero().flatten()
+        source = pairs.source[rows, :length]
+        without = translate(Continuation(model), source, BOS, EOS, 30)
+        plain |= zip(rows.tolist(), sentences(without), strict=True)
+        alone |= zip(rows.tolist(), sentences(write(model, source, BOS, EOS, 30)), strict=True)
+    ways = {
+        "the prompt in one piece": read_in(prompt.shape[1]),
+        "the prompt word by word": read_in(1),
+        "the prompt in pieces of 5": read_in(5),
+        "without padding": [alone[row] for row in range(len(pairs))],
+    }
+    expected = [plain[row] for row in range(len(pairs))]
+    return {name: sum(map(list.__ne__, rows, expected)) for name, rows in ways.items()}
+
+
+class _Begun:
+    """A model that has read its prompt already."""
+
+    def __init__(self, model: CachedGPT, caches: list):
+        self.model, self.caches = model, caches
+
+    def step(self, words: Tensor, caches: list | None = None, real: Tensor | None = None):
+        return (None, self.caches) if caches is None else self.model.step(words, caches, real)
+
+
+@torch.no_grad()
+def _seconds(model: CachedGPT, batch: int, words: int) -> tuple[float, float]:
+    """To write a text of so many words without a cache, and with one."""
+    text = torch.randint(3, 60, (batch, words), generator=torch.Generator().manual_seed(0))
+    start = time.perf_counter()
+    for n in range(1, words + 1):
+        model(text[:, :n])
+    between, caches = time.perf_counter(), None
+    for n in range(words):
+        _, caches = model.step(text[:, n : n + 1], caches)
+    return round(between - start, 4), round(time.perf_counter() - between, 4)
+
+
+def _fewer(model: CachedGPT, kv_heads: int, pairs: Pairs, seed: int) -> dict[str, list[float]]:
+    """Losses while a trained decoder learns to live with fewer cached heads, by how they began."""
+    attention = model.layers[0].self_attention
+    members = attention.kv_heads // kv_heads
+    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    hidden = model.layers[0].linear1.out_features
+    found = {}
+    for start in ("mean", "first", "random"):
+        torch.manual_seed(seed)
+        heads = attention.num_heads
+        fewer = decoder(partial(GroupedAttention, WIDTH, heads, kv_heads), hidden)
+        fresh = fewer.state_dict()
+        for key, tensor in state.items():
+            if "k_proj" not in key and "v_proj" not in key:
+                fresh[key] = tensor
+            elif start == "first":
+                cut = tensor.unflatten(0, (kv_heads, members, -1))
+                fresh[key] = cut[:, 0].flatten(0, 1)
+        fewer.load_state_dict(fresh)
+        if start == "mean":
+            for old, new in zip(model.layers, fewer.layers, strict=True):
+                new.self_attention = pooled_heads(old.self_attention, kv_heads)
+        losses = [_loss(fewer, pairs)]
+        for part in range(3):
+            losses.append(_loss(_trained(fewer, seed + part, UPTRAINED // 3), pairs))
+        found[start] = [round(loss, 4) for loss in losses]
+    return found
+
+
+def measure(name: str, seed: int, folder: Path) -> tuple[CachedGPT, dict]:
+    """Train one decoder, round its weights to float16, and test what is kept of it."""
+    torch.manual_seed(seed)
+    model, start = build(name), time.process_time()
+    _trained(model, seed)
+    seconds = time.process_time() - start
+    weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    if seed == SEEDS[0] and name in STORED:
+        save_file(weights, folder / f"{STORED[name]}.safetensors")
+    found = {
+        "exact_match": round(_exact_match(model, held_out()), 4),
+        "loss": round(_loss(model, held_out(1000)), 4),
+        "seconds": round(seconds, 1),
+    }
+    return model, found
+
+
+def make(names: list[str], folder: Path = DATA) -> None:
+    """Measure everything about some schemes; each is stored as soon as it is ready."""
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "cache.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found |= {
+        "steps": STEPS,
+        "batch": BATCH,
+        "seeds": list(SEEDS),
+        "checked": CHECKED,
+        "fewer_steps": [UPTRAINED // 3 * part for part in range(4)],
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+    }
+    for name in tqdm(names, "decoders", unit="scheme"):
+        models, runs = zip(*(measure(name, seed, folder) for seed in SEEDS), strict=True)
+        kind, sizes = SCHEMES[name].kind, SCHEMES[name].sizes
+        found.setdefault("schemes", {})[name] = {
+            "bytes": bytes_per_token(kind, LAYERS, HEADS, WIDTH // HEADS, 4, **sizes),
+            "parameters": parameters(models[0]),
+            **{key: [run[key] for run in runs] for key in runs[0]},
+        }
+        found.setdefault("differ", {})[name] = _differ(models[0], held_out(CHECKED))
+        if name == "MHA":
+            found["seconds"] = [
+                [batch, words, *_seconds(models[0], batch, words)]
+                for batch, words in ((1, 16), (1, 32), (1, 128), (64, 16), (64, 32), (64, 128))
+            ]
+            pairs = held_out(500)
+            found["fewer"] = [
+                _fewer(model, 2, pairs, seed) for model, seed in zip(models, SEEDS, strict=True)
+            ]
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.cache_curves",
+        description="Train chapter 10's decoders and store what they show.",
+    )
+    parser.add_argument("names", nargs="*", metavar="SCHEME", help=", ".join(SCHEMES))
+    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(SCHEMES):
+        parser.error(f"no scheme {', '.join(sorted(unknown))}; choose from {', '.join(SCHEMES)}")
+    start = time.perf_counter()
+    make(arguments.names or list(SCHEMES), arguments.folder)
+    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""One process loads what all others need, and forks them: those that grade, and their zygotes.
+
+    python -m attncourse.grading.warm FD ZYGOTES
+
+Without it, each of them would load torch, which takes as long as to grade ten students.
+It begins with a clean environment, so no secret of the instructor's is in the memory of any fork.
+Zygotes are forked before anything of the judge is loaded, workers after; all end with the grader,
+whose end closes their input.
+"""
+
+import contextlib
+import gc
+import itertools
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+from attncourse.grading import cgroup
+
+TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second for a fork
+
+# What Python, its packages and the C library look for.
+NEEDED = {
+    *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
+    *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+}
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of what grades, without the instructor's secrets.
+
+    What a process was started with stays in its memory, and in the memory of all its forks.
+    """
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
+    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
+
+
+def can_fork() -> bool:
+    """Whether a process that has loaded torch may be forked, and a fork be ended by a handle."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return sys.platform == "linux"
+
+
+# --- the grader's side --------------------------------------------------------------------------
+
+
+class Warm:
+    """The process that forks; it is ready a while after it was made.
+
+    Args:
+        jailed: its forks will need jails.
+        workers: how many it will fork, more or less.
+    """
+
+    def __init__(self, jailed: bool, workers: int):
+        if jailed:
+            cgroup.take()
+        self.control, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", __name__]
+        self.process = subprocess.Popen(
+            [*command, str(theirs.fileno()), str(1 + (workers - 1) // TOGETHER)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,  # nothing comes: its end is the end of all forks
+            env=surroundings(),
+            start_new_session=True,  # Ctrl-C stops the grader, which ends the others
+        )
+        theirs.close()
+
+    def fork(self, channel: socket.socket) -> "Forked | None":
+        """A worker (see `run.work`) that listens to a channel; None if this process is dead."""
+        news, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self.control, [b"fork"], [channel.fileno(), theirs.fileno()])
+            except OSError:
+                news.close()
+                return None
+        return Forked(news)
+
+    def end(self) -> None:
+        self.control.close()
+        self.process.kill()
+        self.process.communicate()
+
+
+class Forked:
+    """A process that another one has forked: as much of `subprocess.Popen` as is needed.
+
+    Args:
+        handle: of the process; or a socket over which it sends one when it is born.
+    """
+
+    def __init__(self, handle: int | socket.socket):
+        self.handle: int | socket.socket | None = handle
+
+    def kill(self) -> None:
+        if isinstance(self.handle, socket.socket):
+            with self.handle as news:
+                handles = socket.recv_fds(news, 16, 1)[1]
+            self.handle = handles[0] if handles else None  # it was never born
+        if self.handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return 1 if select.select([self.handle], [], [], 0)[0] else None
+
+    def communicate(self) -> None:
+        """Wait for the end of one that was killed."""
+        if self.handle is not None:
+            select.select([self.handle], [], [])
+            os.close(self.handle)
+            self.handle = None
+
+
+# --- the warm process ---------------------------------------------------------------------------
+
+
+def serve(control: socket.socket, zygotes: int) -> None:
+    """Load, and fork a worker for every message. Never returns."""
+    # What students' notebooks import, and what a child imports before it looks at any task.
+    import einops  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import numpy as np  # noqa: F401
+
+    from attncourse.checks import registry
+    from attncourse.grading import child, shell  # noqa: F401
+
+    registry.entry_points()  # all that is installed is looked through once, and not by every fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # no collection touches these pages, so the forks share them
+    born = []
+    for _ in range(zygotes):
+        ours, theirs = socket.socketpair()
+        number = os.fork()
+        if number == 0:
+            for each in (control, ours, *(before for before, _ in born)):
+                each.close()
+            child.zygote(theirs)
+            os._exit(0)
+        theirs.close()
+        born.append((ours, Forked(os.pidfd_open(number))))
+
+    from attncourse.grading import run
+
+    gc.freeze()
+    for zygote in itertools.cycle(born):
+        _, handles, *_ = socket.recv_fds(control, 16, 2)
+        if not handles:
+            os._exit(0)  # the grader is gone, or needs no more
+        if os.fork() == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            channel, news = handles
+            with socket.socket(fileno=news) as grader:
+                socket.send_fds(grader, [b"born"], [os.pidfd_open(os.getpid())])
+            run.work(channel, zygote)
+            os._exit(0)
+        for each in handles:
+            os.close(each)
+
+
+if __name__ == "__main__":
+    from attncourse.grading import warm  # by the name that others know it by
+
+    warm.serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

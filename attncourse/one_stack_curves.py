@@ -1,0 +1,370 @@
+"""Chapter 9's measurements: made by `make curves`, stored with the package, loaded by the page.
+
+    model, vocabulary = one_stack_curves.load("gpt")
+    shares = one_stack_curves.measured()["gpt"]["exact_match"]   # length -> share
+
+Run as a program it measures them again (`python -m attncourse.one_stack_curves --help`).
+"""
+
+import argparse
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse import pretrained
+from attncourse.bottleneck import exact_match_by_length, sequence_loss
+from attncourse.cross_attention import Transformer
+from attncourse.numbers import BOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
+from attncourse.numbers import words as name_of
+from attncourse.one_stack import (
+    BERT,
+    GPT,
+    NOT_ASKED,
+    Continuation,
+    all_at_once,
+    by_confidence,
+    close_gaps,
+    fill_in,
+    half_each_round,
+    left_to_right,
+    masked_words,
+    with_rotation,
+)
+from attncourse.training import exact_match, teacher_forced, train, translations
+
+DATA = Path(__file__).parent / "data" / "one_stack"
+MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
+ORDERS = (all_at_once, half_each_round, left_to_right, by_confidence)
+SEEDS = range(3)
+EVERY = 3  # of the test's sentences, one in so many is filled in
+
+# --- One text, one vocabulary ---------------------------------------------------------------------
+
+
+def one_vocabulary(task: Corpus) -> Corpus:
+    """The same pairs, with one list of words for both languages and a mark for a mask."""
+    both = {*task.source_words.words, *task.target_words.words} - set(MARKS)
+    words = Vocabulary((*MARKS, "<mask>", *sorted(both)))
+
+    def renumbered(pairs: Pairs) -> Pairs:
+        source, target = (
+            torch.tensor(words.encode(known.words))[ids]
+            for known, ids in ((task.source_words, pairs.source), (task.target_words, pairs.target))
+        )
+        return Pairs(pairs.numbers, source, target)
+
+    return Corpus(words, words, renumbered(task.train), renumbered(task.test))
+
+
+def as_text(source: Tensor, target: Tensor) -> Tensor:
+    """One row a pair: the source, <bos> where a reader would see an equals sign, the target."""
+    between = target.new_full((len(target), 1), BOS)
+    return close_gaps(torch.cat([source, between, target], dim=1), PAD)
+
+
+def of_target(text: Tensor) -> Tensor:
+    """Where the words behind <bos> stand: boolean, as the text."""
+    return ((text == BOS).cumsum(1) > 0) & (text != BOS) & (text != PAD)
+
+
+# --- Losses ---------------------------------------------------------------------------------------
+
+
+def next_word_loss(translator: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    """Every word of the text has to be guessed from those before it, the source's, too."""
+    text = as_text(source, target)
+    return sequence_loss(translator.model(text[:, :-1]), text[:, 1:], PAD)
+
+
+def masked_loss(rng: torch.Generator) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    """Words of the target are hidden and have to be guessed; each sentence has its own share."""
+
+    def loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+        text = as_text(source, target)
+        share = torch.rand(len(text), 1, generator=rng)
+        words = model.embedding.num_embeddings
+        inputs, targets = masked_words(text, share, MASK, words, rng)
+        asked = of_target(text)
+        logits = model(torch.where(asked, inputs, text))
+        targets = targets.masked_fill(~asked, NOT_ASKED)
+        return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=NOT_ASKED)
+
+    return loss
+
+
+# --- Digits ---------------------------------------------------------------------------------------
+
+SPELLINGS: dict[str, Callable[[int], list[str]]] = {
+    "words": lambda number: name_of(number, "en"),
+    "digits": lambda number: list(str(number)),
+    "last digit first": lambda number: list(str(number)[::-1]),
+    "threes": lambda number: f"{number:,}".split(","),
+}
+
+
+SHORT = partial(corpus, digits=6)  # numbers that are learned in a quarter of a minute
+
+
+def spelled(task: Corpus, spelling: str) -> Corpus:
+    """The same numbers with another source."""
+    spell = SPELLINGS[spelling]
+    tokens = {token for number in range(2_000) for token in spell(number)}  # 7, 007, 070, …
+    known = Vocabulary((*MARKS, *sorted(tokens)))
+
+    def respelled(pairs: Pairs) -> Pairs:
+        rows = [torch.tensor(known.encode(spell(number))) for number in pairs.numbers]
+        source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+        return Pairs(pairs.numbers, source, pairs.target)
+
+    return Corpus(known, task.target_words, respelled(task.train), respelled(task.test))
+
+
+def by_digits(model: nn.Module, task: Corpus) -> dict[int, float]:
+    """Share of the test's numbers that are written without an error, by their number of digits."""
+    written = translations(model, task.test, task.target_words)
+    right = [task.target_words.decode(row) for row in task.test.target]
+    return exact_match_by_length(written, right, [len(str(n)) for n in task.test.numbers])
+
+
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+def make_gpt(words: int) -> nn.Module:
+    """As many parameters as chapter 7's model has (within one per cent)."""
+    return Continuation(with_rotation(GPT(words, hidden_width=192, num_layers=4)), PAD)
+
+
+def make_small_gpt(words: int) -> nn.Module:
+    """Half of that, for comparisons that need several seeds."""
+    return Continuation(with_rotation(GPT(words, hidden_width=128, num_layers=2)), PAD)
+
+
+def make_bert(words: int) -> nn.Module:
+    """Three layers, the least that learned well here."""
+    return with_rotation(BERT(words, hidden_width=128, num_layers=3, pad=PAD))
+
+
+STEPS = {"gpt": 800, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
+STORED = {"gpt": make_gpt, "bert": make_bert}  # the weights that the page loads
+RUNS = [
+    "gpt",
+    "bert",
+    *(f"{what}, seed {seed}" for what in ("french", "everything") for seed in SEEDS),
+    *(f"{what}, seed {seed}" for what in ("digits", "last digit first") for seed in SEEDS),
+    *(f"{what}, seed 0" for what in ("words", "threes")),
+    "errors",
+]
+
+
+def rounded(shares: dict[int, float]) -> dict[int, float]:
+    return {length: round(share, 4) for length, share in shares.items()}
+
+
+def run_gpt(steps: int, seed: int, make: Callable, loss: Callable):
+    """Train a decoder alone, and let it translate."""
+    task = one_vocabulary(corpus())
+    torch.manual_seed(seed)
+    model = make(len(task.source_words))
+    start = time.process_time()
+    losses = _train(model, task.train, steps, seed, loss)
+    seconds = time.process_time() - start
+    model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
+    shares = exact_match(model, task.test, task.target_words)
+    return model, {
+        "exact_match": rounded(shares),
+        "losses": _means(losses),
+        "cpu_seconds": round(seconds, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def run_bert(steps: int, seed: int):
+    """Train an encoder alone, and let it fill in a part of the words, then all, in four orders."""
+    task = one_vocabulary(corpus())
+    torch.manual_seed(seed)
+    model = make_bert(len(task.source_words))
+    start = time.process_time()
+    rng = torch.Generator().manual_seed(seed)
+    losses = _train(model, task.train, steps, seed, masked_loss(rng))
+    seconds = time.process_time() - start
+    model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
+    few = task.test.pick(torch.arange(0, len(task.test), EVERY))
+    return model, {
+        "found": {share: round(_found(model, few, share), 4) for share in (0.15, 0.5, 1.0)},
+        "orders": {order.__name__: _filled(model, few, task, order) for order in ORDERS},
+        "losses": _means(losses),
+        "cpu_seconds": round(seconds, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+@torch.no_grad()
+def _found(model: nn.Module, pairs: Pairs, share: float) -> float:
+    """Share of the masked words that are found, where so many of the target's are masked."""
+    text = as_text(pairs.source, pairs.target)
+    rng = torch.Generator().manual_seed(0)
+    masked = of_target(text) & torch.bernoulli(torch.full(text.shape, share), generator=rng).bool()
+    found = model(text.masked_fill(masked, MASK)).argmax(-1)
+    return (found == text)[masked].float().mean().item()
+
+
+def _filled(model: nn.Module, pairs: Pairs, task: Corpus, order: Callable) -> dict[int, float]:
+    """Exact match by length where the whole target is filled in."""
+    written, right = [], []
+    for rows in pairs.lengths.argsort(stable=True).split(256):
+        part = pairs.pick(rows)
+        text = as_text(part.source, part.target)
+        asked = of_target(text)
+        filled = fill_in(model, text.masked_fill(asked, MASK), MASK, order)
+        written += [line[where].tolist() for line, where in zip(filled, asked, strict=True)]
+        right += [line[where].tolist() for line, where in zip(text, asked, strict=True)]
+    lengths = pairs.lengths.sort(stable=True).values.tolist()
+    return rounded(exact_match_by_length(written, right, lengths))
+
+
+def run_spelled(spelling: str, steps: int, seed: int):
+    """Train chapter 7's Transformer on short numbers with another source."""
+    task = spelled(SHORT(), spelling)
+    torch.manual_seed(seed)
+    model = Transformer(len(task.source_words), len(task.target_words))
+    start = time.process_time()
+    losses = _train(model, task.train, steps, seed, teacher_forced)
+    return model, {
+        "exact_match": rounded(by_digits(model, task)),
+        "losses": _means(losses),
+        "cpu_seconds": round(time.process_time() - start, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def run_errors():
+    """Which numbers of the test the book's two good translators get wrong, and what they write."""
+    task, found = corpus(), {}
+    for name in ("additive", "transformer"):
+        model, _, french = pretrained.load(name)
+        written = translations(model, task.test, french)
+        found[name] = {
+            number: " ".join(line)
+            for number, line, right in zip(
+                task.test.numbers, written, task.test.target, strict=True
+            )
+            if line != french.decode(right)
+        }
+    return None, found
+
+
+def _train(model, pairs, steps, seed, loss) -> list[float]:
+    return train(model, pairs, steps, learning_rate=2e-3, seed=seed, progress=False, loss=loss)
+
+
+def _means(losses: list[float]) -> list[float]:
+    return [round(part.mean().item(), 4) for part in torch.tensor(losses).split(20)]
+
+
+def run(name: str) -> tuple[nn.Module | None, dict]:
+    """One of `RUNS`: the model and what was measured."""
+    torch.set_num_threads(1)  # two runs side by side on two cores
+    if name == "errors":
+        return run_errors()
+    what, _, seed = name.partition(", seed ")
+    steps, seed = STEPS[what], int(seed or 0)
+    if what in SPELLINGS:
+        return run_spelled(what, steps, seed)
+    if what == "bert":
+        return run_bert(steps, seed)
+    if what == "gpt":
+        return run_gpt(steps, seed, make_gpt, teacher_forced)
+    loss = {"french": teacher_forced, "everything": next_word_loss}[what]
+    return run_gpt(steps, seed, make_small_gpt, loss)
+
+
+# --- Storing and loading --------------------------------------------------------------------------
+
+
+def measured(folder: Path = DATA) -> dict[str, dict]:
+    """What the runs measured: name of the run -> its results; keys that are numbers are numbers."""
+
+    def numbered(value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {_number(key): numbered(inner) for key, inner in value.items()}
+
+    return numbered(json.loads((folder / "measured.json").read_text(encoding="utf-8")))
+
+
+def _number(key: str) -> str | int | float:
+    try:
+        return int(key)
+    except ValueError:
+        return float(key) if key.replace(".", "", 1).isdigit() else key
+
+
+def load(name: str) -> tuple[nn.Module, Vocabulary]:
+    """A trained model, "gpt" or "bert", and the words that it knows.
+
+    Raises:
+        ValueError: the weights of this model are not stored.
+    """
+    if name not in STORED:
+        raise ValueError(f"weights are stored of {', '.join(STORED)}; not of {name!r}")
+    words = one_vocabulary(corpus()).source_words
+    model = STORED[name](len(words))
+    weights = load_file(DATA / f"{name}.safetensors")
+    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    return model.eval(), words
+
+
+def _run_and_store(name: str, folder: Path) -> tuple[str, dict]:
+    model, result = run(name)
+    if name in STORED:
+        weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
+        save_file(weights, folder / f"{name}.safetensors")
+    return name, result
+
+
+def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
+    """Run side by side; each result is stored as soon as it is ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "measured.json"
+    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
+        done = pool.imap_unordered(partial(_run_and_store, folder=folder), names)
+        for name, result in tqdm(done, "measuring", len(names), unit="run"):
+            results[name] = result
+            ordered = {key: results[key] for key in RUNS if key in results}
+            path.write_text(json.dumps(ordered, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.one_stack_curves",
+        description="Train chapter 9's models and store what was measured.",
+    )
+    parser.add_argument("names", nargs="*", metavar="RUN", help=", ".join(RUNS))
+    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (%(default)s)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(RUNS)
+    if unknown:
+        parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
+    try:
+        make(arguments.names or RUNS, arguments.folder, arguments.jobs)
+    except KeyboardInterrupt:
+        sys.exit("stopped; finished runs are stored. Name the others to go on.")
+
+
+if __name__ == "__main__":
+    main()

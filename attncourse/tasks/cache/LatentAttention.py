@@ -1,0 +1,665 @@
+"""Keys and values from one narrow vector: what is promised, the reference, what goes wrong."""
+
+import math
+
+import torch
+from torch import nn
+
+from attncourse import cache as reference
+from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.modules import made, parts_of, weights_of, with_weights
+from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.task import Task
+from attncourse.lab.meters import count
+from attncourse.positions import rotate
+from attncourse.tasks import thoughts
+from attncourse.tasks.cache import looked_at
+
+SIZES = ("model_width", "num_heads", "head_width", "latent_width", "rope_width")
+
+
+class Text(nn.Module):
+    """A layer that reads a text whole (`chunks` is None), or in steps."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, chunks=None, earlier=None):
+        if earlier is not None:
+            self.layer.step(earlier)
+        if chunks is None:
+            output = self.layer(x)
+            return None if output is None else [output, torch.tensor(0.0)]
+        cache, outputs = None, []
+        for piece in x.split(chunks, dim=1):
+            returned = self.layer.step(piece, cache)
+            if returned is None:
+                return None
+            if not isinstance(returned, tuple | list) or len(returned) != 2:
+                raise Unusable(
+                    f"has a `step` that returned {describe(returned)}; a pair is expected: output, "
+                    "cache."
+                )
+            output, cache = returned
+            if not isinstance(output, torch.Tensor):
+                raise Unusable(
+                    f"has a `step` that returned {describe(output)} for the output; a tensor is "
+                    "expected."
+                )
+            outputs.append(output)
+        return [
+            torch.cat(outputs, dim=1),
+            torch.tensor(float(numbers_in(cache) // x[..., 0].numel())),
+        ]
+
+
+def numbers_in(cache) -> int:
+    """How many numbers a cache holds, whatever it is made of."""
+    if isinstance(cache, torch.Tensor):
+        return cache.numel()
+    if isinstance(cache, dict):
+        cache = cache.values()
+    return sum(map(numbers_in, cache)) if isinstance(cache, tuple | list | type({}.values())) else 0
+
+
+def layer_as_function(cls):
+    """The layer as a function of its sizes, a text and its weights."""
+
+    def function(*, x, chunks=None, earlier=None, **rest):
+        layer = made(cls, *(rest.pop(size) for size in SIZES)).to(x.dtype)
+        has = dict(layer.named_parameters(remove_duplicate=False))
+        if not has:  # perhaps it is not begun
+            return Text(layer)(x, chunks)
+        for name in rest:
+            if name not in has:
+                raise Unusable(f"lacks `{name}`; the task says how the parts are called")
+        weights = {f"layer.{name}": weight for name, weight in rest.items()}
+        return with_weights(Text(layer), weights, x, chunks, earlier)
+
+    return function
+
+
+def text_inputs(rng, b=2, n=5, m=10, h=3, d=4, latent=6, r=2, chunks=None, dtype=torch.float32):
+    like = made(reference.LatentAttention, m, h, d, latent, r)
+    weights = weights_of(like, rng, dtype)
+    weights["norm.weight"] = 1 + weights["norm.weight"] / 2
+    sizes = zip(SIZES, (m, h, d, latent, r), strict=True)
+    x = normal(rng, b, n, m, dtype=dtype)
+    return {"x": x, "chunks": chunks, "earlier": None, **dict(sizes), **weights}
+
+
+def probes(rng):
+    """Few, and each for several things at once: a layer takes ten times as long as a function."""
+    return {
+        "whole text": text_inputs(rng),
+        "whole text, other sizes": text_inputs(rng, n=4, m=8, h=2, d=3, latent=5, r=4),
+        "in one step": text_inputs(rng, chunks=5),
+        "word by word": text_inputs(rng, n=4, chunks=1),
+        "pieces of two": text_inputs(rng, b=1, n=5, h=2, d=5, latent=7, r=4, chunks=2),
+        "wide latent": text_inputs(rng, n=3, m=8, h=2, d=2, latent=8, chunks=1),
+        "after another text": text_inputs(rng, n=3, chunks=2) | {"earlier": normal(rng, 2, 2, 10)},
+        "one head": text_inputs(rng, n=3, h=1, chunks=2),
+    }
+
+
+def small(rng):
+    def example(n, chunks=None, **sizes):
+        return text_inputs(
+            rng, 1, n, **{"m": 2, "h": 1, "d": 1, "latent": 1, "r": 2} | sizes, chunks=chunks
+        )
+
+    for n in (1, 2, 3):
+        yield example(n)
+        yield example(n, 1)
+        yield example(n, 2)
+    yield example(2, m=4, latent=2, d=2)
+    yield example(3, 2, m=4, latent=2, d=2, h=2)
+    yield example(2, 1, h=2)
+
+
+METERED = {"b": 1, "n": 256, "m": 32, "h": 8, "d": 16, "latent": 8, "r": 4}
+
+
+def metered(cls):
+    """The last step of a long text under the meter: its biggest tensor, in numbers."""
+
+    def function(*, x, chunks=None, earlier=None, **rest):
+        layer = made(cls, *(rest.pop(size) for size in SIZES))
+        with torch.no_grad():
+            first = layer.step(x[:, :-1])
+            if first is None:
+                return None
+            counts = count(layer.step, x[:, -1:], first[1])
+        return counts.biggest_bytes // 4
+
+    return function
+
+
+def biggest(answer, rng=None):
+    inputs = text_inputs(rng or torch.Generator().manual_seed(0), **METERED)
+    return looked_at(answer, inputs, metered)
+
+
+KEYS = METERED["n"] * METERED["h"] * METERED["d"]  # numbers in the keys of all heads
+
+
+def traits(answer):
+    seen = answer.observe(dict(zip(SIZES, (10, 3, 4, 6, 2), strict=True)), adapt=parts_of)
+    return {
+        "writes the past out": biggest(answer) >= KEYS / 4,
+        "has biases": any(name.endswith("bias") for name, _ in seen.returned or ()),
+    }
+
+
+task = Task(
+    reference.LatentAttention,
+    number=5,
+    returns=("output", "numbers kept a token"),
+    difficulty=5,
+    minutes=60,
+    section="latent",
+    hints=(
+        "Write `forward` first. A word's latent is norm(down(x)); from it k_up and v_up make keys "
+        "and values for all heads. Beside them stands a short part that is rotated: one key for "
+        "all heads, a query for each. What is kept for `step`? Only what all heads share.",
+        "In `step`, q · (W c) = (Wᵀ q) · c: apply k_up's matrix to the query, and it meets the "
+        "latents themselves. The weights average latents, too, and v_up comes after. A new "
+        "position's place is the number of those kept; scores are divided by √(d+r) in both ways.",
+        "absorbed = einsum('b h q d, h d l -> b h q l'); scores = (absorbed · latents + rotated "
+        "query · rotated keys) / √(head_width + rope_width); hide what is later (tril with the "
+        "number of kept positions); softmax; heads = einsum(weights, latents), then 'b h q l, "
+        "h d l -> b h q d' with v_up; merge, out_proj.",
+    ),
+    probes=probes,
+    adapt=layer_as_function,
+    differentiated=("whole text", "word by word"),
+    small=small,
+    traits=traits,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+    keeps=True,
+)
+
+
+@task.check(1)
+def its_parts_have_the_names_of_the_task(answer, rng):
+    sizes = dict(zip(SIZES, (10, 3, 4, 6, 2), strict=True))
+    has = {name: tuple(shape) for name, shape in looked_at(answer, sizes, parts_of)}
+    if not has:
+        answer(text_inputs(rng))
+    for name, parameter in made(reference.LatentAttention, *sizes.values()).named_parameters():
+        if name not in has:
+            there = sorted({other.rsplit(".", 1)[0] for other in has}) or ["none at all"]
+            raise Failure(
+                f"There is no `{name}`; the layer's parts are: {', '.join(there)}. The names "
+                "belong to the task, so that weights can be copied."
+            )
+        if has[name] != parameter.shape:
+            raise Failure(
+                f"With LatentAttention(10, 3, 4, 6, 2), `{name}` has shape "
+                f"{shape_of(torch.empty(has[name]))}; expected {shape_of(parameter)}."
+            )
+    if biases := [name for name in has if name.endswith("bias")]:
+        raise Failure(f"The linear layers have no bias in this task; yours have {biases[0]}.")
+
+
+@task.check(3)
+def a_whole_text_matches_the_formula(answer, rng):
+    answer.matches(text_inputs(rng))
+    answer.matches(text_inputs(rng, b=3, n=4, m=8, h=2, d=3, latent=5, r=4))
+    answer.matches(text_inputs(rng, n=4, h=4, d=2, dtype=torch.float64), tolerance=1e-7)
+
+
+@task.check(1)
+def a_word_sees_itself_and_what_came_before(answer, rng):
+    inputs = text_inputs(rng, n=5)
+    other = inputs["x"].clone()
+    other[:, 3] += 1.0
+    before, after = (answer(inputs | {"x": x})[0] for x in (inputs["x"], other))
+    moved = (before - after).abs().amax((0, 2)) > 1e-5
+    if moved[:3].any() or not moved[3:].all():
+        raise Failure(
+            "Word 4 of 5 changed. The outputs of words 4 and 5 should change, and no other; "
+            f"yours: {', '.join(str(i + 1) for i in range(5) if moved[i]) or 'none'}.",
+            inputs,
+        )
+
+
+@task.check(3)
+def step_by_step_it_gives_the_whole_text(answer, rng):
+    for chunks in (1, 2, 5):
+        inputs = text_inputs(rng, n=5, chunks=chunks)
+        whole = answer.expected(inputs | {"chunks": None})[0]
+        compare(f"the output in steps of {chunks}", answer(inputs)[0], whole, inputs)
+    inputs = text_inputs(rng, b=1, n=4, m=12, h=2, d=5, latent=9, r=4, chunks=3)
+    compare("the output in steps of 3", answer(inputs)[0], answer.expected(inputs)[0], inputs)
+
+
+@task.check(2)
+def a_token_leaves_a_latent_and_one_rotated_key(answer, rng):
+    for latent, r in ((6, 2), (5, 4)):
+        inputs = text_inputs(rng, n=4, latent=latent, r=r, chunks=1)
+        kept = int(answer(inputs)[1])
+        if kept != latent + r:
+            raise Failure(
+                f"With latent_width = {latent} and rope_width = {r}, a token should leave "
+                f"{latent + r} numbers in the cache; yours leaves {kept}.",
+                inputs,
+            )
+
+
+@task.check(2)
+def a_step_makes_no_keys_of_the_past(answer, rng):
+    inputs = text_inputs(rng, n=3, chunks=1)
+    answer.matches(inputs)
+    found = biggest(answer, rng)
+    if found >= KEYS / 4:
+        raise Failure(
+            f"With {METERED['n']} positions kept, a step makes a tensor of {found:,} numbers; the "
+            f"keys of all heads are {KEYS:,}, the cache {METERED['n'] * 12:,}. Let the query take "
+            "over the matrix, and leave the latents as they are."
+        )
+
+
+@task.check(1)
+def sizes_of_one_work(answer, rng):
+    for chunks in (None, 1):
+        answer.matches(text_inputs(rng, 1, 1, 2, 1, 1, 1, 2, chunks=chunks))
+        answer.matches(text_inputs(rng, 3, 3, 3, 3, 3, 3, 2, chunks=chunks))
+        answer.matches(text_inputs(rng, n=3, h=1, chunks=chunks))
+
+
+@task.check(1)
+def gradients_reach_the_text_and_every_weight(answer, rng):
+    answer.gradients_match(text_inputs(rng))
+    answer.gradients_match(text_inputs(rng, n=3, chunks=2))
+
+
+@task.check(1)
+def a_cache_belongs_to_its_text(answer, rng):
+    for chunks in (1, 2):
+        inputs = text_inputs(rng, n=3, chunks=chunks)
+        answer.matches(inputs | {"earlier": normal(rng, 2, 2, 10)})
+        moves_nothing(answer, inputs)
+    moves_nothing(answer, text_inputs(rng))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Latent(nn.Module):
+    def __init__(self, model_width, num_heads, head_width, latent_width, rope_width):
+        super().__init__()
+        self.h, self.d, self.r = num_heads, head_width, rope_width
+        wide = num_heads * head_width
+        self.q_proj = self.linear(model_width, wide)
+        self.q_rope = self.linear(model_width, num_heads * rope_width)
+        self.down = self.linear(model_width, latent_width)
+        self.norm = self.norm_of(latent_width)
+        self.k_rope = self.linear(model_width, rope_width)
+        self.k_up = self.linear(latent_width, wide)
+        self.v_up = self.linear(latent_width, wide)
+        self.out_proj = self.linear(wide, model_width)
+
+    def linear(inward, outward):
+        return nn.Linear(inward, outward, bias=False)
+
+    def norm_of(width):
+        return nn.RMSNorm(width, eps=1e-6)
+
+    def split(self, x):
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+    def start(cache):
+        return 0 if cache is None else cache[0].shape[1]
+
+    def turn_query(x, places):
+        return rotate(x, places)
+
+    def turn_key(x, places):
+        return rotate(x, places)
+
+    def compress(self, x):
+        return self.norm(self.down(x))
+
+    def content_query(self, x, places):
+        return self.split(self.q_proj(x))
+
+    def rope_query(self, x, places):
+        return self.turn_query(self.split(self.q_rope(x)), places)
+
+    def rope_key(self, x, places):
+        return self.turn_key(self.k_rope(x), places)
+
+    def extend(self, cache, latent, key):
+        if cache is None:
+            return latent, key
+        return tuple(torch.cat(pair, 1) for pair in zip(cache, (latent, key), strict=True))
+
+    def content_key(self, latent):
+        return self.split(self.k_up(latent))
+
+    def content_value(self, latent):
+        return self.split(self.v_up(latent))
+
+    def matrices(self):
+        return (up.weight.unflatten(0, (self.h, self.d)) for up in (self.k_up, self.v_up))
+
+    def width(self):
+        return self.d + self.r
+
+    def width_in_step(self, latents):
+        return self.width()
+
+    def visible(q, n):
+        return torch.ones(q, n, dtype=torch.bool).tril(n - q)
+
+    def visible_in_step(self, q, n):
+        return self.visible(q, n)
+
+    def weigh(scores, visible, width):
+        return (scores / math.sqrt(width)).masked_fill(~visible, -torch.inf).softmax(-1)
+
+    def finish(self, heads):
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def given_back(output, cache):
+        return output, cache
+
+    def forward(self, x):
+        n = x.shape[1]
+        places = torch.arange(n)
+        latent = self.compress(x)
+        scores = self.content_query(x, places) @ self.content_key(latent).mT
+        scores = scores + self.rope_query(x, places) @ self.rope_key(x, places)[:, None].mT
+        weights = self.weigh(scores, self.visible(n, n), self.width())
+        return self.finish(weights @ self.content_value(latent))
+
+    def absorbed(self, query, latents, k_up):
+        return torch.einsum("bhqd,hdl->bhql", query, k_up) @ latents[:, None].mT
+
+    def averaged(self, weights, latents, v_up):
+        return torch.einsum("bhql,hdl->bhqd", weights @ latents[:, None], v_up)
+
+    def step(self, x, cache=None):
+        q, first = x.shape[1], self.start(cache)
+        places = torch.arange(first, first + q)
+        cache = self.extend(cache, self.compress(x), self.rope_key(x, places))
+        latents, keys = self.read(cache)
+        k_up, v_up = self.matrices()
+        scores = self.absorbed(self.content_query(x, places), latents, k_up)
+        scores = scores + self.rope_query(x, places) @ keys[:, None].mT
+        visible = self.visible_in_step(q, latents.shape[1])
+        weights = self.weigh(scores, visible, self.width_in_step(latents))
+        output = self.finish(self.averaged(weights, latents, v_up))
+        return self.given_back(output, self.kept(cache, x))
+
+    def read(self, cache):
+        return cache
+
+    def kept(self, cache, x):
+        return cache
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+ROPE, ABSORBED, STALE = "latent-rope", "latent-absorbed", "cache-stale"
+
+task.fault(
+    "L-ROPE",
+    "Positions are rotations of queries and keys, so all of a key is rotated.",
+    "Then a rotation stands between the query's matrix and the latent, another one for every "
+    "position, and the two can no longer be joined. Only the short part beside it is rotated.",
+    section=ROPE,
+    content_query=lambda self, x, places: Latent.turned(
+        Latent.content_query(self, x, places), places
+    ),
+    content_key=lambda self, latent: Latent.turned(
+        Latent.content_key(self, latent), torch.arange(latent.shape[1])
+    ),
+)
+
+
+def turned(x, places):
+    """Rotated, an odd feature at the end left alone."""
+    even = x.shape[-1] // 2 * 2
+    return torch.cat([rotate(x[..., :even], places), x[..., even:]], -1) if even else x
+
+
+Latent.turned = staticmethod(turned)
+
+task.fault(
+    "L-QUERY-NOT-TURNED",
+    "Keys carry their position; a query has none.",
+    "Of two rotations the difference counts. With the key's alone, the score says where the key "
+    "stands, and not how far away.",
+    section=ROPE,
+    turn_query=lambda x, places: x,
+)
+task.fault(
+    "L-KEY-NOT-TURNED",
+    "The query is rotated to its place; the keys wait as they are.",
+    "Then all words before look equally far away, whatever their order. A key is rotated by its "
+    "own place, once, before it is kept.",
+    section=ROPE,
+    turn_key=lambda x, places: x,
+)
+task.fault(
+    "P-ROPE-CACHE",
+    "Each step counts its positions from 0.",
+    "A new word's place is the number of words that are kept. In yours, all steps take place at "
+    "the beginning, and distances are lost.",
+    section=ROPE,
+    start=lambda cache: 0,
+)
+task.fault(
+    "L-ROPE-AGAIN",
+    "Before they are compared, all keys are rotated, the kept ones included.",
+    "They were rotated when they came. Rotated again, they stand at twice their place. Rotate "
+    "once, and keep the result.",
+    section=ROPE,
+    read=lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))),
+)
+task.fault(
+    "L-ROPE-LOST",
+    "Kept is the latent, and nothing else: that is the name of it.",
+    "And one rotated key. It cannot be made from the latent later; without it, the words of "
+    "earlier steps have no place.",
+    section=ROPE,
+    extend=lambda self, cache, latent, key: (
+        (latent, key)
+        if cache is None
+        else (
+            torch.cat([cache[0], latent], 1),
+            torch.cat([key.new_zeros(*cache[0].shape[:2], key.shape[-1]), key], 1),
+        )
+    ),
+    kept=lambda self, cache, x: (cache[0],),
+)
+task.fault(
+    "L-ROPE-MISSING",
+    "The rotated part can be added later.",
+    "It is all that the layer knows of the order of words. Without it two words can change places, "
+    "and no later word notices.",
+    section=ROPE,
+    rope_query=lambda self, x, places: 0 * self.split(self.q_rope(x)),
+)
+task.fault(
+    "L-UNFOLD",
+    "From the kept latents, keys and values are made again when they are needed.",
+    "The numbers are right, and the cache is small. But every step makes the keys and values of "
+    "the whole past again, for all heads: most of what a cache saves.",
+    section=ABSORBED,
+    absorbed=lambda self, query, latents, k_up: query @ self.content_key(latents).mT,
+    averaged=lambda self, weights, latents, v_up: weights @ self.content_value(latents),
+)
+task.fault(
+    "L-CACHE-KEYS",
+    "A cache holds keys and values; latents are a step on the way to them.",
+    "Then nothing is saved: a token leaves 2·h·d numbers instead of l + r. Keep what all heads are "
+    "made from.",
+    section=ABSORBED,
+    kept=lambda self, cache, x: (*cache, self.content_key(cache[0]), self.content_value(cache[0])),
+    start=lambda cache: 0 if cache is None else cache[0].shape[1],
+    extend=lambda self, cache, latent, key: Latent.extend(self, cache and cache[:2], latent, key),
+)
+task.fault(
+    "L-CACHE-X",
+    "All comes from x, so x is kept, and projected again.",
+    "Then each step compresses the whole past again, and keeps m numbers a token: more than the "
+    "latent and the key.",
+    section=ABSORBED,
+    start=lambda cache: 0 if cache is None else cache[1].shape[1],
+    extend=lambda self, cache, latent, key: (
+        (latent, key)
+        if cache is None
+        else (torch.cat([cache[0], latent], 1), torch.cat([cache[1], key], 1))
+    ),
+    kept=lambda self, cache, x: (
+        *cache,
+        torch.cat([x.new_zeros(x.shape[0], cache[0].shape[1] - x.shape[1], x.shape[2]), x], 1),
+    ),
+    read=lambda self, cache: cache[:2],
+)
+task.fault(
+    "L-SCALE-LATENT",
+    "In the absorbed form queries are l + r wide, so that is the width under the root.",
+    "The scores are the same numbers as before, and these were sums over d + r. Written another "
+    "way, they are not larger.",
+    section=ABSORBED,
+    width_in_step=lambda self, latents: latents.shape[-1] + self.r,
+)
+task.fault(
+    "L-SCALE-D",
+    "A head is d wide, so scores are divided by √d.",
+    "Query and key have d numbers of content and r that are rotated; the score is a sum over both.",
+    width=lambda self: self.d,
+)
+task.fault(
+    "L-SCALE-MODEL",
+    "Scores are divided by the root of the width of all heads.",
+    "A score is one head's: a sum over its d + r numbers.",
+    width=lambda self: self.h * (self.d + self.r),
+)
+task.fault(
+    "L-NO-SCALE",
+    "The latent is normalized, so the scores need no scale.",
+    "The norm acts on the latent, not on what query and key make of it: a score is still a sum "
+    "over d + r products.",
+    width=lambda self: 1,
+)
+task.fault(
+    "L-NO-NORM",
+    "The norm only rescales; the matrices can learn that.",
+    "It rescales each word by its own length, which no matrix can. And weights trained with it are "
+    "wrong without.",
+    compress=lambda self, x: self.down(x),
+)
+task.fault(
+    "L-LAYER-NORM",
+    "A norm subtracts the mean and divides by the spread.",
+    "That is LayerNorm. RMSNorm divides by the root of the mean square, and subtracts nothing.",
+    compress=lambda self, x: (
+        self.norm.weight * nn.functional.layer_norm(self.down(x), self.norm.weight.shape, eps=1e-6)
+    ),
+)
+task.fault(
+    "L-NOT-CAUSAL",
+    "The caller passes a mask where one is needed.",
+    "Here none is passed: the layer is for writing, and causal by itself, in `forward` and among "
+    "the new positions of a step.",
+    section="cache-chunks",
+    visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+)
+task.fault(
+    "K-NO-TRIANGLE",
+    "In a step no mask is needed: everything kept came before.",
+    "True for one new position. Of several, the first would see the second.",
+    section="cache-chunks",
+    visible_in_step=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+)
+task.fault(
+    "K-MASK-TOP-LEFT",
+    "A causal mask is a triangle from the top left corner.",
+    "The rows of a step are the newest positions. From the top left, a single new one would see "
+    "the oldest word and nothing else.",
+    section="cache-chunks",
+    visible_in_step=lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(),
+)
+task.fault(
+    "L-VALUE-UP",
+    "One matrix makes keys and values from the latent.",
+    "There are two, k_up and v_up: what a word is found by is not what it says.",
+    content_value=lambda self, latent: self.split(self.k_up(latent)),
+    matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
+)
+task.fault(
+    "L-HEADS-TURNED",
+    "A matrix of h·d rows can be cut into (d h) as well as into (h d).",
+    "The rows of a head stand together. Cut the other way, each head gets rows of all: its step "
+    "and its whole text disagree.",
+    section=ABSORBED,
+    matrices=lambda self: (
+        up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
+    ),
+)
+task.fault(
+    "L-LATENT-READ",
+    "What comes out of the weights are the values.",
+    "In the absorbed form they average *latents*. Each head's v_up turns that average into its "
+    "answer; you return the first numbers of the latent.",
+    section=ABSORBED,
+    averaged=lambda self, weights, latents, v_up: nn.functional.pad(
+        weights @ latents[:, None], (0, self.d)
+    )[..., : self.d],
+)
+task.fault(
+    "L-NOT-EXTENDED",
+    "The cache that came in goes out again.",
+    "Then the new words are seen once and lost. Hand back the longer one.",
+    section="cache-extend",
+    kept=lambda self, cache, x: tuple(
+        y[:, : max(x.shape[1], y.shape[1] - x.shape[1])] for y in cache
+    ),
+)
+task.fault(
+    thoughts.OUTPUT_ONLY,
+    "`step` returns the output.",
+    "And the cache with the new words, which the caller hands in next time. Nothing else holds it.",
+    section=STALE,
+    given_back=lambda output, cache: output,
+)
+task.fault(
+    "L-BIAS",
+    "An nn.Linear has a bias unless something speaks against it.",
+    "Here something does: with a bias, k_up could not be moved from the key to the query by its "
+    "matrix alone. The task asks for linear layers without one.",
+    linear=lambda inward, outward: nn.Linear(inward, outward),
+)
+task.fault(
+    "L-NO-OUT",
+    "The heads' answers, side by side, are the output.",
+    "They are h·d wide and stand apart. out_proj mixes them and brings them back to the width m.",
+    finish=lambda self, heads: nn.functional.pad(
+        heads.transpose(1, 2).flatten(2), (0, self.out_proj.weight.shape[0])
+    )[..., : self.out_proj.weight.shape[0]],
+)
+
+
+@task.fault(
+    "K-STALE",
+    "The layer remembers its cache; nobody needs to hand it in.",
+    "Then a second text attends to the first. A cache belongs to a text: it is an argument and a "
+    "result.",
+    section=STALE,
+)
+class Remembers(Latent):
+    def step(self, x, cache=None):
+        last = getattr(self, "last", None)
+        if last is not None and last[0].shape[0] == x.shape[0]:
+            cache = last
+        output, self.last = super().step(x, cache)
+        return output, self.last

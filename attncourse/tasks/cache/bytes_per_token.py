@@ -1,0 +1,346 @@
+"""What a token costs to keep: what is promised, the reference in steps, what goes wrong."""
+
+import torch
+
+from attncourse import cache as reference
+from attncourse.checks.answer import Failure
+from attncourse.checks.task import Task
+
+
+def sizes(scheme, layers, heads, width, each, **others):
+    return {
+        "scheme": scheme,
+        "num_layers": layers,
+        "num_heads": heads,
+        "head_width": width,
+        "bytes_per_number": each,
+        "kv_heads": None,
+        "latent_width": None,
+        "rope_width": None,
+    } | others
+
+
+def latent(layers, heads, width, each, latent_width, rope_width):
+    others = {"latent_width": latent_width, "rope_width": rope_width}
+    return sizes("MLA", layers, heads, width, each, **others)
+
+
+LLAMA = sizes("GQA", 32, 32, 128, 2, kv_heads=8)
+DEEPSEEK = latent(60, 128, 128, 2, 512, 64)
+
+
+def probes(rng):
+    return {
+        "MHA": sizes("MHA", 3, 5, 7, 2),
+        "GQA": sizes("GQA", 3, 12, 7, 2, kv_heads=4),
+        "GQA, two of them": sizes("GQA", 2, 6, 5, 4, kv_heads=2),
+        "GQA, square": sizes("GQA", 2, 9, 5, 1, kv_heads=3),
+        "MQA": sizes("MQA", 3, 5, 7, 2),
+        "MLA": latent(3, 5, 7, 2, 11, 4),
+        "MLA, wide heads": latent(2, 4, 32, 1, 16, 8),
+        "one byte, one layer": sizes("MHA", 1, 2, 3, 1),
+        "four bytes": sizes("MQA", 5, 4, 3, 4),
+        "MHA that says kv_heads, too": sizes("MHA", 2, 6, 5, 2, kv_heads=6),
+        "Llama 3 8B": LLAMA,
+        "DeepSeek-V2": DEEPSEEK,
+    }
+
+
+def small(rng):
+    yield sizes("MHA", 1, 1, 1, 1)
+    yield sizes("MHA", 1, 2, 1, 1)
+    yield sizes("MHA", 2, 1, 1, 1)
+    yield sizes("MHA", 1, 1, 3, 2)
+    yield sizes("MQA", 1, 2, 1, 1)
+    yield sizes("GQA", 1, 2, 1, 1, kv_heads=1)
+    yield sizes("GQA", 1, 6, 1, 1, kv_heads=2)
+    yield latent(1, 1, 1, 1, 1, 2)
+    yield latent(1, 2, 1, 1, 3, 2)
+    yield latent(2, 3, 4, 2, 5, 2)
+
+
+def traits(answer):
+    got, expected = answer.observe(LLAMA).returned, answer.expected(LLAMA)
+    refused = answer.observe(sizes("XQA", 1, 1, 1, 1)).error is not None
+    return {
+        "the right number as a float": isinstance(got, float) and got == expected,
+        "a float, far too small": isinstance(got, float) and got < expected / 500,
+        "takes any name for a scheme": not refused,
+    }
+
+
+task = Task(
+    reference.bytes_per_token,
+    number=4,
+    returns=int,
+    difficulty=2,
+    minutes=12,
+    section="cache-bytes",
+    hints=(
+        "One token, one layer, numbers before bytes: how many numbers does each scheme keep? Draw "
+        "for each what lies in the cache.",
+        "Three schemes keep a key and a value, d numbers each, in every *cached* head: h of them, "
+        "c, or one. The fourth keeps one latent and one rotated key, whatever the number of heads.",
+        "numbers = 2 · heads kept · head_width, or latent_width + rope_width. Times num_layers, "
+        "times bytes_per_number. Any other name of a scheme: raise ValueError.",
+    ),
+    probes=probes,
+    small=small,
+    traits=traits,
+)
+
+
+def exactly(answer, inputs):
+    got, expected = answer(inputs), answer.expected(inputs)
+    if got != expected or isinstance(answer.observe(inputs).returned, torch.Tensor):
+        said = ", ".join(f"{k} = {v}" for k, v in inputs.items() if v is not None)
+        raise Failure(
+            f"For {said} you say {got:,} bytes; there are {expected:,}.", inputs, expected, got
+        )
+
+
+def drawn(rng, *highest):
+    return [torch.randint(1, high + 1, (), generator=rng).item() for high in highest]
+
+
+@task.check(1)
+def multi_head_attention_keeps_a_key_and_a_value_a_head(answer, rng):
+    exactly(answer, sizes("MHA", 1, 1, 64, 1))
+    exactly(answer, sizes("MHA", 1, 12, 64, 1))
+    exactly(answer, sizes("MHA", *drawn(rng, 9, 9, 99), 2))
+
+
+@task.check(1)
+def shared_heads_are_kept_once(answer, rng):
+    exactly(answer, sizes("MQA", 1, 8, 64, 1))
+    exactly(answer, sizes("GQA", 1, 12, 64, 1, kv_heads=4))
+    for kv_heads in (2, 3, 8):
+        layers, members, width = drawn(rng, 9, 9, 99)
+        exactly(answer, sizes("GQA", layers, kv_heads * members, width, 2, kv_heads=kv_heads))
+    exactly(answer, LLAMA)
+
+
+@task.check(2)
+def a_latent_and_one_rotated_key_serve_all_heads(answer, rng):
+    exactly(answer, latent(1, 8, 16, 1, 40, 4))
+    exactly(answer, latent(*drawn(rng, 9, 9, 99), 1, *drawn(rng, 99, 9)))
+    exactly(answer, DEEPSEEK)
+
+
+@task.check(1)
+def every_layer_keeps_its_own_and_a_number_takes_its_bytes(answer, rng):
+    for scheme in ("MHA", "MQA"):
+        exactly(answer, sizes(scheme, *drawn(rng, 99), 4, 16, 2))
+        exactly(answer, sizes(scheme, 3, 4, 16, 4))
+        exactly(answer, sizes(scheme, 3, 4, 16, 1))
+    exactly(answer, latent(5, 8, 16, 4, 40, 4))
+    exactly(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2))
+
+
+@task.check(1)
+def a_scheme_that_does_not_exist_is_an_error(answer):
+    answer(sizes("MHA", 1, 1, 1, 1))
+    for scheme in ("XQA", "mha", ""):
+        inputs = sizes(scheme, 1, 2, 4, 2)
+        seen = answer.observe(inputs)
+        if seen.error is None:
+            raise Failure(
+                f"For the scheme {scheme!r} your answer says {seen.returned}, and there is no such "
+                "scheme. Raise a ValueError: a wrong number would be believed.",
+                inputs,
+            )
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+def as_is(x, *_):
+    return x
+
+
+@task.steps
+class Bytes:
+    known = ("MHA", "GQA", "MQA", "MLA")
+
+    def refuse(scheme):
+        raise ValueError(f"no scheme {scheme!r}")
+
+    def heads_kept(scheme, num_heads, kv_heads):
+        return {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+
+    def vectors():
+        return 2  # a key and a value
+
+    def in_heads(vectors, heads, width):
+        return vectors * heads * width
+
+    def in_latent(latent_width, rope_width, num_heads, head_width):
+        return latent_width + rope_width
+
+    def layers(numbers, num_layers):
+        return numbers * num_layers
+
+    def bytes(numbers, each):
+        return numbers * each
+
+    said = as_is
+
+    def __call__(
+        self, scheme, num_layers, num_heads, head_width, bytes_per_number,
+        kv_heads=None, latent_width=None, rope_width=None,
+    ):  # fmt: skip
+        if scheme not in self.known:
+            scheme = self.refuse(scheme)
+        if scheme == "MLA":
+            numbers = self.in_latent(latent_width, rope_width, num_heads, head_width)
+        else:
+            heads = self.heads_kept(scheme, num_heads, kv_heads)
+            numbers = self.in_heads(self.vectors(), heads, head_width)
+        return self.said(self.bytes(self.layers(numbers, num_layers), bytes_per_number))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+task.fault(
+    "K-KEYS-ONLY",
+    "What is cached are keys.",
+    "And values: a key is found by, a value is read. Each cached head keeps both.",
+    vectors=lambda: 1,
+)
+task.fault(
+    "K-QUERIES-TOO",
+    "Query, key and value are computed for each token, so three vectors are kept.",
+    "A query asks once, when its token is the newest. Nobody reads it again.",
+    vectors=lambda: 3,
+)
+task.fault(
+    "K-ONE-LAYER",
+    "The cache belongs to the model: one for all layers.",
+    "The keys of a layer are made from what goes into that layer, so each has its own.",
+    layers=as_is,
+)
+task.fault(
+    "K-NUMBERS",
+    "The size is how many numbers there are.",
+    "Asked for are bytes: four to a number in float32, two in float16.",
+    bytes=as_is,
+)
+task.fault(
+    "K-BITS",
+    "float16 has 16 bits, so a number counts 16.",
+    "The argument says bytes, and bytes are asked for. Yours is eight times as much.",
+    bytes=lambda numbers, each: 8 * numbers * each,
+)
+task.fault(
+    "K-ALWAYS-TWO-BYTES",
+    "A number takes two bytes.",
+    "In float16. The argument says how many they are here.",
+    bytes=lambda numbers, each: 2 * numbers,
+)
+task.fault(
+    "K-IN-GIGABYTES",
+    "A cache is best said in gigabytes.",
+    "For people, yes. Here a whole number of bytes is asked for; divide when you print.",
+    said=(lambda n: n / 1e9, lambda n: n / 2**30, lambda n: n / 1024),
+)
+task.fault(
+    "K-FLOAT",
+    "A number is a number, whatever its type.",
+    "The number is right, and a float. Bytes are whole: use `//` where you divide, and no factor "
+    "with a point.",
+    said=float,
+)
+task.fault(
+    "G-EXPAND-BYTES",
+    "Each head of queries needs keys, so there are keys for h heads.",
+    "It *reads* keys that others read, too. What is shared is kept once: that is all the saving.",
+    section="shared-heads",
+    heads_kept=lambda scheme, num_heads, kv_heads: num_heads,
+)
+task.fault(
+    "G-MQA-ALL",
+    "MQA keeps a key and a value for each head; it shares the rest.",
+    "It shares exactly these: one head of keys and values for all heads of queries.",
+    section="shared-heads",
+    heads_kept=lambda scheme, num_heads, kv_heads: kv_heads if scheme == "GQA" else num_heads,
+)
+task.fault(
+    "G-MEMBERS",
+    "kv_heads says how many heads share one.",
+    "It says how many are *kept*; h/c share each. With 12 heads and 4 kept there are groups of 3.",
+    section="shared-heads",
+    heads_kept=lambda scheme, num_heads, kv_heads: {
+        "MHA": num_heads,
+        "GQA": kv_heads and num_heads // kv_heads,
+        "MQA": 1,
+    }[scheme],
+)
+task.fault(
+    "G-ONE-KEY-TWO-VALUES",
+    "Only keys are shared; each head keeps its own values.",
+    "A group shares both. Otherwise more than half of the bytes would stay.",
+    section="shared-heads",
+    heads_kept=lambda scheme, num_heads, kv_heads: (
+        {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme] + num_heads
+    ),
+    vectors=lambda: 1,
+)
+task.fault(
+    "L-CACHE-SIZE",
+    "Latent attention keeps the latent.",
+    "And one rotated key for all heads, since a rotation cannot be made afterwards from the "
+    "latent without undoing the saving. In DeepSeek-V2 that is 512 + 64.",
+    section="latent-rope",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: latent_width,
+)
+task.fault(
+    "L-LATENT-TWICE",
+    "There is a latent for the keys and one for the values.",
+    "Both are made from the same one: it is kept once. The paper writes it c^KV.",
+    section="latent",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * latent_width + rope_width,
+)
+task.fault(
+    "L-ALL-TWICE",
+    "Everything cached comes twice: for keys and for values.",
+    "Here neither keys nor values are cached. One latent stands for both, and a rotated key has no "
+    "value.",
+    section="latent",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
+        2 * (latent_width + rope_width)
+    ),
+)
+task.fault(
+    "L-ROPE-EACH",
+    "Each head has its rotated key.",
+    "Each head has its own rotated *query*. The rotated key is one for all, as in MQA.",
+    section="latent-rope",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
+        latent_width + num_heads * rope_width
+    ),
+)
+task.fault(
+    "L-LATENT-EACH",
+    "Each head has a latent.",
+    "One latent serves all heads: each reads it with a matrix of its own. That is why the number "
+    "of heads does not enter.",
+    section="latent",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
+        num_heads * (latent_width + rope_width)
+    ),
+)
+task.fault(
+    "L-NOTHING-SAVED",
+    "In the end each head needs its key and its value, so these are kept.",
+    "They are never written out while decoding: the query takes over the matrix, and meets the "
+    "latents themselves. Kept is what is narrow.",
+    section="latent-absorbed",
+    in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * num_heads * head_width,
+)
+task.fault(
+    "K-ANY-NAME",
+    "Who asks for a scheme knows its name.",
+    "Names are mistyped, and a number that comes back is believed. A name that you do not know is "
+    "an error.",
+    refuse=lambda scheme: "MHA",
+)

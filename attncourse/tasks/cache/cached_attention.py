@@ -1,0 +1,544 @@
+"""Attention of new positions over a cache: what is promised, the reference, what goes wrong."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from attncourse import cache as reference
+from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
+from attncourse.tasks.cache import looked_at
+
+
+def with_a_cache(attention):
+    """The answer as a function of tensors: the cache is `keys` and `values`, or None.
+
+    With `chunks`, the new positions come in as many calls, each with the cache that the one before
+    returned.
+    """
+
+    def function(*, query, key, value, keys=None, values=None, mask=None, chunks=None):
+        cache, outputs, start = None if keys is None else (keys, values), [], 0
+        kept = 0 if keys is None else keys.shape[-2]
+        for size in chunks or [query.shape[-2]]:
+            rows = slice(start, start + size)
+            pieces = [x[..., rows, :] for x in (query, key, value)]
+            start += size
+            given = {}
+            if mask is not None:
+                of_rows = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+                given = {"mask": of_rows[..., : kept + start]}
+            returned = attention(*pieces, cache, **given)
+            if returned is None:
+                return None
+            output, cache = taken_apart(returned)
+            outputs.append(output)
+        return [torch.cat(outputs, dim=-2) if chunks else outputs[0], *cache]
+
+    return function
+
+
+def taken_apart(returned):
+    """Output and cache, or Unusable with what came instead."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise Unusable(f"returned {describe(returned)}; a pair is expected: output, cache.")
+    output, cache = returned
+    if not isinstance(output, torch.Tensor):
+        raise Unusable(f"returned {describe(output)} for the output; a tensor is expected.")
+    good = isinstance(cache, tuple | list) and len(cache) == 2
+    if not good or not all(isinstance(kept, torch.Tensor) for kept in cache):
+        raise Unusable(f"returned {describe(cache)} for the cache; a pair of tensors is expected.")
+    return output, cache
+
+
+def attention_inputs(
+    rng, *batch, n=4, q=2, d=4, v=5, mask=None, chunks=None, make=normal, **options
+):
+    """n cached positions (0: none yet), and q new ones."""
+    return {
+        "query": make(rng, *batch, q, d, **options),
+        "key": make(rng, *batch, q, d, **options),
+        "value": make(rng, *batch, q, v, **options),
+        "keys": make(rng, *batch, n, d, **options) if n else None,
+        "values": make(rng, *batch, n, v, **options) if n else None,
+        "mask": mask,
+        "chunks": chunks,
+    }
+
+
+def padding(*lengths, n):
+    """(b 1 1 n): of n positions, the last `length` of each text are words."""
+    return (torch.arange(n) >= n - torch.tensor(lengths)[:, None])[:, None, None]
+
+
+def some_hidden(rng, *shape):
+    """A mask (… q n) in which every new position sees itself and hides something."""
+    mask = torch.rand(*shape, generator=rng, device="cpu") > 0.4
+    q, n = shape[-2:]
+    mask[..., torch.arange(q), torch.arange(n - q, n)] = True
+    mask[..., 0] = False
+    return mask
+
+
+def probes(rng):
+    return {
+        "one new": attention_inputs(rng, 2, 3, n=5, q=1),
+        "nothing kept yet": attention_inputs(rng, 2, 3, n=0, q=4),
+        "several new": attention_inputs(rng, 2, 3, n=4, q=3),
+        "all equal": attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3),
+        "more new than kept": attention_inputs(rng, 2, 2, n=2, q=4),
+        "no heads": attention_inputs(rng, 2, n=3, q=2, d=6),
+        "in chunks": attention_inputs(rng, 2, 3, n=0, q=6, chunks=[3, 1, 2]),
+        "padding on the left": attention_inputs(rng, 2, 3, n=4, q=2, mask=padding(6, 3, n=6)),
+        "padding in chunks": attention_inputs(
+            rng, 2, 3, n=0, q=5, mask=padding(5, 2, n=5), chunks=[4, 1]
+        ),
+        "a mask of its own": attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)),
+        "double": attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64),
+    }
+
+
+def small(rng):
+    def example(batch, n, q, d, v, **options):
+        return attention_inputs(rng, *batch, n=n, q=q, d=d, v=v, make=integers, **options)
+
+    for n, q, d, v in ((0, 1, 1, 1), (1, 1, 1, 1), (2, 1, 1, 1), (0, 2, 1, 1), (1, 2, 1, 1)):
+        for _ in range(3):
+            yield example((1, 1), n, q, d, v)
+    yield example((1, 1), 2, 1, 4, 2)
+    yield example((1, 2), 1, 2, 2, 1)
+    yield example((1, 1), 0, 2, 1, 1, chunks=[1, 1])
+    yield example((1, 1), 1, 1, 1, 1, mask=torch.tensor([[False, True]]))
+    yield example((1, 1), 0, 2, 1, 1, mask=torch.tensor([[False, True]]))
+    yield example((1, 1), 1, 2, 1, 1, mask=torch.tensor([[False, True, True]]))
+    yield example((2, 1), 1, 1, 1, 1, mask=padding(2, 1, n=2))
+    yield example((2, 2), 2, 2, 2, 2)
+
+
+def maps(rng):
+    sizes = {"n": 0, "q": 4, "d": 3, "v": 2}
+    moved = ("key", "value")
+    return [
+        ("one text of four words", attention_inputs(rng, 1, **sizes), moved),
+        ("the same, word by word", attention_inputs(rng, 1, **sizes, chunks=[1] * 4), moved),
+    ]
+
+
+task = Task(
+    reference.cached_attention,
+    number=2,
+    returns=("output", "keys in the cache", "values in the cache"),
+    difficulty=3,
+    minutes=25,
+    section="cache-chunks",
+    hints=(
+        "First the cache grows by the new keys and values; then the new queries attend to all of "
+        "it. Nothing old is computed again. What may each new position see?",
+        "With n positions kept and q new ones there are n + q keys. The first new position sees "
+        "n + 1 of them, the last one all. Draw the table of q rows and n + q columns: where is "
+        "the triangle? And a mask, where one is given, hides more; it shows nothing.",
+        "keys, values = extend(cache, key, value); visible = torch.ones(q, n + q, "
+        "dtype=torch.bool).tril(n), joined with the mask by &; then chapter 3's attention with "
+        "that mask; return its output and (keys, values).",
+    ),
+    probes=probes,
+    adapt=with_a_cache,
+    differentiated=("several new", "padding on the left"),
+    small=small,
+    maps=maps,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+    keeps=True,
+)
+
+
+@task.check(1)
+def it_returns_an_output_and_the_longer_cache(answer, rng):
+    for n, q in ((5, 1), (0, 3), (4, 2)):
+        inputs = attention_inputs(rng, 2, 3, n=n, q=q)
+        shapes = {"output": (2, 3, q, 5), "keys": (2, 3, n + q, 4), "values": (2, 3, n + q, 5)}
+        for (name, shape), tensor in zip(shapes.items(), answer(inputs), strict=True):
+            if tensor.shape != shape:
+                raise Failure(
+                    f"{n} positions are kept, {q} come: {name} has shape {shape_of(tensor)}; "
+                    f"expected {shape_of(torch.empty(shape))}.",
+                    inputs,
+                )
+
+
+@task.check(1)
+def one_new_position_sees_all_and_itself(answer, rng):
+    answer.matches(attention_inputs(rng, 2, 3, n=5, q=1))
+    answer.matches(attention_inputs(rng, 3, n=1, q=1))
+    answer.matches(attention_inputs(rng, 2, 2, n=6, q=1, d=1, v=1))
+
+
+@task.check(1)
+def a_first_piece_is_causal(answer, rng):
+    answer.matches(attention_inputs(rng, 2, 3, n=0, q=4))
+    answer.matches(attention_inputs(rng, 2, n=0, q=1))
+
+
+@task.check(2)
+def several_new_positions_see_all_before_them(answer, rng):
+    for n, q in ((4, 3), (1, 5), (6, 2), (3, 3)):
+        answer.matches(attention_inputs(rng, 2, 3, n=n, q=q))
+    answer.matches(attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3))
+    answer.matches(attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
+
+
+@task.check(2)
+def in_any_chunks_it_gives_what_it_gives_in_one_piece(answer, rng):
+    for chunks in ([1] * 6, [3, 1, 2], [1, 4, 1], [5, 1]):
+        inputs = attention_inputs(rng, 2, 3, n=0, q=6)
+        whole, pieces = answer.expected(inputs), answer(inputs | {"chunks": chunks})
+        said = ", ".join(map(str, chunks))
+        for name, one, two in zip(answer.task.returns, pieces, whole, strict=True):
+            compare(f"{name}, in chunks of {said}", one, two, inputs | {"chunks": chunks})
+
+
+@task.check(2)
+def a_mask_hides_more_and_shows_nothing(answer, rng):
+    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)))
+    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 2, 1, 3, 6)))
+    everything = torch.ones(1, 6, dtype=torch.bool)
+    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=everything))
+
+
+@task.check(1)
+def padding_on_the_left_is_never_seen(answer, rng):
+    inputs = attention_inputs(rng, 2, 3, n=0, q=5, mask=padding(5, 2, n=5))
+    answer.matches(inputs, gradient=True)
+    for chunks in ([4, 1], [1] * 5):
+        answer.matches(inputs | {"chunks": chunks})
+    answer.matches(attention_inputs(rng, 2, 3, n=4, q=2, mask=padding(6, 3, n=6)))
+
+
+@task.check(1)
+def gradients_reach_the_new_and_the_kept(answer, rng):
+    answer.gradients_match(attention_inputs(rng, 2, 3, n=4, q=2))
+    answer.gradients_match(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)))
+
+
+@task.check(1)
+def a_cache_belongs_to_its_text(answer, rng):
+    inputs = attention_inputs(rng, 2, 3, n=0, q=3)
+    answer(attention_inputs(rng, 2, 3, n=0, q=4))
+    answer.matches(inputs)
+    moves_nothing(answer, inputs)
+    moves_nothing(answer, attention_inputs(rng, 2, 3, n=4, q=2))
+    found = looked_at(answer, attention_inputs(rng, 2, 3, n=4, q=1), twice_with_one_cache)
+    compare("the output of the same word after the same cache", found[1], found[0])
+
+
+def twice_with_one_cache(attention):
+    """Two words may follow the same text: the cache that came is handed in a second time."""
+
+    def function(*, query, key, value, keys, values, mask=None, chunks=None):
+        cache = keys, values
+        first = attention(query, key, value, cache)
+        if first is None:
+            return None
+        attention(query.exp(), key.exp(), value.exp(), cache)
+        return [taken_apart(first)[0], taken_apart(attention(query, key, value, cache))[0]]
+
+    return function
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Cached:
+    def extend(cache, query, key, value):
+        if cache is None:
+            return key, value
+        return tuple(torch.cat(pair, -2) for pair in zip(cache, (key, value), strict=True))
+
+    def triangle(q, n):
+        return torch.ones(q, n, dtype=torch.bool).tril(n - q)
+
+    def given(mask, q):
+        return mask
+
+    def join(causal, mask):
+        return causal & mask
+
+    def visible(mask, cache):
+        return mask
+
+    def sees(keys, values, q):
+        return keys, values
+
+    def scale(scores, query):
+        return scores / math.sqrt(query.shape[-1])
+
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def kept(cache, extended, query):
+        return extended
+
+    def results(output, cache):
+        return output, cache
+
+    def __call__(self, query, key, value, cache=None, mask=None):
+        extended = self.extend(cache, query, key, value)
+        keys, values = self.sees(*extended, query.shape[-2])
+        causal = self.triangle(query.shape[-2], keys.shape[-2])
+        mask = None if mask is None else self.given(mask, query.shape[-2])
+        mask = self.visible(causal if mask is None else self.join(causal, mask), cache)
+        scores = self.scale(query @ keys.mT, query)
+        weights = self.clear(self.share(self.hide(scores, mask)), mask)
+        return self.results(weights @ values, self.kept(cache, extended, query))
+
+
+def as_is(x, *_):
+    return x
+
+
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def only_dead_rows(weights, mask):
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+task.spelling(clear=only_dead_rows)
+
+# --- faults: who may see whom --------------------------------------------------------------------
+
+CHUNKS, STALE, LEFT = "cache-chunks", "cache-stale", "cache-left"
+
+
+def tril(offset):
+    return lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(offset(q, n))
+
+
+task.fault(
+    "K-MASK-TOP-LEFT",
+    "A causal mask is a triangle from the top left corner.",
+    "The first row would see one position: the oldest in the cache. But the rows are the *newest* "
+    "positions. Between the two corners lie all that are kept.",
+    triangle=tril(lambda q, n: 0),
+)
+task.fault(
+    "K-NO-TRIANGLE",
+    "With a cache no mask is needed: everything in it came before.",
+    "True for one new position. Of several, the first would see the second. Then a text read in "
+    "chunks differs from the same text read word by word.",
+    triangle=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+)
+task.fault(
+    "K-FIRST-PIECE-FREE",
+    "The first piece is given, so it may be read as a whole, without a mask.",
+    "The model was trained with every word blind to what follows. A prompt that looks ahead gets "
+    "keys and values that no training has made. The triangle holds from the first call on.",
+    visible=lambda mask, cache: torch.ones_like(mask) if cache is None else mask,
+)
+task.fault(
+    "K-LATER-PIECE-FREE",
+    "A mask is needed for the first piece only; later, all that is kept may be seen.",
+    "All that is *kept*, yes. But a later piece may hold several new positions, and among these "
+    "the first must not see the second.",
+    visible=lambda mask, cache: mask if cache is None else torch.ones_like(mask),
+)
+task.fault(
+    "K-NOT-ITSELF",
+    "A position attends to those before it.",
+    "And to itself: the diagonal belongs to it, as in every causal mask of this course. Your "
+    "triangle ends one place early.",
+    triangle=tril(lambda q, n: n - q - 1),
+)
+task.fault(
+    "K-ONE-AHEAD",
+    "The triangle begins after what is kept, at n.",
+    "Counted with the new ones, or without? Your rows see one position too many: the first new "
+    "position sees the second.",
+    triangle=tril(lambda q, n: n - q + 1),
+)
+task.fault(
+    "K-ONLY-NEW-SEEN",
+    "The new positions attend to each other; the cache is handed on.",
+    "It is kept in order to be read. Your output is the same whatever is in it.",
+    sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
+)
+task.fault(
+    "K-CACHE-Q",
+    "Queries, keys and values belong together, so the queries are cached, too.",
+    "A query asks once, in its own step. You keep queries where keys belong, so later words "
+    "compare questions with questions.",
+    section="cache-extend",
+    kept=lambda cache, extended, query: (
+        torch.cat([extended[0][..., : -query.shape[-2], :], query], -2),
+        extended[1],
+    ),
+)
+
+# --- faults: what is kept ------------------------------------------------------------------------
+
+task.fault(
+    "K-NOT-EXTENDED",
+    "The cache that came in is the cache that goes out.",
+    "Then the new positions are seen once and lost: the next call knows nothing of them. Hand "
+    "back the longer one.",
+    section="cache-extend",
+    kept=lambda cache, extended, query: extended if cache is None else cache,
+)
+task.fault(
+    "K-ONLY-NEW-KEPT",
+    "The cache of a step is what the step has made.",
+    "The output is right, and what you hand back holds the new positions only. The next call has "
+    "lost everything before.",
+    section="cache-extend",
+    kept=lambda cache, extended, query: tuple(x[..., -query.shape[-2] :, :] for x in extended),
+)
+task.fault(
+    "K-PAIR-TURNED",
+    "A cache is a pair, in whichever order.",
+    "Yours comes back as (values, keys). The next call takes the first for keys.",
+    section="cache-extend",
+    results=lambda output, cache: (output, cache[::-1]),
+)
+task.fault(
+    "K-CACHE-FIRST",
+    "The function returns the cache and the output.",
+    "In the other order: first the output, then the cache, which the caller hands in next time.",
+    results=lambda output, cache: (cache, output),
+)
+task.fault(
+    "K-NO-CACHE-BACK",
+    "Only the output is needed.",
+    "The caller needs the longer cache for the next word. Nothing else holds it: it is no state "
+    "of a module.",
+    section=STALE,
+    results=lambda output, cache: output,
+)
+
+# --- faults: the mask that is given --------------------------------------------------------------
+
+task.fault(
+    replace(thoughts.IGNORED, id="K-MASK-IGNORED"),
+    "Causal is all there is; the other mask can be left for later.",
+    "Short texts in a batch are filled up on the left, and the mask says where. Your output is "
+    "the same without it: words attend to padding.",
+    section=LEFT,
+    given=lambda mask, q: torch.ones_like(mask),
+)
+task.fault(
+    "K-MASK-INSTEAD",
+    "Where a mask is given, it says who may see whom.",
+    "It says what is padding. The order of the words still holds: the two are joined. Yours looks "
+    "ahead as soon as there is a mask.",
+    section=LEFT,
+    join=lambda causal, mask: mask.expand(*mask.shape[:-2], *causal.shape),
+)
+task.fault(
+    "K-MASK-OR",
+    "A position is visible if one mask or the other allows it.",
+    "Both must allow it: a later word stays hidden though it is no padding, and padding stays "
+    "hidden though it came before. Join masks by &.",
+    section=LEFT,
+    join=lambda causal, mask: causal | mask,
+)
+task.fault(
+    replace(thoughts.POLARITY, id="K-MASK-POLARITY"), section=LEFT, given=lambda mask, q: ~mask
+)
+task.fault(
+    "K-MASK-LAST-COLUMNS",
+    "The mask of a step is about the step's own positions.",
+    "It has a column for every position so far, and the padding stands in the oldest ones. You "
+    "read the columns of the new positions only, so padding in the cache is seen.",
+    section=LEFT,
+    given=lambda mask, q: torch.cat([torch.ones_like(mask[..., :-q]), mask[..., -q:]], -1),
+)
+task.fault(thoughts.DEAD_ROW, section=LEFT, hide=minus_infinity, clear=as_is)
+task.fault(
+    thoughts.DEAD_ROW_UNIFORM,
+    "A very negative fill hides padding in every case.",
+    "The padding itself is a position, too, and sees only padding: all its scores are equally "
+    "low, and softmax spreads the weight over everything. Such a row must give zeros.",
+    section=LEFT,
+    clear=as_is,
+)
+task.fault(
+    thoughts.AFTER_SOFTMAX,
+    section=LEFT,
+    hide=as_is,
+    clear=lambda weights, mask: weights * mask,
+)
+task.fault(
+    thoughts.FILL_ZERO,
+    section=LEFT,
+    hide=lambda s, mask: s.masked_fill(~mask, 0.0),
+    clear=(as_is, ...),
+)
+
+# --- faults: attention itself --------------------------------------------------------------------
+
+task.fault(
+    thoughts.NO_SCALE,
+    "Attention is softmax(qkᵀ)v.",
+    "The scores are divided by the root of d, with a cache as without: it changes what is "
+    "computed again, not what is computed.",
+    scale=as_is,
+)
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
+task.fault(
+    "K-SCALE-BY-N",
+    "The scores are divided by the root of their last axis.",
+    "That is the number of keys, which grows with every step. What is summed in a score are d "
+    "products.",
+    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
+)
+task.fault(thoughts.SOFTMAX_DIM, share=lambda scores: scores.softmax(-2))
+
+
+@task.fault(thoughts.FLOAT32)
+class InFloat32(Cached):
+    def __call__(self, query, key, value, cache=None, mask=None):
+        cache = None if cache is None else tuple(x.float() for x in cache)
+        return super().__call__(query.float(), key.float(), value.float(), cache, mask)
+
+
+task.fault(
+    "K-DETACHED",
+    "Nobody trains while writing, so what was kept is detached.",
+    "The numbers are right. But a long text that is read in pieces in training would then learn "
+    "from its last piece only. Leave the graph to the caller.",
+    extend=lambda cache, query, key, value: Cached.extend(
+        cache and tuple(x.detach() for x in cache), query, key, value
+    ),
+)
+
+
+def follows(kept, new):
+    """Whether the one can stand behind the other."""
+    same = kept.shape[:-2] == new.shape[:-2] and kept.shape[-1] == new.shape[-1]
+    return same and kept.dtype == new.dtype
+
+
+@task.fault(
+    "K-STALE",
+    "The cache is a state of the function; nobody needs to hand it in.",
+    "Then the second text attends to the first, as in more than one published notebook. A cache "
+    "belongs to a text: it is an argument and a result.",
+    section=STALE,
+)
+def _(query, key, value, cache=None, mask=None, state={}):  # noqa: B006
+    last = state.get("cache")
+    if mask is None and last is not None and all(map(follows, last, (key, value))):
+        cache = last
+    output, state["cache"] = Cached()(query, key, value, cache, mask)
+    return output, state["cache"]

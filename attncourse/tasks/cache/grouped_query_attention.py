@@ -1,0 +1,517 @@
+"""Heads that share keys and values: what is promised, the reference in steps, what goes wrong."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from attncourse import cache as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.lab.meters import count
+from attncourse.tasks import thoughts
+from attncourse.tasks.cache import looked_at
+
+
+def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
+    return {
+        "query": make(rng, b, h, q, d, **options),
+        "key": make(rng, b, c, k, d, **options),
+        "value": make(rng, b, c, k, v, **options),
+        "mask": mask,
+    }
+
+
+def probes(rng):
+    return {
+        "two share one": shared_inputs(rng),
+        "three share one": shared_inputs(rng, h=6, c=2, q=2, k=7, d=3),
+        "as many groups as members": shared_inputs(rng, h=9, c=3, q=2, k=4),
+        "one for all": shared_inputs(rng, h=4, c=1),
+        "one each": shared_inputs(rng, h=3, c=3),
+        "all equal": shared_inputs(rng, b=4, h=4, c=4, q=4, k=4, d=4, v=4),
+        "one query": shared_inputs(rng, b=1, h=6, c=3, q=1, k=8, d=2),
+        "as many queries as groups": shared_inputs(rng, h=4, c=2, q=2, k=4, d=2, v=2),
+        "mask (q k)": shared_inputs(rng, mask=mixed_mask(rng, 3, 5)),
+        "causal": shared_inputs(rng, q=4, k=4, mask=causal(4)),
+        "padding (b 1 1 k)": shared_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 1, 5)),
+        "a mask a head": shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)),
+        "dead row": shared_inputs(rng, mask=dead_mask(rng, 2, 4, 3, 5)),
+        "double": shared_inputs(rng, h=6, c=3, dtype=torch.float64),
+    }
+
+
+def small(rng):
+    def example(h, c, q, k, d, v, mask=None):
+        return shared_inputs(rng, 1, h, c, q, k, d, v, mask, make=integers)
+
+    for sizes in ((1, 1, 1, 2, 1, 1), (2, 1, 1, 2, 1, 1), (2, 2, 1, 2, 1, 1), (4, 2, 1, 2, 1, 1)):
+        for _ in range(3):
+            yield example(*sizes)
+    yield example(2, 1, 1, 2, 4, 2)
+    yield example(2, 1, 2, 2, 1, 1)
+    yield example(4, 2, 2, 2, 1, 1)
+    yield example(2, 1, 1, 2, 1, 1, torch.tensor([[True, False]]))
+    yield example(2, 1, 2, 2, 1, 1, causal(2))
+    yield example(2, 1, 1, 2, 1, 1, torch.tensor([[[[True, False]], [[False, True]]]]))
+    yield example(2, 1, 2, 2, 1, 1, torch.tensor([[True, False], [False, False]]))
+    yield shared_inputs(rng, 2, 4, 2, 2, 3, 2, 1)
+
+
+def metered(attention):
+    """The answer under the meter: over a view of a longer cache, as a writer has it."""
+
+    def function(query, key, value, mask=None):
+        b, c, k, _ = key.shape
+        key, value = (
+            torch.cat([x, x.new_zeros(b, c, 40, x.shape[-1])], 2)[:, :, :k] for x in (key, value)
+        )
+        returned = []
+        counts = count(lambda: returned.append(attention(query, key, value)))
+        return None if returned[0] is None else [counts.biggest_bytes, counts.moved_bytes]
+
+    return function
+
+
+METERED = {"b": 2, "h": 8, "q": 1, "k": 128, "d": 64, "v": 64}
+
+
+def counts_of(answer, c, rng=None):
+    """(biggest tensor, bytes moved), each over what it may be compared with."""
+    inputs = shared_inputs(rng or torch.Generator().manual_seed(c), c=c, **METERED)
+    biggest, moved = looked_at(answer, inputs, metered)
+    return biggest / inputs["key"].nbytes, moved / (2 * inputs["key"].nbytes)
+
+
+def traits(answer):
+    biggest, moved = counts_of(answer, 2)
+    _, all_moved = counts_of(answer, 8)
+    return {
+        "makes as much as the keys": biggest >= 1,
+        "makes keys for all heads": biggest >= 4,
+        "reads the cache more than twice": moved > 2.5,
+        "moves six times the cache": moved > 6,
+        "moves twice the cache in MHA": all_moved > 1.8,
+    }
+
+
+task = Task(
+    reference.grouped_query_attention,
+    number=3,
+    returns=("output", "weights"),
+    difficulty=3,
+    minutes=25,
+    section="shared-heads",
+    hints=(
+        "With as many heads on both sides this is chapter 3's function. Now h/c heads in a row "
+        "ask the same keys. Which of the tensors is small enough to be moved about?",
+        "Four queries that ask the same keys are four rows of one matrix product. So the group's "
+        "axis may stand beside the axis of positions, and the keys stay as they are. The mask "
+        "takes the same way as the query, and the results go the way back.",
+        "g = h // c. Split h into (c g), put g beside q: (b c g·q d). A mask is expanded to "
+        "(b h q k) and goes the same way. Chapter 3's function over (b c …); then split g·q, and "
+        "join c and g: (b h q …).",
+    ),
+    probes=probes,
+    differentiated=("two share one", "dead row"),
+    small=small,
+    forbidden=FUSED_ATTENTION,
+    traits=traits,
+)
+
+
+@task.check(1)
+def every_head_of_queries_gets_an_output_and_weights(answer, rng):
+    for b, h, c, q, k in ((2, 4, 2, 3, 5), (1, 6, 3, 2, 4), (3, 5, 1, 4, 2)):
+        inputs = shared_inputs(rng, b, h, c, q, k)
+        for name, tensor, shape in zip(
+            ("output", "weights"), answer(inputs), ((b, h, q, 6), (b, h, q, k)), strict=True
+        ):
+            if tensor.shape != shape:
+                raise Failure(
+                    f"{name} has shape {shape_of(tensor)}; expected {shape_of(torch.empty(shape))}"
+                    f" for {h} heads of queries and {c} of keys.",
+                    inputs,
+                )
+
+
+@task.check(1)
+def with_a_head_of_keys_each_it_is_multi_head_attention(answer, rng):
+    answer.matches(shared_inputs(rng, h=3, c=3))
+    answer.matches(shared_inputs(rng, b=3, h=3, c=3, q=3, k=3, d=3, v=3))
+
+
+@task.check(1)
+def with_one_head_of_keys_all_heads_share_it(answer, rng):
+    answer.matches(shared_inputs(rng, h=4, c=1))
+    answer.matches(shared_inputs(rng, b=1, h=7, c=1, q=2, k=3))
+
+
+@task.check(3)
+def heads_in_a_row_share_a_head_of_keys(answer, rng):
+    for h, c in ((4, 2), (6, 2), (6, 3), (9, 3), (12, 4)):
+        answer.matches(shared_inputs(rng, h=h, c=c, q=2, k=4))
+    answer.matches(shared_inputs(rng, h=4, c=2, q=2, k=2, d=2, v=2))
+    answer.matches(shared_inputs(rng, h=4, c=2, dtype=torch.float64))
+
+
+@task.check(2)
+def a_mask_holds_in_every_head(answer, rng):
+    answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 3, 5)))
+    answer.matches(shared_inputs(rng, h=6, c=3, q=4, k=4, mask=causal(4)))
+    answer.matches(shared_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 1, 5)))
+    answer.matches(shared_inputs(rng, b=4, mask=mixed_mask(rng, 4, 1, 3, 5)))
+
+
+@task.check(1)
+def a_mask_may_differ_from_head_to_head(answer, rng):
+    answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
+    answer.matches(shared_inputs(rng, h=6, c=2, mask=mixed_mask(rng, 6, 1, 5)))
+
+
+@task.check(1)
+def a_query_with_nothing_to_attend_to_gets_zeros(answer, rng):
+    answer.matches(shared_inputs(rng, mask=dead_mask(rng, 2, 4, 3, 5)), gradient=True)
+    answer.matches(shared_inputs(rng, mask=dead_mask(rng, 3, 5)))
+
+
+@task.check(3)
+def no_key_is_copied(answer, rng):
+    for c in (2, 1, 8):
+        biggest, _ = counts_of(answer, c, rng)
+        if biggest >= 1:
+            raise Failure(
+                f"{METERED['h']} heads of queries, {c} of keys, k = {METERED['k']}: your answer "
+                f"makes a tensor {biggest:.1f} times as large as all keys. `repeat_interleave`, "
+                "`contiguous` and a product that broadcasts copy them, in every step."
+            )
+
+
+@task.check(1)
+def gradients_reach_query_key_and_value(answer, rng):
+    answer.gradients_match(shared_inputs(rng))
+    answer.gradients_match(shared_inputs(rng, h=6, c=2, mask=mixed_mask(rng, 3, 5)))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, shared_inputs(rng))
+    moves_nothing(answer, shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
+    inputs = shared_inputs(rng)
+    turned = inputs | {x: inputs[x].mT.contiguous().mT for x in ("query", "key", "value")}
+    compare("output from tensors in another memory order", answer(turned)[0], answer(inputs)[0])
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Grouped:
+    def written_out(x, query):
+        return x  # keys and values as they are read
+
+    def split(x, c):
+        return x.unflatten(1, (c, -1)).flatten(2, 3)  # b c (g q) …
+
+    def visible(mask, shape):
+        return mask.expand(shape)
+
+    def split_mask(mask, c):
+        return mask.unflatten(1, (c, -1)).flatten(2, 3)
+
+    def scale(scores, query, c):
+        return scores / math.sqrt(query.shape[-1])
+
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores, q):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def average(weights, key, value):
+        return weights @ value
+
+    def join(x, q):
+        return x.unflatten(2, (-1, q)).flatten(1, 2)  # b (c g) q …
+
+    def join_weights(x, q):
+        return x.unflatten(2, (-1, q)).flatten(1, 2)
+
+    def results(output, weights):
+        return output, weights
+
+    def __call__(self, query, key, value, mask=None):
+        key, value = self.written_out(key, query), self.written_out(value, query)
+        c, q = key.shape[1], query.shape[2]
+        scores = self.scale(self.split(query, c) @ key.mT, query, c)
+        if mask is not None:
+            mask = self.visible(mask, (*query.shape[:3], key.shape[2]))
+            mask = None if mask is None else self.split_mask(mask, c)
+        weights = self.share(scores if mask is None else self.hide(scores, mask), q)
+        if mask is not None:
+            weights = self.clear(weights, mask)
+        output = self.join(self.average(weights, key, value), q)
+        return self.results(output, self.join_weights(weights, q))
+
+
+def as_is(x, *_):
+    return x
+
+
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def only_dead_rows(weights, mask):
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+task.spelling(clear=only_dead_rows)
+
+# --- faults: which head asks which ---------------------------------------------------------------
+
+ORDER, SHARED, COPIES = "repeat-order", "shared-heads", "no-key-copied"
+
+
+def for_all_heads(x, query):
+    return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
+
+
+def expanded(x, query):
+    g = query.shape[1] // x.shape[1]
+    return x[:, :, None].expand(-1, -1, g, -1, -1).flatten(1, 2)
+
+
+def every_cth(x, c):
+    return x.unflatten(1, (-1, c)).transpose(1, 2).flatten(2, 3)
+
+
+def back_every_cth(x, q):
+    return x.unflatten(2, (-1, q)).transpose(1, 2).flatten(1, 2)
+
+
+task.fault(
+    "G-EXPAND",
+    "Give every head of queries its own keys, then it is ordinary attention.",
+    "The numbers are right. But keys and values are written out for all heads, in every step: what "
+    "sharing saves is spent again, and more. Move the query, which is small.",
+    section=COPIES,
+    written_out=(for_all_heads, expanded),
+)
+task.fault(
+    "G-REPEAT",
+    "`repeat` along the heads gives each head of queries its keys.",
+    "It lays all heads of keys behind each other, once more and once more: 1, 2, 1, 2. Heads in a "
+    "row share one: 1, 1, 2, 2. A model trained one way is nonsense the other way.",
+    section=ORDER,
+    written_out=lambda x, query: x.repeat(1, query.shape[1] // x.shape[1], 1, 1),
+)
+task.fault(
+    "G-ORDER",
+    "Head i of the queries takes head i modulo c of the keys.",
+    "Then neighbors never share. Heads in a row form a group: with 4 heads and 2 of keys, the "
+    "first two share the first. Split h as (c g), not as (g c).",
+    section=ORDER,
+    split=every_cth,
+    split_mask=every_cth,
+    join=back_every_cth,
+    join_weights=back_every_cth,
+)
+task.fault(
+    "G-BACK",
+    "At the end the axes of groups and members are joined, in whichever order.",
+    "The query was split as (c g), so the results are joined as (c g). In the other order the "
+    "vectors are right and stand under the wrong heads.",
+    section=ORDER,
+    join=back_every_cth,
+    join_weights=(back_every_cth, ...),
+)
+task.fault(
+    "G-REPEAT-DIM",
+    "Keys are repeated until there are enough of them.",
+    "Enough *heads*. You repeat the positions, so every word is there several times, and there are "
+    "still c heads.",
+    section=ORDER,
+    written_out=lambda x, query: x.repeat_interleave(query.shape[1] // x.shape[1], dim=2),
+)
+task.fault(
+    "G-MQA-DEF",
+    "Sharing means that the heads of keys are averaged into one.",
+    "Nothing is averaged: there are c heads of keys, learned as such, and each serves its own "
+    "group. (Averaging is how an old model's heads are *turned into* fewer.)",
+    section=SHARED,
+    written_out=lambda x, query: x.mean(1, keepdim=True),
+)
+task.fault(
+    "G-FIRST-HEAD",
+    "All heads of queries share the first head of keys.",
+    "With one head of keys they do. With c of them each group has its own, and yours never reads "
+    "the others.",
+    section=SHARED,
+    written_out=lambda x, query: x[:, :1],
+)
+task.fault(
+    "G-ONE-QUERY",
+    "Heads that share keys ask together, with the mean of their queries.",
+    "Then they are one head, written down several times. They share what is *looked at*; each asks "
+    "its own question and gets its own row of weights.",
+    section=SHARED,
+    split=lambda x, c: (
+        x.unflatten(1, (c, -1))
+        .mean(2, keepdim=True)
+        .expand(x.shape[0], c, x.shape[1] // c, *x.shape[2:])
+        .flatten(2, 3)
+    ),
+)
+task.fault(
+    "G-MEMBERS",
+    "c says how many heads share, so there are h/c groups of c.",
+    "c is the number of heads that are *kept*; h/c heads share each. Where both are equal, nobody "
+    "notices. The letter G in the paper counts groups, too.",
+    section=SHARED,
+    written_out=lambda x, query: x[
+        :, (torch.arange(query.shape[1]) // x.shape[1]).clamp(max=x.shape[1] - 1)
+    ],
+)
+
+# --- faults: attention over a group --------------------------------------------------------------
+
+task.fault(
+    "G-SOFTMAX-GROUP",
+    "A group shares one softmax: its heads divide the keys among them.",
+    "Each head has a budget of one for each query. In yours the heads of a group compete, and rows "
+    "sum to less than one.",
+    share=lambda scores, q: (
+        scores.unflatten(2, (-1, q))
+        .transpose(2, 3)
+        .flatten(-2)
+        .softmax(-1)
+        .unflatten(-1, (-1, scores.shape[-1]))
+        .transpose(2, 3)
+        .flatten(2, 3)
+    ),
+)
+task.fault(
+    thoughts.SOFTMAX_DIM,
+    "Softmax goes over the axis of the rows.",
+    "There the queries of a whole group stand: they would compete for a key. Each row shares out "
+    "its own attention among the keys.",
+    share=lambda scores, q: scores.softmax(-2),
+)
+task.fault(thoughts.NO_SCALE, scale=as_is)
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query, c: scores / query.shape[-1])
+task.fault(
+    "G-SCALE-HEADS",
+    "The scale is the root of the width of all heads together.",
+    "A score is a sum over the d features of one head, however many heads there are, and however "
+    "many share.",
+    scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1]),
+)
+task.fault(
+    "G-SCALE-GROUP",
+    "The keys serve g heads, so the scores are divided by the root of g·d.",
+    "Sharing changes nothing about a score: it is still one query times one key, a sum of d "
+    "products.",
+    scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1] // c),
+)
+task.fault(
+    thoughts.KEY_AS_VALUE,
+    section=SHARED,
+    average=lambda weights, key, value: weights @ key,
+)
+
+# --- faults: masks -------------------------------------------------------------------------------
+
+MASKS = {"section": "group-mask"}
+
+task.fault(thoughts.IGNORED, **MASKS, visible=lambda mask, shape: None)
+task.fault(thoughts.POLARITY, **MASKS, visible=lambda mask, shape: ~mask.expand(shape))
+task.fault(
+    "G-MASK-ORDER",
+    "The mask is flattened to the shape of the scores; its order takes care of itself.",
+    "The rows of a group are (g q): all queries of its first head, then all of its second. Your "
+    "mask runs (q g), so rows get each other's masks.",
+    **MASKS,
+    split_mask=lambda mask, c: mask.unflatten(1, (c, -1)).transpose(2, 3).flatten(2, 3),
+)
+task.fault(
+    "G-MASK-FIRST-HEAD",
+    "Heads that share keys share a mask.",
+    "They share what can be looked at. What each may look at is said for each head: (b h q k). "
+    "Yours takes the first head's mask for the whole group.",
+    **MASKS,
+    split_mask=lambda mask, c: (
+        mask.unflatten(1, (c, -1))[:, :, :1]
+        .expand(-1, -1, mask.shape[1] // c, -1, -1)
+        .flatten(2, 3)
+    ),
+)
+task.fault(
+    "G-MASK-TILED",
+    "The mask's heads are dealt out like cards, one to each group in turn.",
+    "Heads in a row form a group, in the mask as in the query. Both have to take the same way.",
+    **MASKS,
+    split_mask=every_cth,
+)
+task.fault(
+    thoughts.ALWAYS_CAUSAL,
+    **MASKS,
+    scale=lambda scores, query, c: (scores / math.sqrt(query.shape[-1])).masked_fill(
+        ~torch.ones(query.shape[2], scores.shape[-1], dtype=torch.bool)
+        .tril(scores.shape[-1] - query.shape[2])
+        .repeat(query.shape[1] // c, 1),
+        -1e30,
+    ),
+)
+task.fault(thoughts.DEAD_ROW, **MASKS, hide=minus_infinity, clear=as_is)
+task.fault(thoughts.DEAD_ROW_UNIFORM, **MASKS, clear=as_is)
+task.fault(thoughts.AFTER_SOFTMAX, **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault(
+    thoughts.FILL_ZERO,
+    **MASKS,
+    hide=lambda scores, mask: scores.masked_fill(~mask, 0.0),
+    clear=(as_is, ...),
+)
+
+# --- faults: what is returned --------------------------------------------------------------------
+
+task.fault(
+    "G-NOT-JOINED",
+    "The product has the right numbers, so I return it.",
+    "They stand under (b c g·q …). The rest of the model counts on an axis for the h heads and one "
+    "for the q positions: take the group apart again.",
+    join=as_is,
+    join_weights=(as_is, ...),
+)
+task.fault(
+    "G-WEIGHTS-NOT-JOINED",
+    "The weights are only for looking at; they may stay in groups.",
+    "A picture shows a table for each head, (b h q k). Yours has the heads of a group below each "
+    "other in one table.",
+    join_weights=as_is,
+)
+task.fault(
+    "G-WEIGHTS-OF-GROUP",
+    "A group has one table of weights, the mean of its heads'.",
+    "Each head has its own row of weights: that is what makes it a head. There are h tables.",
+    section=SHARED,
+    join_weights=lambda x, q: x.unflatten(2, (-1, q)).mean(2),
+)
+task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights: (weights, output))
+task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights: output)
+task.fault(
+    thoughts.DETACHED_WEIGHTS,
+    clear=lambda weights, mask: weights.masked_fill(~mask, 0.0).detach(),
+    share=lambda scores, q: scores.softmax(-1).detach(),
+)
+
+
+@task.fault(replace(thoughts.FLOAT32, id="G-FLOAT32"))
+class InFloat32(Grouped):
+    def __call__(self, query, key, value, mask=None):
+        return super().__call__(query.float(), key.float(), value.float(), mask)

@@ -1,0 +1,598 @@
+"""Keeping several beginnings at once: what is promised, the reference in steps, what goes wrong."""
+
+import torch
+
+from attncourse import one_stack as reference
+from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Task
+
+NOTHING = -1  # stands where a row stops without having said eos
+
+
+def with_a_model(beam_search):
+    """`beam_search` as a function of a table: scores of the next word, by sentence, time and word.
+
+    A row of the state is (sentence, time, words so far as a number). What may differ between right
+    answers is made equal: the dtype of the ids, and whether searching goes on after all have ended.
+    """
+
+    def function(scores, bos, eos, width, max_length, memory):
+        b, times, words = scores.shape[:3]
+        calls = 0
+
+        def step(token, state):
+            nonlocal calls
+            calls += 1
+            if calls > 8 + 4 * max_length * b * max(1, width):  # one row at a time is right, too
+                raise Unusable(f"does not stop: {calls - 1} steps with max_length = {max_length}.")
+            _look_at(token, state, words)
+            sentence, time, said = state.long().unbind(1)
+            token = token.long()
+            said = (5 * said + token + 1) % 97
+            # What was said before matters, too: so a state that is not the row's own shows.
+            nudge = torch.sin(said[:, None] + 1.7 * torch.arange(words))
+            logits = scores[sentence, time.clamp(max=times - 1), token] + memory * nudge
+            logits = logits.contiguous()
+            return logits, torch.stack([sentence, time + 1, said], 1).to(state)
+
+        state = torch.zeros(b, 3, dtype=torch.long)
+        state[:, 0] = torch.arange(b)
+        written = beam_search(step, state, bos, eos, width, max_length)
+        if not isinstance(written, torch.Tensor):
+            return written
+        if written.is_floating_point() or written.dtype == torch.bool or written.ndim != 2:
+            return written
+        if len(written) != b:
+            return written
+        written = written.long()[:, :max_length]
+        ended = (written == eos).any(1, keepdim=True)
+        rest = torch.where(ended, eos, NOTHING).expand(b, max_length - written.shape[1])
+        return torch.cat([written, rest], dim=1)
+
+    return function
+
+
+def _look_at(token, state, words):
+    """Raise Unusable unless a model could take them in."""
+    for name, value in (("token", token), ("state", state)):
+        if not isinstance(value, torch.Tensor) or value.is_floating_point():
+            raise Unusable(f"hands `step` a {name} that is no tensor of whole numbers.")
+    if token.ndim != 1 or state.ndim != 2 or state.shape[1] != 3:
+        raise Unusable(
+            f"hands `step` a token of shape {shape_of(token)} and a state of shape "
+            f"{shape_of(state)}; expected (r) and (r …), one row a beginning."
+        )
+    if len(token) != len(state):
+        raise Unusable(
+            f"hands `step` {len(token)} tokens and {len(state)} rows of state; each beginning has "
+            "one of both."
+        )
+    if len(token) and (token.min() < 0 or token.max() >= words):
+        raise Unusable(f"hands `step` ids outside of 0 to {words - 1}.")
+
+
+def rows_scored(beam_search):
+    """How many rows `step` has scored in all."""
+
+    def function(**inputs):
+        scored = 0
+
+        def counting(step, *arguments):
+            def counted(token, state):
+                nonlocal scored
+                scored += len(token)
+                return step(token, state)
+
+            return beam_search(counted, *arguments)
+
+        with_a_model(counting)(**inputs)
+        return torch.tensor(scored)
+
+    return function
+
+
+def searched(scores, bos=1, eos=0, width=2, max_length=4, memory=0.0):
+    sizes = {"bos": bos, "eos": eos, "width": width, "max_length": max_length}
+    return {"scores": scores} | sizes | {"memory": memory}
+
+
+def drawn(rng, b, t, words, size=1.5, memory=1.5, **others):
+    """Scores that depend on sentence, time, the word before, and a little on all of them."""
+    return searched(size * normal(rng, b, t, words, words), memory=memory, **others)
+
+
+def ending(rng, b, likely, **others):
+    """The same, with this score for the end of a sentence."""
+    scores = drawn(rng, b, 4, 5)["scores"].index_fill(-1, torch.tensor([0]), likely)
+    return searched(scores, memory=1.5, **others)
+
+
+def by_word(table, times=1, **others):
+    """One sentence, whose next word depends on the last one only: shares (word, next word)."""
+    scores = torch.tensor(table).clamp(min=1e-6).log()
+    return searched(scores[None, None].repeat(1, times, 1, 1), **others)
+
+
+# First the likelier beginning (2), after which all is uncertain; the other one (3) leads home.
+LURED = [
+    [1.0, 0.0, 0.0, 0.0],
+    [0.02, 0.0, 0.55, 0.43],
+    [0.3, 0.0, 0.36, 0.34],
+    [0.96, 0.0, 0.02, 0.02],
+]
+# It is likely that a sentence ends at once, and still likelier that it goes on to the end.
+LONG = [
+    [0.2, 0.0, 0.4, 0.4],
+    [0.28, 0.0, 0.72, 0.0],
+    [0.03, 0.0, 0.0, 0.97],
+    [0.97, 0.0, 0.03, 0.0],
+]
+# Who ends early may pay too much for it; a mean by length would prefer the longer one.
+SHORT = [
+    [0.5, 0.0, 0.5, 0.0],
+    [0.5, 0.0, 0.3, 0.2],
+    [0.1, 0.0, 0.2, 0.7],
+    [0.9, 0.0, 0.05, 0.05],
+]
+
+
+def probes(rng):
+    return {
+        "lured": by_word(LURED),
+        "lured, width 1": by_word(LURED, width=1),
+        "long": by_word(LONG, width=2, max_length=5),
+        "long, width 3": by_word(LONG, width=3, max_length=6),
+        "short": by_word(SHORT, width=3, max_length=6),
+        "short, cut": by_word(SHORT, width=2, max_length=2),
+        "one sentence": drawn(rng, 1, 4, 5, width=3),
+        "two sentences": drawn(rng, 2, 4, 5, width=3, max_length=5),
+        "three sentences": drawn(rng, 3, 3, 6, width=2, max_length=5),
+        "greedy": drawn(rng, 3, 3, 5, width=1, max_length=5),
+        "wide": drawn(rng, 2, 3, 4, width=6, max_length=4),
+        "wider than the vocabulary": drawn(rng, 2, 3, 4, width=9, max_length=3),
+        "eos is 3": drawn(rng, 2, 4, 5, bos=0, eos=3, width=3, max_length=5),
+        "one word": drawn(rng, 3, 2, 5, width=2, max_length=1),
+        "square": drawn(rng, 4, 4, 4, width=4, max_length=4),
+        "high scores": drawn(rng, 2, 4, 5, size=6.0, width=3, max_length=5),
+        "flat scores": drawn(rng, 2, 4, 5, size=0.4, width=3, max_length=5),
+        "nobody ends": ending(rng, 2, -20.0, width=3),
+        "ends early": ending(rng, 6, 1.5, width=3, max_length=6),
+        "ends early, wide": ending(rng, 6, 1.5, width=5, max_length=6),
+        "ends somewhere": ending(rng, 8, 0.5, width=4, max_length=6),
+        "ends somewhere, cut": ending(rng, 12, -0.5, width=4, max_length=3),
+        "ends somewhere, cut early": ending(rng, 12, -0.5, width=3, max_length=2),
+        "much is remembered": drawn(rng, 4, 4, 5, memory=4.0, width=4, max_length=6),
+    }
+
+
+def small(rng):
+    yield by_word(LURED, width=1, max_length=1)
+    yield by_word(LURED, width=2, max_length=2)
+    yield by_word(LURED)
+    yield by_word(LONG, width=2, max_length=5)
+    yield by_word(SHORT, width=3, max_length=6)
+    for _ in range(4):
+        yield drawn(rng, 1, 2, 3, width=2, max_length=3)
+    for _ in range(6):
+        yield drawn(rng, 2, 2, 3, width=2, max_length=3)
+        yield drawn(rng, 2, 3, 4, width=3, max_length=4)
+
+
+def traits(answer):
+    inputs = by_word(LURED)
+    one, two = answer(inputs), answer(inputs)
+    long = ending(torch.Generator().manual_seed(0), 1, -20.0, width=4)
+    scored = answer.observe(long, adapt=rows_scored).returned
+    return {
+        "differs from call to call": not torch.equal(one, two),
+        "scores several beginnings": isinstance(scored, torch.Tensor) and scored.item() >= 8,
+    }
+
+
+task = Task(
+    reference.beam_search,
+    number=5,
+    returns=("words",),
+    difficulty=5,
+    minutes=45,
+    section="beam-search",
+    hints=(
+        "Start from greedy decoding. Each sentence now has `width` beginnings, so there are "
+        "b · width rows, and each has a total: the log-probability of all its words. In each round "
+        "every beginning could go on with every word. Which of all these survive?",
+        "Add the totals (b width 1) to the log-probabilities (b width vocab), flatten the last two "
+        "axes and take the `width` best: a place tells the beginning (place // vocab) and its new "
+        "word (place % vocab). All that belongs to a beginning moves with it: its words, its "
+        "state, whether it has ended. Two cases are special: the first round, and who has ended.",
+        "total: 0 for the first beginning of each sentence and −∞ for the others; each round: "
+        "log_softmax; for ended rows −∞ everywhere but 0 at eos; total, place = (total + "
+        "log_p).flatten(1).topk(width); row = place // vocab + width · number of the sentence; "
+        "reorder words, state, ended by row; append; stop when the best of each have ended.",
+    ),
+    probes=probes,
+    adapt=with_a_model,
+    small=small,
+    traits=traits,
+)
+
+
+def in_words(row):
+    return "[" + " ".join("nothing" if word == NOTHING else str(word) for word in row) + "]"
+
+
+def finds(answer, inputs, what):
+    """Assert that the answer finds what is expected, row by row."""
+    got, expected = answer(inputs), answer.expected(inputs)
+    evidence = inputs, expected, got
+    if got.shape != expected.shape or got.is_floating_point() or got.dtype == torch.bool:
+        raise Failure(
+            f"{what}: expected ids of shape (b, at most max_length); yours are {got.dtype} of "
+            f"shape {shape_of(got)}.",
+            *evidence,
+        )
+    for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
+        if ours != theirs:
+            raise Failure(
+                f"{what}: with width = {inputs['width']}, sentence {row} should be "
+                f"{in_words(ours)}; your answer found {in_words(theirs)}.",
+                *evidence,
+            )
+
+
+@task.check(1)
+def one_row_of_ids_for_each_sentence(answer, rng):
+    for b, width in ((1, 1), (3, 2), (2, 3)):
+        inputs = drawn(rng, b, 3, 5, width=width, max_length=3)
+        written = answer(inputs)
+        if written.shape != (b, 3) or written.is_floating_point() or written.dtype == torch.bool:
+            raise Failure(
+                f"Ids of shape (b, at most max_length), b = {b}, are expected; yours are "
+                f"{written.dtype} of shape {shape_of(written)}.",
+                inputs,
+            )
+
+
+@task.check(1)
+def a_beam_of_one_is_greedy(answer, rng):
+    finds(answer, by_word(LURED, width=1), "One beginning")
+    for _ in range(4):
+        finds(answer, drawn(rng, 3, 3, 5, width=1, max_length=5), "One beginning")
+
+
+@task.check(2)
+def a_beginning_that_looks_worse_may_win(answer, rng):
+    finds(answer, by_word(LURED), "The second word decides")
+    for _ in range(4):
+        finds(answer, drawn(rng, 1, 4, 5, width=3), "One sentence")
+
+
+@task.check(1)
+def logarithms_of_probabilities_are_added(answer, rng):
+    for size in (0.4, 3.0, 6.0):
+        finds(answer, drawn(rng, 1, 4, 5, size=size, width=3), "One sentence")
+    shifted = drawn(rng, 1, 4, 5, width=3, memory=0.0)
+    shifted["scores"] = shifted["scores"] + 4 * normal(rng, 1, 4, 5, 1)  # of no importance
+    finds(answer, shifted, "Scores that are higher after some words")
+
+
+@task.check(2)
+def what_belongs_to_a_beginning_moves_with_it(answer, rng):
+    for width in (2, 3, 5):
+        for memory in (2.0, 4.0):
+            inputs = drawn(rng, 6, 5, 5, memory=memory, width=width, max_length=6)
+            finds(answer, inputs, "What was said long ago matters")
+
+
+@task.check(2)
+def who_has_ended_stays_as_it_is_and_competes(answer, rng):
+    finds(answer, by_word(LONG, width=2, max_length=5), "A sentence that ends late")
+    finds(answer, by_word(SHORT, width=3, max_length=6), "A sentence that ends early")
+    for likely in (-0.5, 0.5, 1.5, 2.5):
+        finds(answer, ending(rng, 12, likely, width=4, max_length=6), "Ends are likely")
+
+
+@task.check(2)
+def sentences_of_a_batch_are_searched_apart(answer, rng):
+    for b, width in ((2, 2), (3, 3), (4, 4)):
+        for size in (0.6, 1.5):
+            inputs = drawn(rng, b, 4, 5, size=size, width=width, max_length=5)
+            finds(answer, inputs, f"{b} sentences")
+
+
+@task.check(1)
+def a_beam_may_be_wider_than_the_vocabulary(answer, rng):
+    for width in (4, 6, 20):
+        finds(answer, drawn(rng, 2, 3, 4, width=width, max_length=4), "Four words")
+
+
+@task.check(1)
+def no_row_is_longer_than_max_length(answer, rng):
+    for max_length in (1, 2, 5):
+        finds(answer, drawn(rng, 2, 3, 5, width=3, max_length=max_length), "Cut off")
+    finds(answer, by_word(SHORT, width=2, max_length=2), "Cut off")
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, drawn(rng, 2, 3, 4, width=2))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Search:
+    def breadth(width):
+        return width
+
+    def copies(state, width):
+        return state.repeat_interleave(width, 0)
+
+    def totals(b, width):
+        total = torch.full((b, width), -torch.inf)
+        total[:, 0] = 0.0
+        return total
+
+    def weigh(logits):
+        return logits.log_softmax(-1)
+
+    def close(log_p, ended, eos):
+        closed = torch.full_like(log_p, -torch.inf)
+        closed[:, eos] = 0.0
+        return torch.where(ended[:, None], closed, log_p)
+
+    def add(total, log_p):
+        return total[..., None] + log_p
+
+    def best(every, width):
+        total, place = every.flatten(1).topk(width)
+        return total, place // every.shape[-1], place % every.shape[-1]
+
+    def rows(beginning, width):
+        return beginning + width * torch.arange(len(beginning))[:, None]
+
+    def follow_words(written, row):
+        return written[row]
+
+    def follow_state(state, row):
+        return state[row]
+
+    def follow_ended(ended, row):
+        return ended[row]
+
+    def leave(ended, width, total):
+        return ended[::width].all()
+
+    def result(written, ended, total, width, eos):
+        return written[::width]
+
+    def __call__(self, step, state, bos, eos, width, max_length):
+        b, width = len(state), self.breadth(width)
+        state = self.copies(state, width)
+        token = torch.full((b * width,), bos)
+        written = torch.zeros(b * width, 0, dtype=torch.long)
+        ended = torch.zeros(b * width, dtype=torch.bool)
+        total = self.totals(b, width)
+        for _ in range(max_length):
+            logits, state = step(token, state)
+            log_p = self.close(self.weigh(logits), ended, eos).view(b, width, -1)
+            total, beginning, word = self.best(self.add(total, log_p), width)
+            row, token = self.rows(beginning, width).flatten(), word.flatten()
+            state = self.follow_state(state, row)
+            written = torch.cat([self.follow_words(written, row), token[:, None]], 1)
+            ended = self.follow_ended(ended, row) | (token == eos)
+            if self.leave(ended, width, total):
+                break
+        return self.result(written, ended, total, width, eos)
+
+
+def never(*_):
+    return False
+
+
+task.spelling(leave=never)
+task.spelling(leave=lambda ended, width, total: ended.all())
+
+
+def _swapped(every, width):
+    total, place = every.flatten(1).topk(width)
+    vocab = every.shape[-1]
+    return total, place % vocab % width, place // vocab
+
+
+def _own_best(every, width):
+    """The likeliest word of each beginning; in the first round the words of the first."""
+    first = every[:, :, 0].isinf().sum(1) == width - 1
+    log_p, word = every.max(-1)
+    best, place = every[:, 0].topk(min(width, every.shape[-1]), dim=-1)
+    if width > 1 and bool(first.all()) and best.shape[1] == width:
+        return best, torch.zeros_like(place), place
+    return log_p, torch.arange(width).expand(len(every), -1), word
+
+
+def _mean_by_length(written, ended, total, width, eos):
+    lengths = (written != eos).sum(1).view(-1, width) + 1
+    best = (total / lengths.clamp(max=written.shape[1])).argmax(1)
+    return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
+
+
+# --- faults: what is compared -------------------------------------------------------------------
+
+task.fault(
+    "B-GREEDY",
+    "The likeliest next word leads to the likeliest sentence.",
+    "Not always: after the likeliest beginning all words may be unlikely. That is what the other "
+    "beginnings are kept for. Yours finds the same at any width.",
+    breadth=lambda width: 1,
+)
+task.fault(
+    "B-ALL-ALIKE",
+    "At the start all beginnings have the total 0.",
+    "They are the same beginning, `width` times. Each of them offers the same best word, and they "
+    "stay alike for ever: the search is greedy. Only one of them may count in the first round.",
+    totals=lambda b, width: torch.zeros(b, width),
+)
+task.fault(
+    "B-LOGITS-ADDED",
+    "The scores of the words can be added as they are.",
+    "Logits of different rounds have no common measure: a constant on all scores of one round "
+    "means nothing, and you would count it. Add logarithms of probabilities.",
+    weigh=lambda logits: logits,
+)
+task.fault(
+    "B-PROBABILITIES-ADDED",
+    "The probabilities of the words are added.",
+    "The probability of a sentence is the *product* of those of its words. Sums are for their "
+    "logarithms.",
+    weigh=lambda logits: logits.softmax(-1),
+)
+task.fault(
+    "B-LAST-WORD-ONLY",
+    "In each round the likeliest words win.",
+    "A beginning is as likely as all its words together. You forget what it has cost so far.",
+    add=lambda total, log_p: (
+        torch.where(total[..., None] == -torch.inf, total[..., None], 0.0) + log_p
+    ),
+)
+task.fault(
+    "B-ONE-WORD-EACH",
+    "Each beginning goes on with its own likeliest word.",
+    "Then they never compete after the first round. A good beginning may go on in several ways, "
+    "and a bad one in none: choose the best of all continuations.",
+    best=_own_best,
+    leave=never,
+    result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
+        torch.arange(len(total)), total.argmax(1)
+    ],
+)
+task.fault(
+    "B-WORST",
+    "`topk` over costs finds the best.",
+    "Totals are logarithms of probabilities, negative numbers: the *largest* are the best. "
+    "Whoever turns the sign has to take the smallest.",
+    best=lambda every, width: Search.best(torch.where(every == -torch.inf, every, -every), width),
+)
+
+# --- faults: what moves -------------------------------------------------------------------------
+
+task.fault(
+    "B-STATE-NOT-MOVED",
+    "The state goes on from round to round by itself.",
+    "Row 3 may now continue what was row 1. It needs row 1's state, else the model remembers words "
+    "that this beginning never said.",
+    follow_state=lambda state, row: state,
+)
+task.fault(
+    "B-WORDS-NOT-MOVED",
+    "Each row goes on writing its own sentence.",
+    "Row 3 may now continue what was row 1. Its words so far are row 1's; otherwise you return "
+    "sentences that nobody ever scored.",
+    follow_words=lambda written, row: written,
+)
+task.fault(
+    "B-ENDED-NOT-MOVED",
+    "Which rows have ended stays known, as in greedy decoding.",
+    "The rows change places. Whether a beginning has ended belongs to it and moves with it.",
+    follow_ended=lambda ended, row: ended,
+)
+task.fault(
+    "B-WORD-AND-BEGINNING-SWAPPED",
+    "place % vocab is the beginning, place // vocab its word.",
+    "Behind `flatten` the words of beginning 0 come first, then all words of beginning 1. So "
+    "place // vocab counts the beginnings.",
+    best=_swapped,
+)
+task.fault(
+    "B-SENTENCES-MIXED",
+    "place // vocab is the row.",
+    "It is the beginning within its sentence, 0 to width − 1. In the table of all rows sentence 2 "
+    "begins at row 2 · width; without that, everybody continues sentence 0.",
+    rows=lambda beginning, width: beginning,
+)
+task.fault(
+    "B-TILED",
+    "`repeat` makes width copies of each state.",
+    "It makes the whole batch width times: 0 1 0 1. The beginnings of a sentence stand side by "
+    "side here, 0 0 1 1, and `repeat_interleave` does that.",
+    copies=lambda state, width: state.repeat(width, 1),
+)
+
+
+# --- faults: the end ----------------------------------------------------------------------------
+
+task.fault(
+    "B-GOES-ON-AFTER-EOS",
+    "A beginning that has ended may go on like the others.",
+    "Its sentence is finished. What comes after eos is noise, and it pays for it, so that the "
+    "right sentence loses to longer ones.",
+    close=lambda log_p, ended, eos: log_p,
+)
+task.fault(
+    "B-ENDED-PAYS",
+    "Whoever has ended says eos again and again, for what the model asks.",
+    "Then an early end gets more expensive with every round that the others take. To say eos again "
+    "is free: the logarithm of 1.",
+    close=lambda log_p, ended, eos: torch.where(
+        ended[:, None] & (torch.arange(log_p.shape[-1]) != eos), -torch.inf, log_p
+    ),
+)
+task.fault(
+    "B-ENDED-DROPPED",
+    "A beginning that has ended leaves the search.",
+    "And with it the sentence is lost. It stays among the best, as it is, until something better "
+    "pushes it out.",
+    close=lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
+)
+task.fault(
+    "B-FIRST-END-WINS",
+    "As soon as a beginning has ended, the search is over.",
+    "A sentence that ends later may be likelier. The search is over when the *best* of each "
+    "sentence has ended: the others only get less likely.",
+    leave=lambda ended, width, total: ended.view(-1, width).any(1).all(),
+    result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
+        torch.arange(len(total)),
+        (total + torch.where(ended.view(-1, width), 1e4, 0.0)).argmax(1),
+    ],
+)
+task.fault(
+    "B-MEAN-BY-LENGTH",
+    "Long sentences have small probabilities, so totals are divided by the length.",
+    "That is *length normalization*, an idea for translations that come out too short. Here the "
+    "likeliest sentence is asked for, and its probability is what it is.",
+    leave=never,
+    result=_mean_by_length,
+)
+task.fault(
+    "B-ONLY-ENDED",
+    "The best of those that have ended wins, even if an unfinished one is likelier.",
+    "Where max_length cuts off, sentences may be unfinished. The likeliest of all is asked for.",
+    leave=never,
+    result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
+        torch.arange(len(total)),
+        (total + torch.where(ended.view(-1, width), 1e4, 0.0)).argmax(1),
+    ],
+)
+task.fault(
+    "B-LAST-OF-THE-BEAM",
+    "The last row of the beam is the result.",
+    "`topk` gives the best first. The last is the one that was kept with the least probability.",
+    leave=never,
+    result=lambda written, ended, total, width, eos: written[width - 1 :: width],
+)
+task.fault(
+    "B-ALL-RETURNED",
+    "All beginnings are returned, the caller chooses.",
+    "One row a sentence is asked for: the likeliest.",
+    result=lambda written, ended, total, width, eos: written,
+)
+task.fault(
+    "B-EOS-CUT-OFF",
+    "eos is no word, so it does not belong to the result.",
+    "Without it nobody can tell whether a sentence has ended or was cut off. It stays, and what "
+    "follows it is eos as well.",
+    result=lambda written, ended, total, width, eos: torch.where(
+        written[::width] == eos, NOTHING, written[::width]
+    ),
+)

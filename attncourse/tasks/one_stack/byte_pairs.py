@@ -1,0 +1,435 @@
+"""Learning which pieces a text is made of: what is promised, the reference in steps, what errs."""
+
+import itertools
+from collections import Counter
+
+from attncourse import bottleneck as reference
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.task import Task
+from attncourse.tasks.one_stack import merged, merged_as_text, merged_from_the_right, merged_once
+
+LOW = {"low": 5, "lower": 2, "newest": 6, "widest": 3}  # of Sennrich et al. (2016)
+
+
+def learned(num_merges, **words):
+    return {"words": words, "num_merges": num_merges}
+
+
+def drawn(rng, num_merges, letters="abcd", words=6, longest=6):
+    """Made-up words of a few letters, so that pairs are often equally frequent."""
+    import torch
+
+    def number(high, low=0):
+        return torch.randint(low, high, (), generator=rng, device="cpu").item()
+
+    made = {}
+    for _ in range(words):
+        word = "".join(letters[number(len(letters))] for _ in range(number(longest + 1, 2)))
+        made[word] = number(6, 1)
+    return {"words": made, "num_merges": num_merges}
+
+
+def probes(rng):
+    return {
+        "low, lower, newest, widest": {"words": LOW, "num_merges": 10},
+        "counts differ": learned(1, ab=1, bc=2),
+        "one word, once": learned(3, hundred=1),
+        "twice in a word": learned(1, abxab=2, cd=3),
+        "a run": learned(4, aaaa=3, baaab=2),
+        "a run against a pair": learned(1, aaa=2, bc=3),
+        "a run of three": learned(2, aaa=3, aab=2, bb=4),
+        "a tie, met in the other order": learned(2, cd=2, ab=2),
+        "a tie on the left": learned(2, ac=1, ab=1),
+        "a tie of a letter and a piece": learned(3, xyb=9, za=2, xya=2),
+        "a tie of two pieces": learned(4, dea=9, dec=8, bca=9, bcc=8),
+        "a tie, left against right": learned(1, ad=2, bc=2, ca=1),
+        "a piece that is born twice": learned(9, abc=4, bcx=5, xabc=3, aab=4, xaab=1),
+        "borders of words": learned(3, ab=3, ba=3, b=9),
+        "pieces inside pieces": learned(5, cab=5, ab=7, dcab=2, xcaxb=3, caab=4),
+        "nothing is left": learned(20, abc=2, cb=1),
+        "no pair at all": learned(4, a=3, b=1),
+        "no merges": learned(0, abc=3, ab=2),
+        "drawn": drawn(rng, 8),
+        "drawn, two letters": drawn(rng, 8, "ab"),
+        "drawn, many letters": drawn(rng, 8, "hgfedcba", 8),
+        "drawn, long words": drawn(rng, 10, "cab", 4, 12),
+    }
+
+
+def small(rng):
+    yield learned(1, ab=1)
+    yield learned(2, ab=1)
+    yield learned(1, ab=1, cd=2)
+    yield learned(1, cd=1, ab=1)
+    yield learned(2, abc=1)
+    yield learned(2, aaa=1)
+    yield learned(2, abab=1)
+    yield learned(2, ba=2, ab=2)
+    yield learned(3, abc=1, bc=2)
+    for _ in range(6):
+        yield drawn(rng, 3, "abc", 3, 4)
+
+
+def traits(answer):
+    inputs = learned(2, abc=2, bcd=3)
+    first = answer(inputs)
+    return {
+        "differs from call to call": answer(inputs) != first,
+        "pairs are texts": any(isinstance(pair, str) for pair in first),
+    }
+
+
+task = Task(
+    reference.byte_pairs,
+    number=1,
+    returns=list,
+    difficulty=3,
+    minutes=25,
+    section="byte-level",
+    hints=(
+        "Write every word as a list of letters. Which two neighbors stand side by side most "
+        "often, if each word counts as often as it occurs? Merge them everywhere, and ask again.",
+        "Three parts, one after the other in every round: count the neighbors of all words (a "
+        "Counter whose keys are pairs), choose one pair, rewrite all words. For ties keep a "
+        "dictionary from piece to its age: letters first, in sorted order, then each new piece.",
+        "age = {letter: place}, letters sorted; each round: pairs[left, right] += words[word]; "
+        "stop if there are none; pair = min(pairs, key=(-count, age of left, age of right)); "
+        "append it; age.setdefault(left + right, len(age)); merge it in every word.",
+    ),
+    probes=probes,
+    small=small,
+    traits=traits,
+)
+
+
+def learns(answer, inputs, what):
+    got, expected = answer(inputs), answer.expected(inputs)
+    for place, (ours, theirs) in enumerate(itertools.zip_longest(expected, got)):
+        if isinstance(theirs, list):
+            theirs = tuple(theirs)
+        if ours != theirs:
+            raise Failure(
+                f"{what}: pair {place}, counted from 0, should be {ours}; yours is {theirs}.",
+                inputs,
+                expected,
+                got,
+            )
+
+
+@task.check(1)
+def it_returns_a_list_of_pairs(answer):
+    inputs = {"words": LOW, "num_merges": 4}
+    for pair in answer(inputs):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise Failure(
+                f"Each entry is a pair (left piece, right piece); one of yours is {pair!r}.", inputs
+            )
+        if not all(isinstance(piece, str) and piece for piece in pair):
+            raise Failure(f"A piece is a text; one of your pairs is {pair!r}.", inputs)
+
+
+@task.check(2)
+def the_most_frequent_pair_is_merged_first(answer):
+    learns(answer, learned(1, ab=1, bc=2), "bc occurs twice, ab once")
+    learns(answer, learned(1, ab=5, cd=3, xcd=4), "cd stands in two words, 7 times in all")
+    learns(answer, learned(1, abxab=2, cd=3), "ab stands twice in a word")
+    learns(answer, learned(1, aaa=2, bc=3), "aa stands twice in aaa")
+
+
+@task.check(2)
+def each_round_sees_what_the_rounds_before_merged(answer):
+    learns(answer, learned(2, abc=4, bx=1), "after ab, the word abc is made of ab and c")
+    learns(answer, {"words": LOW, "num_merges": 3}, "low, lower, newest, widest")
+    learns(answer, learned(5, cab=5, ab=7, dcab=2, xcaxb=3, caab=4), "pieces inside pieces")
+
+
+@task.check(1)
+def a_pair_is_merged_wherever_it_stands_and_nowhere_else(answer):
+    learns(answer, learned(4, aaaa=3, baaab=2), "a run of one letter")
+    learns(answer, learned(3, ababx=3, xc=1), "twice in one word")
+    learns(answer, learned(4, cab=5, ab=6, xaab=2), "pieces that end alike")
+
+
+@task.check(1)
+def words_stay_apart(answer):
+    learns(answer, learned(3, ab=3, ba=3, b=9), "a word's end and the next word's begin")
+
+
+@task.check(2)
+def among_equals_the_oldest_pieces_win(answer, rng):
+    for inputs, what in (
+        (learned(2, cd=2, ab=2), "both occur twice; a is older than c"),
+        (learned(2, ac=1, ab=1), "the same left piece; b is older than c"),
+        (learned(1, ad=2, bc=2), "the left piece decides first"),
+        (learned(3, xyb=9, za=2, xya=2), "letters are older than pieces"),
+        (learned(4, dea=9, dec=8, bca=9, bcc=8), "pieces by their birth, not by the alphabet"),
+    ):
+        learns(answer, inputs, what)
+    for _ in range(6):
+        learns(answer, drawn(rng, 6), "made-up words")
+
+
+@task.check(1)
+def it_ends_when_nothing_is_left_to_merge(answer):
+    learns(answer, learned(20, abc=2, cb=1), "three pairs make every word one piece")
+    learns(answer, learned(4, a=3, b=1), "words of one letter have no pairs")
+    learns(answer, learned(0, abc=3), "no merges were asked for")
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer):
+    moves_nothing(answer, {"words": LOW, "num_merges": 6})
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Learning:
+    def count(words):
+        return dict(words)
+
+    def letters(word):
+        return list(word)
+
+    def ages(words):
+        return {letter: place for place, letter in enumerate(sorted(set().union(*words)))}
+
+    def neighbors(parts):
+        return list(itertools.pairwise(parts))
+
+    def tally(pieces, counts):
+        pairs = Counter()
+        for word, neighbors in pieces.items():
+            for pair in neighbors:
+                pairs[pair] += counts[word]
+        return pairs
+
+    def leave(pairs):
+        return not pairs
+
+    def choose(pairs, age):
+        return min(pairs, key=lambda pair: (-pairs[pair], age[pair[0]], age[pair[1]]))
+
+    def born(age, piece):
+        age.setdefault(piece, len(age))
+
+    def merge(parts, pair):
+        return merged(parts, pair)
+
+    def say(pair):
+        return pair
+
+    def result(merges):
+        return merges
+
+    def __call__(self, words, num_merges):
+        counts = self.count(words)
+        pieces = {word: self.letters(word) for word in words}
+        age, merges = self.ages(words), []
+        for _ in range(num_merges):
+            pairs = self.tally({w: self.neighbors(parts) for w, parts in pieces.items()}, counts)
+            if self.leave(pairs):
+                break
+            pair = self.choose(pairs, age)
+            self.born(age, "".join(pair))
+            merges.append(self.say(pair))
+            pieces = {word: self.merge(parts, pair) for word, parts in pieces.items()}
+        return self.result(merges)
+
+
+# --- faults: counting ---------------------------------------------------------------------------
+
+task.fault(
+    "B-EACH-WORD-ONCE",
+    "A pair is as frequent as the number of words it stands in.",
+    "A word that occurs a hundred times brings its pairs a hundred times. The number behind each "
+    "word says how often it counts.",
+    count=lambda words: dict.fromkeys(words, 1),
+)
+task.fault(
+    "B-ONCE-A-WORD",
+    "A pair that stands twice in a word counts once for it.",
+    "It would be merged twice there, so it saves two pieces. Every place counts.",
+    neighbors=lambda parts: list(dict.fromkeys(itertools.pairwise(parts))),
+)
+task.fault(
+    "B-NO-OVERLAP",
+    "In aaa the pair aa stands once, since the middle letter can be used only once.",
+    "That is so when it is merged. Counting looks at all neighbors: aaa has two pairs of "
+    "neighbors, and the library counts them like this, too.",
+    neighbors=lambda parts: [
+        pair
+        for place, pair in enumerate(itertools.pairwise(parts))
+        if not (
+            pair[0] == pair[1]
+            and sum(1 for _ in itertools.takewhile(pair[0].__eq__, parts[:place][::-1])) % 2
+        )
+    ],
+)
+task.fault(
+    "B-ANY-DISTANCE",
+    "Two letters of one word are a pair.",
+    "Only neighbors can be put together to one piece. Letters with others between them stay apart.",
+    neighbors=lambda parts: list(itertools.combinations(parts, 2)),
+)
+task.fault(
+    "B-LETTER-PAIRS-ONLY",
+    "The pairs of letters are counted once, and the most frequent ones are the merges.",
+    "The first merge changes what stands side by side: afterward its piece has neighbors of its "
+    "own. So pieces longer than two letters come about only if you count again in each round.",
+)(lambda words, num_merges: most_common(words, num_merges))
+
+
+def most_common(words, num_merges):
+    pairs = Counter()
+    for word, count in words.items():
+        for pair in itertools.pairwise(word):
+            pairs[pair] += count
+    return sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:num_merges]
+
+
+@task.fault(
+    "B-ACROSS-WORDS",
+    "The words stand one after the other, so the end of one and the begin of the next are a pair.",
+    "In what order the words come is chance, and a piece must not reach from one into the next. "
+    "Count inside each word.",
+)
+class Joined(Learning):
+    def tally(pieces, counts):
+        pairs = Learning.tally(pieces, counts)
+        known = list(counts)
+        for one, two in itertools.pairwise(known):
+            pairs[one[-1], two[0]] += 1
+        return pairs
+
+    def choose(pairs, age):
+        known = [pair for pair in pairs if pair[0] in age and pair[1] in age]
+        return Learning.choose({pair: pairs[pair] for pair in known}, age)
+
+
+# --- faults: choosing ---------------------------------------------------------------------------
+
+task.fault(
+    "B-FIRST-MET",
+    "Among equally frequent pairs any will do, and `max` takes the first it meets.",
+    "Then the merges depend on the order in which words happen to come, and two programs learn "
+    "different pieces from one text. The task says which pair wins: the one of older pieces.",
+    choose=(
+        lambda pairs, age: max(pairs, key=pairs.get),
+        lambda pairs, age: pairs.most_common(1)[0][0],
+    ),
+)
+task.fault(
+    "B-ALPHABET",
+    "Ties are broken by the alphabet.",
+    "For letters that is right. A piece of several letters has its place by its birth, behind all "
+    "letters and all pieces that were there before, whatever it begins with.",
+    choose=lambda pairs, age: min(pairs, key=lambda pair: (-pairs[pair], pair)),
+)
+task.fault(
+    "B-YOUNGEST",
+    "Among equally frequent pairs the youngest pieces win.",
+    "It is the other way round: the older piece wins, on the left first, then on the right.",
+    choose=(
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p)),
+    ),
+)
+task.fault(
+    "B-RIGHT-BEFORE-LEFT",
+    "Among equally frequent pairs the right piece decides first.",
+    "First the left pieces are compared; the right ones decide only where the left ones are the "
+    "same.",
+    choose=lambda pairs, age: min(pairs, key=lambda p: (-pairs[p], age[p[1]], age[p[0]])),
+)
+task.fault(
+    "B-LEAST-FREQUENT",
+    "The smallest count comes first.",
+    "A frequent pair saves the most pieces, so it is merged first. `min` over the counts looks "
+    "for the opposite, unless the count is negative.",
+    choose=lambda pairs, age: min(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+)
+task.fault(
+    "B-LONGEST-PIECE",
+    "Longer pieces save more, so among equally frequent pairs the longer one wins.",
+    "Whatever their lengths, merging a pair saves one piece for each place. Among equals the "
+    "older pieces win.",
+    choose=lambda pairs, age: min(
+        pairs, key=lambda p: (-pairs[p], -len(p[0] + p[1]), age[p[0]], age[p[1]])
+    ),
+)
+# --- faults: merging ----------------------------------------------------------------------------
+
+task.fault(
+    "B-NOT-MERGED",
+    "Choosing the pair is all there is to a round.",
+    "Then nothing changes, and every round chooses the same pair again. The words have to be "
+    "rewritten with the new piece.",
+    merge=lambda parts, pair: parts,
+)
+task.fault(
+    "B-MERGED-ONCE",
+    "In each word the pair is merged where it stands first.",
+    "It may stand there several times, and each of them becomes the new piece. Go through the "
+    "whole word.",
+    merge=merged_once,
+)
+task.fault(
+    "B-TEXT-REPLACED",
+    "Words are texts with blanks between their pieces, and `replace` merges them.",
+    "`replace` looks at characters and not at pieces: for the pair a, b it also finds the end of "
+    "the piece ca before b. Compare whole pieces.",
+    merge=merged_as_text,
+)
+task.fault(
+    "B-FROM-THE-RIGHT",
+    "In a run of equal letters it does not matter from where I merge.",
+    "In aaa it does: from the left the word becomes aa a, from the right a aa, and the next "
+    "rounds see other neighbors. Merge from the left.",
+    merge=merged_from_the_right,
+)
+
+# --- faults: the end ----------------------------------------------------------------------------
+
+task.fault(
+    "B-AT-LEAST-TWICE",
+    "A pair that occurs only once is not worth a merge.",
+    "Many programs stop there, but the task goes on for the number of merges that it was given, "
+    "as long as there is any pair.",
+    leave=lambda pairs: not pairs or max(pairs.values()) < 2,
+)
+task.fault(
+    "B-NO-END",
+    "There is always a pair to merge.",
+    "Not when every word is one piece. Then no pair is left, and choosing the best of nothing is "
+    "an error. Stop there.",
+    leave=lambda pairs: False,
+)
+task.fault(
+    "B-PIECES",
+    "A merge is the new piece.",
+    "The piece *est* can be made of e and st or of es and t. To cut a new word in the same way one "
+    "has to know the two halves, so a merge is a pair.",
+    say=lambda pair: "".join(pair),
+)
+task.fault(
+    "B-LAST-ONLY",
+    "The result is the pair that was merged last.",
+    "All of them are needed, in the order in which they were learned: later pairs are made of "
+    "pieces that earlier ones made.",
+    result=lambda merges: merges[-1:],
+)
+
+
+@task.fault(
+    "B-USES-UP-WORDS",
+    "I may write the pieces into the dictionary that I was given.",
+    "It belongs to the caller, who finds it changed afterward. Keep the pieces in a dictionary of "
+    "your own.",
+)
+def uses_up(words, num_merges):
+    merges = Learning()(dict(words), num_merges)
+    for word in list(words):
+        words["-".join(word)] = words.pop(word)
+    return merges

@@ -1,0 +1,414 @@
+"""Any text as a list of ids: what is promised, the reference in steps, what goes wrong."""
+
+from attncourse import one_stack as reference
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.task import Task
+from attncourse.one_stack import byte_letters, byte_words, piece_ids
+from attncourse.tasks.one_stack import merged, merged_as_text, merged_from_the_right, merged_once
+
+# Learned from a text about numbers, so to speak; Ġ is the blank before a word.
+NAMES = [
+    *(("n", "d"), ("h", "u"), ("r", "e"), ("hu", "nd"), ("hund", "re"), ("hundre", "d")),
+    *(("Ġ", "hundred"), ("Ġ", "f"), ("o", "u"), ("ou", "r"), ("Ġf", "our")),
+]
+RUNS = [("a", "a"), ("aa", "a"), ("a", "b")]
+BLANKS = [("Ġ", "Ġ"), ("Ġ", "b"), ("ĠĠ", "Ġ"), ("a", "Ġ"), ("Ċ", "Ċ")]
+ACCENTS = [("Ã", "©"), ("t", "Ã©"), ("æ", "ķ")]  # é is two bytes, 数 begins with these two
+ORDER = [("b", "c"), ("a", "b"), ("a", "bc"), ("c", "d"), ("bc", "d")]
+TWICE = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("abc", "d"), ("x", "abc")]
+ENDS = [("a", "b"), ("c", "a"), ("b", "ca"), ("ca", "b"), ("b", "b")]
+
+
+def of(text, merges=()):
+    return {"text": text, "merges": [tuple(pair) for pair in merges]}
+
+
+def drawn(rng, merges, letters, length=12):
+    import torch
+
+    places = torch.randint(len(letters), (length,), generator=rng, device="cpu").tolist()
+    return of("".join(letters[place] for place in places), merges)
+
+
+def probes(rng):
+    return {
+        "bytes": of("ab z"),
+        "an accent and a sign": of("é数!"),
+        "accents, merged": of("été 数", ACCENTS),
+        "a face": of("🙂"),
+        "control characters": of("a\x00\n\tb\x7f\xa0\xad"),
+        "names": of("one hundred four", NAMES),
+        "a new word": of("hundreds of fourths", NAMES),
+        "a blank at the begin": of(" hundred", NAMES),
+        "capitals": of("Hundred FOUR", NAMES),
+        "runs": of("aaaaa aab", RUNS),
+        "blanks": of("a  b   c \n\n b", BLANKS),
+        "blanks at the ends": of("  ab  ", BLANKS),
+        "a merge across a blank": of("a b", [("a", "Ġ"), ("Ġ", "b"), ("aĠ", "b")]),
+        "the order of the merges": of("abcd bcd", ORDER),
+        "a piece that is born twice": of("abcd bc xabc", TWICE),
+        "pieces that end alike": of("cab abca cabb", ENDS),
+        "a pair that needs a later piece": of("abab", [("ab", "ab"), ("a", "b")]),
+        "nothing": of("", NAMES),
+        "drawn": drawn(rng, ORDER, "abcd "),
+        "drawn, runs": drawn(rng, RUNS, "ab"),
+        "drawn, twice": drawn(rng, TWICE, "abcdx ", 16),
+        "drawn, ends": drawn(rng, ENDS, "abc", 14),
+    }
+
+
+def small(rng):
+    yield of("a")
+    yield of(" ")
+    yield of("é")
+    yield of("ab", [("a", "b")])
+    yield of("a b", [("a", "b")])
+    yield of("aaa", [("a", "a")])
+    yield of("abab", [("a", "b")])
+    yield of("abc", [("b", "c"), ("a", "b")])
+    yield of("a b", [("a", "Ġ")])
+    yield of("a  b", [("Ġ", "b"), ("Ġ", "Ġ")])
+    yield of("cab", [("c", "a"), ("a", "b")])
+    yield of("cab", [("c", "a"), ("b", "a"), ("a", "b")])
+    yield of("abc", TWICE[:4])
+    for _ in range(6):
+        yield drawn(rng, ORDER, "abcd ", 6)
+        yield drawn(rng, ENDS, "abc", 6)
+
+
+def traits(answer):
+    ids = answer(of("ab", [("a", "b")]))
+    return {"whole numbers": all(type(each) is int for each in ids)}
+
+
+task = Task(
+    reference.encode_text,
+    number=2,
+    returns=list,
+    difficulty=2,
+    minutes=15,
+    section="byte-level",
+    hints=(
+        "`byte_words(text)` has done the first half: parts of the text, each written with one "
+        "letter for each byte. Cut one part into letters, and put together what was learned to be "
+        "put together. What number has a piece?",
+        "For each merge, in the order of the list, go once through the pieces of the part and join "
+        "every such pair of neighbors. An id is the place of a piece in one long list: the 256 "
+        "letters of `byte_letters()` in sorted order, then left + right of every merge.",
+        "ids = {piece: place} over sorted(byte_letters()) + [left + right for ...], the first "
+        "place of each piece; for each part: pieces = list(part); for each pair: rewrite pieces "
+        "from the left; append ids[piece] for each piece.",
+    ),
+    probes=probes,
+    small=small,
+    traits=traits,
+)
+
+
+def encodes(answer, inputs):
+    got, expected = answer(inputs), answer.expected(inputs)
+    for each in got:
+        if isinstance(each, list | tuple | str):
+            raise Failure(f"Each entry is an id, a whole number; one of yours is {each!r}.", inputs)
+    if list(got) != expected:
+        raise Failure(
+            f"{inputs['text']!r} has the ids {expected}; yours are {list(got)}.",
+            inputs,
+            expected,
+            got,
+        )
+
+
+@task.check(1)
+def it_returns_a_list_of_ids(answer):
+    for text in ("a", "ab z", ""):
+        ids = answer(of(text))
+        for each in ids:
+            if isinstance(each, bool) or not isinstance(each, int):
+                raise Failure(f"An id is a whole number; one of yours is {each!r}.", of(text))
+
+
+@task.check(1)
+def without_merges_every_byte_is_an_id(answer):
+    for text in ("ab z", "é数!", "🙂", "a\x00\n\tb\x7f\xa0\xad", "Ab, 104."):
+        encodes(answer, of(text))
+
+
+@task.check(2)
+def neighbors_are_merged_in_the_order_of_the_merges(answer, rng):
+    for inputs in (
+        of("one hundred four", NAMES),
+        of("hundreds of fourths", NAMES),
+        of("abcd bcd", ORDER),
+        of("abab", [("ab", "ab"), ("a", "b")]),
+        *(drawn(rng, ORDER, "abcd ") for _ in range(4)),
+    ):
+        encodes(answer, inputs)
+
+
+@task.check(1)
+def a_pair_is_merged_wherever_it_stands_and_nowhere_else(answer, rng):
+    encodes(answer, of("aaaaa aab", RUNS))
+    encodes(answer, of("abab xab", [("a", "b")]))
+    encodes(answer, of("cab abca cabb", ENDS))
+    for _ in range(4):
+        encodes(answer, drawn(rng, RUNS, "ab"))
+        encodes(answer, drawn(rng, ENDS, "abc", 14))
+
+
+@task.check(1)
+def nothing_is_merged_across_a_blank_and_no_blank_is_lost(answer):
+    for text in ("a  b   c \n\n b", "  ab  ", "a b"):
+        encodes(answer, of(text, BLANKS))
+    encodes(answer, of("a b", [("a", "Ġ"), ("Ġ", "b"), ("aĠ", "b")]))
+
+
+@task.check(1)
+def any_text_has_ids(answer):
+    for text in ("été 数", "Hundred FOUR", "", "ŭnknown"):
+        encodes(answer, of(text, ACCENTS + NAMES))
+
+
+@task.check(1)
+def a_piece_has_one_id(answer, rng):
+    encodes(answer, of("abcd bc xabc", TWICE))
+    for _ in range(4):
+        encodes(answer, drawn(rng, TWICE, "abcdx ", 16))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer):
+    moves_nothing(answer, of("one hundred four", NAMES))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Encoding:
+    def read(text):
+        return text
+
+    def cut(text):
+        return byte_words(text)
+
+    def letters(word):
+        return list(word)
+
+    def number(merges):
+        return piece_ids(merges)
+
+    def learned(merges):
+        return merges
+
+    def merge(pieces, pair):
+        return merged(pieces, pair)
+
+    def pieces(self, word, merges):
+        parts = self.letters(word)
+        for pair in self.learned(merges):
+            parts = self.merge(parts, pair)
+        return parts
+
+    def look_up(ids, piece):
+        return ids[piece]
+
+    def result(ids):
+        return [each for part in ids for each in part]
+
+    def __call__(self, text, merges):
+        ids = self.number(merges)
+        words = [self.pieces(word, merges) for word in self.cut(self.read(text))]
+        return self.result([[self.look_up(ids, piece) for piece in word] for word in words])
+
+
+# --- faults: cutting ----------------------------------------------------------------------------
+
+LETTER = byte_letters()
+
+task.fault(
+    "B-CHARACTERS",
+    "A letter of the text is a byte.",
+    "A letter without an accent is. Others take two, three or four bytes, and there are more "
+    "letters than ids: only bytes are few enough to have one each.",
+    cut=lambda text: ["".join(LETTER[min(ord(letter), 255)] for letter in text)] if text else [],
+)
+task.fault(
+    "B-BLANKS-LOST",
+    "Words are what `split()` gives.",
+    "It throws the blanks away, and nobody can write the text again from its ids. A blank belongs "
+    "to the word that it stands before.",
+    cut=(
+        lambda text: [part for word in text.split() for part in byte_words(word)],
+        lambda text: byte_words(" ".join(text.split())),
+        lambda text: [part for word in text.split(" ") for part in byte_words(word)],
+    ),
+)
+task.fault(
+    "B-NOT-CUT",
+    "The merges can work on the whole text at once.",
+    "Then a pair may be put together across the border of two words, which was never done when the "
+    "pairs were learned. Cut first, merge inside each part.",
+    cut=lambda text: ["".join(byte_words(text))],
+)
+task.fault(
+    "B-LOWERED",
+    "Capitals and small letters are the same.",
+    "They are other bytes with other ids, and nobody could tell from the ids which it was.",
+    read=(lambda text: text.lower(), lambda text: text.casefold()),
+)
+task.fault(
+    "B-STRIPPED",
+    "Blanks at the ends of a text do not count.",
+    "They are bytes like all others. Only if nothing is left out can the text be written again "
+    "from its ids.",
+    read=lambda text: text.strip(),
+)
+task.fault(
+    "B-UNKNOWN-DROPPED",
+    "What was never seen has no id and is left out.",
+    "Every byte has an id, so nothing is unknown: a text in any writing is at worst a list of its "
+    "bytes.",
+    read=lambda text: text.encode("ascii", "ignore").decode(),
+)
+
+# --- faults: merging ----------------------------------------------------------------------------
+
+
+def by_what_stands_first(word, merges):
+    """Again and again the first pair of neighbors that is anywhere in the list."""
+    parts, known = list(word), set(merges)
+    place = 0
+    while place < len(parts) - 1:
+        if (parts[place], parts[place + 1]) in known:
+            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+            place = 0
+        else:
+            place += 1
+    return parts
+
+
+def longest_first(word, merges):
+    known = {left + right for left, right in merges} | set(LETTER)
+    parts, place = [], 0
+    while place < len(word):
+        size = max(n for n in range(1, len(word) - place + 1) if word[place : place + n] in known)
+        parts.append(word[place : place + size])
+        place += size
+    return parts
+
+
+task.fault(
+    "B-NOT-MERGED",
+    "The letters of the parts are the pieces.",
+    "They are the pieces to begin with. What was learned to stand together is one piece with an id "
+    "of its own.",
+    merge=lambda pieces, pair: pieces,
+)
+task.fault(
+    "B-MERGED-ONCE",
+    "In each word a pair is merged where it stands first.",
+    "It may stand there several times, and each of them is this piece. Go through the whole word.",
+    merge=merged_once,
+)
+task.fault(
+    "B-TEXT-REPLACED",
+    "Pieces are a text with blanks between them, and `replace` merges a pair.",
+    "`replace` looks at characters and not at pieces: for the pair a, b it also finds the end of "
+    "the piece ca before b. Compare whole pieces.",
+    merge=merged_as_text,
+)
+task.fault(
+    "B-FROM-THE-RIGHT",
+    "In a run of equal letters it does not matter from where I merge.",
+    "In aaa it does: from the left it becomes aa a, from the right a aa, and those are other ids. "
+    "Merge from the left.",
+    merge=merged_from_the_right,
+)
+task.fault(
+    "B-LAST-MERGE-FIRST",
+    "The later a pair was learned, the longer its piece, so I begin with the last.",
+    "A late pair is made of pieces that do not exist yet. The first pair comes first, as when they "
+    "were learned.",
+    learned=lambda merges: merges[::-1],
+)
+task.fault(
+    "B-AGAIN-FROM-THE-START",
+    "I go through the list of merges again until nothing changes.",
+    "A pair whose pieces come into being later in the list was not there when its turn came. Each "
+    "merge has its turn once.",
+    learned=lambda merges: merges * 3,
+)
+
+
+@task.fault(
+    "B-LEFTMOST-PAIR",
+    "Any pair that was learned may be merged, wherever I meet one first.",
+    "Which pair was learned first decides, not which stands first: otherwise an early letter goes "
+    "into the wrong piece, and the cuts are not those of the training.",
+)
+class Leftmost(Encoding):
+    def pieces(self, word, merges):
+        return by_what_stands_first(word, merges)
+
+
+@task.fault(
+    "B-LONGEST-PIECE",
+    "Each word is cut into the longest pieces there are, from the left.",
+    "Another kind of tokenizer does that. Byte pairs merge in the order in which they were "
+    "learned, and a long piece at the begin may have lost its letters by then.",
+)
+class Longest(Encoding):
+    def pieces(self, word, merges):
+        return longest_first(word, merges)
+
+
+# --- faults: ids --------------------------------------------------------------------------------
+
+
+def numbered(pieces):
+    return {piece: place for place, piece in enumerate(pieces)}
+
+
+task.fault(
+    "B-BYTE-IS-ID",
+    "The id of a byte is its value.",
+    "That would be a fine numbering; here ids go by the letters: all 256 in sorted order, so that "
+    "! is 0 and the blank, whose letter is Ġ, comes late.",
+    number=lambda merges: numbered(
+        dict.fromkeys([*LETTER, *(left + right for left, right in merges)])
+    ),
+)
+task.fault(
+    "B-IDS-FROM-ZERO",
+    "The first merge has id 0.",
+    "Those ids belong to the letters already. Merges go on where the letters end, at 256.",
+    number=lambda merges: (
+        numbered(sorted(LETTER)) | numbered(dict.fromkeys(left + right for left, right in merges))
+    ),
+)
+task.fault(
+    "B-OFF-BY-ONE",
+    "Ids begin at 1.",
+    "They begin at 0: an id is a place in a list, and the table of vectors has a row 0.",
+    look_up=lambda ids, piece: ids[piece] + 1,
+)
+task.fault(
+    "B-BORN-AGAIN",
+    "Each merge has an id of its own.",
+    "Two merges can make the same letters, and then it is one piece. It keeps its first id, and "
+    "the later merge takes no new one.",
+    number=lambda merges: numbered([*sorted(LETTER), *(left + right for left, right in merges)]),
+)
+task.fault(
+    "B-PIECES",
+    "The result is the pieces.",
+    "A network takes ids. Look each piece up.",
+    look_up=lambda ids, piece: piece,
+)
+task.fault(
+    "B-NESTED",
+    "Each word gives a list of ids.",
+    "The network reads one long list. Where a word begins stands in the pieces: they begin with Ġ.",
+    result=lambda ids: ids,
+)

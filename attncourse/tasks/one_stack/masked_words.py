@@ -1,0 +1,450 @@
+"""Hiding words and asking for them: what is promised, the reference in steps, what goes wrong."""
+
+import torch
+
+from attncourse import one_stack as reference
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Task
+
+MOST = 0.035  # two measurements of the same share lie nearer than this: see `facts`
+
+
+def with_facts(masked_words):
+    """`masked_words` as a function of sizes and of a seed: what can be seen of its chance.
+
+    The words are drawn from the upper half of the vocabulary, with another generator. Right answers
+    may use theirs in any order, so shares are compared, and not the words.
+    """
+
+    def function(share, rows, columns, mask_id, vocabulary_size, seed):
+        low = vocabulary_size // 2
+        drawn = torch.Generator().manual_seed(1000 + seed)
+        tokens = torch.randint(low, vocabulary_size, (rows, columns), generator=drawn, device="cpu")
+
+        def call(seed):
+            given = tokens.clone()
+            rng = torch.Generator().manual_seed(seed)
+            returned = masked_words(given, share, mask_id, vocabulary_size, rng)
+            if returned is None:  # not answered yet
+                return None, False
+            return _pair(returned, tokens), not torch.equal(given, tokens)
+
+        first, edited = call(seed)
+        if first is None:
+            return None
+        inputs, targets = first
+        again, other = call(seed)[0], call(seed + 1)[0]
+        return facts(tokens, inputs, targets, mask_id, vocabulary_size) | {
+            "tokens changed": float(edited),
+            "same draw for the same rng": float(_same((inputs, targets), again)),
+            "same draw for another rng": float(_same((inputs, targets), other)),
+        }
+
+    return function
+
+
+def _pair(returned, tokens):
+    if not isinstance(returned, list | tuple) or len(returned) != 2:
+        raise Unusable("returned something else than a pair (inputs, targets).")
+    for name, value in zip(("inputs", "targets"), returned, strict=True):
+        if not isinstance(value, torch.Tensor):
+            raise Unusable(f"returned {name} that are no tensor.")
+        if value.shape != tokens.shape:
+            raise Unusable(
+                f"returned {name} of shape ({' '.join(map(str, value.shape))}); expected that of "
+                f"tokens, ({' '.join(map(str, tokens.shape))})."
+            )
+        if value.is_floating_point() or value.dtype == torch.bool:
+            raise Unusable(f"returned {name} of {value.dtype}; ids are whole numbers.")
+    return [value.long() for value in returned]
+
+
+def _same(one, two):
+    return all(torch.equal(*pair) for pair in zip(one, two, strict=True))
+
+
+def _share(where, of):
+    return (where & of).sum().item() / max(1, of.sum().item())
+
+
+def facts(tokens, inputs, targets, mask_id, vocabulary_size):
+    """What came of the words, as shares between 0 and 1."""
+    asked = targets != reference.NOT_ASKED
+    masked, left = inputs == mask_id, inputs == tokens
+    exchanged = asked & ~masked & ~left
+    new = inputs[exchanged].double() / max(1, vocabulary_size - 1)
+    chosen = asked.double()
+    expected = chosen.mean() * (1 - chosen.mean()) + 1e-9
+    return {
+        "asked for": chosen.mean().item(),
+        "of these, masked": _share(masked, asked),
+        "of these, left as they are": _share(left, asked),
+        "of these, exchanged": _share(exchanged, asked),
+        "of these, the target is the word": _share(targets == tokens, asked),
+        "not asked for, and changed": _share(~left, ~asked),
+        "mean id of exchanged words": new.mean().item() if len(new) else 0.0,
+        "different exchanged words": len(new.unique()) / vocabulary_size,
+        "rows alike": (chosen.mean(0).var() / expected).clamp(max=1).item(),
+        "columns alike": (chosen.mean(1).var() / expected).clamp(max=1).item(),
+    }
+
+
+def hidden(share, rows=300, columns=100, mask_id=3, vocabulary_size=20, seed=0):
+    return {
+        "share": share,
+        "rows": rows,
+        "columns": columns,
+        "mask_id": mask_id,
+        "vocabulary_size": vocabulary_size,
+        "seed": seed,
+    }
+
+
+def probes(rng):
+    return {
+        "a sixth": hidden(0.15),
+        "a half": hidden(0.5, mask_id=0, seed=3),
+        "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5),
+        "all": hidden(1.0, 200, 60, mask_id=2, seed=7),
+        "none": hidden(0.0, 20, 30, seed=9),
+        "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),
+    }
+
+
+def small(rng):
+    yield hidden(0.0, 20, 30)
+    yield hidden(1.0)
+    yield hidden(0.5)
+    yield hidden(0.15)
+
+
+task = Task(
+    reference.masked_words,
+    number=3,
+    returns=dict,
+    difficulty=3,
+    minutes=20,
+    section="masked-words",
+    hints=(
+        "First decide for every word whether it is asked for. Everything else happens to those "
+        "words only. What should the loss see at all the others?",
+        "Three boolean tensors (b n): asked, masked (a part of asked), exchanged (a part of what "
+        "is asked and not masked). torch.rand(tokens.shape, generator=rng) < p is True with chance "
+        "p. Of the words asked for, a fifth is not masked; which part of that fifth is exchanged?",
+        "asked = rand < share; masked = asked & (rand < 0.8); exchanged = asked & ~masked & (rand "
+        "< 0.5); targets = tokens, -100 where not asked; inputs = tokens, mask_id where masked, "
+        "torch.randint(vocabulary_size, ...) where exchanged. Every draw uses generator=rng.",
+    ),
+    probes=probes,
+    adapt=with_facts,
+    small=small,
+    tolerance=MOST,
+)
+
+EVERY = 6  # standard deviations: what no right answer reaches by chance
+
+
+def sees(answer, inputs, *names, off=MOST):
+    """Assert that these facts are as expected."""
+    got, expected = answer(inputs), answer.expected(inputs)
+    for name in names:
+        if not abs(got[name] - expected[name]) <= off:
+            raise Failure(
+                f"With share = {inputs['share']}: {name} should be {expected[name]:.2f}; yours is "
+                f"{got[name]:.2f}.",
+                inputs,
+                expected,
+                got,
+            )
+
+
+@task.check(1)
+def so_many_words_are_asked_for(answer):
+    for share, seed in ((0.15, 1), (0.5, 2), (0.9, 3)):
+        sees(answer, hidden(share, seed=seed), "asked for")
+    sees(answer, hidden(1.0, 20, 30), "asked for", off=0)
+    sees(answer, hidden(0.0, 20, 30), "asked for", off=0)
+
+
+@task.check(1)
+def the_target_is_the_word_that_stood_there(answer):
+    for share in (0.15, 0.6, 1.0):
+        sees(answer, hidden(share, seed=4), "of these, the target is the word", off=0)
+
+
+@task.check(1)
+def words_that_are_not_asked_for_stay_as_they_are(answer):
+    for share in (0.0, 0.15, 0.6):
+        sees(answer, hidden(share, seed=6), "not asked for, and changed", off=0)
+
+
+@task.check(2)
+def eight_of_ten_are_masked_one_is_exchanged_one_is_left(answer):
+    for share, seed in ((0.3, 8), (0.7, 9), (1.0, 10)):
+        inputs = hidden(share, seed=seed)
+        sees(answer, inputs, "of these, masked", "of these, left as they are")
+        sees(answer, inputs, "of these, exchanged")
+
+
+@task.check(1)
+def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
+    inputs = hidden(0.8, seed=12)
+    sees(answer, inputs, "different exchanged words", off=0.08)
+    sees(answer, inputs, "mean id of exchanged words", off=0.06)
+
+
+@task.check(1)
+def every_word_is_decided_on_its_own(answer):
+    for share in (0.15, 0.5):
+        sees(answer, hidden(share, seed=14), "rows alike", "columns alike", off=0.15)
+
+
+@task.check(1)
+def all_chance_comes_from_rng(answer):
+    inputs = hidden(0.5, 40, 30, seed=16)
+    sees(answer, inputs, "same draw for the same rng", "same draw for another rng", off=0)
+    if answer.observe(inputs).random_state_moved:
+        raise Failure(
+            "Your answer drew from a global generator, or reset one; the chance that it was given "
+            "is `rng`.",
+            inputs,
+        )
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer):
+    inputs = hidden(0.5, 40, 30, seed=18)
+    sees(answer, inputs, "tokens changed", off=0)
+    moves_nothing(answer, inputs)
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Masking:
+    def own(tokens):
+        return tokens.clone()
+
+    def start(rng):
+        return rng
+
+    def draw(shape, chance, rng):
+        return torch.rand(shape, generator=rng) < chance
+
+    def ask(self, tokens, share, rng):
+        return self.draw(tokens.shape, share, rng)
+
+    def mask(self, tokens, asked, rng):
+        return asked & self.draw(tokens.shape, 0.8, rng)
+
+    def exchange(self, tokens, asked, masked, rng):
+        return asked & ~masked & self.draw(tokens.shape, 0.5, rng)
+
+    def anything(tokens, mask_id, vocabulary_size, rng):
+        return torch.randint(vocabulary_size, tokens.shape, generator=rng)
+
+    def counted(asked, masked, exchanged):
+        return asked
+
+    def targets(tokens, inputs, counted):
+        return torch.where(counted, tokens, -100)
+
+    def result(inputs, targets):
+        return inputs, targets
+
+    def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
+        rng, inputs = self.start(rng), self.own(tokens)
+        asked = self.ask(tokens, share, rng)
+        masked = self.mask(tokens, asked, rng)
+        exchanged = self.exchange(tokens, asked, masked, rng)
+        others = self.anything(tokens, mask_id, vocabulary_size, rng)
+        before = inputs.clone()
+        inputs[masked] = mask_id
+        inputs[exchanged] = others[exchanged]
+        counted = self.counted(asked, masked, exchanged)
+        return self.result(inputs, self.targets(before, inputs, counted))
+
+
+# --- faults: which words ------------------------------------------------------------------------
+
+task.fault(
+    "W-SHARE-INVERTED",
+    "`share` is the part of the words that stays.",
+    "It is the part that is asked for. With 0.15 you ask for 85 of 100 words, and hardly anything "
+    "is left to guess them from.",
+    ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 1 - share, rng),
+)
+task.fault(
+    "W-FIXED-SHARE",
+    "BERT asks for 15 % of the words.",
+    "It does; here the caller says how many, by `share`.",
+    ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 0.15, rng),
+)
+task.fault(
+    "W-ONE-ROW",
+    "Which places are asked for is drawn once for the whole batch.",
+    "Then all sentences have their gaps in the same places. Each word of each sentence is decided "
+    "on its own.",
+    ask=lambda self, tokens, share, rng: self.draw(tokens.shape[1:], share, rng).expand_as(tokens),
+)
+task.fault(
+    "W-WHOLE-ROWS",
+    "A sentence is asked for, or it is not.",
+    "Then some sentences have no gap and others nothing but gaps. Each word is decided on its own.",
+    ask=lambda self, tokens, share, rng: self.draw((len(tokens), 1), share, rng).expand_as(tokens),
+)
+task.fault(
+    "W-FIRST-WORDS",
+    "The first words of each sentence are asked for, as many as the share says.",
+    "Then the model never learns to guess a word near the end. Which words it must guess has to be "
+    "chance.",
+    ask=lambda self, tokens, share, rng: (
+        torch.arange(tokens.shape[1]) < round(share * tokens.shape[1])
+    ).expand_as(tokens),
+)
+
+# --- faults: what becomes of them ---------------------------------------------------------------
+
+task.fault(
+    "W-ALL-MASKED",
+    "A word that is asked for is masked.",
+    "Only eight of ten are. The model will be used on texts without masks, so now and then it has "
+    "to say what stands at a place where a word stands, right or wrong.",
+    mask=lambda self, tokens, asked, rng: asked,
+)
+task.fault(
+    "W-NONE-LEFT",
+    "What is not masked is exchanged.",
+    "Half of it: eight of ten are masked, one is exchanged and one is left. If every word that can "
+    "be seen were wrong where it is asked for, the model would learn never to trust it.",
+    exchange=lambda self, tokens, asked, masked, rng: asked & ~masked,
+)
+task.fault(
+    "W-NONE-EXCHANGED",
+    "What is not masked is left as it is.",
+    "Half of it: eight of ten are masked, one is exchanged and one is left. If every word that can "
+    "be seen were right, the model would only have to copy it.",
+    exchange=lambda self, tokens, asked, masked, rng: torch.zeros_like(asked),
+)
+task.fault(
+    "W-TENTH-OF-A-FIFTH",
+    "One of ten is exchanged, so I draw with chance 0.1 among those that are not masked.",
+    "Only a fifth is left there, and a tenth of a fifth is a fiftieth. Which part of a fifth is a "
+    "tenth of the whole?",
+    exchange=lambda self, tokens, asked, masked, rng: (
+        asked & ~masked & self.draw(tokens.shape, 0.1, rng)
+    ),
+)
+task.fault(
+    "W-EXCHANGED-OVER-MASKED",
+    "One of ten that are asked for is exchanged, masked or not.",
+    "Then most of the exchanged words take the place of a mask, too few are masked, and too many "
+    "are left. Exchange among those that are not masked.",
+    exchange=lambda self, tokens, asked, masked, rng: asked & self.draw(tokens.shape, 0.1, rng),
+)
+task.fault(
+    "W-MASKS-ANYWHERE",
+    "80 % of the words are masked.",
+    "Of the words that are *asked for*. Yours hides words that nobody asks for, and there is "
+    "hardly anything left to guess from.",
+    mask=lambda self, tokens, asked, rng: self.draw(tokens.shape, 0.8, rng),
+)
+task.fault(
+    "W-EXCHANGED-ANYWHERE",
+    "A tenth of all words is exchanged.",
+    "Of the words that are *asked for*. Yours spoils words of which nobody asks what they were.",
+    exchange=lambda self, tokens, asked, masked, rng: ~masked & self.draw(tokens.shape, 0.1, rng),
+)
+task.fault(
+    "W-WORDS-OF-THE-TEXT",
+    "A word is exchanged for another word of the batch.",
+    "Then rare words come rarely, and those that do not occur never. Any id of the vocabulary is "
+    "as likely as any other.",
+    anything=lambda tokens, mask_id, vocabulary_size, rng: tokens.flatten()[
+        torch.randperm(tokens.numel(), generator=rng)
+    ].view_as(tokens),
+)
+task.fault(
+    "W-ONE-WORD-FOR-ALL",
+    "A random word is drawn, and put wherever a word is exchanged.",
+    "One for the whole batch: a model learns quickly to mistrust that word. Each exchanged word is "
+    "drawn on its own.",
+    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        vocabulary_size, (1, 1), generator=rng
+    ).expand_as(tokens),
+)
+
+# --- faults: what is asked ----------------------------------------------------------------------
+
+task.fault(
+    "W-ALL-ASKED",
+    "The targets are the sentence.",
+    "Then the loss also counts the words that can be seen, and a model that copies has a small "
+    "loss. Where nothing is asked, the target is −100.",
+    counted=lambda asked, masked, exchanged: torch.ones_like(asked),
+)
+task.fault(
+    "W-ONLY-MASKS-ASKED",
+    "Only masks have to be guessed.",
+    "All words that were chosen are asked for, also those that were exchanged or left. Without "
+    "them nobody could tell why they were chosen at all.",
+    counted=lambda asked, masked, exchanged: masked,
+)
+task.fault(
+    "W-LEFT-NOT-ASKED",
+    "A word that stays as it is needs no target.",
+    "It was chosen to be asked for: the model must say of a word that stands there whether it is "
+    "right.",
+    counted=lambda asked, masked, exchanged: masked | exchanged,
+)
+task.fault(
+    "W-TARGETS-INVERTED",
+    "The targets are −100 where something is asked.",
+    "−100 says that the loss should look away. It belongs to all the words that nobody asks for.",
+    counted=lambda asked, masked, exchanged: ~asked,
+)
+task.fault(
+    "W-TARGETS-OF-INPUTS",
+    "Targets are what the model reads, −100 elsewhere.",
+    "It reads masks there, and would learn to write masks. The target is the word that stood there "
+    "before.",
+    targets=lambda tokens, inputs, counted: torch.where(counted, inputs, -100),
+)
+task.fault(
+    "W-NOTHING-IS-ZERO",
+    "Where nothing is asked, the target is 0.",
+    "0 is a word, or the padding, and the loss would ask for it everywhere. −100 is the number "
+    "that cross-entropy leaves out by itself.",
+    targets=lambda tokens, inputs, counted: torch.where(counted, tokens, 0),
+)
+task.fault(
+    "W-SWAPPED",
+    "The function returns the targets, then the inputs.",
+    "Both are right, in the other order: first what the model reads, then what it is asked.",
+    result=lambda inputs, targets: (targets, inputs),
+)
+
+# --- faults: chance -----------------------------------------------------------------------------
+
+task.fault(
+    "W-GLOBAL-CHANCE",
+    "Chance is chance: `torch.rand` will do.",
+    "It draws from the generator of the whole program. The caller handed in `rng` to be able to "
+    "repeat this draw whatever else is drawn; pass it on as `generator=rng`.",
+    draw=lambda shape, chance, rng: torch.rand(shape) < chance,
+)
+task.fault(
+    "W-ALWAYS-THE-SAME",
+    "A seed inside the function makes it reproducible.",
+    "It makes it the same at every call: each sentence has its gaps in the same places for ever. "
+    "The generator that comes in is to be used as it is.",
+    start=lambda rng: torch.Generator().manual_seed(0),
+)
+task.fault(
+    "W-EDITS-TOKENS",
+    "I may write the masks into `tokens`.",
+    "They are the caller's, who needs the words again tomorrow, with other gaps. Work on a copy.",
+    own=lambda tokens: tokens,
+)

@@ -1,0 +1,530 @@
+"""Drawing the next word: what is promised, the reference in steps, what goes wrong."""
+
+import torch
+
+from attncourse import one_stack as reference
+from attncourse.checks.answer import Failure
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Task
+
+# So many draws know a share to 0.011 (one standard deviation); five times that is never reached.
+DRAWS, SAMPLING_ERROR = 2_000, 0.055
+
+
+def as_shares(sample):
+    """`sample` as a function that says how often each word is drawn: (b vocab).
+
+    Each row is handed in many times, all in one call.
+    """
+
+    def function(logits, temperature, top_k=None, top_p=None):
+        b, vocab = logits.shape
+        many = logits.repeat_interleave(DRAWS, 0)
+        words = sample(many, temperature, top_k, top_p)
+        if not isinstance(words, torch.Tensor):
+            return words
+        if words.shape != (b * DRAWS,):
+            raise Unusable(
+                f"returned a tensor of shape ({' '.join(map(str, words.shape))}) for logits of "
+                f"shape ({b * DRAWS} {vocab}); expected ({b * DRAWS}), one id a row."
+            )
+        if words.is_floating_point() or words.dtype == torch.bool:
+            raise Unusable(f"returned words of {words.dtype}; ids are whole numbers.")
+        if words.min() < 0 or words.max() >= vocab:
+            raise Unusable(
+                f"drew the ids {words.min()} to {words.max()}; they go from 0 to {vocab - 1}."
+            )
+        counts = [torch.bincount(row, minlength=vocab) for row in words.long().view(b, DRAWS)]
+        return torch.stack(counts) / DRAWS
+
+    return function
+
+
+# Shares of the words, from which logits are made. No two of a row are equal, and no sum of the
+# likeliest is a top_p of below: rounding would decide.
+LADDER = [0.40, 0.24, 0.15, 0.11, 0.07, 0.03]
+STEEP = [0.62, 0.20, 0.09, 0.05, 0.03, 0.01]
+FLAT = [0.225, 0.195, 0.185, 0.16, 0.13, 0.105]
+SHUFFLE = [3, 0, 5, 1, 4, 2]
+
+
+def logits_of(*rows, shift=0.0):
+    """Logits (b vocab) with these shares, the words in another order in every row."""
+    mixed = [
+        [row[(place + 2 * turn) % len(row)] for place in SHUFFLE] for turn, row in enumerate(rows)
+    ]
+    return torch.tensor(mixed).log() + shift
+
+
+def drawing(logits, temperature=1.0, top_k=None, top_p=None):
+    return {"logits": logits, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+
+
+def probes(rng):
+    three = logits_of(LADDER, STEEP, FLAT)
+    return {
+        "as they are": drawing(three),
+        "as they are, shifted": drawing(logits_of(LADDER, shift=30.0)),
+        "cold": drawing(three, 0.5),
+        "warm": drawing(three, 2.0),
+        "top 1": drawing(three, top_k=1),
+        "top 2": drawing(three, top_k=2),
+        "top 4": drawing(three, top_k=4),
+        "top all": drawing(three, top_k=6),
+        "more than there are": drawing(three, top_k=50),
+        "nucleus 0.3": drawing(three, top_p=0.3),
+        "nucleus 0.6": drawing(three, top_p=0.6),
+        "nucleus 0.75": drawing(three, top_p=0.75),
+        "nucleus 0.95": drawing(three, top_p=0.95),
+        "nucleus 1": drawing(three, top_p=1.0),
+        "cold, top 3": drawing(three, 0.5, 3),
+        "warm, nucleus 0.7": drawing(three, 2.0, None, 0.7),
+        "cold, nucleus 0.7": drawing(three, 0.5, None, 0.7),
+        "top 3, nucleus 0.7": drawing(three, 1.0, 3, 0.7),
+        "all of it": drawing(three, 1.5, 4, 0.8),
+        "high scores": drawing(logits_of(FLAT, LADDER, shift=5.0), 1.0, 3, 0.9),
+        "low scores": drawing(logits_of(FLAT, LADDER, shift=-40.0), 1.0, 3, 0.9),
+    }
+
+
+def small(rng):
+    one = logits_of(LADDER)
+    yield drawing(one)
+    yield drawing(one, 0.5)
+    yield drawing(one, 2.0)
+    yield drawing(one, top_k=1)
+    yield drawing(one, top_k=2)
+    yield drawing(one, top_p=0.3)
+    yield drawing(one, top_p=0.5)
+    yield drawing(logits_of(LADDER, STEEP), top_k=2)
+    yield drawing(logits_of(LADDER, STEEP), top_p=0.7)
+    yield drawing(one, 2.0, None, 0.7)
+    yield drawing(one, 1.0, 3, 0.7)
+
+
+THREE = (LADDER, STEEP, FLAT)
+EDITED = (
+    drawing(logits_of(*THREE), 2.0),
+    drawing(logits_of(*THREE), 1.0, 2),
+    drawing(logits_of(*THREE), 1.0, None, 0.6),
+)
+
+
+def plainly(sample):
+    """`sample` as it is, to see what becomes of its logits."""
+
+    def function(logits, temperature, top_k=None, top_p=None):
+        return sample(logits, temperature, top_k, top_p)
+
+    return function
+
+
+def _edits(answer, inputs):
+    return "logits" in answer.observe(inputs, adapt=plainly).edited
+
+
+def traits(answer):
+    inputs = drawing(logits_of(FLAT))
+    one, two = answer(inputs, seed=1), answer(inputs, seed=2)
+    return {
+        "same for any random numbers": torch.equal(one, two),
+        "resets the random state": answer.resets_random_state(inputs),
+        "edits the logits": any(_edits(answer, each) for each in EDITED),
+    }
+
+
+task = Task(
+    reference.sample,
+    number=4,
+    returns=("shares",),
+    difficulty=4,
+    minutes=30,
+    section="sampling",
+    hints=(
+        "Without top_k and top_p it is two lines: make probabilities, draw. torch.multinomial "
+        "draws. The other two take words out of the race: before or after the softmax?",
+        "top_k: the k-th largest logit of each row is a threshold; below it, −∞. top_p: sort the "
+        "probabilities of a row, from the likeliest on. A word stays if the words *before* it have "
+        "less than top_p together. Then find out where the sorted words stood.",
+        "logits / temperature; least = logits.topk(k).values[:, -1:]; masked_fill(logits < least, "
+        "-inf); p = softmax; likely, order = p.sort(descending=True); keep = cumsum - likely < "
+        "top_p; scatter keep along order; p * keep; torch.multinomial(p, 1)[:, 0].",
+    ),
+    probes=probes,
+    adapt=as_shares,
+    small=small,
+    traits=traits,
+    chance=True,
+    tolerance=2 * SAMPLING_ERROR,
+)
+
+
+def draws(answer, inputs, what, **options):
+    """Assert that the words are drawn as often as they should."""
+    got = answer(inputs, **options)
+    expected = torch.zeros_like(got).copy_(
+        reference.sampling_distribution(
+            inputs["logits"], inputs["temperature"], inputs["top_k"], inputs["top_p"]
+        )
+    )
+    off = (got - expected).abs()
+    impossible = (got > 0) & (expected == 0)
+    if impossible.any() or not off.max() <= SAMPLING_ERROR:
+        row, word = divmod((off + impossible).argmax().item(), got.shape[1])
+        raise Failure(
+            f"{what}: in row {row}, word {word} should be drawn in {expected[row, word]:.0%} of "
+            f"the cases; yours comes in {got[row, word]:.0%}.",
+            inputs,
+            expected,
+            got,
+        )
+
+
+@task.check(1)
+def one_id_for_each_row(answer):
+    for rows in ((LADDER,), (LADDER, FLAT)):
+        answer(drawing(logits_of(*rows)))
+
+
+@task.check(1)
+def words_come_as_often_as_they_are_likely(answer):
+    draws(answer, drawing(logits_of(*THREE)), "As the model scores them")
+    draws(answer, drawing(logits_of(*THREE, shift=30.0)), "With 30 more on every score")
+
+
+@task.check(1)
+def a_low_temperature_sharpens_and_a_high_one_flattens(answer):
+    for temperature in (0.25, 0.5, 2.0, 4.0):
+        draws(answer, drawing(logits_of(*THREE), temperature), f"Temperature {temperature}")
+
+
+@task.check(2)
+def top_k_leaves_the_k_likeliest_of_each_row(answer):
+    for k in (1, 2, 4, 6, 50):
+        draws(answer, drawing(logits_of(*THREE), 1.0, k), f"top_k = {k}")
+    draws(answer, drawing(logits_of(*THREE, shift=-40.0), 1.0, 3), "top_k = 3, low scores")
+
+
+@task.check(2)
+def top_p_leaves_the_fewest_words_that_reach_it(answer):
+    for p in (0.1, 0.3, 0.6, 0.75, 0.95, 1.0):
+        draws(answer, drawing(logits_of(*THREE), 1.0, None, p), f"top_p = {p}")
+
+
+@task.check(1)
+def temperature_comes_first_then_top_k_then_top_p(answer):
+    for temperature, k, p in ((2.0, None, 0.7), (0.5, None, 0.7), (1.0, 3, 0.7), (1.5, 4, 0.8)):
+        draws(
+            answer,
+            drawing(logits_of(*THREE), temperature, k, p),
+            f"temperature = {temperature}, top_k = {k}, top_p = {p}",
+        )
+
+
+@task.check(1)
+def every_row_is_drawn_anew_and_nothing_is_reset(answer):
+    inputs = drawing(logits_of(FLAT))
+    one, two = answer(inputs, seed=1), answer(inputs, seed=2)
+    if torch.equal(one, two):
+        raise Failure(
+            f"{DRAWS:,} draws from two states of the random generator came out exactly alike: is "
+            "anything drawn?",
+            inputs,
+        )
+    if answer.resets_random_state(inputs):
+        raise Failure(
+            "After your answer, the global random generator is always in the same state: a "
+            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            inputs,
+        )
+
+
+@task.check(1)
+def the_logits_stay_as_they_were(answer):
+    for inputs in EDITED:
+        answer(inputs)
+        if _edits(answer, inputs):
+            raise Failure("Your answer changed the logits that it was given.", inputs)
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Drawing:
+    def before(self):
+        pass
+
+    def own(logits):
+        return logits
+
+    def temper(logits, temperature):
+        return logits / temperature
+
+    def threshold(logits, k):
+        return logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+
+    def cut_off(logits, least):
+        return logits.masked_fill(logits < least, -torch.inf)
+
+    def shares(logits):
+        return logits.softmax(-1)
+
+    def sort(p):
+        return p.sort(dim=-1, descending=True)
+
+    def stays(likely, top_p):
+        return likely.cumsum(-1) - likely < top_p
+
+    def back(keep, order):
+        return torch.zeros_like(keep).scatter(-1, order, keep)
+
+    def nucleus(self, p, top_p):
+        likely, order = self.sort(p)
+        return p * self.back(self.stays(likely, top_p), order)
+
+    def draw(p):
+        return torch.multinomial(p, 1)[:, 0]
+
+    def limit(self, logits, top_k):
+        return logits if top_k is None else self.cut_off(logits, self.threshold(logits, top_k))
+
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        self.before()
+        logits = self.temper(self.own(logits), temperature)
+        p = self.shares(self.limit(logits, top_k))
+        if top_p is not None:
+            p = self.nucleus(p, top_p)
+        return self.draw(p)
+
+
+# --- faults: chance -----------------------------------------------------------------------------
+
+task.fault(
+    "P-GREEDY",
+    "The next word is the likeliest one.",
+    "That is greedy decoding. Sampling draws: a word with half of the probability comes in half of "
+    "the cases.",
+    draw=lambda p: p.argmax(-1),
+)
+task.fault(
+    "P-UNIFORM",
+    "Of the words that are left, one is drawn.",
+    "Not with equal chances: the model finds some of them likelier. Their probabilities are the "
+    "chances.",
+    draw=lambda p: torch.multinomial((p > 0).float(), 1)[:, 0],
+)
+task.fault(
+    "P-ONE-DRAW",
+    "One draw decides for the whole batch.",
+    "Each row has probabilities of its own and a chance of its own. `torch.multinomial` draws for "
+    "every row of a table.",
+    draw=lambda p: torch.multinomial(p[0], 1).expand(len(p)),
+)
+task.fault(
+    "P-FIRST-ROW",
+    "All rows of a batch have the same probabilities.",
+    "Each row is another sentence. You drew every word from the first row's.",
+    draw=lambda p: torch.multinomial(p[0], len(p), replacement=True),
+)
+task.fault(
+    "P-COLUMN",
+    "`multinomial` returns what is asked for.",
+    "It returns a column (b 1), as it can draw several words a row. Here one id a row is asked "
+    "for: (b).",
+    draw=lambda p: torch.multinomial(p, 1),
+)
+task.fault(
+    "P-SHARE-NOT-PLACE",
+    "The place in the sorted list is the word.",
+    "It is a rank: 0 is the likeliest word, whichever that is. The id is what stands at this rank.",
+    draw=lambda p: torch.multinomial(p.sort(dim=-1, descending=True).values, 1)[:, 0],
+)
+
+
+@task.fault(
+    "P-RESEED",
+    "A `manual_seed` inside the function makes the text reproducible.",
+    "It makes every text the same, and resets everybody else's random numbers. The caller seeds, "
+    "once.",
+)
+class Reseeds(Drawing):
+    def before(self):
+        torch.default_generator.manual_seed(0)
+
+
+# --- faults: temperature ------------------------------------------------------------------------
+
+task.fault(
+    "P-TEMPERATURE-TIMES",
+    "The logits are multiplied by the temperature.",
+    "They are divided. Warm means more movement: with a high temperature the scores come closer, "
+    "and unlikely words get a chance.",
+    temper=lambda logits, temperature: logits * temperature,
+)
+task.fault(
+    "P-TEMPERATURE-IGNORED",
+    "The temperature can be left for later.",
+    "Your words come equally often at every temperature. Dividing the *probabilities* does "
+    "nothing, by the way: their ratios stay. It belongs to the logits.",
+    temper=lambda logits, temperature: logits,
+)
+task.fault(
+    "P-TEMPERATURE-SQUARED",
+    "The scores are divided by the temperature before the filters, and again before the softmax.",
+    "Once is enough. Twice is another temperature.",
+    temper=lambda logits, temperature: logits / temperature**2,
+)
+
+# --- faults: top-k ------------------------------------------------------------------------------
+
+task.fault(
+    "P-TOP-K-IGNORED",
+    "Unlikely words come rarely, so top_k changes nothing.",
+    "There are many unlikely words, and one of them is drawn sooner or later. With top_k they "
+    "never come.",
+    limit=lambda self, logits, top_k: logits,
+)
+task.fault(
+    "P-TOP-K-SMALLEST",
+    "The k-th score counts from below.",
+    "`sort` and `kthvalue` begin with the smallest. Your threshold lies at the k-th from below, so "
+    "nearly everything stays, or the likeliest words go.",
+    threshold=lambda logits, k: logits.sort(dim=-1).values[:, min(k, logits.shape[-1]) - 1, None],
+)
+task.fault(
+    "P-TOP-K-ONE-LESS",
+    "Words up to the threshold are out.",
+    "The threshold is the k-th word's own score, and this word stays. Only what is *below* is out.",
+    cut_off=lambda logits, least: torch.where(
+        (logits <= least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf, logits
+    ),
+)
+task.fault(
+    "P-TOP-K-ONE-MORE",
+    "The words from 0 to k stay.",
+    "Those are k + 1 words: counting begins at 0. The last that stays has the place k − 1.",
+    threshold=lambda logits, k: logits.topk(min(k + 1, logits.shape[-1])).values[:, -1:],
+)
+task.fault(
+    "P-TOP-K-FIRST-ROW",
+    "One threshold serves the whole batch.",
+    "Scores of another sentence may be higher or lower altogether. Each row has its own k-th "
+    "score.",
+    threshold=lambda logits, k: logits[0].topk(min(k, logits.shape[-1])).values[-1],
+)
+task.fault(
+    "P-FILL-ZERO",
+    "A word that is out gets the score 0.",
+    "0 is a score like others, and exp(0) is 1: the words that should be out are drawn, and maybe "
+    "most often. Only −∞ becomes the probability 0.",
+    cut_off=lambda logits, least: logits.masked_fill(logits < least, 0.0),
+)
+
+# --- faults: top-p ------------------------------------------------------------------------------
+
+task.fault(
+    "P-TOP-P-IGNORED",
+    "Unlikely words come rarely, so top_p changes nothing.",
+    "There are many unlikely words, and one of them is drawn sooner or later. With top_p the tail "
+    "is cut off.",
+    nucleus=lambda self, p, top_p: p,
+)
+task.fault(
+    "P-TOP-P-WITHOUT-THE-LAST",
+    "Words stay as long as their sum does not exceed top_p.",
+    "Then less than top_p is left, and nothing at all where the likeliest word has more. The word "
+    "with which the sum *reaches* top_p stays, too.",
+    stays=(
+        lambda likely, top_p: likely.cumsum(-1) <= top_p,
+        lambda likely, top_p: (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0),
+    ),
+)
+task.fault(
+    "P-TOP-P-THRESHOLD",
+    "Words with a probability above top_p stay.",
+    "One word with 90 % is rare. top_p is about words *together*: the fewest whose sum reaches it.",
+    stays=(
+        lambda likely, top_p: likely >= top_p,
+        lambda likely, top_p: likely >= 1 - top_p,
+    ),
+)
+task.fault(
+    "P-TOP-P-UNSORTED",
+    "The sum runs over the words as they stand in the vocabulary.",
+    "Then the words with small ids stay, likely or not. The likeliest come first: sort before you "
+    "add up.",
+    sort=lambda p: (p, torch.arange(p.shape[-1]).expand(p.shape)),
+)
+task.fault(
+    "P-TOP-P-SORTED-UPWARD",
+    "`sort` puts the likeliest word first.",
+    "It begins with the smallest, unless you ask for `descending=True`. You keep the unlikely "
+    "words.",
+    sort=lambda p: p.sort(dim=-1),
+)
+task.fault(
+    "P-TOP-P-NOT-PUT-BACK",
+    "What stays in the sorted list stays in the table.",
+    "The first place of the sorted list is the likeliest word, the first place of the table is "
+    "word 0. The decision has to go back to where each word stood: `scatter` along the order.",
+    back=lambda keep, order: keep,
+)
+task.fault(
+    "P-TOP-P-GATHERED",
+    "`gather` along the order brings the decisions back.",
+    "It takes them further away: gather reads at order[i] what scatter writes there. The way back "
+    "is `scatter`, or gather along the order's own argsort.",
+    back=lambda keep, order: keep.gather(-1, order),
+)
+task.fault(
+    "P-TOP-P-FIRST-ROW",
+    "As many words stay in every row.",
+    "How many words are needed to reach top_p depends on the row: one where the model is sure, "
+    "many where it is not. That is the point of top_p.",
+    stays=lambda likely, top_p: (likely.cumsum(-1) - likely < top_p)[:1].expand(likely.shape),
+)
+
+
+@task.fault(
+    "P-TOP-P-BEFORE-TOP-K",
+    "The nucleus is taken from all words, whatever top_k has left.",
+    "Of three words that are left, the probabilities sum to one again, and top_p is a part of "
+    "*that*. First top_k, then the softmax, then top_p.",
+)
+class NucleusFirst(Drawing):
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        tempered = logits / temperature
+        p = self.shares(self.limit(tempered, top_k))
+        if top_p is not None:
+            p = p * (self.nucleus(self.shares(tempered), top_p) > 0)
+        return self.draw(p)
+
+
+@task.fault(
+    "P-TEMPERATURE-LAST",
+    "First the words are chosen, then the temperature acts on those that are left.",
+    "The temperature changes how many words are needed to reach top_p, so it comes first.",
+)
+class TemperedLast(Drawing):
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        p = self.shares(self.limit(logits, top_k))
+        if top_p is not None:
+            p = self.nucleus(p, top_p)
+        return self.draw(self.shares(p.log() / temperature))
+
+
+@task.fault(
+    "P-EDITS-LOGITS",
+    "I may write −∞ into the logits that I was given.",
+    "They belong to the caller, who finds them changed. `masked_fill` without an underscore makes "
+    "a new tensor.",
+)
+class Edits(Drawing):
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        words = super().__call__(logits, temperature, top_k, top_p)
+        logits /= temperature
+        logits[self.limit(logits, top_k) == -torch.inf] = -torch.inf
+        if top_p is not None:
+            logits[self.nucleus(self.shares(logits), top_p) == 0] = -torch.inf
+        return words

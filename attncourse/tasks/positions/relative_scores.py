@@ -1,0 +1,366 @@
+"""Keys that know how far away they are: task 1 of chapter 8."""
+
+import math
+
+import torch
+
+from attncourse import positions as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
+from attncourse.tasks.positions import as_is, has_shape
+
+
+def score_inputs(rng, *batch, q=4, k=4, d=5, c=2, dtype=torch.float32):
+    return {
+        "query": normal(rng, *batch, q, d, dtype=dtype),
+        "key": normal(rng, *batch, k, d, dtype=dtype),
+        "table": normal(rng, 2 * c + 1, d, dtype=dtype),
+    }
+
+
+def one_hot_table(rng, q=5, k=5, c=2):
+    """Keys of zero and a query that reads off the row: the scores say which row was taken."""
+    width = 2 * c + 1
+    return {
+        "query": torch.arange(1.0, width + 1, device="cpu").expand(q, width) * math.sqrt(width),
+        "key": torch.zeros(k, width),
+        "table": torch.eye(width),
+    }
+
+
+def probes(rng):
+    return {
+        "plain": score_inputs(rng, 2),
+        "two leading axes": score_inputs(rng, 2, 3, q=5, k=5, d=4),
+        "no leading axis": score_inputs(rng, q=6, k=6, d=3),
+        "wide enough": score_inputs(rng, 2, q=3, k=3, d=4, c=3),
+        "clipped at one": score_inputs(rng, 2, q=5, k=5, d=4, c=1),
+        "clipped at zero": score_inputs(rng, 2, q=3, k=3, d=4, c=0),
+        "more keys than queries": score_inputs(rng, 2, q=2, k=6, d=4, c=3),
+        "one query": score_inputs(rng, 2, q=1, k=5, d=4, c=2),
+        "all equal": score_inputs(rng, 3, 3, q=3, k=3, d=3, c=1),
+        "which row": one_hot_table(rng),
+        "wide": score_inputs(rng, q=3, k=3, d=33, c=1),
+        "double": score_inputs(rng, 2, q=4, k=5, d=9, dtype=torch.float64),
+    }
+
+
+def small(rng):
+    for q, k, d, c in (
+        (1, 1, 1, 0),
+        (1, 1, 1, 1),
+        (2, 2, 1, 1),
+        (1, 2, 1, 1),
+        (2, 2, 4, 1),
+        (3, 3, 1, 1),
+        (2, 3, 1, 1),
+        (4, 4, 1, 1),
+        (4, 4, 1, 2),
+    ):
+        yield {
+            "query": integers(rng, q, d),
+            "key": integers(rng, k, d),
+            "table": integers(rng, 2 * c + 1, d),
+        }
+
+
+def maps(rng):
+    return [("one sentence of three words", score_inputs(rng, 1, q=3, k=3, d=4), ("query", "key"))]
+
+
+task = Task(
+    reference.relative_scores,
+    number=1,
+    returns=("scores",),
+    difficulty=3,
+    minutes=25,
+    section="relative-scores",
+    hints=(
+        "Write down the offsets j − i for four queries and four keys. Then clip them at c = 2. "
+        "Which row of a table with 2c + 1 rows belongs to offset −2, which to 0?",
+        "Rows of the table are looked up by a table of whole numbers (q k), with places for "
+        "queries that end where the keys end. The lookup gives (q k d): one vector a pair, and "
+        "each is multiplied by its query.",
+        "i = arange(k − q, k), j = arange(k); rows = clamp(j − i[:, None], −c, c) + c; scores = "
+        "(query · key + einsum(query, table[rows], '... q d, q k d -> ... q k')) / √d.",
+    ),
+    probes=probes,
+    differentiated=("plain", "more keys than queries"),
+    small=small,
+    maps=maps,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+)
+
+
+@task.check(1)
+def one_score_for_every_query_and_key(answer, rng):
+    for batch, q, k in (((2,), 4, 4), ((2, 3), 3, 5), ((), 1, 4)):
+        inputs = score_inputs(rng, *batch, q=q, k=k)
+        has_shape("scores", answer(inputs), "(… q k)", *batch, q, k, inputs=inputs)
+
+
+@task.check(1)
+def without_a_table_it_is_the_scaled_dot_product(answer, rng):
+    inputs = score_inputs(rng, 2)
+    inputs["table"] = torch.zeros(5, 5)
+    expected = inputs["query"] @ inputs["key"].mT / math.sqrt(5)
+    compare("scores", answer(inputs), expected, inputs)
+
+
+@task.check(1)
+def equal_offsets_get_equal_vectors(answer, rng):
+    inputs = one_hot_table(rng)
+    scores = answer(inputs)
+    has_shape("scores", scores, "(q k)", 5, 5, inputs=inputs)
+    for offset in range(-4, 5):
+        along = scores.diagonal(offset)
+        if not torch.allclose(along, along[:1].expand_as(along), atol=1e-4):
+            raise Failure(
+                f"All keys are zero and all queries alike, so pairs at offset {offset} should "
+                f"score the same; they get {along.tolist()}.",
+                inputs,
+                got=scores,
+            )
+
+
+@task.check(1)
+def far_offsets_share_the_last_row(answer, rng):
+    for c in (1, 2):
+        answer.matches(one_hot_table(rng, q=6, k=6, c=c))
+
+
+@task.check(2)
+def scores_match_the_formula(answer, rng):
+    answer.matches(score_inputs(rng, 2))
+    answer.matches(score_inputs(rng, 2, 3, q=5, k=5, d=4))
+    answer.matches(score_inputs(rng, 2, q=3, k=3, d=4, c=3))
+    answer.matches(score_inputs(rng, q=4, k=4, d=33, c=0))
+    answer.matches(score_inputs(rng, 3, 3, q=3, k=3, d=3, c=1))
+    answer.matches(score_inputs(rng, 2, q=4, k=4, d=9, dtype=torch.float64))
+
+
+@task.check(1)
+def the_last_query_stands_at_the_last_key(answer, rng):
+    answer.matches(score_inputs(rng, 2, q=2, k=6, d=4, c=3))
+    answer.matches(score_inputs(rng, 2, q=1, k=5, d=4))
+    answer.matches(one_hot_table(rng, q=3, k=5))
+
+
+@task.check(1)
+def gradients_pass_and_nothing_else_changes(answer, rng):
+    answer.gradients_match(score_inputs(rng, 2))
+    moves_nothing(answer, score_inputs(rng, 2))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Scores:
+    def places(q, k):
+        return torch.arange(k - q, k), torch.arange(k)
+
+    def offsets(i, j):
+        return j - i[:, None]
+
+    def clip(offsets, c):
+        return offsets.clamp(-c, c)
+
+    def rows(clipped, c):
+        return clipped + c
+
+    def look_up(table, rows, offsets):
+        return table[rows]  # q k d
+
+    def by_offset(query, key, vectors):
+        return torch.einsum("...qd,qkd->...qk", query, vectors)
+
+    def by_content(query, key):
+        return query @ key.mT
+
+    def both(content, offset, d):
+        return (content + offset) / math.sqrt(d)
+
+    def result(scores, offsets):
+        return scores
+
+    def __call__(self, query, key, table):
+        c = table.shape[0] // 2
+        offsets = self.offsets(*self.places(query.shape[-2], key.shape[-2]))
+        vectors = self.look_up(table, self.rows(self.clip(offsets, c), c), offsets)
+        offset = self.by_offset(query, key, vectors)
+        scores = self.both(self.by_content(query, key), offset, query.shape[-1])
+        return self.result(scores, offsets)
+
+
+task.spelling(by_content=lambda query, key: torch.einsum("...id,...jd->...ij", query, key))
+
+# --- faults: offsets ----------------------------------------------------------------------------
+
+BREAK = {"section": "relative-breaks"}
+
+task.fault(
+    "C-SHAW-OTHER-WAY",
+    "The offset is i − j.",
+    "Then the rows for what comes before and for what comes after change places. Here the offset "
+    "is the key's place minus the query's: a key two words back has offset −2.",
+    offsets=lambda i, j: i[:, None] - j,
+)
+task.fault(
+    "C-SHAW-DISTANCE",
+    "Only the distance counts, so I take its absolute value.",
+    "The table has 2c + 1 rows because before and after are told apart. With the absolute value "
+    "half of it is never read.",
+    offsets=lambda i, j: (j - i[:, None]).abs(),
+)
+task.fault(
+    "C-SHAW-ABSOLUTE",
+    "Each key takes the row of its own place.",
+    "That is an absolute position once more: the same key gets the same vector from every query. "
+    "The row depends on where the query stands.",
+    section="absolute-relative",
+    offsets=(
+        lambda i, j: j.expand(len(i), -1),
+        lambda i, j: i[:, None].expand(-1, len(j)),
+    ),
+)
+task.fault(
+    "P-TOPLEFT",
+    "Queries count from 0, as keys do.",
+    "With more keys than queries, the queries are the last words: the keys before them were kept "
+    "from earlier steps. The last query stands at the last key.",
+    **BREAK,
+    places=lambda q, k: (torch.arange(q), torch.arange(k)),
+)
+
+# --- faults: rows -------------------------------------------------------------------------------
+
+
+def wrapped(offsets, c):
+    return (offsets + c).remainder(2 * c + 1) - c
+
+
+task.fault(
+    "C-SHAW-NO-MIDDLE",
+    "The clipped offset is the row.",
+    "Offset −2 is then read as the second row from the end: Python counts backward there, without "
+    "a word. Offset 0 belongs to the middle row, so c is added.",
+    **BREAK,
+    rows=lambda clipped, c: clipped,
+)
+task.fault(
+    "C-SHAW-NOT-CLIPPED",
+    "The table has a row for every offset there is.",
+    "It has rows for −c to c, and texts are longer. Beyond, the index is out of range, or counts "
+    "from the other end of the table. Far away is the last row.",
+    clip=(as_is, wrapped),
+)
+task.fault(
+    "C-SHAW-FAR-NOTHING",
+    "Beyond c words nothing is added.",
+    "Then what is far gets no vector at all. Clipped means: everything farther than c is treated "
+    "as if it were c away.",
+    look_up=lambda table, rows, offsets: (
+        table[rows] * (offsets.abs() <= len(table) // 2)[..., None]
+    ),
+)
+task.fault(
+    "C-SHAW-CLIPPED-EARLY",
+    "The table of 2c + 1 rows ends before c.",
+    "Rows 0 and 2c are offsets −c and c. Clipped one earlier, the two outer rows are never read "
+    "and would never be learned.",
+    clip=lambda offsets, c: offsets.clamp(1 - c, c - 1) if c else offsets.clamp(0, 0),
+)
+task.fault(
+    "C-SHAW-SIGN-ONLY",
+    "Before, here, after: more a row cannot say.",
+    "It can: up to c words away each distance has a row of its own. Yours reads three rows of the "
+    "table.",
+    clip=lambda offsets, c: offsets.sign() * c,
+)
+task.fault(
+    "C-SHAW-PAST-ONLY",
+    "A word only looks back, so offsets above 0 are those of 0.",
+    "Only in a decoder, and there the mask sees to it. Here both directions have rows.",
+    clip=lambda offsets, c: offsets.clamp(-c, 0),
+)
+
+# --- faults: products ---------------------------------------------------------------------------
+
+task.fault(
+    "C-SHAW-KEY-TIMES-TABLE",
+    "The vector for the offset is multiplied by the key.",
+    "It belongs to the key: it is *added* to it, and both meet the query. What the query asks "
+    "decides which distances suit it.",
+    by_offset=lambda query, key, vectors: torch.einsum("...kd,qkd->...qk", key, vectors),
+)
+task.fault(
+    "C-SHAW-SUMMED",
+    "The numbers of the row are added up and added to the score.",
+    "Then a distance is good or bad for everybody. Multiplied by the query, the same distance can "
+    "suit one question and not another.",
+    by_offset=lambda query, key, vectors: vectors.sum(-1).expand(*query.shape[:-2], -1, -1),
+)
+task.fault(
+    "C-SHAW-TABLE-IGNORED",
+    "The scores are the scaled dot products.",
+    "They are the first half. Your scores are the same wherever the words stand: nothing reads "
+    "the table.",
+    by_offset=lambda query, key, vectors: torch.zeros(query.shape[-2], key.shape[-2]).to(query),
+)
+task.fault(
+    "C-SHAW-CONTENT-IGNORED",
+    "The score is the query times the vector of the offset.",
+    "That is the second half. What the key itself says still counts: query times key comes first.",
+    by_content=lambda query, key: 0 * (query @ key.mT),
+)
+task.fault(
+    "C-SHAW-SCALED-HALF",
+    "√d divides the product of query and key; the rest is added after it.",
+    "Both products are sums of d terms and grow alike. Here the vector is part of the key, so the "
+    "root divides their sum.",
+    both=(
+        lambda content, offset, d: content / math.sqrt(d) + offset,
+        lambda content, offset, d: content + offset / math.sqrt(d),
+    ),
+)
+task.fault(thoughts.NO_SCALE, both=lambda content, offset, d: content + offset)
+task.fault(thoughts.SCALE_DK, both=lambda content, offset, d: (content + offset) / d)
+
+# --- faults: what comes back --------------------------------------------------------------------
+
+task.fault(
+    "C-SCORES-ARE-WEIGHTS",
+    "Scores sum to one.",
+    "Weights do, and they come one step later: the mask has to act in between. Return what enters "
+    "the softmax.",
+    result=lambda scores, offsets: scores.softmax(-1),
+)
+task.fault(
+    thoughts.ALWAYS_CAUSAL,
+    "Later words are hidden right away.",
+    "Hiding is the mask's work, and the caller has one. An encoder looks both ways.",
+    result=(
+        lambda scores, offsets: scores.masked_fill(offsets > 0, -torch.inf),
+        lambda scores, offsets: scores.masked_fill(offsets > 0, torch.finfo(scores.dtype).min),
+        lambda scores, offsets: scores.masked_fill(offsets > 0, 0.0),
+    ),
+)
+task.fault(
+    "C-TURNED",
+    "A row for each key.",
+    "A row belongs to a query: (… q k). Turned, the softmax would let queries compete for keys.",
+    result=lambda scores, offsets: scores.mT,
+)
+task.fault(thoughts.FLOAT32, result=lambda scores, offsets: scores.float())
+task.fault(thoughts.DETACHED, result=lambda scores, offsets: scores.detach())
+task.fault(
+    "C-FROZEN-TABLE",
+    "The table is data, not a variable, so it may be detached.",
+    "The scores are right, and the table gets no gradient: what a distance means is never learned.",
+    look_up=lambda table, rows, offsets: table.detach()[rows],
+)

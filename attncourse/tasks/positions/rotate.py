@@ -1,0 +1,449 @@
+"""Turn every pair of features by its place: task 4 of chapter 8."""
+
+import math
+
+import torch
+
+from attncourse import positions as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
+from attncourse.tasks.positions import has_shape
+
+
+def numbered(*numbers):
+    return torch.tensor(numbers, dtype=torch.long, device="cpu")
+
+
+def turn_inputs(rng, *batch, n=4, d=6, start=0, base=None, dtype=torch.float32):
+    inputs = {
+        "x": normal(rng, *batch, n, d, dtype=dtype),
+        "positions": torch.arange(start, start + n, device="cpu"),
+    }
+    return inputs if base is None else inputs | {"base": base}
+
+
+def out_of_order(rng, *batch, dtype=torch.float32):
+    x = normal(rng, *batch, 4, 8, dtype=dtype)
+    return {"x": x, "positions": numbered(7, 0, 3, 3)}
+
+
+def probes(rng):
+    return {
+        "plain": turn_inputs(rng, 2),
+        "two leading axes": turn_inputs(rng, 2, 3, n=5, d=8),
+        "no leading axis": turn_inputs(rng, n=5, d=4),
+        "as many heads as words": turn_inputs(rng, 2, 3, n=3, d=4),
+        "all equal": turn_inputs(rng, 4, 4, n=4, d=4),
+        "one pair": turn_inputs(rng, 2, n=3, d=2),
+        "one word": turn_inputs(rng, 2, n=1, d=4, start=5),
+        "later words": turn_inputs(rng, 2, n=3, d=6, start=40),
+        "out of order": out_of_order(rng, 2),
+        "far": turn_inputs(rng, n=3, d=4, start=2_999),
+        "another base": turn_inputs(rng, 2, n=5, d=8, base=100.0),
+        "double": out_of_order(rng, 3, dtype=torch.float64),
+        "double, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64),
+    }
+
+
+def small(rng):
+    for n, d, start in ((1, 2, 0), (1, 2, 1), (2, 2, 0), (1, 4, 1), (2, 4, 0), (2, 4, 3)):
+        x = integers(rng, n, d)
+        yield {"x": x, "positions": torch.arange(start, start + n, device="cpu")}
+    yield {"x": integers(rng, 2, 4), "positions": numbered(3, 1)}
+    yield {"x": integers(rng, 2, 4), "positions": numbered(0, 1), "base": 100.0}
+    yield {"x": integers(rng, 2, 2, 4), "positions": numbered(0, 1)}
+    yield {"x": integers(rng, 1, 4), "positions": numbered(3_000)}
+
+
+def maps(rng):
+    return [("one sentence of four words", turn_inputs(rng, 1, d=4), ("x",))]
+
+
+task = Task(
+    reference.rotate,
+    number=4,
+    returns=("turned",),
+    difficulty=3,
+    minutes=25,
+    section="rotation",
+    hints=(
+        "Each pair (2i, 2i + 1) is the tip of a clock hand. Turning it by an angle is two lines of "
+        "school geometry: what becomes of (a, b)? How fast does each hand turn?",
+        "The angles are an outer product (n, d/2): places as a column, speeds base^(−2i/d) as a "
+        "row. Cosine and sine of this table broadcast over all leading axes of `x[..., 0::2]` and "
+        "`x[..., 1::2]`.",
+        "even, odd = the two slices; new even = even·cos − odd·sin; new odd = even·sin + odd·cos; "
+        "stack the two along a new last axis and flatten the last two axes, so that pairs stand "
+        "side by side again. Compute the angles in x's dtype or better.",
+    ),
+    probes=probes,
+    differentiated=("plain", "out of order"),
+    small=small,
+    maps=maps,
+    features=1,
+)
+
+
+@task.check(1)
+def shape_and_dtype_stay(answer, rng):
+    for batch, n, d in (((2,), 4, 6), ((2, 3), 5, 8), ((), 3, 4)):
+        inputs = turn_inputs(rng, *batch, n=n, d=d)
+        has_shape("turned", answer(inputs), "(… n d)", *batch, n, d, inputs=inputs)
+    inputs = turn_inputs(rng, 2, dtype=torch.float64)
+    has_shape("turned", answer(inputs), "(… n d)", 2, 4, 6, inputs=inputs, dtype=torch.float64)
+
+
+@task.check(1)
+def place_0_leaves_a_vector_as_it_is(answer, rng):
+    inputs = {"x": normal(rng, 3, 2, 6), "positions": numbered(0, 0)}
+    compare("turned", answer(inputs), inputs["x"], inputs)
+
+
+@task.check(1)
+def a_turned_vector_keeps_its_length(answer, rng):
+    inputs = turn_inputs(rng, 2, n=5, d=8)
+    turned = answer(inputs)
+    has_shape("turned", turned, "(… n d)", 2, 5, 8, inputs=inputs)
+    compare("the lengths", turned.norm(dim=-1), inputs["x"].norm(dim=-1), inputs)
+
+
+@task.check(1)
+def a_dot_product_depends_on_the_distance_only(answer, rng):
+    pair = normal(rng, 1, 2, 8)
+    products = []
+    for start in (0, 1, 9):
+        inputs = {"x": pair, "positions": numbered(start + 3, start)}
+        turned = answer(inputs)
+        has_shape("turned", turned, "(… n d)", 1, 2, 8, inputs=inputs)
+        products.append((turned[0, 0] * turned[0, 1]).sum())
+    for product in products[1:]:
+        if not torch.isclose(product, products[0], atol=1e-3):
+            raise Failure(
+                "A query three places after its key should score the same anywhere in the text; "
+                f"moved along, the score goes from {products[0]:.3f} to {product:.3f}.",
+                inputs,
+            )
+
+
+@task.check(2)
+def pairs_turn_as_the_formula_says(answer, rng):
+    answer.matches(turn_inputs(rng, 2))
+    answer.matches(turn_inputs(rng, 2, 3, n=5, d=8))
+    answer.matches(turn_inputs(rng, 3, 3, n=3, d=4))
+    answer.matches(turn_inputs(rng, n=4, d=2))
+    answer.matches(out_of_order(rng, 2, dtype=torch.float64))
+
+
+@task.check(1)
+def places_are_those_that_are_given(answer, rng):
+    answer.matches(out_of_order(rng, 2))
+    answer.matches(turn_inputs(rng, 2, n=1, d=4, start=5))
+    answer.matches(turn_inputs(rng, 2, n=3, start=40))
+
+
+@task.check(1)
+def the_base_may_be_another(answer, rng):
+    answer.matches(turn_inputs(rng, 2, n=5, d=8, base=100.0))
+    answer.matches(turn_inputs(rng, 2, n=5, d=4, base=500_000.0))
+
+
+@task.check(1)
+def far_places_are_right_too(answer, rng):
+    # In float32 an angle of 3,000 radians is off by 1e-4; in 16 bits by whole radians.
+    answer.matches(turn_inputs(rng, n=3, d=4, start=2_999), tolerance=5e-3)
+    answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64))
+
+
+@task.check(1)
+def gradients_pass_and_nothing_else_changes(answer, rng):
+    answer.gradients_match(turn_inputs(rng, 2))
+    moves_nothing(answer, turn_inputs(rng, 2))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Rotate:
+    def places(positions, x):
+        return positions.to(torch.float64)
+
+    def base(base):
+        return base
+
+    def exponents(d):
+        return torch.arange(0, d, 2, dtype=torch.float64) / d
+
+    def speeds(base, exponents):
+        return base**-exponents
+
+    def turn(places, speeds):
+        return places[..., None] * speeds
+
+    def waves(angles, x):
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    def split(x):
+        return x[..., 0::2], x[..., 1::2]
+
+    def move(a, b, cos, sin):
+        return a * cos - b * sin, a * sin + b * cos
+
+    def join(a, b):
+        return torch.stack([a, b], -1).flatten(-2)
+
+    def result(turned, x):
+        return turned
+
+    def __call__(self, x, positions, base=10_000.0):
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+
+
+# --- faults: which features turn together -------------------------------------------------------
+
+BREAK = {"section": "rope-breaks"}
+
+
+def halves(x):
+    return x.chunk(2, -1)
+
+
+def side_by_side(a, b):
+    return torch.cat([a, b], -1)
+
+
+task.fault(
+    "P-ROPE-LAYOUT",
+    "Feature i turns with feature i + d/2.",
+    "That is the layout of Hugging Face's models. Here, as in the paper, neighbors turn together: "
+    "(0, 1), (2, 3), …. Both are RoPE, and weights made for one are nonsense in the other.",
+    section="two-layouts",
+    split=halves,
+    join=side_by_side,
+)
+task.fault(
+    "C-ROPE-JOINED-IN-HALVES",
+    "After turning, I put all first coordinates in front and all second ones behind.",
+    "Then the features have changed places. Pairs that stood side by side have to do so again: "
+    "stack along a new last axis, and flatten.",
+    section="two-layouts",
+    join=side_by_side,
+)
+task.fault(
+    "C-ROPE-SPLIT-IN-HALVES",
+    "The first half of x holds the first coordinates, and in the result they alternate.",
+    "Then you take features apart in one way and put them together in another. In this task the "
+    "pairs are neighbors, before and after.",
+    section="two-layouts",
+    split=halves,
+)
+task.fault(
+    "C-ROPE-EXCHANGED",
+    "Which coordinate of a pair comes first makes no difference.",
+    "It decides the order of the result. The even feature is the first coordinate and the odd one "
+    "the second, before and after.",
+    split=lambda x: (x[..., 1::2], x[..., 0::2]),
+)
+
+# --- faults: the turn ---------------------------------------------------------------------------
+
+task.fault(
+    "C-ROPE-BACKWARD",
+    "Turning one way or the other is the same.",
+    "Between a query and a key it nearly is: their difference changes its sign. But vectors that "
+    "you turn and vectors that the course turns do not fit each other. (a, b) becomes "
+    "(a cos − b sin, a sin + b cos).",
+    move=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin),
+)
+task.fault(
+    "C-ROPE-NO-MINUS",
+    "Both new coordinates are sums.",
+    "One of them has a minus. With two sums lengths change, and the score of two words depends on "
+    "where they stand, not only on their distance.",
+    **BREAK,
+    move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin + b * cos),
+)
+task.fault(
+    "C-ROPE-MIRRORED",
+    "The minus may stand in either line.",
+    "In the second line it makes a mirror, not a turn: two of them do not add up to one, so the "
+    "distance of two words no longer decides. The minus belongs to b·sin in the first.",
+    **BREAK,
+    move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin - b * cos),
+)
+task.fault(
+    "C-ROPE-STEP-BY-STEP",
+    "I compute the first coordinate, put it in its place, and then compute the second.",
+    "The second needs the old first coordinate, and yours is already turned. Keep both old ones "
+    "until both new ones are there.",
+    move=lambda a, b, cos, sin: (a * cos - b * sin, (a * cos - b * sin) * sin + b * cos),
+)
+task.fault(
+    "C-ROPE-COS-ONLY",
+    "Each feature is multiplied by the cosine of its angle.",
+    "That shrinks the vector, and at a quarter turn nothing is left. A turn moves what the first "
+    "coordinate loses into the second.",
+    move=lambda a, b, cos, sin: (a * cos, b * cos),
+)
+task.fault(
+    "C-ROPE-COS-SIN",
+    "The even features go with the cosine, the odd ones with the sine.",
+    "That scales the two coordinates apart. Both new coordinates mix both old ones: four products, "
+    "a sum and a difference.",
+    move=lambda a, b, cos, sin: (a * cos, b * sin),
+)
+task.fault(
+    "C-ROPE-ADDED",
+    "Positions are added to the vector, as in chapter 4.",
+    "Then what a word says and where it stands are one sum, and the score of two words depends on "
+    "both places. RoPE adds nothing: it turns what is there.",
+    section="absolute-relative",
+    move=(
+        lambda a, b, cos, sin: (a + sin, b + cos),
+        lambda a, b, cos, sin: (a + cos, b + sin),
+    ),
+)
+task.fault(
+    "C-ROPE-WAVES-EXCHANGED",
+    "Sine and cosine only differ by where they start.",
+    "At place 0 the cosine is 1 and the sine 0, so nothing turns. Exchanged, place 0 is a quarter "
+    "turn, and places count backward from there.",
+    waves=lambda angles, x: (angles.sin().to(x.dtype), angles.cos().to(x.dtype)),
+)
+
+# --- faults: speeds -----------------------------------------------------------------------------
+
+task.fault(
+    "P-FREQ",
+    "The exponent is 2i/d, so I multiply `arange(0, d, 2)` by 2.",
+    "`arange(0, d, 2)` counts 0, 2, 4, …, which is 2i already. Doubled again, most pairs stand "
+    "nearly still.",
+    exponents=lambda d: 2 * Rotate.exponents(d),
+)
+task.fault(
+    "C-EXPONENT-HALVED",
+    "Pair i has the exponent i/d.",
+    "There are d/2 pairs, so i/d only goes to one half: the slow pairs turn far too fast. The 2 in "
+    "2i/d makes up for the pairs.",
+    exponents=lambda d: Rotate.exponents(d) / 2,
+)
+task.fault(
+    "C-EXPONENT-INTEGER",
+    "`//` divides, too.",
+    "It rounds down: 2i // d is 0 for every pair, so all of them turn at speed 1. The exponent is "
+    "a fraction.",
+    exponents=lambda d: Rotate.exponents(d).floor(),
+)
+task.fault(
+    "C-ENDPOINT",
+    "The slowest pair has the speed 1/base exactly.",
+    "In the formula the exponent 2i/d ends one step before 1. Spread evenly up to 1, all pairs but "
+    "the first turn too slowly.",
+    exponents=lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64),
+)
+task.fault(
+    "C-SPEEDS-RISE",
+    "The angle is position times base^(2i/d).",
+    "Then each pair is faster than the last, by thousands of turns a word, and neighbors look "
+    "unrelated. Pairs get slower from first to last.",
+    speeds=lambda base, exponents: base**exponents,
+)
+task.fault(
+    "C-SPEEDS-REVERSED",
+    "The slowest pair comes first.",
+    "The first pair is the fastest, one radian a word. In the other order a model would read its "
+    "fine features coarsely, and the other way around.",
+    speeds=lambda base, exponents: (base**-exponents).flip(0),
+)
+task.fault(
+    "C-BASE-IGNORED",
+    "The base is 10,000.",
+    "It is by default; the caller may give another, as models for long texts do. Your answer never "
+    "reads it.",
+    section="wavelengths",
+    base=lambda base: 10_000.0,
+)
+task.fault(
+    "C-WHOLE-TURNS",
+    "An angle is a share of a whole turn, so it is multiplied by 2π.",
+    "In the formula position · base^(−2i/d) is the angle itself, in radians: the fastest pair "
+    "needs a little more than six words for a turn.",
+    section="wavelengths",
+    turn=lambda places, speeds: 2 * math.pi * Rotate.turn(places, speeds),
+)
+
+# --- faults: places -----------------------------------------------------------------------------
+
+task.fault(
+    "C-FROM-ONE",
+    "The first word is word number 1.",
+    "The caller says which places there are, and 0 is one of them: there nothing turns.",
+    places=lambda positions, x: Rotate.places(positions, x) + 1,
+)
+task.fault(
+    "P-ROPE-CACHE",
+    "Words stand at 0, 1, 2, … in the order in which they come.",
+    "The caller says where they stand. When a text is written word by word, each call holds one "
+    "new word: with your count all of them stand at place 0.",
+    **BREAK,
+    places=lambda positions, x: torch.arange(x.shape[-2], dtype=torch.float64),
+)
+task.fault(
+    "C-SHARE-OF-LENGTH",
+    "A place is a share of the sentence.",
+    "Divided by the length, the same distance is another angle in every sentence. A place is a "
+    "number of steps.",
+    places=lambda positions, x: Rotate.places(positions, x) / x.shape[-2],
+)
+task.fault(
+    "C-POSITIONS-SHIFTED",
+    "Only differences matter, so places are counted from the first one given.",
+    "In one product they do. But queries and keys are turned in different calls, and keys are kept "
+    "for later ones: all have to be counted from the same point.",
+    **BREAK,
+    places=lambda positions, x: Rotate.places(positions - positions[..., :1], x),
+)
+task.fault(
+    "P-LOWPREC",
+    "The vectors are in 16 bits in practice, so the angles can be, too.",
+    "Near 3,000 float16 knows every second whole number only, and bfloat16 every sixteenth: "
+    "neighbors get the same place. Compute angles precisely, and round cosine and sine.",
+    **BREAK,
+    turn=(
+        lambda places, speeds: Rotate.turn(places, speeds).half().double(),
+        lambda places, speeds: Rotate.turn(places.bfloat16().double(), speeds),
+    ),
+)
+
+# --- faults: what comes back --------------------------------------------------------------------
+
+task.fault(
+    "C-ROPE-DOUBLE",
+    "More digits can do no harm, so what is computed in float64 stays float64.",
+    "Precise angles are wise. But a float32 vector has to come back as float32, or the product "
+    "with the keys fails.",
+    waves=lambda angles, x: (angles.cos().double(), angles.sin().double()),
+)
+task.fault(
+    thoughts.FLOAT32,
+    waves=lambda angles, x: (angles.cos().float(), angles.sin().float()),
+    result=lambda turned, x: turned.float(),
+)
+task.fault(thoughts.DETACHED, result=lambda turned, x: turned.detach())
+
+
+def in_place(turned, x):
+    return x.copy_(turned)
+
+
+task.fault(
+    "C-INPLACE",
+    "Turning x in place saves memory.",
+    "x belongs to the caller: turned once more in the next call, it would be at the wrong place. "
+    "Make a new tensor.",
+    result=in_place,
+)

@@ -1,0 +1,128 @@
+"""Sentences of chapter 10 that a sceptic would doubt, each tried by code."""
+
+import statistics
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attncourse import cache_curves
+from attncourse.cache import (
+    GroupedAttention,
+    LatentAttention,
+    bytes_per_token,
+    grouped_query_attention,
+    rolling_attention,
+    write,
+)
+from attncourse.multihead import MultiHeadAttention
+from attncourse.numbers import BOS, EOS, PAD
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return cache_curves.measured()
+
+
+def operations(call):
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        call()
+    return counter.get_total_flops()
+
+
+def test_under_a_causal_mask_old_keys_stay_and_without_one_they_do_not():
+    """All that was computed for a word stays true when the text goes on. (An encoder ...)"""
+    torch.manual_seed(0)
+    causal, free = GroupedAttention(16, 2, 2), MultiHeadAttention(16, 2)
+    x = torch.randn(1, 7, 16)
+    torch.testing.assert_close(causal(x[:, :6]), causal(x)[:, :6])
+    apart = free(x[:, :6], x[:, :6], x[:, :6])[0] - free(x, x, x)[0][:, :6]
+    assert apart.abs().min(-1).values.max() > 1e-3
+
+
+@pytest.mark.parametrize("n", [8, 64, 256])
+def test_each_part_falls_by_exactly_n(n):
+    """Each part falls by exactly n."""
+    model, _, _ = cache_curves.load("MHA")
+    text = torch.full((1, n), 5)
+    _, caches = model.step(text[:, :-1])
+    without = operations(lambda: model(text))
+    assert without == n * operations(lambda: model.step(text[:, -1:], caches))
+
+
+def test_sharing_saves_no_multiplication_of_attention():
+    """Shared heads save bytes, and no multiplication of attention."""
+    query = torch.randn(1, 8, 1, 16)
+    counts = [
+        operations(lambda c=c: grouped_query_attention(query, *torch.randn(2, 1, c, 100, 16)))
+        for c in (1, 2, 8)
+    ]
+    assert counts == [2 * 2 * 8 * 100 * 16] * 3
+
+
+def test_a_kept_word_costs_latent_attention_more_multiplications():
+    """The vectors that meet are l + r wide instead of d, and those that are averaged l."""
+    layer, x = LatentAttention(64, 4, 16, 24, 8), torch.randn(1, 100, 64)
+    steps = []
+    for n in (10, 100):
+        _, cache = layer.step(x[:, : n - 1])
+        steps.append(operations(lambda n=n, cache=cache: layer.step(x[:, n - 1 : n], cache)))
+    assert steps[1] - steps[0] == 90 * 2 * 4 * (24 + 8 + 24)
+
+
+def test_where_counting_begins_does_not_matter_for_rotated_positions():
+    """A rotation tells distances, and these are the same wherever counting begins."""
+    layer, x = GroupedAttention(16, 2, 1).double(), torch.randn(1, 5, 16).double()
+    padded = torch.cat([torch.randn(1, 3, 16).double(), x], 1)
+    mask = (torch.arange(8) >= 3)[None, None]
+    torch.testing.assert_close(layer(padded, mask)[:, 3:], layer(x))
+
+
+def test_two_thousand_tokens_of_gpt3_are_more_than_four_billion_weights():
+    assert 2000 * bytes_per_token("MHA", 96, 96, 128, 2) > 4e9 * 2
+
+
+def test_a_ring_written_before_it_is_read_loses_the_beginning_of_a_long_prompt():
+    """If it were written first and read afterwards, its first words would find later ones."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 10, 8)
+    output, (_, values, _) = rolling_attention(query, key, value, None, 4)
+    torch.testing.assert_close(output[0], value[0])  # the first word sees itself
+    assert torch.equal(values[0], value[8])  # and in its place a later one stands by now
+
+
+# --- what is stored ------------------------------------------------------------------------------
+
+
+def test_every_way_to_keep_a_cache_writes_the_same_sentences(stored):
+    assert list(stored["differ"]) == list(cache_curves.SCHEMES)
+    for ways in stored["differ"].values():
+        assert len(ways) == 4 and set(ways.values()) == {0}
+
+
+def test_the_schemes_have_as_many_parameters_and_the_bytes_of_the_formula(stored):
+    sizes = [scheme["parameters"] for scheme in stored["schemes"].values()]
+    assert max(sizes) < 1.01 * min(sizes)
+    assert [s["bytes"] for s in stored["schemes"].values()] == [1024, 512, 256, 512, 256, 128]
+    assert all(len(s["exact_match"]) == len(stored["seeds"]) for s in stored["schemes"].values())
+
+
+@pytest.mark.parametrize("name", cache_curves.STORED)
+def test_a_stored_decoder_is_as_good_as_it_was_measured(stored, name):
+    model, _, _ = cache_curves.load(name)
+    pairs = cache_curves.held_out(200)
+    written = cache_curves.write_all(model, pairs)
+    targets = cache_curves.sentences(pairs.target)
+    share = statistics.mean(map(list.__eq__, written, targets))
+    assert share == pytest.approx(stored["schemes"][name]["exact_match"][0], abs=0.1)
+
+
+def test_a_decoder_asked_alone_and_among_others_says_the_same():
+    model, english, french = cache_curves.load("MLA 24+8")
+    alone = write(model, torch.tensor([english.encode(["seven"])]), BOS, EOS, 5)
+    longer = english.encode(["two", "hundred", "four"])
+    padded = torch.tensor([[PAD, PAD, *english.encode(["seven"])], longer])
+    among = write(model, padded, BOS, EOS, 5, PAD)
+    n = alone.shape[1]
+    assert torch.equal(among[:1, :n], alone)
+    assert cache_curves.as_french(alone[0], english, french) == ["sept"]

@@ -1,0 +1,123 @@
+"""Statements of chapter 9 that a skeptic would doubt, each checked by code or by what is stored."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from attncourse import one_stack_curves, pretrained
+from attncourse.bottleneck import apply_merges, byte_pairs, teacher_inputs
+from attncourse.cross_attention import translate
+from attncourse.numbers import BOS, EOS, PAD, corpus
+from attncourse.one_stack import beam_search, log_probability
+from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, of_target
+from attncourse.training import count_lengths
+
+MEASURED, CURVES = one_stack_curves.measured(), pretrained.curves()
+
+
+def overall(shares, counts=CURVES["counts"]):
+    return sum(s * counts[n] for n, s in shares.items()) / sum(counts[n] for n in shares)
+
+
+def test_every_run_is_stored_and_none_was_cut_short():
+    assert list(MEASURED) == RUNS
+    for name, result in MEASURED.items():
+        if name != "errors":
+            assert len(result["losses"]) == math.ceil(STEPS[name.split(",")[0]] / 20), name
+    folder = one_stack_curves.DATA
+    assert {path.stem for path in folder.glob("*.safetensors")} == set(STORED)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 620_000
+
+
+def test_one_stack_translates_about_as_well_as_two_with_as_many_parameters():
+    one, two = MEASURED["gpt"], CURVES["models"]["transformer"]
+    assert one["parameters"] == pytest.approx(two["parameters"], rel=0.01)
+    assert overall(one["exact_match"]) >= 0.95
+
+
+def test_who_is_asked_for_the_french_only_is_ahead():
+    shares = {
+        what: [overall(MEASURED[f"{what}, seed {seed}"]["exact_match"]) for seed in SEEDS]
+        for what in ("french", "everything")
+    }
+    assert sum(shares["french"]) > sum(shares["everything"])
+
+
+def test_the_more_rounds_the_better_a_translation_is_filled_in():
+    orders = MEASURED["bert"]["orders"]
+    test = corpus().test
+    counts = count_lengths(test.pick(torch.arange(0, len(test), one_stack_curves.EVERY)))
+    at_once, half, left, surest = (
+        overall(orders[name], counts)
+        for name in ("all_at_once", "half_each_round", "left_to_right", "by_confidence")
+    )
+    assert at_once < half < left <= surest
+
+
+def test_single_digits_are_jagged_and_better_the_other_way_round():
+    for seed in SEEDS:
+        front = MEASURED[f"digits, seed {seed}"]["exact_match"]
+        back = MEASURED[f"last digit first, seed {seed}"]["exact_match"]
+        assert front[3] > front[2] + 0.1 and front[3] > front[4] + 0.1
+        assert all(back[n] > front[n] + 0.1 for n in (2, 3, 4))
+
+
+def test_stored_models_are_ready_for_use():
+    task = one_stack_curves.one_vocabulary(corpus())
+    few = task.test.pick(torch.arange(100, 3000, 300))
+    gpt, vocabulary = one_stack_curves.load("gpt")
+    assert not gpt.training and vocabulary == task.source_words
+    written = translate(gpt, few.source, BOS, EOS, 40)
+    right = [
+        vocabulary.decode(a) == vocabulary.decode(b)
+        for a, b in zip(written, few.target, strict=True)
+    ]
+    assert sum(right) >= 9
+    bert, _ = one_stack_curves.load("bert")
+    text = as_text(few.source, few.target)
+    assert (bert(text).argmax(-1) == text)[of_target(text)].float().mean() > 0.95
+    with pytest.raises(ValueError, match="weights are stored of gpt, bert; not of 'french'"):
+        one_stack_curves.load("french")
+
+
+def test_one_vocabulary_changes_ids_and_no_sentence():
+    before, after = corpus(), one_stack_curves.one_vocabulary(corpus())
+    for row in range(0, len(before.test), 500):
+        for side in ("source", "target"):
+            old, new = (
+                getattr(task, f"{side}_words").decode(getattr(task.test, side)[row])
+                for task in (before, after)
+            )
+            assert old == new
+    assert (after.train.target == PAD).equal(before.train.target == PAD)
+
+
+def test_a_wider_beam_mends_search_errors_and_no_model_errors():
+    """ "What is left, the model itself prefers to the right answer." """
+    model, _, french = pretrained.load("fixed-64")
+    few = corpus().test.pick(torch.arange(0, 3117, 8))
+    right = [french.decode(row) for row in few.target]
+
+    @torch.no_grad()
+    def log_p(target):
+        return log_probability(model(few.source, teacher_inputs(target, BOS)), target, PAD)
+
+    errors = {}
+    for width in (1, 8):
+        ids = beam_search(
+            model.step, model.start(few.source).detach(), BOS, EOS, width, few.target.shape[1] + 4
+        )
+        wrong = torch.tensor([french.decode(a) != b for a, b in zip(ids, right, strict=True)])
+        after = (ids == EOS).cumsum(1) - (ids == EOS).int() > 0
+        search = wrong & (log_p(few.target) > log_p(ids.masked_fill(after, PAD)) + 1e-4)
+        errors[width] = int(search.sum()), int((wrong & ~search).sum())
+    assert errors[1][0] >= 15 and errors[8][0] <= 1
+    assert errors[8][1] >= errors[1][1]
+
+
+def test_each_number_name_ends_as_one_piece():
+    names = [name for name in pretrained.load("fixed-64")[2].words if not name.startswith("<")]
+    merges = byte_pairs(Counter(names), 500)
+    assert all(apply_merges(name, merges) == [name] for name in names)

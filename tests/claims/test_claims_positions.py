@@ -1,0 +1,108 @@
+"""Statements of chapter 8 that a skeptic would doubt, each checked by code."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncourse import positions_curves
+from attncourse.cross_attention import Transformer
+from attncourse.numbers import corpus, words
+from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
+from attncourse.training import as_source
+
+PAGE = Path(__file__).parents[2] / "book" / "08_positions.md"
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return positions_curves.load()
+
+
+def model_with(scheme):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return exchange(Transformer(36, 34), scheme).eval()
+
+
+def sentence(number):
+    return as_source(words(number, "en"), corpus().source_words)
+
+
+@torch.no_grad()
+def memory(model, source):
+    return model.encode(source)[0]
+
+
+def test_with_alibi_an_encoder_cannot_tell_a_text_from_its_mirror_image():
+    """ "One is the other backward: |j − i| does not tell left from right." """
+    source = sentence(521_760_889)
+    forward, backward = (memory(model_with("alibi"), s) for s in (source, source.flip(1)))
+    assert torch.allclose(forward.flip(1), backward, atol=1e-5)
+    for scheme in ("sinusoidal", "shaw", "t5", "rope"):
+        forward, backward = (memory(model_with(scheme), s) for s in (source, source.flip(1)))
+        assert (forward.flip(1) - backward).abs().max() > 1e-2, scheme
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes"),
+    [
+        *(("sinusoidal", True), ("learned", True)),
+        *(("shaw", False), ("t5", False), ("alibi", False), ("rope", False), ("none", False)),
+    ],
+)
+def test_hidden_pads_in_front_move_absolute_positions_and_no_relative_ones(scheme, changes):
+    """ "With sinusoids and learned positions: every word stands three places later." """
+    model, source = model_with(scheme), sentence(294)
+    padded = torch.cat([source.new_zeros(1, 3), source], 1)
+    moved = (memory(model, padded)[:, 3:] - memory(model, source)).abs().max()
+    assert (moved > 1e-2) if changes else (moved < 1e-5)
+
+
+def test_another_base_leaves_the_first_pair_alone():
+    """ "Only the first: base⁰ = 1 for any base. All others turn more slowly." """
+    small, large = rotary_frequencies(128, 1e4), rotary_frequencies(128, 5e5)
+    assert small[0] == large[0] == 1 and (large[1:] < small[1:]).all()
+    assert 40 < small[-1] / large[-1] < 50
+
+
+def test_a_key_turned_twice_stands_elsewhere():
+    """ "Whoever turns them again at each step puts every word at another place." """
+    key, place = torch.randn(1, 16, dtype=torch.float64), torch.tensor([3])
+    assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
+
+
+def test_the_decoder_met_all_of_its_places_and_the_encoder_did_not(measured):
+    """ "The decoder has met all of its places." """
+    short, test = positions_curves.short_and_test()
+    asked = (test.lengths > measured["longest"]) & (test.lengths <= measured["longest"] + 3)
+    assert (test.target[asked] != 0).sum(-1).max() <= (short.target != 0).sum(-1).max()
+    assert test.lengths[asked].min() > short.lengths.max()
+
+
+def test_the_buckets_of_the_page():
+    """ "Distances 0 and 1 are alone. The others: 2 to 6, and from 7 on." """
+    past = relative_buckets(-torch.arange(501), 8, 20, True)
+    assert past[:3].tolist() == [0, 1, 2] and (past[2:7] == 2).all() and (past[7:] == 3).all()
+
+
+def test_the_training_holds_every_word_and_no_long_sentence(measured):
+    """ "It learns them, every word of the vocabulary among them." """
+    short, test = positions_curves.short_and_test()
+    vocabularies = corpus().source_words, corpus().target_words
+    for rows, vocabulary in zip((short.source, short.target), vocabularies, strict=True):
+        # <bos> never stands in a row, and <eos> in none of the source
+        assert set(range(3, len(vocabulary))) <= set(rows.unique().tolist())
+    assert short.lengths.max() == measured["longest"] < test.lengths.max()
+    assert not set(short.numbers) & set(test.numbers)
+
+
+def test_the_stored_measurements_are_whole(measured):
+    named = re.findall(r'"([a-z0-9 ,]+)"', PAGE.read_text(encoding="utf-8"))
+    drawn = set(named) & positions_curves.RUNS.keys()
+    assert len(drawn) >= 6
+    assert drawn <= measured["runs"].keys() <= positions_curves.RUNS.keys()
+    for run in measured["runs"].values():
+        assert len(run["exact_match"]) == positions_curves.SEEDS
+        assert all(seed.keys() <= measured["counts"].keys() for seed in run["exact_match"])

@@ -1,0 +1,533 @@
+"""Chapter 10's reference code against torch and DeepSeek-V3, its own properties and bad input."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from tensors import (
+    DEVICES,
+    assert_all_agree,
+    assert_equal_to,
+    assert_refused,
+    filled,
+    gradients,
+    make_mask,
+    randn,
+    steadily,
+    typed,
+)
+
+from attncourse.cache import (
+    SCHEMES,
+    CachedGPT,
+    GroupedAttention,
+    LatentAttention,
+    bytes_per_token,
+    cached_attention,
+    extend,
+    grouped_query_attention,
+    left_padded,
+    pooled_heads,
+    read_paged,
+    rolling_attention,
+    write,
+    write_paged,
+)
+from attncourse.lab.lab5_decode_bandwidth import append_to_cache, cache_bytes, decode_step
+from attncourse.lab.meters import count
+from attncourse.masking import causal_mask
+from attncourse.multihead import MultiHeadAttention
+from attncourse.positions import RotaryAttention
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+
+# Pairwise different, so that no two axes can be mixed up unnoticed.
+B, H, C, N, D, V = 2, 6, 3, 7, 4, 5
+M = H * D
+CHUNKS = ([N], [1] * N, [3, 1, 2, 1], [1, 5, 1], [4, 3])
+
+
+def make_qkv(*batch, q=N, k=N, d=D, v=V, seed=0):
+    shapes = (*batch, q, d), (*batch, k, d), (*batch, k, v)
+    return [
+        randn(*shape, seed=40 + 3 * seed + i).requires_grad_() for i, shape in enumerate(shapes)
+    ]
+
+
+def in_chunks(step, chunks, *tensors, axis=-2):
+    """Outputs of `step(*pieces, cache) -> (output, cache)` put together, and the last cache."""
+    cache, outputs = None, []
+    for pieces in zip(*(tensor.split(chunks, axis) for tensor in tensors), strict=True):
+        output, cache = step(*pieces, cache)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1 if axis == 1 else -2), cache
+
+
+# --- A cache gives what the whole text gives ---
+
+
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_any_chunking_agrees_with_torchs_causal_attention(chunks):
+    qkv = make_qkv(B, H)
+    actual, cache = in_chunks(cached_attention, chunks, *qkv)
+    expected = F.scaled_dot_product_attention(*qkv, is_causal=True)
+    assert_all_agree([expected], [actual], qkv)
+    for kept, whole in zip(cache, qkv[1:], strict=True):
+        assert torch.equal(kept, whole)
+
+
+@steadily
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 3), st.integers(0, 9))
+def test_chunks_of_any_sizes_and_equal_axes(chunks, d, seed):
+    qkv = make_qkv(d, q=sum(chunks), k=sum(chunks), d=d, v=d, seed=seed)
+    actual, _ = in_chunks(cached_attention, chunks, *qkv)
+    assert_equal_to(F.scaled_dot_product_attention(*qkv, is_causal=True), actual)
+
+
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_padding_on_the_left_is_never_seen(chunks):
+    query, key, value = make_qkv(B, H)
+    expected, _ = in_chunks(cached_attention, [N], query, key, value)
+    pads = 3
+    padded = [F.pad(x, (0, 0, pads, 0), value=1e3) for x in (query, key, value)]
+    real = torch.arange(pads + N) >= pads
+
+    def step(query, key, value, cache):
+        seen = query.shape[-2] + (0 if cache is None else cache[0].shape[-2])
+        return cached_attention(query, key, value, cache, real[:seen])
+
+    actual, _ = in_chunks(step, [chunks[0] + pads, *chunks[1:]], *padded)
+    assert_equal_to(expected, actual[..., pads:, :])
+    assert (actual[..., :pads, :] == 0).all(), "padding sees nothing"
+
+
+def test_the_cache_that_was_handed_in_stays_as_it_was():
+    query, key, value = make_qkv(B, H)
+    cache = extend(None, key, value)
+    before = [kept.clone() for kept in cache]
+    one, _ = cached_attention(query[..., :1, :], key[..., :1, :], value[..., :1, :], cache)
+    two, _ = cached_attention(query[..., :1, :], key[..., :1, :], value[..., :1, :], cache)
+    assert torch.equal(one, two) and all(map(torch.equal, before, cache))
+
+
+def test_the_labs_cache_in_place_holds_the_same():
+    _, key, value = make_qkv(B, C)
+    room = key.new_zeros(B, C, 2 * N, D), value.new_zeros(B, C, 2 * N, V)
+    cache = None
+    for i in range(N):
+        new = key[:, :, i : i + 1].detach(), value[:, :, i : i + 1].detach()
+        cache, views = extend(cache, *new), append_to_cache(*room, i, *new)
+        assert all(map(torch.equal, cache, views))
+
+
+# --- Shared heads ---
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 6])
+@pytest.mark.parametrize("q", [1, 5])
+def test_shared_heads_agree_with_torchs_enable_gqa(c, q):
+    (query, *_), (_, key, value) = make_qkv(B, H, q=q), make_qkv(B, c)
+    mask = make_mask(B, 1, q, N)
+    actual, _ = grouped_query_attention(query, key, value, mask)
+    expected = F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    assert_all_agree([expected], [actual], [query, key, value])
+
+
+def test_shared_heads_agree_with_hugging_faces_repeat_kv():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, C)
+    written_out = [llama.repeat_kv(x, H // C) for x in (key, value)]
+    expected = scaled_dot_product_attention(query, *written_out, causal_mask(N))
+    actual = grouped_query_attention(query, key, value, causal_mask(N))
+    assert_all_agree(expected, actual, [query, key, value])
+    tiled = [x.repeat(1, H // C, 1, 1) for x in (key, value)]  # the other order of heads
+    assert (scaled_dot_product_attention(query, *tiled)[0] - expected[0]).abs().max() > 0.1
+
+
+MASKS = {
+    "(q k)": (N, N),
+    "(b 1 1 k)": (B, 1, 1, N),
+    "(b h q k)": (B, H, N, N),
+    "(h 1 k)": (H, 1, N),
+}
+
+
+@pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
+def test_a_mask_may_differ_between_the_heads_of_a_group(shape):
+    (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, C)
+    written_out = [x.repeat_interleave(H // C, 1) for x in (key, value)]
+    mask = make_mask(*shape)
+    if shape == (B, H, N, N):
+        mask[0, 1, 2] = False  # nothing to attend to, for one head of its group
+    expected = scaled_dot_product_attention(query, *written_out, mask)
+    assert_all_agree(
+        expected, grouped_query_attention(query, key, value, mask), [query, key, value]
+    )
+
+
+def test_as_many_heads_on_both_sides_are_chapter_5s():
+    qkv = make_qkv(B, H)
+    expected = scaled_dot_product_attention(*qkv, causal_mask(N))
+    assert_all_agree(expected, grouped_query_attention(*qkv, causal_mask(N)), qkv)
+
+
+@pytest.mark.parametrize("c", [1, 2, 8])
+def test_no_key_is_copied(c):
+    query = torch.randn(2, 8, 1, 64)
+    keys, values = torch.randn(2, 2, c, 168, 64)[:, :, :, :128]  # views of a longer cache
+    counts = count(grouped_query_attention, query, keys, values)
+    assert counts.biggest_bytes < keys.numel() * 4 / 4
+
+    assert_equal_to(
+        decode_step(query[:, :, 0], keys, values),
+        grouped_query_attention(query, keys, values)[0][:, :, 0],
+        atol=1e-5,
+    )
+
+
+def test_a_layer_with_all_heads_cached_is_chapter_5s_with_chapter_8s_positions():
+    layer, theirs = filled(GroupedAttention(M, H, H)), MultiHeadAttention(M, H).double()
+    theirs.attend = RotaryAttention()
+    x = randn(B, N, M).requires_grad_()
+    weights = dict(layer.named_parameters())
+    expected, _ = torch.func.functional_call(theirs, weights, (x, x, x, causal_mask(N)))
+    assert_all_agree([expected], [layer(x)], [x, *layer.parameters()])
+
+
+# --- Layers and models, step by step ---
+
+LAYERS = {
+    "MHA": lambda: GroupedAttention(M, H, H),
+    "GQA": lambda: GroupedAttention(M, H, C),
+    "MQA": lambda: GroupedAttention(M, H, 1),
+    "MLA": lambda: LatentAttention(M, H, D, 5, 2),
+}
+SIZES = {  # beside (scheme, layers, H, D, bytes)
+    "MHA": {},
+    "GQA": {"kv_heads": C},
+    "MQA": {},
+    "MLA": {"latent_width": 5, "rope_width": 2},
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_a_layer_step_by_step_gives_the_whole_text(make, chunks):
+    layer, x = filled(make()), randn(B, N, M).requires_grad_()
+    actual, _ = in_chunks(layer.step, chunks, x)
+    assert_all_agree([layer(x)], [actual], [x, *layer.parameters()])
+
+
+def make_decoder(scheme, layers=2, words=13, seed=0):
+    model = filled(CachedGPT(words, [LAYERS[scheme]() for _ in range(layers)], M, 9), seed)
+    model.embedding.weight.data /= 8  # else a random model says its favorite word
+    model.output.bias.data.zero_()
+    return model
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_a_decoder_scores_words_step_by_step_as_in_one_piece(scheme, chunks):
+    model, words = make_decoder(scheme), torch.arange(B * N).reshape(B, N) % 13
+    actual, _ = in_chunks(model.step, chunks, words, axis=1)
+    assert_equal_to(model(words), actual)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_decoder_writes_the_same_with_and_without_a_cache_and_with_padding(scheme):
+    model = make_decoder(scheme)
+    prompts = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0], [10, 11, 12, 0, 0]])
+    padded = left_padded(prompts, 0)
+    written = write(model, padded, bos=1, eos=2, max_length=8, pad=0)
+    for row, prompt in enumerate(prompts):
+        text = prompt[prompt != 0][None]
+        alone = write(model, text, bos=1, eos=2, max_length=8)
+        text = torch.cat([text, torch.tensor([[1]])], 1)
+        for _ in range(8):  # without a cache, from the beginning for every word
+            text = torch.cat([text, model(text)[:, -1].argmax(-1, keepdim=True)], 1)
+        free = text[0, (prompt != 0).sum() + 1 :].tolist()
+        free = free[: free.index(2) + 1] if 2 in free else free
+        for ids in (alone[0], written[row]):
+            assert ids.tolist()[: len(free)] == free
+            assert set(ids.tolist()[len(free) :]) <= {2}
+    assert len(set(written.flatten().tolist())) > 1, "a model that says one word proves nothing"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_bytes_of_a_token_are_those_that_the_cache_takes(scheme):
+    model, words = make_decoder(scheme).float(), torch.arange(B * N).reshape(B, N) % 13
+    with torch.no_grad():
+        _, caches = model.step(words)
+    taken = sum(kept.nbytes for cache in caches for kept in cache)
+    assert taken == B * N * bytes_per_token(scheme, 2, H, D, 4, **SIZES[scheme])
+
+
+def test_bytes_of_known_models():
+    assert bytes_per_token("GQA", 32, 32, 128, 2, kv_heads=8) == 131_072  # Llama 3 8B
+    assert bytes_per_token("MLA", 1, 128, 128, 1, latent_width=512, rope_width=64) == 576
+    assert bytes_per_token("MHA", 1, 128, 128, 1) == 32_768
+    for c, scheme in ((H, "MHA"), (C, "GQA"), (1, "MQA")):
+        size = bytes_per_token(scheme, 5, H, D, 2, kv_heads=c)
+        assert size == cache_bytes(b=1, layers=5, kv_heads=c, n=1, d=D, bytes_per_number=2)
+
+
+# --- Latent attention ---
+
+
+def test_latent_attention_agrees_with_deepseek_v3():
+    theirs_of = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    layer, x = filled(LatentAttention(M, H, D, 5, 2)), randn(B, N, M)
+    config = theirs_of.DeepseekV3Config(
+        hidden_size=M,
+        num_attention_heads=H,
+        num_key_value_heads=H,
+        q_lora_rank=None,
+        kv_lora_rank=5,
+        qk_nope_head_dim=D,
+        qk_rope_head_dim=2,
+        v_head_dim=D,
+        rope_interleave=True,
+        attn_implementation="eager",
+    )
+    theirs = theirs_of.DeepseekV3Attention(config, 0).double().eval()
+    q = torch.cat(
+        [layer.q_proj.weight.unflatten(0, (H, D)), layer.q_rope.weight.unflatten(0, (H, 2))], 1
+    )
+    up = torch.cat(
+        [layer.k_up.weight.unflatten(0, (H, D)), layer.v_up.weight.unflatten(0, (H, D))], 1
+    )
+    parameters = {
+        "q_proj.weight": q.flatten(0, 1),
+        "kv_a_proj_with_mqa.weight": torch.cat([layer.down.weight, layer.k_rope.weight]),
+        "kv_a_layernorm.weight": layer.norm.weight,
+        "kv_b_proj.weight": up.flatten(0, 1),
+        "o_proj.weight": layer.out_proj.weight,
+    }
+    rope = theirs_of.DeepseekV3RotaryEmbedding(config)
+    angles = rope(x, torch.arange(N)[None])
+    hidden = torch.zeros(1, 1, N, N).double().masked_fill(~causal_mask(N), -torch.inf)
+    expected = torch.func.functional_call(theirs, parameters, (x, angles, hidden))[0]
+    # They normalize and share out in float32.
+    assert_equal_to(expected, layer(x), atol=1e-6)
+    assert_equal_to(expected, layer.step(x)[0], atol=1e-6)
+
+
+@steadily
+@given(*(st.integers(1, 4) for _ in range(5)), st.integers(0, 9))
+def test_absorbed_is_written_out_for_any_sizes(h, d, latent, half, n, seed):
+    layer = filled(LatentAttention(max(5, latent), h, d, latent, 2 * half), seed)
+    x = randn(2, n, max(5, latent), seed=seed).requires_grad_()
+    assert_all_agree([layer(x)], [layer.step(x)[0]], [x, *layer.parameters()])
+
+
+def test_a_step_of_latent_attention_makes_no_keys_of_the_past():
+    layer = LatentAttention(64, 8, 16, 12, 4)
+    with torch.no_grad():
+        _, cache = layer.step(torch.randn(1, 400, 64))
+        counts = count(layer.step, torch.randn(1, 1, 64), cache)
+    assert counts.biggest_bytes < 400 * 8 * 16 * 4 / 4  # an eighth of the heads' keys, and less
+
+
+# --- Fewer heads from more ---
+
+
+def test_pooling_equal_heads_changes_nothing_and_pooling_to_all_is_the_same_layer():
+    layer, x = filled(GroupedAttention(M, H, H)), randn(B, N, M)
+    assert_equal_to(layer(x), pooled_heads(layer, H)(x))
+    for name in ("k_proj", "v_proj"):
+        for part in (getattr(layer, name).weight.data, getattr(layer, name).bias.data):
+            heads = part.unflatten(0, (C, H // C, D))
+            heads[:] = heads[:, :1].clone()
+    assert_equal_to(layer(x), pooled_heads(layer, C)(x))
+
+
+def test_pooling_takes_means_of_heads_in_a_row():
+    layer = filled(GroupedAttention(M, H, H))
+    pooled = pooled_heads(layer, C)
+    expected = (layer.k_proj.weight[:D] + layer.k_proj.weight[D : 2 * D]) / 2
+    assert_equal_to(expected, pooled.k_proj.weight[:D])
+    assert pooled.q_proj.weight.dtype == torch.float64
+
+
+# --- A ring, and pages ---
+
+
+@steadily
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 5))
+def test_a_ring_gives_what_a_window_gives_for_any_chunks(chunks, width):
+    n = sum(chunks)
+    qkv = make_qkv(B, q=n, k=n)
+    actual, (keys, _, seen) = in_chunks(lambda *each: rolling_attention(*each, width), chunks, *qkv)
+    ago = torch.arange(n)[:, None] - torch.arange(n)
+    expected, _ = scaled_dot_product_attention(*qkv, (ago >= 0) & (ago < width))
+    assert_all_agree([expected], [actual], qkv)
+    assert keys.shape[-2] == width and seen == n
+    for position in range(max(0, n - width), n):
+        assert torch.equal(keys[..., position % width, :], qkv[1][..., position, :])
+
+
+def test_pages_hold_texts_of_different_lengths_in_any_order():
+    pages, table = torch.zeros(7, 2, D), torch.tensor([[5, 0, 3], [1, 6, 2]])
+    texts = torch.randn(2, 6, D)
+    for i, j in zip([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 3], strict=True):
+        before = pages.clone()
+        pages = write_paged(pages, table, torch.tensor([i, j]), texts[[0, 1], [i, j]])
+        assert (before != pages).any(-1).sum() <= 2
+    read = read_paged(pages, table)
+    assert torch.equal(read[0], texts[0]) and torch.equal(read[1, :4], texts[1, :4])
+    assert (pages[4] == 0).all() and (read[1, 4:] == 0).all()
+
+
+@given(st.integers(1, 6), st.data())
+@steadily
+def test_padding_moves_to_the_left_and_words_keep_their_order(n, data):
+    rows = data.draw(st.lists(st.lists(st.integers(1, 9), max_size=n), min_size=1, max_size=4))
+    tokens = torch.tensor([row + [0] * (n - len(row)) for row in rows])
+    for row, moved in zip(rows, left_padded(tokens, 0).tolist(), strict=True):
+        assert moved == [0] * (n - len(row)) + row
+
+
+# --- Precise, compiled, pure, typed ---
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_a_layer_keeps_dtype_and_device_and_comes_close_to_float64(make, dtype, device):
+    layer, x = filled(make()).to(device, dtype), randn(B, N, M).to(device, dtype)
+    results = [layer(x), in_chunks(layer.step, [3, 4], x)[0]]
+    # The oracle sees the already rounded numbers: only the arithmetic is on trial.
+    expected = layer.cpu().double()(x.cpu().double())
+    for got in results:
+        assert got.dtype == dtype and got.device.type == device
+        assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
+
+
+def test_a_step_compiles_to_one_graph_with_the_same_results():
+    torch.compiler.reset()
+    layer, x = filled(LAYERS["MLA"]()), randn(B, N, M)
+    _, cache = layer.step(x)
+    new, real = randn(B, 2, M, seed=5), make_mask(B, 1, N + 2)
+    compiled = torch.compile(layer.step, fullgraph=True, backend="eager")
+    expected, (kept, _) = layer.step(new, cache, real)
+    actual, (also, _) = compiled(new, cache, real)
+    assert_equal_to(expected, actual)
+    assert torch.equal(kept, also)
+
+
+def test_the_annotations_hold():
+    qkv = make_qkv(B, H)
+    cache = typed(extend)(None, *qkv[1:])
+    _, cache = typed(cached_attention)(*qkv, cache)
+    assert cache[0].shape == (B, H, 2 * N, D)
+    (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, C)
+    output, weights = typed(grouped_query_attention)(query, key, value, causal_mask(N))
+    assert output.shape == (B, H, N, V) and weights.shape == (B, H, N, N)
+    assert typed(rolling_attention)(*qkv, None, 3)[0].shape == (B, H, N, V)
+    assert typed(bytes_per_token)("MQA", 1, H, D, 2) == 4 * D
+    for make in LAYERS.values():
+        layer, x = filled(make()), randn(B, N, M)
+        assert typed(type(layer).forward)(layer, x, make_mask(B, 1, N)).shape == (B, N, M)
+        output, cache = typed(type(layer).step)(layer, x, None, None)
+        typed(type(layer).step)(layer, x[:, :1], cache, make_mask(B, 1, N + 1))
+    model, words = make_decoder("MQA"), torch.ones(B, N, dtype=torch.long)
+    assert typed(CachedGPT.forward)(model, words).shape == (B, N, 13)
+    assert typed(write)(model, words, 1, 2, 3, 0).shape[0] == B
+    pages = typed(write_paged)(
+        torch.zeros(3, 2, D), torch.tensor([[0, 2]]), torch.tensor([3]), torch.ones(1, D)
+    )
+    assert pages[2, 1].sum() == D and typed(read_paged)(pages, torch.tensor([[0, 2]])).numel()
+
+
+def test_gradients_reach_what_was_cached_long_ago():
+    qkv = make_qkv(B, H)
+    actual, _ = in_chunks(cached_attention, [3, 1, 2, 1], *qkv)
+    by_key, by_value = gradients([actual[..., -1:, :]], qkv[1:])
+    assert (by_key != 0).all() and (by_value != 0).all()
+
+
+# --- Bad input ---
+
+BATCH_3 = randn(3, H, 1, D), randn(3, H, 1, V)
+BAD_CACHES = {
+    "key (3 6 1 4) belongs to another batch, or to other heads, than the (2 6 7 4)": BATCH_3,
+    "key (2 3 1 4) belongs to another batch, or to other heads": (
+        randn(B, C, 1, D),
+        randn(B, C, 1, V),
+    ),
+    "key (2 6 1 5) does not fit behind the (2 6 7 4) that the cache holds": (
+        randn(B, H, 1, V),
+        randn(B, H, 1, V),
+    ),
+    "value (2 6 1 4) does not fit behind the (2 6 7 5)": (randn(B, H, 1, D), randn(B, H, 1, D)),
+    "every new key needs its value: got key (2 6 1 4) and value (2 6 2 5)": (
+        randn(B, H, 1, D),
+        randn(B, H, 2, V),
+    ),
+    "key must have axes (… q k); got shape (4)": (randn(D), randn(1, V)),
+}
+
+
+@pytest.mark.parametrize(("words", "new"), BAD_CACHES.items(), ids=BAD_CACHES)
+def test_a_cache_of_another_text_is_refused(words, new):
+    cache = extend(None, *make_qkv(B, H)[1:])
+    assert_refused(ValueError, words, extend, cache=cache, key=new[0], value=new[1])
+
+
+def test_what_is_no_cache_is_refused():
+    _, key, value = make_qkv(B, H)
+    words = "cache must be None or a pair ... got Tensor"
+    assert_refused(TypeError, words, extend, cache=key, key=key, value=value)
+    words = "key is torch.float32 but the cache holds torch.float64"
+    assert_refused(TypeError, words, extend, cache=(key, value), key=key.float(), value=value)
+
+
+BAD_SIZES = {
+    "scheme must be one of MHA, GQA, MQA, MLA; got 'mha'": {"scheme": "mha"},
+    "GQA needs kv_heads": {"scheme": "GQA"},
+    "6 heads cannot share kv_heads=4 equally": {"scheme": "GQA", "kv_heads": 4},
+    "MLA needs rope_width": {"scheme": "MLA", "latent_width": 5},
+    "num_layers must be a whole number of at least 1; got 0": {"num_layers": 0},
+    "bytes_per_number must be a whole number of at least 1; got 2.0": {"bytes_per_number": 2.0},
+}
+
+
+@pytest.mark.parametrize(("words", "changes"), BAD_SIZES.items(), ids=BAD_SIZES)
+def test_sizes_that_do_not_fit_are_refused_by_name(words, changes):
+    sizes = {"scheme": "MHA", "num_layers": 2, "num_heads": H, "head_width": D}
+    assert_refused(
+        ValueError, words, bytes_per_token, **(sizes | {"bytes_per_number": 2} | changes)
+    )
+
+
+BAD_LAYERS = {
+    "kv_heads=4 must divide num_heads=6": (GroupedAttention, (M, H, 4)),
+    "that must divide model_width=25": (GroupedAttention, (25, H, C)),
+    "latent_width=30 is wider than model_width=24: nothing is saved": (
+        LatentAttention,
+        (M, H, D, 30, 2),
+    ),
+    "rope_width=3 must be even": (LatentAttention, (M, H, D, 5, 3)),
+    "latent_width must be a whole number of at least 1; got 0": (LatentAttention, (M, H, D, 0, 2)),
+}
+
+
+@pytest.mark.parametrize(("words", "made"), BAD_LAYERS.items(), ids=BAD_LAYERS)
+def test_layers_that_cannot_be_are_refused(words, made):
+    cls, sizes = made
+    with pytest.raises(ValueError) as raised:
+        cls(*sizes)
+    assert words in str(raised.value)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, 4)
+    words = "c = 4 heads of keys cannot serve h = 6 heads ... (2 6 7 4) ... (2 4 7 4)"
+    assert_refused(ValueError, words, grouped_query_attention, query=query, key=key, value=value)
+    layer = GroupedAttention(M, H, C).double()
+    for kv_heads in (2, 0):
+        with pytest.raises(ValueError, match="3 cached heads cannot become"):
+            pooled_heads(layer, kv_heads)
+    words = "x (2 7 4) has axes (b q m), so m = 4; but the layer has m = 24"
+    for make in LAYERS.values():
+        assert_refused(ValueError, words, make().double().step, x=randn(B, N, D))
