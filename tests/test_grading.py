@@ -171,7 +171,11 @@ def test_a_solution_gets_everything_and_a_release_nothing(name, zygote):
 
 
 def judged(zygote, task: str, source: str):
-    sandbox = Sandbox(zygote, [task], [("cell 1", "import math\nimport torch\n" + source, True)])
+    chapter = registry.find(task).chapter
+    (name,) = (each for each in ASSIGNMENTS if each.endswith(chapter))
+    allowed = submission.named_in(assignment(name).released.values())
+    code = [("cell 1", "import math\nimport torch\n" + source, True)]
+    sandbox = Sandbox(zygote, [task], code, allowed=allowed)
     try:
         return engine.run(task, RemoteAnswer(sandbox, task))
     finally:
@@ -534,8 +538,10 @@ time.sleep(60)
 LOUD = (
     MANY.removesuffix("time.sleep(60)\n")
     + """
-while True:  # answers to a question of long ago
-    os.write(3, b"\\0\\0\\0\\x12" + bytes(8) + b'["tuple", 0, null]')
+os.write(3, b"\\0\\0\\0\\1" + (2**26).to_bytes(8))
+while True:  # a reply as long as one may be, bit by bit
+    os.write(3, b"1")
+    time.sleep(0.001)
 """
 )
 

@@ -45,14 +45,14 @@ GRADE = f"""
 from attncourse.grading import run
 from attncourse.grading.remote import Budget
 job = run.job_of("{ASSIGNMENT}", budget=Budget(call=4, task=8, submission=40), record=False)
-for _ in run.grade_class(job, run.submissions("{ASSIGNMENT}"), run.in_processes(2)):
+for _ in run.grade_class(job, run.submissions("{ASSIGNMENT}"), run.in_processes(4)):
     pass
 """
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, python):
-    """The whole zoo and three neighbors, graded two at a time; results by student."""
+    """The whole zoo and three neighbors, graded four at a time: most of them wait; results by student."""
     try:
         Zygote().fork([]).kill()
     except jail.Unavailable as error:

@@ -24,7 +24,7 @@ MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
 _DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
-_WORD = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(r"\d[\w.]*|\w+|[^\w\s]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
 

@@ -154,12 +154,14 @@ _KEYS = ("CPU", "MkldnnCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "Qu
 
 @functools.cache
 def functions_of_torch() -> tuple[types.FunctionType, ...]:
-    """Functions in Python that do some task. Found once: before `gc.freeze`, which hides them."""
-
+    """Functions in Python that do some task. Found once, for all forks of this process."""
     parts = {part for task in registry.all_tasks().values() for part in task.forbidden}
+    gc.unfreeze()  # who has forked this process has hidden all that was there before
+    every = gc.get_objects()
+    gc.freeze()
     return tuple(
         each
-        for each in gc.get_objects()
+        for each in every
         if type(each) is types.FunctionType
         and str(each.__module__).startswith("torch.")
         and _does(each, parts)

@@ -6,7 +6,7 @@ from attncourse.checks.task import Chapter
 chapter = Chapter("10_cache", "chapter 10")
 
 
-def looked_at(answer, inputs, adapt):
+def looked_at(answer, inputs, *, adapt):
     """What another look at the answer shows, or a Failure that says why there is nothing."""
     seen = answer.observe(inputs, adapt=adapt)
     if seen.unanswered:

@@ -231,7 +231,7 @@ def a_cache_belongs_to_its_text(answer, rng):
     answer.matches(inputs)
     moves_nothing(answer, inputs)
     moves_nothing(answer, attention_inputs(rng, 2, 3, n=4, q=2))
-    found = looked_at(answer, attention_inputs(rng, 2, 3, n=4, q=1), twice_with_one_cache)
+    found = looked_at(answer, attention_inputs(rng, 2, 3, n=4, q=1), adapt=twice_with_one_cache)
     compare("the output of the same word after the same cache", found[1], found[0])
 
 

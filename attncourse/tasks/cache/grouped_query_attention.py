@@ -81,7 +81,7 @@ METERED = {"b": 2, "h": 8, "q": 1, "k": 128, "d": 64, "v": 64}
 def counts_of(answer, c, rng=None):
     """(biggest tensor, bytes moved), each over what it may be compared with."""
     inputs = shared_inputs(rng or torch.Generator().manual_seed(c), c=c, **METERED)
-    biggest, moved = looked_at(answer, inputs, metered)
+    biggest, moved = looked_at(answer, inputs, adapt=metered)
     return biggest / inputs["key"].nbytes, moved / (2 * inputs["key"].nbytes)
 
 

@@ -3,7 +3,7 @@
 from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.task import Task
-from attncourse.one_stack import byte_letters, byte_words, piece_ids
+from attncourse.one_stack import byte_letters, byte_words
 from attncourse.tasks.one_stack import merged, merged_as_text, merged_from_the_right, merged_once
 
 # Learned from a text about numbers, so to speak; Ġ is the blank before a word.
@@ -196,7 +196,8 @@ class Encoding:
         return list(word)
 
     def number(merges):
-        return piece_ids(merges)
+        pieces = [*sorted(byte_letters()), *map("".join, merges)]
+        return {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
 
     def learned(merges):
         return merges
