@@ -817,6 +817,9 @@ def small_course(tmp_path_factory):
 def made_up(small_course, monkeypatch):
     """`attncourse grade` with results out of thin air, each time from the beginning."""
     shutil.rmtree("autograded", ignore_errors=True)
+    with nbgrader_api.gradebook() as book:
+        for each in book.assignment_submissions(CHAPTER_3):
+            book.remove_submission(CHAPTER_3, each.student.id)
     monkeypatch.setattr(warm, "can_fork", lambda: False)
 
     def grade_all(job, notebooks):

@@ -18,6 +18,7 @@ from browser import browser, needs_browser
 from conftest import ROOT, copy_course
 from jupyter_core.application import NoStart
 from nbgrader.apps.nbgraderapp import NbGraderApp
+from rich.console import Console
 from test_postgresql import a_server
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -97,7 +98,7 @@ DUE = "2026-11-20 23:59:00 UTC"
 
 
 def attncourse(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    done = CliRunner().invoke(cli.app, list(arguments))
     assert done.exit_code == code, (arguments, done.output, done.exception)
     return done.output
 
@@ -202,6 +203,7 @@ def test_a_term(tmp_path, monkeypatch):
         pytest.skip(f"no jail can be built here: {reason}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_PASSWORD", "sk-live-12345")
+    monkeypatch.setattr(cli, "console", Console(width=200))
     copy_course(ROOT, tmp_path)
     for folder in [*tmp_path.glob("solutions/*"), *tmp_path.glob("exercises/*")]:
         if folder.name not in (CHAPTER_3, "lab1_time_it_right"):

@@ -52,7 +52,7 @@ for _ in run.grade_class(job, run.submissions("{ASSIGNMENT}"), run.in_processes(
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, python):
-    """The whole zoo and three neighbors, graded four at a time: most of them wait; results by student."""
+    """The zoo and three neighbors, four at a time, since most of them wait; results by student."""
     try:
         Zygote().fork([]).kill()
     except jail.Unavailable as error:

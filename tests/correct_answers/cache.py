@@ -78,6 +78,19 @@ def extend_by_padding(cache, key, value):
     ]
 
 
+def extend_by_scatter(cache, key, value):
+    """The new rows are put behind the old ones by their numbers."""
+    if not cache:
+        return key, value
+    longer = []
+    for kept, fresh in ((cache[0], key), (cache[1], value)):
+        rows = torch.arange(kept.shape[-2] + fresh.shape[-2])
+        old, new = rows.split((kept.shape[-2], fresh.shape[-2]))
+        empty = kept.new_zeros(*kept.shape[:-2], len(rows), kept.shape[-1])
+        longer.append(empty.index_copy(-2, old, kept).index_copy(-2, new, fresh))
+    return tuple(longer)
+
+
 EXTEND = [
     extend,
     extend_by_einops,
@@ -86,6 +99,7 @@ EXTEND = [
     extend_turned,
     extend_position_by_position,
     extend_by_padding,
+    extend_by_scatter,
     functools.partial(extend),
 ]
 

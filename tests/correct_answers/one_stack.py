@@ -388,6 +388,19 @@ def with_arrays(tokens, share, mask_id, vocabulary_size, rng):
     return torch.from_numpy(inputs), torch.from_numpy(np.where(asked, array, -100))
 
 
+def with_places(tokens, share, mask_id, vocabulary_size, rng):
+    """The places that are asked for, as a list; then a percentile for each of them."""
+    flat = tokens.flatten()
+    (places,) = torch.where(torch.rand(flat.shape, generator=rng).lt(share))
+    percentile = torch.randint(100, places.shape, generator=rng)
+    covered = places[percentile < 80]
+    other = places[(percentile >= 80) & (percentile < 90)]
+    drawn = torch.randint(vocabulary_size, other.shape, generator=rng)
+    inputs = flat.index_fill(0, covered, mask_id).index_copy(0, other, drawn)
+    targets = torch.full_like(flat, -100).index_put((places,), flat[places])
+    return inputs.view_as(tokens), targets.view_as(tokens)
+
+
 def in_halves(tokens, share, mask_id, vocabulary_size, rng):
     """32-bit ids are whole numbers, too."""
     inputs, targets = three_draws(tokens, share, mask_id, vocabulary_size, rng)
@@ -402,6 +415,7 @@ MASKED = [
     with_multinomial,
     word_by_word,
     with_arrays,
+    with_places,
     in_halves,
 ]
 

@@ -136,9 +136,19 @@ def buckets_by_a_loop(offsets, num_buckets, max_distance, bidirectional):
 
 
 def buckets_by_map(offsets, num_buckets, max_distance, bidirectional):
-    return offsets.clone().apply_(
-        lambda offset: bucket_of(int(offset), num_buckets, max_distance, bidirectional)
-    )
+    """What belongs to each distance is written down once; all that are farther get the last."""
+    b = num_buckets // (2 if bidirectional else 1)
+    written = [*range(b // 2)]
+    for far in range(b // 2, max_distance):
+        share = math.log(2 * far / b, 2 * max_distance / b)
+        written += [b // 2 + math.floor(share * (b - b // 2) + 1e-12)]
+    written += [b - 1]
+
+    def place(offset):
+        away = offset if bidirectional and offset > 0 else -min(offset, 0)
+        return written[min(int(away), max_distance)] + b * bool(bidirectional and offset > 0)
+
+    return offsets.clone().apply_(place)
 
 
 def borders_of(b, max_distance):
