@@ -54,7 +54,6 @@ class Evidence:
         explained, missed, failing, values = 0, 0, 0, False
         for probe in all_probes(self.task):
             here = {key for key in reference.pieces if key[0] == probe}
-            theirs.on(probe)
             differs = differing(theirs, reference, here & self.keys)
             if differs - self.wrong:
                 return 0.0  # contradicted

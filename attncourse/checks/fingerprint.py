@@ -137,20 +137,23 @@ class Fingerprint:
     pieces: dict[Key, object] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
 
-    def on(self, probe: str) -> dict[Key, object]:
+    def look(self, probe: str) -> None:
         if probe not in self._seen:
             self._seen.add(probe)
             self.pieces |= pieces(self.task, self.answer, probe, self.gradients)
+
+    def on(self, probe: str) -> dict[Key, object]:
+        self.look(probe)
         return {key: value for key, value in self.pieces.items() if key[0] == probe}
 
     def everything(self) -> Fingerprint:
         for probe in all_probes(self.task):
-            self.on(probe)
+            self.look(probe)
         return self
 
     def piece(self, key: Key) -> object:
         """A piece; where the call failed that stands for its outputs, and for nothing else."""
-        self.on(key[0])
+        self.look(key[0])
         if key in self.pieces:
             return self.pieces[key]
         return self.pieces.get((key[0], FAILED)) if key[1] in outputs(self.task) else None

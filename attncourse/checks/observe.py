@@ -213,7 +213,7 @@ def observe(
             facts["error"] = str(error)
         except BaseException as error:  # SystemExit too: an answer that calls exit() is just wrong
             facts["unanswered"] = isinstance(error, NotImplementedError)
-            facts["error"] = f"raised {type(error).__name__}: {_text_of(error)}"
+            facts["error"] = f"raised {_kind_of(error)}: {_text_of(error)}"
             facts["error_line"] = _line_of(error)
         after = _random_states()
         facts["settings_changed"] = torch.get_default_dtype() != dtype
@@ -228,6 +228,14 @@ def observe(
         printed=output.characters,
         **facts,
     )
+
+
+def _kind_of(error: BaseException) -> str:
+    """The name of its type; a compiler's own kind of RuntimeError is one."""
+    kind = type(error)
+    while kind.__module__.startswith("torch._dynamo"):
+        kind = kind.__base__
+    return kind.__name__
 
 
 def _text_of(error: BaseException) -> str:

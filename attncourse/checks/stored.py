@@ -259,8 +259,11 @@ def _columns(task: Task, keys: list[Key], one: np.ndarray, first: np.ndarray) ->
 
 
 def is_wanted(task: Task) -> bool:
-    """Whether a table is kept with the package: for the chapters, whose faults compose most."""
-    return task.place.startswith("chapter")
+    """Whether a table is kept with the package: for the chapters, whose faults compose most.
+
+    Not where chance blurs what an answer shows: a code would stand for values that differ.
+    """
+    return task.place.startswith("chapter") and not task.chance
 
 
 def path_of(task: Task) -> Path:
