@@ -567,7 +567,9 @@ for name, gradient in {
     "func": "torch.func.grad(lambda s: torch.logsumexp(s, dim).sum())(scores)",
 }.items():
     ready(f"a gradient by {name}", "",
-          f"s = scores.detach().requires_grad_()\n    return {gradient}")  # fmt: skip
+          f"s = scores.detach().requires_grad_()\n    return {gradient}",
+          title="")  # fmt: skip
+    # without a title: a first call of torch.func loads a compiler, and may be too slow
 
 code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
 import torch._higher_order_ops.flex_attention
