@@ -92,6 +92,21 @@ def test_chapter_has_the_header_of_a_text_notebook(page):
     assert header["kernelspec"]["language"] == "python"
 
 
+@pytest.mark.parametrize("page", CHAPTERS, ids=stem)
+def test_glossary_has_every_key_term_in_english_and_chinese(page):
+    def words_of(term):
+        return set(re.findall(r"\w+", re.sub(r"\$.*?\$", "", term).lower()))
+
+    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    term = r'^(.+) · (?:<span lang="zh-Hans">.+</span>|Transformer)$'
+    entries = re.findall(term, glossary, re.MULTILINE)
+    assert len(entries) == len(re.findall("^: ", glossary, re.MULTILINE))
+    known = [words_of(english) for english in entries]
+    listed = page.read_text(encoding="utf-8").split("## Key terms\n")[1].split("\n## ")[0]
+    terms = ", ".join(re.findall(r"^(.+)\n: ", listed, re.MULTILINE)).split(", ")
+    assert [term for term in terms if not any(words_of(term) <= each for each in known)] == []
+
+
 def test_every_page_is_in_the_table_of_contents():
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
