@@ -70,7 +70,7 @@ def heat_map(
         ax.set_title(title, y=-0.05, va="top")
     if k <= 8:
         for (row, column), weight in np.ndenumerate(table):
-            shade = "white" if weight > 0.55 else "black"
+            shade = "white" if weight > 0.715 else "black"  # at least 4.5:1 either way
             ax.text(column, row, f"{weight:.2f}", ha="center", va="center", color=shade)
     else:
         ax.figure.colorbar(image, ax=ax, label="weight", location="bottom", aspect=40)
@@ -179,8 +179,9 @@ class Table:
             + "</tr>"
             for name, cells in zip(self.rows, self._lines(), strict=True)
         )
+        corner = f"<th>{escape(self.corner)}</th>" if self.corner else "<td></td>"
         return (
-            f"<table class='dataframe'><thead><tr><th>{escape(self.corner)}</th>{head}</tr></thead>"
+            f"<table class='dataframe'><thead><tr>{corner}{head}</tr></thead>"
             f"<tbody>{body}</tbody></table>"
         )
 

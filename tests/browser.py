@@ -55,6 +55,23 @@ class Browser:
         tab = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=tab, flatten=True)
         self._tab = {"sessionId": attached["sessionId"]}
+        self.resize(width)
+        scheme = {"name": "prefers-color-scheme", "value": theme}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self._ask("Page.enable")
+        self._ask(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source=f"for (const name of ['mode', 'theme']) localStorage.setItem(name, '{theme}');"
+            "window.errors = []; addEventListener('error', each => errors.push(each.message))",
+        )
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self._ask("Page.navigate", url=address)
+        self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
+        self.run("await window.MathJax?.startup?.promise")
+        self.run("await document.fonts.ready")
+
+    def resize(self, width: int) -> None:
+        """Give the page a window this wide, a telephone's if it is narrow."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -62,18 +79,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=width < 600,
         )
-        scheme = {"name": "prefers-color-scheme", "value": theme}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
-        self._ask("Page.enable")
-        self._ask(
-            "Page.addScriptToEvaluateOnNewDocument",
-            source=f"for (const name of ['mode', 'theme']) localStorage.setItem(name, '{theme}')",
-        )
-        address = page if isinstance(page, str) else page.resolve().as_uri()
-        self._ask("Page.navigate", url=address)
-        self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
-        self.run("await window.MathJax?.startup?.promise")
-        self.run("await document.fonts.ready")
 
     def wait(self, condition: str, seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -149,8 +154,11 @@ class Browser:
         )
         Path(path).write_bytes(base64.b64decode(picture["data"]))
 
-    def violations(self, rules: Sequence[str] = WCAG) -> list[str]:
-        """What axe finds against WCAG 2.1 AA on the page shown: rule, place, markup, reason."""
+    def violations(self, rules: Sequence[str] = WCAG, outside: str = "") -> list[str]:
+        """What axe finds against WCAG 2.1 AA on the page shown: rule, place, markup, reason.
+
+        With a CSS selector, only outside of what it selects.
+        """
         self.run(
             "document.querySelectorAll('details').forEach(each => { each.open = true; });"
             "await new Promise(requestAnimationFrame);"
@@ -158,7 +166,7 @@ class Browser:
         )
         self._ask("Runtime.evaluate", expression=AXE.read_text("utf-8"))
         found = self.run(
-            "return (await axe.run({"
+            f"return (await axe.run({{exclude: {json.dumps([outside] if outside else [])}}}, {{"
             f"  runOnly: {json.dumps(rules)},"
             "  resultTypes: ['violations'],"
             "})).violations"
@@ -211,24 +219,43 @@ def violations(page: Path, folder: Path, theme: str = "light") -> list[str]:
         return tab.violations()
 
 
+# Of each formula that is cut off at its box, how many pixels its ink stays away from the cut.
+ROOM = """[...document.querySelectorAll("mjx-container")].flatMap(formula => {
+  const cut = [formula, formula.parentElement].find(
+    each => getComputedStyle(each).overflowY !== "visible");
+  if (!cut) return [];
+  const box = cut.getBoundingClientRect();
+  return [...formula.querySelectorAll("mjx-c")].map(letter => letter.getBoundingClientRect())
+    .filter(ink => ink.height).flatMap(ink => [ink.top - box.top, box.bottom - ink.bottom]);
+})"""
+
+
 def audit(
     pages: Iterable[Path], folder: Path, themes: Sequence[str] = ("light", "dark")
-) -> dict[tuple[Path, str], dict]:
-    """Look at many pages with one browser. A theme changes colors, so axe looks at the rest once.
+) -> dict[tuple[Path, str, int], dict]:
+    """Look at many pages with one browser, on a telephone and on a desktop.
+
+    A theme changes colors, so axe looks at the rest once; a wide window shows what surrounds the
+    article, so axe looks at the article once.
 
     Returns:
-        (page, theme) -> {"width": pixels the page needs in a window of 390, "formulas": how many
-        there are, "set": how many of them MathJax has set, "violations": axe's findings}.
+        (page, theme, width of the window) -> {"width": pixels the page needs, "formulas": how many
+        there are, "set": how many of them MathJax has set, "room": pixels between the ink of a
+        formula and where it is cut off, at least, "errors": of scripts, "violations": axe's}.
     """
     seen = {}
     with browser(folder) as tab:
         for page, theme in itertools.product(pages, themes):
             tab.open(page, width=390, theme=theme)
-            seen[page, theme] = tab.run(
-                """return {
-                    width: document.documentElement.scrollWidth,
-                    formulas: document.querySelectorAll(".math").length,
-                    set: document.querySelectorAll("mjx-container").length,
-                };"""
-            ) | {"violations": tab.violations(WCAG if theme == themes[0] else COLORS)}
+            for width, outside in ((390, ""), (1280, "article")):
+                tab.resize(width)
+                seen[page, theme, width] = tab.run(
+                    f"""return {{
+                        width: document.documentElement.scrollWidth,
+                        formulas: document.querySelectorAll(".math").length,
+                        set: document.querySelectorAll("mjx-container").length,
+                        room: Math.min(99, ...{ROOM}),
+                        errors,
+                    }};"""
+                ) | {"violations": tab.violations(WCAG if theme == themes[0] else COLORS, outside)}
     return seen

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from browser import audit, needs_browser
+from browser import audit, browser, needs_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
@@ -90,6 +90,21 @@ def test_chapter_has_the_header_of_a_text_notebook(page):
     assert header["jupytext"]["text_representation"] == {"extension": ".md", "format_name": "myst"}
     assert header["kernelspec"]["name"] == "python3"
     assert header["kernelspec"]["language"] == "python"
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=stem)
+def test_glossary_has_every_key_term_in_english_and_chinese(page):
+    def words_of(term):
+        return set(re.findall(r"\w+", re.sub(r"\$.*?\$", "", term).lower()))
+
+    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    term = r'^(.+) · (?:<span lang="zh-Hans">.+</span>|Transformer)$'
+    entries = re.findall(term, glossary, re.MULTILINE)
+    assert len(entries) == len(re.findall("^: ", glossary, re.MULTILINE))
+    known = [words_of(english) for english in entries]
+    listed = page.read_text(encoding="utf-8").split("## Key terms\n")[1].split("\n## ")[0]
+    terms = ", ".join(re.findall(r"^(.+)\n: ", listed, re.MULTILINE)).split(", ")
+    assert [term for term in terms if not any(words_of(term) <= each for each in known)] == []
 
 
 def test_every_page_is_in_the_table_of_contents():
@@ -239,6 +254,13 @@ def test_no_solution_and_no_stray_notebook_is_published(book):
 
 
 @pytest.mark.slow
+def test_every_formula_is_there_without_scripts(soups):
+    for page, soup in soups.items():
+        for formula in soup.select("article .math"):
+            assert formula.find_next_sibling().select_one("math"), f"{page.name}: {formula}"
+
+
+@pytest.mark.slow
 def test_every_picture_has_words_and_every_figure_a_caption(soups):
     for page, soup in soups.items():
         for image in soup.select("article img"):
@@ -310,16 +332,59 @@ def audited(book, tmp_path_factory):
 
 @pytest.mark.slow
 @needs_browser
-def test_no_page_is_wider_than_a_telephone_and_formulas_are_set(audited):
-    for (page, _), seen in audited.items():
-        assert seen["width"] <= 390, page.name
+def test_no_page_is_wider_than_its_window_and_formulas_are_set_and_whole(audited):
+    for (page, _, width), seen in audited.items():
+        assert seen["width"] <= width, page.name
         assert seen["set"] >= seen["formulas"], page.name
+        assert seen["room"] >= 1, page.name
+
+
+@pytest.mark.slow
+@needs_browser
+def test_no_script_of_a_page_fails(audited):
+    assert {
+        page.name: seen["errors"] for (page, *_), seen in audited.items() if seen["errors"]
+    } == {}
 
 
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
-    found = {page.name: seen["violations"] for (page, t), seen in audited.items() if t == theme}
-    assert len(found) >= len(PAGES)
-    assert {page: barriers for page, barriers in found.items() if barriers} == {}
+    found = {
+        (page.name, width): seen["violations"]
+        for (page, shown, width), seen in audited.items()
+        if shown == theme
+    }
+    assert len(found) >= 2 * len(PAGES)
+    assert {place: barriers for place, barriers in found.items() if barriers} == {}
+
+
+FOCUS = """
+    const control = document.activeElement, all = [control, ...control.children];
+    const look = () => {
+        document.getAnimations().forEach(each => each.finish());
+        return all.map(each => {
+            const style = getComputedStyle(each);
+            return [style.outlineStyle, style.boxShadow, style.borderColor];
+        }).join();
+    };
+    const focused = look();
+    control.blur();
+    return {
+        name: control.ariaLabel || control.textContent.trim(),
+        shown: look() !== focused,
+        inside: Boolean(control.closest("article")),
+    };"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_who_comes_by_keyboard_sees_where_the_focus_is(book, tmp_path):
+    reached = {}
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / f"{CHAPTERS[0].stem}.html")
+        while not (tab.press("Tab") or (at := tab.run(FOCUS))["inside"]):
+            reached[at["name"]] = at["shown"]
+    assert {"Toggle primary sidebar", "Download this page", "Color mode"} < set(reached)
+    assert [name for name, shown in reached.items() if not shown] == []

@@ -353,7 +353,7 @@ def prose(root):
 
 def chinese(root):
     text = (root / "book" / "glossary.md").read_text(encoding="utf-8")
-    return re.findall(r'<span lang="zh">(.*?)</span>', text)
+    return re.findall(r'<span lang="zh-Hans">(.*?)</span>', text)
 
 
 CORPORA = {

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from browser import browser, needs_browser
+from matplotlib.colors import to_rgb
 
 from attncourse import plots
 from attncourse.masking import causal_mask
@@ -37,6 +38,21 @@ def test_the_package_itself_does_not_load_the_plots():
 def test_heat_map_says_which_side_does_not_fit():
     with pytest.raises(ValueError, match=r"2 queries \(rows\) and 2 keys"):
         plots.heat_map(torch.ones(2, 3), ["cent", "quatre"], ["one", "four"])
+
+
+def luminance(color):
+    """As WCAG 2.1 defines it."""
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return sum(part * c for part, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_numbers_on_a_heat_map_can_be_read_on_every_blue():
+    for row in torch.linspace(0, 1, 200).view(-1, 8):
+        ax = plots.heat_map(row[None], ["q"], list("abcdefgh"))
+        for weight, number in zip(row, ax.texts, strict=True):
+            shades = [luminance(c) for c in (ax.images[0].to_rgba(weight), number.get_color())]
+            assert (max(shades) + 0.05) / (min(shades) + 0.05) >= 4.5, weight
+        plt.close(ax.figure)
 
 
 def overlaps(labels):

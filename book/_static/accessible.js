@@ -1,4 +1,4 @@
-// What screen readers are told by the theme and its extensions, put right.
+// What screen readers and paper get from the theme and its extensions, put right.
 addEventListener("DOMContentLoaded", () => {
   const each = (places, change) => document.querySelectorAll(places).forEach(change);
 
@@ -6,7 +6,7 @@ addEventListener("DOMContentLoaded", () => {
   each("[role=doc-biblioentry]", entry => entry.setAttribute("role", "listitem"));
 
   // The words one reads ("Show code cell source") must be part of the name (WCAG 2.5.3).
-  each("details.hide > summary[aria-label]", summary => summary.removeAttribute("aria-label"));
+  each("details.hide > summary, .search-button-field", named => named.removeAttribute("aria-label"));
 
   // The color button is called "Color mode"; its icons are no words. Font Awesome replaces them
   // when it is ready.
@@ -21,3 +21,11 @@ addEventListener("DOMContentLoaded", () => {
     new MutationObserver(silence).observe(button, { childList: true });
   });
 });
+
+// On paper nothing can be opened: answers and folded code are printed.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  opened.forEach(folded => { folded.open = true; });
+});
+addEventListener("afterprint", () => opened.forEach(folded => { folded.open = false; }));

@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from attncourse import pretrained
-from attncourse.bottleneck import EncoderDecoder, apply_merges, byte_pairs, sequence_loss
+from attncourse.bottleneck import (
+    EncoderDecoder,
+    apply_merges,
+    byte_pairs,
+    greedy_decode,
+    sequence_loss,
+)
 from attncourse.numbers import BOS, EOS, PAD, batches, corpus, words
 from attncourse.training import by_bucket, train
 
@@ -96,7 +102,9 @@ def test_an_unseen_word_is_cut_into_known_pieces():
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["es", "vi", "de"])
 def test_one_line_changes_the_task(language):
-    """The page: "One line changes the task, and the functions … stay as they are." """
+    """The page: "For another pair of languages, change one line … The functions of this chapter
+    stay as they are."
+    """
     task = corpus(target=language, size=400)
     assert all(len(word) == 1 for word in task.target_words.words[3:]) == (language == "de")
     model = EncoderDecoder(len(task.source_words), len(task.target_words))
@@ -134,7 +142,7 @@ def test_padding_makes_a_naive_loss_look_better():
 
 
 def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
-    """The page: "Greedy decoding makes no error in a sentence exactly if *every* prediction under
+    """The page: "So a sentence comes out without an error exactly if *every* prediction under
     teacher forcing is right."
     """
     numbers = draw(60, 8, 17, digits=range(5, 11))
@@ -146,25 +154,26 @@ def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
 
 
 def test_the_cliff_is_moved_and_not_removed():
-    """The page: "There is a cliff, which both a wider vector and longer training move and neither
-    removes."
+    """The page: "A wider vector and longer training move it, each alone and both together, and in
+    none of these runs does it go away."
     """
     measured = pretrained.curves()
-    narrow, wide, longer = (
+    narrow, wide, longer, both = (
         by_bucket(measured["models"][name]["exact_match"], measured["counts"])
-        for name in ("fixed-64", "fixed-128", "fixed-64-longer")
+        for name in ("fixed-64", "fixed-128", "fixed-64-longer", "fixed-128-longer")
     )
     buckets = list(narrow)
-    for shares in (narrow, wide, longer):
-        assert shares[buckets[0]] - shares[buckets[-1]] > 0.5
+    for shares in (narrow, wide, longer, both):
+        assert shares[buckets[0]] - shares[buckets[-1]] > 0.2
         assert sorted(shares.values(), reverse=True) == list(shares.values())
     for moved in (wide, longer):
         assert all(moved[bucket] > narrow[bucket] + 0.1 for bucket in buckets[2:])
+        assert all(both[bucket] > moved[bucket] for bucket in buckets[3:])
 
 
 def test_arithmetic_does_not_explain_the_cliff(translator):
-    """The page: "A word of a long sentence is wrong 22 times as often as one of a short
-    sentence."
+    """The page: "A word of a long sentence is wrong about 20 times as often as one of a
+    short sentence."
     """
     wrong = {}
     for name, least, most, digits in (("short", 4, 7, range(3, 7)), ("long", 20, 23, [12])):
@@ -206,6 +215,20 @@ def test_errors_are_names_of_other_numbers(translator):
         named = all(part in groups or not part for part in written)
         alike += named and scale.findall(text) == scale.findall(truth)
     assert alike > 0.9 * len(wrong)
+
+
+def test_random_vectors_give_names_of_numbers(translator):
+    """The page: "So it is the *decoder* that knows what a number name looks like." """
+    model, _, french = translator
+    torch.manual_seed(7)
+    groups = {re.sub("s$", "", " ".join(words(n, "fr"))) for n in range(1, 1000)}
+    scale = re.compile(r"milliards?|millions?|mille")
+    noise = 2 * torch.rand(100, 64) - 1
+    named = 0
+    for row in greedy_decode(model.step, noise, BOS, EOS, 30, 100):
+        parts = scale.split(" ".join(french.decode(row)))
+        named += all(re.sub("s$", "", part.strip()) in {"", *groups} for part in parts)
+    assert named > 85
 
 
 def test_64_numbers_hold_12_digits():
