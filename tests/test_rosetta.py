@@ -13,10 +13,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attncourse.cache import grouped_query_attention
+from attncourse.cache import LatentAttention, extend, grouped_query_attention
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.one_stack import BERT, GPT, BERTLayer, GPTLayer
+from attncourse.positions import (
+    BucketAttention,
+    alibi_bias,
+    relative_buckets,
+    rotary_frequencies,
+    rotate,
+)
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 PAGE = Path(__file__).parent.parent / "book" / "rosetta.md"
@@ -27,6 +34,7 @@ MAY = torch.ones(N, N, dtype=torch.bool)
 MAY[0, 2] = False
 DEAD = MAY.clone()
 DEAD[1] = False  # nothing at all for word 1
+TO_BE_ADDED = torch.zeros(N, N).masked_fill(~MAY, -1e9).numpy()
 
 
 def heads(seed=0, length=N):
@@ -97,7 +105,6 @@ def sdpa_mask():
 def sdpa_causal():
     weights = F.scaled_dot_product_attention(*heads(length=2), is_causal=True)
     assert (weights[..., 1, 2:] == 0).all() and (weights[..., 1, :2] > 0).all()
-    assert (F.scaled_dot_product_attention(*heads(), attn_mask=DEAD)[..., 1, :] == 0).all()
 
 
 def sdpa_heads():
@@ -141,7 +148,6 @@ def mha_causal():
     x = sentence()
     with pytest.raises(RuntimeError, match="attn_mask"):
         torch_mha()(x, x, x, is_causal=True)
-    assert torch_mha()(x, x, x, attn_mask=~DEAD)[0][:, 1].isnan().all()
     square = nn.Transformer.generate_square_subsequent_mask(3)
     assert square.tolist() == [[0, -torch.inf, -torch.inf], [0, 0, -torch.inf], [0, 0, 0]]
 
@@ -169,6 +175,13 @@ def flex_mask():
 
 
 def flex_causal():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    blocks = flex.create_block_mask(lambda b, h, q, k: q + 2 >= k, B, H, 2, N, device="cpu")
+    weights = flex.flex_attention(*heads(length=2), block_mask=blocks)
+    assert torch.equal(weights > 0, causal_mask(2, N).expand(B, H, 2, N))
+
+
+def flex_dead():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     blocks = flex.create_block_mask(lambda b, h, q, k: q != 1, B, H, N, N, device="cpu")
     assert (flex.flex_attention(*heads(), block_mask=blocks)[..., 1, :] == 0).all()
@@ -217,11 +230,14 @@ def huggingface_causal():
     past = model(ids[:, :2], use_cache=True).past_key_values
     rest = model(ids[:, 2:], past_key_values=past).last_hidden_state
     assert torch.allclose(rest, model(ids).last_hidden_state[:, 2:], atol=1e-5)
-    # Only padding: nothing may be attended to, so the weights fall on everything alike.
-    model = bert(attn_implementation="eager")
-    ids, nothing = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, dtype=torch.long)
-    weights = model(ids, attention_mask=nothing, output_attentions=True).attentions[0]
-    assert torch.allclose(weights, torch.full_like(weights, 1 / 3), atol=1e-6)
+
+
+def huggingface_cache():
+    model, ids = gpt2(), torch.tensor([[1, 2, 3, 4]])
+    first = model(ids[:, :2], use_cache=True).past_key_values
+    assert type(first).__name__ == "DynamicCache" and first.get_seq_length() == 2
+    second = model(ids[:, 2:], past_key_values=first).past_key_values
+    assert second is first and first.get_seq_length() == 4
 
 
 def huggingface_heads():
@@ -261,6 +277,8 @@ def jax_mask():
     weights = back(jax.nn.dot_product_attention(*jax_heads_in(), mask=MAY.numpy()[None, None]))
     expected = F.scaled_dot_product_attention(*heads(), attn_mask=MAY).transpose(1, 2)
     assert torch.allclose(weights, expected, atol=1e-6)
+    with pytest.raises(ValueError, match="mask"):
+        jax.nn.dot_product_attention(*jax_heads_in(), mask=TO_BE_ADDED[None, None])
 
 
 def jax_causal():
@@ -268,6 +286,11 @@ def jax_causal():
     query, key, value = jax_heads_in()
     weights = back(jax.nn.dot_product_attention(query[:, :2], key, value, is_causal=True))
     assert (weights[:, 1, :, 2:] == 0).all() and (weights[:, 1, :, :2] > 0).all()
+
+
+def jax_dead():
+    jax = pytest.importorskip("jax")
+    query, key, value = jax_heads_in()
     dead = back(jax.nn.dot_product_attention(query, key, value, mask=DEAD.numpy()[None, None]))
     assert torch.allclose(dead[:, 1], torch.tensor(1 / N))
 
@@ -289,14 +312,19 @@ def flax_mask():
     mask = MAY.numpy()[None, None]
     assert not hears(lambda x: back(layer(x.numpy(), mask=mask)), sentence())
     assert hears(lambda x: back(layer(x.numpy())), sentence())
+    added = TO_BE_ADDED[None, None]  # cast to booleans: word 0 now hears word 2 alone
+    assert hears(lambda x: back(layer(x.numpy(), mask=added)), sentence())
+    assert not hears(lambda x: back(layer(x.numpy(), mask=added)), sentence(), speaker=1)
 
 
 def flax_causal():
-    nnx = pytest.importorskip("flax.nnx")
-    jnp = pytest.importorskip("jax.numpy")
-    mask = nnx.make_causal_mask(jnp.ones((B, 3)))
-    assert mask.shape == (B, 1, 3, 3)
-    assert mask[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    layer, query = flax_layer(), sentence().numpy()[:, :2]
+    attend = lambda x: back(layer(query, x.numpy(), is_causal=True))  # noqa: E731
+    assert hears(attend, sentence(), listener=1, speaker=1)
+    assert not hears(attend, sentence(), listener=1, speaker=2)
+
+
+def flax_dead():
     layer, x = flax_layer(), sentence()
     dead = back(layer(x.numpy(), mask=DEAD.numpy()[None, None]))
     uniform = back(layer(x.numpy(), mask=torch.zeros(N, N).bool().numpy()[None, None]))
@@ -321,6 +349,8 @@ def keras_layer(**options):
 def keras_mask():
     _, (_, weights) = keras_layer(attention_mask=MAY.numpy()[None])
     assert (weights[:, :, 0, 2] == 0).all() and (weights[:, :, 1, 2] > 0).all()
+    _, (_, weights) = keras_layer(attention_mask=TO_BE_ADDED[None])
+    assert torch.equal(weights[:, :, 0] > 0, (~MAY[0]).expand(B, H, N))
 
 
 def keras_causal():
@@ -329,8 +359,16 @@ def keras_causal():
     x = sentence().numpy()
     weights = layer(x[:, :2], x, use_causal_mask=True, return_attention_scores=True)[1]
     assert (back(weights)[:, :, 1] > 0).sum(-1).eq(2).all()
-    _, (_, weights) = keras_layer(attention_mask=DEAD.numpy()[None])
+
+
+def keras_dead():
+    layer, (_, weights) = keras_layer(attention_mask=DEAD.numpy()[None])
     assert (weights[:, :, 1] == 0).all()
+    x, nothing = sentence().numpy(), torch.zeros(1, N, N).bool().numpy()
+    dead = back(layer(x, x, attention_mask=DEAD.numpy()[None]))  # no weights asked for
+    uniform = back(layer(x, x, attention_mask=nothing))
+    assert torch.allclose(dead[:, 1], uniform[:, 2], atol=1e-6)  # the average of all values
+    assert uniform.abs().max() > 1e-3
 
 
 def keras_heads():
@@ -402,10 +440,113 @@ def bertmodel_stack():
     assert bert.BertEmbeddings(config).LayerNorm.eps == 1e-12
 
 
+# --- Positions, caches, latents ------------------------------------------------------------------
+
+
+def turned_with(rotated):
+    """Which features feature 0 is turned into; `rotated` maps (b h n d) at places 0, 1, …"""
+    x = torch.zeros(1, 1, 2, 8)
+    x[..., 0] = 1
+    return rotated(x)[0, 0, 1].nonzero().flatten().tolist()
+
+
+def attncourse_positions():
+    assert turned_with(lambda x: rotate(x, torch.arange(2))) == [0, 1]
+    query, key, value = heads()
+    bias = BucketAttention(H, bidirectional=False)
+    scores = query @ key.mT / D**0.5
+    offset = relative_buckets(torch.arange(N) - torch.arange(N)[:, None], 32, 128, False)
+    expected = (scores + bias.bias(offset).movedim(-1, 0)).softmax(-1)
+    assert torch.allclose(bias(query, key, value)[0], expected, atol=1e-6)
+
+
+def sdpa_positions():
+    query, key, value = heads()
+    expected = (query @ key.mT / D**0.5 + alibi_bias(H, N, N)).softmax(-1)
+    actual = F.scaled_dot_product_attention(query, key, value, attn_mask=alibi_bias(H, N, N))
+    assert torch.allclose(actual, expected, atol=1e-6)
+
+
+def llama_positions():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    config = llama.LlamaConfig(hidden_size=8, num_attention_heads=1)
+    assert config.rope_parameters["rope_theta"] == 10_000
+    cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(2)[None])
+    assert turned_with(lambda x: llama.apply_rotary_pos_emb(x, x, cos, sin)[0]) == [0, 4]
+
+
+def gptj_positions():
+    gptj = pytest.importorskip("transformers.models.gptj.modeling_gptj")
+    sin, cos = gptj.create_sinusoidal_positions(2, 8)[None].chunk(2, dim=-1)
+    rotated = lambda x: gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2)  # noqa: E731
+    assert turned_with(rotated) == [0, 1]
+    assert gptj.GPTJConfig().rotary_dim == 64
+
+
+def deepseek_positions():
+    """Scores are those of neighbors turned, in whatever order the features come out."""
+    deepseek = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    angle = torch.arange(N)[:, None] * rotary_frequencies(8)
+    cos, sin = (torch.cat([f(angle)] * 2, -1)[None].float() for f in (torch.cos, torch.sin))
+    q, k = torch.randn(2, 1, 1, N, 8, generator=torch.Generator().manual_seed(0))
+    theirs = deepseek.apply_rotary_pos_emb_interleave(q, k, cos, sin)
+    ours = [rotate(x, torch.arange(N)) for x in (q, k)]
+    assert torch.allclose(theirs[0] @ theirs[1].mT, ours[0] @ ours[1].mT, atol=1e-5)
+
+
+def t5_positions():
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    config = t5.T5Config(d_model=64, d_kv=16, num_heads=4, d_ff=8, num_layers=1, vocab_size=9)
+    torch.manual_seed(0)
+    layer = t5.T5EncoderModel(config).encoder.block[0].layer[0].SelfAttention
+    assert layer.relative_attention_bias.weight.shape == (32, 4)
+    assert layer.scaling == 1
+    smaller = layer.k.weight.std() / layer.q.weight.std()
+    assert abs(smaller / config.d_kv**0.5 - 1) < 0.05
+
+
+def bloom_positions():
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    bias = bloom.build_alibi_tensor(torch.ones(1, N).long(), H, torch.float32)  # h 1 k
+    ours = alibi_bias(H, N, N)[:, -1:]  # BLOOM counts from the first word: a constant apart
+    assert torch.allclose(bias - bias[..., -1:], ours, atol=1e-6)
+
+
+def attncourse_cache():
+    _, key, value = heads()
+    cache = extend(None, key[..., :1, :], value[..., :1, :])
+    longer = extend(cache, key[..., 1:, :], value[..., 1:, :])
+    assert cache[0].shape[-2] == 1 and torch.equal(longer[0], key)
+
+
+def attncourse_latent():
+    layer = LatentAttention(H * D, H, head_width=D, latent_width=5, rope_width=2)
+    _, kept = layer.step(sentence(), None)
+    assert sorted(part.shape[-1] for part in kept) == [2, 5]
+
+
+def deepseek_latent():
+    deepseek = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    config = deepseek.DeepseekV3Config(
+        hidden_size=H * D,
+        num_attention_heads=H,
+        kv_lora_rank=5,
+        qk_rope_head_dim=2,
+        qk_nope_head_dim=D,
+        v_head_dim=D,
+    )
+    layer = deepseek.DeepseekV3Attention(config, layer_idx=0)
+    assert layer.kv_a_proj_with_mqa.weight.shape == (5 + 2, H * D)
+    assert layer.kv_b_proj.weight.shape == (H * (D + D), 5)
+
+
+KINDS = "mask|padding|causal|dead|heads|stack|shared|latent|positions|cache"
 ROWS = {
     name: test
     for name, test in globals().items()
-    if re.fullmatch(r"[a-z0-9]+_(mask|padding|causal|heads|stack|shared)", name)
+    if re.fullmatch(
+        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache)", name
+    )
     and test.__module__ == __name__
 }
 
