@@ -525,7 +525,7 @@ def _(scores):
 
 @wrong("shift_relative", "counts queries from the first key", "C-SHIFT-FROM-THE-FIRST-KEY")
 def _(scores):
-    q, r = scores.shape[-2:]
+    r = scores.shape[-1]
     return moved(scores, lambda i, j, q, k: min(r - 1, j - i + k - 1))
 
 
@@ -938,7 +938,7 @@ def _(logits, temperature=1.0, top_k=None, top_p=None):
 
 @wrong("sample", "rank taken for a word", "P-SHARE-NOT-PLACE")
 def _(logits, temperature=1.0, top_k=None, top_p=None):
-    p, ids = shares(logits, temperature, top_k, top_p).sort(1, descending=True)
+    p, _ = shares(logits, temperature, top_k, top_p).sort(1, descending=True)
     return torch.multinomial(p, 1)[:, 0]
 
 
@@ -1467,7 +1467,7 @@ def _(query, key, value, mask=None):
 
 @wrong("grouped_query_attention", "a mask for one head of a group", "G-MASK-FIRST-HEAD")
 def _(query, key, value, mask=None):
-    c, g = key.shape[1], query.shape[1] // key.shape[1]
+    g = query.shape[1] // key.shape[1]
     return folded(query, key, value, mask, fold=lambda m: m[:, ::g].repeat(1, 1, g, 1))
 
 
@@ -1568,7 +1568,8 @@ def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None
 def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
       latent_width=None, rope_width=None):  # fmt: skip
     return tally(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads,
-                 latent_width, rope_width, heads=lambda s, h, c: 1 if s == "MQA" else h)  # fmt: skip
+                 latent_width, rope_width,
+                 heads=lambda s, h, c: 1 if s == "MQA" else h)  # fmt: skip
 
 
 @wrong("bytes_per_token", "latent only", "L-CACHE-SIZE")
