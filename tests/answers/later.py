@@ -4,6 +4,7 @@ Spelled as students spell: with loops, old-fashioned names and detours, all on p
 """
 # ruff: noqa: B905
 
+import itertools
 import math
 from collections import Counter, defaultdict
 
@@ -67,7 +68,7 @@ def _(query, key, table):
     return ((key.unsqueeze(-3) + vectors) * query.unsqueeze(-2)).sum(-1) / query.shape[-1] ** 0.5
 
 
-@wrong("relative_scores", "scales by the width of the table", "D-SCALE-DK", "D-NO-SCALE")
+@wrong("relative_scores", "scales by the number of rows")
 def _(query, key, table):
     c, past = len(table) // 2, key.size(-2) - query.size(-2)
     return shaw(query, key, lambda i, j: table[max(-c, min(c, j - i - past)) + c], scale=len(table))
@@ -111,10 +112,7 @@ def _(query, key, table):
     return shaw(query, key, lambda i, j: table[max(-c, min(c, j - i - past)) + c], mix=mix)
 
 
-@wrong(
-    "relative_scores",
-    "adds the vector to both",
-)
+@wrong("relative_scores", "adds the vector to both", "C-SHAW-ADDED-TO-BOTH")
 def _(query, key, table):
     c, past = len(table) // 2, key.size(-2) - query.size(-2)
 
@@ -387,10 +385,7 @@ def _(x, positions, base=10000.0):
     return x * emb.cos().to(x.dtype) + half * emb.sin().to(x.dtype)
 
 
-@wrong(
-    "rotate",
-    "rotate_half with interleaved angles",
-)
+@wrong("rotate", "rotate_half with interleaved angles", "C-ROPE-TWO-LAYOUTS")
 def _(x, positions, base=10000.0):
     inv_freq = 1.0 / (base ** (torch.arange(0, x.shape[-1], 2).double() / x.shape[-1]))
     emb = torch.outer(positions.double(), inv_freq).repeat_interleave(2, -1)
@@ -418,7 +413,7 @@ def _(x, positions, base=10000.0):
     return out
 
 
-@wrong("rotate", "degrees for radians")
+@wrong("rotate", "degrees for radians", "C-DEGREES")
 def _(x, positions, base=10000.0):
     return hand(x, positions, lambda i: math.radians(base ** (-2 * i / x.shape[-1])))
 
@@ -451,8 +446,9 @@ def _(x, positions, base=10000.0):
         blocks = []
         for i in range(d // 2):
             t = p / base ** (2 * i / d)
-            blocks.append(torch.tensor([[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]]))
-        out.append(x[..., n, :] @ torch.block_diag(*blocks).to(x.dtype).T)
+            block = [[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]]
+            blocks.append(torch.tensor(block, dtype=x.dtype))
+        out.append(x[..., n, :] @ torch.block_diag(*blocks).T)
     return torch.stack(out, -2)
 
 
@@ -484,14 +480,6 @@ def _(scores):
     return scores[..., -k:]
 
 
-@wrong("shift_relative", "pads on the right, as XLNet's table would need", "C-SHIFT-ONE-MORE",
-       "C-SHIFT-ONE-LESS")  # fmt: skip
-def _(scores):
-    q, r = scores.shape[-2:]
-    x = F.pad(scores, (1, 0)).reshape(*scores.shape[:-2], r + 1, q)
-    return x[..., 1:, :].reshape(*scores.shape[:-2], q, r)[..., : r - q + 1].roll(1, -1)
-
-
 @wrong("shift_relative", "returns all columns after the shift", "C-SHIFT-NOT-CUT")
 def _(scores):
     q, r = scores.shape[-2:]
@@ -499,10 +487,7 @@ def _(scores):
     return x[..., 1:, :].reshape(*scores.shape[:-2], q, r)
 
 
-@wrong(
-    "shift_relative",
-    "rolls each row",
-)
+@wrong("shift_relative", "rolls each row by one too far", "C-SHIFT-ONE-MORE")
 def _(scores):
     q, r = scores.shape[-2:]
     rows = [scores[..., i, :].roll(-(q - i), -1) for i in range(q)]
@@ -573,7 +558,7 @@ def learn(words, n, weight=lambda count: count, choose=None, merge=joined, least
     while len(found) < n:
         tally = defaultdict(int)
         for w, parts in vocab.items():
-            for a, b in zip(parts, parts[1:]):
+            for a, b in itertools.pairwise(parts):
                 tally[a, b] += weight(words[w])
         if not tally or max(tally.values()) < least:
             break
@@ -658,12 +643,12 @@ def _(words, num_merges):
     return out
 
 
-@wrong("byte_pairs", "adds an end-of-word mark")
+@wrong("byte_pairs", "adds an end-of-word mark", "B-END-MARK")
 def _(words, num_merges):
     return learn({w + "_": n for w, n in words.items()}, num_merges)
 
 
-@wrong("byte_pairs", "one merge too few")
+@wrong("byte_pairs", "one merge too few", "B-ONE-MERGE-LESS")
 def _(words, num_merges):
     return learn(words, num_merges - 1)
 
@@ -720,7 +705,7 @@ def _(text, merges):
     return spell(text, merges, words=words)
 
 
-@wrong("encode_text", "each word gets its blank in front, the first, too")
+@wrong("encode_text", "each word gets its blank in front, the first, too", "B-BLANK-IN-FRONT")
 def _(text, merges):
     return spell(" " + text, merges)
 
@@ -844,7 +829,7 @@ def _(tokens, share, mask_id, vocabulary_size, rng):
     return out, want
 
 
-@wrong("masked_words", "an exact number of words of each row")
+@wrong("masked_words", "an exact number of words of each row", "W-EXACT-NUMBER")
 def _(tokens, share, mask_id, vocabulary_size, rng):
     n = tokens.shape[1]
     order = torch.rand(tokens.shape, generator=rng).argsort(1).argsort(1)
@@ -856,7 +841,7 @@ def _(tokens, share, mask_id, vocabulary_size, rng):
     return out, torch.where(pick, tokens, -100)
 
 
-@wrong("masked_words", "never draws the largest id")
+@wrong("masked_words", "never draws the largest id", "W-LAST-ID")
 def _(tokens, share, mask_id, vocabulary_size, rng):
     return recipe(tokens, share, mask_id, vocabulary_size - 1, rng)[:2]
 
@@ -942,10 +927,7 @@ def _(logits, temperature=1.0, top_k=None, top_p=None):
     return torch.multinomial(p, 1)[:, 0]
 
 
-@wrong(
-    "sample",
-    "filters one or the other",
-)
+@wrong("sample", "filters one or the other", "P-ONE-FILTER")
 def _(logits, temperature=1.0, top_k=None, top_p=None):
     return pull(shares(logits, temperature, top_k, None if top_k is not None else top_p))
 
