@@ -442,7 +442,11 @@ class CachedGPT(GPT):
             raise ValueError(f"needs {len(self.layers)} caches, one a layer; got {len(caches)}")
         if real is not None:
             so_far = positions_in(caches[0] if caches else None) + words.shape[1]
-            validate_mask(real, words, (len(words), so_far), "b n+q", "words")
+            if real.dtype != torch.bool or real.shape != (len(words), so_far):
+                raise ValueError(
+                    f"real must be boolean, (b n+q) = ({len(words)} {so_far}); "
+                    f"got ({' '.join(map(str, real.shape))}) of {real.dtype}"
+                )
         x = self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
         mask, extended = None if real is None else real[:, None], []
         for layer, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):

@@ -486,7 +486,9 @@ def beam_search(
     """
     validate_sizes(width=width, max_length=max_length)
     if not isinstance(state, Tensor):
-        raise TypeError(f"state must be a torch.Tensor, a row a sentence; got {type(state)}")
+        raise TypeError(
+            f"state must be a torch.Tensor, a row a sentence; got {type(state).__name__}"
+        )
     if state.ndim == 0 or len(state) == 0:
         raise ValueError(f"state must have a row a sentence; got shape {tuple(state.shape)}")
     b = len(state)

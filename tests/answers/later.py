@@ -1173,7 +1173,7 @@ def _(cache, key, value):
     return torch.concat((cache[0], key), 2), torch.concat((cache[1], value), 2)
 
 
-@wrong("extend", "hstack")
+@wrong("extend", "hstack", "K-CAT-HEADS")
 def _(cache, key, value):
     if cache is None:
         return key, value
@@ -1234,7 +1234,7 @@ def _(cache, key, value):
     return torch.cat([torch.cat([*cache], -1), torch.cat([key, value], -1)], -2)
 
 
-@wrong("extend", "only the last of the new positions is kept")
+@wrong("extend", "only the last of the new positions is kept", "K-LAST-ONLY")
 def _(cache, key, value):
     key, value = key[..., -1:, :], value[..., -1:, :]
     if cache is None:
@@ -1346,7 +1346,7 @@ class Remembers:
 wrong("cached_attention", "keeps its own list", "K-STALE")(Remembers())
 
 
-@wrong("cached_attention", "attends before it extends", "K-NOT-ITSELF")
+@wrong("cached_attention", "attends before it extends", "K-ATTENDS-FIRST")
 def _(query, key, value, cache=None, mask=None):
     if cache is None:
         return onward(query, key, value, None, lambda i, j, n: j <= i, mask=mask)
@@ -1609,7 +1609,7 @@ def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None
                  latent_width, rope_width)  # fmt: skip
 
 
-@wrong("bytes_per_token", "an unknown scheme is a KeyError")
+@right("bytes_per_token")  # an unknown scheme is an error: a KeyError
 def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
       latent_width=None, rope_width=None):  # fmt: skip
     plain = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}
