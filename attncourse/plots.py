@@ -174,7 +174,7 @@ class Table:
     def _repr_html_(self) -> str:
         head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in self.columns)
         body = "".join(
-            f"<tr><th scope='row'>{escape(name)}</th>"
+            f"<tr><th scope='row'>{escape(_on_one_line(name))}</th>"
             + "".join(f"<td>{cell}</td>" for cell in cells)
             + "</tr>"
             for name, cells in zip(self.rows, self._lines(), strict=True)
@@ -183,6 +183,11 @@ class Table:
             f"<table class='dataframe'><thead><tr><th>{escape(self.corner)}</th>{head}</tr></thead>"
             f"<tbody>{body}</tbody></table>"
         )
+
+
+def _on_one_line(name: str) -> str:
+    """A short name does not break at its blanks and hyphens; a phone's tables have narrow rows."""
+    return name.replace(" ", "\u00a0").replace("-", "\u2011") if len(name) <= 14 else name
 
 
 def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> str:
