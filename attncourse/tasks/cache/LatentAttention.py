@@ -36,7 +36,11 @@ class Text(nn.Module):
         for piece in x.split(chunks, dim=1):
             returned = self.layer.step(piece, cache)
             if returned is None:
-                return None
+                if next(self.layer.parameters(), None) is None:
+                    return None  # nothing is begun
+                raise Unusable(
+                    "has a `step` that returned None. Perhaps it is still to be written."
+                )
             if not isinstance(returned, tuple | list) or len(returned) != 2:
                 raise Unusable(
                     f"has a `step` that returned {describe(returned)}; a pair is expected: output, "
