@@ -1111,7 +1111,7 @@ def _(step, state, bos, eos, width, max_length):
     return batched(step, state, bos, eos, width, max_length, copy=lambda x: x.repeat(width, 1))
 
 
-@wrong("beam_search", "keeps bos")
+@wrong("beam_search", "keeps bos", "B-BOS-KEPT")
 def _(step, state, bos, eos, width, max_length):
     found = by_hand(step, state, bos, eos, width, max_length)
     return torch.cat([torch.full_like(found[:, :1], bos), found], 1)[:, :max_length]
@@ -1805,7 +1805,7 @@ class _KeysForValues(Mine):
         return out
 
 
-@wrong("LatentAttention", "view without a permutation: heads and positions mixed")
+@wrong("LatentAttention", "view without a permutation", "H-VIEW-SPLIT")
 class _Mixed(Mine):
     def cut(self, x):
         return x.reshape(x.shape[0], self.h, x.shape[1], -1)

@@ -601,6 +601,13 @@ task.fault(
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
 task.fault(
+    "H-VIEW-SPLIT",
+    "`view(b, h, n, d)` cuts a vector into heads.",
+    "It puts numbers into the new axes in the order in which they lie in memory, so a head gets "
+    "whole words instead of a part of each. Cut the last axis into (h d), then move h.",
+    split=lambda self, x: x.reshape(len(x), self.h, x.shape[1], -1),
+)
+task.fault(
     "L-HEADS-TURNED",
     "A matrix of h·d rows can be cut into (d h) as well as into (h d).",
     "The rows of a head stand together. Cut the other way, each head gets rows of all: its step "
