@@ -172,7 +172,9 @@ class Table:
         )
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in self.columns)
+        head = "".join(
+            f"<th scope='col'>{escape(_on_one_line(name, 7))}</th>" for name in self.columns
+        )
         body = "".join(
             f"<tr><th scope='row'>{escape(_on_one_line(name))}</th>"
             + "".join(f"<td>{cell}</td>" for cell in cells)
@@ -185,9 +187,11 @@ class Table:
         )
 
 
-def _on_one_line(name: str) -> str:
-    """A short name does not break at its blanks and hyphens; a phone's tables have narrow rows."""
-    return name.replace(" ", "\u00a0").replace("-", "\u2011") if len(name) <= 14 else name
+def _on_one_line(name: str, longest: int = 14) -> str:
+    """A short name does not break at blanks and dashes; on a phone, tables are narrow."""
+    if len(name) > longest:
+        return name
+    return name.replace(" ", "\u00a0").replace("-", "\u2011").replace("–", "\u2060–\u2060")
 
 
 def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> str:
