@@ -1805,7 +1805,7 @@ class _KeysForValues(Mine):
         return out
 
 
-@wrong("LatentAttention", "view without a permutation", "H-VIEW-SPLIT")
+@wrong("LatentAttention", "view without a permutation")
 class _Mixed(Mine):
     def cut(self, x):
         return x.reshape(x.shape[0], self.h, x.shape[1], -1)

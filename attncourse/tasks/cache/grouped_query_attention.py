@@ -368,7 +368,7 @@ task.fault(
         .flatten(2, 3)
     ),
 )
-members = task.fault(
+task.fault(
     "G-MEMBERS",
     "c says how many heads share, so there are h/c groups of c.",
     "c is the number of heads that are *kept*; h/c heads share each. Where both are equal, nobody "
@@ -378,24 +378,6 @@ members = task.fault(
         :, (torch.arange(query.shape[1]) // x.shape[1]).clamp(max=x.shape[1] - 1)
     ],
 )
-
-
-@members
-class HeadByHead(Grouped):
-    def __call__(self, query, key, value, mask=None):
-        (h, q), (c, k) = query.shape[1:3], key.shape[1:3]
-        mask = None if mask is None else mask.expand(len(query), h, q, k)
-        each = [
-            super(HeadByHead, self).__call__(
-                query[:, i : i + 1],
-                key[:, [min(i // c, c - 1)]],
-                value[:, [min(i // c, c - 1)]],
-                None if mask is None else mask[:, i : i + 1],
-            )
-            for i in range(h)
-        ]
-        return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
-
 
 # --- faults: attention over a group --------------------------------------------------------------
 
