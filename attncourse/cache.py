@@ -20,11 +20,14 @@ from attncourse.one_stack import GPT, GPTLayer
 from attncourse.positions import rotate
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import (
+    positions_in,
     validate_axes,
     validate_cache,
+    validate_ids,
     validate_mask,
     validate_shared_heads,
     validate_sizes,
+    validate_step,
 )
 
 Cache = tuple[Float[Tensor, "... _n d"], Float[Tensor, "... _n v"]]  # all keys so far, all values
@@ -79,7 +82,11 @@ def cached_attention(
     Returns:
         output: (… q v).
         cache: with the new positions; hand it in with the next ones.
+
+    Raises:
+        TypeError, ValueError: what is new does not fit what is kept, or the mask neither.
     """
+    validate_step(query, key, mask, positions_in(cache))
     keys, values = cache = extend(cache, key, value)
     # The new positions are the last q of all: their rows stand at the bottom of the triangle.
     causal = causal_mask(query.shape[-2], keys.shape[-2]).to(query.device)
@@ -185,7 +192,8 @@ class GroupedAttention(nn.Module):
         kv_heads: c, heads of keys and values; c = h is MHA, c = 1 is MQA.
 
     Raises:
-        ValueError: heads that do not divide the width, or each other.
+        ValueError: heads that do not divide the width, or each other; heads of an odd width, for
+            numbers are rotated in pairs.
 
     Source: as for `grouped_query_attention`; positions as in Su et al. (2021), section 3.4.
     """
@@ -197,6 +205,12 @@ class GroupedAttention(nn.Module):
             raise ValueError(
                 f"kv_heads={kv_heads} must divide num_heads={num_heads}, and that must divide "
                 f"model_width={model_width}"
+            )
+        if model_width // num_heads % 2:
+            raise ValueError(
+                f"num_heads={num_heads} in model_width={model_width} are "
+                f"{model_width // num_heads} wide each; numbers are rotated in pairs, so it must "
+                "be even"
             )
         self.num_heads, self.kv_heads = num_heads, kv_heads
         cached_width = model_width // num_heads * kv_heads
@@ -229,7 +243,7 @@ class GroupedAttention(nn.Module):
             cache: keys, already rotated, and values: (b c n+q d) each.
         """
         validate_axes({"m": ("the layer", self.q_proj.in_features)}, x=(x, "b q m"))
-        start = 0 if cache is None else cache[0].shape[-2]
+        start = positions_in(cache)
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         query = rotate(split_heads(self.q_proj(x), self.num_heads), positions)
         key = rotate(split_heads(self.k_proj(x), self.kv_heads), positions)
@@ -329,7 +343,7 @@ class LatentAttention(nn.Module):
             output: (b q m).
             cache: (b n+q l) and (b n+q r).
         """
-        start = 0 if cache is None else cache[0].shape[1]
+        start = positions_in(cache)
         query, turned, latent, rope_key = self._project(x, start)
         latents, rope_keys = cache = extend(cache, latent, rope_key)
         k_up = rearrange(self.k_up.weight, "(h d) l -> h d l", h=self.num_heads)
@@ -418,8 +432,21 @@ class CachedGPT(GPT):
         Returns:
             logits: (b q vocab).
             caches: with the new words.
+
+        Raises:
+            TypeError, ValueError: unknown words, caches that are not one a layer or are of other
+                texts, or `real` of other words than those so far.
         """
-        validate_axes(words=(words, "b q", "whole"))
+        validate_ids("words", words, self.embedding.num_embeddings)
+        if caches is not None and len(caches) != len(self.layers):
+            raise ValueError(f"needs {len(self.layers)} caches, one a layer; got {len(caches)}")
+        if real is not None:
+            so_far = positions_in(caches[0] if caches else None) + words.shape[1]
+            if real.dtype != torch.bool or real.shape != (len(words), so_far):
+                raise ValueError(
+                    f"real must be boolean, (b n+q) = ({len(words)} {so_far}); "
+                    f"got ({' '.join(map(str, real.shape))}) of {real.dtype}"
+                )
         x = self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
         mask, extended = None if real is None else real[:, None], []
         for layer, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):
@@ -456,7 +483,16 @@ def write(
 
     Returns:
         (b, ≤ max_length) ids; after a row's first `eos` only `eos`.
+
+    Raises:
+        TypeError, ValueError: a prompt without a word, unknown words, padding on the right.
     """
+    validate_ids("prompt", prompt, model.embedding.num_embeddings, pad)
+    if pad is not None and bool((prompt[:, -1] == pad).any()):
+        raise ValueError(
+            "prompt must end with a word in every row, since new ones are written behind it; "
+            "`left_padded` moves padding to the left"
+        )
     real = torch.ones_like(prompt, dtype=torch.bool) if pad is None else prompt != pad
     _, caches = model.step(prompt, real=real)
 
@@ -516,10 +552,13 @@ def rolling_attention(
     Source: Jiang et al. (2023), "Mistral 7B", section 2 ("rolling buffer cache").
     """
     validate_sizes(width=width)
+    validate_step(query, key, None, 0)
     if ring is None:
         ring = key.new_zeros(*key.shape[:-2], width, key.shape[-1]), None, 0
         ring = ring[0], value.new_zeros(*value.shape[:-2], width, value.shape[-1]), 0
     keys, values, count = ring
+    if positions_in((keys, values)) != width:
+        raise ValueError(f"the ring has {keys.shape[-2]} places, but width = {width}")
     validate_cache((keys, values), key=key, value=value)
     places = torch.arange(width, device=key.device)
     held = count - 1 - (count - 1 - places) % width  # the position in each place; < 0: empty
@@ -550,12 +589,22 @@ def write_paged(
         positions: (b), where in its text each new vector stands.
         new: (b d).
 
+    Raises:
+        TypeError, ValueError: shapes that do not fit, a position behind the text's last page, a
+            page that does not exist.
+
     Source: Kwon et al. (2023), "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.
     """
     validate_axes(pages=(pages, "p s d"), new=(new, "b d"))
     validate_axes(table=(table, "b t", "whole"), positions=(positions, "b", "whole"))
     size = pages.shape[1]
+    if positions.max() >= size * table.shape[1] or positions.min() < 0:
+        raise ValueError(
+            f"positions must lie in 0 to {size * table.shape[1] - 1}, the pages of a text; "
+            f"got {positions.tolist()}"
+        )
+    validate_ids("table", table, len(pages))
     page = table.gather(1, (positions // size)[:, None])[:, 0]
     return pages.index_put((page, positions % size), new)
 
@@ -563,5 +612,11 @@ def write_paged(
 def read_paged(
     pages: Float[Tensor, "p s d"], table: Int[Tensor, "b t"]
 ) -> Float[Tensor, "b t*s d"]:
-    """Collect every text's vectors in their order, up to the end of its last page."""
+    """Collect every text's vectors in their order, up to the end of its last page.
+
+    Raises:
+        TypeError, ValueError: shapes that do not fit, a page that does not exist.
+    """
+    validate_axes(pages=(pages, "p s d"))
+    validate_ids("table", table, len(pages))
     return rearrange(pages[table], "b t s d -> b (t s) d")

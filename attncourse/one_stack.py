@@ -18,7 +18,7 @@ from attncourse.multihead import attention_parameters
 from attncourse.positions import RotaryAttention
 from attncourse.scaled_dot_product import softmax
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.validation import validate_axes
+from attncourse.validation import validate_axes, validate_ids, validate_sizes
 
 NOT_ASKED = -100  # a target that no loss counts; cross-entropy knows the number
 
@@ -72,7 +72,7 @@ class GPT(nn.Module):
 
     def read(self, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
         """Turn each word into a vector that knows the words before it."""
-        validate_axes(text=(text, "b n", "whole"))
+        validate_ids("text", text, self.embedding.num_embeddings)
         x = _embed(self, text)
         mask = causal_mask(text.shape[1]).to(text.device)
         for layer in self.layers:
@@ -165,7 +165,7 @@ class BERT(nn.Module):
 
     def read(self, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
         """Turn each word into a vector that knows all others."""
-        validate_axes(text=(text, "b n", "whole"))
+        validate_ids("text", text, self.embedding.num_embeddings, self.pad)
         x = self.norm(_embed(self, text))
         mask = (text != self.pad)[:, None, :]
         for layer in self.layers:
@@ -214,14 +214,18 @@ def masked_words(
         targets: (b n), the word that stood there where it is asked for, else −100.
 
     Raises:
-        TypeError, ValueError: tokens that are no (b n) of whole numbers, a share outside 0 to 1.
+        TypeError, ValueError: tokens that are no (b n) of whole numbers, a share outside 0 to 1 or
+            of another shape, a vocabulary without a word.
 
     Source: Devlin et al. (2019), section 3.1 and appendix A.1.
     """
     validate_axes(tokens=(tokens, "b n", "whole"))
+    validate_sizes(vocabulary_size=vocabulary_size)
     share = torch.as_tensor(share, dtype=torch.float32, device=tokens.device)
     if not bool(((share >= 0) & (share <= 1)).all()):
         raise ValueError(f"share must lie between 0 and 1; got {share.tolist()}")
+    if share.ndim:
+        validate_axes({"b": ("tokens", len(tokens)), "1": ("one a row", 1)}, share=(share, "b 1"))
 
     def draw(chance: Tensor | float) -> Bool[Tensor, "b n"]:
         chance = torch.as_tensor(chance, device=tokens.device).expand(tokens.shape)
@@ -277,6 +281,9 @@ def fill_in(
     Returns:
         (b n): the text without masks.
 
+    Raises:
+        ValueError: an order that fills no place in a round.
+
     Source: Ghazvininejad et al. (2019), "Mask-Predict", section 3; there words are masked again.
     """
     while (hidden := text == mask_id).any():
@@ -284,6 +291,8 @@ def fill_in(
         logits[..., mask_id] = -torch.inf
         sureness, word = softmax(logits).max(-1)
         now = order(sureness.masked_fill(~hidden, 0.0), hidden) & hidden
+        if not now.any():
+            raise ValueError(f"order fills none of the {hidden.sum()} places that are left")
         text = torch.where(now, word, text)
     return text
 
@@ -305,11 +314,21 @@ def byte_letters() -> tuple[str, ...]:
 
 
 def byte_words(text: str) -> list[str]:
-    """Cut a text at its blanks, and write each part in byte letters."""
+    """Cut a text at its blanks, and write each part in byte letters.
+
+    Raises:
+        TypeError: `text` is no str.
+        ValueError: half of a letter that UTF-16 writes in two; it has no bytes of its own.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a str; got {type(text).__name__}")
     letters = byte_letters()
-    return [
-        "".join(letters[byte] for byte in part.encode()) for part in PIECE_OF_TEXT.findall(text)
-    ]
+    try:
+        parts = [part.encode() for part in PIECE_OF_TEXT.findall(text)]
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(f"text holds {half!r}, half of a letter, which has no bytes") from None
+    return ["".join(letters[byte] for byte in part) for part in parts]
 
 
 def piece_ids(merges: Sequence[tuple[str, str]]) -> dict[str, int]:
@@ -329,10 +348,14 @@ def encode_text(text: str, merges: Sequence[tuple[str, str]]) -> list[int]:
         merges: pairs of pieces in byte letters, as `bottleneck.byte_pairs` learns them.
 
     Raises:
-        ValueError: a merge of pieces that no letter or earlier merge makes.
+        TypeError, ValueError: a text that is no str, a merge that is no pair of pieces, or one of
+            pieces that no letter or earlier merge makes.
 
     Source: Radford et al. (2019), section 2.2: byte-pair encoding on bytes.
     """
+    for merge in merges:
+        if isinstance(merge, str) or len(merge) != 2:
+            raise ValueError(f"merges must hold pairs of pieces; got {merge!r}")
     ids = piece_ids(merges)
     for left, right in merges:
         if not {left, right} <= ids.keys():
@@ -346,11 +369,18 @@ def decode_text(ids: Sequence[int], merges: Sequence[tuple[str, str]]) -> str:
     Raises:
         ValueError: an id that is no piece, or bytes that are no text (ids cut off mid-letter).
     """
-    pieces = list(piece_ids(merges))
-    if unknown := [each for each in ids if not 0 <= each < len(pieces)]:
-        raise ValueError(f"ids go from 0 to {len(pieces) - 1}; got {unknown}")
+    pieces = dict(enumerate(piece_ids(merges)))
+    if unknown := [each for each in ids if each not in pieces]:
+        raise ValueError(f"ids are whole numbers from 0 to {len(pieces) - 1}; got {unknown}")
     byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
-    return bytes(byte_of[letter] for each in ids for letter in pieces[each]).decode()
+    found = bytes(byte_of[letter] for each in ids for letter in pieces[each])
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"ids stand for bytes that are no text: {error.reason} at byte {error.start} of "
+            f"{len(found)}; were they cut in the middle of a letter?"
+        ) from None
 
 
 # --- Choosing words -------------------------------------------------------------------------------
@@ -374,18 +404,23 @@ def sampling_distribution(
         Probabilities (b vocab).
 
     Raises:
-        TypeError, ValueError: logits that are no (b vocab), `temperature` ≤ 0, `top_k` < 1 or
-            `top_p` outside 0 to 1.
+        TypeError, ValueError: logits that are no (b vocab) or no numbers, `temperature` ≤ 0,
+            `top_k` no whole number of at least 1, or `top_p` outside 0 to 1.
 
     Source: top-k, Fan et al. (2018), section 5; top-p, Holtzman et al. (2020), section 3.1.
     """
     validate_axes(logits=(logits, "b vocab"))
+    if logits.shape[1] == 0 or logits.isnan().any():
+        raise ValueError(
+            "logits (b vocab) must hold a number for at least one word; "
+            f"got shape {tuple(logits.shape)}, {int(logits.isnan().sum())} of them NaN"
+        )
     if not temperature > 0:
         raise ValueError(
             f"temperature must be above 0; got {temperature}. For the likeliest word use argmax"
         )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1; got {top_k}")
+    if top_k is not None:
+        validate_sizes(top_k=top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie above 0 and not above 1; got {top_p}")
     logits = logits / temperature
@@ -444,14 +479,18 @@ def beam_search(
         `eos` only `eos`.
 
     Raises:
-        ValueError: `width` or `max_length` < 1, or logits that are not (b·width vocab).
+        TypeError, ValueError: `width` or `max_length` is no whole number of at least 1, a state
+            without rows, logits that are not (b·width vocab), or no word `eos` among them.
 
     Source: Graves (2012), section 2.5; Sutskever et al. (2014), section 3.2.
     """
-    if min(width, max_length) < 1:
-        raise ValueError(
-            f"needs width >= 1 and max_length >= 1; got width={width}, max_length={max_length}"
+    validate_sizes(width=width, max_length=max_length)
+    if not isinstance(state, Tensor):
+        raise TypeError(
+            f"state must be a torch.Tensor, a row a sentence; got {type(state).__name__}"
         )
+    if state.ndim == 0 or len(state) == 0:
+        raise ValueError(f"state must have a row a sentence; got shape {tuple(state.shape)}")
     b = len(state)
     state = state.repeat_interleave(width, 0)  # (b w): the beginnings of a sentence side by side
     token = torch.full((b * width,), bos, device=state.device)
@@ -462,6 +501,8 @@ def beam_search(
     for _ in range(max_length):
         logits, state = step(token, state)
         validate_axes(token=(token, "r", "whole"), logits=(logits, "r vocab"))
+        if not 0 <= eos < logits.shape[1]:
+            raise ValueError(f"eos must be one of the {logits.shape[1]} words; got {eos}")
         log_p = logits.log_softmax(-1)
         closed = torch.full_like(log_p, -torch.inf)
         closed[:, eos] = 0.0  # who has ended says eos again, which costs nothing
@@ -486,8 +527,12 @@ def log_probability(
         logits: (b t vocab), by teacher forcing.
         target: (b t) ids, closed by eos.
         pad: the id that fills up short rows; its positions do not count.
+
+    Raises:
+        TypeError, ValueError: shapes that do not fit, or words that have no score.
     """
     validate_axes(logits=(logits, "b t vocab", "floating-point"), target=(target, "b t", "whole"))
+    validate_ids("target", target, logits.shape[-1])
     log_p = logits.log_softmax(-1).gather(-1, target.long()[..., None])[..., 0]
     return log_p.masked_fill(target == pad, 0.0).sum(-1)
 
@@ -509,8 +554,13 @@ def gpt_parameters(
         model_width: m.
         num_layers: of attention and network each.
 
+    Raises:
+        ValueError: a size that is not a whole number of at least 1.
+
     Source: Brown et al. (2020), table 2.1; the parts are those of Radford et al. (2019).
     """
+    validate_sizes(vocabulary_size=vocabulary_size, context_length=context_length)
+    validate_sizes(model_width=model_width, num_layers=num_layers)
     m = model_width
     return {
         "attention": attention_parameters(m, 1, num_layers),

@@ -172,9 +172,11 @@ class Table:
         )
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in self.columns)
+        head = "".join(
+            f"<th scope='col'>{escape(_on_one_line(name, 7))}</th>" for name in self.columns
+        )
         body = "".join(
-            f"<tr><th scope='row'>{escape(name)}</th>"
+            f"<tr><th scope='row'>{escape(_on_one_line(name))}</th>"
             + "".join(f"<td>{cell}</td>" for cell in cells)
             + "</tr>"
             for name, cells in zip(self.rows, self._lines(), strict=True)
@@ -184,6 +186,13 @@ class Table:
             f"<table class='dataframe'><thead><tr>{corner}{head}</tr></thead>"
             f"<tbody>{body}</tbody></table>"
         )
+
+
+def _on_one_line(name: str, longest: int = 14) -> str:
+    """A short name does not break at blanks and dashes; on a phone, tables are narrow."""
+    if len(name) > longest:
+        return name
+    return name.replace(" ", "\u00a0").replace("-", "\u2011").replace("–", "\u2060–\u2060")
 
 
 def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> str:

@@ -14,9 +14,11 @@ from attncourse.masking import masked_softmax
 from attncourse.scaled_dot_product import scaled_dot_product_attention, softmax
 from attncourse.self_attention import LearnedPositions, sinusoidal_positions
 from attncourse.validation import (
+    validate_axes,
     validate_buckets,
     validate_places,
     validate_shift,
+    validate_sizes,
     validate_table,
 )
 
@@ -31,7 +33,13 @@ def places(
         key_length: k.
         cross: the queries are another text's and count from 0 as the keys do. By default they are
             the *last* q of the k positions, as in `causal_mask`.
+
+    Raises:
+        ValueError: a length that is not a whole number of at least 0.
     """
+    for name, length in (("query_length", query_length), ("key_length", key_length)):
+        if isinstance(length, float) or length < 0:
+            raise ValueError(f"{name} must be a whole number of at least 0; got {length}")
     first = 0 if cross else key_length - query_length
     return torch.arange(first, first + query_length), torch.arange(key_length)
 
@@ -96,15 +104,26 @@ def halves_from_pairs(width: int) -> Int[Tensor, " width"]:
 
     `x[..., halves_from_pairs(d)]` is laid out as Hugging Face's models have it: feature i turns
     with feature i + d/2.
+
+    Raises:
+        ValueError: `width` is not an even number of at least 2.
     """
+    if width < 2 or width % 2:
+        raise ValueError(f"features turn in pairs: needs an even width >= 2; got width={width}")
     return torch.arange(width).unflatten(0, (-1, 2)).T.flatten()
 
 
 def ntk_base(base: float, stretch: float, width: int) -> float:
     """The base at which the slowest pair turns `stretch` times slower, and the fastest as before.
 
+    Raises:
+        ValueError: `width` is not an even number of at least 4: a single pair is the fastest and
+            the slowest.
+
     Source: bloc97 (2023), "NTK-aware scaled RoPE"; Peng et al. (2023), "YaRN", section 3.1.
     """
+    if width < 4 or width % 2:
+        raise ValueError(f"needs an even width >= 4, two pairs or more; got width={width}")
     return base * stretch ** (width / (width - 2))
 
 
@@ -116,10 +135,15 @@ class RotaryAttention(nn.Module):
         stretch: places are divided by it. Above 1 it squeezes a long text into the places of a
             short one: "position interpolation", Chen et al. (2023).
         cross: as for `places`.
+
+    Raises:
+        ValueError: `stretch` is not above 0.
     """
 
     def __init__(self, base: float = 10_000.0, stretch: float = 1.0, cross: bool = False):
         super().__init__()
+        if not stretch > 0:
+            raise ValueError(f"stretch must be above 0; got {stretch}")
         self.base, self.stretch, self.cross = base, stretch, cross
 
     def forward(
@@ -265,6 +289,8 @@ class BucketAttention(nn.Module):
 
     def forward(self, query, key, value, mask=None):
         """Return (output, weights) as `scaled_dot_product_attention` does."""
+        heads = ("the table of biases", self.bias.embedding_dim)
+        validate_axes({"h": heads}, query=(query, "b h q d"), key=(key, "b h k d"))
         offset = offsets(query.shape[-2], key.shape[-2], self.cross).to(query.device)
         bias = self.bias(relative_buckets(offset, *self.buckets))  # q k h
         return attend_by(_dot_products(query, key) + bias.movedim(-1, 0), value, mask)
@@ -277,12 +303,11 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " h"]:
     second slope of twice that power.
 
     Raises:
-        ValueError: `num_heads` < 1.
+        ValueError: `num_heads` is not a whole number of at least 1.
 
     Source: Press et al. (2022), section 3; other numbers of heads in its code.
     """
-    if num_heads < 1:
-        raise ValueError(f"needs num_heads >= 1; got {num_heads}")
+    validate_sizes(num_heads=num_heads)
     power = 2 ** (num_heads.bit_length() - 1)
     first = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
     between = 2.0 ** (-4 * torch.arange(1, 2 * power, 2) / power)
@@ -299,15 +324,10 @@ def alibi_bias(
         query_length, key_length, cross: as for `places`.
 
     Raises:
-        ValueError: `num_heads` < 1 or a length below 0.
+        ValueError: `num_heads` is no whole number of at least 1, a length none of at least 0.
 
     Source: Press et al. (2022), "Train Short, Test Long", section 3.
     """
-    if min(query_length, key_length) < 0:
-        raise ValueError(
-            "lengths cannot be negative; "
-            f"got query_length={query_length} and key_length={key_length}"
-        )
     distance = offsets(query_length, key_length, cross).abs()
     return -alibi_slopes(num_heads)[:, None, None] * distance
 
@@ -376,8 +396,21 @@ def transformer_xl_attention(
         offset_bias: (h d), w.
         mask: broadcasts to (… h q k); True = may attend.
 
+    Raises:
+        TypeError, ValueError: shapes or dtypes that do not fit, such as other than q + k − 1
+            offsets.
+
     Source: Dai et al. (2019), section 3.3.
     """
+    validate_axes(query=(query, "b h q d"), key=(key, "b h k d"))
+    q, k = query.shape[-2], key.shape[-2]
+    validate_axes(
+        {"d": ("query", query.shape[-1]), "h": ("query", query.shape[-3]),
+         "r": (f"q + k - 1 of query and key, with q = {q} and k = {k},", q + k - 1)},
+        offset_key=(offset_key, "h r d"),
+        content_bias=(content_bias, "h d"),
+        offset_bias=(offset_bias, "h d"),
+    )  # fmt: skip
     by_offset = _dot_products(query + offset_bias[:, None], offset_key)
     scores = _dot_products(query + content_bias[:, None], key) + shift_relative(by_offset)
     return attend_by(scores, value, mask)

@@ -58,6 +58,26 @@ def validate_axes(
                 )
 
 
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether its numbers can be looked at: not in a compiled graph, nor on the meta device."""
+    return not torch.compiler.is_compiling() and tensor.device.type != "meta"
+
+
+def validate_ids(name: str, ids: Tensor, words: int, pad: int | None = None) -> None:
+    """Raise unless ids (b n) are whole, in 0 … `words` − 1, and not all of them padding."""
+    validate_axes(**{name: (ids, "b n", "whole")})
+    if ids.shape[1] == 0:
+        raise ValueError(f"{name} {_shape(ids)} is empty: a row needs at least one word")
+    if not (_is_readable(ids) and ids.numel()):
+        return
+    if not 0 <= ids.min() <= ids.max() < words:
+        raise ValueError(
+            f"{name} holds ids from {ids.min()} to {ids.max()}; known are 0 to {words - 1}"
+        )
+    if pad is not None and bool((ids == pad).all()):
+        raise ValueError(f"{name} {_shape(ids)} holds nothing but padding (id {pad})")
+
+
 def validate_lengths(tokens: Tensor, lengths: Tensor) -> None:
     """Raise unless tokens (b n) has 1 to n real tokens in each row, as lengths (b) says."""
     validate_axes(tokens=(tokens, "b n", "whole"), lengths=(lengths, "b", "whole"))
@@ -172,10 +192,9 @@ def validate_mask(
             + (advice if mask.ndim == 2 and len(shape) > 2 else "")
         )
     # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
-    # the opposite. (A compiled graph and the meta device have no data to look at.)
-    readable = not torch.compiler.is_compiling() and mask.device.type != "meta"
+    # the opposite.
     queries = (1, *shape)[-2]
-    if readable and queries > 1 and mask.numel() and not mask.any():
+    if _is_readable(mask) and queries > 1 and mask.numel() and not mask.any():
         raise ValueError(
             f"mask {_shape(mask)} hides every key from every query. Here True means "
             "'may attend'; if yours means 'ignore', pass ~mask"
@@ -195,11 +214,7 @@ def validate_cache(cache: object, **new: Tensor) -> None:
         raise ValueError(f"every new key needs its value: got {said}")
     if cache is None:
         return
-    if not isinstance(cache, tuple | list) or len(cache) != len(new):
-        raise TypeError(
-            "cache must be None or a pair (keys, values), as the last call returned it; "
-            f"got {type(cache).__name__}"
-        )
+    positions_in(cache)
     for (name, tensor), kept in zip(new.items(), cache, strict=True):
         validate_tensor(f"the cache of {name}", kept)
         if kept.dtype != tensor.dtype:
@@ -216,6 +231,42 @@ def validate_cache(cache: object, **new: Tensor) -> None:
                 f"{name} {_shape(tensor)} belongs to another batch, or to other heads, than the "
                 f"{_shape(kept)} that the cache holds; a new text begins with None"
             )
+
+
+def positions_in(cache: object) -> int:
+    """How many positions a cache, a pair or None, holds; raise unless both tensors hold as many."""
+    if cache is None:
+        return 0
+    if not isinstance(cache, tuple | list) or len(cache) != 2:
+        raise TypeError(
+            "cache must be None or a pair (keys, values), as the last call returned it; "
+            f"got {type(cache).__name__}"
+        )
+    keys, values = cache
+    for name, kept in (("key", keys), ("value", values)):
+        validate_tensor(f"the cache of {name}", kept)
+    if keys.ndim < 2 or values.ndim < 2 or keys.shape[-2] != values.shape[-2]:
+        raise ValueError(
+            "the cache must hold as many keys (… n d) as values (… n v); "
+            f"got {_shape(keys)} and {_shape(values)}"
+        )
+    return keys.shape[-2]
+
+
+def validate_step(query: Tensor, key: Tensor, mask: Tensor | None, kept: int) -> None:
+    """Raise unless new queries and keys (… q d) are as many, and a mask is (… q n+q)."""
+    for name, tensor in (("query", query), ("key", key)):
+        validate_tensor(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(f"{name} must have axes (… q d); got shape {_shape(tensor)}")
+    q = query.shape[-2]
+    if q != key.shape[-2]:
+        raise ValueError(
+            "a new position has one query and one key; "
+            f"got query {_shape(query)} with q = {q} and key {_shape(key)} with {key.shape[-2]}"
+        )
+    if mask is not None:
+        validate_mask(mask, query, (*query.shape[:-1], kept + q), "… q n+q")
 
 
 def validate_sizes(asks: str = "", /, **sizes: object) -> None:
@@ -305,6 +356,7 @@ def validate_buckets(
 ) -> None:
     """Raise unless whole offsets can be sorted into so many buckets."""
     validate_tensor("offsets", offsets, "whole")
+    validate_sizes(num_buckets=num_buckets, max_distance=max_distance)
     a_side = num_buckets // 2 if bidirectional else num_buckets
     if a_side < 2 or num_buckets % (2 * (1 + bidirectional)):
         multiple = "4, for two directions" if bidirectional else "2"

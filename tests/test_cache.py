@@ -482,6 +482,68 @@ def test_what_is_no_cache_is_refused():
     assert_refused(TypeError, words, extend, cache=(key, value), key=key.float(), value=value)
 
 
+def test_a_cache_with_more_keys_than_values_is_refused():
+    _, key, value = make_qkv(B, H)
+    words = (
+        "the cache must hold as many keys (… n d) as values (… n v); got (2 6 6 4) and (2 6 7 5)"
+    )
+    assert_refused(ValueError, words, extend, cache=(key[:, :, 1:], value), key=key, value=value)
+    for make in LAYERS.values():
+        words = "cache must be None or a pair"
+        assert_refused(TypeError, words, make().double().step, x=randn(B, 1, M), cache="kept")
+
+
+def test_queries_and_masks_that_do_not_fit_the_step_are_refused():
+    query, key, value = make_qkv(B, H)
+    new = {"key": key, "value": value, "cache": (key, value)}
+    words = "a new position has one query and one key; got query (2 6 2 4) with q = 2 and key"
+    assert_refused(ValueError, words, cached_attention, query=query[:, :, :2], **new)
+    words = "mask must broadcast to (… q n+q) = (2 6 7 14); got shape (7 7)"
+    mask = torch.ones(7, 7, dtype=torch.bool)
+    assert_refused(ValueError, words, cached_attention, query=query, mask=mask, **new)
+    words = "mask must be boolean, True = may attend; got torch.float32"
+    assert_refused(TypeError, words, cached_attention, query=query, mask=mask.float(), **new)
+
+
+def a_decoder():
+    return CachedGPT(9, [GroupedAttention(8, 2, 1)], 8, 8)
+
+
+BAD_TEXTS = {
+    "words holds ids from 3 to 9; known are 0 to 8": lambda: a_decoder().step(
+        torch.tensor([[3, 9]])
+    ),
+    "needs 1 caches, one a layer; got 2": lambda: a_decoder().step(
+        torch.tensor([[3]]), [None, None]
+    ),
+    "real must be boolean, (b n+q) = (1 2); got (1 3)": lambda: a_decoder().step(
+        torch.tensor([[3, 4]]), None, torch.ones(1, 3, dtype=torch.bool)
+    ),
+    "prompt (2 0) is empty": lambda: write(a_decoder(), torch.zeros(2, 0).long(), 1, 2, 3),
+    "prompt (1 2) holds nothing but padding (id 0)": lambda: write(
+        a_decoder(), torch.zeros(1, 2).long(), 1, 2, 3, 0
+    ),
+    "prompt must end with a word in every row": lambda: write(
+        a_decoder(), torch.tensor([[3, 4], [5, 0]]), 1, 2, 3, 0
+    ),
+    "num_heads=4 in model_width=12 are 3 wide each": lambda: GroupedAttention(12, 4, 2),
+    "the ring has 3 places, but width = 4": lambda: rolling_attention(
+        *randn(3, 2, 1, D), (randn(2, 3, D), randn(2, 3, D), 3), 4
+    ),
+    "positions must lie in 0 to 3, the pages of a text; got [1, 9]": lambda: write_paged(
+        randn(3, 2, D), torch.zeros(2, 2).long(), torch.tensor([1, 9]), randn(2, D)
+    ),
+    "table holds ids from 7 to 7; known are 0 to 2": lambda: read_paged(
+        randn(3, 2, D), torch.full((2, 2), 7)
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "call"), BAD_TEXTS.items(), ids=BAD_TEXTS)
+def test_what_no_text_can_be_is_refused(words, call):
+    assert_refused(ValueError, words, call)
+
+
 BAD_SIZES = {
     "scheme must be one of MHA, GQA, MQA, MLA; got 'mha'": {"scheme": "mha"},
     "GQA needs kv_heads": {"scheme": "GQA"},

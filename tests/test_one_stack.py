@@ -619,25 +619,60 @@ def test_the_annotations_hold():
 BAD_VALUES = {
     "text must have axes (b n); got shape (5)": lambda: make_gpt()(TEXT[0]),
     "4 heads of equal width do not fit into model_width=10": lambda: GPT(WORDS, 10),
+    "text holds ids from 3 to 11; known are 0 to 10": lambda: make_gpt()(
+        TEXT[:1] + (TEXT[:1] == 10)
+    ),
+    "text holds ids from -1 to 10": lambda: make_bert()(TEXT - (TEXT == 0).long()),
+    "text (2 0) is empty: a row needs at least one word": lambda: make_gpt()(TEXT[:, :0]),
+    "text (2 2) holds nothing but padding (id 0)": lambda: make_bert()(TEXT[:, :2] * 0),
+    "share (3 1) has axes (b 1), so b = 3; but tokens has b = 2": (
+        lambda: masked_words(TEXT, torch.rand(3, 1), 2, 9, chance())
+    ),
+    "vocabulary_size must be a whole number of at least 1; got 0": (
+        lambda: masked_words(TEXT, 0.5, 2, 0, chance())
+    ),
+    "order fills none of the 5 places that are left": (
+        lambda: fill_in(make_bert(), TEXT[:1] * 0 + 2, 2, lambda sureness, hidden: ~hidden)
+    ),
+    "text holds '\\ud800', half of a letter, which has no bytes": lambda: byte_words("a \ud800"),
+    "merges must hold pairs of pieces; got 'ab'": lambda: encode_text("ab", ["ab"]),
+    "num_merges must be at least 0; got -1": lambda: byte_pairs({"ab": 1}, -1),
     "share must lie between 0 and 1; got 1.5": lambda: masked_words(TEXT, 1.5, 2, 9, chance()),
     "tokens must have axes (b n); got shape (5)": (
         lambda: masked_words(TEXT[0], 0.5, 2, 9, chance())
     ),
     "merge ('x', 'yz') is of pieces that nothing makes": lambda: encode_text("a", [("x", "yz")]),
-    "ids go from 0 to 255; got [256]": lambda: decode_text([97, 256], []),
-    "invalid continuation byte": lambda: decode_text(encode_text("é!", [])[::2], []),
+    "ids are whole numbers from 0 to 255; got [256, -1, 0.5]": (
+        lambda: decode_text([97, 256, -1, 0.5], [])
+    ),
+    "invalid continuation byte at byte 0 of 2; were they cut": lambda: decode_text(
+        encode_text("é!", [])[::2], []
+    ),
     "temperature must be above 0; got 0. For the likeliest word use argmax": (
         lambda: sample(LOGITS, 0)
     ),
-    "top_k must be at least 1; got 0": lambda: sample(LOGITS, 1.0, 0),
+    "top_k must be a whole number of at least 1; got 0": lambda: sample(LOGITS, 1.0, 0),
+    "top_k must be a whole number of at least 1; got 2.5": lambda: sample(LOGITS, 1.0, 2.5),
+    "at least one word; got shape (2, 0)": lambda: sample(randn(2, 0)),
+    "11 of them NaN": lambda: sample(randn(1, WORDS) * float("nan")),
     "top_p must lie above 0 and not above 1; got 90": lambda: sample(LOGITS, 1.0, None, 90),
     "logits must have axes (b vocab); got shape (11)": lambda: sample(LOGITS[0]),
-    "needs width >= 1 and max_length >= 1; got width=0, max_length=3": (
+    "width must be a whole number of at least 1; got 0": (
         lambda: beam_search(print, torch.zeros(1, 1), 1, 0, 0, 3)
     ),
     "logits must have axes (r vocab); got shape (2)": (
         lambda: beam_search(lambda t, s: (randn(2), s), torch.zeros(1, 1), 1, 0, 2, 3)
     ),
+    "eos must be one of the 5 words; got 7": (
+        lambda: beam_search(lambda t, s: (randn(2, 5), s), torch.zeros(1, 1), 1, 7, 2, 3)
+    ),
+    "state must have a row a sentence; got shape (0, 1)": (
+        lambda: beam_search(print, torch.zeros(0, 1), 1, 0, 2, 3)
+    ),
+    "target holds ids from 0 to 10; known are 0 to 4": (
+        lambda: log_probability(randn(2, N, 5), TEXT, PAD)
+    ),
+    "num_layers must be a whole number of at least 1; got 0": lambda: gpt_parameters(5, 4, 3, 0),
 }
 BAD_TYPES = {
     "text must hold whole numbers; got torch.float64": lambda: make_bert()(TEXT.double()),
@@ -645,12 +680,23 @@ BAD_TYPES = {
         lambda: masked_words(TEXT.double(), 0.5, 2, 9, chance())
     ),
     "logits must hold floating-point numbers; got torch.int64": lambda: sample(TEXT),
+    "text must be a str; got bytes": lambda: encode_text(b"one", []),
+    "words must map each word to how often it occurs; got list": lambda: byte_pairs(["one"], 3),
+    "state must be a torch.Tensor, a row a sentence": lambda: beam_search(print, [0], 1, 0, 2, 3),
 }
 
 
 @pytest.mark.parametrize(("message", "call"), BAD_VALUES.items(), ids=BAD_VALUES)
 def test_values_that_do_not_fit_are_refused_by_name(message, call):
     assert_refused(ValueError, message, call)
+
+
+def test_nothing_and_one_word_are_enough_where_they_mean_something():
+    assert encode_text("", []) == [] and decode_text([], []) == "" and byte_pairs({}, 3) == []
+    assert make_gpt()(TEXT[:, :1]).shape == make_bert()(TEXT[:, :1]).shape == (B, 1, WORDS)
+    assert sample(LOGITS[:0]).shape == (0,) and sample(LOGITS[:, :1]).tolist() == [0] * len(LOGITS)
+    inputs, targets = masked_words(TEXT[:, :0], 0.5, 2, 9, chance())
+    assert inputs.shape == targets.shape == (B, 0)
 
 
 @pytest.mark.parametrize(("message", "call"), BAD_TYPES.items(), ids=BAD_TYPES)

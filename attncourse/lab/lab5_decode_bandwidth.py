@@ -20,7 +20,7 @@ def cache_bytes(b: int, layers: int, kv_heads: int, n: int, d: int, bytes_per_nu
     """The size of a key and value cache: one key and one value a position, cached head and layer.
 
     Args:
-        b: sequences.
+        b: texts.
         kv_heads: heads of the cache; as many as of the query in MHA, one in MQA.
         bytes_per_number: 4 for float32, 2 for float16.
 
@@ -87,12 +87,12 @@ def decode_step(
 def tokens_per_second(
     b: int, n: int, bytes_per_token: int, weight_bytes: int, bytes_per_second: float
 ) -> float:
-    """The most tokens that b sequences gain in a second, if a step does no more than read.
+    """The most tokens that b texts gain in a second, if a step does no more than read.
 
     Args:
-        n: positions in the cache, of each sequence.
-        bytes_per_token: by which the cache of one sequence grows with each position.
-        weight_bytes: of the model's weights, which all sequences of a step share.
+        n: positions in the cache, of each text.
+        bytes_per_token: by which the cache of one text grows with each position.
+        weight_bytes: of the model's weights, which all texts of a step share.
         bytes_per_second: of the memory.
 
     Source: Pope et al. (2023), "Efficiently Scaling Transformer Inference", section 2.

@@ -106,3 +106,46 @@ def test_the_stored_measurements_are_whole(measured):
     for run in measured["runs"].values():
         assert len(run["exact_match"]) == positions_curves.SEEDS
         assert all(seed.keys() <= measured["counts"].keys() for seed in run["exact_match"])
+
+
+def shares(measured, name, lengths):
+    """Exact match of each seed on sources of these lengths."""
+    counts = measured["counts"]
+    lengths = [n for n in lengths if counts.get(n)]
+    every = sum(counts[n] for n in lengths)
+    return [
+        sum(s[n] * counts[n] for n in lengths) / every
+        for s in measured["runs"][name]["exact_match"]
+    ]
+
+
+def test_without_any_positions_hardly_a_sentence_comes_out(measured):
+    """ "Without any positions ... even of three to five words only ... are right." """
+    assert max(shares(measured, "none", range(3, 6))) < 0.6
+    assert min(measured["runs"]["none"]["loss"]) > 0.3
+
+
+def test_the_break_sits_in_the_encoder_and_in_cross_attention(measured):
+    """ "The decoder is not the place. The encoder is one. Cross-attention is the other." """
+    middle, long = range(15, 18), range(18, 21)
+    assert max(shares(measured, "rope in the decoder", middle)) < 0.15
+    assert max(shares(measured, "rope", long)) == 0
+    assert min(shares(measured, "rope in all three", middle)) > max(
+        shares(measured, "rope", middle)
+    )
+    assert min(shares(measured, "rope in all three", long)) > 0.4
+
+
+def test_places_in_cross_attention_do_more_for_billions_than_more_billions(measured):
+    """ "More examples help. Places in cross-attention help more, without one more example." """
+    _, test = positions_curves.short_and_test()
+    longer = [n for n, length in zip(test.numbers, test.lengths, strict=True) if length > 14]
+    lengths = [length for length in test.lengths.tolist() if length > 14]
+    where = [n >= 10**9 and length <= 17 for n, length in zip(longer, lengths, strict=True)]
+
+    def right(name):
+        ends = torch.tensor(measured["runs"][name]["ends"])[:, torch.tensor(where)]
+        return (ends == ends[..., :1]).all(-1).float().mean(1)
+
+    assert right("rope").max() < 0.1 < right("rope, more billions").min()
+    assert right("rope in all three").min() > right("rope, more billions").max()

@@ -255,7 +255,10 @@ task.fault(
     "Each head of queries needs keys, so there are keys for h heads.",
     "It *reads* keys that others read, too. What is shared is kept once: that is all the saving.",
     section="shared-heads",
-    heads_kept=lambda scheme, num_heads, kv_heads: num_heads,
+    heads_kept=(
+        lambda scheme, num_heads, kv_heads: num_heads,
+        lambda scheme, num_heads, kv_heads: 1 if scheme == "MQA" else num_heads,
+    ),
 )
 task.fault(
     "G-MQA-ALL",
@@ -280,8 +283,15 @@ task.fault(
     "Only keys are shared; each head keeps its own values.",
     "A group shares both. Otherwise more than half of the bytes would stay.",
     section="shared-heads",
-    heads_kept=lambda scheme, num_heads, kv_heads: (
-        {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme] + num_heads
+    heads_kept=(
+        lambda scheme, num_heads, kv_heads: (
+            {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme] + num_heads
+        ),
+        lambda scheme, num_heads, kv_heads: {
+            "MHA": 2 * num_heads,
+            "GQA": 2 * (kv_heads or 0),
+            "MQA": 1 + num_heads,
+        }[scheme],
     ),
     vectors=lambda: 1,
 )

@@ -352,8 +352,29 @@ task.fault(
     "A mask is needed for the first piece only; later, all that is kept may be seen.",
     "All that is *kept*, yes. But a later piece may hold several new positions, and among these "
     "the first must not see the second.",
-    visible=lambda mask, cache: mask if cache is None else torch.ones_like(mask),
+    visible=(lambda mask, cache: mask if cache is None else torch.ones_like(mask), ...),
+    triangle=(..., lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(0 if n == q else n)),
 )
+
+
+@task.fault(
+    "K-ATTENDS-FIRST",
+    "A step attends to what is kept, and then puts the new positions behind it.",
+    "A word sees itself, too, and of several new ones each sees those before it. So first extend, "
+    "and then attend to all.",
+)
+class AttendsFirst(Cached):
+    def __call__(self, query, key, value, cache=None, mask=None):
+        if cache is None:
+            return super().__call__(query, key, value, None, mask)
+        n = cache[0].shape[-2]
+        causal = torch.ones(query.shape[-2], n, dtype=torch.bool)
+        mask = causal if mask is None else causal & mask[..., :n]
+        scores = self.hide(self.scale(query @ cache[0].mT, query), mask)
+        output = self.clear(self.share(scores), mask) @ cache[1]
+        return self.results(output, self.extend(cache, query, key, value))
+
+
 task.fault(
     "K-NOT-ITSELF",
     "A position attends to those before it.",

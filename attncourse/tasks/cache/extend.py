@@ -255,6 +255,13 @@ task.fault(
     join=lambda kept, new: torch.cat([kept, new], -2)[..., -kept.shape[-2] :, :],
 )
 task.fault(
+    "K-LAST-ONLY",
+    "A step makes one new position, so the last one of those that came is kept.",
+    "A prompt comes in one piece of many positions, and each of them will be looked at.",
+    begin=lambda key, value: (key[..., -1:, :], value[..., -1:, :]),
+    join=lambda kept, new: torch.cat([kept, new[..., -1:, :]], -2),
+)
+task.fault(
     "K-OLDEST-KEPT",
     "The cache is full with what it holds.",
     "It has no size of its own; it grows by every position that comes. You cut it back to its old "

@@ -596,3 +596,15 @@ task.fault(
         written[::width] == eos, NOTHING, written[::width]
     ),
 )
+
+
+@task.fault(
+    "B-BOS-KEPT",
+    "A sentence begins with bos, so the result does, too.",
+    "bos is what the model gets before the first word. What is asked for are the words that were "
+    "written.",
+)
+class BosKept(Search):
+    def __call__(self, step, state, bos, eos, width, max_length):
+        written = super().__call__(step, state, bos, eos, width, max_length)
+        return torch.cat([torch.full_like(written[:, :1], bos), written], dim=1)

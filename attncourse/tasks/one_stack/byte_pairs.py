@@ -108,8 +108,10 @@ def learns(answer, inputs, what):
         if isinstance(theirs, list):
             theirs = tuple(theirs)
         if ours != theirs:
+            should = "there should be none" if ours is None else f"it should be {ours}"
+            found = "your list ends before it" if theirs is None else f"yours is {theirs}"
             raise Failure(
-                f"{what}: pair {place}, counted from 0, should be {ours}; yours is {theirs}.",
+                f"{what}: pair {place}, counted from 0: {should}; {found}.",
                 inputs,
                 expected,
                 got,
@@ -217,6 +219,9 @@ class Learning:
     def merge(parts, pair):
         return merged(parts, pair)
 
+    def rounds(num_merges):
+        return range(num_merges)
+
     def say(pair):
         return pair
 
@@ -227,7 +232,7 @@ class Learning:
         counts = self.count(words)
         pieces = {word: self.letters(word) for word in words}
         age, merges = self.ages(words), []
-        for _ in range(num_merges):
+        for _ in self.rounds(num_merges):
             pairs = self.tally({w: self.neighbors(parts) for w, parts in pieces.items()}, counts)
             if self.leave(pairs):
                 break
@@ -390,6 +395,21 @@ task.fault(
     merge=merged_from_the_right,
 )
 
+task.fault(
+    "B-END-MARK",
+    "Every word gets a mark at its end, as in the paper.",
+    "The first paper does so. Here a word is made of its own letters and nothing else; with a mark "
+    "there are other pairs, and other ages.",
+    letters=(
+        lambda word: [*word, "_"],
+        lambda word: [*word, "</w>"],
+        lambda word: [*word[:-1], word[-1:] + "</w>"],
+    ),
+    ages=lambda words: Learning.ages(
+        [*words, ["_", "</w>"], *([letter + "</w>"] for word in words for letter in word)]
+    ),
+)
+
 # --- faults: the end ----------------------------------------------------------------------------
 
 task.fault(
@@ -398,6 +418,12 @@ task.fault(
     "Many programs stop there, but the task goes on for the number of merges that it was given, "
     "as long as there is any pair.",
     leave=lambda pairs: not pairs or max(pairs.values()) < 2,
+)
+task.fault(
+    "B-ONE-MERGE-LESS",
+    "The first merge is number 1, so the last one has the number num_merges − 1.",
+    "Merges are counted, not numbered: num_merges of them, as long as there is any pair.",
+    rounds=lambda num_merges: range(1, num_merges),
 )
 task.fault(
     "B-NO-END",

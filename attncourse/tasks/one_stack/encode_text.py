@@ -266,6 +266,17 @@ task.fault(
     read=lambda text: text.strip(),
 )
 task.fault(
+    "B-BLANK-IN-FRONT",
+    "A blank belongs to every word, so the first one gets one, too.",
+    "Only where it stands in the text. A blank that you add comes back when the ids are turned "
+    "into text again.",
+    read=(
+        lambda text: " " + text,
+        lambda text: text if text.startswith(" ") else " " + text,
+        lambda text: " " + text if text else text,
+    ),
+)
+task.fault(
     "B-UNKNOWN-DROPPED",
     "What was never seen has no id and is left out.",
     "Every byte has an id, so nothing is unknown: a text in any writing is at worst a list of its "

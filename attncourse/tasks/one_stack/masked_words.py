@@ -75,6 +75,8 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     exchanged = asked & ~masked & ~left
     new = inputs[exchanged].double() / max(1, vocabulary_size - 1)
     chosen = asked.double()
+    counts = chosen.sum(1)
+    by_chance = asked.shape[1] * chosen.mean() * (1 - chosen.mean())
     expected = chosen.mean() * (1 - chosen.mean()) + 1e-9
     return {
         "asked for": chosen.mean().item(),
@@ -85,6 +87,9 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
         "not asked for, and changed": _share(~left, ~asked),
         "mean id of exchanged words": new.mean().item() if len(new) else 0.0,
         "different exchanged words": len(new.unique()) / vocabulary_size,
+        "different rows, different numbers asked for (1 = yes)": float(
+            by_chance > 0 and counts.var() > by_chance / 2
+        ),
         "rows alike": (chosen.mean(0).var() / expected).clamp(max=1).item(),
         "columns alike": (chosen.mean(1).var() / expected).clamp(max=1).item(),
     }
@@ -190,14 +195,16 @@ def eight_of_ten_are_masked_one_is_exchanged_one_is_left(answer):
 @task.check(1)
 def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
     inputs = hidden(0.8, seed=12)
-    sees(answer, inputs, "different exchanged words", off=0.08)
+    sees(answer, inputs, "different exchanged words", off=0.01)
     sees(answer, inputs, "mean id of exchanged words", off=0.06)
 
 
 @task.check(1)
 def every_word_is_decided_on_its_own(answer):
     for share in (0.15, 0.5):
-        sees(answer, hidden(share, seed=14), "rows alike", "columns alike", off=0.15)
+        inputs = hidden(share, seed=14)
+        sees(answer, inputs, "rows alike", "columns alike", off=0.15)
+        sees(answer, inputs, "different rows, different numbers asked for (1 = yes)", off=0)
 
 
 @task.check(1)
@@ -296,6 +303,16 @@ task.fault(
     ask=lambda self, tokens, share, rng: self.draw((len(tokens), 1), share, rng).expand_as(tokens),
 )
 task.fault(
+    "W-EXACT-NUMBER",
+    "Of each sentence exactly this share is asked for.",
+    "Then one word's chance depends on the others, and 15 % of three words are none, every time. "
+    "Here each word is decided on its own.",
+    ask=lambda self, tokens, share, rng: (
+        torch.rand(tokens.shape, generator=rng).argsort(1).argsort(1)
+        < round(share * tokens.shape[1])
+    ),
+)
+task.fault(
     "W-FIRST-WORDS",
     "The first words of each sentence are asked for, as many as the share says.",
     "Then the model never learns to guess a word near the end. Which words it must guess has to be "
@@ -365,6 +382,15 @@ task.fault(
     anything=lambda tokens, mask_id, vocabulary_size, rng: tokens.flatten()[
         torch.randperm(tokens.numel(), generator=rng)
     ].view_as(tokens),
+)
+task.fault(
+    "W-LAST-ID",
+    "Ids go up to vocabulary_size − 1, so this is what `randint` gets.",
+    "`randint` leaves its upper end out already. With one less, the last word of the vocabulary is "
+    "never drawn.",
+    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        vocabulary_size - 1, tokens.shape, generator=rng
+    ),
 )
 task.fault(
     "W-ONE-WORD-FOR-ALL",

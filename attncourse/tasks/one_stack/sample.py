@@ -412,6 +412,7 @@ task.fault(
     "Scores of another sentence may be higher or lower altogether. Each row has its own k-th "
     "score.",
     threshold=lambda logits, k: logits[0].topk(min(k, logits.shape[-1])).values[-1],
+    cut_off=(..., lambda logits, least: logits.masked_fill(logits < least, -1e30)),
 )
 task.fault(
     "P-FILL-ZERO",
@@ -447,6 +448,7 @@ task.fault(
     stays=(
         lambda likely, top_p: likely >= top_p,
         lambda likely, top_p: likely >= 1 - top_p,
+        lambda likely, top_p: (likely >= top_p) | (torch.arange(likely.shape[-1]) == 0),
     ),
 )
 task.fault(
@@ -499,6 +501,25 @@ class NucleusFirst(Drawing):
         if top_p is not None:
             p = p * (self.nucleus(self.shares(tempered), top_p) > 0)
         return self.draw(p)
+
+
+one_of_two = task.fault(
+    "P-ONE-FILTER",
+    "top_k and top_p are two ways to do the same: if one is given, it is used.",
+    "Both may be given, and then both act: first top_k, then top_p on what it has left.",
+)
+
+
+@one_of_two
+class OneFilter(Drawing):
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        return super().__call__(logits, temperature, top_k, None if top_k is not None else top_p)
+
+
+@one_of_two
+class OneFilterTheOther(Drawing):
+    def __call__(self, logits, temperature, top_k=None, top_p=None):
+        return super().__call__(logits, temperature, None if top_p is not None else top_k, top_p)
 
 
 @task.fault(

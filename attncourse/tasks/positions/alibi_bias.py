@@ -312,6 +312,8 @@ task.fault(
     result=(
         lambda tables, offsets: (-tables).masked_fill(offsets > 0, -torch.inf),
         lambda tables, offsets: (-tables).masked_fill(offsets > 0, torch.finfo(torch.float32).min),
+        lambda tables, offsets: (-tables).masked_fill(offsets > 0, -1e9),
+        lambda tables, offsets: torch.where(offsets > 0, -1e9 * tables / offsets, -tables),
     ),
 )
 task.fault(

@@ -383,7 +383,10 @@ task.fault(
     "C-BUCKETS-FLOAT",
     "The logarithm makes floats, so buckets are floats.",
     "A bucket is a row of a table, and rows are found by whole numbers: int64, as the offsets.",
-    result=lambda first, chosen: (first + chosen).float(),
+    result=(
+        lambda first, chosen: (first + chosen).float(),
+        lambda first, chosen: (first + chosen).double(),
+    ),
 )
 
 

@@ -299,6 +299,17 @@ task.fault(
     by_offset=lambda query, key, vectors: torch.einsum("...kd,qkd->...qk", key, vectors),
 )
 task.fault(
+    "C-SHAW-ADDED-TO-BOTH",
+    "The vector belongs to the pair, so query and key both get it.",
+    "Only the key does. In both, it also meets itself: each distance gets a score that no query "
+    "has asked for.",
+    by_offset=lambda query, key, vectors: (
+        Scores.by_offset(query, key, vectors)
+        + torch.einsum("...kd,qkd->...qk", key, vectors)
+        + vectors.square().sum(-1)
+    ),
+)
+task.fault(
     "C-SHAW-SUMMED",
     "The numbers of the row are added up and added to the score.",
     "Then a distance is good or bad for everybody. Multiplied by the query, the same distance can "
@@ -347,6 +358,7 @@ task.fault(
     result=(
         lambda scores, offsets: scores.masked_fill(offsets > 0, -torch.inf),
         lambda scores, offsets: scores.masked_fill(offsets > 0, torch.finfo(scores.dtype).min),
+        lambda scores, offsets: scores.masked_fill(offsets > 0, -1e9),
         lambda scores, offsets: scores.masked_fill(offsets > 0, 0.0),
     ),
 )

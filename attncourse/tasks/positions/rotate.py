@@ -241,6 +241,36 @@ task.fault(
     section="two-layouts",
     split=halves,
 )
+
+mixed = task.fault(
+    "C-ROPE-TWO-LAYOUTS",
+    "`rotate_half` and angles come from two programs, and both are RoPE.",
+    "Each fits its own layout only: halves with angles that stand twice behind each other, "
+    "neighbors with angles that stand twice side by side. Mixed, partners turn by different "
+    "angles.",
+    section="two-layouts",
+)
+
+
+@mixed
+class HalvesWithPairs(Rotate):
+    def __call__(self, x, positions, base=10_000.0):
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        a, b = halves(x)
+        other = side_by_side(-b, a)
+        return x * cos.repeat_interleave(2, -1) + other * sin.repeat_interleave(2, -1)
+
+
+@mixed
+class PairsWithHalves(Rotate):
+    def __call__(self, x, positions, base=10_000.0):
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        other = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+        return x * side_by_side(cos, cos) + other * side_by_side(sin, sin)
+
+
 task.fault(
     "C-ROPE-EXCHANGED",
     "Which coordinate of a pair comes first makes no difference.",
@@ -376,6 +406,15 @@ task.fault(
     turn=lambda places, speeds: 2 * math.pi * Rotate.turn(places, speeds),
 )
 
+task.fault(
+    "C-DEGREES",
+    "Angles are in degrees.",
+    "`cos` and `sin` take radians, and the formula gives them: the fastest pair turns by one "
+    "radian a word, not by one degree.",
+    section="wavelengths",
+    turn=lambda places, speeds: Rotate.turn(places, speeds) * math.pi / 180,
+)
+
 # --- faults: places -----------------------------------------------------------------------------
 
 task.fault(
@@ -416,6 +455,7 @@ task.fault(
     turn=(
         lambda places, speeds: Rotate.turn(places, speeds).half().double(),
         lambda places, speeds: Rotate.turn(places.bfloat16().double(), speeds),
+        lambda places, speeds: Rotate.turn(places.half(), speeds.half()).double(),
     ),
 )
 

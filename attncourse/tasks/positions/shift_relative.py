@@ -144,6 +144,7 @@ class Shift:
         return start + j
 
     def pick(scores, columns, k):
+        columns = columns.clamp(0, scores.shape[-1] - 1)
         return scores.gather(-1, columns.expand(*scores.shape[:-1], -1))
 
     def result(shifted, scores):
@@ -155,12 +156,18 @@ class Shift:
         k = self.keys(q, r)
         start = self.start(torch.arange(q)[:, None], q, k)
         columns = self.column(start, torch.arange(k))
-        return self.result(self.pick(scores, columns.clamp(0, r - 1), k), scores)
+        return self.result(self.pick(scores, columns, k), scores)
 
 
 # --- faults: which column -----------------------------------------------------------------------
 
 BREAK = {"section": "relative-breaks"}
+
+
+def around(scores, columns, k):
+    """Before the first column comes the last one, as with Python's indices and `roll`."""
+    return Shift.pick(scores, columns.remainder(scores.shape[-1]), k)
+
 
 task.fault(
     "C-SHIFT-NONE",
@@ -182,6 +189,7 @@ task.fault(
     "That is for a table with one column more, for the offset −k, as XLNet has it. Here column 0 "
     "is −(k − 1), so the first row begins at q − 1 and the last at 0.",
     start=lambda i, q, k: q - i,
+    pick=(..., around),
 )
 task.fault(
     "C-SHIFT-ONE-LESS",
@@ -189,6 +197,7 @@ task.fault(
     "Counted from 0, the last row is q − 1 and begins at column 0. Yours begins before that, and "
     "every score comes from one offset too far back.",
     start=lambda i, q, k: q - 2 - i,
+    pick=(..., around),
 )
 task.fault(
     "C-SHIFT-TWICE",
