@@ -20,6 +20,13 @@ DETACHED = Thought(
     "from numbers, or a detour through NumPy cut the graph, and such a model cannot learn.",
 )
 
+ON_THE_CPU = Thought(
+    "C-ON-THE-CPU",
+    "A new tensor is where it is needed.",
+    "`torch.zeros` and its like make theirs on the CPU. On a GPU the inputs lie elsewhere, and the "
+    "first operation with both stops. Say `device=x.device`, or use `torch.zeros_like(x)`.",
+)
+
 # --- softmax ------------------------------------------------------------------------------------
 
 NAIVE_SOFTMAX = Thought(
