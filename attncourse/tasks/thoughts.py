@@ -27,6 +27,13 @@ ON_THE_CPU = Thought(
     "first operation with both stops. Say `device=x.device`, or use `torch.zeros_like(x)`.",
 )
 
+BEST_ALWAYS = Thought(
+    "C-FASTEST-SAMPLE",
+    "What disturbs makes slower, so the shortest sample is the true one.",
+    "For the processor time of a CPU, yes. The clock of a GPU goes up as well as down, and a lucky "
+    "sample is as rare as an unlucky one: with CUDA events, take the median.",
+)
+
 # --- softmax ------------------------------------------------------------------------------------
 
 NAIVE_SOFTMAX = Thought(
