@@ -390,3 +390,12 @@ def test_a_receipt_far_above_its_own_roof_is_refused(record, factor):
             point["seconds"] = [each / factor for each in point["seconds"]]
     report = run("lab3_receipt", lambda: lab.receipts.encode(edited))
     assert report.earned < report.points and "measure both again" in str(report).replace("\n", " ")
+
+
+def test_a_roof_may_call_its_parameters_as_it_likes():
+    def roof_over(work, moved, F, B):
+        bound = "memory" if work / moved < F / B else "compute"
+        numbers = {"intensity": work / moved, "ridge": F / B, "roof": min(F, work / moved * B)}
+        return numbers | {"bound": bound}
+
+    assert run("roof_over", roof_over).passed
