@@ -608,12 +608,20 @@ def scattered(record, random):
     point["started"] = []
 
 
-@corruption("above_ceiling", "T4 A100")
+def fastest(record):
+    return max(p["flops"] / np.median(p["seconds"]) for p in record["points"] if p["seconds"])
+
+
+@corruption("above_ceiling", "T4 A100 CPU")
 def above_its_own_ceiling(record, random):
-    record["machine"]["ceilings"] = {
-        "flops_per_second": {"float16": 2e12},
-        "bytes_per_second": 1e12,
-    }
+    roofs = record["machine"]["ceilings"]["flops_per_second"]
+    roofs |= dict.fromkeys(roofs, fastest(record) / 2)
+
+
+@corruption("far_above_ceiling", "T4 A100 CPU")
+def far_above_its_own_ceiling(record, random):
+    roofs = record["machine"]["ceilings"]["flops_per_second"]
+    roofs |= dict.fromkeys(roofs, fastest(record) / 5)
 
 
 @corruption("predicted_afterwards")

@@ -1,5 +1,6 @@
 """Lab 3's promises: its rules are torch's, its counts the meter's, its claims hold."""
 
+import copy
 import itertools
 import json
 import math
@@ -346,7 +347,7 @@ def test_points_are_as_the_page_of_the_teacher_says():
         "backends_for": 13,
         "attention_work": 9,
         "roof_over": 6,
-        "sees_future": 12,
+        "sees_future": 13,
         "lab3_receipt": 13,
         "who_computed_it": 12,
     }
@@ -378,3 +379,23 @@ def test_the_untouched_notebook_asks_for_predictions_and_measures_nothing(tmp_pa
     assert {report["task"] for report in reports} == set(TASKS)
     assert all(report["diagnosis"] == "NOT-ANSWERED" for report in reports)
     assert not list(tmp_path.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("factor", [10, 50])
+def test_a_receipt_far_above_its_own_roof_is_refused(record, factor):
+    """Times fifty: a thousand times below what the datasheet of any CPU would forbid."""
+    edited = copy.deepcopy(record)
+    for point in edited["points"]:
+        if point["name"] == "fused":
+            point["seconds"] = [each / factor for each in point["seconds"]]
+    report = run("lab3_receipt", lambda: lab.receipts.encode(edited))
+    assert report.earned < report.points and "measure both again" in str(report).replace("\n", " ")
+
+
+def test_a_roof_may_call_its_parameters_as_it_likes():
+    def roof_over(work, moved, F, B):
+        bound = "memory" if work / moved < F / B else "compute"
+        numbers = {"intensity": work / moved, "ridge": F / B, "roof": min(F, work / moved * B)}
+        return numbers | {"bound": bound}
+
+    assert run("roof_over", roof_over).passed

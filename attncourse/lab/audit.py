@@ -23,6 +23,7 @@ from attncourse.lab.timing import CONTENDED, LEAST_SAMPLES, THROTTLED, UNSTEADY
 IMPOSSIBLE, INCONSISTENT, AGAIN, NOTE = "impossible", "inconsistent", "measure again", "note"
 SEVERITIES = (IMPOSSIBLE, INCONSISTENT, AGAIN, NOTE)
 TOLERANCE = 1.1  # ceilings are measured, too
+FAR_ABOVE = 3  # times its own ceiling: whichever of the two is wrong, they were not measured alike
 FUSED = ("FLASH", "EFFICIENT", "CUDNN")  # backends that never write n × n scores
 
 
@@ -517,6 +518,14 @@ def _speed(book: _Book) -> Iterator[Finding]:
                 IMPOSSIBLE,
                 "More operations a second than this machine can do. Check the FLOP formula (causal "
                 "counts half), and that the clock stops only when the work is done.",
+                **numbers,
+            )
+        elif shares.get("measured flops", 0) > FAR_ABOVE:
+            yield point.complain(
+                "far_above_ceiling",
+                INCONSISTENT,
+                "Several times as fast as the product that this record calls the fastest of its "
+                "machine. One of the two was not measured, or not in seconds: measure both again.",
                 **numbers,
             )
         elif "bytes" in above:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncourse.lab.fits import fit_exponent
+from attncourse.lab.timing import headline
 
 
 def naive_attention(
@@ -152,7 +153,7 @@ def conclude(record: Mapping[str, object]) -> dict[str, float | bool]:
     """
     done = [point for point in record["points"] if not point["error"]]
     time = {  # name -> n -> seconds
-        name: {p["n"]: statistics.median(p["seconds"]) for p in done if p["name"] == name}
+        name: {p["n"]: headline(p) for p in done if p["name"] == name}
         for name in ("naive", "fused")
     }
     peak = {p["n"]: p["peak_bytes"] for p in done if p["name"] == "naive"}

@@ -3,13 +3,13 @@
 Letters: b batch, h heads, n positions, d width of a head. Sizes in bytes, times in seconds.
 """
 
-import statistics
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from attncourse.lab.meters import trace
+from attncourse.lab.timing import headline
 
 # Part of an operation's name -> what computed the attention.
 SIGNS = {
@@ -204,10 +204,10 @@ def who_computed_it(record: Mapping[str, object]) -> dict[str, object]:
     ceilings = record["machine"]["ceilings"]
     machine = ceilings["flops_per_second"][naive["dtype"]], ceilings["bytes_per_second"]
     over_naive = roof_over(naive["flops"], naive["bytes"], *machine)
-    speed = naive["flops"] / statistics.median(naive["seconds"])
+    speed = naive["flops"] / headline(naive)
     calls = [point for point in record["points"] if point["name"] == "call"]
     fell_back = sorted(point["call"] for point in calls if point["backend"] == "MATH")
-    times = {p["call"]: statistics.median(p["seconds"]) for p in calls if p["seconds"]}
+    times = {p["call"]: headline(p) for p in calls if p["seconds"]}
     slow = [times[call] for call in fell_back if call in times]
     return {
         "naive_bound": over_naive["bound"],

@@ -3,7 +3,6 @@
 Letters: b sentences of a batch, n positions, d width. Times in seconds.
 """
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -11,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncourse.lab.meters import count
+from attncourse.lab.timing import headline
 
 # Products of a layer whose two matrices are (n d) and (d d): n·d² multiplications each.
 PRODUCTS = {
@@ -161,7 +161,7 @@ def verdict(record: Mapping[str, object]) -> dict[str, float | bool | None]:
     """
     time = {  # (name, b) -> n -> seconds
         (name, b): {
-            p["n"]: statistics.median(p["seconds"])
+            p["n"]: headline(p)
             for p in record["points"]
             if (p["name"], p["b"]) == (name, b) and not p["error"]
         }

@@ -5,7 +5,6 @@ head, n positions, t new positions, d width of a head. Sizes in bytes, times in 
 """
 
 import math
-import statistics
 from collections.abc import Mapping
 
 import torch
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncourse.lab.roofline import ridge
+from attncourse.lab.timing import headline
 
 
 def cache_bytes(b: int, layers: int, kv_heads: int, n: int, d: int, bytes_per_number: int) -> int:
@@ -175,7 +175,7 @@ def conclude_decode(record: Mapping[str, object]) -> dict[str, float | int | boo
     """
     done = [point for point in record["points"] if not point["error"]]
     of = {(point["name"], point["n"]): point for point in done}
-    seconds = {place: statistics.median(point["seconds"]) for place, point in of.items()}
+    seconds = {place: headline(point) for place, point in of.items()}
     roof = record["machine"]["ceilings"]
     copy = roof["bytes_per_second"]
 

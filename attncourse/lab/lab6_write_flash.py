@@ -14,6 +14,8 @@ import torch
 from einops import einsum
 from torch import Tensor
 
+from attncourse.lab.timing import headline
+
 Part = tuple[Tensor, Tensor, Tensor]  # weighted (… q v), maximum (… q), total (… q)
 
 
@@ -152,8 +154,8 @@ def best_tile(record: Mapping) -> dict:
     timed = [point for point in record["points"] if point["seconds"] and not point["error"]]
     n = max(point["n"] for point in timed if point["name"] == "tiled")
     here = [point for point in timed if point["n"] == n]
-    tiles = {point["tile"]: _headline(point) for point in here if point["name"] == "tiled"}
-    naive = [_headline(point) for point in here if point["name"] == "naive"]
+    tiles = {point["tile"]: headline(point) for point in here if point["name"] == "tiled"}
+    naive = [headline(point) for point in here if point["name"] == "naive"]
     tile = min(tiles, key=tiles.get)
     ends = tiles[min(tiles)], tiles[max(tiles)]
     return {
@@ -192,14 +194,6 @@ def _hide_later(scores: Tensor, position: int, column: int) -> Tensor:
     queries = torch.arange(position, position + q, device=scores.device)
     keys = torch.arange(column, column + k, device=scores.device)
     return scores.masked_fill(keys > queries[:, None], -math.inf)
-
-
-def _headline(point: Mapping) -> float:
-    ordered = sorted(point["seconds"])
-    if point["clock"] == "cpu":
-        return ordered[0]
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2
 
 
 RECEIPT = """

@@ -25,7 +25,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-__all__ = ["Sample", "compare", "is_out_of_memory", "machine", "measure", "start", "threads"]
+__all__ = [
+    *("Sample", "compare", "headline", "is_out_of_memory", "machine", "measure", "start"),
+    "threads",
+]
 
 LEAST_SAMPLES = 20  # fewer say little about their own noise
 WARM_UP_SECONDS = 0.025  # of warm-up, as in triton.testing.do_bench: kernels, caches, clocks
@@ -40,6 +43,15 @@ UNSTEADY = 0.25  # interquartile range over median
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 _loaded = time.perf_counter()
+
+
+def headline(point: Mapping) -> float:
+    """The one number of a record's point, in seconds, as `Sample.headline` says it.
+
+    The shortest sample of a CPU's processor times: what disturbs them only makes them longer. The
+    median of anything else: a GPU's clock moves both ways.
+    """
+    return (min if point["clock"] == "cpu" else statistics.median)(point["seconds"])
 
 
 @dataclass(frozen=True)

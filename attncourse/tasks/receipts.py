@@ -120,6 +120,7 @@ def not_predicted(record: dict, names: tuple[str, ...], fits: Callable = is_numb
 
 AUDITED = (
     *("units", "faster_than_peak", "faster_than_memory", "launch_time", "overlap", "edited"),
+    "far_above_ceiling",
     *("out_of_memory_as_time", "peak_not_reset", "reserved_not_allocated", "wrong_result"),
     *("too_regular", "too_few_samples", "copied_samples", "warm_up_counted", "not_interleaved"),
     *("mixed_dtypes", "math_called_flash", "backend_impossible", "grad_on", "clock_mismatch"),

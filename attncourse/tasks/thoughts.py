@@ -20,6 +20,20 @@ DETACHED = Thought(
     "from numbers, or a detour through NumPy cut the graph, and such a model cannot learn.",
 )
 
+ON_THE_CPU = Thought(
+    "C-ON-THE-CPU",
+    "A new tensor is where it is needed.",
+    "`torch.zeros` and its like make theirs on the CPU. On a GPU the inputs lie elsewhere, and the "
+    "first operation with both stops. Say `device=x.device`, or use `torch.zeros_like(x)`.",
+)
+
+BEST_ALWAYS = Thought(
+    "C-FASTEST-SAMPLE",
+    "What disturbs makes slower, so the shortest sample is the true one.",
+    "For the processor time of a CPU, yes. The clock of a GPU goes up as well as down, and a lucky "
+    "sample is as rare as an unlucky one: with CUDA events, take the median.",
+)
+
 # --- softmax ------------------------------------------------------------------------------------
 
 NAIVE_SOFTMAX = Thought(

@@ -412,7 +412,7 @@ def one_position_at_a_time(fn, x):
 
 def another_ending(fn, x):
     b, n, d = x.shape
-    other = torch.randn(b, n, d)
+    other = torch.randn(b, n, d, device=x.device)
     return any(
         (fn(torch.cat([x[:, :cut], other[:, cut:]], dim=1)) - fn(x))[:, :cut].abs().max() > 2e-5
         for cut in range(1, n)
@@ -421,7 +421,7 @@ def another_ending(fn, x):
 
 def a_dependency_map(fn, x):
     n = x.shape[1]
-    depends = torch.zeros(n, n, dtype=torch.bool)
+    depends = torch.zeros(n, n, dtype=torch.bool, device=x.device)
     before = fn(x)
     for j in range(n):
         push = torch.zeros_like(x)
@@ -433,7 +433,9 @@ def a_dependency_map(fn, x):
 
 def largest_difference(fn, x):
     largest, y = 0.0, fn(x)
-    directions = torch.tensor([1.0, -2.0, 0.5, 3.0]).repeat(x.shape[2])[: x.shape[2]]
+    directions = torch.tensor([1.0, -2.0, 0.5, 3.0], device=x.device).repeat(x.shape[2])[
+        : x.shape[2]
+    ]
     for place in range(1, x.shape[1]):
         z = x.clone()
         z[:, place:] = z[:, place:] + directions

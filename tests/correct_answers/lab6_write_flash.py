@@ -91,14 +91,16 @@ def flash_two(query, key, value, tile, causal=False):
     output, sums = [], []
     for i in range(0, q, tile):
         block = query[:, :, i : i + tile].to(work)
-        m = torch.full(block.shape[:-1], -math.inf, dtype=work)
+        m = torch.full(block.shape[:-1], -math.inf, dtype=work, device=query.device)
         total = torch.zeros_like(m)
-        acc = torch.zeros(*m.shape, value.shape[-1], dtype=work)
+        acc = torch.zeros(*m.shape, value.shape[-1], dtype=work, device=query.device)
         for j in range(0, k, tile):
             s = block @ key[:, :, j : j + tile].to(work).transpose(-1, -2) * d**-0.5
             if causal:
-                place = torch.arange(i, i + block.shape[2])[:, None] + k - q
-                s.masked_fill_(torch.arange(j, j + s.shape[-1]) > place, -math.inf)
+                place = torch.arange(i, i + block.shape[2], device=query.device)[:, None] + k - q
+                s.masked_fill_(
+                    torch.arange(j, j + s.shape[-1], device=query.device) > place, -math.inf
+                )
             new = torch.maximum(m, s.max(-1).values)
             safe = new.masked_fill(new == -math.inf, 0)
             p = torch.exp(s - safe[..., None])
@@ -115,16 +117,16 @@ def merging_outputs(query, key, value, tile, causal=False):
     """Each tile's own softmax, joined by the logsumexp."""
     q, k = query.shape[-2], key.shape[-2]
     work = torch.promote_types(query.dtype, torch.float32)
-    output = torch.zeros(*query.shape[:-1], value.shape[-1], dtype=work)
-    sums = torch.full(query.shape[:-1], -math.inf, dtype=work)
+    output = torch.zeros(*query.shape[:-1], value.shape[-1], dtype=work, device=query.device)
+    sums = torch.full(query.shape[:-1], -math.inf, dtype=work, device=query.device)
     for i in range(0, q, tile):
         rows = slice(i, i + tile)
         for j in range(0, k, tile):
             scores = query[..., rows, :].to(work) @ key[..., j : j + tile, :].to(work).mT
             scores = scores / math.sqrt(query.shape[-1])
             if causal:
-                later = torch.arange(j, j + scores.shape[-1]) > (
-                    torch.arange(i, i + scores.shape[-2])[:, None] + k - q
+                later = torch.arange(j, j + scores.shape[-1], device=query.device) > (
+                    torch.arange(i, i + scores.shape[-2], device=query.device)[:, None] + k - q
                 )
                 scores = scores.masked_fill(later, -math.inf)
             here = torch.logsumexp(scores, -1)
@@ -154,7 +156,9 @@ def keys_outside(query, key, value, tile, causal=False):
             scores = torch.einsum("bhqd,bhkd->bhqk", query[:, :, now].to(work), keys) / d**0.5
             if causal:
                 offset = i + k - q - j
-                visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(offset)
+                visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril(
+                    offset
+                )
                 scores = torch.where(visible, scores, -math.inf)
             new = torch.maximum(top[:, :, now], scores.amax(-1))
             safe = new.nan_to_num(neginf=0.0)
@@ -178,10 +182,12 @@ def lowest_instead_of_infinity(query, key, value, tile, causal=False):
         total, acc = torch.zeros_like(m), 0.0
         for j in range(0, k, tile):
             scores = rows @ key[..., j : j + tile, :].to(work).mT / math.sqrt(d)
-            hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool)
+            hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=query.device)
             if causal:
-                at = torch.arange(start, start + rows.shape[-2]) + (k - q)
-                hidden = torch.arange(j, j + scores.shape[-1])[None] > at[:, None]
+                at = torch.arange(start, start + rows.shape[-2], device=query.device) + (k - q)
+                hidden = (
+                    torch.arange(j, j + scores.shape[-1], device=query.device)[None] > at[:, None]
+                )
             scores = scores.masked_fill(hidden, low)
             new = torch.maximum(m, scores.amax(-1, keepdim=True))
             p = (scores - new).exp().masked_fill(hidden, 0)
@@ -202,8 +208,10 @@ def in_two_passes(query, key, value, tile, causal=False):
         tile_of = query[..., i : i + tile, :].to(work) @ key[..., j : j + tile, :].to(work).mT
         tile_of = tile_of / d**0.5
         if causal:
-            a = torch.arange(i, i + tile_of.shape[-2]).view(-1, 1) + k - q
-            tile_of = tile_of.masked_fill(torch.arange(j, j + tile_of.shape[-1]) > a, -math.inf)
+            a = torch.arange(i, i + tile_of.shape[-2], device=query.device).view(-1, 1) + k - q
+            tile_of = tile_of.masked_fill(
+                torch.arange(j, j + tile_of.shape[-1], device=query.device) > a, -math.inf
+            )
         return tile_of
 
     sums, outputs = [], []
@@ -240,12 +248,12 @@ def padded_and_hidden(query, key, value, tile, causal=False):
     padded = F.pad(query.to(work), (0, 0, 0, -q % tile))
     outputs, sums = [], []
     for i in range(0, q, tile):
-        total = torch.zeros(*query.shape[:2], tile, dtype=work)
-        acc = torch.zeros(*total.shape, value.shape[-1], dtype=work)
+        total = torch.zeros(*query.shape[:2], tile, dtype=work, device=query.device)
+        acc = torch.zeros(*total.shape, value.shape[-1], dtype=work, device=query.device)
         m = torch.full_like(total, -math.inf)
-        place = torch.arange(i, i + tile)[:, None] + k - q
+        place = torch.arange(i, i + tile, device=query.device)[:, None] + k - q
         for j in range(0, k, tile):
-            at = torch.arange(j, j + tile)
+            at = torch.arange(j, j + tile, device=query.device)
             seen = (at < k) & ((at <= place) | (not causal))
             s = (padded[..., i : i + tile, :] / d**0.5) @ key[..., j : j + tile, :].mT
             s = s.masked_fill(~seen, -math.inf)
@@ -277,7 +285,9 @@ def algorithm_two(query, key, value, output, logsumexp, grad_output, tile, causa
     q, k, d = query.shape[-2], key.shape[-2], query.shape[-1]
     work = torch.promote_types(query.dtype, torch.float32)
     delta = (output.to(work) * grad_output.to(work)).sum(-1, keepdim=True)
-    dq, dk, dv = (torch.zeros(x.shape, dtype=work) for x in (query, key, value))
+    dq, dk, dv = (
+        torch.zeros(x.shape, dtype=work, device=query.device) for x in (query, key, value)
+    )
     for j in range(0, k, tile):  # keys outside, as on a GPU
         keys, values = key[..., j : j + tile, :].to(work), value[..., j : j + tile, :].to(work)
         for i in range(0, q, tile):
@@ -285,8 +295,10 @@ def algorithm_two(query, key, value, output, logsumexp, grad_output, tile, causa
             queries, upstream = query[..., r, :].to(work), grad_output[..., r, :].to(work)
             s = queries @ keys.mT * d**-0.5
             if causal:
-                at = torch.arange(i, i + s.shape[-2])[:, None] + k - q
-                s = s.masked_fill(torch.arange(j, j + s.shape[-1]) > at, -math.inf)
+                at = torch.arange(i, i + s.shape[-2], device=query.device)[:, None] + k - q
+                s = s.masked_fill(
+                    torch.arange(j, j + s.shape[-1], device=query.device) > at, -math.inf
+                )
             p = (s - logsumexp[..., r, None]).exp().nan_to_num(0)
             ds = p * (upstream @ values.mT - delta[..., r, :]) * d**-0.5
             dv[..., j : j + tile, :] += p.mT @ upstream
@@ -311,7 +323,9 @@ def as_a_list_of_cats(query, key, value, output, logsumexp, grad_output, tile, c
             s = torch.einsum("bhqd,bhkd->bhqk", x, key[..., c, :].to(work)) * scale
             p = torch.exp(s - sums[..., i : i + tile, :]) * alive[..., i : i + tile, :]
             if causal:
-                visible = torch.ones(s.shape[-2:], dtype=torch.bool).tril(i + k - q - j)
+                visible = torch.ones(s.shape[-2:], dtype=torch.bool, device=query.device).tril(
+                    i + k - q - j
+                )
                 p = torch.where(visible, p, 0.0)
             ds = p * (g @ value[..., c, :].to(work).mT - mean[..., i : i + tile, :])
             mine = mine + scale * (ds @ key[..., c, :].to(work))
@@ -326,7 +340,7 @@ def with_autograd_in_a_tile(query, key, value, output, logsumexp, grad_output, t
     work = logsumexp.dtype
     q, k, d = query.shape[-2], key.shape[-2], query.shape[-1]
     mean = (grad_output.to(work) * output.to(work)).sum(-1, keepdim=True)
-    grads = [torch.zeros(x.shape, dtype=work) for x in (query, key, value)]
+    grads = [torch.zeros(x.shape, dtype=work, device=query.device) for x in (query, key, value)]
     for i in range(0, q, tile):
         for j in range(0, k, tile):
             places = (slice(i, i + tile), slice(j, j + tile), slice(j, j + tile))
@@ -338,8 +352,10 @@ def with_autograd_in_a_tile(query, key, value, output, logsumexp, grad_output, t
             with torch.enable_grad():
                 s = leaves[0] @ leaves[1].mT / math.sqrt(d)
                 if causal:
-                    at = torch.arange(i, i + s.shape[-2])[:, None] + k - q
-                    s = s.masked_fill(torch.arange(j, j + s.shape[-1]) > at, -math.inf)
+                    at = torch.arange(i, i + s.shape[-2], device=query.device)[:, None] + k - q
+                    s = s.masked_fill(
+                        torch.arange(j, j + s.shape[-1], device=query.device) > at, -math.inf
+                    )
                 sums = logsumexp[..., places[0], None]
                 p = (s - sums.masked_fill(sums == -math.inf, 0)).exp()
                 loss = (p * (g @ leaves[2].mT - mean[..., places[0], :])).sum()
@@ -379,7 +395,9 @@ def skipping_the_future(query, key, value, output, logsumexp, grad_output, tile,
             r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
             s = scaled[:, :, r] @ keys[:, :, c].mT
             if causal:
-                s += torch.full(s.shape[-2:], -math.inf, dtype=work).triu(i + k - q - j + 1)
+                s += torch.full(s.shape[-2:], -math.inf, dtype=work, device=query.device).triu(
+                    i + k - q - j + 1
+                )
             p = (s - sums[:, :, r, None]).exp()
             ds = p * (upstream[:, :, r] @ values[:, :, c].mT - mean[:, :, r, None])
             grads[0][:, :, r] += ds @ keys[:, :, c] / d**0.5

@@ -14,7 +14,7 @@ def under_the_roof(roof_over):
 
     def function(**inputs):
         with without(roofline.ridge, roofline.attainable, roofline.intensity):
-            found = roof_over(**inputs)
+            found = roof_over(*inputs.values())  # whatever its parameters are called
         if found is None:
             return None
         return [*numbers_of(found, ROOF[:3]), bound_as_number(found.get("bound"))]

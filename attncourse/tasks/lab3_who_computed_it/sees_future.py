@@ -5,11 +5,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from attncourse.checks.answer import Failure, describe
+from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import causal, normal
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.lab import backends
 from attncourse.lab import lab3_who_computed_it as reference
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab3_who_computed_it import pick, without
 
 
@@ -123,6 +125,11 @@ def perturbed(sees_future, view="said"):
     return function
 
 
+def of_a_running_sum(sees_future):
+    """The answer, of a function that makes no tensors of its own."""
+    return elsewhere(lambda kind, x: sees_future(lambda x: x.cumsum(1), x))
+
+
 def edits_its_input(sees_future):
     return perturbed(sees_future, "edited")
 
@@ -140,7 +147,10 @@ def probes(rng):
 
 def traits(answer):
     inputs = question(torch.Generator().manual_seed(0), "causal")
-    return {"edits x": answer.observe(inputs, adapt=edits_its_input).returned is True}
+    return {
+        "edits x": answer.observe(inputs, adapt=edits_its_input).returned is True,
+        "mixes devices": bool(mixed(answer, inputs, of_a_running_sum)),
+    }
 
 
 WHAT = {
@@ -247,6 +257,11 @@ def one_position_has_no_future(answer, rng):
 
 
 @task.check(1)
+def its_noise_is_made_where_x_is(answer, rng):
+    stays_with(answer, question(rng, "running sum"), of_a_running_sum)
+
+
+@task.check(1)
 def it_leaves_x_as_it_is(answer, rng):
     inputs = question(rng, "causal")
     answer(inputs)
@@ -301,6 +316,7 @@ def within(**tolerances):
     return lambda before, after: torch.allclose(after, before, **tolerances)
 
 
+task.fault(thoughts.ON_THE_CPU, push=lambda inputs: torch.randn(inputs.shape, dtype=inputs.dtype))
 task.fault(
     "L3-PAST",
     "Change earlier inputs and see whether later outputs move.",

@@ -8,6 +8,7 @@ from attncourse.checks.answer import Failure, known, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab3_who_computed_it as reference
+from attncourse.lab.timing import headline
 from attncourse.tasks.lab3_who_computed_it import (
     CALLS,
     CONCLUSIONS,
@@ -222,7 +223,7 @@ task = Task(
         "and roof are those of task 4; the share is the measured speed over the roof.",
         "n = the largest with a naive time. For the points there: intensity and ridge, and the "
         "smaller of the two limits for naive. fell_back: the `call` of every point whose "
-        "backend is MATH. cost: the longest of their medians over that of plain.",
+        "backend is MATH. cost: the longest of their times over that of plain.",
     ),
     probes=probes,
     small=lambda rng: iter(()),
@@ -280,7 +281,7 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Conclusions:
-    average = statistics.median
+    number = headline
 
     def done(point):
         return not point["error"]
@@ -315,9 +316,9 @@ class Conclusions:
         peak = self.peak(limits["flops_per_second"], naive["dtype"])
         intensity = naive["flops"] / naive["bytes"]
         calls = [p for p in points if p["name"] == "call" and p["seconds"]]
-        time = {p["call"]: self.average(p["seconds"]) for p in calls}
+        time = {p["call"]: self.number(p) for p in calls}
         fell_back = self.fell_back(points, time)
-        speed = naive["flops"] / self.average(naive["seconds"])
+        speed = naive["flops"] / self.number(naive)
         return {
             "naive_bound": self.naive_bound(intensity, peak / bandwidth),
             "fused_bound": self.fused_bound(fused["flops"] / fused["bytes"], peak / bandwidth),
@@ -325,6 +326,10 @@ class Conclusions:
             "fell_back": fell_back,
             "cost": self.cost([time[call] for call in fell_back if call in time], time),
         }
+
+
+def by(middle):
+    return lambda point: middle(point["seconds"])
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -422,28 +427,28 @@ task.fault(
     "What disturbs makes slower, so the fastest sample is the true one.",
     "On a CPU that is nearly so. The clock of a GPU goes up as well as down, and a lucky sample is "
     "as rare as an unlucky one. A median stays where most of them are.",
-    average=min,
+    number=by(min),
 )
 task.fault(
     "L3-FIRST-SAMPLE",
     "One sample is a measurement, so I take the first.",
-    "The first is the one most often disturbed. The record holds all of them for a reason: take "
-    "their median.",
-    average=lambda seconds: seconds[0],
+    "The first is the one most often disturbed. The record holds all of them for a reason: use "
+    "them all.",
+    number=by(lambda seconds: seconds[0]),
 )
 task.fault(
     "L3-MEAN",
     "The time of a point is the mean of its samples.",
     "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. A median stays "
     "where most of them are.",
-    average=statistics.mean,
+    number=by(statistics.mean),
 )
 task.fault(
     "L3-SLOWEST",
     "To be on the safe side, the slowest sample counts.",
     "The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody else's "
     "time.",
-    average=max,
+    number=by(max),
 )
 task.fault(
     "L3-BELIEVES-THE-NAME",

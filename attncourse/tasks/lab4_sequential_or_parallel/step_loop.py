@@ -3,9 +3,11 @@
 import torch
 
 from attncourse.checks.answer import Failure, Unanswered, compare, describe, moves_nothing, shape_of
+from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab4_sequential_or_parallel import pick
 
 
@@ -63,6 +65,10 @@ def with_a_cell(loop):
     return function
 
 
+def on_another_device(loop):
+    return elsewhere(with_a_cell(loop))
+
+
 def watched(loop):
     """How often the answer calls the cell, and in which order it reads the positions."""
 
@@ -92,8 +98,12 @@ def reads(answer, inputs):
 
 
 def traits(answer):
-    seen = answer.observe(sentences(torch.Generator().manual_seed(6), 2, 6, 3), adapt=watched)
-    alone = {"one sentence at a time": "it got a tensor of shape (3)" in (seen.error or "")}
+    inputs = sentences(torch.Generator().manual_seed(6), 2, 6, 3)
+    seen = answer.observe(inputs, adapt=watched)
+    alone = {
+        "one sentence at a time": "it got a tensor of shape (3)" in (seen.error or ""),
+        "mixes devices": bool(mixed(answer, inputs, on_another_device)),
+    }
     if seen.error or seen.returned is None:
         return alone
     order = seen.returned["order"]
@@ -172,6 +182,11 @@ def gradients_flow_back_through_all_steps(answer, rng):
 
 
 @task.check(1)
+def new_tensors_are_made_where_its_inputs_are(answer, rng):
+    stays_with(answer, sentences(rng, 2, 4, 3), on_another_device)
+
+
+@task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, sentences(rng, 2, 4, 3))
 
@@ -206,7 +221,17 @@ class Loop:
         return self.join(self.keep(states))
 
 
+def into_a_table(states):
+    (b, d), n = states[0].shape, len(states)
+    table = torch.zeros(b, n, d, dtype=states[0].dtype)
+    for t, state in enumerate(states):
+        table[:, t] = state
+    return table
+
+
 # --- faults -------------------------------------------------------------------------------------
+
+task.fault(thoughts.ON_THE_CPU, join=into_a_table)
 
 
 def from_the_first_on(cell, inputs, state, last):

@@ -5,6 +5,7 @@ import math
 import torch
 
 from attncourse.checks.answer import Failure, Unanswered, compare, moves_nothing, shape_of
+from attncourse.checks.device import mixed, stays_with
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -91,7 +92,9 @@ def step_counts(answer, c, rng=None, spare=40):
 def step_traits(answer):
     (biggest, moved), (most, all_moved) = step_counts(answer, 2), step_counts(answer, 8)
     without_room, _ = step_counts(answer, 2, spare=0)
+    inputs = one_query(torch.Generator().manual_seed(0), 2, 4, 2, 4, 3)
     return {
+        "mixes devices": bool(mixed(answer, inputs)),
         "makes as much as the keys": biggest >= 1,
         "makes it of a full cache, too": without_room >= 1,
         "makes twice the keys": biggest >= 2,
@@ -198,6 +201,11 @@ def each_key_is_read_once(answer, rng):
 
 
 @task.check(1)
+def new_tensors_are_made_where_its_inputs_are(answer, rng):
+    stays_with(answer, one_query(rng, 2, 4, 2, 4, 3))
+
+
+@task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, one_query(rng, 2, 4, 2, 4, 3))
 
@@ -276,10 +284,18 @@ def every_cth(output, query):
 
 
 def later(scores):
-    return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+
+
+def into_a_table(output, query):
+    table = torch.empty(query.shape, dtype=query.dtype)
+    table[:] = output.reshape(query.shape)
+    return table
 
 
 # --- faults -------------------------------------------------------------------------------------
+
+task.fault(thoughts.ON_THE_CPU, join=into_a_table)
 
 task.fault(
     "L5-REPEAT-INTERLEAVE",

@@ -5,6 +5,7 @@ import math
 import torch
 
 from attncourse.checks.answer import Failure, compare
+from attncourse.checks.device import mixed
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Chapter
 from attncourse.lab.meters import count
@@ -138,7 +139,7 @@ def call(rng, q, k, tile, causal=False, dtype=torch.float32, spread=0.0, size=1.
     }
 
 
-def memory_traits(long, thin=None):
+def memory_traits(short, long, thin=None):
     def fails(check, *how):
         try:
             check(*how)
@@ -150,6 +151,7 @@ def memory_traits(long, thin=None):
         grown = growth(answer, long)
         own = {"keeps a row of tiles": fails(keeps_no_row, answer, thin)} if thin else {}
         return own | {
+            "mixes devices": bool(mixed(answer, short(torch.Generator().manual_seed(0)))),
             "biggest tensor grows like n²": grown["biggest"] > 1.2,
             "it is a table of yes and no": grown["biggest"] > 1.2 and grown["entry"] == 1,
             "keeps its tiles": grown["peak"] > 1.2,

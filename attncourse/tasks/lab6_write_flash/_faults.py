@@ -13,5 +13,12 @@ def finite(maximum):
 
 def hide_later(scores, position, column):
     q, k = scores.shape[-2:]
-    queries, keys = torch.arange(q) + position, torch.arange(k) + column
+    queries = torch.arange(position, position + q, device=scores.device)
+    keys = torch.arange(column, column + k, device=scores.device)
     return scores.masked_fill(keys > queries[:, None], -INFINITY)
+
+
+def hide_from_the_cpu(scores, row, column, q, k):
+    queries, keys = torch.arange(row + k - q, k)[: scores.shape[-2]], torch.arange(column, k)
+    later = keys[: scores.shape[-1]] > queries[:, None]
+    return torch.where(later, torch.full(later.shape, -INFINITY, dtype=scores.dtype), scores)

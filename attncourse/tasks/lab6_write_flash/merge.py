@@ -5,9 +5,11 @@ import math
 import torch
 
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab6_write_flash import DOUBLE, agrees
 from attncourse.tasks.lab6_write_flash._faults import finite
 
@@ -21,6 +23,10 @@ def of_two_parts(answer):
         return answer((weighted_1, maximum_1, total_1), (weighted_2, maximum_2, total_2))
 
     return joined
+
+
+def on_another_device(answer):
+    return elsewhere(of_two_parts(answer))
 
 
 def two_parts(rng, *lead, v=3, counts=(3, 2), dtype=torch.float32, shift=(0.0, 0.0), size=1.0):
@@ -76,6 +82,11 @@ def merge_small(rng):
     yield easy_parts([(400.0, 1)], [(401.0, 3)])
 
 
+def traits(answer):
+    inputs = two_parts(torch.Generator().manual_seed(0), 4)
+    return {"mixes devices": bool(mixed(answer, inputs, on_another_device))}
+
+
 task = Task(
     reference.merge,
     number=1,
@@ -97,6 +108,7 @@ task = Task(
     probes=merge_probes,
     small=merge_small,
     adapt=of_two_parts,
+    traits=traits,
 )
 
 
@@ -148,6 +160,11 @@ def large_scores_stay_finite(answer, rng):
 
 
 @task.check(1)
+def new_tensors_are_made_where_its_inputs_are(answer, rng):
+    stays_with(answer, two_parts(rng, 2, 4), on_another_device)
+
+
+@task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, two_parts(rng, 4))
     moves_nothing(answer, two_parts(rng, 4, counts=(0, 2)))
@@ -192,7 +209,14 @@ def as_is(x, *_):
     return x
 
 
+def zeros_for_nothing(maxima, common):
+    safe = torch.where(common == -math.inf, torch.zeros(common.shape, dtype=common.dtype), common)
+    return [(own - safe).exp() for own in maxima]
+
+
 # --- faults -------------------------------------------------------------------------------------
+
+task.fault(thoughts.ON_THE_CPU, section="nothing-seen", factors=zeros_for_nothing)
 
 task.fault(
     "L6-NO-RESCALE",

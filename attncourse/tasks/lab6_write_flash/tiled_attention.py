@@ -5,6 +5,7 @@ import math
 import torch
 
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.device import stays_with
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
@@ -21,7 +22,12 @@ from attncourse.tasks.lab6_write_flash import (
     memory_traits,
     stays_linear,
 )
-from attncourse.tasks.lab6_write_flash._faults import INFINITY, finite, hide_later
+from attncourse.tasks.lab6_write_flash._faults import (
+    INFINITY,
+    finite,
+    hide_from_the_cpu,
+    hide_later,
+)
 
 
 def forward_probes(rng):
@@ -84,7 +90,7 @@ task = Task(
     ),
     probes=forward_probes,
     small=forward_small,
-    traits=memory_traits(long_call, thin_call),
+    traits=memory_traits(lambda rng: call(rng, 5, 7, 3, True), long_call, thin_call),
     forbidden=FUSED_ATTENTION,
 )
 
@@ -113,7 +119,7 @@ def one_tile_is_ordinary_attention(answer, rng):
         agrees(answer, call(rng, n, n, tile), "output")
 
 
-@task.check(2)
+@task.check(1)
 def many_tiles_give_the_same_as_one(answer, rng):
     for n, tile in ((6, 3), (8, 2), (4, 1)):
         agrees(answer, call(rng, n, n, tile), "output")
@@ -173,17 +179,22 @@ def half_precision_is_computed_in_float32(answer, rng):
     agrees(answer, call(rng, 6, 6, 2, dtype=HALF, size=6.0), ("logsumexp",), 1e-4)
 
 
-@task.check(2)
+@task.check(6)
 def nothing_grows_like_the_square_of_the_length(answer, rng):
     computes(answer, call(rng, 6, 6, 3))
     stays_linear(answer, long_call)
 
 
-@task.check(1)
+@task.check(7)
 def queries_and_keys_are_both_cut(answer, rng):
     computes(answer, call(rng, 6, 6, 3))
     cuts_both(answer, long_call)
     keeps_no_row(answer, thin_call)
+
+
+@task.check(1)
+def new_tensors_are_made_where_its_inputs_are(answer, rng):
+    stays_with(answer, call(rng, 5, 7, 3, True))
 
 
 @task.check(1)
@@ -214,6 +225,9 @@ class Tiled:
 
     def hide(scores, row, column, q, k):
         return hide_later(scores, row + k - q, column)
+
+    def nothing(total):
+        return total - torch.inf
 
     def grow(maximum, scores):
         return torch.maximum(maximum, scores.amax(-1))
@@ -253,7 +267,7 @@ class Tiled:
             rows = slice(row, row + high)
             weighted = torch.zeros_like(output[..., rows, :], dtype=wide)
             total = torch.zeros_like(logsumexp[..., rows], dtype=wide)
-            maximum = total - torch.inf
+            maximum = self.nothing(total)
             for scores, values in of_row:
                 before, maximum = maximum, self.grow(maximum, scores)
                 origin = self.origin(maximum)
@@ -282,7 +296,7 @@ def zeros_behind(x, tile):
 
 
 def out_of_one_mask(scores, row, column, q, k):
-    visible = torch.ones(q, k, dtype=torch.bool).tril(k - q)[row:, column:]
+    visible = torch.ones(q, k, dtype=torch.bool, device=scores.device).tril(k - q)[row:, column:]
     return scores.masked_fill(~visible[: scores.shape[-2], : scores.shape[-1]], -INFINITY)
 
 
@@ -290,7 +304,17 @@ def with_fill(number):
     return lambda *place: hide(*place).clamp(min=number)
 
 
+def out_of_nowhere(total):
+    return torch.full(total.shape, -torch.inf, dtype=total.dtype)
+
+
 # --- faults -------------------------------------------------------------------------------------
+
+task.fault(
+    thoughts.ON_THE_CPU,
+    nothing=(out_of_nowhere, ..., out_of_nowhere),
+    hide=(..., hide_from_the_cpu, hide_from_the_cpu),
+)
 
 hide, METER, NUMBERS = Tiled.hide, "meter", "four-numbers"
 

@@ -5,10 +5,12 @@ import math
 import torch
 
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.device import stays_with
 from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
+from attncourse.tasks import thoughts
 from attncourse.tasks.lab6_write_flash import (
     DOUBLE,
     HALF,
@@ -20,7 +22,7 @@ from attncourse.tasks.lab6_write_flash import (
     memory_traits,
     stays_linear,
 )
-from attncourse.tasks.lab6_write_flash._faults import finite, hide_later
+from attncourse.tasks.lab6_write_flash._faults import finite, hide_from_the_cpu, hide_later
 
 GRADS = ("grad_query", "grad_key", "grad_value")
 
@@ -88,7 +90,7 @@ task = Task(
     ),
     probes=backward_probes,
     small=backward_small,
-    traits=memory_traits(long_backward),
+    traits=memory_traits(lambda rng: backward(rng, 5, 7, 3, True), long_backward),
     forbidden=FUSED_ATTENTION,
 )
 
@@ -156,16 +158,21 @@ def half_precision_is_computed_in_float32(answer, rng):
     agrees(answer, backward(rng, 6, 6, 2, True, dtype=HALF, size=4.0), tolerance=3e-3)
 
 
-@task.check(2)
+@task.check(5)
 def nothing_grows_like_the_square_of_the_length(answer, rng):
     computes(answer, backward(rng, 6, 6, 3))
     stays_linear(answer, long_backward)
 
 
-@task.check(1)
+@task.check(6)
 def queries_and_keys_are_both_cut(answer, rng):
     computes(answer, backward(rng, 6, 6, 3))
     cuts_both(answer, long_backward)
+
+
+@task.check(1)
+def new_tensors_are_made_where_its_inputs_are(answer, rng):
+    stays_with(answer, backward(rng, 5, 7, 3, True))
 
 
 @task.check(1)
@@ -184,6 +191,9 @@ def as_is(x, *_):
 @task.steps
 class Backward:
     mean = kept = shares = as_is
+
+    def zeros(x, wide):
+        return torch.zeros_like(x, dtype=wide)
 
     def wide(dtype):
         return torch.promote_types(dtype, torch.float32)
@@ -205,7 +215,7 @@ class Backward:
         high, broad = self.cut(tile, q, k)
         mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
         tensors = {"query": query, "key": key, "value": value}
-        grads = {name: torch.zeros_like(x, dtype=wide) for name, x in tensors.items()}
+        grads = {name: self.zeros(x, wide) for name, x in tensors.items()}
         for row in range(0, q, high):
             rows = slice(row, row + high)
             queries, upstream = query[..., rows, :].to(wide), grad_output[..., rows, :].to(wide)
@@ -237,6 +247,12 @@ def overwritten(*names):
 
 
 # --- faults -------------------------------------------------------------------------------------
+
+task.fault(
+    thoughts.ON_THE_CPU,
+    zeros=(lambda x, wide: torch.zeros(x.shape, dtype=wide), ...),
+    hide=(..., hide_from_the_cpu),
+)
 
 task.fault(
     "L6-NO-MEAN",
