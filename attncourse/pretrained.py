@@ -27,7 +27,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from attncourse import additive
 from attncourse.additive import AttentionEncoderDecoder, ScoredAttention
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
@@ -47,10 +46,6 @@ def linear_concat_scores(
     return einsum(query, w_query, "b e, e -> b")[:, None] + einsum(keys, w_key, "b k d, d -> b k")
 
 
-def _scored(score, **shapes):
-    return lambda: ScoredAttention(score, **shapes)
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How a model is made and trained; `attention` is made anew for each model."""
@@ -65,15 +60,11 @@ RECIPES = {
     "fixed-64": Recipe(EncoderDecoder),
     "fixed-128": Recipe(partial(EncoderDecoder, hidden=2 * HIDDEN)),
     "fixed-64-longer": Recipe(EncoderDecoder, steps=2 * STEPS),
-    "fixed-128-longer": Recipe(partial(EncoderDecoder, hidden=2 * HIDDEN), steps=2 * STEPS),
     "additive": Recipe(AttentionEncoderDecoder),
     "transformer": Recipe(Transformer, learning_rate=2e-3),
-    # The score of "additive" is the fourth; concat is the same function (chapter 2).
-    "score-dot": Recipe(AttentionEncoderDecoder, _scored(additive.dot_scores)),
-    "score-general": Recipe(
-        AttentionEncoderDecoder, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
+    "score-linear": Recipe(
+        AttentionEncoderDecoder, lambda: ScoredAttention(linear_concat_scores, w=(2 * HIDDEN,))
     ),
-    "score-linear": Recipe(AttentionEncoderDecoder, _scored(linear_concat_scores, w=(2 * HIDDEN,))),
 }
 STORED = ("fixed-64", "additive", "transformer")  # the weights that pages load
 
