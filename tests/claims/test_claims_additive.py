@@ -80,17 +80,14 @@ def test_linear_score():
     assert (torch.cat(rows) - rows[0]).abs().max() < 1e-12
 
 
-def test_the_linear_score_falls_and_the_additive_one_does_not():
-    """It does: with the linear score the fall comes somewhat later, and it comes. With the tanh
-    there is none."""
+def test_four_scores_hold_and_the_linear_one_does_not():
+    """The four that see the query translate sentences of every length, *dot* a few less here (one
+    run each, so do not rank them); the fifth fails from 8 words on."""
     measured = pretrained.curves()
-    one_vector, linear, additive = (
-        by_bucket(measured["models"][name]["exact_match"], measured["counts"])
-        for name in ("fixed-64", "score-linear", "additive")
-    )
-    assert one_vector["12–15"] < linear["12–15"] < additive["12–15"]
-    assert linear["20–23"] < 0.2
-    assert min(additive.values()) > 0.98
+    for name in ("dot", "general", "concat", "additive", "linear"):
+        shares = by_bucket(measured["models"][f"score-{name}"]["exact_match"], measured["counts"])
+        for bucket in list(shares)[2:]:
+            assert shares[bucket] < 0.3 if name == "linear" else shares[bucket] > 0.85
 
 
 def test_a_shuffle_does_not_tell_whether_the_context_is_used(translator):
