@@ -91,8 +91,8 @@ def test_four_scores_hold_and_the_linear_one_does_not():
 
 
 def test_a_shuffle_does_not_tell_whether_the_context_is_used(translator):
-    """Shuffling changes nothing but rounding, for each score and each weight moves along with its
-    annotation."""
+    """Another order changes nothing but rounding, for each score and each weight moves along with
+    its annotation."""
     model, english, french = translator
     source = as_source(words(349_956_962_497, "en"), english)
     given = torch.tensor([[BOS, *french.encode(words(349_956_962_497, "fr"))]])
