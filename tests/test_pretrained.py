@@ -41,12 +41,12 @@ def test_one_vector_translates_short_sentences_and_fails_on_long_ones(stored):
     assert list(shares.values()) == sorted(shares.values(), reverse=True), "longer is never better"
 
 
-@pytest.mark.parametrize("name", ["fixed-128", "fixed-64-longer", "fixed-128-longer"])
+@pytest.mark.parametrize("name", ["fixed-128", "fixed-64-longer"])
 def test_a_wider_vector_or_longer_training_moves_the_cliff_and_does_not_remove_it(stored, name):
     before, after = buckets(stored, "fixed-64"), buckets(stored, name)
     assert all(after[bucket] >= before[bucket] for bucket in before)
     assert after["12–15"] > before["12–15"] + 0.2
-    assert after["20–23"] < 0.8 * min(after[bucket] for bucket in SHORT_SENTENCES)
+    assert after["20–23"] < 0.5 * min(after[bucket] for bucket in SHORT_SENTENCES)
 
 
 @pytest.mark.parametrize("name", ["additive", "transformer"])
@@ -56,17 +56,19 @@ def test_attention_translates_sentences_of_every_length(stored, name):
     assert min(shares.values()) >= 0.98
 
 
-def test_a_linear_score_fails_on_long_sentences_and_the_others_do_not(stored):
-    assert buckets(stored, "score-linear")["20–23"] < 0.2
-    for name in ("score-dot", "score-general", "additive"):
-        assert min(buckets(stored, name).values()) > 0.9
+def test_a_linear_score_fails_on_long_sentences_and_the_four_others_do_not(stored):
+    shares = buckets(stored, "score-linear")
+    assert shares["16–19"] <= 0.1 and shares["20–23"] <= 0.1
+    for name in ("dot", "general", "concat", "additive"):
+        assert min(buckets(stored, f"score-{name}").values()) > 0.85
 
 
 def test_what_is_compared_has_learned_for_the_same_number_of_steps(stored):
     steps = {name: model["steps"] for name, model in stored["models"].items()}
     assert steps == {name: recipe.steps for name, recipe in RECIPES.items()}, "none was cut short"
-    for name, n in steps.items():
-        assert n == steps["fixed-64"] * (1 + name.endswith("-longer"))
+    assert len({steps[name] for name in ("fixed-64", "fixed-128", "additive", "transformer")}) == 1
+    assert steps["fixed-64-longer"] == 2 * steps["fixed-64"]
+    assert len({n for name, n in steps.items() if name.startswith("score-")}) == 1
 
 
 # --- What is stored ---

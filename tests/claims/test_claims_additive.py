@@ -80,17 +80,19 @@ def test_linear_score():
     assert (torch.cat(rows) - rows[0]).abs().max() < 1e-12
 
 
-def test_three_scores_hold_and_the_linear_one_does_not():
-    """LINEARQUOTE"""
+def test_four_scores_hold_and_the_linear_one_does_not():
+    """The four that see the query translate sentences of every length, *dot* a few less here (one
+    run each, so do not rank them); the fifth fails from 8 words on."""
     measured = pretrained.curves()
-    for name in ("score-dot", "score-general", "additive", "score-linear", "fixed-64"):
-        long = by_bucket(measured["models"][name]["exact_match"], measured["counts"])["20–23"]
-        assert long < 0.2 if name in ("score-linear", "fixed-64") else long > 0.9
+    for name in ("dot", "general", "concat", "additive", "linear"):
+        shares = by_bucket(measured["models"][f"score-{name}"]["exact_match"], measured["counts"])
+        for bucket in list(shares)[2:]:
+            assert shares[bucket] < 0.3 if name == "linear" else shares[bucket] > 0.85
 
 
 def test_a_shuffle_does_not_tell_whether_the_context_is_used(translator):
-    """Shuffling changes nothing but rounding, for each score and each weight moves along with its
-    annotation."""
+    """Another order changes nothing but rounding, for each score and each weight moves along with
+    its annotation."""
     model, english, french = translator
     source = as_source(words(349_956_962_497, "en"), english)
     given = torch.tensor([[BOS, *french.encode(words(349_956_962_497, "fr"))]])

@@ -154,21 +154,20 @@ def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
 
 
 def test_the_cliff_is_moved_and_not_removed():
-    """The page: "A wider vector and longer training move it, each alone and both together, and in
-    none of these runs does it go away."
+    """The page: "A wider vector and longer training each move it, and in neither run does it go
+    away."
     """
     measured = pretrained.curves()
-    narrow, wide, longer, both = (
+    narrow, wide, longer = (
         by_bucket(measured["models"][name]["exact_match"], measured["counts"])
-        for name in ("fixed-64", "fixed-128", "fixed-64-longer", "fixed-128-longer")
+        for name in ("fixed-64", "fixed-128", "fixed-64-longer")
     )
     buckets = list(narrow)
-    for shares in (narrow, wide, longer, both):
-        assert shares[buckets[0]] - shares[buckets[-1]] > 0.2
+    for shares in (narrow, wide, longer):
+        assert shares[buckets[0]] - shares[buckets[-1]] > 0.5
         assert sorted(shares.values(), reverse=True) == list(shares.values())
     for moved in (wide, longer):
         assert all(moved[bucket] > narrow[bucket] + 0.1 for bucket in buckets[2:])
-        assert all(both[bucket] > moved[bucket] for bucket in buckets[3:])
 
 
 def test_arithmetic_does_not_explain_the_cliff(translator):
