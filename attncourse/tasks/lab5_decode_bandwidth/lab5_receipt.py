@@ -189,7 +189,9 @@ def a_record(
         return {
             **{"name": name, "n": n, "b": b, "h": 32, "kv_heads": kv_heads, "d": d},
             **{"bytes": cache, "flops": flops, "label": "cache" if hot else None},
-            "seconds": cache / (3 * copy) if hot else (5e-5 if width == 2 else 1e-4) + seconds,
+            "seconds": max(cache / (3 * copy), 1.1 * flops / products)
+            if hot
+            else (5e-5 if width == 2 else 1e-4) + seconds,
             "peak_bytes": None if lost else 2 * b * 32 * n * width + (4 * cache if more else 0),
             "error": "out of memory" if lost else None,
         }
