@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import test_audit
 import test_grading
+import test_judge
 import test_virtual_gpu
 from test_grading import zygote  # noqa: F401  a fixture
 from test_pretrained import buckets
 
 from attncourse import positions_curves, pretrained
-from attncourse.checks import registry
+from attncourse.checks import compositions, registry
 from attncourse.numbers import corpus
 from attncourse.pretrained import STORED, curves, load, make
 from attncourse.training import by_bucket, exact_match
@@ -56,6 +57,12 @@ def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(store
         shares = by_bucket(exact_match(model, test, french), stored["counts"])
         for bucket, share in buckets(stored, name).items():
             assert shares[bucket] == pytest.approx(share, abs=0.003), (name, bucket)
+
+
+@pytest.mark.parametrize("task", registry.all_tasks())
+def test_every_form_of_a_misconception_is_named(task):
+    for each in compositions.singles(registry.find(task)):
+        test_judge.assert_named(task, each.faults[0], each.make())
 
 
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
