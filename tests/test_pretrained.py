@@ -80,6 +80,8 @@ def test_the_store_is_small_and_complete():
     assert sizes.keys() == {*STORED, *later}
     mine = sum(sizes[name] for name in STORED) + (pretrained.DATA / "curves.json").stat().st_size
     assert mine <= 2_000_000
+    every = pretrained.DATA.rglob("*.safetensors")
+    assert sum(path.stat().st_size for path in every) <= 4_000_000
 
 
 def test_versions_and_seed_are_stored(stored):

@@ -2,7 +2,7 @@
 
 The judge's checks and misconceptions were made by people who know them. These answers were not:
 their authors first read the tasks, and looked at the judge's catalogue only afterwards, to say
-which of its sentences would be a fair diagnosis of each slip.
+which of its sentences would be a fair diagnosis of each slip. (`open_book` is the exception.)
 """
 
 import zlib

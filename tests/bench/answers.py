@@ -4,7 +4,8 @@
 
 The answers in tests/answers/ were written without a look at the judge; only then was each wrong
 one marked with the misconceptions that would be a fair diagnosis. A name counts as right if it is
-among them. Every tenth answer is held out: it is judged with --held-out only, and nobody mends the
+among them. (The author of `open_book` had looked; its line shows what is accepted, and no more.)
+Every tenth answer is held out: it is judged with --held-out only, and nobody mends the
 catalogue by it.
 """
 

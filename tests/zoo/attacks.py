@@ -568,8 +568,8 @@ for name, gradient in {
 }.items():
     ready(f"a gradient by {name}", "",
           f"s = scores.detach().requires_grad_()\n    return {gradient}",
-          title="")  # fmt: skip
-    # without a title: a first call of torch.func loads a compiler, and may be too slow
+          # a first call of torch.func loads a compiler, and may be too slow to be caught at it
+          title="" if name == "func" else "calls")  # fmt: skip
 
 code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
 import torch._higher_order_ops.flex_attention

@@ -1,4 +1,4 @@
-"""Chapters 8 to 10, tried by somebody who had pages and notebooks only. See answers/__init__.py.
+"""Chapters 8 to 10, by somebody who had read the tasks' files: no measure of what is recognized.
 
 Spelled as students spell: with loops, old-fashioned names and detours, all on purpose.
 """
