@@ -155,6 +155,10 @@ def test_an_untouched_exercise_runs_and_earns_nothing(assignment, tmp_path):
     assert errors(cells) == []
     for report in reports(cells).values():
         assert report["earned"] == 0 and report["diagnosis"] == "NOT-ANSWERED"
+    for cell in cells:
+        shown = "".join(output.get("text", "") for output in cell.get("outputs", []))
+        said = re.findall("Your `.+` is not finished yet", shown)
+        assert len(said) == len(set(said)), "say it once, before a loop"
 
 
 @pytest.mark.slow
