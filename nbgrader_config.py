@@ -13,15 +13,15 @@ c.CourseDirectory.release_directory = "exercises"
 c.ClearSolutions.code_stub = {"python": "...  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 c.GenerateAssignment.preprocessors = [
-    "attncourse.grading.release.TaskFacts",  # points, before nbgrader books them
+    "attncourse.grading.outbox.release.TaskFacts",  # points, before nbgrader books them
     *GenerateAssignment.class_traits()["preprocessors"].default(),
-    "attncourse.grading.release.PublishedPages",
-    "attncourse.grading.release.ColabBootstrap",
+    "attncourse.grading.outbox.release.PublishedPages",
+    "attncourse.grading.outbox.release.ColabBootstrap",
 ]
 
 # Submissions are graded in jails, by the judge of `attncourse grade`; no kernel runs them.
-c.Autograde.exporter_class = "attncourse.grading.autograde.JailedExporter"
-c.Autograde.pre_convert_hook = "attncourse.grading.autograde.under_its_name"
+c.Autograde.exporter_class = "attncourse.grading.books.autograde.JailedExporter"
+c.Autograde.pre_convert_hook = "attncourse.grading.books.autograde.under_its_name"
 c.Autograde.sanitize_preprocessors = c.Autograde.autograde_preprocessors = []
 c.CourseDirectory.ignore = [
     *CourseDirectory.class_traits()["ignore"].default(),
@@ -30,7 +30,7 @@ c.CourseDirectory.ignore = [
 ]
 
 # The Formgrader shows the rubric of a written answer beside its points.
-c.HTMLExporter.preprocessors = ["attncourse.grading.rubric.Rubrics"]
+c.HTMLExporter.preprocessors = ["attncourse.grading.books.rubric.Rubrics"]
 
 # For `nbgrader validate`
 c.Execute.timeout = 120

@@ -406,8 +406,8 @@ def lint_task(
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
-    from attncourse.grading import nbgrader_api
-    from attncourse.grading.submission import check_points
+    from attncourse.grading.books import nbgrader_api
+    from attncourse.grading.inbox.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
     with progress() as bar:
@@ -429,7 +429,7 @@ def sample_class(
 ) -> None:
     """Make up a class: submissions right, unusual, mistaken, half-empty and broken."""
     need("grader", "nbgrader")
-    from attncourse.grading import sample
+    from attncourse.grading.inbox import sample
 
     assignment = chosen(assignment)
     released = Path("exercises") / assignment / f"{assignment}.ipynb"
@@ -458,10 +458,11 @@ def ingest(
     Exit code 0: everything is filed; 1: something is not, with the reason.
     """
     need("grader", "nbgrader")
-    from attncourse.grading import ingest as desk
-    from attncourse.grading.archives import Refused, unpack
-    from attncourse.grading.senders import roster_in, safe_name
-    from attncourse.grading.untrusted import limited_memory
+    from attncourse.grading.books.gradebook import roster as registered
+    from attncourse.grading.inbox import ingest as desk
+    from attncourse.grading.inbox.archives import Refused, unpack
+    from attncourse.grading.inbox.senders import roster_in, safe_name
+    from attncourse.grading.inbox.untrusted import limited_memory
 
     known(assignment) if assignment else assignment_names()
     missing = [str(path) for path in files if not path.exists()]
@@ -470,7 +471,7 @@ def ingest(
     if student and student != safe_name(student):
         raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
     try:
-        by_name = roster_in(roster) if roster else desk.of_gradebook()
+        by_name = roster_in(roster) if roster else registered()
     except Refused as error:
         raise fail(str(error)) from None
     clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
@@ -494,7 +495,7 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
     """Print what was odd and what is not filed; True if everything is."""
     from rich.text import Text
 
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.inbox.untrusted import printable
 
     told = Table("student", "file", "what was done")
     refused = Table("student", "file", "not filed, because")
@@ -556,15 +557,16 @@ def grade(
         need("cluster", "distributed")
     assignment = chosen(assignment)
     warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
-    from attncourse.grading import run
-    from attncourse.grading.cluster import Unusable, on_cluster
-    from attncourse.grading.gradebook import NotReleased
-    from attncourse.grading.jail import Unavailable
-    from attncourse.grading.nbgrader_api import NoGradebook
-    from attncourse.grading.untrusted import alike, printable
+    from attncourse.grading.books import disk, run
+    from attncourse.grading.books.gradebook import NotReleased
+    from attncourse.grading.books.nbgrader_api import NoGradebook
+    from attncourse.grading.inbox.untrusted import alike, printable
+    from attncourse.grading.jail import workers
+    from attncourse.grading.jail.cluster import Unusable, on_cluster
+    from attncourse.grading.jail.walls import Unavailable
 
-    job = run.job_of(assignment, jailed=not no_jail, record=not no_record)
-    handed_in, nameless = run.submissions(assignment), run.unbookable(assignment)
+    job = disk.job_of(assignment, jailed=not no_jail, record=not no_record)
+    handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
     if not (handed_in or nameless):
         cure = "`attncourse ingest FILES` files what students sent"
         raise fail(f"nothing of {assignment} is in submitted/; {cure}")
@@ -581,7 +583,7 @@ def grade(
         )
     kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
-    where = on_cluster(cluster) if cluster else run.in_processes(jobs, warm)
+    where = on_cluster(cluster) if cluster else workers.in_processes(jobs, warm)
     fresh, same, look = 0, 0, {}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -628,7 +630,7 @@ def grade(
 
 def warm_up(ctx: typer.Context, assignment: str, jobs: int, jailed: bool, force: bool):
     """While this process loads nbgrader, another one loads torch, if there is work for it."""
-    from attncourse.grading.warm import Warm, can_fork
+    from attncourse.grading.jail.warm import Warm, can_fork
 
     there = Path("autograded")
     new = (
@@ -651,7 +653,7 @@ ALLOW_JAILS = (
 
 def line_of(event) -> str:
     """One submission in the log: when, who, points, seconds, and what was odd. A single line."""
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.inbox.untrusted import printable
 
     result = event.result
     took = f"{result.seconds:.1f} s" if event.fresh else "as before"
@@ -674,8 +676,8 @@ def feedback(
     Exit code 0: every student who was graded has a page; 1: somebody has none.
     """
     need("grader", "nbgrader")
-    from attncourse.grading import feedback as pages
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.outbox import feedback as pages
 
     assignment = chosen(assignment)
     graded = pages.graded(assignment)
@@ -706,7 +708,7 @@ def feedback(
 
 def say_stale(assignment: str, students: list[str]) -> None:
     """Whose points are those of another day."""
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.inbox.untrusted import printable
 
     if students:
         cure = f"run `attncourse grade {assignment}`"
@@ -730,8 +732,9 @@ def report(
     need("grader", "nbgrader")
     from rich.markup import escape
 
-    from attncourse.grading import class_report, results
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.books import results
+    from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.outbox import class_report
 
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
@@ -799,8 +802,8 @@ def export(
     Exit code 0: everybody with points is in the file; 1: somebody is not, and it says who.
     """
     need("grader", "nbgrader")
-    from attncourse.grading import lms
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.outbox import lms
 
     assignment = chosen(assignment)
     points, most = lms.graded(assignment)
@@ -865,8 +868,9 @@ def total(
     need("grader", "nbgrader")
     from rich.markup import escape
 
-    from attncourse.grading import class_report, results
-    from attncourse.grading.untrusted import printable
+    from attncourse.grading.books import results
+    from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.outbox import class_report
 
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
@@ -910,7 +914,7 @@ def jail_state() -> tuple[str, bool, str]:
         return "none on Windows; needed only to grade", True, "grade in WSL (aka.ms/wsl)"
     if find_spec("nbgrader") is None:
         return "not tried; needed only to grade", True, ""
-    from attncourse.grading.remote import why_no_jail
+    from attncourse.grading.jail.remote import why_no_jail
 
     with Console(stderr=True).status("building a jail, to see"):
         reason = why_no_jail()

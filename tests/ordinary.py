@@ -9,20 +9,20 @@ import stat
 import sys
 from pathlib import Path
 
-from attncourse.grading import jail
+from attncourse.grading.jail import walls
 
 NOBODY = 65534
 
 
 def main(command: list[str]) -> None:
-    jail._call("unshare", "mounts of its own", jail._libc.unshare(jail.NEW_MOUNTS))
+    walls._call("unshare", "mounts of its own", walls._libc.unshare(walls.NEW_MOUNTS))
     python = Path(sys.base_prefix)
     opened = os.open(python, os.O_PATH)
-    jail._mount(None, "/", None, jail.RECURSIVE | jail.PRIVATE)
+    walls._mount(None, "/", None, walls.RECURSIVE | walls.PRIVATE)
     closed = [p for p in python.parents if not p.stat().st_mode & stat.S_IXOTH]
     if closed:
-        jail._mount("tmpfs", str(closed[-1]), "tmpfs", 0, "mode=755")
-        jail._bind(opened, str(python))
+        walls._mount("tmpfs", str(closed[-1]), "tmpfs", 0, "mode=755")
+        walls._bind(opened, str(python))
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.checks import pages, registry
-from attncourse.grading import class_report, lms, nbgrader_api, results, run, sample, similarity
-from attncourse.grading import submission as reading
-from attncourse.grading.score import Result, Verdict
+from attncourse.grading.books import disk, nbgrader_api, results
+from attncourse.grading.inbox import sample
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.outbox import class_report, lms, similarity
 
 NAME = "03_scaled_dot_product"
 SLY = '<img src=x onerror="window.pwned=1">'
@@ -57,7 +59,7 @@ c.AssignLatePenalties.plugin_class = Six
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """A small class in the gradebook, with everything that can be odd about it."""
-    from attncourse.grading.gradebook import Writer
+    from attncourse.grading.books.gradebook import Writer
 
     folder = tmp_path_factory.mktemp("class")
     copy_course(ROOT, folder)
@@ -65,7 +67,7 @@ def graded(tmp_path_factory):
         patch.chdir(folder)
         with Path("nbgrader_config.py").open("a") as config:
             config.write(SIX)
-        job = run.job_of(NAME)
+        job = disk.job_of(NAME)
         about = reading.assignment_of(NAME, job.solution, job.released)
         task = "scaled_dot_product_attention"
         both = {task: WRONG, "softmax": "D-SOFTMAX-L2"}
@@ -80,7 +82,7 @@ def graded(tmp_path_factory):
             writer.gradebook.update_or_create_assignment(NAME, duedate="2026-01-31 12:00 UTC")
             for student, each in people.items():
                 Path("submitted", student, NAME).mkdir(parents=True)
-                run.store_result(run.result_path(NAME, student), "key", each)
+                disk.store_result(disk.result_path(NAME, student), "key", each)
                 late = parse_utc("2026-02-01 12:00 UTC") if student == "ann" else None
                 writer.write(student, each, late)
         Path("submitted", "later", NAME).mkdir(parents=True)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, copy_course, heeds_interrupts
 
-from attncourse.grading import run, sample
-from attncourse.grading.cluster import Unusable, on_cluster
-from attncourse.grading.remote import why_no_jail
+from attncourse.grading.books import disk
+from attncourse.grading.inbox import sample
+from attncourse.grading.jail import workers
+from attncourse.grading.jail.cluster import Unusable, on_cluster
+from attncourse.grading.jail.remote import why_no_jail
 
 pytest.importorskip("distributed")
 pytestmark = [
@@ -69,12 +71,12 @@ def class_of_six(tmp_path_factory):
         copy_course(ROOT, folder)
         patch.chdir(folder)
         sample.write_class(CHAPTER_3, 6)
-        yield run.submissions(CHAPTER_3)
+        yield disk.submissions(CHAPTER_3)
 
 
 def stored() -> dict[str, float]:
     """When the result of each student was written."""
-    paths = {student: run.result_path(CHAPTER_3, student) for student in os.listdir("submitted")}
+    paths = {student: disk.result_path(CHAPTER_3, student) for student in os.listdir("submitted")}
     return {student: path.stat().st_mtime for student, path in paths.items() if path.exists()}
 
 
@@ -110,18 +112,20 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
         assert stored().items() >= kept.items() and len(stored()) == 6
     finally:
         end(mortal)
-    job = run.job_of(CHAPTER_3)
-    here = run.in_processes(1)(job, {s: run.notebook_in(f)[0] for s, f in class_of_six.items()})
+    job = disk.job_of(CHAPTER_3)
+    here = workers.in_processes(1)(
+        job, {s: disk.notebook_in(f)[0] for s, f in class_of_six.items()}
+    )
     for student, reply in here:
-        there = run.load_result(run.result_path(CHAPTER_3, student))[1].as_data()
+        there = disk.load_result(disk.result_path(CHAPTER_3, student))[1].as_data()
         assert there | {"seconds": 0} == reply["result"] | {"seconds": 0}
 
 
 def test_another_version_on_the_workers_is_an_error(scheduler, class_of_six, monkeypatch):
-    monkeypatch.setattr(run, "version", lambda: b"of another day")
+    monkeypatch.setattr("attncourse.grading.jail.cluster.version", lambda: b"of another day")
     notebooks = {"a": Path(class_of_six["student01"], f"{CHAPTER_3}.ipynb")}
     with pytest.raises(Unusable, match="another version of attncourse"):
-        list(on_cluster(scheduler)(run.job_of(CHAPTER_3), notebooks))
+        list(on_cluster(scheduler)(disk.job_of(CHAPTER_3), notebooks))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tls://127.0.0.1:9", "nowhere.invalid"])
@@ -129,5 +133,5 @@ def test_a_scheduler_that_is_not_there_is_an_error_at_once(class_of_six, address
     notebooks = {"a": Path(class_of_six["student01"], f"{CHAPTER_3}.ipynb")}
     started = time.monotonic()
     with pytest.raises(Unusable, match="no dask scheduler answers"):
-        list(on_cluster(address)(run.job_of(CHAPTER_3), notebooks))
+        list(on_cluster(address)(disk.job_of(CHAPTER_3), notebooks))
     assert time.monotonic() - started < 10

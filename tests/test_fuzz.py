@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from zoo import ASSIGNMENT, NAME, right
 
 from attncourse.checks.observe import Observation
-from attncourse.grading import archives, ingest, remote, restore, score, senders, submission, wire
-from attncourse.grading.child import plain
+from attncourse.grading.inbox import archives, ingest, restore, senders, submission
+from attncourse.grading.jail import remote, score, wire
+from attncourse.grading.jail.child import plain
 
 pytestmark = pytest.mark.slow
 TIMES = int(os.environ.get("ATTNCOURSE_FUZZ", "1"))

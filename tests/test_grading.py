@@ -26,21 +26,13 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.checks import engine, registry
-from attncourse.grading import (
-    cgroup,
-    jail,
-    nbgrader_api,
-    remote,
-    results,
-    run,
-    sample,
-    score,
-    submission,
-    warm,
-    wire,
-)
-from attncourse.grading.gradebook import Writer
-from attncourse.grading.remote import (
+from attncourse.grading.books import disk, nbgrader_api, results, run
+from attncourse.grading.books.gradebook import Writer
+from attncourse.grading.inbox import sample, submission
+from attncourse.grading.jail import cgroup, remote, score, walls, warm, wire, workers
+from attncourse.grading.jail import job as pure
+from attncourse.grading.jail.job import Job, grade_bytes
+from attncourse.grading.jail.remote import (
     Budget,
     Died,
     Killed,
@@ -64,7 +56,7 @@ def zygote():
         with Zygote() as warm:
             warm.fork([]).kill()
             yield warm
-    except jail.Unavailable as error:
+    except walls.Unavailable as error:
         pytest.skip(f"no jail can be built here: {error}")
 
 
@@ -256,13 +248,13 @@ def test_no_right_answer_of_the_course_has_to_be_looked_at():
 IN_JAIL = """
 import json, os, sys
 os.umask(0)
-from attncourse.grading import jail, remote
+from attncourse.grading.jail import walls, remote
 try:
     with remote.Zygote() as warm:
         child = warm.fork([])
         print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)])))
         child.kill()
-except jail.Unavailable as error:
+except walls.Unavailable as error:
     print(json.dumps({"unavailable": str(error)}))
 """
 
@@ -333,10 +325,10 @@ raise SystemExit(sorted(found))
 # As who logs in has it: a session keyring, with a key in it.
 LOGS_IN = """
 import os
-from attncourse.grading import jail
+from attncourse.grading.jail import walls
 if os.uname().machine == "x86_64":
-    jail._libc.syscall(250, jail._JOIN_SESSION, None)
-    assert jail._libc.syscall(248, b"user", b"ticket", b"x", 1, -3) > 0
+    walls._libc.syscall(250, walls._JOIN_SESSION, None)
+    assert walls._libc.syscall(248, b"user", b"ticket", b"x", 1, -3) > 0
 """
 
 
@@ -351,13 +343,13 @@ def test_a_jail_knows_no_secret_of_the_instructors(python):
 # Builds a jail in this process, with something gone wrong.
 BROKEN = """
 import errno, os
-from attncourse.grading import jail
+from attncourse.grading.jail import walls
 {broken}
 channel, theirs = os.pipe()
-inside = jail.unshare()
+inside = walls.unshare()
 if not inside:
     try:
-        jail.enter(jail.Limits())
+        walls.enter(walls.Limits())
         said = "built"
     except BaseException as error:
         said = f"{{type(error).__name__}}: {{error}}"
@@ -372,10 +364,10 @@ print(os.read(channel, 1000).decode())
     ("broken", "said"),
     [
         ("", "built"),
-        ("jail._MOUNT_SETATTR = 9999", "built"),  # as before Linux 5.12: one after the other
-        ("jail._restrict = lambda *_: None", "Unavailable: the jail would have / without ro"),
-        ("kept = jail._restrict\n"
-         "jail._restrict = lambda root, *rest: root == '/tmp' and kept(root, *rest)",
+        ("walls._MOUNT_SETATTR = 9999", "built"),  # as before Linux 5.12: one after the other
+        ("walls._restrict = lambda *_: None", "Unavailable: the jail would have / without ro"),
+        ("kept = walls._restrict\n"
+         "walls._restrict = lambda root, *rest: root == '/tmp' and kept(root, *rest)",
          "Unavailable: the jail would have /dev/null without"),
     ],
     ids=["nothing", "no mount_setattr", "nothing read-only", "devices can be written"],
@@ -415,16 +407,16 @@ def killing(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["child", "keeper", "zygote"])
 def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
-    job, solution = replace(run.job_of(CHAPTER_3), record=True), notebook("solutions", CHAPTER_3)
-    undisturbed = run.grade_bytes(job, solution)
+    job, solution = replace(disk.job_of(CHAPTER_3), record=True), notebook("solutions", CHAPTER_3)
+    undisturbed = grade_bytes(job, solution)
     victims = {
         "child": lambda child: child.pid,
         "keeper": keeper,
-        "zygote": lambda _: run._zygote(True).process.pid,
+        "zygote": lambda _: pure.zygote(True).process.pid,
     }
     # The first questions are asked of a child that starts, of which nobody knows the number yet.
     killed = killing(lambda number: victims[who] if number in (7, 60) else None)
-    disturbed = run.grade_bytes(job, solution)
+    disturbed = grade_bytes(job, solution)
     assert len(killed) == 2
     for reply in (undisturbed, disturbed):
         del reply["result"]["seconds"]
@@ -435,11 +427,11 @@ def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
 @pytest.mark.slow
 def test_who_is_killed_again_and_again_is_under_review_and_graded_again(killing, course, zygote):
     sample.write_class(CHAPTER_3, 1)
-    job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
+    job, handed_in = replace(disk.job_of(CHAPTER_3), record=False), disk.submissions(CHAPTER_3)
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            yield student, run.grade_bytes(job, path.read_bytes())
+            yield student, grade_bytes(job, path.read_bytes())
 
     (first,) = run.grade_class(job, handed_in, here)
     killing(lambda number: (lambda child: child.pid) if number % 12 == 7 else None)
@@ -468,7 +460,7 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
 def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeypatch):
     with Zygote() as warm:
         monkeypatch.setattr(warm, "_fork", lambda *_: fails())
-        with pytest.raises(jail.Unavailable, match="none left"):
+        with pytest.raises(walls.Unavailable, match="none left"):
             warm.fork([])
         monkeypatch.undo()
         warm.fork([]).kill()
@@ -486,7 +478,7 @@ def test_a_warm_process_that_never_starts_is_no_reason_to_grade_without_a_jail(m
 
 
 def fails():
-    raise jail.Unavailable("none left")
+    raise walls.Unavailable("none left")
 
 
 @linux
@@ -511,7 +503,7 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
 @linux
 @pytest.mark.slow
 def test_too_much_computing_time_is_the_answers_own():
-    with Zygote(limits=jail.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
+    with Zygote(limits=walls.Limits(seconds=3)) as warm, pytest.raises(Died, match="3 seconds of"):
         warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)])
 
 
@@ -550,7 +542,7 @@ while True:  # a reply as long as one may be, bit by bit
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [MANY, LOUD], ids=["of many processes", "while it talks"])
 def test_memory_is_counted(cell):
-    limits = jail.Limits(memory=2**29)
+    limits = walls.Limits(memory=2**29)
     with Zygote(limits=limits) as warm, pytest.raises(Died, match="GiB of memory"):
         warm.fork([]).ask(30, "run", [("cell", cell, True)])
 
@@ -614,7 +606,7 @@ def grade(*arguments):
 
 def stored() -> dict[str, dict]:
     found = {}
-    for path in Path("autograded").glob(f"*/{CHAPTER_3}/{run.RESULT}"):
+    for path in Path("autograded").glob(f"*/{CHAPTER_3}/{disk.RESULT}"):
         data = json.loads(path.read_text(encoding="utf-8"))
         del data["seconds"], data["booked"]
         found[path.parts[1]] = data
@@ -648,16 +640,16 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
             time.sleep(0.02)
         stop(process, how)
         for student, when in kept.items():  # nobody is graded twice
-            assert run.result_path(CHAPTER_3, student).stat().st_mtime == when
-        kept = {s: run.result_path(CHAPTER_3, s).stat().st_mtime for s in stored()}
+            assert disk.result_path(CHAPTER_3, student).stat().st_mtime == when
+        kept = {s: disk.result_path(CHAPTER_3, s).stat().st_mtime for s in stored()}
         assert enough <= len(kept) < 6
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            result = score.score(path.read_bytes(), run.assignment(job), zygote, job.budget)
+            result = score.score(path.read_bytes(), job.about, zygote, job.budget)
             yield student, {"result": result.as_data(), "notebook": None}
 
-    job, handed_in = replace(run.job_of(CHAPTER_3), record=False), run.submissions(CHAPTER_3)
+    job, handed_in = replace(disk.job_of(CHAPTER_3), record=False), disk.submissions(CHAPTER_3)
     before = stored()
     events = list(run.grade_class(job, handed_in, here))
     assert {event.student for event in events if not event.fresh} == kept.keys()
@@ -679,7 +671,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
 
 HUNG = """
 import time
-from attncourse.grading import remote, wire
+from attncourse.grading.jail import remote, wire
 warm = [remote.Zygote(), remote.Zygote(jailed=False), remote.Spawner()]
 for each in warm:
     child = each.fork([])
@@ -722,27 +714,28 @@ def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
         command = [sys.executable, "-c", stub, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
-    monkeypatch.setattr(run, "can_fork", lambda: False)
-    monkeypatch.setattr(run.subprocess, "Popen", popen)
-    monkeypatch.setattr(run, "SPARE", 3.0)
-    job = run.Job(CHAPTER_3, "", "", budget=Budget(submission=0, record=0))
+    monkeypatch.setattr(workers, "can_fork", lambda: False)
+    monkeypatch.setattr(workers.subprocess, "Popen", popen)
+    monkeypatch.setattr(workers, "SPARE", 3.0)
+    job = Job(CHAPTER_3, "", "", budget=Budget(submission=0, record=0))
     notebooks = {name: tmp_path / name for name in ("kills", "a", "b")}
     for name, path in notebooks.items():
         path.write_text(name)
     said = "to read and judge it takes more than 3 seconds"
-    done = sorted(run.in_processes(jobs)(job, notebooks))
+    done = sorted(workers.in_processes(jobs)(job, notebooks))
     assert done == [("a", "a"), ("b", "b"), ("kills", said)]
-    assert run.in_own_process(job, b"kills") == said
-    assert run.in_own_process(job, b"a") == "a"
+    assert workers.in_own_process(job, b"kills") == said
+    assert workers.in_own_process(job, b"a") == "a"
 
 
 HUNGRY = """
-from attncourse.grading import run, untrusted
-untrusted.MEMORY = run.MEMORY = 2**28
-run.grade_bytes = lambda job, data: bytearray(int(data))
+from attncourse.grading.inbox import untrusted
+from attncourse.grading.jail import job
+job.MEMORY = untrusted.MEMORY = 2**28
+job.grade_bytes = lambda job, data: bytearray(int(data))
 with untrusted.limited_memory():
-    print(len(run.grade_or_say_why(None, b"1000000")), run.grade_or_say_why(None, b"1000000000"))
-print(len(run.grade_or_say_why(None, b"1000000000")))
+    print(len(job.grade_or_say_why(None, b"1000000")), job.grade_or_say_why(None, b"1000000000"))
+print(len(job.grade_or_say_why(None, b"1000000000")))
 """
 
 
@@ -759,22 +752,22 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
         command = [sys.executable, "-c", STUB, str(*pass_fds)]
         return start(command, pass_fds=pass_fds, **options)
 
-    monkeypatch.setattr(run, "can_fork", lambda: False)
-    monkeypatch.setattr(run.subprocess, "Popen", popen)
+    monkeypatch.setattr(workers, "can_fork", lambda: False)
+    monkeypatch.setattr(workers.subprocess, "Popen", popen)
     notebooks = {name: tmp_path / name for name in ("a", "kills", "m", "is gone", "z")}
     for name, path in notebooks.items():
         path.write_text(name)
     notebooks["is gone"].unlink()
-    job = run.Job(CHAPTER_3, "", "")
-    assert sorted(run.in_processes(jobs)(job, notebooks)) == [
+    job = Job(CHAPTER_3, "", "")
+    assert sorted(workers.in_processes(jobs)(job, notebooks)) == [
         ("a", "a"),
         ("is gone", "the file cannot be read: No such file or directory"),
-        ("kills", run.DIED),
+        ("kills", workers.DIED),
         ("m", "m"),
         ("z", "z"),
     ]
-    assert run.in_own_process(job, b"kills") == run.DIED
-    assert run.in_own_process(job, b"a") == "a"
+    assert workers.in_own_process(job, b"kills") == workers.DIED
+    assert workers.in_own_process(job, b"a") == "a"
 
 
 @linux
@@ -790,7 +783,7 @@ def test_without_a_jail_the_points_are_the_same(start, zygote):
 
 def test_where_no_jail_can_be_built_grading_says_so_at_once(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(jail.Unavailable, match="Linux namespaces"):
+    with pytest.raises(walls.Unavailable, match="Linux namespaces"):
         children(jailed=True)
     assert isinstance(children(jailed=False), Spawner)  # it does not fork
 
@@ -824,10 +817,10 @@ def made_up(small_course, monkeypatch):
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            result = run.nothing(run.assignment(job), f"made up for {student}")
+            result = run.nothing(job.about, f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
-    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
+    monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
 
 
 def test_the_log_has_a_line_for_each_submission(made_up):
@@ -887,13 +880,12 @@ def written(monkeypatch, **texts):
     def grade_all(job, notebooks):
         for student in notebooks:
             verdicts = {
-                g.task.name: score.Verdict(g.points, g.points, g.points)
-                for g in run.assignment(job).graded
+                g.task.name: score.Verdict(g.points, g.points, g.points) for g in job.about.graded
             }
             result = score.Result(verdicts, texts={"why-scaled": texts[student]})
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
-    monkeypatch.setattr(run, "in_processes", lambda *_: grade_all)
+    monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
 
 
 def waiting() -> set[str]:
@@ -1008,7 +1000,7 @@ def test_a_wrong_address_of_the_gradebook_is_one_sentence(address, said, made_up
         pytest.importorskip("psycopg")
     Path("text.db").write_text("this is a text and no database, as anybody can see who reads it")
     assert grade().exit_code == 0
-    monkeypatch.setattr("attncourse.grading.gradebook.PATIENCE", 0.3)
+    monkeypatch.setattr("attncourse.grading.books.gradebook.PATIENCE", 0.3)
     monkeypatch.setattr(nbgrader_api.api().coursedir, "db_url", address)
     roster = ["--format", "canvas", "--roster", "text.db", "-o", "x.csv"]
     for command in (
@@ -1076,7 +1068,7 @@ def test_a_locked_gradebook_is_waited_for(made_up, caplog):
 
 def test_a_gradebook_that_stays_locked_is_an_error_and_loses_nothing(made_up, monkeypatch):
     assert grade().exit_code == 0
-    monkeypatch.setattr("attncourse.grading.gradebook.PATIENCE", 0.3)
+    monkeypatch.setattr("attncourse.grading.books.gradebook.PATIENCE", 0.3)
     with nbgrader_api.gradebook() as book:
         assert {each.student.id for each in book.assignment_submissions(CHAPTER_3)}
         book.remove_submission(CHAPTER_3, "student01")

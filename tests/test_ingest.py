@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from zoo import ASSIGNMENT, CASES, NAME, built, cell_of, grade_id, right, source_of
 
 from attncourse import cli
-from attncourse.grading import archives, ingest, restore, senders, submission
+from attncourse.grading.inbox import archives, ingest, restore, senders, submission
 
 TARGET = f"submitted/{{}}/{ASSIGNMENT}/{NAME}"
 
@@ -333,7 +333,7 @@ def test_the_time_that_gradescope_knows_is_kept_and_compared(desk):
         return zipped({f"{folder}/submission_metadata.yml": metadata,
                        f"{folder}/submission_7/{NAME}": data}, f"{time[:2]}.zip")  # fmt: skip
 
-    from attncourse.grading.gradebook import timestamp_of
+    from attncourse.grading.inbox.senders import timestamp_of
 
     stamp = Path(TARGET.format("100")).parent
     desk(export("10:00", numbered(1)))

@@ -24,7 +24,7 @@ from attncourse import checks
 from attncourse.checks import engine, pages, registry
 from attncourse.checks.diagnosis import Diagnosis, _named
 from attncourse.checks.task import Chapter
-from attncourse.grading import class_report
+from attncourse.grading.outbox import class_report
 
 ROOT = Path(__file__).parent.parent
 BOOK = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["html"]["baseurl"]

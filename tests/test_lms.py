@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from attncourse.grading import lms
-from attncourse.grading.lms import Graded
+from attncourse.grading.outbox import lms
+from attncourse.grading.outbox.lms import Graded
 
 NAME = "03_scaled_dot_product"
 CANVAS = '''Student,ID,SIS User ID,SIS Login ID,Section,03 Scaled dot-product (1234),Final Score\r

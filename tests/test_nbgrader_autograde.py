@@ -11,7 +11,8 @@ from conftest import ROOT, copy_course
 from test_zoo import contents, hand_in, letters, student
 from zoo import ASSIGNMENT, CASES, NAME, built, files, right
 
-from attncourse.grading import autograde, jail, nbgrader_api, results, run
+from attncourse.grading.books import autograde, disk, nbgrader_api, results, run
+from attncourse.grading.jail import walls, workers
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +41,7 @@ NEIGHBORS = ("a_good", "z_good")
 
 
 def is_there(name: str) -> bool:
-    return run.record_path(ASSIGNMENT, name).is_file()
+    return disk.record_path(ASSIGNMENT, name).is_file()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def graded(tmp_path_factory):
             hand_in(student(name), built(CASES[name]))
         for name in NEIGHBORS:
             hand_in(name, files(right()))
-        Path("submitted/a_good", ASSIGNMENT, run.RESULT).write_text('{"forged": true}')
+        Path("submitted/a_good", ASSIGNMENT, disk.RESULT).write_text('{"forged": true}')
         Path("submitted/a_good", ASSIGNMENT, f"{NAME}.1").write_text("{}")
         before = contents()
         assert not Path("gradebook.db").exists()  # as in a fresh clone: nothing else ran before
@@ -67,7 +68,7 @@ def graded(tmp_path_factory):
         assert done.returncode == 0, done.stderr[-5000:]
         assert contents() == before
         stored = {
-            who: run.load_result(run.result_path(ASSIGNMENT, who))[1]
+            who: disk.load_result(disk.result_path(ASSIGNMENT, who))[1]
             for who in (*map(student, STOPPING), *NEIGHBORS)
         }
         yield stored, done.stderr
@@ -98,9 +99,9 @@ def test_attncourse_grade_finds_nothing_left_to_do(graded):
         assert not notebooks, notebooks
         return iter(())
 
-    handed_in = run.submissions(ASSIGNMENT)
-    for event in run.grade_class(run.job_of(ASSIGNMENT), handed_in, nobody):
-        assert not event.fresh or run.notebook_in(handed_in[event.student])[0] is None
+    handed_in = disk.submissions(ASSIGNMENT)
+    for event in run.grade_class(disk.job_of(ASSIGNMENT), handed_in, nobody):
+        assert not event.fresh or disk.notebook_in(handed_in[event.student])[0] is None
         assert event.result.score == graded[0][event.student].score
 
 
@@ -139,13 +140,13 @@ def test_formgraders_button_gives_solutions_everything_and_releases_nothing(cour
         if "No jail can be built" in done.get("log", ""):
             pytest.skip("no jail can be built here")
         assert done["success"], done
-        scores[who] = run.load_result(run.result_path(assignment, who))[1].score
-    questions = run.assignment(run.job_of(assignment)).questions
+        scores[who] = disk.load_result(disk.result_path(assignment, who))[1].score
+    questions = disk.job_of(assignment).about.questions
     rows = {row.student: row for row in results.of_class(assignment)}
     assert scores["solutions"] == rows["solutions"].max_score - sum(questions.values())
     assert scores["exercises"] == 0
     assert {who: row.score for who, row in rows.items()} == scores
-    vars(run._mine).pop("kept")[1].end()
+    vars(workers._mine).pop("kept")[1].end()
 
 
 def test_without_a_jail_nothing_is_graded_and_nothing_left_behind(course, monkeypatch):
@@ -157,7 +158,7 @@ def test_without_a_jail_nothing_is_graded_and_nothing_left_behind(course, monkey
 
     def refuse(job, notebooks):
         jobs.append(job)
-        raise jail.Unavailable("unshare: not permitted")
+        raise walls.Unavailable("unshare: not permitted")
         yield
 
     monkeypatch.setattr(autograde, "_one_by_one", refuse)
@@ -184,14 +185,14 @@ def test_a_reply_that_comes_too_late_is_nobody_elses(monkeypatch):
         def end(self):
             ended.append(self)
 
-    monkeypatch.setattr(run, "Worker", lambda job: Interrupted())
+    monkeypatch.setattr(workers, "Worker", lambda job: Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        run.in_own_process("job", b"")
-    assert "kept" not in vars(run._mine) and len(ended) == 1
+        workers.in_own_process("job", b"")
+    assert "kept" not in vars(workers._mine) and len(ended) == 1
 
 
 def test_the_record_is_a_notebook_that_nbgrader_knows(graded):
     for who in ("a_good", student("broken JSON"), student("metadata and markers lost")):
-        cells = json.loads(run.record_path(ASSIGNMENT, who).read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(disk.record_path(ASSIGNMENT, who).read_text(encoding="utf-8"))["cells"]
         names = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
         assert {"softmax", "softmax-check", "softmax-hidden", "why-scaled"} <= names, who

@@ -15,7 +15,8 @@ from nbclient import NotebookClient
 
 from attncourse.checks import engine, registry
 from attncourse.checks.report import MIME
-from attncourse.grading import results, sample
+from attncourse.grading.books import results
+from attncourse.grading.inbox import sample
 
 ROOT = Path(__file__).parent.parent
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())

@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.grading import nbgrader_api, run, sample
-from attncourse.grading.score import Result, Verdict
+from attncourse.grading.books import disk, nbgrader_api
+from attncourse.grading.inbox import sample
+from attncourse.grading.jail.job import key_of
+from attncourse.grading.jail.score import Result, Verdict
 
 CHAPTER_3 = "03_scaled_dot_product"
 STUDENTS = 24
@@ -66,13 +68,13 @@ def server():
 def graded(course) -> dict[str, float]:
     """A class with a result for everybody, of which the gradebook knows nothing yet: points."""
     sample.write_class(CHAPTER_3, STUDENTS)
-    job = run.job_of(CHAPTER_3)
-    graded, points = run.assignment(job).graded, {}
-    for number, (student, folder) in enumerate(run.submissions(CHAPTER_3).items()):
+    job = disk.job_of(CHAPTER_3)
+    graded, points = job.about.graded, {}
+    for number, (student, folder) in enumerate(disk.submissions(CHAPTER_3).items()):
         result = Result({g.task.name: Verdict(number % 5, 2, g.points) for g in graded})
-        key = run.key_of(job, (folder / f"{CHAPTER_3}.ipynb").read_bytes())
-        run.store_result(run.result_path(CHAPTER_3, student), key, result)
-        run.store(run.record_path(CHAPTER_3, student), "{}")
+        key = key_of(job, (folder / f"{CHAPTER_3}.ipynb").read_bytes())
+        disk.store_result(disk.result_path(CHAPTER_3, student), key, result)
+        disk.store(disk.record_path(CHAPTER_3, student), "{}")
         points[student] = result.score
     return points
 
@@ -86,7 +88,7 @@ def grade(students: str) -> None:
 
 def booked_by_two() -> dict[str, float]:
     """What stands in the gradebook after two runs at once, from nothing; half is of both."""
-    names = list(run.submissions(CHAPTER_3))
+    names = list(disk.submissions(CHAPTER_3))
     third = STUDENTS // 4
     mine = (names[: 3 * third], names[third:])
     # Forks: processes of their own, which need not load torch again.

@@ -13,19 +13,12 @@ from conftest import ROOT
 from nbconvert.filters import markdown2html
 
 from attncourse.checks import pages
-from attncourse.grading import (
-    feedback,
-    gradebook,
-    jail,
-    nbgrader_api,
-    record,
-    results,
-    run,
-    sample,
-    score,
-    submission,
-)
-from attncourse.grading.remote import Budget, Zygote
+from attncourse.grading.books import disk, gradebook, nbgrader_api, results, run
+from attncourse.grading.inbox import sample, submission
+from attncourse.grading.jail import record, score, walls
+from attncourse.grading.jail.job import grade_bytes
+from attncourse.grading.jail.remote import Budget, Zygote
+from attncourse.grading.outbox import feedback
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
@@ -40,7 +33,7 @@ def zygote():
         with Zygote() as warm:
             warm.fork([]).kill()
             yield warm
-    except jail.Unavailable as error:
+    except walls.Unavailable as error:
         pytest.skip(f"no jail can be built here: {error}")
 
 
@@ -418,24 +411,24 @@ def test_a_report_that_a_student_prints_is_worth_nothing(zygote, tmp_path):
 
 def grade_here(job, notebooks):
     for student, path in notebooks.items():
-        yield student, run.grade_bytes(job, path.read_bytes())
+        yield student, grade_bytes(job, path.read_bytes())
 
 
 @pytest.mark.slow
 def test_records_feed_nbgrader_and_our_pages(course, zygote, monkeypatch):
-    monkeypatch.setattr(run, "_zygote", lambda jailed: zygote)
+    monkeypatch.setattr("attncourse.grading.jail.job.zygote", lambda jailed: zygote)
     sample.write_class(CHAPTER_3, 3)
     broken = Path("submitted", "broken", CHAPTER_3)
     broken.mkdir(parents=True)
     (broken / f"{CHAPTER_3}.ipynb").write_text("{", encoding="utf-8")
-    job = run.job_of(CHAPTER_3)
+    job = disk.job_of(CHAPTER_3)
 
     def graded(job, **options) -> dict[str, run.Event]:
-        events = run.grade_class(job, run.submissions(CHAPTER_3), grade_here, **options)
+        events = run.grade_class(job, disk.submissions(CHAPTER_3), grade_here, **options)
         return {event.student: event for event in events}
 
     first = graded(job)
-    records = {student: run.record_path(CHAPTER_3, student) for student in first}
+    records = {student: disk.record_path(CHAPTER_3, student) for student in first}
     texts = {student: path.read_text(encoding="utf-8") for student, path in records.items()}
     assert len(texts) == 4
     assert not any(event.fresh for event in graded(job).values())
@@ -470,7 +463,7 @@ def test_records_feed_nbgrader_and_our_pages(course, zygote, monkeypatch):
     assert "<em>Nice</em>" in page and "5 of 8" in page
 
     # without records
-    assert all(e.fresh for e in graded(run.job_of(CHAPTER_3, record=False), force=True).values())
+    assert all(e.fresh for e in graded(disk.job_of(CHAPTER_3, record=False), force=True).values())
     assert not any(path.exists() for path in records.values())
     assert all(event.problem for event in feedback.write(CHAPTER_3, names))
     assert all(event.fresh for event in graded(job).values())  # they are made when asked for

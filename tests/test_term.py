@@ -24,8 +24,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.grading import nbgrader_api, results, run, sample
-from attncourse.grading.remote import why_no_jail
+from attncourse.grading.books import disk, nbgrader_api, results
+from attncourse.grading.inbox import sample
+from attncourse.grading.jail.remote import why_no_jail
 
 CHAPTER_3 = "03_scaled_dot_product"
 FILE = f"{CHAPTER_3}.ipynb"
@@ -268,7 +269,7 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     scores = points()
     assert scores.keys() == {"ann", "zoe", "wei", "bob"} and unread() == scores.keys()
     assert scores["ann"] == 56  # of 64: 8 are for the written answer
-    found = run.load_result(run.result_path(CHAPTER_3, "ann")).result.repairs
+    found = disk.load_result(disk.result_path(CHAPTER_3, "ann")).result.repairs
     assert [note.partition(": ")[2] for note in found] == ["SystemExit: found []"]
     seen = term("attncourse report")
     assert "nothing handed in: eve; kim" in seen and Path("class.csv").exists()

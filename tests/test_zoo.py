@@ -9,9 +9,10 @@ import pytest
 from conftest import ROOT, copy_course, give_to_nobody
 from zoo import ASSIGNMENT, CASES, TASKS, built, files, right
 
-from attncourse.grading import jail, results, run
-from attncourse.grading.remote import Zygote
-from attncourse.grading.untrusted import printable
+from attncourse.grading.books import disk, results
+from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.jail import walls
+from attncourse.grading.jail.remote import Zygote
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,10 +43,10 @@ def contents() -> dict[Path, bytes]:
 
 
 GRADE = f"""
-from attncourse.grading import run
-from attncourse.grading.remote import Budget
-job = run.job_of("{ASSIGNMENT}", budget=Budget(call=4, task=8, submission=40), record=False)
-for _ in run.grade_class(job, run.submissions("{ASSIGNMENT}"), run.in_processes(4)):
+from attncourse.grading.books import run
+from attncourse.grading.jail.remote import Budget
+job = disk.job_of("{ASSIGNMENT}", budget=Budget(call=4, task=8, submission=40), record=False)
+for _ in run.grade_class(job, disk.submissions("{ASSIGNMENT}"), workers.in_processes(4)):
     pass
 """
 
@@ -55,7 +56,7 @@ def graded(tmp_path_factory, python):
     """The zoo and three neighbors, four at a time, since most of them wait; results by student."""
     try:
         Zygote().fork([]).kill()
-    except jail.Unavailable as error:
+    except walls.Unavailable as error:
         pytest.skip(f"no jail can be built here: {error}")
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("zoo")
@@ -69,8 +70,8 @@ def graded(tmp_path_factory, python):
         before = contents()
         subprocess.run([*python, "-c", GRADE], check=True)
         assert before == contents()
-        paths = {who: run.result_path(ASSIGNMENT, who) for who in run.submissions(ASSIGNMENT)}
-        found = {who: run.load_result(path)[1] for who, path in paths.items()}
+        paths = {who: disk.result_path(ASSIGNMENT, who) for who in disk.submissions(ASSIGNMENT)}
+        found = {who: disk.load_result(path)[1] for who, path in paths.items()}
         rows = {row.student: row for row in results.of_class(ASSIGNMENT)}
         yield found, rows
 

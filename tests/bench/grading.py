@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from conftest import ROOT, copy_course
 
-from attncourse.grading import sample
+from attncourse.grading.inbox import sample
 
 ASSIGNMENT = "03_scaled_dot_product"
 STOCK = """
@@ -31,9 +31,12 @@ c.CourseDirectory.release_directory = "exercises"
 POINTS = f"""
 import os
 from dataclasses import replace
-from attncourse.grading import run
-job = replace(run.job_of("{ASSIGNMENT}"), record=False)
-for _ in run.grade_class(job, run.submissions(job.assignment), run.in_processes(os.cpu_count())):
+from attncourse.grading.books import run
+from attncourse.grading.books import disk
+from attncourse.grading.jail import workers
+job = replace(disk.job_of("{ASSIGNMENT}"), record=False)
+students, here = disk.submissions(job.assignment), workers.in_processes(os.cpu_count())
+for _ in run.grade_class(job, students, here):
     pass
 """
 

@@ -23,7 +23,8 @@ import nbformat
 from nbclient import NotebookClient
 
 from attncourse.checks import registry
-from attncourse.grading import run
+from attncourse.grading.books import disk
+from attncourse.grading.jail.job import grade_bytes
 from attncourse.lab import audit, decode
 
 ROOT = Path(__file__).parent.parent.parent
@@ -96,7 +97,7 @@ def main() -> None:
     print("| lab | run | seconds | receipt | asked to measure again | points |")
     print("|" + "---|" * 6)
     for lab in options.lab or [stem for stem in registry.chapters() if stem.startswith("lab")]:
-        job = replace(run.job_of(lab), record=False)
+        job = replace(disk.job_of(lab), record=False)
         for number in range(1, options.runs + 1):
             started = time.monotonic()
             with contextlib.nullcontext() if options.quiet else busy_core():
@@ -104,7 +105,7 @@ def main() -> None:
             seconds = time.monotonic() - started
             found = audit.audit(decode(receipt))
             again = sum(finding.severity == audit.AGAIN for finding in found)
-            result = run.grade_bytes(job, handed_in(lab, receipt).encode())["result"]
+            result = grade_bytes(job, handed_in(lab, receipt).encode())["result"]
             verdicts = result["verdicts"].values()
             for each in verdicts:
                 if each["report"] and each["failed"]:

@@ -29,8 +29,10 @@ from conftest import ROOT, copy_course
 from test_zoo import hand_in, student
 from zoo import ASSIGNMENT, CASES, built
 
-from attncourse.grading import run, sample
-from attncourse.grading.remote import Budget
+from attncourse.grading.books import disk, run
+from attncourse.grading.inbox import sample
+from attncourse.grading.jail import workers
+from attncourse.grading.jail.remote import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
 ROLES = ("grader", "warm process", "worker or zygote", "keeper", "jailed")
@@ -39,8 +41,8 @@ WEIGHTS = (1, 1, 4, 12, 12)
 
 def grade() -> None:
     """One run, in a process of its own that may be killed."""
-    job = run.job_of(ASSIGNMENT, budget=Budget(call=6, task=12, submission=60), record=False)
-    for _ in run.grade_class(job, run.submissions(ASSIGNMENT), run.in_processes(2)):
+    job = disk.job_of(ASSIGNMENT, budget=Budget(call=6, task=12, submission=60), record=False)
+    for _ in run.grade_class(job, disk.submissions(ASSIGNMENT), workers.in_processes(2)):
         pass
 
 
@@ -51,9 +53,9 @@ def start() -> subprocess.Popen:
 def graded() -> dict[str, dict]:
     """By student, what a run has stored."""
     found = {}
-    for who in run.submissions(ASSIGNMENT):
+    for who in disk.submissions(ASSIGNMENT):
         with contextlib.suppress(OSError):
-            found[who] = json.loads(run.result_path(ASSIGNMENT, who).read_text())
+            found[who] = json.loads(disk.result_path(ASSIGNMENT, who).read_text())
     return found
 
 

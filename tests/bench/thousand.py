@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from conftest import ROOT, copy_course
 
-from attncourse.grading import results, run, sample
+from attncourse.grading.books import disk, results
+from attncourse.grading.inbox import sample
 
 ASSIGNMENT = "03_scaled_dot_product"
 
@@ -57,7 +58,7 @@ def memory(pid: int) -> int:
 
 
 def found():
-    return Path("autograded").glob(f"*/{ASSIGNMENT}/{run.RESULT}")
+    return Path("autograded").glob(f"*/{ASSIGNMENT}/{disk.RESULT}")
 
 
 def outcome() -> tuple[dict, dict]:

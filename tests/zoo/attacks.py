@@ -3,7 +3,7 @@
 import errno
 import json
 
-from attncourse.grading import seccomp
+from attncourse.grading.jail import seccomp
 from zoo import NAME, ROOT, Case, add, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
@@ -82,7 +82,7 @@ inside("points returned", "0FFF", "return 12.0")
 # Writes replies of its own to the grader; `{text}` makes one for the question `number`, in JSON.
 FORGED = """import json, os, sys
 from attncourse.checks.observe import Observation
-from attncourse.grading import wire
+from attncourse.grading.jail import wire
 
 def forge():
     frame = sys._getframe()
@@ -109,7 +109,7 @@ hostile("forged: errors of cells", "PFFF", FORGED.format(text=problems) + f"forg
      review="by itself")  # fmt: skip
 HONEST = """import os, torch
 from attncourse.checks.observe import Observation
-from attncourse.grading import wire
+from attncourse.grading.jail import wire
 
 def softmax(scores, dim=-1):
     torch.manual_seed(0)

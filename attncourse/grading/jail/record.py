@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import bleach
 
 from attncourse.checks.report import MIME
-from attncourse.grading import restore
-from attncourse.grading import submission as reading
-from attncourse.grading.jail import Unavailable
-from attncourse.grading.remote import TRIES, Budget, Died, Killed, Zygote
-from attncourse.grading.score import Result
-from attncourse.grading.submission import Assignment, Unreadable
-from attncourse.grading.untrusted import printable
+from attncourse.grading.inbox import restore
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.submission import Assignment, Unreadable
+from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.jail.remote import TRIES, Budget, Died, Killed, Zygote
+from attncourse.grading.jail.score import Result
+from attncourse.grading.jail.walls import Unavailable
 
 CELL_SECONDS = 5.0  # a cell that needs longer is stopped, and shows what the student saw
 TEXT = 21_000  # characters of a stream, an error or a text: as in the shell, and its last line

@@ -22,7 +22,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from attncourse.grading import seccomp
+from attncourse.grading.jail import seccomp
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
@@ -124,7 +124,7 @@ def readable() -> list[Path]:
     """What the jail shows: the system's programs and libraries, Python, its packages, ours."""
     prefixes = ("/", "/usr", "/usr/local", sys.base_prefix, sys.prefix)
     paths = [Path(prefix, part) for prefix in prefixes for part in PARTS]
-    paths += map(Path, [*site.getsitepackages(), Path(__file__).parents[1]])
+    paths += map(Path, [*site.getsitepackages(), Path(__file__).parents[2]])
     paths += map(Path, ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"))
     there = dict.fromkeys(path for path in paths if path.exists())
     return [path for path in there if there.keys().isdisjoint(path.parents)]

@@ -18,11 +18,14 @@ from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
-from attncourse.grading import nbgrader_api, run
-from attncourse.grading.gradebook import NotReleased, Writer, timestamp_of
-from attncourse.grading.jail import Unavailable
-from attncourse.grading.nbgrader_api import NoGradebook
-from attncourse.grading.submission import OtherPoints
+from attncourse.grading.books import disk, nbgrader_api, run
+from attncourse.grading.books.gradebook import NotReleased, Writer
+from attncourse.grading.books.nbgrader_api import NoGradebook
+from attncourse.grading.inbox.senders import timestamp_of
+from attncourse.grading.inbox.submission import OtherPoints
+from attncourse.grading.jail import workers
+from attncourse.grading.jail.job import Job
+from attncourse.grading.jail.walls import Unavailable
 
 warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1
 # nbgrader 0.9.6 stops over a timestamp that it cannot read; that is no reason not to grade.
@@ -52,7 +55,7 @@ class JailedExporter(NotebookExporter):
         with contextlib.chdir(course.root), contextlib.suppress(FileNotFoundError):
             self._use(course.db_url)
             try:
-                with Writer(run.assignment(run.job_of(course.assignment_id))):
+                with Writer(disk.job_of(course.assignment_id).about):
                     pass
             except OtherPoints as error:
                 self.log.error("%s", error)
@@ -71,7 +74,7 @@ class JailedExporter(NotebookExporter):
     def from_filename(self, filename, resources=None, **_):
         about = resources["nbgrader"]
         folder = Path(filename).parent
-        record = run.record_path(about["assignment"], about["student"])
+        record = disk.record_path(about["assignment"], about["student"])
         if folder.resolve() != record.parent.resolve():  # else nbgrader's second pass: all is done
             self._grade(about, folder)
         resources["output_extension"] = self.file_extension
@@ -80,7 +83,7 @@ class JailedExporter(NotebookExporter):
     def _grade(self, about: dict, folder: Path) -> None:
         self._use(about["db_url"])
         try:
-            job = run.job_of(about["assignment"], self.jailed)
+            job = disk.job_of(about["assignment"], self.jailed)
             handed_in = {about["student"]: folder}
             for event in run.grade_class(job, handed_in, _one_by_one, force=True):
                 self.log.info("%s: %g points", event.student, event.result.score)
@@ -88,7 +91,7 @@ class JailedExporter(NotebookExporter):
                     self.log.warning("Look at %s: %s", event.student, reason)
         except Unavailable as error:
             # What nbgrader has begun to copy would pass for graded in the next run.
-            begun = run.record_path(about["assignment"], about["student"]).parent
+            begun = disk.record_path(about["assignment"], about["student"]).parent
             shutil.rmtree(begun, ignore_errors=True)
             self.log.error(
                 "No jail can be built on this machine: %s. On Linux, allow user namespaces; or "
@@ -98,7 +101,7 @@ class JailedExporter(NotebookExporter):
             raise SystemExit(1) from None  # of all students, not of this one
 
 
-def _one_by_one(job: run.Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+def _one_by_one(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
     """In a process that stays warm: a formgrader asks again and again."""
     for student, path in notebooks.items():
         try:
@@ -106,4 +109,4 @@ def _one_by_one(job: run.Job, notebooks: dict[str, Path]) -> Iterator[tuple[str,
         except OSError as error:
             yield student, f"the file cannot be read: {error.strerror}"
         else:
-            yield student, run.in_own_process(job, data)
+            yield student, workers.in_own_process(job, data)

@@ -26,11 +26,12 @@ import jinja2
 from markupsafe import Markup
 
 from attncourse.checks import pages, registry
-from attncourse.grading import results, run, similarity
-from attncourse.grading import submission as reading
-from attncourse.grading.results import Row
-from attncourse.grading.submission import Assignment
-from attncourse.grading.untrusted import printable
+from attncourse.grading.books import disk, results
+from attncourse.grading.books.results import Row
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.outbox import similarity
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 STEPS = (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 200, 500, 1000)  # points in a bar of the histogram
@@ -51,10 +52,10 @@ def data_of(assignment: str, rows: list[Row], track: Callable[[Iterable], Iterab
     Raises:
         Unreleased: the assignment is not released.
     """
-    job = run.job_of(assignment)
-    about = run.assignment(job)
+    job = disk.job_of(assignment)
+    about = job.about
     graded = [row for row in rows if row.score is not None]
-    handed_in = run.submissions(assignment)
+    handed_in = disk.submissions(assignment)
     return {
         "assignment": assignment,
         "made": datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -213,7 +214,7 @@ def course_code(chapter: str) -> list[str]:
 
 
 def _cells(folder: Path, about: Assignment) -> list[str]:
-    path, _ = run.notebook_in(folder)
+    path, _ = disk.notebook_in(folder)
     try:
         data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
         return [source for _, source, _ in reading.read(data, about).code]

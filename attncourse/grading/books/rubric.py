@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from attncourse.grading.submission import grade_id_of, source_of
+from attncourse.grading.inbox.submission import grade_id_of, source_of
 
 
 class Rubrics(NbGraderPreprocessor):

@@ -9,8 +9,8 @@ from attncourse.checks import registry
 from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import MIME
 from attncourse.checks.task import Fault
-from attncourse.grading import nbgrader_api, run
-from attncourse.grading.score import Result
+from attncourse.grading.books import disk, nbgrader_api
+from attncourse.grading.jail.score import Result
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,18 @@ def of_class(assignment: str) -> list[Row]:
         Refusal: the assignment is not released, gradebook and notebooks disagree about points, or
             there is no gradebook.
     """
-    from attncourse.grading.gradebook import check_points, penalties
+    from attncourse.grading.books.gradebook import check_points, penalties
 
-    job, rows, settled = run.job_of(assignment), [], True
+    job, rows, settled = disk.job_of(assignment), [], True
     with nbgrader_api.gradebook() as gradebook:
-        check_points(gradebook, run.assignment(job))
+        check_points(gradebook, job.about)
         cells, penalty = _cells(gradebook, assignment), penalties()
         for submission in gradebook.assignment_submissions(assignment):
             student, notebook_row = submission.student.id, submission.notebooks[0]
             lost = penalty(submission)
             if lost != notebook_row.late_submission_penalty:
                 notebook_row.late_submission_penalty, settled = lost, False
-            stored = run.load_result(run.result_path(assignment, student))
+            stored = disk.load_result(disk.result_path(assignment, student))
             notebook = Path("autograded") / student / assignment / f"{assignment}.ipynb"
             if stored:
                 verdicts = stored.result.verdicts.items()
@@ -84,7 +84,7 @@ def of_class(assignment: str) -> list[Row]:
                     wrong,
                     name_of(submission.student),
                     late,
-                    stored is not None and run.is_stale(job, student, stored.key),
+                    stored is not None and disk.is_stale(job, student, stored.key),
                     {cell: score for cell, score, _ in cells[student]},
                     frozenset(cell for cell, _, unread in cells[student] if unread),
                     stored.result if stored else None,
@@ -125,7 +125,7 @@ def without_submission(assignment: str) -> list[str]:
     with nbgrader_api.gradebook() as gradebook:
         there = {each.student_id for each in gradebook.assignment_submissions(assignment)}
         everybody = {student.id for student in gradebook.students}
-    return sorted(everybody - there - run.submissions(assignment).keys())
+    return sorted(everybody - there - disk.submissions(assignment).keys())
 
 
 @dataclass(frozen=True)

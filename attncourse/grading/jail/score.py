@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from attncourse.checks import engine
 from attncourse.checks.report import Report
-from attncourse.grading import submission as reading
-from attncourse.grading.remote import Budget, RemoteAnswer, Sandbox, Zygote
-from attncourse.grading.submission import Assignment, Unreadable
-from attncourse.grading.untrusted import printable
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.submission import Assignment, Unreadable
+from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.jail.remote import Budget, RemoteAnswer, Sandbox, Zygote
 
 LONGEST, MOST = 500, 100  # characters of a note, notes of each kind
 LONGEST_TEXT = 100_000  # characters of a written answer

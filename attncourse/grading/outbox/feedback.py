@@ -26,9 +26,9 @@ from nbformat.v4 import nbjson
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from attncourse.grading import nbgrader_api, results, run
-from attncourse.grading.submission import Assignment
-from attncourse.grading.untrusted import limited, printable
+from attncourse.grading.books import disk, nbgrader_api, results
+from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.inbox.untrusted import limited, printable
 
 TEMPLATE = Path(__file__).with_name("feedback.html.j2")
 SECONDS = 60.0  # for a page; most need a tenth
@@ -83,13 +83,13 @@ def write(
     assignment: str, students: list[str], jobs: int = 1, force: bool = False
 ) -> Iterator[Event]:
     """Make the pages of which the record or the grades have changed."""
-    job = run.job_of(assignment)
-    about = run.assignment(job)
+    job = disk.job_of(assignment)
+    about = job.about
     graded = {row.student: row for row in results.of_class(assignment)}
     comments = _comments(about)
     todo = {}
     for student in students:
-        record = run.record_path(about.name, student)
+        record = disk.record_path(about.name, student)
         if student not in graded or not record.exists():
             yield Event(student, problem="there is no executed notebook; run `attncourse grade`")
             continue
@@ -102,7 +102,7 @@ def write(
             todo[student] = text, grades, key
     for student, made, problem in _made(todo, min(jobs, 1 + len(todo) // FEW)):
         if not problem:
-            run.store(path_of(about.name, student), made)
+            disk.store(path_of(about.name, student), made)
         yield Event(student, not problem, problem, graded[student].stale)
 
 

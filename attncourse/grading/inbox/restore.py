@@ -10,8 +10,8 @@ from collections import defaultdict
 
 from nbformat.validator import iter_validate
 
-from attncourse.grading import submission as reading
-from attncourse.grading.submission import MARKER, Assignment, code_of, grade_id_of, source_of
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.submission import MARKER, Assignment, code_of, grade_id_of, source_of
 
 MOST_OUTPUT = 2**20  # bytes of outputs that a notebook keeps when it is written anew
 _CELL_ID = re.compile(r"[\w-]{1,64}", re.ASCII)

@@ -23,8 +23,8 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from attncourse.grading import nbgrader_api, results, run
-from attncourse.grading.class_report import harmless
+from attncourse.grading.books import disk, nbgrader_api, results
+from attncourse.grading.outbox.class_report import harmless
 
 
 class Refused(Exception):
@@ -78,8 +78,8 @@ def graded(assignment: str) -> tuple[list[Graded], float]:
     Raises:
         Refusal: as in `results.of_class`.
     """
-    job = run.job_of(assignment)
-    about = run.assignment(job)
+    job = disk.job_of(assignment)
+    about = job.about
     order = [*about.tasks, *about.questions]
     found = []
     rows = {row.student: row for row in results.of_class(assignment) if row.score is not None}

@@ -19,7 +19,7 @@ import nbformat
 from attncourse.checks import registry
 from attncourse.checks.blind import VERBS, bound, names, verb
 from attncourse.checks.task import Fault, Task, answer_of, compose, is_change
-from attncourse.grading.submission import grade_id_of
+from attncourse.grading.inbox.submission import grade_id_of
 
 # Right, but not as the course would write it.
 UNUSUAL = {

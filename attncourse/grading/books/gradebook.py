@@ -23,11 +23,13 @@ from nbgrader.preprocessors import AssignLatePenalties
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from attncourse.grading import Refusal, nbgrader_api
-from attncourse.grading.nbgrader_api import NoGradebook
-from attncourse.grading.record import harmless
-from attncourse.grading.score import Result, Verdict
-from attncourse.grading.submission import Assignment, OtherPoints
+from attncourse.grading import Refusal
+from attncourse.grading.books import nbgrader_api
+from attncourse.grading.books.nbgrader_api import NoGradebook
+from attncourse.grading.inbox.senders import Roster
+from attncourse.grading.inbox.submission import Assignment, OtherPoints
+from attncourse.grading.jail.record import harmless
+from attncourse.grading.jail.score import Result, Verdict
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds to wait for a gradebook that is locked, restarting or on a full disk
@@ -232,11 +234,16 @@ def comment_on(verdict: Verdict) -> str | None:
     return re.sub(r"\](?=[(:])", "]\u2060", harmless(f"{first} {verdict.why}".strip()))
 
 
-def timestamp_of(folder: Path):
-    """When it was handed in, as nbgrader's collect step wrote it; None if it did not, or not so."""
-    from nbgrader.utils import parse_utc
+def roster() -> Roster | None:
+    """The students that were told to the gradebook; None if nothing but their folders' names was.
 
-    try:
-        return parse_utc((folder / "timestamp.txt").read_text(encoding="utf-8").strip())
-    except (OSError, ValueError, OverflowError):
+    Raises:
+        NoGradebook: it cannot be read.
+    """
+    if not nbgrader_api.has_gradebook():
         return None
+    columns = ("id", "first_name", "last_name", "email", "lms_user_id")
+    with nbgrader_api.gradebook() as gradebook:
+        rows = [{name: getattr(s, name) for name in columns} for s in gradebook.students]
+    told = any(row[name] for row in rows for name in columns[1:])
+    return Roster(rows, "the gradebook", complete=False) if told else None

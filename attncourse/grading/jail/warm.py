@@ -1,6 +1,6 @@
 """One process loads what all others need, and forks them: those that grade, and their zygotes.
 
-    python -m attncourse.grading.warm FD ZYGOTES
+    python -m attncourse.grading.jail.warm FD ZYGOTES
 
 Without it, each of them would load torch, which takes as long as to grade ten students.
 It begins with a clean environment, so no secret of the instructor's is in the memory of any fork.
@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 
-from attncourse.grading import cgroup
+from attncourse.grading.jail import cgroup
 
 TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second for a fork
 
@@ -74,7 +74,7 @@ class Warm:
         theirs.close()
 
     def fork(self, channel: socket.socket) -> "Forked | None":
-        """A worker (see `run.work`) that listens to a channel; None if this process is dead."""
+        """A worker (see `workers.work`) that listens to a channel; None if this process is dead."""
         news, theirs = socket.socketpair()
         with theirs:
             try:
@@ -132,7 +132,10 @@ def serve(control: socket.socket, zygotes: int) -> None:
     import numpy as np  # noqa: F401
 
     from attncourse.checks import registry
-    from attncourse.grading import child, shell  # noqa: F401
+    from attncourse.grading.jail import (
+        child,
+        shell,  # noqa: F401
+    )
 
     registry.entry_points()  # all that is installed is looked through once, and not by every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -151,7 +154,7 @@ def serve(control: socket.socket, zygotes: int) -> None:
         theirs.close()
         born.append((ours, Forked(os.pidfd_open(number))))
 
-    from attncourse.grading import run
+    from attncourse.grading.jail import workers
 
     gc.freeze()
     for zygote in itertools.cycle(born):
@@ -164,13 +167,13 @@ def serve(control: socket.socket, zygotes: int) -> None:
             channel, news = handles
             with socket.socket(fileno=news) as grader:
                 socket.send_fds(grader, [b"born"], [os.pidfd_open(os.getpid())])
-            run.work(channel, zygote)
+            workers.work(channel, zygote)
             os._exit(0)
         for each in handles:
             os.close(each)
 
 
 if __name__ == "__main__":
-    from attncourse.grading import warm  # by the name that others know it by
+    from attncourse.grading.jail import warm  # by the name that others know it by
 
     warm.serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

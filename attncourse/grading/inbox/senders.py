@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from attncourse.grading.archives import Refused, Sent
-from attncourse.grading.untrusted import TooMuch, limited, printable
+from attncourse.grading.inbox.archives import Refused, Sent
+from attncourse.grading.inbox.untrusted import TooMuch, limited, printable
 
 # Canvas, ContentZipper#get_filename in lib/content_zipper.rb (instructure/canvas-lms): the sortable
 # name in small letters and without anything but letters, LATE, the user's number, the file's
@@ -254,3 +254,13 @@ def safe_name(student: str) -> str:
     name = name.strip("_.-").encode()[:100].decode(errors="ignore").rstrip("_.-")
     taken = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE)
     return f"{name}_" if taken else name
+
+
+def timestamp_of(folder: Path):
+    """When it was handed in, as nbgrader's collect step wrote it; None if it did not, or not so."""
+    from nbgrader.utils import parse_utc
+
+    try:
+        return parse_utc((folder / "timestamp.txt").read_text(encoding="utf-8").strip())
+    except (OSError, ValueError, OverflowError):
+        return None

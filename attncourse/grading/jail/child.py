@@ -1,6 +1,6 @@
 """The side of the student's code: a warm process that forks one jailed child per submission.
 
-    python -m attncourse.grading.child FD [SETTINGS]
+    python -m attncourse.grading.jail.child FD [SETTINGS]
 
 It has loaded torch and the course, so a fork is ready at once. It never loads what a student must
 not see: no solutions, no misconceptions, no gradebook. A child holds one student's definitions,
@@ -33,7 +33,8 @@ from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
 from attncourse.checks.observe import Observation, find_short_cut, observe
 from attncourse.checks.task import Task
-from attncourse.grading import jail, seccomp, untrusted, wire, withheld
+from attncourse.grading.inbox import untrusted
+from attncourse.grading.jail import seccomp, walls, wire, withheld
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -100,7 +101,7 @@ def load() -> None:
     torch_is_ready()
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
-        jail.readable()  # these two keep what they found
+        walls.readable()  # these two keep what they found
         for programs in (False, True):
             seccomp.program(programs)
 
@@ -122,8 +123,8 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keeper = os.getpid()
     try:
-        inside = jail.unshare() if settings["jailed"] else os.fork()
-    except (jail.Unavailable, OSError) as error:
+        inside = walls.unshare() if settings["jailed"] else os.fork()
+    except (walls.Unavailable, OSError) as error:
         _refuse(channel, error)
         os._exit(1)
     if inside == 0:
@@ -154,18 +155,18 @@ def _live(settings: dict, handle: int) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
     channel = socket.socket(fileno=_only_this_is_open(handle))
-    limits = jail.Limits(**settings["limits"])
+    limits = walls.Limits(**settings["limits"])
     try:
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
             judged = bool(settings["tasks"])  # the record may show what a program says
-            jail.enter(limits, hidden, settings["slot"], programs=not judged)
+            walls.enter(limits, hidden, settings["slot"], programs=not judged)
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
         wire.send(channel, (0, ("ready",)))
         serve(channel, settings["tasks"], settings["allowed"])
-    except (jail.Unavailable, OSError) as error:
+    except (walls.Unavailable, OSError) as error:
         wire.send(channel, (0, ("unavailable", str(error))))
     except EOFError:
         pass
@@ -328,7 +329,7 @@ class Child:
         Args:
             passed: tasks of which `use` gives the student's answer.
         """
-        from attncourse.grading import shell
+        from attncourse.grading.jail import shell
 
         self.shell = shell.start(self.module)
 
@@ -351,7 +352,7 @@ class Child:
 
     def show(self, source: str, seconds: float) -> dict:
         """Run a cell, and give what it shows."""
-        from attncourse.grading import shell
+        from attncourse.grading.jail import shell
 
         return shell.run(self.shell, source, seconds)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attncourse.grading.submission import LARGEST
+from attncourse.grading.inbox.submission import LARGEST
 
 MOST_ENTRIES = 20_000  # of one archive, with the archives in it
 MOST_BYTES = 4 * 2**30  # of all of them, unpacked

@@ -23,9 +23,9 @@ from attncourse.checks import registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
-from attncourse.grading import cgroup, wire, withheld
-from attncourse.grading.jail import Limits, Unavailable
-from attncourse.grading.warm import Forked, surroundings
+from attncourse.grading.jail import cgroup, wire, withheld
+from attncourse.grading.jail.walls import Limits, Unavailable
+from attncourse.grading.jail.warm import Forked, surroundings
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
@@ -224,7 +224,7 @@ class Spawner(Zygote):
 
 def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
     # -P: the course's folder is no place to import from, nor one to tell students of.
-    command = [sys.executable, "-P", "-m", "attncourse.grading.child", str(channel.fileno())]
+    command = [sys.executable, "-P", "-m", "attncourse.grading.jail.child", str(channel.fileno())]
     return subprocess.Popen([*command, *settings], pass_fds=[channel.fileno()], env=surroundings())
 
 

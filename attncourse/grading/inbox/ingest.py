@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attncourse.grading import nbgrader_api
-from attncourse.grading import submission as reading
-from attncourse.grading.archives import NOISE, Refused, Sent, contents
-from attncourse.grading.gradebook import timestamp_of
-from attncourse.grading.restore import recognize, restore
-from attncourse.grading.senders import Roster, Sender, comparable, safe_name, senders
-from attncourse.grading.submission import MARKER, Assignment, grade_id_of, source_of
-from attncourse.grading.untrusted import TooMuch, limited, looks_like, printable
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.archives import NOISE, Refused, Sent, contents
+from attncourse.grading.inbox.restore import recognize, restore
+from attncourse.grading.inbox.senders import Roster, Sender, comparable, safe_name, senders
+from attncourse.grading.inbox.submission import MARKER, Assignment, grade_id_of, source_of
+from attncourse.grading.inbox.untrusted import TooMuch, limited, looks_like, printable
 
 SUBMITTED = Path("submitted")
 SECONDS = 60.0  # to read one file: a right one needs a tenth
@@ -335,21 +333,6 @@ class Desk:
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-
-
-def of_gradebook() -> Roster | None:
-    """The students that were told to the gradebook; None if nothing but their folders' names was.
-
-    Raises:
-        NoGradebook: it cannot be read.
-    """
-    if not nbgrader_api.has_gradebook():
-        return None
-    columns = ("id", "first_name", "last_name", "email", "lms_user_id")
-    with nbgrader_api.gradebook() as gradebook:
-        rows = [{name: getattr(s, name) for name in columns} for s in gradebook.students]
-    told = any(row[name] for row in rows for name in columns[1:])
-    return Roster(rows, "the gradebook", complete=False) if told else None
 
 
 def settled(rows: list[Filed]) -> list[Filed]:

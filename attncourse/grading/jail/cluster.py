@@ -17,8 +17,10 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from attncourse.grading import run
-from attncourse.grading.run import GradeAll, Job
+from attncourse.grading.jail import workers
+from attncourse.grading.jail.job import Job, version
+from attncourse.grading.jail.remote import TRIES
+from attncourse.grading.jail.workers import GradeAll
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ def _map(client, job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, di
             except OSError as error:
                 graded.append((student, f"the file cannot be read: {error.strerror}"))
                 continue
-            future = client.submit(_grade, run.version(), job, data, pure=False)
+            future = client.submit(_grade, version(), job, data, pure=False)
             busy[future] = student
             done.add(future)
         yield from graded  # the workers do not wait for what is done with it
@@ -89,10 +91,10 @@ def _map(client, job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, di
             reply = _result(future)
             if reply is None:
                 deaths[student] += 1
-                if deaths[student] < run.TRIES:
+                if deaths[student] < TRIES:
                     waiting.append(student)
                     continue
-            graded.append((student, reply or run.DIED))
+            graded.append((student, reply or workers.DIED))
 
 
 def _result(future) -> dict | str | None:
@@ -118,7 +120,7 @@ def _result(future) -> dict | str | None:
         ) from None
 
 
-def _grade(version: bytes, job: Job, data: bytes) -> dict | str:
+def _grade(theirs: bytes, job: Job, data: bytes) -> dict | str:
     """What a worker runs: it has a process of ours, as dask's threads would disturb the judge.
 
     Raises:
@@ -127,9 +129,9 @@ def _grade(version: bytes, job: Job, data: bytes) -> dict | str:
     """
     from distributed import get_worker
 
-    if run.version() != version:
+    if version() != theirs:
         raise Unusable(
             f"the worker {get_worker().address} has another version of attncourse than this "
             "machine: install the same one, and start the workers again"
         )
-    return run.in_own_process(job, data)
+    return workers.in_own_process(job, data)

@@ -1,0 +1,104 @@
+"""Grading a class: every submission gets points or a reason, whatever happens on the way.
+
+Worker processes (or a cluster's) do the work; this process alone writes results and the gradebook.
+A result is on the disk before it is in the gradebook, and both before the next one, so that a run
+that was killed goes on where it stopped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attncourse.grading.books import disk
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.senders import timestamp_of
+from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.jail import record
+from attncourse.grading.jail.job import Job, key_of
+from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.jail.workers import GradeAll
+
+
+@dataclass(frozen=True)
+class Event:
+    """One submission is done."""
+
+    student: str
+    result: Result
+    fresh: bool  # graded now, not found from an earlier run
+
+
+def grade_class(
+    job: Job,
+    students: dict[str, Path],
+    grade_all: GradeAll,
+    force: bool = False,
+) -> Iterator[Event]:
+    """Grade what changed since the last run, and put everything into the gradebook.
+
+    Args:
+        students: by name, the folder each handed in.
+        grade_all: where the work is done, e.g. `in_processes(2)`.
+        force: grade again what is graded.
+    """
+    from attncourse.grading.books.gradebook import Writer  # nbgrader takes a while to load
+
+    about = job.about
+    todo, keys, odd, known = {}, {}, {}, {}
+    with Writer(about) as writer:
+
+        def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
+            if odd.get(student) and odd[student] not in result.repairs:
+                result.repairs.append(odd[student])
+            place = disk.result_path(job.assignment, student)
+            if fresh:
+                kept = disk.record_path(job.assignment, student)
+                kept.unlink(missing_ok=True)  # an older one would show other code
+                if notebook:
+                    disk.store(kept, notebook)
+                disk.store_result(place, keys[student], result)
+            before = known.get(student)
+            writer.write(student, result, timestamp_of(students[student]), before)
+            if fresh or before is None:
+                disk.store_result(place, keys[student], result, booked=True)
+            return Event(student, result, fresh)
+
+        for student, folder in students.items():
+            path, odd[student] = disk.notebook_in(folder)
+            try:
+                if path and (size := path.stat().st_size) > reading.LARGEST:
+                    path, odd[student] = None, f"the notebook has {size / 2**20:.0f} MiB"
+                data = path.read_bytes() if path else b""
+            except OSError as error:
+                path, odd[student] = None, f"the file cannot be read: {error.strerror}"
+                data = b""
+            keys[student] = key_of(job, data)
+            stored = disk.load_result(disk.result_path(job.assignment, student))
+            if stored and stored.booked:
+                known[student] = stored.result
+            recorded = not job.record or disk.record_path(job.assignment, student).exists()
+            if stored and stored.key == keys[student] and recorded and not force:
+                yield book(student, stored.result, fresh=False)
+            elif path is None:
+                result = nothing(about, odd.pop(student))
+                yield book(
+                    student, result, True, job.record and record.unread(job.released, about, result)
+                )
+            else:
+                todo[student] = path
+        for student, data in grade_all(job, todo):
+            if isinstance(data, str):
+                keys[student] = ""  # the next run tries again
+                result = nothing(about, data)
+                notebook = job.record and record.unread(job.released, about, result)
+            else:
+                result, notebook = Result.from_data(data["result"]), data["notebook"]
+                if result.disturbed:
+                    keys[student] = ""
+            yield book(student, result, True, notebook)
+
+
+def nothing(about: Assignment, reason: str) -> Result:
+    """The result of a submission that could not be judged."""
+    verdicts = {g.task.name: Verdict(0, 0, g.points, "not readable") for g in about.graded}
+    return Result(verdicts, review=[reason])

@@ -1,0 +1,206 @@
+"""Processes that grade, one submission after the other; one that dies costs nobody a result."""
+
+import collections
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
+from pathlib import Path
+
+from attncourse.grading.inbox.untrusted import limited_memory
+from attncourse.grading.jail import cgroup
+from attncourse.grading.jail.job import Job, born_with, grade_or_say_why, zygote
+from attncourse.grading.jail.remote import TRIES, Born, Killed
+from attncourse.grading.jail.walls import Unavailable
+from attncourse.grading.jail.warm import Warm, can_fork, surroundings
+
+DIED = f"the process that graded it died {TRIES} times"
+SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
+
+# Grades notebooks by student, in any order: yields data of a result, or why there is none.
+GradeAll = Callable[[Job, dict[str, Path]], Iterator[tuple[str, dict | str]]]
+
+
+def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
+    """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result.
+
+    Args:
+        warm: what forks the workers, if it was started beforehand. It ends with the grading.
+    """
+
+    def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+        nonlocal warm
+        if warm is None and notebooks and can_fork():
+            warm = Warm(job.jailed, jobs)
+        idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
+        busy: dict[Worker, str] = {}
+        jails = False  # whether one could be built
+        waiting, deaths = collections.deque(notebooks), collections.Counter()
+        done: list[tuple[str, dict | str]] = []
+        try:
+            while True:
+                while idle and waiting:
+                    student = waiting.popleft()
+                    try:
+                        idle[-1].take(notebooks[student].read_bytes())
+                    except OSError as error:
+                        done.append((student, f"the file cannot be read: {error.strerror}"))
+                    else:
+                        busy[idle.pop()] = student
+                yield from done  # the workers do not wait for what is done with it
+                if not busy:
+                    return
+                done = []
+                ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
+                for worker in [each for each in busy if each in ready or not each.left()]:
+                    try:
+                        reply = worker.reply()
+                        jails |= reply is not None
+                    except Unavailable:
+                        if not jails:
+                            raise
+                        reply = None  # a moment ago one could: the machine is short of something
+                    student = busy.pop(worker)
+                    if reply is None or reply == worker.too_long:
+                        worker.end()
+                        worker = Worker(job, warm)
+                    if reply is None:
+                        deaths[student] += 1
+                        if deaths[student] == TRIES:
+                            done.append((student, DIED))
+                        else:
+                            waiting.append(student)
+                    else:
+                        done.append((student, reply))
+                    idle.append(worker)
+        finally:
+            for worker in (*idle, *busy):
+                worker.end()
+            if warm:
+                warm.end()
+
+    return grade_all
+
+
+class Worker:
+    """A process that grades one submission after the other; it ends when this one does."""
+
+    def __init__(self, job: Job, warm: Warm | None = None):
+        if job.jailed:
+            cgroup.take()
+        ours, theirs = socket.socketpair()
+        self.channel = connection.Connection(ours.detach())
+        self.process = (warm and warm.fork(theirs)) or subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
+            env=surroundings(),
+            start_new_session=True,  # Ctrl-C stops this process, which ends the others
+        )
+        theirs.close()
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+            self.channel.send(job)
+        self.seconds = TRIES * job.budget.submission + job.budget.record + SPARE
+        self.too_long = f"to read and judge it takes more than {self.seconds:.0f} seconds"
+        self.deadline = 0.0
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def take(self, data: bytes) -> None:
+        self.deadline = time.monotonic() + self.seconds
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+            self.channel.send_bytes(data)
+
+    def left(self) -> float:
+        """Seconds that it still has for the submission."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def reply(self) -> dict | str | None:
+        """What came of the submission; None if the process died. `too_long`: end this one.
+
+        Raises:
+            Unavailable: no jail can be built here.
+        """
+        try:
+            if not self.channel.poll(self.left()):
+                return self.too_long
+            reply = self.channel.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(reply, Unavailable):
+            raise reply
+        return reply
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.channel.close()
+
+
+_mine = threading.local()  # of a thread: the job it had last, and the worker for that
+
+
+def in_own_process(job: Job, data: bytes) -> dict | str:
+    """Grade one submission in a worker that stays warm for the next of the same job.
+
+    Raises:
+        Unavailable: no jail can be built here.
+    """
+    for _ in range(TRIES):
+        last, worker = vars(_mine).pop("kept", (None, None))
+        if worker and last != job:
+            worker.end()
+        if not worker or last != job:
+            worker = Worker(job)
+        reply = None
+        try:
+            worker.take(data)
+            reply = worker.reply()
+        finally:
+            # Dead, late, or interrupted: the next question would get this reply.
+            if reply is None or reply == worker.too_long:
+                worker.end()
+        if reply == worker.too_long:
+            return reply
+        if reply is not None:
+            _mine.kept = job, worker
+            return reply
+    return DIED
+
+
+def work(handle: int, born: Born | None = None) -> None:
+    """A worker's life."""
+    born_with(born)
+    threading.Thread(target=_end_with_grader, daemon=True).start()
+    channel = connection.Connection(handle)
+    with contextlib.suppress(EOFError, OSError):
+        job = channel.recv()
+        with contextlib.suppress(Unavailable):  # said when the first submission is graded
+            zygote(job.jailed)  # before the limit, which its children do not need
+        with limited_memory():
+            _serve(channel, job)
+
+
+def _serve(channel: connection.Connection, job: Job) -> None:
+    while True:
+        data = channel.recv_bytes()
+        try:
+            reply = grade_or_say_why(job, data)
+        except Unavailable as error:
+            reply = error
+        except Killed:
+            return  # a new worker may have more luck
+        channel.send(reply)
+
+
+def _end_with_grader() -> None:
+    """Nobody wants the results any more; the zygote and its children end with this process."""
+    while os.read(0, 1):  # not `sys.stdin`: its lock would disturb the end of this process
+        pass
+    os._exit(1)
