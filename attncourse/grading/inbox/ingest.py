@@ -17,7 +17,14 @@ from pathlib import Path
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.archives import NOISE, Refused, Sent, contents
 from attncourse.grading.inbox.restore import recognize, restore
-from attncourse.grading.inbox.senders import Roster, Sender, comparable, safe_name, senders
+from attncourse.grading.inbox.senders import (
+    Roster,
+    Sender,
+    comparable,
+    safe_name,
+    senders,
+    timestamp_of,
+)
 from attncourse.grading.inbox.submission import MARKER, Assignment, grade_id_of, source_of
 from attncourse.grading.inbox.untrusted import TooMuch, limited, looks_like, printable
 

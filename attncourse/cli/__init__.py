@@ -1,0 +1,8 @@
+"""The command `attncourse`: a student's check and hints, an instructor's release and grading."""
+
+from attncourse.cli import student, teacher, doctor  # noqa: F401, I001  (commands, in this order)
+from attncourse.cli.app import app
+
+
+def main() -> None:
+    app()
