@@ -16,7 +16,8 @@ from attncourse.checks import engine, registry
 from attncourse.lab import lab1_time_it_right as reference
 from attncourse.lab.audit import audit, passed
 from attncourse.lab.receipts import decode
-from attncourse.lab.virtual_gpu import SCENARIOS, Hardware, VirtualGPU, accepts
+from attncourse.lab.stopwatches import SCENARIOS, accepts
+from attncourse.lab.virtual_gpu import Hardware, VirtualGPU
 from attncourse.tasks import lab1_time_it_right as checks
 from attncourse.tasks import receipts
 from attncourse.tasks.lab1_time_it_right import lab1_receipt as of_a_receipt

@@ -29,20 +29,9 @@ from torch.cuda import Event
 from attncourse import lab
 from attncourse.checks.task import answer_of
 from attncourse.lab import timing
-from attncourse.lab.virtual_gpu import (
-    FAMOUS,
-    OUTLIER_EVERY,
-    SCENARIOS,
-    STEPS,
-    TICK,
-    Hardware,
-    VirtualGPU,
-    accepts,
-    explain,
-    panel,
-    plot_panels,
-    try_out,
-)
+from attncourse.lab.famous import FAMOUS
+from attncourse.lab.stopwatches import SCENARIOS, accepts, explain, panel, plot_panels, try_out
+from attncourse.lab.virtual_gpu import OUTLIER_EVERY, STEPS, TICK, Hardware, VirtualGPU
 from attncourse.tasks.lab1_time_it_right.bench import task as BENCH
 
 

@@ -10,7 +10,9 @@ from importlib import import_module
 
 _NAMES = {
     "timing": "Sample compare is_out_of_memory machine measure start threads",
-    "virtual_gpu": "FAMOUS SCENARIOS Hardware VirtualGPU accepts explain panel plot_panels try_out",
+    "virtual_gpu": "Hardware VirtualGPU",
+    "stopwatches": "SCENARIOS accepts explain panel plot_panels try_out",
+    "famous": "FAMOUS",
     "meters": "allocator_peak count saved_for_backward trace",
     "backends": "backend_of default_backend may_run mha_cases sdpa_call sees_future which_backend",
     "roofline": "attention_flops datasheet measured_ceilings naive_bytes plot_roofline published",

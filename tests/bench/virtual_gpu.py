@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from test_virtual_gpu import FAULTY, GOOD
 
-from attncourse.lab.virtual_gpu import FAMOUS, SCENARIOS, accepts, explain, panel
+from attncourse.lab.famous import FAMOUS
+from attncourse.lab.stopwatches import SCENARIOS, accepts, explain, panel
 
 
 def cell(scenario: str, values: list[float | str]) -> str:

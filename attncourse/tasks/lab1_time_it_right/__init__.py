@@ -8,7 +8,7 @@ import torch
 
 from attncourse.checks.answer import Failure, describe
 from attncourse.checks.task import Chapter
-from attncourse.lab.virtual_gpu import panel
+from attncourse.lab.stopwatches import panel
 
 chapter = Chapter("lab1_time_it_right", "lab 1")
 

@@ -11,8 +11,8 @@ from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab1_time_it_right as reference
 from attncourse.lab import timing
+from attncourse.lab.stopwatches import SCENARIOS, accepts, explain, panel, try_out
 from attncourse.lab.timing import LEAST_SAMPLES
-from attncourse.lab.virtual_gpu import SCENARIOS, accepts, explain, panel, try_out
 from attncourse.tasks.lab1_time_it_right import draw
 
 
