@@ -1,4 +1,12 @@
-"""What an instructor does: release, make a sample class, read the results. Needs `[grader]`."""
+"""What an instructor does, in four rooms that a submission walks through, once each.
+
+inbox    whose it is, which assignment, what of it is code       ingest, submission
+jail     what it does there: points, and an executed notebook    job, workers, score, record
+books    what is kept: results on the disk, the gradebook        run, disk, gradebook, results
+outbox   what goes out: notebooks, feedback, reports, points     release, feedback, lms
+
+Needs `[grader]`.
+"""
 
 import sys
 

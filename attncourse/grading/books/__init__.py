@@ -1,0 +1,1 @@
+"""What is kept of a class: results on the disk, points in nbgrader's gradebook."""

@@ -1,0 +1,1 @@
+"""What a submission does: its code runs in a jail; points and an executed notebook come out."""
