@@ -128,7 +128,7 @@ def softmax(scores, dim=-1):
 """
 code("forged: clean hands", "0FFF", HONEST, review="one question twice")
 inside("forged: a flood", "0FFF",
-       "from attncourse.grading import wire\nfor number in range(1, 400):\n"
+       "from attncourse.grading.jail import wire\nfor number in range(1, 400):\n"
        "    os.write(3, wire.pack((number, None)))\nreturn scores", review="by itself")  # fmt: skip
 code("a chain of names", "0FFF", "def softmax(scores, dim=-1):\n    return scores" + ".real" * 1500,
      repair="RecursionError")  # fmt: skip

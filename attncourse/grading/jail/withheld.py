@@ -292,6 +292,6 @@ def _refusing(name: str, function: types.FunctionType) -> types.CodeType:
 
 
 def _refuses(*_, **__):
-    from attncourse.grading import withheld  # its globals are those of another module
+    from attncourse.grading.jail import withheld  # its globals are those of another module
 
     withheld.refuse("NAME")
