@@ -231,6 +231,32 @@ def test_what_the_judge_has_made_for_itself_is_nothing_to_an_answer(task, zygote
     assert submission.odd_code([("cell 1", source, True)], [registry.find("softmax")])
 
 
+# What the judge passes to an answer is made up, and somewhere in it is the truth.
+IN_WHAT_IS_GIVEN = {
+    "operators": ("return run.fixed, run.per_position", "run"),
+    "translate": ("return model.wants[:, :max_length]", "model, source, bos, eos, max_length"),
+    "is_permutation_equivariant": (
+        'return any(layer is f for f in layer.__globals__["BLIND"].values())',
+        "layer, length, width",
+    ),
+    "bench": (
+        "cells = dict(zip(fn.__code__.co_freevars, fn.__closure__))\n"
+        '    return [cells["seconds"].cell_contents] * 30',
+        "fn, flush=None",
+    ),
+}
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("task", IN_WHAT_IS_GIVEN)
+def test_the_truth_is_no_plain_attribute_of_what_an_answer_is_given(task, zygote):
+    body, arguments = IN_WHAT_IS_GIVEN[task]
+    source = f"def {task}({arguments}):\n    {body}\n"
+    looked_at = submission.odd_code([("cell 1", source, True)], [registry.find(task)])
+    assert looked_at or judged(zygote, task, source).earned == 0
+
+
 def test_no_right_answer_of_the_course_has_to_be_looked_at():
     for name, answers in CORRECT.items():
         for answer in answers:

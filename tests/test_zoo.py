@@ -43,7 +43,8 @@ def contents() -> dict[Path, bytes]:
 
 
 GRADE = f"""
-from attncourse.grading.books import run
+from attncourse.grading.books import disk, run
+from attncourse.grading.jail import workers
 from attncourse.grading.jail.remote import Budget
 job = disk.job_of("{ASSIGNMENT}", budget=Budget(call=4, task=8, submission=40), record=False)
 for _ in run.grade_class(job, disk.submissions("{ASSIGNMENT}"), workers.in_processes(4)):

@@ -31,8 +31,7 @@ c.CourseDirectory.release_directory = "exercises"
 POINTS = f"""
 import os
 from dataclasses import replace
-from attncourse.grading.books import run
-from attncourse.grading.books import disk
+from attncourse.grading.books import disk, run
 from attncourse.grading.jail import workers
 job = replace(disk.job_of("{ASSIGNMENT}"), record=False)
 students, here = disk.submissions(job.assignment), workers.in_processes(os.cpu_count())

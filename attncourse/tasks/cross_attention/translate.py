@@ -26,35 +26,40 @@ class Speaker(nn.Module):
         super().__init__()
         self.scores = nn.Parameter(scores)  # (said, word); its diagonal is the largest of each row
         self.idle = nn.Sequential(nn.Dropout(0.0))  # something inside that has a mode, too
-        self.known, self.wants, self.bos, self.patience = source.clone(), wants, bos, patience
+        known = source.clone()
 
-    def forward(self, source, words):
-        self.patience -= 1
-        if self.patience < 0:
-            raise Unusable("asks the model far more often than there are words to write")
-        for name, tensor, axes in (("source", source, "(b n)"), ("words", words, "(b t)")):
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
-            if tensor.ndim != 2:
-                raise ValueError(f"{name} must have axes {axes}; got shape {shape_of(tensor)}")
-            if tensor.is_floating_point() or tensor.dtype == torch.bool:
-                raise TypeError(f"{name} must hold ids, whole numbers; got {tensor.dtype}")
-        if len(source) != len(words):
-            raise ValueError(f"source {shape_of(source)} and words {shape_of(words)} differ in b")
-        if source.shape[1] != self.known.shape[1]:
-            raise ValueError(
-                f"source has {source.shape[1]} columns; the sentences have {self.known.shape[1]}"
-            )
-        if words.numel() and not 0 <= words.min() <= words.max() < len(self.scores):
-            raise ValueError(f"words must be ids below {len(self.scores)}; some are not")
-        strange = (source[:, None] - self.known[None]).abs().sum(-1)  # b rows
-        row = strange.argmin(-1)
-        t = words.shape[1]
-        wanted = self.wants[row][:, torch.arange(t) % self.wants.shape[1]]  # b t
-        before = torch.cat([torch.full_like(words[:, :1], self.bos), wanted[:, : t - 1]], 1)
-        surprise = ((words - before) ** 2 * torch.arange(1, t + 1)).cumsum(1)
-        said = (wanted + surprise + strange.amin(-1)[:, None]) % len(self.scores)
-        return self.scores[said]  # b t word
+        def forward(source, words):
+            nonlocal patience
+            patience -= 1
+            if patience < 0:
+                raise Unusable("asks the model far more often than there are words to write")
+            for name, tensor, axes in (("source", source, "(b n)"), ("words", words, "(b t)")):
+                if not isinstance(tensor, torch.Tensor):
+                    raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+                if tensor.ndim != 2:
+                    raise ValueError(f"{name} must have axes {axes}; got shape {shape_of(tensor)}")
+                if tensor.is_floating_point() or tensor.dtype == torch.bool:
+                    raise TypeError(f"{name} must hold ids, whole numbers; got {tensor.dtype}")
+            if len(source) != len(words):
+                raise ValueError(
+                    f"source {shape_of(source)} and words {shape_of(words)} differ in b"
+                )
+            if source.shape[1] != known.shape[1]:
+                raise ValueError(
+                    f"source has {source.shape[1]} columns; the sentences have {known.shape[1]}"
+                )
+            if words.numel() and not 0 <= words.min() <= words.max() < len(self.scores):
+                raise ValueError(f"words must be ids below {len(self.scores)}; some are not")
+            strange = (source[:, None] - known[None]).abs().sum(-1)  # b rows
+            row = strange.argmin(-1)
+            t = words.shape[1]
+            wanted = wants[row][:, torch.arange(t) % wants.shape[1]]  # b t
+            before = torch.cat([torch.full_like(words[:, :1], bos), wanted[:, : t - 1]], 1)
+            surprise = ((words - before) ** 2 * torch.arange(1, t + 1)).cumsum(1)
+            said = (wanted + surprise + strange.amin(-1)[:, None]) % len(self.scores)
+            return self.scores[said]  # b t word
+
+        self.forward = forward  # what it wants is no attribute: an answer has to ask
 
 
 def with_a_model(answer):
