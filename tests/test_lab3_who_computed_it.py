@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT
+from correct_answers import CORRECT
 from nbclient import NotebookClient
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -399,3 +400,14 @@ def test_a_roof_may_call_its_parameters_as_it_likes():
         return numbers | {"bound": bound}
 
     assert run("roof_over", roof_over).passed
+
+
+def test_a_slip_in_the_order_costs_the_point_of_the_order_alone():
+    order = ["FLASH", "CUDNN", "EFFICIENT", "MATH"]
+
+    def backends_for(capability, call):
+        return sorted(CORRECT["backends_for"][0](capability, call), key=order.index)
+
+    report = run("backends_for", backends_for)
+    assert report.earned == report.points - 1
+    assert report.diagnosis.id == "L3-NO-CUDNN"
