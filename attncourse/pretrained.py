@@ -68,7 +68,6 @@ RECIPES = {
     "fixed-64-longer": Recipe(EncoderDecoder, 2 * LONG),
     "additive": Recipe(AttentionEncoderDecoder, LONG),
     "transformer": Recipe(Transformer, LONG, learning_rate=2e-3),
-    "transformer-one-head": Recipe(partial(Transformer, num_heads=1), LONG, learning_rate=2e-3),
     "score-dot": Recipe(AttentionEncoderDecoder, SHORT, _scored(additive.dot_scores)),
     "score-general": Recipe(
         AttentionEncoderDecoder, SHORT, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
