@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help fingerprints course install book book-fresh picture curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,9 @@ book: $(STAMP)  ## build the book into _build/html (executed, cached, warnings a
 book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
+
+picture: book  ## photograph the README's picture from the book (needs chromium)
+	$(BIN)/python tests/picture.py
 
 curves: $(STAMP)  ## train the book's models again (a quarter of an hour) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT
+from correct_answers import CORRECT
 from nbclient import NotebookClient
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -399,3 +400,25 @@ def test_a_roof_may_call_its_parameters_as_it_likes():
         return numbers | {"bound": bound}
 
     assert run("roof_over", roof_over).passed
+
+
+def test_a_slip_in_the_order_costs_the_point_of_the_order_alone():
+    order = ["FLASH", "CUDNN", "EFFICIENT", "MATH"]
+
+    def backends_for(capability, call):
+        return sorted(CORRECT["backends_for"][0](capability, call), key=order.index)
+
+    report = run("backends_for", backends_for)
+    assert report.earned == report.points - 1
+    assert report.diagnosis.id == "L3-NO-CUDNN"
+
+
+def test_the_best_ten_of_twenty_samples_do_not_pass(record):
+    edited = copy.deepcopy(record)
+    for point in edited["points"]:
+        best = sorted(range(len(point["seconds"])), key=point["seconds"].__getitem__)[:10]
+        for key in ("seconds", "started"):
+            point[key] = [point[key][i] for i in sorted(best)]
+    report = run("lab3_receipt", lambda: lab.receipts.encode(edited))
+    assert report.earned < report.points
+    assert "take 20 or more of each point" in str(report).replace("\n", " ")

@@ -99,3 +99,35 @@ def test_zero_times_nan_is_nan_and_minus_1e9_does_not_exist_in_half_precision():
     """ "$0 \\cdot \\text{NaN}$ is NaN" and "`-1e9` does not exist in float16." """
     assert (torch.zeros(1) * math.nan).isnan()
     assert torch.tensor(-1e9).half() == -math.inf
+
+
+def test_the_causal_mask_is_missed_in_writing_from_the_second_layer_on():
+    """ "Not with two layers or more. … (With one layer, … the last output stays what it was.)" """
+    torch.manual_seed(0)
+    layers, x = [MultiHeadAttention(8, 2) for _ in range(2)], torch.randn(1, 5, 8)
+    hidden = every = x
+    moved = []
+    for layer in layers:
+        hidden = layer(hidden, hidden, hidden, causal_mask(5))[0]
+        every = layer(every, every, every)[0]
+        moved.append((hidden - every)[0, -1].abs().max().item())
+    assert moved[0] < 1e-6 and moved[1] > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_layer_of_torchs_trains_with_a_dead_row_and_gives_nan_in_use():
+    """ "with a dead row it can train well and give NaN when it is used" """
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True).train()
+    optimizer, x = torch.optim.Adam(layer.parameters(), lr=1e-2), torch.randn(8, 5, 8)
+    pads = torch.tensor([[True, True, False, False, False]]).expand(8, 5)
+    masks = {"src_mask": ~causal_mask(5), "src_key_padding_mask": pads}
+    losses = []
+    for _ in range(60):
+        losses.append((layer(x, **masks) - x.flip(-1))[~pads].square().mean())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
+    with torch.no_grad():
+        assert layer.eval()(x, **masks).isnan().any()

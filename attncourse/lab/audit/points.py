@@ -37,8 +37,8 @@ def _samples(book: Reading) -> Iterator[Finding]:
         elif count < LEAST_SAMPLES:
             yield point.complain(
                 "too_few_samples",
-                INCONSISTENT if count < 5 else AGAIN,
-                f"Too few samples to see their noise: take {LEAST_SAMPLES} or more.",
+                INCONSISTENT,  # with AGAIN one could keep the best few
+                f"Too few samples to see their noise: take {LEAST_SAMPLES} or more of each point.",
                 samples=count,
             )
 
