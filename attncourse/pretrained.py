@@ -65,7 +65,8 @@ class Recipe:
     target: str = "fr"
 
 
-STEPS = 2000  # what is compared with each other has the same number of them, or says so
+# What is compared with each other has the same number of steps, or the page tells the number.
+STEPS, FEW = 2000, 600
 RECIPES = {
     "fixed-64": Recipe(EncoderDecoder, STEPS),
     "fixed-128": Recipe(partial(EncoderDecoder, hidden=2 * HIDDEN), STEPS),
@@ -74,9 +75,9 @@ RECIPES = {
     "fixed-64-longest": Recipe(EncoderDecoder, 6600),  # takes as many seconds as `additive`
     "additive": Recipe(AttentionEncoderDecoder, STEPS),
     "transformer": Recipe(Transformer, STEPS, learning_rate=2e-3),
-    "score-dot": Recipe(AttentionEncoderDecoder, STEPS, _scored(additive.dot_scores)),
+    "score-dot": Recipe(AttentionEncoderDecoder, FEW, _scored(additive.dot_scores)),
     "score-general": Recipe(
-        AttentionEncoderDecoder, STEPS, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
+        AttentionEncoderDecoder, FEW, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
     ),
     "score-linear": Recipe(
         AttentionEncoderDecoder, STEPS, _scored(linear_concat_scores, w=(2 * HIDDEN,))
