@@ -83,7 +83,7 @@ RECIPES = {
         AttentionEncoderDecoder, STEPS, _scored(linear_concat_scores, w=(2 * HIDDEN,))
     ),
     "bidirectional": Recipe(BidirectionalEncoderDecoder, STEPS),
-    "german": Recipe(BidirectionalEncoderDecoder, STEPS // 2, target="de"),
+    "german": Recipe(BidirectionalEncoderDecoder, FEW, target="de"),
 }
 STORED = ("fixed-64", "additive", "transformer", "bidirectional", "german")  # pages load them
 
