@@ -222,7 +222,7 @@ def test_random_vectors_give_names_of_numbers(translator):
 
 def test_told_the_words_before_the_decoder_finds_more_digits(translator):
     """The page: "Handed the right words before each group of three digits, it gets more than one
-    digit in addition: an error of its own leads it astray".
+    digit in addition: an error of its own costs it digits behind."
     """
     model, english, french = translator
     chance, scales = random.Random(5), ["milliards", "millions", "mille", "end"]
