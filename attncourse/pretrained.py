@@ -82,7 +82,7 @@ RECIPES = {
     "score-linear": Recipe(
         AttentionEncoderDecoder, STEPS, _scored(linear_concat_scores, w=(2 * HIDDEN,))
     ),
-    "bidirectional": Recipe(BidirectionalEncoderDecoder, STEPS),
+    "bidirectional": Recipe(BidirectionalEncoderDecoder, FEW),
     "german": Recipe(BidirectionalEncoderDecoder, FEW, target="de"),
 }
 STORED = ("fixed-64", "additive", "transformer", "bidirectional", "german")  # pages load them
