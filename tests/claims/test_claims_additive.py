@@ -268,6 +268,20 @@ def test_ninety_four(translator):
     assert forced(translator, 94, 2, 1) == "quatorze"
 
 
+def test_german_looks_backward():
+    """The ones are said before the tens, so the look runs backward and the lines cross."""
+    model, english, german = pretrained.load("german")
+    source = as_source(words(349_956, "en"), english)
+    given = torch.tensor([[BOS, *german.encode(words(349_956, "de"))]])
+    with torch.no_grad():
+        logits, weights = model.align(source, given)
+    assert german.decode(logits[0].argmax(-1)) == words(349_956, "de")
+    tops = dict(zip(words(349_956, "de"), weights[0].argmax(-1).tolist(), strict=False))
+    place = words(349_956, "en").index
+    assert tops["vierzig"] == place("forty") and tops["fünfzig"] == place("fifty")
+    assert tops["sechs"] == place("six") > place("fifty")
+
+
 def test_cent_looks_at_what_follows(translator):
     """Nearly all the weight lies *behind* the word *hundred*."""
     wrong = []
