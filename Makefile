@@ -41,7 +41,7 @@ book-fresh:  ## the same, from nothing
 picture: book  ## photograph the README's picture from the book (needs chromium)
 	$(BIN)/python tests/picture.py
 
-curves: $(STAMP)  ## train the book's models again (a quarter of an hour) and store them in attncourse/data
+curves: $(STAMP)  ## train the book's models again (some twenty minutes) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
 	$(BIN)/python -m attncourse.positions_curves
 	$(BIN)/python -m attncourse.one_stack_curves

@@ -267,3 +267,22 @@ class AttentionEncoderDecoder(nn.Module):
     ) -> Float[Tensor, "b t vocab"]:
         """Score the word after each of `words` (teacher forcing)."""
         return self.align(source, words)[0]
+
+
+class BidirectionalEncoderDecoder(AttentionEncoderDecoder):
+    """The same, with an encoder that reads in both directions, as in the paper.
+
+    Each direction has half of the numbers of a state, so every other layer keeps its size. The
+    decoder starts from what each direction read last.
+    """
+
+    def __init__(self, *sizes: int, width: int = 64, hidden: int = 64, **others):
+        super().__init__(*sizes, width=width, hidden=hidden, **others)
+        self.encoder = nn.GRU(width, hidden // 2, batch_first=True, bidirectional=True)
+
+    def start(self, source: Int[Tensor, "b n"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Read the source: what each direction read last, all annotations (b k d), real words."""
+        last_real, annotations, mask = super().start(source)
+        half = self.encoder.hidden_size
+        state = torch.cat([last_real[:, :half], annotations[:, 0, half:]], dim=-1)
+        return state, annotations, mask

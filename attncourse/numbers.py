@@ -15,10 +15,13 @@ from tqdm import tqdm
 PAD, BOS, EOS = 0, 1, 2  # ids of the three marks that are no words
 MARKS = ("<pad>", "<bos>", "<eos>")
 MOST_WORDS = 200  # English has 33 number words. A language with more than this glues them together
+SEAMS = {"de": "hundert|tausend|und"}  # words that stand inside one long word
 
 
 def words(number: int, language: str) -> list[str]:
     """Write a number in words: 94 in French is quatre, vingt, quatorze.
+
+    German glues 94 to one word, which is cut again: vier, und, neunzig.
 
     Args:
         number: the number.
@@ -31,6 +34,8 @@ def words(number: int, language: str) -> list[str]:
         name = num2words(number, lang=language)
     except (NotImplementedError, OverflowError):  # neither names the language
         raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
+    if language in SEAMS:
+        name = re.sub(SEAMS[language], r" \g<0> ", name)
     return re.findall(r"[^\s,-]+", name)
 
 
@@ -146,10 +151,10 @@ def corpus(
 ) -> Corpus:
     """Make the corpus: number names in two languages, from one digit up to `digits`.
 
-    Every length in digits is equally likely, so short numbers occur several times. A fifth of
-    all different numbers is held out for the test; of these, the few with a word that is not in
-    the training sentences are left out. A language that writes a number as one long word, such as
-    German, is cut into letters instead of words.
+    How many digits a number may have is drawn first, 1 to `digits`, so short numbers occur several
+    times. A fifth of all different numbers is held out for the test; of these, the few with a word
+    that is not in the training sentences are left out. A language that writes a number as one long
+    word, such as Dutch, is cut into letters instead of words.
 
     Args:
         source, target: codes of languages that num2words knows.

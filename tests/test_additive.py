@@ -24,6 +24,7 @@ from torch import nn
 from attncourse.additive import (
     AdditiveAttention,
     AttentionEncoderDecoder,
+    BidirectionalEncoderDecoder,
     ScoredAttention,
     additive_scores,
     annotate,
@@ -518,6 +519,22 @@ def test_padding_changes_neither_scores_nor_translation(translator):
         (alone,) = translate(translator, alone, BOS, EOS, 8)
         assert torch.equal(alone, both[row, : len(alone)])
         assert (both[row, len(alone) :] == EOS).all()
+
+
+def test_the_encoder_of_both_directions_starts_where_each_direction_ended():
+    model = seeded(BidirectionalEncoderDecoder, WORDS, WORDS, width=D, hidden=2 * HIDDEN)
+    state, annotations, mask = model.start(SOURCE)
+    for row, length in enumerate(LENGTHS):
+        alone = model.source_embedding(SOURCE[row : row + 1, :length])
+        states, last = model.encoder(alone)
+        assert_equal_to(states[0], annotations[row, :length])
+        assert_equal_to(last[:, 0].flatten(), state[row])  # left to right, then right to left
+    assert torch.equal(mask, SOURCE != PAD) and not annotations[~mask].any()
+    sizes = [sum(p.numel() for p in part.parameters()) for part in (model.decoder, model.output)]
+    one_way = seeded(AttentionEncoderDecoder, WORDS, WORDS, width=D, hidden=2 * HIDDEN)
+    assert sizes == [
+        sum(p.numel() for p in part.parameters()) for part in (one_way.decoder, one_way.output)
+    ]
 
 
 def test_another_id_may_be_the_padding():

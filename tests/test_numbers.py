@@ -48,7 +48,9 @@ def written(pairs, vocabulary, side):
         (1994, "en", "one thousand nine hundred and ninety four"),
         (1994, "fr", "mille neuf cent quatre vingt quatorze"),
         (71, "fr", "soixante et onze"),
-        (21, "de", "einundzwanzig"),
+        (21, "de", "ein und zwanzig"),
+        (9_100, "de", "neun tausend ein hundert"),
+        (21, "nl", "eenentwintig"),
         (1_000_001, "en", "one million and one"),
         (10**12 - 1, "es", None),
     ],
@@ -263,7 +265,7 @@ def test_a_corpus_too_small_to_be_split_is_refused(size, digits, message):
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [("en", "es"), ("en", "de"), ("en", "vi"), ("fr", "en"), ("ja", "pt")]
+    ("source", "target"), [("en", "es"), ("en", "nl"), ("en", "vi"), ("fr", "en"), ("ja", "pt")]
 )
 def test_another_pair_of_languages_trains_and_translates(source, target):
     task = corpus(source=source, target=target, size=120, digits=6)
@@ -279,7 +281,8 @@ def test_another_pair_of_languages_trains_and_translates(source, target):
 
 
 @pytest.mark.parametrize(
-    ("language", "glued"), {"en": False, "fr": False, "vi": False, "de": True, "ja": True}.items()
+    ("language", "glued"),
+    {"en": False, "fr": False, "vi": False, "de": False, "nl": True, "ja": True}.items(),
 )
 @pytest.mark.parametrize("size", [50, 500])
 def test_a_language_that_glues_its_words_is_cut_into_letters_at_any_size(language, glued, size):

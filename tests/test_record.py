@@ -303,7 +303,7 @@ def test_nothing_of_a_student_is_obeyed_by_the_browser_of_an_instructor(zygote):
     ]
     notebook = json.loads(handed_in(*map(cell, html + others + errors)))
     notebook["cells"] += [cell(a, "markdown") for a in ATTACKS] + [cell(a, "raw") for a in ATTACKS]
-    next(c for c in notebook["cells"] if c["id"] == "slide")["outputs"] = saved
+    next(c for c in notebook["cells"] if c["id"] == "picture")["outputs"] = saved
     text = recorded(zygote, json.dumps(notebook).encode())
     assert not Dangers(page_of(text)).found
     for each in json.loads(text)["cells"]:

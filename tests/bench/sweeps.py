@@ -21,7 +21,7 @@ from test_pretrained import buckets
 from attncourse import positions_curves, pretrained
 from attncourse.checks import compositions, registry
 from attncourse.numbers import corpus
-from attncourse.pretrained import STORED, curves, load, make
+from attncourse.pretrained import RECIPES, STORED, curves, load, make
 from attncourse.training import by_bucket, exact_match
 
 
@@ -51,10 +51,10 @@ def test_a_model_of_chapter_8_can_be_made_again(tmp_path):
 
 
 def test_all_sentences_of_the_test_are_translated_as_the_stored_curves_say(stored):
-    test = corpus().test
     for name in STORED:
-        model, _, french = load(name)
-        shares = by_bucket(exact_match(model, test, french), stored["counts"])
+        test = corpus(target=RECIPES[name].target).test
+        model, _, foreign = load(name)
+        shares = by_bucket(exact_match(model, test, foreign), stored["counts"])
         for bucket, share in buckets(stored, name).items():
             assert shares[bucket] == pytest.approx(share, abs=0.003), (name, bucket)
 

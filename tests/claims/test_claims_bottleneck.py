@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from attncourse import pretrained
 from attncourse.bottleneck import (
     EncoderDecoder,
-    apply_merges,
-    byte_pairs,
     greedy_decode,
     sequence_loss,
 )
@@ -85,28 +83,14 @@ def test_word_by_word_the_name_would_be_wrong():
     assert ("quatre", "vingt", "dix", "quatre") not in said
 
 
-def test_an_unseen_word_is_cut_into_known_pieces():
-    """The page: "The word *sixth* never occurred, and still it can be written: in the worst case,
-    letter by letter."
-    """
-    names = [word for number in range(1, 1000) for word in words(number, "en")]
-    counts = {word: names.count(word) for word in sorted(set(names))}
-    assert "sixth" not in counts
-    merges = byte_pairs(counts, 40)
-    pieces = apply_merges("sixth", merges)
-    assert "".join(pieces) == "sixth" and len(pieces) < 5
-    assert {piece for piece in pieces if len(piece) > 1} <= {"".join(pair) for pair in merges}
-    assert apply_merges("sixth", []) == list("sixth")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("language", ["es", "vi", "de"])
+@pytest.mark.parametrize("language", ["es", "vi", "de", "nl"])
 def test_one_line_changes_the_task(language):
     """The page: "For another pair of languages, change one line … The functions of this chapter
     stay as they are."
     """
     task = corpus(target=language, size=400)
-    assert all(len(word) == 1 for word in task.target_words.words[3:]) == (language == "de")
+    assert all(len(word) == 1 for word in task.target_words.words[3:]) == (language == "nl")
     model = EncoderDecoder(len(task.source_words), len(task.target_words))
     losses = train(model, task.train, steps=2, batch_size=8, progress=False)
     assert len(losses) == 2
@@ -154,20 +138,21 @@ def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
 
 
 def test_the_cliff_is_moved_and_not_removed():
-    """The page: "A wider vector and longer training each move it, and in neither run does it go
-    away."
+    """The page: "A wider vector and longer training move it, each alone and both together, and in
+    none of these runs does it go away."
     """
     measured = pretrained.curves()
-    narrow, wide, longer = (
+    narrow, wide, longer, both = (
         by_bucket(measured["models"][name]["exact_match"], measured["counts"])
-        for name in ("fixed-64", "fixed-128", "fixed-64-longer")
+        for name in ("fixed-64", "fixed-128", "fixed-64-longer", "fixed-128-longer")
     )
     buckets = list(narrow)
-    for shares in (narrow, wide, longer):
-        assert shares[buckets[0]] - shares[buckets[-1]] > 0.5
+    for shares in (narrow, wide, longer, both):
+        assert shares[buckets[0]] - shares[buckets[-1]] > 0.3
         assert sorted(shares.values(), reverse=True) == list(shares.values())
     for moved in (wide, longer):
         assert all(moved[bucket] > narrow[bucket] + 0.1 for bucket in buckets[2:])
+        assert all(both[bucket] > moved[bucket] for bucket in buckets[1:])
 
 
 def test_arithmetic_does_not_explain_the_cliff(translator):
@@ -187,9 +172,9 @@ def test_arithmetic_does_not_explain_the_cliff(translator):
     assert wrong["long"] > 8 * max(wrong["short"], 1 / 1000)
 
 
-def test_what_a_length_is_made_of():
-    """The page: "Most [sentences] with 8 words are numbers of 5 digits, and all with 9 words have
-    6 digits or more."
+def test_what_a_length_is_made_of(translator):
+    """The page: "most sentences with 8 words are numbers of 5 digits, and all with 9 words have 6
+    or more. It is the *digits* that count. […] the shorter names are rarer, and even harder."
     """
     chance = random.Random(5)
     drawn = [chance.randrange(10 ** chance.randint(1, 12)) for _ in range(3000)]
@@ -197,6 +182,11 @@ def test_what_a_length_is_made_of():
     digits = {n: [d for _, d in rows] for n, rows in groupby(by_length, key=lambda row: row[0])}
     assert digits[8].count(5) > 0.7 * len(digits[8])
     assert min(digits[9]) >= 6
+    six = [draw(60, least, least + 1, digits=[6]) for least in (8, 10)]
+    few, many = ([n for n in numbers if n >= 10**5] for numbers in six)
+    assert share(write(translator, few), few) < share(write(translator, many), many)
+    lengths = [len(words(chance.randrange(10**5, 10**6), "en")) for _ in range(1000)]
+    assert sum(n in (8, 9) for n in lengths) < sum(n in (10, 11) for n in lengths)
 
 
 def test_errors_are_names_of_other_numbers(translator):
@@ -228,6 +218,44 @@ def test_random_vectors_give_names_of_numbers(translator):
         parts = scale.split(" ".join(french.decode(row)))
         named += all(re.sub("s$", "", part.strip()) in {"", *groups} for part in parts)
     assert named > 85
+
+
+def test_told_the_words_before_the_decoder_finds_more_digits(translator):
+    """The page: "Handed the right words before each group of three digits, it gets more than one
+    digit in addition: an error of its own costs it digits behind."
+    """
+    model, english, french = translator
+    chance, scales = random.Random(5), ["milliards", "millions", "mille", "end"]
+    groups = [[chance.randrange(101 if g == 0 else 2, 1000) for g in range(4)] for _ in range(150)]
+    named = {tuple(words(n, "fr")): n for n in range(1, 1000)}
+    named |= {(*name[:-1], name[-1].rstrip("s")): n for name, n in named.items()}
+    found = {"told": 0, "alone": 0}
+    for group in groups:
+        number = int("".join(f"{part:03}" for part in group))
+        right = [*words(number, "fr"), "end"]
+        state = model.start(torch.tensor([english.encode(words(number, "en"))]))
+        alone = greedy_decode(model.step, state, BOS, EOS, 30, 1)
+        written = {"alone": [*french.decode(alone[0]), "end"], "told": []}
+        before = BOS
+        for scale in scales:  # each group by itself, after the right words
+            output = greedy_decode(model.step, state, before, EOS, 9, 1)
+            name = [*french.decode(output[0]), "end"]
+            written["told"] += name[: name.index(scale) + 1] if scale in name else [scale]
+            there = right.index(scale) if scale in right else len(right)
+            with torch.no_grad():
+                for word in right[:there]:
+                    _, state = model.step(torch.tensor([before]), state)
+                    before = french.ids[word]
+                if scale != "end":
+                    _, state = model.step(torch.tensor([before]), state)
+            before, right = french.ids.get(scale), right[there + 1 :]
+        for way, text in written.items():
+            for part, scale in zip(group, scales, strict=True):
+                cut = text.index(scale) if scale in text else 0
+                told = named.get(tuple(text[:cut]), 0)
+                text = text[cut + (scale in text) :]
+                found[way] += sum(a == b for a, b in zip(f"{part:03}", f"{told:03}", strict=True))
+    assert found["told"] > found["alone"] + len(groups)
 
 
 def test_64_numbers_hold_12_digits():

@@ -64,8 +64,9 @@ def test_a_vector_added_to_every_key_changes_no_weight():
     assert not torch.allclose(plain[1], moved[1])
 
 
-def test_only_the_width_16_explains_the_slide():
-    """ "If the width is a power of two, as widths mostly are, only 16 lies in that range." """
+def test_only_the_width_16_explains_the_picture():
+    """ "The simplest explanation: the scores were divided by […] 4 […] before the softmax" (of the
+    widths that are powers of two, no other fits)."""
     scores = [[0.11], [0.19, 0.50], [0.53, 0.98, 0.95], [0.81, 0.86, 0.38, 0.90]]
     printed = [[1.00], [0.48, 0.52], [0.31, 0.35, 0.34], [0.25, 0.26, 0.23, 0.26]]
     flat = itertools.chain.from_iterable

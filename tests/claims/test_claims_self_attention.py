@@ -1,6 +1,8 @@
 """Statements of chapter 4 that a skeptic would doubt, each checked by code."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +18,19 @@ from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.self_attention import self_attention, sinusoidal_positions
 from attncourse.training import as_source
 
+PAGE = Path(__file__).parents[2] / "book" / "04_self_attention.md"
+
 
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def sentence_is_still_on_the_page(request):
+    told = " ".join(PAGE.read_text(encoding="utf-8").split())
+    quotes = re.findall('"([^"]+)"', request.function.__doc__)
+    assert quotes and all(" ".join(quote.split()) in told for quote in quotes)
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +58,14 @@ def translate_from(translator, start, number):
 
 @pytest.mark.parametrize(("a", "b"), [(701, 107), (7001, 1007), (1203, 3201)])
 def test_without_positions_a_bag_of_words_has_one_translation(translator, a, b):
-    """ "one bag can have only one translation." """
+    """ "greedy decoding writes one translation per bag" """
     assert translate_from(translator, 0, a) == words(a, "fr")
     assert translate_from(translator, 0, b) == words(b, "fr")
     assert translate_from(translator, None, a) == translate_from(translator, None, b)
 
 
 def test_the_translator_fails_at_positions_it_was_trained_on(translator):
-    """ "so it knows the vectors of all these positions. But in training the first word stood at
-    position 0, always." """
+    """ "it has met the vectors of all these positions in sentences of up to" """
     numbers = [n for n in range(100_000, 1_000_000, 9_973) if len(words(n, "en")) == 8][:8]
     assert max(pretrained.curves()["counts"]) >= 3 + 8
     for start, low, high in ((0, 0.75, 1), (3, 0, 0.25)):
@@ -64,30 +74,16 @@ def test_the_translator_fails_at_positions_it_was_trained_on(translator):
 
 
 def test_one_fast_hand_is_back_after_710_positions():
-    """ "A fast clock hand tells neighbors apart, but it comes round" """
+    """ "tells neighbors apart, but comes round every" """
     angle = torch.arange(1000).double()
     distance = torch.stack([angle.sin(), angle.cos() - 1], -1).norm(dim=-1)
     assert 1 + distance[1:].argmin().item() == 710
     assert distance[710] < 1e-4
 
 
-def test_equally_spaced_frequencies_come_round_and_geometric_ones_do_not():
-    """ "each hand has made one whole turn more than the next slower one, and all of them are back
-    near the start." """
-    PE = sinusoidal_positions(1001, 64).double()
-    geometric = PE @ PE[0] / 32
-    equal = torch.linspace(1, 10_000.0 ** (-62 / 64), 32).double()
-    steps = torch.arange(1001).double()
-    again = (steps[:, None] * equal).cos().mean(-1)
-    assert again[100:300].argmax() + 100 == 195 and again[195] > 0.98
-    turns = 195 * equal / (2 * math.pi)
-    assert (turns[:-1] - turns[1:] - 1).abs().max() < 0.01
-    assert geometric[1] > 0.95 and geometric[20:].max() < 0.7
-
-
 def test_attention_alone_costs_what_a_recurrence_costs_exactly_where_n_is_d():
-    """ "$4 n^2 d = 4 n d^2$ exactly where $n = d$" and "against it, attention *with* projections
-    is even at $n = 1.5\\,d$." """
+    """ "$4 n^2 d = 4 n d^2$ exactly where $n = d$" and "Attention *with* projections
+    costs as much as a GRU where $n = 1.5\\,d$." """
     d = 8
     W, W_gru = torch.randn(d, d), torch.randn(3 * d, d)
 

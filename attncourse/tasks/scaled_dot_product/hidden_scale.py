@@ -27,8 +27,8 @@ def table(rng, c, q=8, k=4, masked=False):
     return {"scores": scores, "weights": weights.mul(100).round() / 100}
 
 
-# The table of a lecture slide: its weights are not the softmax of its scores.
-SLIDE = {
+# Jay Alammar, The Illustrated GPT-2 (2019): these weights are not the softmax of these scores.
+ROBOT = {
     "scores": torch.tensor(
         [
             [0.11, 0.00, 0.81, 0.79],
@@ -53,7 +53,7 @@ def scale_probes(rng):
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
         for c in (0.5, 1.37, 3.0, 6.3, 14.5)
         for masked in (False, True)
-    } | {"the slide": SLIDE}
+    } | {"robot must obey orders": ROBOT}
 
 
 def scale_small(rng):
@@ -116,10 +116,10 @@ def a_weight_of_zero_means_masked(answer, rng):
 
 
 @task.check(1)
-def it_finds_the_scale_of_the_slide(answer):
-    got = answer(SLIDE)
+def it_finds_the_scale_of_the_picture(answer):
+    got = answer(ROBOT)
     if not 3.6 <= got <= 4.4:  # two decimals leave this table blurred: 10 % here
-        raise Failure(f"Your scale for the slide's table is {got:.4g}; it hides 4.", SLIDE)
+        raise Failure(f"Your scale for the picture's tables is {got:.4g}; they hide 4.", ROBOT)
 
 
 @task.check(1)
@@ -206,8 +206,8 @@ task.fault(
 )
 task.fault(
     "C-CONSTANT",
-    "I know the scale of the slide, so I return it.",
-    "The slide hides 4. Other tables hide other numbers: compute it from the two tables.",
+    "I know the scale of the picture, so I return it.",
+    "The picture hides 4. Other tables hide other numbers: compute it from the two tables.",
     number=lambda slope: 4.0,
 )
 task.fault(
