@@ -482,6 +482,23 @@ task.fault(
     kept=lambda self, cache, x: (cache[0],),
 )
 task.fault(
+    "L-ROPE-NOT-IN-STEP",
+    "The latent is all that is kept, so a step compares latents and nothing else.",
+    "Then a step knows no order of words, and `forward` does. Keep the rotated key beside the "
+    "latent, and add the second product to the scores.",
+    section=ROPE,
+    extend=lambda self, cache, latent, key: (
+        (latent, key)
+        if cache is None
+        else (
+            torch.cat([cache[0], latent], 1),
+            torch.cat([key.new_zeros(*cache[0].shape[:2], key.shape[-1]), key], 1),
+        )
+    ),
+    read=lambda self, cache: (cache[0], 0 * cache[1]),
+    kept=lambda self, cache, x: (cache[0],),
+)
+task.fault(
     "L-ROPE-MISSING",
     "The rotated part can be added later.",
     "It is all that the layer knows of the order of words. Without it two words can change places, "
