@@ -239,7 +239,7 @@ class _Begun:
     """A model that has read its prompt already."""
 
     def __init__(self, model: CachedGPT, caches: list):
-        self.model, self.caches = model, caches
+        self.model, self.caches, self.embedding = model, caches, model.embedding
 
     def step(self, words: Tensor, caches: list | None = None, real: Tensor | None = None):
         return (None, self.caches) if caches is None else self.model.step(words, caches, real)
