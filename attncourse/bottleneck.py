@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attncourse.validation import validate_axes, validate_lengths
+from attncourse.validation import validate_axes, validate_lengths, validate_pair
 
 # --- Words into pieces ----------------------------------------------------------------------------
 
@@ -228,6 +228,7 @@ def greedy_decode(
         (b, ≤ max_length) ids without `bos`; after a row's first `eos` only `eos`.
 
     Raises:
+        TypeError: `step` returns no pair.
         ValueError: `max_length` < 1, or logits that are not (b vocab).
     """
     if max_length < 1:
@@ -237,7 +238,9 @@ def greedy_decode(
     finished = torch.zeros_like(token, dtype=torch.bool)
     written = []
     for _ in range(max_length):
-        logits, state = step(token, state)
+        returned = step(token, state)
+        validate_pair("step(token, state)", returned, "logits, state")
+        logits, state = returned
         validate_axes(token=(token, "b", "whole"), logits=(logits, "b vocab"))
         token = logits.argmax(-1).masked_fill(finished, eos)
         finished = finished | (token == eos)

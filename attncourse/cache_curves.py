@@ -1,15 +1,18 @@
 """Chapter 10's measurements: decoders that keep less and less, trained once by `make curves`.
 
     measured = cache_curves.measured()                    # what was measured
-    model, source, target = cache_curves.load("MQA")      # a trained decoder and its words
+    model, source, target = cache_curves.load("MHA")      # a trained decoder and its words
 
-Run as a program it measures again (`python -m attncourse.cache_curves`, minutes on one core).
+Run as a program it measures again (`python -m attncourse.cache_curves --help`).
 """
 
 import argparse
 import copy
 import json
+import multiprocessing
 import platform
+import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,7 +44,8 @@ DATA = Path(__file__).parent / "data"
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
 STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
 CHECKED = 1000  # sentences that are written in every way
-UPTRAINED = 60  # steps after the heads were made fewer
+UPTRAINED, PARTS = 60, 3  # steps after the heads were made fewer, and how often to look
+NARROW = 16  # heads in the same width, for another look at that
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,9 @@ SCHEMES = {
     "MLA 8+8": _latent(8),
 }
 STORED = {"MHA": "cache_mha", "MLA 24+8": "cache_mla"}  # the weights that pages load
+# How a trained decoder's cached heads become fewer: how many before, how many after.
+FEWER = {"MHA": (HEADS, 2), "narrow heads": (NARROW, 4)}
+RUNS = [*SCHEMES, "narrow heads"]
 
 
 def text_words() -> tuple[Vocabulary, Vocabulary]:
@@ -141,8 +148,9 @@ def measured(folder: Path = DATA) -> dict:
         `schemes`: name -> `bytes` a token, `parameters`, `exact_match` (one share a seed), `loss`
         (on the test, one a seed), `seconds`; `differ`: name -> way of writing -> sentences of
         `checked` that differ from those written without a cache; `seconds`: list of batch, words,
-        seconds without and with a cache; `fewer`: for each seed, how two heads for four began ->
-        losses after `fewer_steps`; `steps`, `batch`, `seeds`, `versions`.
+        seconds without and with a cache; `fewer`: key of `FEWER` -> for each seed, how the fewer
+        heads began -> losses after `fewer_steps`, and `before`; `steps`, `batch`, `seeds`,
+        `versions`.
     """
     return json.loads((folder / "cache.json").read_text(encoding="utf-8"))
 
@@ -231,7 +239,7 @@ class _Begun:
     """A model that has read its prompt already."""
 
     def __init__(self, model: CachedGPT, caches: list):
-        self.model, self.caches = model, caches
+        self.model, self.caches, self.embedding = model, caches, model.embedding
 
     def step(self, words: Tensor, caches: list | None = None, real: Tensor | None = None):
         return (None, self.caches) if caches is None else self.model.step(words, caches, real)
@@ -250,19 +258,18 @@ def _seconds(model: CachedGPT, batch: int, words: int) -> tuple[float, float]:
     return round(between - start, 4), round(time.perf_counter() - between, 4)
 
 
-def _fewer(model: CachedGPT, kv_heads: int, pairs: Pairs, seed: int) -> dict[str, list[float]]:
+def _fewer(model: CachedGPT, kv_heads: int, seed: int) -> dict[str, list[float]]:
     """Losses while a trained decoder learns to live with fewer cached heads, by how they began."""
-    attention = model.layers[0].self_attention
+    pairs, attention = held_out(500), model.layers[0].self_attention
     members = attention.kv_heads // kv_heads
-    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     hidden = model.layers[0].linear1.out_features
-    found = {}
+    found = {"before": [_loss(model, pairs)]}
     for start in ("mean", "first", "random"):
         torch.manual_seed(seed)
-        heads = attention.num_heads
-        fewer = decoder(partial(GroupedAttention, WIDTH, heads, kv_heads), hidden)
+        make = partial(GroupedAttention, WIDTH, attention.num_heads, kv_heads)
+        fewer = decoder(make, hidden)
         fresh = fewer.state_dict()
-        for key, tensor in state.items():
+        for key, tensor in model.state_dict().items():
             if "k_proj" not in key and "v_proj" not in key:
                 fresh[key] = tensor
             elif start == "first":
@@ -273,33 +280,39 @@ def _fewer(model: CachedGPT, kv_heads: int, pairs: Pairs, seed: int) -> dict[str
             for old, new in zip(model.layers, fewer.layers, strict=True):
                 new.self_attention = pooled_heads(old.self_attention, kv_heads)
         losses = [_loss(fewer, pairs)]
-        for part in range(3):
-            losses.append(_loss(_trained(fewer, seed + part, UPTRAINED // 3), pairs))
-        found[start] = [round(loss, 4) for loss in losses]
-    return found
+        for part in range(PARTS):
+            losses.append(_loss(_trained(fewer, seed + part, UPTRAINED // PARTS), pairs))
+        found[start] = losses
+    return {start: [round(loss, 4) for loss in losses] for start, losses in found.items()}
 
 
-def measure(name: str, seed: int, folder: Path) -> tuple[CachedGPT, dict]:
+def measure(name: str, seed: int, folder: Path) -> dict:
     """Train one decoder, round its weights to float16, and test what is kept of it."""
+    torch.set_num_threads(1)  # two decoders train side by side on two cores
     torch.manual_seed(seed)
-    model, start = build(name), time.process_time()
+    if name in SCHEMES:
+        model = build(name)
+    else:
+        model = decoder(partial(GroupedAttention, WIDTH, *2 * FEWER[name][:1]))
+    start = time.process_time()
     _trained(model, seed)
-    seconds = time.process_time() - start
+    found = {"seconds": round(time.process_time() - start, 1), "parameters": parameters(model)}
     weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
     model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
     if seed == SEEDS[0] and name in STORED:
         save_file(weights, folder / f"{STORED[name]}.safetensors")
-    found = {
-        "exact_match": round(_exact_match(model, held_out()), 4),
-        "loss": round(_loss(model, held_out(1000)), 4),
-        "seconds": round(seconds, 1),
-    }
-    return model, found
+    if name in SCHEMES:
+        found["exact_match"] = round(_exact_match(model, held_out()), 4)
+        found["loss"] = round(_loss(model, held_out(1000)), 4)
+        if seed == SEEDS[0]:
+            found["differ"] = _differ(model, held_out(CHECKED))
+    if name in FEWER:
+        found["fewer"] = _fewer(model, FEWER[name][1], seed)
+    return found
 
 
-def make(names: list[str], folder: Path = DATA) -> None:
-    """Measure everything about some schemes; each is stored as soon as it is ready."""
-    torch.set_num_threads(1)
+def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
+    """Measure side by side; a run is stored as soon as all its seeds are ready."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cache.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -308,28 +321,50 @@ def make(names: list[str], folder: Path = DATA) -> None:
         "batch": BATCH,
         "seeds": list(SEEDS),
         "checked": CHECKED,
-        "fewer_steps": [UPTRAINED // 3 * part for part in range(4)],
+        "fewer_steps": [UPTRAINED // PARTS * part for part in range(PARTS + 1)],
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
-    for name in tqdm(names, "decoders", unit="scheme"):
-        models, runs = zip(*(measure(name, seed, folder) for seed in SEEDS), strict=True)
+    queue = [(name, seed) for name in names for seed in SEEDS]
+    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    ready: dict[str, list[dict]] = {name: [] for name in names}
+    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
+        done = pool.imap(partial(_named, folder=folder), queue)
+        for name, result in tqdm(done, "decoders", len(queue), unit="model"):
+            ready[name].append(result)
+            if len(ready[name]) == len(SEEDS):
+                _add(found, name, ready[name])
+                _store(found, path)
+    if "MHA" in names:  # when nobody else computes; how long it takes does not depend on weights
+        torch.set_num_threads(1)
+        texts = [(batch, words) for batch in (1, 64) for words in (16, 32, 128)]
+        found["seconds"] = [[*text, *_seconds(build("MHA"), *text)] for text in texts]
+        _store(found, path)
+
+
+def _named(run: tuple[str, int], folder: Path) -> tuple[str, dict]:
+    return run[0], measure(*run, folder)
+
+
+def _add(found: dict, name: str, runs: list[dict]) -> None:
+    """Sort what the seeds of a run found into the places where `measured` has it."""
+    if name in SCHEMES:
         kind, sizes = SCHEMES[name].kind, SCHEMES[name].sizes
         found.setdefault("schemes", {})[name] = {
             "bytes": bytes_per_token(kind, LAYERS, HEADS, WIDTH // HEADS, 4, **sizes),
-            "parameters": parameters(models[0]),
-            **{key: [run[key] for run in runs] for key in runs[0]},
+            "parameters": runs[0]["parameters"],
+            **{key: [run[key] for run in runs] for key in ("exact_match", "loss", "seconds")},
         }
-        found.setdefault("differ", {})[name] = _differ(models[0], held_out(CHECKED))
-        if name == "MHA":
-            found["seconds"] = [
-                [batch, words, *_seconds(models[0], batch, words)]
-                for batch, words in ((1, 16), (1, 32), (1, 128), (64, 16), (64, 32), (64, 128))
-            ]
-            pairs = held_out(500)
-            found["fewer"] = [
-                _fewer(model, 2, pairs, seed) for model, seed in zip(models, SEEDS, strict=True)
-            ]
-        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        found.setdefault("differ", {})[name] = runs[0]["differ"]
+    if name in FEWER:
+        found.setdefault("fewer", {})[name] = [run["fewer"] for run in runs]
+
+
+def _store(found: dict, path: Path) -> None:
+    for part, order in (("schemes", SCHEMES), ("differ", SCHEMES), ("fewer", FEWER)):
+        if part in found:
+            found[part] = {name: found[part][name] for name in order if name in found[part]}
+    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -337,13 +372,17 @@ def main() -> None:
         prog="python -m attncourse.cache_curves",
         description="Train chapter 10's decoders and store what they show.",
     )
-    parser.add_argument("names", nargs="*", metavar="SCHEME", help=", ".join(SCHEMES))
+    parser.add_argument("names", nargs="*", metavar="RUN", help=", ".join(RUNS))
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="models at a time (%(default)s)")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(SCHEMES):
-        parser.error(f"no scheme {', '.join(sorted(unknown))}; choose from {', '.join(SCHEMES)}")
+    if unknown := set(arguments.names) - set(RUNS):
+        parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
     start = time.perf_counter()
-    make(arguments.names or list(SCHEMES), arguments.folder)
+    try:
+        make(arguments.names or RUNS, arguments.folder, arguments.jobs)
+    except KeyboardInterrupt:
+        sys.exit("stopped; finished runs are stored. Name the others to go on.")
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 

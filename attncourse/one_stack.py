@@ -18,7 +18,7 @@ from attncourse.multihead import attention_parameters
 from attncourse.positions import RotaryAttention
 from attncourse.scaled_dot_product import softmax
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.validation import validate_axes, validate_ids, validate_sizes
+from attncourse.validation import validate_axes, validate_ids, validate_pair, validate_sizes
 
 NOT_ASKED = -100  # a target that no loss counts; cross-entropy knows the number
 
@@ -480,7 +480,8 @@ def beam_search(
 
     Raises:
         TypeError, ValueError: `width` or `max_length` is no whole number of at least 1, a state
-            without rows, logits that are not (b·width vocab), or no word `eos` among them.
+            without rows, a `step` that returns no pair, logits that are not (b·width vocab), or no
+            word `eos` among them.
 
     Source: Graves (2012), section 2.5; Sutskever et al. (2014), section 3.2.
     """
@@ -499,7 +500,9 @@ def beam_search(
     total[:, 0] = 0.0  # all beginnings are still the same one: only the first counts
     finished = torch.zeros_like(token, dtype=torch.bool)
     for _ in range(max_length):
-        logits, state = step(token, state)
+        returned = step(token, state)
+        validate_pair("step(token, state)", returned, "logits, state")
+        logits, state = returned
         validate_axes(token=(token, "r", "whole"), logits=(logits, "r vocab"))
         if not 0 <= eos < logits.shape[1]:
             raise ValueError(f"eos must be one of the {logits.shape[1]} words; got {eos}")

@@ -155,7 +155,7 @@ def make_bert(words: int) -> nn.Module:
     return with_rotation(BERT(words, hidden_width=128, num_layers=3, pad=PAD))
 
 
-STEPS = {"gpt": 1000, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
+STEPS = {"gpt": 1400, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
 STORED = {"gpt": make_gpt, "bert": make_bert}  # the weights that the page loads
 RUNS = [
     "gpt",

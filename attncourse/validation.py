@@ -269,6 +269,15 @@ def validate_step(query: Tensor, key: Tensor, mask: Tensor | None, kept: int) ->
         validate_mask(mask, query, (*query.shape[:-1], kept + q), "… q n+q")
 
 
+def validate_pair(name: str, returned: object, parts: str) -> None:
+    """Raise unless a caller's function has returned two things; `parts` says which."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        got = type(returned).__name__
+        if isinstance(returned, tuple | list):
+            got += f" of {len(returned)}"
+        raise TypeError(f"{name} must return the pair ({parts}); got {got}")
+
+
 def validate_sizes(asks: str = "", /, **sizes: object) -> None:
     """Raise unless every size is a whole number of at least 1; `asks` names who needs them."""
     for name, size in sizes.items():

@@ -682,6 +682,12 @@ BAD_TYPES = {
     "logits must hold floating-point numbers; got torch.int64": lambda: sample(TEXT),
     "text must be a str; got bytes": lambda: encode_text(b"one", []),
     "words must map each word to how often it occurs; got list": lambda: byte_pairs(["one"], 3),
+    "step(token, state) must return the pair (logits, state); got NoneType": (
+        lambda: beam_search(lambda t, s: None, torch.zeros(1, 1), 1, 0, 2, 3)
+    ),
+    "step(token, state) must return the pair (logits, state); got tuple of 3": (
+        lambda: greedy_decode(lambda t, s: (t, s, s), torch.zeros(1, 1), 1, 0, 3, 1)
+    ),
     "state must be a torch.Tensor, a row a sentence": lambda: beam_search(print, [0], 1, 0, 2, 3),
 }
 

@@ -247,7 +247,9 @@ class Task:
         if isinstance(answer, Elsewhere):
             return answer.observe(self, inputs, adapt, **options)
         if isinstance(answer, ByName):
-            return observe(answer, inputs, by_name=True, **options)
+            if adapt is None:
+                return observe(answer, inputs, by_name=True, **options)
+            answer = answer.answer  # what it changes is of the task's own inputs and results
         adapt = adapt or self.adapt
         if adapt is None:
             return observe(answer, inputs, **options)

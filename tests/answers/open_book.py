@@ -1727,7 +1727,7 @@ class _FromZero(Mine):
         return 0
 
 
-@wrong("LatentAttention", "places counted by steps, not by positions")
+@wrong("LatentAttention", "places counted by steps, not by positions", "L-PLACE-BY-STEPS")
 class _BySteps(Mine):
     def begin(self, cache):
         self.steps = 0 if cache is None else self.steps + 1
@@ -1805,13 +1805,15 @@ class _KeysForValues(Mine):
         return out
 
 
-@wrong("LatentAttention", "view without a permutation")
+@wrong("LatentAttention", "view without a permutation", "H-VIEW-SPLIT")
 class _Mixed(Mine):
     def cut(self, x):
         return x.reshape(x.shape[0], self.h, x.shape[1], -1)
 
 
-@wrong("LatentAttention", "normalizes in a step the cache that is normalized already")
+@wrong(
+    "LatentAttention", "normalizes in a step the cache that is normalized already", "L-NORM-AGAIN"
+)
 class _NormTwice(Mine):
     def grow(self, cache, c, kr):
         if cache is None:

@@ -1,5 +1,7 @@
 """Sentences of chapter 10 that a sceptic would doubt, each tried by code."""
 
+import itertools
+import math
 import statistics
 
 import pytest
@@ -115,6 +117,38 @@ def test_a_stored_decoder_is_as_good_as_it_was_measured(stored, name):
     targets = cache_curves.sentences(pairs.target)
     share = statistics.mean(map(list.__eq__, written, targets))
     assert share == pytest.approx(stored["schemes"][name]["exact_match"][0], abs=0.1)
+
+
+def test_three_seeds_show_that_the_narrowest_latent_is_worse_and_hardly_more(stored):
+    """The narrowest latent is worse than everything else: that is shown. Of the ten others one."""
+    shares = {name: scheme["exact_match"] for name, scheme in stored["schemes"].items()}
+    scatter = math.sqrt(statistics.mean(map(statistics.variance, shares.values())))
+    enough = 2.18 * scatter * math.sqrt(2 / 3)
+    means = {name: statistics.mean(seeds) for name, seeds in shares.items()}
+    shown = {
+        pair for pair in itertools.combinations(means, 2)
+        if abs(means[pair[0]] - means[pair[1]]) > enough
+    }  # fmt: skip
+    assert {pair for pair in itertools.combinations(means, 2) if "MLA 8+8" in pair} <= shown
+    assert len(shown) == 6 and means["MLA 8+8"] == min(means.values())
+    assert means["MHA"] > means["GQA-2"] > means["MQA"]
+    assert all(map(float.__gt__, shares["MLA 56+8"], shares["MHA"]))
+
+
+def test_means_are_the_best_start_and_wide_heads_recover_sooner_than_narrow_ones(stored):
+    """The mean is the best start. With 16 heads of width 4, little of this holds."""
+    assert list(stored["fewer"]) == list(cache_curves.FEWER)
+    for runs in stored["fewer"].values():
+        assert len(runs) == len(stored["seeds"])
+        for run in runs:
+            assert run["mean"][0] < run["first"][0] < run["random"][0]
+            assert run["mean"][-1] < run["first"][-1] < run["random"][-1]
+    for wide in stored["fewer"]["MHA"]:
+        assert wide["mean"][-1] < wide["first"][-1] - 0.05
+    narrow = stored["fewer"]["narrow heads"]
+    assert sum(run["first"][-1] - run["mean"][-1] < 0.02 for run in narrow) == 2
+    assert all(1.6 < run["mean"][-1] / run["before"][0] < 2.2 for run in narrow)
+    assert all(run["mean"][0] > 2.3 for run in narrow)
 
 
 def test_a_decoder_asked_alone_and_among_others_says_the_same():

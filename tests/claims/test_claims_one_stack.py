@@ -34,7 +34,7 @@ def test_every_run_is_stored_and_none_was_cut_short():
 def test_one_stack_translates_about_as_well_as_two_with_as_many_parameters():
     one, two = MEASURED["gpt"], CURVES["models"]["transformer"]
     assert one["parameters"] == pytest.approx(two["parameters"], rel=0.01)
-    assert overall(one["exact_match"]) >= 0.97
+    assert overall(one["exact_match"]) >= 0.98
 
 
 def test_who_is_asked_for_the_french_only_is_ahead():

@@ -36,7 +36,9 @@ class Text(nn.Module):
         for piece in x.split(chunks, dim=1):
             returned = self.layer.step(piece, cache)
             if returned is None:
-                return None
+                if self.layer(x) is None:
+                    return None  # not begun
+                raise Unusable("has a `step` that returned None: is a `return` missing there?")
             if not isinstance(returned, tuple | list) or len(returned) != 2:
                 raise Unusable(
                     f"has a `step` that returned {describe(returned)}; a pair is expected: output, "
@@ -480,6 +482,23 @@ task.fault(
     kept=lambda self, cache, x: (cache[0],),
 )
 task.fault(
+    "L-ROPE-NOT-IN-STEP",
+    "The latent is all that is kept, so a step compares latents and nothing else.",
+    "Then a step knows no order of words, and `forward` does. Keep the rotated key beside the "
+    "latent, and add the second product to the scores.",
+    section=ROPE,
+    extend=lambda self, cache, latent, key: (
+        (latent, key)
+        if cache is None
+        else (
+            torch.cat([cache[0], latent], 1),
+            torch.cat([key.new_zeros(*cache[0].shape[:2], key.shape[-1]), key], 1),
+        )
+    ),
+    read=lambda self, cache: (cache[0], 0 * cache[1]),
+    kept=lambda self, cache, x: (cache[0],),
+)
+task.fault(
     "L-ROPE-MISSING",
     "The rotated part can be added later.",
     "It is all that the layer knows of the order of words. Without it two words can change places, "
@@ -506,24 +525,21 @@ task.fault(
     start=lambda cache: 0 if cache is None else cache[0].shape[1],
     extend=lambda self, cache, latent, key: Latent.extend(self, cache and cache[:2], latent, key),
 )
-task.fault(
+
+
+@task.fault(
     "L-CACHE-X",
     "All comes from x, so x is kept, and projected again.",
-    "Then each step compresses the whole past again, and keeps m numbers a token: more than the "
+    "Then each step computes the whole past again, and keeps m numbers a token: more than the "
     "latent and the key.",
     section=ABSORBED,
-    start=lambda cache: 0 if cache is None else cache[1].shape[1],
-    extend=lambda self, cache, latent, key: (
-        (latent, key)
-        if cache is None
-        else (torch.cat([cache[0], latent], 1), torch.cat([cache[1], key], 1))
-    ),
-    kept=lambda self, cache, x: (
-        *cache,
-        torch.cat([x.new_zeros(x.shape[0], cache[0].shape[1] - x.shape[1], x.shape[2]), x], 1),
-    ),
-    read=lambda self, cache: cache[:2],
 )
+class KeepsText(Latent):
+    def step(self, x, cache=None):
+        text = x if cache is None else torch.cat([cache, x], 1)
+        return self.forward(text)[:, -x.shape[1] :], text
+
+
 task.fault(
     "L-SCALE-LATENT",
     "In the absorbed form queries are l + r wide, so that is the width under the root.",
@@ -605,6 +621,48 @@ task.fault(
     matrices=lambda self: (
         up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
     ),
+)
+task.fault(
+    "L-PLACE-BY-STEPS",
+    "A new position's place is the number of the step.",
+    "A step may bring several positions. The place is the number of *positions* that are kept: the "
+    "length of the cache.",
+    section=ROPE,
+    start=lambda self, cache: Latent.counted(self, cache),
+)
+
+
+def counted(self, cache):
+    """How many steps this text has taken so far."""
+    self.steps = 0 if cache is None else self.steps + 1
+    return self.steps
+
+
+Latent.counted = staticmethod(counted)
+
+task.fault(
+    "L-NORM-AGAIN",
+    "In every step the latents go through the norm, the kept ones included.",
+    "They were normalized when they came. The norm has weights of its own, so twice is not once. "
+    "Keep what has gone through it, and leave it as it is.",
+    section=ABSORBED,
+    extend=lambda self, cache, latent, key: Latent.extend(
+        self, cache and (self.norm(cache[0]), cache[1]), latent, key
+    ),
+)
+task.fault(
+    "H-VIEW-SPLIT",
+    "To split, I reshape the projections to (b h n d).",
+    "The shape is right, but a reshape keeps the order in memory: each head holds a few whole "
+    "words instead of a piece of every word. Cut the features into (h d), then swap two axes.",
+    split=lambda self, x: x.reshape(x.shape[0], self.h, x.shape[1], -1),
+)
+task.fault(
+    "H-VIEW-MERGE",
+    "To merge, I reshape what the heads return to (b n h·d).",
+    "All words of head 1 lie together there, so your output mixes several words into one. Swap the "
+    "two axes back first.",
+    finish=lambda self, heads: self.out_proj(heads.reshape(heads.shape[0], heads.shape[2], -1)),
 )
 task.fault(
     "L-LATENT-READ",

@@ -496,7 +496,10 @@ task.fault(
 task.fault(
     thoughts.AFTER_SOFTMAX,
     section=LEFT,
-    hide=as_is,
+    hide=(
+        as_is,
+        lambda scores, mask: Cached.hide(scores, Cached.triangle(*scores.shape[-2:])),
+    ),
     clear=lambda weights, mask: weights * mask,
 )
 task.fault(

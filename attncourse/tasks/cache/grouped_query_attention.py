@@ -452,6 +452,14 @@ task.fault(
     ),
 )
 task.fault(
+    "G-MASK-OF-FIRST",
+    "With c heads of keys, the mask needs c heads, too.",
+    "It has h, one for each head of queries, and all of them count. Yours takes the first c and "
+    "hands them to everybody.",
+    **MASKS,
+    split_mask=lambda mask, c: mask[:, :c].repeat(1, 1, mask.shape[1] // c, 1),
+)
+task.fault(
     "G-MASK-TILED",
     "The mask's heads are dealt out like cards, one to each group in turn.",
     "Heads in a row form a group, in the mask as in the query. Both have to take the same way.",

@@ -528,6 +528,12 @@ task.fault(
     "Its sentence is finished. What comes after eos is noise, and it pays for it, so that the "
     "right sentence loses to longer ones.",
     close=lambda log_p, ended, eos: log_p,
+    result=(
+        ...,
+        lambda written, ended, total, width, eos: written.masked_fill(
+            (written == eos).cumsum(1) > 0, eos
+        )[::width],
+    ),
 )
 task.fault(
     "B-ENDED-PAYS",
@@ -556,7 +562,7 @@ task.fault(
         (total + torch.where(ended.view(-1, width), 1e4, 0.0)).argmax(1),
     ],
 )
-task.fault(
+mean_by_length = task.fault(
     "B-MEAN-BY-LENGTH",
     "Long sentences have small probabilities, so totals are divided by the length.",
     "That is *length normalization*, an idea for translations that come out too short. Here the "
@@ -564,6 +570,61 @@ task.fault(
     leave=never,
     result=_mean_by_length,
 )
+
+
+class InLists(Search):
+    """One sentence after the other; a beginning is a list of words, its total and its state."""
+
+    def worth(self, words, total):
+        return total
+
+    def sort_out(self, beams, done, eos):
+        return beams
+
+    def choose(self, beams, done):
+        return beams[0][0]
+
+    def __call__(self, step, state, bos, eos, width, max_length):
+        rows = []
+        for alone in state.split(1):
+            beams, done = [([], 0.0, alone)], []
+            for _ in range(max_length):
+                every = []
+                for words, total, now in beams:
+                    if words and words[-1] == eos:
+                        every.append((words, total, now))
+                        continue
+                    logits, after = step(torch.tensor([words[-1] if words else bos]), now)
+                    log_p = logits[0].log_softmax(-1).tolist()
+                    every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
+                beams = sorted(every, key=lambda beam: -self.worth(*beam[:2]))[:width]
+                beams = self.sort_out(beams, done, eos)
+            words = self.choose(beams, done)
+            rows.append(words + [eos] * (max_length - len(words)))
+        return torch.tensor(rows)
+
+
+@mean_by_length
+class MeanInEachRound(InLists):
+    def worth(self, words, total):
+        return total / len(words)
+
+
+@task.fault(
+    "B-ENDED-ASIDE",
+    "A beginning that has ended is put aside, and others take its place.",
+    "It keeps its place in the beam and competes. Put aside, it wins in the end against sentences "
+    "that are likelier and were cut off, and its place goes to beginnings that had already lost.",
+)
+class PutAside(InLists):
+    def sort_out(self, beams, done, eos):
+        done += [beam for beam in beams if beam[0][-1] == eos]
+        return [beam for beam in beams if beam[0][-1] != eos]
+
+    def choose(self, beams, done):
+        return max(done or beams, key=lambda beam: beam[1])[0]
+
+
 task.fault(
     "B-ONLY-ENDED",
     "The best of those that have ended wins, even if an unfinished one is likelier.",

@@ -340,6 +340,17 @@ task.fault(
     "It is a rank: 0 is the likeliest word, whichever that is. The id is what stands at this rank.",
     draw=lambda p: torch.multinomial(p.sort(dim=-1, descending=True).values, 1)[:, 0],
 )
+task.fault(
+    "P-RANK-AFTER-FILTER",
+    "What `topk` and `sort` return can go to `multinomial` as it is.",
+    "They return values in another order, best first. The place that is drawn is then a rank: 0 is "
+    "the likeliest word, whichever that is. Their second result says which word stands there.",
+    limit=lambda self, logits, top_k: (
+        logits if top_k is None else logits.topk(min(top_k, logits.shape[-1])).values
+    ),
+    back=lambda keep, order: keep,
+    nucleus=lambda self, p, top_p: (likely := self.sort(p)[0]) * self.stays(likely, top_p),
+)
 
 
 @task.fault(

@@ -233,8 +233,13 @@ task.fault(
     "What comes after has the first half of the buckets.",
     "It is the other way around, and offset 0 belongs to the first half, too. Weights learned "
     "with one order are nonsense in the other.",
-    first=lambda offsets, bidirectional, b: (
-        (offsets <= 0) * b if bidirectional else torch.zeros_like(offsets)
+    first=(
+        lambda offsets, bidirectional, b: (
+            (offsets <= 0) * b if bidirectional else torch.zeros_like(offsets)
+        ),
+        lambda offsets, bidirectional, b: (
+            (offsets < 0) * b if bidirectional else torch.zeros_like(offsets)
+        ),
     ),
 )
 task.fault(
