@@ -743,7 +743,7 @@ def test_a_notebook_of_another_assignment_among_many_is_pointed_out(desk):
 
 
 def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
-    monkeypatch.setattr(cli, "console", Console(width=160))
+    monkeypatch.setattr(cli.teacher, "console", Console(width=160))
     attncourse = functools.partial(CliRunner().invoke, cli.app)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     colab = next(iter(built(CASES["saved by Colab, metadata gone, a pip line added"]).values()))

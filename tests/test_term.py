@@ -204,7 +204,7 @@ def test_a_term(tmp_path, monkeypatch):
         pytest.skip(f"no jail can be built here: {reason}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_PASSWORD", "sk-live-12345")
-    monkeypatch.setattr(cli, "console", Console(width=200))
+    monkeypatch.setattr(cli.teacher, "console", Console(width=200))
     copy_course(ROOT, tmp_path)
     for folder in [*tmp_path.glob("solutions/*"), *tmp_path.glob("exercises/*")]:
         if folder.name not in (CHAPTER_3, "lab1_time_it_right"):
