@@ -270,14 +270,23 @@ class AttentionEncoderDecoder(nn.Module):
 
 
 class BidirectionalEncoderDecoder(AttentionEncoderDecoder):
-    """The same, with an encoder that reads in both directions, as in the paper.
+    """The same with an encoder that reads in both directions.
 
-    Each direction has half of the numbers of a state, so every other layer keeps its size. The
-    decoder starts from what each direction read last.
+    Each direction has half of a state's numbers, so every other layer keeps its size. The decoder
+    starts from what each direction read last.
+
+    Args:
+        source_words, target_words, width: as above.
+        hidden: of the states; an even number.
+        options: `attention` and `pad`, as above.
+
+    Source: Bahdanau et al. (2015), section 3.2.
     """
 
-    def __init__(self, *sizes: int, width: int = 64, hidden: int = 64, **others):
-        super().__init__(*sizes, width=width, hidden=hidden, **others)
+    def __init__(
+        self, source_words: int, target_words: int, width: int = 64, hidden: int = 64, **options
+    ):
+        super().__init__(source_words, target_words, width, hidden, **options)
         self.encoder = nn.GRU(width, hidden // 2, batch_first=True, bidirectional=True)
 
     def start(self, source: Int[Tensor, "b n"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -107,7 +107,8 @@ def test_every_model_has_its_measures(stored, name):
         assert right == pytest.approx(round(right), abs=5e-5 * counts[length] + 1e-9)
     assert len(model["losses"]) == model["steps"] // 20
     assert model["losses"][0] > 3 and model["losses"][-1] < 0.5 and model["seconds"] > 0
-    built = build(name, len(stored["source_words"]), len(stored["target_words"]))
+    target_words = (stored | model)["target_words"]
+    built = build(name, len(stored["source_words"]), len(target_words))
     assert model["parameters"] == sum(p.numel() for p in built.parameters())
 
 

@@ -282,6 +282,19 @@ def test_german_looks_backward():
     assert tops["sechs"] == place("six") > place("fifty")
 
 
+def test_both_directions_solve_one_riddle_and_not_the_other(translator):
+    """One riddle goes: to write *quatre* of 404, the second model looks at the first *four*. The
+    other stays."""
+    both_ways, english, french = pretrained.load("bidirectional")
+    for number in range(222, 1000, 111):
+        _, one = look(translator, number)
+        written, both = look((both_ways, english, french), number)
+        assert written == [*words(number, "fr"), "<eos>"]
+        assert both[0].argmax() == 0 and both[0, 0] > one[0, 0] + 0.2
+    written, weights = look((both_ways, english, french), 404)
+    assert weights[0, 0] > 0.8 and weights[1, 2:].sum() > 0.5
+
+
 def test_cent_looks_at_what_follows(translator):
     """Nearly all the weight lies *behind* the word *hundred*."""
     wrong = []
