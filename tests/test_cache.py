@@ -34,6 +34,7 @@ from attncourse.cache import (
     write,
     write_paged,
 )
+from attncourse.checks import run
 from attncourse.lab.lab5_decode_bandwidth import append_to_cache, cache_bytes, decode_step
 from attncourse.lab.meters import count
 from attncourse.masking import causal_mask
@@ -259,7 +260,13 @@ def test_the_bytes_of_a_token_are_those_that_the_cache_takes(scheme):
     with torch.no_grad():
         _, caches = model.step(words)
     taken = sum(kept.nbytes for cache in caches for kept in cache)
-    assert taken == B * N * bytes_per_token(scheme, 2, H, D, 4, **SIZES[scheme])
+    a_token = bytes_per_token(scheme, 2, H, D, 4, **SIZES[scheme])
+    assert taken == B * N * a_token
+    # The labs' meter sees a step read the weights and so many bytes a kept token.
+    with torch.no_grad():
+        _, fewer = model.step(words[:, : N - 3])
+        read = [count(model.step, words[:, :1], kept).input_bytes for kept in (caches, fewer)]
+    assert read[0] - read[1] == B * 3 * a_token
 
 
 def test_bytes_of_known_models():
@@ -318,6 +325,20 @@ def test_absorbed_is_written_out_for_any_sizes(h, d, latent, half, n, seed):
     layer = filled(LatentAttention(max(5, latent), h, d, latent, 2 * half), seed)
     x = randn(2, n, max(5, latent), seed=seed).requires_grad_()
     assert_all_agree([layer(x)], [layer.step(x)[0]], [x, *layer.parameters()])
+
+
+def test_a_step_that_is_not_written_yet_is_said_to_return_none():
+    """A student writes `forward` first; the report must not say that nothing is answered."""
+
+    class Half(LatentAttention):
+        step = lambda self, x, cache=None: None  # noqa: E731
+
+        def forward(self, x):
+            return LatentAttention.step(self, x)[0]
+
+    report = run("LatentAttention", Half)
+    assert report.earned == 5 and "`step` that returned None" in str(report)
+    assert report.diagnosis.id != "NOT-ANSWERED"
 
 
 def test_a_step_of_latent_attention_makes_no_keys_of_the_past():

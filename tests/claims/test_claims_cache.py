@@ -151,6 +151,22 @@ def test_means_are_the_best_start_and_wide_heads_recover_sooner_than_narrow_ones
     assert all(run["mean"][0] > 2.3 for run in narrow)
 
 
+def test_what_is_stored_can_be_measured_again(tmp_path, monkeypatch):
+    """Untrained, and on few sentences: the script that stores it runs, and what it finds fits."""
+    few = cache_curves.held_out(6)
+    monkeypatch.setattr(cache_curves, "held_out", lambda rows=None: few)
+    monkeypatch.setattr(cache_curves, "_trained", lambda model, seed, steps=0: model)
+    found = {}
+    for name in ("MHA", "narrow heads"):
+        run = cache_curves.measure(name, 0, tmp_path)
+        cache_curves._add(found, name, [run])
+    assert found["schemes"].keys() == {"MHA"} and set(found["differ"]["MHA"].values()) == {0}
+    for name, (run,) in found["fewer"].items():
+        assert run["before"] == run["before"][:1] and len(run["mean"]) == 1 + cache_curves.PARTS
+        assert run["mean"] != run["first"] != run["random"], name
+    assert (tmp_path / "cache_mha.safetensors").exists()
+
+
 def test_a_decoder_asked_alone_and_among_others_says_the_same():
     model, english, french = cache_curves.load("MLA 24+8")
     alone = write(model, torch.tensor([english.encode(["seven"])]), BOS, EOS, 5)
