@@ -326,7 +326,8 @@ def copying_score(
     Source: Elhage et al. (2021), section "Copying / Primacy of Eigenvalues".
     """
     validate_axes(W_OV=(W_OV, "m m"), W_E=(W_E, "w m"), W_U=(W_U, "m w"))
-    eigenvalues = torch.linalg.eigvals(W_E.double() @ W_OV.double() @ W_U.double())
+    # (w w) and (m m) in another order of the product: the same eigenvalues, but for zeros.
+    eigenvalues = torch.linalg.eigvals(W_OV.double() @ (W_U.double() @ W_E.double()))
     total = eigenvalues.abs().sum()
     if not total > 0:
         raise ValueError("every eigenvalue is 0: this head hands on nothing, there is no score")

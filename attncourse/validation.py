@@ -387,7 +387,7 @@ def validate_layers(weights: object) -> None:
     if isinstance(weights, Tensor) or not isinstance(weights, list | tuple) or not weights:
         said = _shape(weights) if isinstance(weights, Tensor) else repr(weights)[:40]
         raise TypeError(
-            f"weights must be a list of (b h n n), one a layer and the first layer first; got {said}"
+            f"weights must be a list of (b h n n), one a layer, the first layer first; got {said}"
         )
     first = weights[0]
     for number, layer in enumerate(weights):
