@@ -206,9 +206,8 @@ def test_scores_are_means_over_the_words_that_count(n, data, seed):
 
 @pytest.mark.parametrize("angle", [0.0, 0.3, 1.2, 2.0, math.pi])
 def test_copying_of_a_rotation_is_the_cosine_of_its_angle(angle):
-    turn = torch.tensor(
-        [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-    ).double()
+    sine, cosine = math.sin(angle), math.cos(angle)
+    turn = torch.tensor([[cosine, -sine], [sine, cosine]], dtype=torch.float64)
     basis = torch.linalg.qr(randn(5, 2)).Q
     score = copying_score(3 * turn, basis, basis.T)
     assert type(score) is float and score == pytest.approx(math.cos(angle), abs=1e-9)
