@@ -39,7 +39,7 @@ from attncourse.positions import BucketAttention
 
 DATA = Path(__file__).parent / "data"
 LONGEST = 24  # words in a block at most; a text is twice as long
-STEPS, EVERY, BATCH, LEARNING_RATE, SEEDS = 300, 25, 32, 5e-3, 3
+STEPS, EVERY, BATCH, LEARNING_RATE, SEEDS = 400, 25, 32, 5e-3, 3
 SENTENCES = 200  # of the translator's test
 CHANCES = 3  # times that weights are shuffled
 

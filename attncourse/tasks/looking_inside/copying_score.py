@@ -155,10 +155,10 @@ class Copying:
 task.spelling(table=lambda W_OV, W_E, W_U: W_OV @ W_U @ W_E)
 task.fault(
     "I-SINGULAR-VALUES",
-    "Singular values say how strong a matrix is.",
+    "Singular values, or absolute eigenvalues, say how strong a matrix is.",
     "They are never negative: of a head that forbids what it reads they say the same as of one "
     "that copies. Eigenvalues keep the sign.",
-    spectrum=lambda table: torch.linalg.svdvals(table),
+    spectrum=(torch.linalg.svdvals, lambda table: torch.linalg.eigvals(table).abs()),
 )
 task.fault(
     "I-NOT-NORMALIZED",
@@ -179,7 +179,7 @@ task.fault(
     "What counts is the size.",
     "−1 is the opposite of a copy: such a head makes a word *less* likely because it has read it. "
     "Keep the sign.",
-    above=(lambda λ, table: λ.sum().abs(), lambda λ, table: λ.abs().sum()),
+    above=lambda λ, table: λ.sum().abs(),
 )
 task.fault(
     "I-COUNTED",

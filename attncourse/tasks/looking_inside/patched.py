@@ -72,7 +72,8 @@ task = Task(
     section="patching",
     hints=(
         "Two runs. In the first the model reads the clean text, and you only listen to one head. "
-        "In the second it reads the corrupted text, and at one place that head says what you heard.",
+        "In the second it reads the corrupted text, and at one place that head says what you "
+        "heard.",
         "As in task 1, heads can be heard and replaced where they enter `out_proj`. Keep what you "
         "heard as a tensor (b h n d); replace (batch, head, position) and nothing else.",
         "Run 1, with a hook that stores split_heads(inputs[0], h): model(clean). Run 2, with a "

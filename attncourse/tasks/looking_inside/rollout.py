@@ -125,7 +125,9 @@ def every_text_has_its_own(answer, rng):
 @task.check(1)
 def precision_gradients_and_everything_else_stay(answer, rng):
     answer.matches(layers(rng, 3, dtype=torch.float64))
-    answer.gradients_match(layers(rng))
+    seen = answer.observe(layers(rng), gradient=True)  # its value depends on what is normalized
+    if seen.gradients.get("weights") is None:
+        raise Failure("No gradient reaches the weights.", layers(rng))
     moves_nothing(answer, layers(rng))
 
 
