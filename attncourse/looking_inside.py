@@ -172,7 +172,7 @@ def ablated(
     Raises:
         ValueError: there is no such attention or head; or, when called, a value that does not fit.
 
-    Source: Michel et al. (2019), section 2.2 (zero); Wang et al. (2022), section 2 (mean).
+    Source: Michel et al. (2019), section 2.2 (zero); Wang et al. (2023), section 2 (mean).
     """
 
     def change(heads: Float[Tensor, "b h q d"]) -> Float[Tensor, "b h q d"]:
@@ -207,7 +207,7 @@ def patched(
     Raises:
         ValueError: texts of different shapes, no such attention, head or position.
 
-    Source: Meng et al. (2022), section 2.1; for a single head Wang et al. (2022), appendix.
+    Source: Meng et al. (2022), section 2.1.
     """
     layer, head, position = place
     validate_axes(clean=(clean, "b n", "whole"), corrupted=(corrupted, "b n", "whole"))
@@ -244,7 +244,7 @@ def through(
     Raises:
         ValueError: other letters, or a model of more or fewer layers.
 
-    Source: Wang et al. (2022), section 3; kinds of composition in Elhage et al. (2021).
+    Source: Wang et al. (2023), section 3; kinds of composition in Elhage et al. (2021).
     """
     if len(model.layers) != 2:
         raise ValueError(f"the model must have two layers; it has {len(model.layers)}")
@@ -287,7 +287,7 @@ def induction_score(weights: Float[Tensor, "*heads n n"], period: int) -> Float[
     Raises:
         TypeError, ValueError: weights that are no (… n n), a period with nothing repeated.
 
-    Source: Olsson et al. (2022), section "prefix matching"; Elhage et al. (2021).
+    Source: Olsson et al. (2022), "prefix matching"; Elhage et al. (2021).
     """
     validate_maps("weights", weights)
     n = weights.shape[-1]
