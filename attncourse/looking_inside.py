@@ -308,7 +308,7 @@ def ov_matrix(attention: MultiHeadAttention, head: int) -> Float[Tensor, "m m"]:
 
 
 def copying_score(
-    W_OV: Float[Tensor, "m m"], W_E: Float[Tensor, "w m"], W_U: Float[Tensor, "m w"]
+    W_OV: Float[Tensor, "m m"], W_E: Float[Tensor, "vocab m"], W_U: Float[Tensor, "m vocab"]
 ) -> float:
     """Whether a head makes the words likelier that it reads: 1 copies, −1 forbids, 0 neither.
 
@@ -317,16 +317,16 @@ def copying_score(
 
     Args:
         W_OV: (m m), from what is read to what is handed on, as rows: x ↦ x W_OV.
-        W_E: (w m), a row a word.
-        W_U: (m w), from the model's width to scores, a column a word.
+        W_E: (vocab m), a row a word.
+        W_U: (m vocab), from the model's width to scores, a column a word.
 
     Raises:
         TypeError, ValueError: shapes or dtypes that do not fit; a head that hands on nothing.
 
     Source: Elhage et al. (2021), section "Copying / Primacy of Eigenvalues".
     """
-    validate_axes(W_OV=(W_OV, "m m"), W_E=(W_E, "w m"), W_U=(W_U, "m w"))
-    # (w w) and (m m) in another order of the product: the same eigenvalues, but for zeros.
+    validate_axes(W_OV=(W_OV, "m m"), W_E=(W_E, "vocab m"), W_U=(W_U, "m vocab"))
+    # (vocab vocab) and (m m) in another order of the product: the same eigenvalues, but for zeros.
     eigenvalues = torch.linalg.eigvals(W_OV.double() @ (W_U.double() @ W_E.double()))
     total = eigenvalues.abs().sum()
     if not total > 0:

@@ -369,7 +369,7 @@ BAD_SCORES = {
     "every eigenvalue is 0: this head hands on nothing": (
         lambda: copying_score(torch.zeros(2, 2), torch.ones(3, 2), torch.ones(2, 3))
     ),
-    "W_U (4 5) has axes (m w), so m = 4; but W_OV has m = 3": (
+    "W_U (4 5) has axes (m vocab), so m = 4; but W_OV has m = 3": (
         lambda: copying_score(randn(3, 3), randn(5, 3), randn(4, 5))
     ),
 }
