@@ -413,14 +413,18 @@ class AttentionView:
         views: one view; or one for each combination of options, by the tuple of these options.
         choices: groups of radio buttons: name -> options, in the order of the tuples.
         label: what is shown; printed above.
+        pictures: two choices become a table of small maps, the first choice's options its rows;
+            each is a radio button.
 
     Raises:
-        ValueError: a combination without a view, or a view without a combination.
+        ValueError: a combination without a view, or a view without a combination; pictures for
+            other than two choices.
     """
 
     views: dict[tuple[str, ...], View] | View
     choices: dict[str, Sequence[str]] | None = None
     label: str = ""
+    pictures: bool = False
 
     def __post_init__(self):
         if isinstance(self.views, View):
@@ -433,6 +437,8 @@ class AttentionView:
                 f"views need one entry for each combination of {list(self.choices or {})}; "
                 f"missing: {missing[:3]}, not a combination: {extra[:3]}"
             )
+        if self.pictures and len(self.choices or {}) != 2:
+            raise ValueError(f"pictures need two choices; got {len(self.choices or {})}")
 
     def _ordered(self) -> list[View]:
         return [self.views[each] for each in itertools.product(*(self.choices or {}).values())]
@@ -462,16 +468,7 @@ class AttentionView:
             ],
         }
         data = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-        choices = "".join(
-            f"<fieldset class='choice'><legend><b>{escape(name)}</b></legend>"
-            + "".join(
-                f"<label><input type='radio' name='choice-{number}'"
-                f"{' checked' if option == options[0] else ''}>{escape(option)}</label>"
-                for option in options
-            )
-            + "</fieldset>"
-            for number, (name, options) in enumerate((self.choices or {}).items())
-        )
+        choices = self._pictures() if self.pictures else self._buttons()
         # Shown as it is where no script runs; the script draws the same, and the others.
         digest = hashlib.sha256((self.label + choices + data).encode()).hexdigest()[:10]
         return _template("attention.html").substitute(
@@ -500,6 +497,97 @@ class AttentionView:
             note=escape(first.note),
             data=data,
         )
+
+    def _buttons(self) -> str:
+        return "".join(
+            f"<fieldset class='choice'><legend><b>{escape(name)}</b></legend>"
+            + "".join(
+                f"<label><input type='radio' name='choice-{number}'"
+                f"{' checked' if option == options[0] else ''}>{escape(option)}</label>"
+                for option in options
+            )
+            + "</fieldset>"
+            for number, (name, options) in enumerate((self.choices or {}).items())
+        )
+
+    def _pictures(self) -> str:
+        """One group of radio buttons, each a small map, in rows and columns."""
+        (row, rows), (column, columns) = self.choices.items()
+        heads = "".join(f"<b>{escape(name)}</b>" for name in columns)
+        body = ""
+        for i, option in enumerate(rows):
+            body += f"<b>{escape(option)}</b>"
+            for other in columns:
+                name = escape(f"{row} {option}, {column} {other}", quote=True)
+                first = " checked" if i == 0 and other == columns[0] else ""
+                body += (
+                    f"<label><input type='radio' name='choice-0' aria-label='{name}'{first}>"
+                    f"{_small_map(self.views[option, other].weights)}</label>"
+                )
+        return (
+            f"<fieldset class='choice pictures' style='--columns:{len(columns)}'>"
+            f"<legend>{escape(row)} and {escape(column)}</legend>"
+            f"<div><b>{escape(column)}</b>{heads}{body}</div></fieldset>"
+        )
+
+
+def _small_map(weights: Tensor) -> str:
+    """Weights (q k) as a picture without words: four shades, nothing below 0.05."""
+    q, k = weights.shape
+    shades = ((0.05, 0.25), (0.2, 0.5), (0.4, 0.75), (0.7, 1.0))
+    paths = ""
+    for place, (least, shade) in enumerate(shades):
+        most = shades[place + 1][0] if place < 3 else 2.0
+        cells = ((weights >= least) & (weights < most)).nonzero().tolist()
+        drawn = "".join(f"M{j} {i}h1v1h-1z" for i, j in cells)
+        paths += f"<path d='{drawn}' opacity='{shade}'/>" if drawn else ""
+    return (
+        f"<svg class='small' viewBox='0 0 {k} {q}' preserveAspectRatio='none' aria-hidden='true'>"
+        f"{paths}</svg>"
+    )
+
+
+def head_view(
+    maps: dict[str, Tensor],
+    queries: Sequence[str] | dict[str, Sequence[str]],
+    keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
+    label: str = "",
+    notes: dict[tuple[str, str], str] | None = None,
+) -> AttentionView:
+    """Every head of a model on one text: a row of small maps a layer, and one of them large.
+
+    After BertViz' head view and model view (Vig, 2019), without a server.
+
+    Args:
+        maps: attention's name -> weights (h q k), such as `attention_maps` collects, of one text.
+        queries: words of the rows; one list for all attentions, or one for each.
+        keys: words of the columns; as the queries if None.
+        label: what is shown; printed above.
+        notes: a sentence for a head, by attention and number from "0".
+
+    Raises:
+        ValueError: words that are not as many as the weights, or attentions with other heads.
+    """
+    keys = queries if keys is None else keys
+    counts = {name: len(weights) for name, weights in maps.items()}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"every attention must have as many heads; got {counts}")
+
+    def words(side, name):
+        return side[name] if isinstance(side, dict) else side
+
+    views = {
+        (name, str(head)): View(
+            weights,
+            words(queries, name),
+            words(keys, name),
+            (notes or {}).get((name, str(head)), ""),
+        )
+        for name, heads in maps.items()
+        for head, weights in enumerate(heads)
+    }
+    heads = [str(head) for head in range(next(iter(counts.values())))]
+    return AttentionView(views, {"attention": list(maps), "head": heads}, label, pictures=True)
 
 
 def _template(name: str) -> Template:

@@ -378,3 +378,49 @@ def validate_buckets(
             f"max_distance must be above {a_side // 2}, up to which every distance has "
             f"a bucket of its own; got {max_distance}"
         )
+
+
+def validate_maps(name: str, weights: Tensor, least: int = 1) -> None:
+    """Raise unless weights are (… n n), with n at least `least`."""
+    validate_tensor(name, weights)
+    if weights.ndim < 2 or weights.shape[-1] != weights.shape[-2] or weights.shape[-1] < least:
+        few = f", n >= {least}" if least > 1 else ""
+        raise ValueError(
+            f"{name} must be (… n n), a row and a column for each position{few}; "
+            f"got shape {_shape(weights)}"
+        )
+
+
+def validate_layers(weights: object) -> None:
+    """Raise unless weights are a list of (b h n n), of the same texts in every layer."""
+    if isinstance(weights, Tensor) or not isinstance(weights, list | tuple) or not weights:
+        said = _shape(weights) if isinstance(weights, Tensor) else repr(weights)[:40]
+        raise TypeError(
+            f"weights must be a list of (b h n n), one a layer, the first layer first; got {said}"
+        )
+    first = weights[0]
+    for number, layer in enumerate(weights):
+        name = f"weights[{number}]"
+        validate_maps(name, layer)
+        if layer.ndim != 4:
+            raise ValueError(f"{name} must have axes (b h n n); got shape {_shape(layer)}")
+        if (layer.shape[0], *layer.shape[2:]) != (first.shape[0], *first.shape[2:]):
+            raise ValueError(
+                f"layers must read the same texts: {name} has shape {_shape(layer)}, "
+                f"weights[0] {_shape(first)}"
+            )
+        if layer.dtype != first.dtype:
+            raise TypeError(f"{name} is {layer.dtype} but weights[0] is {first.dtype}")
+
+
+def validate_fits(name: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
+    """Raise unless `value` broadcasts to `shape`, and makes it no larger."""
+    try:
+        fits = torch.broadcast_shapes(value.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must broadcast to ({axes}) = ({' '.join(map(str, shape))}); "
+            f"got shape {_shape(value)}"
+        )

@@ -1,0 +1,423 @@
+"""Chapter 12's measurements: a model that learns to repeat, and the heads of a translator.
+
+    model = looking_inside_curves.load("varying", seed=0)   # a trained model of attention alone
+    measured = looking_inside_curves.measured()
+
+Run as a program it measures again (`python -m attncourse.looking_inside_curves`, two minutes).
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse import pretrained
+from attncourse.bottleneck import sequence_loss, teacher_inputs
+from attncourse.looking_inside import (
+    AttentionOnly,
+    ablated,
+    head_outputs,
+    induction_score,
+    previous_token_score,
+    rollout,
+    shuffled,
+)
+from attncourse.multihead import attention_maps
+from attncourse.numbers import BOS, MARKS, PAD, Pairs, corpus
+from attncourse.positions import BucketAttention
+
+DATA = Path(__file__).parent / "data"
+LONGEST = 24  # words in a block at most; a text is twice as long
+STEPS, EVERY, BATCH, LEARNING_RATE, SEEDS = 400, 25, 32, 5e-3, 3
+SENTENCES = 200  # of the translator's test
+CHANCES = 3  # times that weights are shuffled
+
+
+# --- A block of words, read again and again -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model of attention alone, and the texts that it learns from.
+
+    Args:
+        layers: of the model.
+        varies: whether every text has a period of its own, from LONGEST/2 to LONGEST.
+        different: whether no word occurs twice in a block.
+        relative: positions by offset, learned for every head (chapter 8), or else learned vectors
+            that are added to the words.
+    """
+
+    layers: int = 2
+    varies: bool = True
+    different: bool = True
+    relative: bool = True
+
+
+KINDS = {
+    "varying": Kind(),
+    "one layer": Kind(layers=1),
+    "varying, any words": Kind(different=False),
+    "fixed": Kind(layers=1, varies=False, different=False, relative=False),
+}
+ALL_SEEDS = "varying", "fixed"  # the others are measured once; weights are kept of these
+
+
+def number_words() -> list[str]:
+    """The words of the texts: English ones that numbers are made of."""
+    return [word for word in corpus().source_words.words[len(MARKS) :] if word != "and"]
+
+
+def texts(
+    count: int, rng: torch.Generator, period: int | Tensor = LONGEST, different: bool = True
+) -> Int[Tensor, "b n"]:
+    """Blocks of words at random, each repeated until 2 · LONGEST words are full.
+
+    Args:
+        count: b.
+        rng: where chance comes from.
+        period: words in a block; one for all, or (b 1).
+        different: whether no word occurs twice in a block.
+    """
+    words = len(number_words())
+    if different:
+        block = torch.rand(count, words, generator=rng).argsort(1)[:, :LONGEST]
+    else:
+        block = torch.randint(words, (count, LONGEST), generator=rng)
+    place = torch.arange(2 * LONGEST) % torch.as_tensor(period)
+    return block.gather(1, place.expand(count, -1))
+
+
+def predictable(text: Tensor, period: int | Tensor) -> Tensor:
+    """Where the next word can be known: this word has occurred before, with one behind it."""
+    return (torch.arange(text.shape[1] - 1) >= torch.as_tensor(period)).expand(len(text), -1)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, text: Tensor, period: int) -> float:
+    """Share of the predictable words that are predicted."""
+    right = model(text)[:, :-1].argmax(-1) == text[:, 1:]
+    return right[predictable(text, period)].float().mean().item()
+
+
+def build(kind: str) -> AttentionOnly:
+    """Make a model, untrained; it has no opinion on offsets yet."""
+
+    def by_offset() -> BucketAttention:
+        attend = BucketAttention(2, 4 * LONGEST, 2 * LONGEST + 1, bidirectional=False)
+        nn.init.zeros_(attend.bias.weight)
+        return attend
+
+    about, words = KINDS[kind], len(number_words())
+    if about.relative:
+        return AttentionOnly(words, num_layers=about.layers, attend=by_offset)
+    model = AttentionOnly(words, num_layers=about.layers)
+    model.positions = LearnedTable(2 * LONGEST, 32)
+    return model
+
+
+class LearnedTable(nn.Module):
+    """Learned vectors for places, called as sinusoids are."""
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, width))
+
+    def forward(self, n: int, m: int) -> Float[Tensor, "n m"]:
+        """Return the first n vectors."""
+        return self.table[:n]
+
+
+def learn(kind: str, seed: int) -> tuple[AttentionOnly, dict]:
+    """Train one model, and look at it every EVERY steps."""
+    about = KINDS[kind]
+    torch.manual_seed(seed)
+    model, rng = build(kind), torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    seen = texts(64, torch.Generator().manual_seed(1000 + seed), different=about.different)
+    found = {"loss": [], "accuracy": [], "induction": [], "previous": []}
+    start = time.process_time()
+    for step in range(STEPS + 1):
+        if step % EVERY == 0:
+            look(model, seen, found)
+        period = torch.full((BATCH, 1), LONGEST)
+        if about.varies:
+            period = torch.randint(LONGEST // 2, LONGEST + 1, (BATCH, 1), generator=rng)
+        text = texts(BATCH, rng, period, about.different)
+        loss = _loss(model, text, period)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    found["cpu_seconds"] = round(time.process_time() - start, 1)
+    model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
+    return model.eval(), found
+
+
+def _loss(model: nn.Module, text: Tensor, period: int | Tensor) -> Tensor:
+    asked = predictable(text, period)
+    return F.cross_entropy(model(text)[:, :-1][asked], text[:, 1:][asked])
+
+
+@torch.no_grad()
+def look(model: nn.Module, text: Tensor, found: dict[str, list]) -> None:
+    """Note how good the model is on texts of period LONGEST, and the scores of its heads."""
+    maps = attention_maps(model, text).values()
+    found["loss"].append(round(_loss(model, text, LONGEST).item(), 4))
+    found["accuracy"].append(round(accuracy(model, text, LONGEST), 4))
+    for name, score in (
+        ("induction", lambda w: induction_score(w, LONGEST)),
+        ("previous", previous_token_score),
+    ):
+        found[name].append([[round(x, 4) for x in score(w).mean(0).tolist()] for w in maps])
+
+
+# --- The translator of chapter 7 ------------------------------------------------------------------
+
+
+def sentences(least: int = 0) -> Pairs:
+    """Pairs of the test, spread over all lengths from `least` words on."""
+    pairs = corpus().test
+    pairs = pairs.pick((pairs.lengths >= least).nonzero().flatten())
+    return pairs.pick(torch.arange(len(pairs))[:: len(pairs) // SENTENCES][:SENTENCES])
+
+
+@torch.no_grad()
+def judged(model: nn.Module, pairs: Pairs) -> dict[str, float]:
+    """Loss a word, and the share of sentences right in every word, given the right words before."""
+    logits = model(pairs.source, teacher_inputs(pairs.target, BOS))
+    right = (logits.argmax(-1) == pairs.target) | (pairs.target == PAD)
+    return {
+        "loss": round(sequence_loss(logits, pairs.target, PAD).item(), 4),
+        "exact": round(right.all(1).float().mean().item(), 4),
+    }
+
+
+@torch.no_grad()
+def without_heads(model: nn.Module, pairs: Pairs) -> dict:
+    """Each head by itself ablated in three ways, and all heads of an attention together by 0."""
+    inputs = pairs.source, teacher_inputs(pairs.target, BOS)
+    others = torch.arange(len(pairs)).roll(1)
+    said, found = head_outputs(model, *inputs), {"whole": judged(model, pairs)}
+    real = {  # of the queries' side
+        name: (pairs.source if "encoder" in name else pairs.target) != PAD for name in said
+    }
+    for name, heads in said.items():
+        silent = model
+        for head in range(heads.shape[1]):
+            spoken = heads[:, head]
+            values = {"zero": 0.0, "mean": spoken[real[name]].mean(0), "exchanged": spoken[others]}
+            for way, value in values.items():
+                result = judged(ablated(model, name, head, value), pairs)
+                found.setdefault(name, {}).setdefault(way, []).append(result)
+            silent = ablated(silent, name, head, 0.0)
+        found[name]["all"] = judged(silent, pairs)
+    return found
+
+
+@torch.no_grad()
+def with_weights_shuffled(model: nn.Module, pairs: Pairs) -> dict:
+    """Share of words, and of sentences, that stay the same when one attention's are shuffled."""
+    inputs, real = (pairs.source, teacher_inputs(pairs.target, BOS)), pairs.target != PAD
+    before, found = model(*inputs).argmax(-1), {}
+    for name in attention_maps(model, *inputs):
+        for chance in range(CHANCES):
+            rng = torch.Generator().manual_seed(chance)
+            same = shuffled(model, name, rng)(*inputs).argmax(-1) == before
+            shares = same[real].float().mean(), (same | ~real).all(1).float().mean()
+            for what, share in zip(("words", "sentences"), shares, strict=True):
+                found.setdefault(name, {}).setdefault(what, []).append(round(share.item(), 4))
+    return found
+
+
+def erased(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor, "t n"]:
+    """How much log-probability each target word loses when one source word becomes a mean word.
+
+    Args:
+        source: (1 n) ids without padding.
+        target: (1 t).
+    """
+    n, words = source.shape[1], teacher_inputs(target, BOS)
+    mean = model.source_embedding.weight[len(MARKS) :].mean(0)
+
+    def one_a_row(_, inputs: tuple, output: Tensor) -> Tensor:
+        output = output.clone()
+        output[torch.arange(n), torch.arange(n)] = mean
+        return output
+
+    with torch.no_grad():
+        whole = _log_probability(model(source, words), target)
+        hook = model.source_embedding.register_forward_hook(one_a_row)
+        try:
+            without = _log_probability(model(source.expand(n, -1), words.expand(n, -1)), target)
+        finally:
+            hook.remove()
+    return (whole - without).T
+
+
+def _log_probability(logits: Tensor, target: Tensor) -> Tensor:
+    chosen = target.expand(len(logits), -1)[..., None]
+    return logits.log_softmax(-1).gather(-1, chosen)[..., 0]
+
+
+def rolled_out(maps: dict[str, Tensor]) -> Float[Tensor, "t n"]:
+    """What of the source arrives at each target word, through all attentions of the translator.
+
+    Source and target stand one behind the other; in each step one of them reads, and the other
+    stays what it is.
+    """
+    n, t = maps["decoder.0.cross_attention"].shape[:1:-1]
+    steps = []
+    for name, weights in maps.items():
+        step = torch.eye(n + t).repeat(1, weights.shape[1], 1, 1)
+        rows = slice(n) if "encoder" in name else slice(n, None)
+        columns = slice(n, None) if "decoder" in name and "self" in name else slice(n)
+        step[..., rows, :] = 0
+        step[..., rows, columns] = weights
+        steps.append(step)
+    return rollout(steps)[0, n:, :n]
+
+
+def by_gradient(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor, "t n"]:
+    """How steeply each target word's log-probability depends on each source word's vector."""
+    vectors = []
+    hook = model.source_embedding.register_forward_hook(
+        lambda _, inputs, output: vectors.append(output.detach().requires_grad_()) or vectors[-1]
+    )
+    try:
+        said = _log_probability(model(source, teacher_inputs(target, BOS)), target)[0]
+    finally:
+        hook.remove()
+    rows = [torch.autograd.grad(word, vectors[0], retain_graph=True)[0][0] for word in said]
+    return torch.stack(rows).norm(dim=-1)
+
+
+def rank_correlation(one: Float[Tensor, "t n"], two: Float[Tensor, "t n"]) -> Tensor:
+    """Spearman's, row by row: (t)."""
+    ranks = [table.argsort(-1).argsort(-1).double() for table in (one, two)]
+    one, two = (F.normalize(rank - rank.mean(-1, keepdim=True), dim=-1) for rank in ranks)
+    return (one * two).sum(-1)
+
+
+def explanations(model: nn.Module, pairs: Pairs) -> dict[str, dict[str, float]]:
+    """How well maps of source words agree with what erasing these words costs.
+
+    Returns:
+        map -> `rank` (mean rank correlation over target words) and `top` (share of target words of
+        which the most important source word is the same).
+    """
+    found: dict[str, list] = {}
+    rng = torch.Generator().manual_seed(0)
+    for source, target in zip(pairs.source, pairs.target, strict=True):
+        source, target = source[source != PAD][None], target[target != PAD][None]
+        truth = erased(model, source, target)
+        maps = attention_maps(model, source, teacher_inputs(target, BOS))
+        cross = [maps[f"decoder.{i}.cross_attention"][0].mean(0) for i in (0, 1)]
+        tables = {
+            "cross-attention, mean": sum(cross) / 2,
+            "cross-attention, layer 0": cross[0],
+            "cross-attention, layer 1": cross[1],
+            "rollout": rolled_out(maps),
+            "gradient": by_gradient(model, source, target),
+            "chance": torch.rand(truth.shape, generator=rng),
+        }
+        for name, table in tables.items():
+            same = table.argmax(-1) == truth.argmax(-1)
+            row = torch.stack([rank_correlation(table, truth), same.double()])
+            found.setdefault(name, []).append(row)
+    joined = {name: torch.cat(rows, 1).mean(1).tolist() for name, rows in found.items()}
+    return {name: {"rank": round(r, 4), "top": round(t, 4)} for name, (r, t) in joined.items()}
+
+
+# --- Storing and loading --------------------------------------------------------------------------
+
+
+def load(kind: str, seed: int = 0) -> AttentionOnly:
+    """A trained model of attention alone.
+
+    Raises:
+        ValueError: the weights of this kind, or seed, are not stored.
+    """
+    if kind not in ALL_SEEDS or seed not in range(SEEDS):
+        known = " and ".join(ALL_SEEDS)
+        raise ValueError(f"stored are {known}, seeds 0 to {SEEDS - 1}; not {kind!r}, {seed!r}")
+    model, prefix = build(kind), f"{kind}.{seed}."
+    weights = load_file(DATA / "looking_inside.safetensors")
+    state = {k.removeprefix(prefix): x.float() for k, x in weights.items() if k.startswith(prefix)}
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def measured(folder: Path = DATA) -> dict:
+    """What was measured.
+
+    Returns:
+        `learned`: kind -> one a seed: `loss`, `accuracy`, `induction` and `previous` (for each
+        head of each layer) after each of `steps`, and accuracy `at` other periods; of the
+        translator `heads` (attention -> way -> one a head: `loss`, `exact`), `shuffled`
+        (attention -> `words`, `sentences`, one a chance) and `explanations`; `versions`.
+    """
+    return json.loads((folder / "looking_inside.json").read_text(encoding="utf-8"))
+
+
+def make(folder: Path = DATA) -> None:
+    """Measure everything."""
+    torch.set_num_threads(1)
+    found: dict = {
+        "steps": list(range(0, STEPS + 1, EVERY)),
+        "sentences": SENTENCES,
+        "learned": {},
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+    }
+    weights = {}
+    for kind in tqdm(KINDS, "models of attention alone", unit="kind"):
+        for seed in range(SEEDS if kind in ALL_SEEDS else 1):
+            model, run = learn(kind, seed)
+            run["at"] = {}
+            for period in (12, 18, LONGEST):
+                rng = torch.Generator().manual_seed(period)
+                text = texts(200, rng, period, KINDS[kind].different)
+                run["at"][period] = round(accuracy(model, text, period), 4)
+            found["learned"].setdefault(kind, []).append(run)
+            if kind in ALL_SEEDS:
+                state = model.state_dict().items()
+                weights |= {f"{kind}.{seed}.{key}": tensor.half() for key, tensor in state}
+    save_file(weights, folder / "looking_inside.safetensors")
+    model, _, _ = pretrained.load("transformer")
+    for name, measure in tqdm(MEASURED.items(), "the translator", unit="measurement"):
+        start = time.process_time()
+        found[name] = measure(model)
+        found[f"{name}_cpu_seconds"] = round(time.process_time() - start, 1)
+    text = json.dumps(found, ensure_ascii=False, indent=1)
+    (folder / "looking_inside.json").write_text(text + "\n", encoding="utf-8")
+
+
+MEASURED: dict[str, Callable[[nn.Module], dict]] = {
+    "heads": lambda model: without_heads(model, sentences()),
+    "shuffled": lambda model: with_weights_shuffled(model, sentences()),
+    "explanations": lambda model: explanations(model, sentences(least=5)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.looking_inside_curves",
+        description="Train chapter 12's models, look into them and into the translator.",
+    )
+    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    make(parser.parse_args().folder)
+
+
+if __name__ == "__main__":
+    main()

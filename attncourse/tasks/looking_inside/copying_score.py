@@ -1,0 +1,282 @@
+"""Eigenvalues of what a head writes: what is promised, what goes wrong."""
+
+import torch
+
+from attncourse import looking_inside as reference
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.inputs import normal
+from attncourse.checks.task import Task
+from attncourse.tasks.looking_inside import as_is
+
+
+def head(rng, w=7, m=5, d=None, lean=0.0, dtype=torch.float64):
+    """A head of rank d in a model of width m with w words; `lean` makes it copy, or forbid."""
+    W_E = normal(rng, w, m, dtype=dtype)
+    W_U = normal(rng, m, w, dtype=dtype)
+    d = m if d is None else d
+    W_OV = normal(rng, m, d, dtype=dtype) @ normal(rng, d, m, dtype=dtype) / d
+    if lean:
+        W_OV = W_OV + lean * torch.linalg.pinv(W_E) @ torch.linalg.pinv(W_U)
+    return {"W_OV": W_OV, "W_E": W_E, "W_U": W_U}
+
+
+def probes(rng):
+    return {
+        "plain": head(rng),
+        "another": head(rng, 8, 4),
+        "narrow": head(rng, 7, 6, d=2),
+        "rank one": head(rng, 6, 5, d=1),
+        "copies": head(rng, lean=3.0),
+        "copies a little": head(rng, lean=0.7),
+        "forbids": head(rng, lean=-3.0),
+        "as many words as features": head(rng, 5, 5),
+        "fewer words": head(rng, 4, 6),
+        "float32": head(rng, dtype=torch.float32),
+        "large": {k: 30 * x for k, x in head(rng, 6, 4, lean=-0.7).items()},
+        "turns": turning(1.2),
+    }
+
+
+def turning(angle):
+    """Words that are handed on turned by an angle."""
+    sine, cosine = torch.tensor(angle).sin(), torch.tensor(angle).cos()
+    turn = torch.stack([torch.stack([cosine, -sine]), torch.stack([sine, cosine])])
+    basis = torch.tensor([[0.6, 0.8], [0.8, -0.6]])
+    return {"W_OV": 2 * turn, "W_E": basis, "W_U": basis.T.contiguous()}
+
+
+def small(rng):
+    yield {name: torch.tensor([[n]]) for name, n in (("W_OV", -2.0), ("W_E", 1.0), ("W_U", 3.0))}
+    yield turning(1.2)
+    for w, m in ((2, 1), (1, 2), (2, 2), (3, 2), (3, 3)):
+        for _ in range(2):
+            yield head(rng, w, m, dtype=torch.float32)
+
+
+task = Task(
+    reference.copying_score,
+    number=3,
+    returns=float,
+    difficulty=2,
+    minutes=15,
+    section="copying",
+    hints=(
+        "Follow a word through the head: its embedding, what the head hands on of it, and what "
+        "that adds to the score of every word. Three matrices, one product.",
+        "The product is a table: words that are read by words that become likelier. If it mostly "
+        "keeps what it gets, its eigenvalues are positive. How to make one number of them that "
+        "does not depend on their size?",
+        "λ = torch.linalg.eigvals(W_E @ W_OV @ W_U), complex; return "
+        "(λ.real.sum() / λ.abs().sum()).item(). (W_OV @ W_U @ W_E has the same ones and is "
+        "smaller.)",
+    ),
+    probes=probes,
+    small=small,
+    tolerance=1e-3,
+)
+
+
+@task.check(1)
+def it_is_a_plain_number_between_minus_one_and_one(answer, rng):
+    for lean in (0.0, 3.0, -3.0):
+        inputs = head(rng, lean=lean)
+        score = answer(inputs)
+        seen = answer.observe(inputs).returned
+        if not isinstance(seen, float):
+            raise Failure(f"A plain float is expected; yours is {type(seen).__name__}.", inputs)
+        if not -1.001 <= score <= 1.001:
+            raise Failure(f"The score lies between −1 and 1; yours is {score:.3g}.", inputs)
+
+
+@task.check(2)
+def a_head_that_copies_scores_one_and_one_that_forbids_minus_one(answer, rng):
+    for sign, what in ((1.0, "hands on what it reads"), (-1.0, "hands on the opposite")):
+        basis = torch.linalg.qr(normal(rng, 4, 4)).Q
+        inputs = {"W_OV": sign * torch.eye(4), "W_E": basis, "W_U": basis.T.contiguous()}
+        score = answer(inputs)
+        if abs(score - sign) > 1e-3:
+            raise Failure(f"A head that {what} scores {sign:+.0f}; yours says {score:.3g}.", inputs)
+
+
+@task.check(2)
+def complex_eigenvalues_count_by_their_real_part(answer, rng):
+    for angle in (0.5, 1.2, 2.4):
+        answer.matches(turning(angle), tolerance=1e-3)
+
+
+@task.check(3)
+def it_is_right_for_any_head(answer, rng):
+    for w, m, d, lean in ((7, 5, 5, 0.0), (8, 4, 4, 0.7), (7, 6, 2, 0.0), (4, 6, 6, 0.0)):
+        answer.matches(head(rng, w, m, d, lean), tolerance=1e-3)
+    answer.matches(head(rng, 6, 5, 1), tolerance=1e-3)
+
+
+@task.check(1)
+def the_size_of_the_head_does_not_matter(answer, rng):
+    inputs = head(rng, lean=0.5)
+    larger = {name: 30 * x for name, x in inputs.items()}
+    one, two = answer(inputs), answer(larger)
+    if abs(one - two) > 1e-3:
+        raise Failure(
+            f"With all numbers 30 times as large the score should stay; yours goes from {one:.3g} "
+            f"to {two:.3g}.",
+            larger,
+        )
+    answer.matches(head(rng, dtype=torch.float32), tolerance=1e-3)
+    moves_nothing(answer, head(rng))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Copying:
+    def table(W_OV, W_E, W_U):
+        return W_E @ W_OV @ W_U
+
+    def spectrum(table):
+        return torch.linalg.eigvals(table)
+
+    def above(λ, table):
+        return λ.real.sum()
+
+    def below(λ, table):
+        return λ.abs().sum()
+
+    def result(score):
+        return score.item()
+
+    def __call__(self, W_OV, W_E, W_U):
+        table = self.table(W_OV.double(), W_E.double(), W_U.double())
+        λ = self.spectrum(table)
+        return self.result(self.above(λ, table) / self.below(λ, table))
+
+
+task.spelling(table=lambda W_OV, W_E, W_U: W_OV @ W_U @ W_E)
+task.fault(
+    "I-SINGULAR-VALUES",
+    "Singular values, or absolute eigenvalues, say how strong a matrix is.",
+    "They are never negative: of a head that forbids what it reads they say the same as of one "
+    "that copies. Eigenvalues keep the sign.",
+    spectrum=(torch.linalg.svdvals, lambda table: torch.linalg.eigvals(table).abs()),
+)
+task.fault(
+    "I-NOT-NORMALIZED",
+    "The sum of the eigenvalues is the score.",
+    "Then a head with larger numbers copies better. Divide by what the sum could be at most, with "
+    "all eigenvalues positive.",
+    below=lambda λ, table: 1.0,
+)
+task.fault(
+    "I-MEAN-EIGENVALUE",
+    "The mean eigenvalue is the score.",
+    "It still grows with the numbers in the head. Divide by the sum of absolute values instead of "
+    "the number of eigenvalues.",
+    below=lambda λ, table: len(λ),
+)
+task.fault(
+    "I-NO-SIGN",
+    "What counts is the size.",
+    "−1 is the opposite of a copy: such a head makes a word *less* likely because it has read it. "
+    "Keep the sign.",
+    above=lambda λ, table: λ.sum().abs(),
+)
+task.fault(
+    "I-COUNTED",
+    "The score is the share of positive eigenvalues.",
+    "A tiny positive one would count as much as a huge negative one. Weigh them by their size.",
+    above=lambda λ, table: (λ.real > 0).sum().double(),
+    below=lambda λ, table: len(λ),
+)
+task.fault(
+    "I-POSITIVE-ONLY",
+    "The positive eigenvalues over all.",
+    "Negative ones pull the other way and have to be subtracted: a head half of each scores 0, "
+    "not a half.",
+    above=lambda λ, table: λ.real.clamp(min=0).sum(),
+)
+task.fault(
+    "I-LARGEST-ONLY",
+    "The largest eigenvalue tells what a matrix does.",
+    "It tells what it does most strongly. A head hands on many directions, and each has its "
+    "eigenvalue.",
+    above=lambda λ, table: λ[λ.abs().argmax()].real,
+    below=lambda λ, table: λ.abs().max(),
+)
+task.fault(
+    "I-IMAGINARY-DROPPED",
+    "Complex eigenvalues are rounding errors; their real parts are enough.",
+    "They are turns: a pair with a large imaginary part hands words on turned to others. Their "
+    "size, with both parts, belongs into the sum below the line.",
+    below=lambda λ, table: λ.real.abs().sum(),
+)
+task.fault(
+    "I-ONLY-REAL-ONES",
+    "Complex eigenvalues are left out.",
+    "They come in pairs and belong to the head as the real ones do.",
+    above=lambda λ, table: λ.real[λ.imag.abs() < 1e-9].sum(),
+    below=lambda λ, table: λ.real[λ.imag.abs() < 1e-9].abs().sum() + 1e-12,
+)
+task.fault(
+    "I-SYMMETRIZED",
+    "`eigvalsh` gives real eigenvalues, which is simpler.",
+    "It believes that the table is symmetric, and reads only half of it. Reading *four* raises "
+    "*five* by another amount than the other way around.",
+    spectrum=(
+        lambda table: torch.linalg.eigvalsh(table).to(torch.complex128),
+        lambda table: torch.linalg.eigvalsh((table + table.mT) / 2).to(torch.complex128),
+    ),
+)
+task.fault(
+    "I-OV-ALONE",
+    "The eigenvalues of W_OV tell what the head does.",
+    "With the model's features, yes. But whether a *word* comes out as itself depends on how "
+    "words go in and out: by W_E and W_U.",
+    table=lambda W_OV, W_E, W_U: W_OV,
+)
+task.fault(
+    "I-WITHOUT-OV",
+    "The embedding and the output are what words meet.",
+    "That is the path past all heads, and says nothing of this one.",
+    table=lambda W_OV, W_E, W_U: W_E @ W_U,
+)
+task.fault(
+    "I-TIED",
+    "The output is the embedding, transposed.",
+    "In some models it is. Here W_U is given, with numbers of its own.",
+    table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT,
+)
+task.fault(
+    "I-OV-TRANSPOSED",
+    "Whether W_OV or its transpose stands between makes no difference.",
+    "Rows go in and columns come out: x ↦ x W_OV. Turned around, what it writes is taken for what "
+    "it reads.",
+    table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U,
+)
+task.fault(
+    "I-DIAGONAL",
+    "The diagonal says how much each word raises itself, so its mean sign is the score.",
+    "The sum of the diagonal is that of the eigenvalues, but the sum of its absolute values is "
+    "not: what words do to each other would be left out below the line.",
+    below=lambda λ, table: table.diagonal().abs().sum(),
+)
+task.fault(
+    "I-ENTRIES",
+    "The sum over the table's diagonal over the sum of all its entries.",
+    "Even a perfect copy would score low in a large vocabulary, for words resemble each other a "
+    "little. Eigenvalues are sums in directions, not entries.",
+    below=lambda λ, table: table.abs().sum(),
+)
+task.fault(
+    "I-SQUARED",
+    "Eigenvalues are compared by their squares.",
+    "Then a few large ones decide alone. Sum them as they are.",
+    above=lambda λ, table: (λ.real * λ.abs()).sum(),
+    below=lambda λ, table: λ.abs().square().sum(),
+)
+task.fault(
+    "I-TENSOR",
+    "A tensor with one number is a number.",
+    "A plain float is asked for: `.item()`.",
+    result=as_is,
+)
