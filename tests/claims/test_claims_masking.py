@@ -13,7 +13,7 @@ from attncourse.multihead import MultiHeadAttention
 
 @pytest.mark.slow
 def test_a_network_that_may_look_ahead_learns_to_copy():
-    """ "The first network has learned to *copy*. […] it does worse than guessing." """
+    """ "learned to *read off* the answer […] it does worse than guessing": here, a plain copy."""
     # Random words: nothing can be learned about the next one except by looking at it.
     words, width, bos, pad = 8, 32, 0, 9
     torch.manual_seed(0)
