@@ -192,7 +192,7 @@ def test_without_a_script_the_first_query_of_the_first_view_is_shown():
     ]
     assert "name='query' checked><span>cent</span>" in before
     assert "name='query'><span>&lt;b&gt;</span>" in before
-    assert before.count("<path d='M0 .5C50 .5 ") == 3
+    assert before.count("<path d='M0 0.5C50 0.5 ") == 3
     assert "Query &quot;cent&quot;: 0.81 on &quot;hundred&quot;" in before
     assert "<fieldset disabled>" in before and "<details hidden>" in before
 
