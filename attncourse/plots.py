@@ -522,7 +522,7 @@ class AttentionView:
         heads = "".join(f"<b>{escape(name)}</b>" for name in columns)
         body = ""
         for i, option in enumerate(rows):
-            body += f"<b>{escape(option)}</b>"
+            body += f"<span>{escape(option)}</span>"
             for other in columns:
                 name = escape(f"{row} {option}, {column} {other}", quote=True)
                 first = " checked" if i == 0 and other == columns[0] else ""
@@ -533,7 +533,7 @@ class AttentionView:
         return (
             f"<fieldset class='choice pictures' style='--columns:{len(columns)}'>"
             f"<legend>{escape(row)} and {escape(column)}</legend>"
-            f"<div><b>{escape(column)}</b>{heads}{body}</div></fieldset>"
+            f"<div><span>{escape(column)}</span>{heads}{body}</div></fieldset>"
         )
 
 
