@@ -415,16 +415,18 @@ class AttentionView:
         label: what is shown; printed above.
         pictures: two choices become a table of small maps, the first choice's options its rows;
             each is a radio button.
+        start: number of the query that is shown first.
 
     Raises:
         ValueError: a combination without a view, or a view without a combination; pictures for
-            other than two choices.
+            other than two choices; a start that the first view has not.
     """
 
     views: dict[tuple[str, ...], View] | View
     choices: dict[str, Sequence[str]] | None = None
     label: str = ""
     pictures: bool = False
+    start: int = 0
 
     def __post_init__(self):
         if isinstance(self.views, View):
@@ -439,6 +441,8 @@ class AttentionView:
             )
         if self.pictures and len(self.choices or {}) != 2:
             raise ValueError(f"pictures need two choices; got {len(self.choices or {})}")
+        if not 0 <= self.start < (last := len(self._ordered()[0].queries)):
+            raise ValueError(f"start must be a query of the first view, 0 to {last - 1}")
 
     def _ordered(self) -> list[View]:
         return [self.views[each] for each in itertools.product(*(self.choices or {}).values())]
@@ -447,11 +451,11 @@ class AttentionView:
         choices = "".join(
             f"{name} {' | '.join(options)}; " for name, options in (self.choices or {}).items()
         )
-        return f"AttentionView({self.label!r}; {choices}{self._ordered()[0]._sentence(0)})"
+        return f"AttentionView({self.label!r}; {choices}{self._ordered()[0]._sentence(self.start)})"
 
     def _repr_html_(self) -> str:
         views = self._ordered()
-        first, row = views[0], views[0]._hundredths()[0]
+        first, row = views[0], views[0]._hundredths()[self.start]
         # Tokens are written once, however many views share them.
         tokens = {tuple(words): None for view in views for words in (view.queries, view.keys)}
         place = {words: i for i, words in enumerate(tokens)}
@@ -469,6 +473,7 @@ class AttentionView:
         }
         data = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         choices = self._pictures() if self.pictures else self._buttons()
+        at = self.start + 0.5
         # Shown as it is where no script runs; the script draws the same, and the others.
         digest = hashlib.sha256((self.label + choices + data).encode()).hexdigest()[:10]
         return _template("attention.html").substitute(
@@ -477,13 +482,13 @@ class AttentionView:
             caption=f"<p><b>{escape(self.label)}</b></p>" if self.label else "",
             choices=choices,
             queries="".join(
-                f"<label><input type='radio' name='query'{' checked' if i == 0 else ''}>"
+                f"<label><input type='radio' name='query'{' checked' if i == self.start else ''}>"
                 f"<span>{escape(word)}</span></label>"
                 for i, word in enumerate(first.queries)
             ),
             rows=max(first.weights.shape),
             lines="".join(
-                f"<path d='M0 .5C50 .5 50 {i + 0.5} 100 {i + 0.5}' stroke-width='{1 + w / 20}' "
+                f"<path d='M0 {at}C50 {at} 50 {i + 0.5} 100 {i + 0.5}' stroke-width='{1 + w / 20}' "
                 f"stroke-opacity='{0.3 + w / 143:.2f}'/>"
                 for i, w in enumerate(int(weight or 0) for weight in row)
                 if w
@@ -493,7 +498,8 @@ class AttentionView:
                 f"<span style='--w:{weight or 0}'>{escape(word)}</span>"
                 for weight, word in zip(row, first.keys, strict=True)
             ),
-            sentence=escape(first._sentence(0)),
+            sentence=escape(first._sentence(self.start)),
+            start=self.start,
             note=escape(first.note),
             data=data,
         )
@@ -516,7 +522,7 @@ class AttentionView:
         heads = "".join(f"<b>{escape(name)}</b>" for name in columns)
         body = ""
         for i, option in enumerate(rows):
-            body += f"<b>{escape(option)}</b>"
+            body += f"<span>{escape(option)}</span>"
             for other in columns:
                 name = escape(f"{row} {option}, {column} {other}", quote=True)
                 first = " checked" if i == 0 and other == columns[0] else ""
@@ -527,7 +533,7 @@ class AttentionView:
         return (
             f"<fieldset class='choice pictures' style='--columns:{len(columns)}'>"
             f"<legend>{escape(row)} and {escape(column)}</legend>"
-            f"<div><b>{escape(column)}</b>{heads}{body}</div></fieldset>"
+            f"<div><span>{escape(column)}</span>{heads}{body}</div></fieldset>"
         )
 
 
@@ -552,7 +558,7 @@ def head_view(
     queries: Sequence[str] | dict[str, Sequence[str]],
     keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
     label: str = "",
-    notes: dict[tuple[str, str], str] | None = None,
+    start: int = 0,
 ) -> AttentionView:
     """Every head of a model on one text: a row of small maps a layer, and one of them large.
 
@@ -563,7 +569,7 @@ def head_view(
         queries: words of the rows; one list for all attentions, or one for each.
         keys: words of the columns; as the queries if None.
         label: what is shown; printed above.
-        notes: a sentence for a head, by attention and number from "0".
+        start: number of the query that is shown first.
 
     Raises:
         ValueError: words that are not as many as the weights, or attentions with other heads.
@@ -577,17 +583,12 @@ def head_view(
         return side[name] if isinstance(side, dict) else side
 
     views = {
-        (name, str(head)): View(
-            weights,
-            words(queries, name),
-            words(keys, name),
-            (notes or {}).get((name, str(head)), ""),
-        )
+        (name, str(head)): View(weights, words(queries, name), words(keys, name))
         for name, heads in maps.items()
         for head, weights in enumerate(heads)
     }
     heads = [str(head) for head in range(next(iter(counts.values())))]
-    return AttentionView(views, {"attention": list(maps), "head": heads}, label, pictures=True)
+    return AttentionView(views, {"attention": list(maps), "head": heads}, label, True, start)
 
 
 def _template(name: str) -> Template:

@@ -192,7 +192,7 @@ def test_without_a_script_the_first_query_of_the_first_view_is_shown():
     ]
     assert "name='query' checked><span>cent</span>" in before
     assert "name='query'><span>&lt;b&gt;</span>" in before
-    assert before.count("<path d='M0 .5C50 .5 ") == 3
+    assert before.count("<path d='M0 0.5C50 0.5 ") == 3
     assert "Query &quot;cent&quot;: 0.81 on &quot;hundred&quot;" in before
     assert "<fieldset disabled>" in before and "<details hidden>" in before
 
@@ -347,6 +347,51 @@ def test_choices_switch_the_view_and_keep_the_query(show):
     assert seen["keys"] == [["1.00", "</script><b>"]]  # "deux" is now the first query
     seen = choose(tab, 0, 0)
     assert seen["said"] == views["1", "yes"]._sentence(1)
+
+
+def heads():
+    """Two attentions of two heads, of other words."""
+    tables = torch.tensor([[[1.0, 0.0], [0.25, 0.75]], [[1.0, 0.0], [0.5, 0.5]]])
+    return {"first": tables, "second": tables.flip(0)}
+
+
+def test_a_table_of_heads_has_a_small_map_for_each_and_loads_nothing():
+    page = plots.head_view(heads(), ["un", "deux"], label="heads", start=1)._repr_html_()
+    names = re.findall(r"aria-label='attention (\w+), head (\d)'", page)
+    assert names == [("first", "0"), ("first", "1"), ("second", "0"), ("second", "1")]
+    assert page.count("<svg class='small'") == 4 and page.count("name='choice-0'") == 4
+    assert "M0 0h1v1h-1z" in page and "src=" not in page and "url(" not in page
+    assert "name='query' checked><span>deux</span>" in page
+    assert "0.75 on &quot;deux&quot;, 0.25 on &quot;un&quot;." in page
+
+
+@pytest.mark.parametrize(
+    "words, options, error",
+    [
+        (["un", "deux"], {"start": 2}, "start must be a query of the first view, 0 to 1"),
+        (["un"], {}, "weights have shape (2, 2), but there are 1 queries"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(words, options, error):
+    with pytest.raises(ValueError, match=re.escape(error)):
+        plots.head_view(heads(), words, **options)
+    with pytest.raises(ValueError, match="every attention must have as many heads"):
+        plots.head_view(heads() | {"third": torch.ones(1, 2, 2) / 2}, words)
+    with pytest.raises(ValueError, match="pictures need two choices; got 0"):
+        plots.AttentionView(view(), pictures=True)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_arrow_keys_move_through_the_table_of_heads(show):
+    tab = show(plots.head_view(heads(), ["un", "deux"], start=1))
+    assert "0.75" in tab.run(f"return {SEEN}")[0]["said"]
+    tab.press("Tab"), tab.press("ArrowDown")
+    assert "0.50" in tab.run(f"return {SEEN}")[0]["said"]  # first, head 1
+    tab.press("Tab")  # one stop for all heads; the next are the queries
+    assert tab.run("return document.activeElement.name") == "query"
+    tab.press("ArrowUp")
+    assert tab.run(f"return {SEEN}")[0]["said"] == 'Query "un": 1.00 on "un".'
 
 
 @pytest.mark.slow

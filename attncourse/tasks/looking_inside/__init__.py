@@ -1,5 +1,7 @@
 """Chapter 12: what its tasks share."""
 
+import functools
+
 import torch
 from torch import nn
 
@@ -13,18 +15,25 @@ WORDS = 11
 HEADS, WIDTH = 3, 4  # of a head; the model is twelve wide
 
 
+@functools.cache
+def _size(layers):
+    """Parameters of a small model."""
+    return sum(parameter.numel() for parameter in _untrained(layers).parameters())
+
+
+def _untrained(layers):
+    with torch.random.fork_rng(devices=[]):
+        return AttentionOnly(WORDS, 12, HEADS, layers)
+
+
 def model_numbers(rng, layers=2, dtype=torch.float32):
     """Every parameter of a small model, in one row."""
-    size = sum(
-        parameter.numel() for parameter in AttentionOnly(WORDS, 12, HEADS, layers).parameters()
-    )
-    return 0.5 * normal(rng, size, dtype=dtype)
+    return 0.5 * normal(rng, _size(layers), dtype=dtype)
 
 
 def model_of(numbers, layers=2):
     """A model of attention alone with these numbers as its parameters."""
-    with torch.random.fork_rng(devices=[]):
-        model = AttentionOnly(WORDS, 12, HEADS, layers).to(numbers.dtype)
+    model = _untrained(layers).to(numbers.dtype)
     nn.utils.vector_to_parameters(numbers.detach().clone(), model.parameters())
     return model.eval()
 
