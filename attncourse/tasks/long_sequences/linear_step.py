@@ -445,6 +445,12 @@ class InFloat32(Step):
         return super().__call__(state, query.float(), key.float(), value.float())
 
 
+def follows(state, key, value):
+    """Whether this could be the next word of that text."""
+    same = state[1].shape == key.shape and state[0].shape[-1] == value.shape[-1]
+    return same and state[1].dtype == key.dtype
+
+
 @task.fault(
     "L-STALE",
     "The state belongs to the function; nobody needs to hand it in.",
@@ -453,8 +459,7 @@ class InFloat32(Step):
 )
 def _(state, query, key, value, kept={}):  # noqa: B006
     last = kept.get("state")
-    if state is None and last is not None and last[1].shape == key.shape:
-        if last[0].shape[-1] == value.shape[-1] and last[0].dtype == value.dtype:
-            state = last
+    if state is None and last is not None and follows(last, key, value):
+        state = last
     output, kept["state"] = Step()(state, query, key, value)
     return output, kept["state"]

@@ -7,6 +7,15 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.task import Task
 
 
+def by_place(answer):
+    """The answer as a function of names; elsewhere a mask comes last, here it comes first."""
+
+    def function(*, mask, layers):
+        return answer(mask, layers)
+
+    return function
+
+
 def reach_inputs(mask, layers):
     return {"mask": mask, "layers": layers}
 
@@ -76,6 +85,7 @@ task = Task(
         "(mask.float() @ known.float() > 0).",
     ),
     probes=probes,
+    adapt=by_place,
     small=small,
 )
 
