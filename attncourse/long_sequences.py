@@ -318,7 +318,7 @@ def shared_qk_attention(
     length = (query.square().mean(-1, keepdim=True) + 1e-6).sqrt() * math.sqrt(query.shape[-1])
     scores = einsum(query, query / length, "... q d, ... k d -> ... q k")
     oneself = torch.eye(n, dtype=torch.bool, device=query.device)
-    return attend_by(scores.masked_fill(oneself, -1e5), value, mask)
+    return attend_by(scores.masked_fill(oneself, torch.finfo(scores.dtype).min), value, mask)
 
 
 def span_mask(
@@ -619,8 +619,7 @@ def process_ring_attention(
     import torch.distributed as dist  # not everywhere built in, and needed only here
 
     rank, p, sent, part = dist.get_rank(), dist.get_world_size(), 0, None
-    at = position if position is not None else torch.zeros(0)
-    held = [key.contiguous(), value.contiguous(), at]
+    held = [x.contiguous() for x in (key, value, position) if x is not None]
     for step in range(p):
         mask = None if position is None else position[:, None] >= held[2]
         new = partial_attention(query, *held[:2], mask)

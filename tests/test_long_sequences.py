@@ -420,7 +420,7 @@ def test_the_state_does_not_grow_and_stays_as_it_was():
 def test_weights_sum_to_one_even_where_elu_plus_one_would_round_to_zero():
     assert (feature_map(torch.tensor([-30.0])) > 0).all() and F.elu(torch.tensor(-30.0)) + 1 == 0
     far = torch.full((1, 3, 2), -30.0)
-    assert_equal_to(torch.ones(1, 3, 1), linear_attention(far, far, torch.ones(1, 3, 1)))
+    assert (linear_attention(far, far, torch.ones(1, 3, 1)) - 1).abs().max() < 1e-6
 
 
 def test_the_gated_delta_rule_agrees_with_hugging_faces():
@@ -528,17 +528,9 @@ def one_process(rank, p, file, results):
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [2, 4])
 def test_a_ring_of_real_processes_gives_full_attention_and_sends_what_the_formula_says(p, tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    results = context.Queue()
-    started = [
-        context.Process(target=one_process, args=(rank, p, tmp_path / "meet", results))
-        for rank in range(p)
-    ]
-    for process in started:
-        process.start()
-    found = [results.get(timeout=240) for _ in started]
-    for process in started:
-        process.join(60)
+    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    torch.multiprocessing.spawn(one_process, (p, tmp_path / "meet", results), nprocs=p)
+    found = [results.get() for _ in range(p)]
     _, key, value = make_qkv(1, 2, n=64, d=16, v=8)
     for _, worst, sent in found:
         assert worst < 1e-12
@@ -552,7 +544,7 @@ FUNCTIONS = {
     "linear": linear_attention,
     "ring": lambda *qkv: torch.cat(ring_attention(*shards(qkv, 3)), -2),
     "causal ring": lambda *qkv: torch.cat(
-        ring_attention(*shards(qkv, 3), [p.to(qkv[0].device) for p in torch.arange(N).chunk(3)]),
+        ring_attention(*shards(qkv, 3), torch.arange(N, device=qkv[0].device).tensor_split(3)),
         -2,
     ),
     "Linformer": lambda *qkv: linformer_attention(*qkv, *randn(2, 3, N).to(qkv[0]))[0],

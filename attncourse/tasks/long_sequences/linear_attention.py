@@ -32,8 +32,15 @@ def probes(rng):
             name: 4 * tensor for name, tensor in linear_inputs(rng, 2, n=6, d=3).items()
         },
         "below zero": linear_inputs(rng, 2, n=5) | {"key": -normal(rng, 2, 5, 4).abs() - 0.5},
+        "far below zero": far_below(rng, 2, n=5),
         "double": linear_inputs(rng, 2, 2, n=6, dtype=torch.float64),
     }
+
+
+def far_below(rng, *batch, n):
+    """Queries and keys of which all features are near 0."""
+    inputs = linear_inputs(rng, *batch, n=n)
+    return inputs | {name: -5 - inputs[name].abs() for name in ("query", "key")}
 
 
 def small(rng):
@@ -119,6 +126,12 @@ def it_matches_on_any_text(answer, rng):
     below = {"key": -normal(rng, 2, 5, 4).abs() - 0.5}
     answer.matches(linear_inputs(rng, 2, n=5) | below)
     answer.matches({name: 4 * x for name, x in linear_inputs(rng, 2, n=6).items()})
+
+
+@task.check(1)
+def small_weights_are_shared_out_as_large_ones(answer, rng):
+    answer.matches(far_below(rng, 2, n=5))
+    answer.matches(far_below(rng, 1, n=3))
 
 
 @task.check(1)
@@ -333,8 +346,8 @@ task.fault(
 task.fault(
     "L-EPSILON",
     "A small number in the divisor makes it safe.",
-    "φ is above 0, so the sum is, too: there is nothing to make safe. And what you add changes the "
-    "result in the sixth digit, and more for small weights.",
+    "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
+    "small, what you add takes its share.",
     total=(
         lambda scores, every: scores.sum(-1, keepdim=True) + 1e-6,
         lambda scores, every: scores.sum(-1, keepdim=True) + 1e-5,

@@ -91,8 +91,15 @@ def probes(rng):
             name: tensor if name in ("total", "weight") else 4 * tensor
             for name, tensor in step_inputs(rng, 2).items()
         },
+        "far below zero": far_below(rng, 2),
         "double": step_inputs(rng, 2, dtype=torch.float64),
     }
+
+
+def far_below(rng, *batch):
+    """A first word of which all features are near 0."""
+    inputs = step_inputs(rng, *batch, begun=False)
+    return inputs | {name: -5 - inputs[name].abs() for name in ("query", "key")}
 
 
 def small(rng):
@@ -167,6 +174,12 @@ def word_by_word_it_is_causal_linear_attention(answer, rng):
         inputs = text_inputs(rng, *batch, n=n)
         outputs, *_ = looked_at(answer, inputs, adapt=word_by_word)
         compare("the outputs of a text", outputs, reference.linear_attention(**inputs), inputs)
+
+
+@task.check(1)
+def small_weights_are_shared_out_as_large_ones(answer, rng):
+    answer.matches(far_below(rng, 2))
+    answer.matches(far_below(rng, 2, 3))
 
 
 @task.check(1)
@@ -399,7 +412,8 @@ task.fault(
 task.fault(
     "L-EPSILON",
     "A small number in the divisor makes it safe.",
-    "φ is above 0, so the sum is, too. What you add changes the result in the sixth digit.",
+    "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
+    "small, what you add takes its share.",
     divide=(
         lambda sums, query, weight: sums / ((query * weight).sum(-1, keepdim=True) + 1e-6),
         lambda sums, query, weight: sums / ((query * weight).sum(-1, keepdim=True) + 1e-3),

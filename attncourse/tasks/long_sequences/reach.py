@@ -225,9 +225,10 @@ task.fault(
 task.fault(
     "R-OTHER-WAY",
     "i hears of j if j looks at i.",
-    "Looking is asking: row i of the mask says at whom i looks, and from those it hears. Yours "
-    "goes against the arrows.",
-    given=lambda mask: mask.T,
+    "Looking is asking: row i of the mask says at whom i looks, and from those it hears. Row i of "
+    "the answer says of whom i has heard. Yours goes against the arrows.",
+    given=(lambda mask: mask.T, ...),
+    result=(..., lambda known, mask, layers: known.T),
 )
 task.fault(
     "R-SYMMETRIC",
@@ -305,12 +306,6 @@ task.fault(
     "Reach is the share of pairs that have heard of each other.",
     "A good number to print, made from the table. The table itself is asked for.",
     result=lambda known, mask, layers: known.float().mean(),
-)
-task.fault(
-    "R-HEARD-BY",
-    "Row j says who has heard of j.",
-    "The other way round: row i says of whom i has heard, as row i of a mask says at whom i looks.",
-    result=lambda known, mask, layers: known.T,
 )
 task.fault(
     "R-WITHOUT-ONESELF",

@@ -224,13 +224,8 @@ task.fault(
     "A-OTHER-WAY",
     "The mask grows with the distance.",
     "Near words count, far ones do not. Yours says how much is *lost*.",
-    result=lambda counts: 1 - counts,
-)
-task.fault(
-    "A-FARTHER-COUNTS",
-    "Distance minus span, over the ramp.",
-    "That is 0 up to the span and grows beyond it. Turn the sign, and begin at 1.",
-    above=lambda ramp, span, distance: distance - span,
+    result=(lambda counts: 1 - counts, ...),
+    above=(..., lambda ramp, span, distance: distance - span),
 )
 task.fault(
     "A-SHARED",
