@@ -46,7 +46,7 @@ def test_even_and_odd_places_never_meet():
 
 def test_a_global_first_token_under_a_causal_mask_helps_nobody():
     """All look at it, and it has heard of no one."""
-    n = 128
+    n = 130
 
     def layers(pattern, causal):
         return layers_needed(itertools.repeat(mask_of(pattern, n), n), causal)
