@@ -46,6 +46,7 @@ curves: $(STAMP)  ## train the book's models again (some twenty minutes) and sto
 	$(BIN)/python -m attncourse.positions_curves
 	$(BIN)/python -m attncourse.one_stack_curves
 	$(BIN)/python -m attncourse.cache_curves
+	$(BIN)/python -m attncourse.long_sequences_curves
 	$(BIN)/python -m attncourse.looking_inside_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/

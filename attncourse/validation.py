@@ -278,13 +278,13 @@ def validate_pair(name: str, returned: object, parts: str) -> None:
         raise TypeError(f"{name} must return the pair ({parts}); got {got}")
 
 
-def validate_sizes(asks: str = "", /, **sizes: object) -> None:
-    """Raise unless every size is a whole number of at least 1; `asks` names who needs them."""
+def validate_sizes(asks: str = "", least: int = 1, /, **sizes: object) -> None:
+    """Raise unless every size is a whole number of at least `least`; `asks` names who needs it."""
     for name, size in sizes.items():
         if size is None:
             raise ValueError(f"{asks} needs {name}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {size!r}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}; got {size!r}")
 
 
 def validate_shared_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -424,3 +424,93 @@ def validate_fits(name: str, value: Tensor, shape: tuple[int, ...], axes: str) -
             f"{name} must broadcast to ({axes}) = ({' '.join(map(str, shape))}); "
             f"got shape {_shape(value)}"
         )
+
+
+def validate_text(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise unless (… n d), (… n d), (… n v) are of one text: as many queries as keys."""
+    validate_attention(query, key, value, None)
+    if query.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            "query and key must be of one text, with n positions each; "
+            f"got query {_shape(query)} and key {_shape(key)}"
+        )
+
+
+def validate_reach(mask: Tensor, layers: int) -> None:
+    """Raise unless mask is boolean and (n n), and layers a whole number of at least 0."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a boolean torch.Tensor (n n); got {type(mask).__name__}")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = may attend; got {mask.dtype}")
+    if mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
+        raise ValueError(
+            f"mask must have axes (n n), for the words of one text; got shape {_shape(mask)}"
+        )
+    validate_sizes("", 0, layers=layers)
+
+
+def validate_span(distance: Tensor, ramp: float) -> None:
+    """Raise unless distances are numbers in a tensor, and the ramp is above 0."""
+    if not isinstance(distance, Tensor):
+        raise TypeError(f"distance must be a torch.Tensor; got {type(distance).__name__}")
+    if distance.dtype == torch.bool or distance.is_complex():
+        raise TypeError(f"distance must hold real numbers; got {distance.dtype}")
+    if not ramp > 0:
+        raise ValueError(f"ramp must be above 0, a number of positions; got {ramp}")
+
+
+def validate_linear_state(state: object, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise unless (… d), (… d), (… v) fit together, and a state ((… d v), (… d)) or None them."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        validate_tensor(name, tensor)
+        if tensor.ndim < 1 or tensor.dtype != query.dtype:
+            raise ValueError(
+                f"{name} must be one position's vector (… {name[0] if name == 'value' else 'd'}) "
+                f"of {query.dtype}; got {_shape(tensor)} of {tensor.dtype}"
+            )
+    if query.shape != key.shape or key.shape[:-1] != value.shape[:-1]:
+        raise ValueError(
+            "query (… d), key (… d) and value (… v) must be of one position; "
+            f"got {_shape(query)}, {_shape(key)} and {_shape(value)}"
+        )
+    if state is None:
+        return
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise TypeError(
+            "state must be None or a pair (… d v), (… d), as the last call returned it; "
+            f"got {type(state).__name__}"
+        )
+    for part, axes, shape in zip(
+        state, ("(… d v)", "(… d)"), ((*key.shape, value.shape[-1]), key.shape), strict=True
+    ):
+        validate_tensor(f"the state {axes}", part)
+        if part.shape != shape or part.dtype != key.dtype:
+            raise ValueError(
+                f"the state {axes} is {_shape(part)} of {part.dtype}, and key {_shape(key)} and "
+                f"value {_shape(value)} of {key.dtype} do not fit it; a new text begins with None"
+            )
+
+
+def validate_shards(queries: object, keys: object, values: object, positions: object) -> None:
+    """Raise unless there are as many shards of each kind, and each three fit together."""
+    lists = {"query_shards": queries, "key_shards": keys, "value_shards": values}
+    if positions is not None:
+        lists["positions"] = positions
+    for name, shards in lists.items():
+        if isinstance(shards, Tensor) or not isinstance(shards, list | tuple):
+            raise TypeError(
+                f"{name} must be a list of tensors, one a process; got {type(shards).__name__}"
+            )
+    lengths = {name: len(shards) for name, shards in lists.items()}
+    if len(set(lengths.values())) > 1 or not queries:
+        said = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise ValueError(f"every process has one shard of each kind; got {said}")
+    for query, key, value in zip(queries, keys, values, strict=True):
+        validate_attention(queries[0], key, value, None)
+        validate_attention(query, key, value, None)
+    for query, key, places in zip(queries, keys, positions or [], strict=bool(positions)):
+        if places.shape != (query.shape[-2],) or places.shape != (key.shape[-2],):
+            raise ValueError(
+                "positions says where each position of a shard stands; got "
+                f"{_shape(places)} for query {_shape(query)} and key {_shape(key)}"
+            )

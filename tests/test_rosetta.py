@@ -13,7 +13,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attncourse.cache import LatentAttention, extend, grouped_query_attention
+from attncourse.cache import (
+    LatentAttention,
+    extend,
+    grouped_query_attention,
+    rolling_attention,
+)
+from attncourse.long_sequences import window_mask
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.one_stack import BERT, GPT, BERTLayer, GPTLayer
@@ -540,12 +546,44 @@ def deepseek_latent():
     assert layer.kv_b_proj.weight.shape == (H * (D + D), 5)
 
 
-KINDS = "mask|padding|causal|dead|heads|stack|shared|latent|positions|cache"
+def attncourse_window():
+    assert window_mask(12, width=4)[5].nonzero().flatten().tolist() == [*range(1, 10)]
+
+
+def rolling_window():
+    x = torch.randn(12, 1)
+    output, _ = rolling_attention(x, x, torch.eye(12), None, width=4)
+    assert (output[5] > 0).nonzero().flatten().tolist() == [2, 3, 4, 5]
+
+
+def longformer_window():
+    longformer = pytest.importorskip("transformers.models.longformer.modeling_longformer")
+    config = longformer.LongformerConfig(
+        hidden_size=H * D, num_attention_heads=H, attention_window=[4]
+    )
+    layer, x = longformer.LongformerSelfAttention(config, 0).eval(), torch.randn(1, 16, H * D)
+    nobody = torch.zeros(1, 16, dtype=torch.bool)
+
+    def at_six(x):
+        return layer(x, torch.zeros(1, 16), nobody, nobody, False)[0][:, 6]
+
+    changed = torch.autograd.functional.jacobian(at_six, x).abs().sum((0, 1, 2, 4))
+    assert (changed > 0).nonzero().flatten().tolist() == [4, 5, 6, 7, 8]
+
+
+def huggingface_window():
+    masks = pytest.importorskip("transformers.masking_utils")
+    visible = masks.sliding_window_causal_mask_function(4)(0, 0, torch.tensor(5), torch.arange(12))
+    assert visible.nonzero().flatten().tolist() == [2, 3, 4, 5]
+
+
+KINDS = "mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window"
 ROWS = {
     name: test
     for name, test in globals().items()
     if re.fullmatch(
-        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache)", name
+        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window)",
+        name,
     )
     and test.__module__ == __name__
 }

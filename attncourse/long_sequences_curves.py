@@ -1,0 +1,392 @@
+"""Chapter 11's measurements, made once by `make curves`.
+
+    measured = long_sequences_curves.measured()
+
+Run as a program it measures again (`python -m attncourse.long_sequences_curves`, minutes on one
+core): what a state remembers, what LSH finds, how far heads look, what a ring of processes sends.
+"""
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attncourse.cross_attention import Transformer
+from attncourse.long_sequences import (
+    SpanAttention,
+    feature_map,
+    lsh_buckets,
+    process_ring_attention,
+    ring_bytes,
+    same_bucket,
+    window_mask,
+    windowed_attention,
+)
+from attncourse.numbers import corpus
+from attncourse.pretrained import DATA
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.training import teacher_forced, train, translations
+
+SEEDS = 0, 1, 2
+WIDTH, VALUES = 16, 16  # of a key, and how many different values there are to remember
+PAIRS = 4, 8, 16, 24, 32, 64
+STEPS, BATCH = 300, 32
+KEYS = 4, 8, 16  # each written twice
+POSITIONS, BUCKETS, NEAREST, ROUNDS = 512, 16, 8, (1, 2, 4, 8, 16)  # of the search by hashing
+SPAN_STEPS, LONGEST, START, RAMP, PENALTY = 400, 32, 9.6, 2.0, 3e-4  # of the spans
+PROCESSES = 2, 4
+
+
+def measured(folder: Path = DATA) -> dict:
+    """What was measured.
+
+    Returns:
+        `capacity`: kind of memory -> for each seed, the share recalled for each of `pairs`;
+        `untrained`: the same, without training, for d = 32; `update`: kind -> for each seed, the
+        share recalled for each of `keys` written twice; `hashing`: kind of keys -> for each seed,
+        [recall, share of pairs looked at] for each of `rounds`; `spans`: name -> for each seed,
+        `exact_match` and `spans` by layer and head; `seconds`: list of n, dense, blocks; `ring`:
+        for each number of processes `error`, `sent`, `formula`, `seconds` (ring, and all of it);
+        `settings`, `cpu_seconds`, `versions`.
+    """
+    return json.loads((folder / "long_sequences.json").read_text(encoding="utf-8"))
+
+
+# --- what a state remembers ---------------------------------------------------------------------
+
+Memory = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # query (q d), key (k d), value (b k v) -> b q v
+
+
+def softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value)[0]
+
+
+def elu_plus_one(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = feature_map(query) @ feature_map(key).T
+    return weights / weights.sum(-1, keepdim=True) @ value
+
+
+def signed_sum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Σ k vᵀ with keys of length 1, below 0 as often as above, and nothing to divide by."""
+    return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).T @ value
+
+
+def delta(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """What `delta_rule` with β = 1 holds after all pairs, without a loop.
+
+    What is written for key i is vᵢ less what is there: uᵢ = vᵢ − Σ_(j<i) (kⱼ·kᵢ) uⱼ, a triangle of
+    equations.
+    """
+    key = F.normalize(key, dim=-1)
+    triangle = (key @ key.T).tril(-1) + torch.eye(len(key)).to(key)
+    written = torch.linalg.solve_triangular(triangle, value, upper=False, unitriangular=True)
+    return F.normalize(query, dim=-1) @ key.T @ written
+
+
+MEMORIES = {"softmax": softmax, "elu+1": elu_plus_one, "signed sum": signed_sum, "delta": delta}
+
+
+class Recall(nn.Module):
+    """One layer that is asked for the value that was written under a key."""
+
+    def __init__(self, memory: Memory, keys: int):
+        super().__init__()
+        self.memory = memory
+        self.keys = nn.Embedding(keys, WIDTH)
+        self.values = nn.Embedding(VALUES, WIDTH)
+        self.q_proj, self.k_proj = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.recency = nn.Parameter(torch.zeros(()))  # read by `softmax_with_positions` alone
+        self.output = nn.Linear(WIDTH, VALUES)
+
+    def forward(self, asked: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Asked (q), keys (k) in the order of writing, values (b k) -> logits (b q values)."""
+        query, key = self.q_proj(self.keys(asked)), self.k_proj(self.keys(keys))
+        if self.memory is softmax_with_positions:
+            found = self.memory(query, key, self.values(values), self.recency)
+        else:
+            found = self.memory(query, key, self.values(values))
+        return self.output(found)
+
+
+def softmax_with_positions(query: Tensor, key: Tensor, value: Tensor, recency: Tensor) -> Tensor:
+    """Softmax that loses a learned amount for every word between: chapter 8's ALiBi, one slope."""
+    ago = torch.arange(len(key), 0, -1)
+    scores = query @ key.T / math.sqrt(query.shape[-1]) - recency * ago
+    return scores.softmax(-1) @ value
+
+
+def recalled(memory: Memory, keys: int, times: int, seed: int) -> float:
+    """Train, and say how many of the keys get the value that was written under them last.
+
+    Args:
+        keys: how many different ones, all of which are written.
+        times: how often each is written, with a value of its own each time.
+    """
+    torch.manual_seed(seed)
+    model = Recall(memory, keys)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=STEPS + 1)
+    asked = torch.arange(keys)
+
+    def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        order = asked.repeat(times)[torch.randperm(keys * times)]
+        values = torch.randint(VALUES, (rows, keys * times))
+        last = torch.zeros(keys, dtype=torch.long).scatter_reduce(
+            0, order, torch.arange(keys * times), "amax"
+        )
+        return order, values, values[:, last]
+
+    for _ in range(STEPS):
+        order, values, right = draw(BATCH)
+        loss = F.cross_entropy(model(asked, order, values).flatten(0, 1), right.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        shares = []
+        for _ in range(20):
+            order, values, right = draw(100)
+            shares.append((model(asked, order, values).argmax(-1) == right).float().mean().item())
+    return round(statistics.mean(shares), 4)
+
+
+def untrained(memory: Memory, keys: int, width: int, seed: int, draws: int = 20) -> float:
+    """Share of random keys whose answer is nearest to the value that was written, of all values."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for _ in range(draws):
+        key = torch.randn(keys, width, generator=generator)
+        value = F.normalize(torch.randn(keys, width, generator=generator), dim=-1)
+        answer = memory(key, key, value)
+        found.append(((answer @ value.T).argmax(-1) == torch.arange(keys)).float().mean().item())
+    return round(statistics.mean(found), 4)
+
+
+# --- what hashing finds -------------------------------------------------------------------------
+
+
+def hashed(clustered: bool, width: int, seed: int) -> list[list[float]]:
+    """Recall of the keys with the highest scores, and share of pairs looked at, by rounds."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    if clustered:  # as trained keys are: 32 directions, and something of one's own
+        centers = draw(32, width)[torch.randint(32, (POSITIONS,), generator=generator)]
+        x = centers + 0.5 * draw(POSITIONS, width)
+    else:
+        x = draw(POSITIONS, width)
+    x = F.normalize(x, dim=-1)
+    scores = (x @ x.T).fill_diagonal_(-torch.inf)
+    nearest = scores.topk(NEAREST).indices
+    buckets = lsh_buckets(x, draw(max(ROUNDS), width, BUCKETS // 2))
+    rows = []
+    for rounds in ROUNDS:
+        met = same_bucket(buckets[:rounds], buckets[:rounds]).fill_diagonal_(False)
+        looked_at = met.sum() / (POSITIONS * (POSITIONS - 1))
+        rows.append([met.gather(1, nearest).float().mean().item(), looked_at.item()])
+    return [[round(x, 4) for x in row] for row in rows]
+
+
+# --- how far heads look -------------------------------------------------------------------------
+
+
+def spans(penalty: float, seed: int) -> dict:
+    """Chapter 7's Transformer, in whose decoder every head learns how far it looks back."""
+    task = corpus()
+    torch.manual_seed(seed)
+    model = Transformer(len(task.source_words), len(task.target_words))
+    layers = []
+    for layer in model.decoder:
+        attention = layer.self_attention
+        del attention.attend  # torch lets no function take the place of a module
+        attention.attend = SpanAttention(attention.num_heads, LONGEST, START, RAMP)
+        layers.append(attention.attend)
+
+    def loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+        lost = teacher_forced(model, source, target)
+        return lost + penalty * sum(layer.spans().sum() for layer in layers)
+
+    train(model, task.train, SPAN_STEPS, batch_size=64, learning_rate=4e-3, seed=seed,
+          progress=False, loss=loss)  # fmt: skip
+    pairs = task.test.pick(torch.arange(len(task.test))[:: len(task.test) // 400][:400])
+    right = [task.target_words.decode(row) for row in pairs.target]
+    written = translations(model, pairs, task.target_words)
+    return {
+        "exact_match": round(statistics.mean(map(list.__eq__, written, right)), 4),
+        "spans": [[round(x, 2) for x in layer.spans().tolist()] for layer in layers],
+    }
+
+
+# --- seconds, and real processes ----------------------------------------------------------------
+
+
+@torch.no_grad()
+def seconds(n: int) -> list[float]:
+    """n; for attention with a masked table of all pairs, and for blocks (4 heads, w = 32)."""
+    query, key, value = torch.randn(3, 1, 4, n, 16)
+    mask = window_mask(n, 32)
+    found = []
+    for attend in (
+        lambda: scaled_dot_product_attention(query, key, value, mask),
+        lambda: windowed_attention(query, key, value, 32),
+    ):
+        attend()
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            attend()
+            times.append(time.perf_counter() - start)
+        found.append(round(min(times), 5))
+    return [n, *found]
+
+
+def ring(processes: int) -> dict:
+    """Attention of 512 positions in a ring of processes, against all of it in one."""
+    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = processes, f"{folder}/meet", results
+        torch.multiprocessing.spawn(_member, arguments, nprocs=processes)  # raises what one raises
+    found = [results.get() for _ in range(processes)]
+    _, key, value = _ring_text()
+    return {
+        "error": max(error for error, _, _ in found),
+        "sent": sorted({sent for _, sent, _ in found}),
+        "formula": ring_bytes(processes, key, value),
+        "seconds": [
+            round(max(took for _, _, took in found), 3),
+            round(time.perf_counter() - start, 1),
+        ],
+    }
+
+
+def _ring_text() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, 1, 2, 512, 16, generator=generator, dtype=torch.float64)
+
+
+def _member(rank: int, processes: int, file: str, results) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=processes)
+    qkv, worst, took = _ring_text(), 0.0, 0.0
+    i = torch.arange(qkv.shape[-2])
+    for places in (None, i.chunk(processes), [i[r::processes] for r in range(processes)]):
+        mine = (places or i.chunk(processes))[rank]
+        dist.barrier()
+        start = time.perf_counter()
+        output, sent = process_ring_attention(*qkv[..., mine, :], places and mine)
+        took = max(took, time.perf_counter() - start)
+        full = F.scaled_dot_product_attention(*qkv, is_causal=places is not None)
+        worst = max(worst, (output - full[..., mine, :]).abs().max().item())
+    results.put((worst, sent, took))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# --- all of it ----------------------------------------------------------------------------------
+
+
+def _each_seed(function: Callable, sizes: tuple) -> list[list[float]]:
+    return [[function(size, seed) for size in sizes] for seed in SEEDS]
+
+
+def capacity() -> dict:
+    return {
+        name: _each_seed(lambda n, seed, m=memory: recalled(m, n, 1, seed), PAIRS)
+        for name, memory in MEMORIES.items()
+    }
+
+
+def capacity_untrained() -> dict:
+    sizes = tuple(32 * n // 4 for n in (1, 2, 4, 8, 16, 32))
+    return {
+        name: _each_seed(lambda n, seed, m=memory: untrained(m, n, 32, seed), sizes)
+        for name, memory in MEMORIES.items()
+    }
+
+
+def update() -> dict:
+    memories = MEMORIES | {"softmax with positions": softmax_with_positions}
+    return {
+        name: _each_seed(lambda n, seed, m=memory: recalled(m, n, 2, seed), KEYS)
+        for name, memory in memories.items()
+    }
+
+
+def hashing() -> dict:
+    kinds = {"random, d = 16": (False, 16), "random, d = 64": (False, 64)}
+    kinds |= {"clustered, d = 64": (True, 64)}
+    return {name: [hashed(*kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
+
+
+def learned_spans() -> dict:
+    found = {"with a price": [spans(PENALTY, seed) for seed in SEEDS]}
+    return found | {"for nothing": [spans(0.0, SEEDS[0])]}
+
+
+PARTS = {
+    "capacity": capacity,
+    "untrained": capacity_untrained,
+    "update": update,
+    "hashing": hashing,
+    "spans": learned_spans,
+    "seconds": lambda: [seconds(n) for n in (256, 512, 1024, 2048, 4096)],
+    "ring": lambda: {str(p): ring(p) for p in PROCESSES},
+}
+
+
+def make(names: list[str], folder: Path = DATA) -> None:
+    """Measure some parts again; each is stored as soon as it is ready."""
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "long_sequences.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found["settings"] = {
+        "seeds": list(SEEDS), "pairs": list(PAIRS), "keys": list(KEYS), "rounds": list(ROUNDS),
+        "width": WIDTH, "values": VALUES, "steps": STEPS, "nearest": NEAREST, "buckets": BUCKETS,
+        "positions": POSITIONS, "span_steps": SPAN_STEPS, "ramp": RAMP, "penalty": PENALTY,
+        "start": START, "untrained_width": 32,
+    }  # fmt: skip
+    found["versions"] = {"python": platform.python_version(), "torch": version("torch")}
+    for name in tqdm(names, "chapter 11", unit="part"):
+        start = time.process_time()
+        found[name] = PARTS[name]()
+        spent = found.setdefault("cpu_seconds", {})
+        spent[name] = round(time.process_time() - start, 1)
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.long_sequences_curves",
+        description="Measure what chapter 11 shows, and store it.",
+    )
+    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
+    start = time.perf_counter()
+    make(arguments.names or list(PARTS), arguments.folder)
+    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Causal linear attention, all places at once: task 4 of chapter 11."""
+
+import math
+
+import torch
+
+from attncourse import long_sequences as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.tasks import thoughts
+
+
+def linear_inputs(rng, *batch, n=5, d=4, v=3, make=normal, **options):
+    return {
+        "query": make(rng, *batch, n, d, **options),
+        "key": make(rng, *batch, n, d, **options),
+        "value": make(rng, *batch, n, v, **options),
+    }
+
+
+def probes(rng):
+    return {
+        "a text": linear_inputs(rng, 2, n=6),
+        "heads": linear_inputs(rng, 2, 3, n=5, d=4, v=6),
+        "one word": linear_inputs(rng, 2, n=1),
+        "one text, no batch": linear_inputs(rng, n=7, d=2),
+        "all equal": linear_inputs(rng, 4, 4, n=4, d=4, v=4),
+        "wide": linear_inputs(rng, 1, n=4, d=16, v=2),
+        "large numbers": {
+            name: 4 * tensor for name, tensor in linear_inputs(rng, 2, n=6, d=3).items()
+        },
+        "below zero": linear_inputs(rng, 2, n=5) | {"key": -normal(rng, 2, 5, 4).abs() - 0.5},
+        "far below zero": far_below(rng, 2, n=5),
+        "double": linear_inputs(rng, 2, 2, n=6, dtype=torch.float64),
+    }
+
+
+def far_below(rng, *batch, n):
+    """Queries and keys of which all features are near 0."""
+    inputs = linear_inputs(rng, *batch, n=n)
+    return inputs | {name: -5 - inputs[name].abs() for name in ("query", "key")}
+
+
+def small(rng):
+    for n, d in ((1, 1), (2, 1), (3, 1), (2, 2), (2, 4), (3, 4)):
+        for _ in range(2):
+            yield linear_inputs(rng, n=n, d=d, v=1, make=integers)
+    yield linear_inputs(rng, 1, n=3, d=2, v=2, make=integers)
+    yield linear_inputs(rng, 2, 2, n=4, d=3, v=2)
+
+
+def maps(rng):
+    return [("five words", linear_inputs(rng, 1, n=5, d=3, v=2), ("query", "key", "value"))]
+
+
+task = Task(
+    reference.linear_attention,
+    number=4,
+    returns=("output",),
+    difficulty=2,
+    minutes=20,
+    section="linear-attention",
+    hints=(
+        "It is attention with another way to make a weight of a query and a key. Which step of "
+        "chapter 3's is replaced, and which stay?",
+        "φ makes all numbers positive: x + 1 above 0, e to the x below (that is elu(x) + 1), of "
+        "query and key. Products of the two are the weights before sharing, and no −∞ is needed to "
+        "hide: later words get weight 0. Then divide each row by its sum.",
+        "q, k = F.elu(query) + 1, F.elu(key) + 1; scores = (q @ k.mT).tril(); "
+        "weights = scores / scores.sum(−1, keepdim=True); weights @ value.",
+    ),
+    probes=probes,
+    differentiated=("a text", "below zero"),
+    small=small,
+    maps=maps,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+)
+
+
+@task.check(1)
+def every_place_gets_an_output(answer, rng):
+    for batch, n, v in (((2,), 6, 3), ((2, 3), 5, 6), ((), 4, 2)):
+        inputs = linear_inputs(rng, *batch, n=n, v=v)
+        output = answer(inputs)
+        if output.shape != (*batch, n, v):
+            raise Failure(
+                f"output has shape {shape_of(output)}; expected "
+                f"{shape_of(torch.empty(*batch, n, v))}.",
+                inputs,
+            )
+
+
+@task.check(1)
+def the_first_word_gets_its_own_value(answer, rng):
+    inputs = linear_inputs(rng, 2, 3, n=5)
+    compare("output of the first word", answer(inputs)[..., 0, :], inputs["value"][..., 0, :])
+    answer.matches(linear_inputs(rng, 2, n=1))
+
+
+@task.check(1)
+def every_output_is_an_average_of_values(answer, rng):
+    inputs = linear_inputs(rng, 2, n=7, d=3)
+    ones = inputs | {"value": torch.ones(2, 7, 2)}
+    compare("output where all values are 1", answer(ones), torch.ones(2, 7, 2), ones)
+
+
+@task.check(2)
+def nobody_sees_a_later_word(answer, rng):
+    inputs = linear_inputs(rng, 2, n=6)
+    whole = answer(inputs)
+    for n in (1, 3, 5):
+        part = {name: tensor[..., :n, :] for name, tensor in inputs.items()}
+        compare(f"output of the first {n} words of 6", whole[..., :n, :], answer(part), inputs)
+    answer.matches(inputs)
+
+
+@task.check(3)
+def it_matches_on_any_text(answer, rng):
+    for batch, n, d in (((2,), 6, 4), ((2, 3), 5, 4), ((), 7, 2), ((1,), 4, 16)):
+        answer.matches(linear_inputs(rng, *batch, n=n, d=d))
+    answer.matches(linear_inputs(rng, 4, 4, n=4, d=4, v=4))
+    answer.matches(linear_inputs(rng, 2, 2, n=6, dtype=torch.float64))
+    below = {"key": -normal(rng, 2, 5, 4).abs() - 0.5}
+    answer.matches(linear_inputs(rng, 2, n=5) | below)
+    answer.matches({name: 4 * x for name, x in linear_inputs(rng, 2, n=6).items()})
+
+
+@task.check(1)
+def small_weights_are_shared_out_as_large_ones(answer, rng):
+    answer.matches(far_below(rng, 2, n=5))
+    answer.matches(far_below(rng, 1, n=3))
+
+
+@task.check(1)
+def gradients_reach_query_key_and_value(answer, rng):
+    answer.gradients_match(linear_inputs(rng, 2, n=6))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, linear_inputs(rng, 2, 3, n=5))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+def elu_plus_one(x):
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+@task.steps
+class Linear:
+    def of_query(x):
+        return elu_plus_one(x)
+
+    def of_key(x):
+        return elu_plus_one(x)
+
+    def of_value(x):
+        return x
+
+    def scale(query):
+        return query
+
+    def hide(scores):
+        return scores.tril()
+
+    def total(scores, every):
+        return scores.sum(-1, keepdim=True)
+
+    def share(scores, total):
+        return scores / total
+
+    def average(weights, value, key):
+        return weights @ value
+
+    def __call__(self, query, key, value):
+        every = self.of_query(self.scale(query)) @ self.of_key(key).mT
+        scores = self.hide(every)
+        weights = self.share(scores, self.total(scores, every))
+        return self.average(weights, self.of_value(value), key)
+
+
+def both(function):
+    return {"of_query": function, "of_key": function}
+
+
+def as_is(x, *_):
+    return x
+
+
+# --- faults: φ ----------------------------------------------------------------------------------
+
+task.fault(
+    "L-NO-FEATURES",
+    "Linear means that queries and keys are compared as they are.",
+    "Their products are negative as often as positive, so the sum that you divide by may be 0 or "
+    "below. φ makes every weight positive.",
+    **both(as_is),
+)
+task.fault(
+    "L-ELU",
+    "φ is elu.",
+    "elu goes down to −1. The paper adds 1, so that all features are positive.",
+    **both(torch.nn.functional.elu),
+)
+task.fault(
+    "L-RELU",
+    "φ is a ReLU: it makes numbers positive, too.",
+    "It makes them 0 or more. Where all products are 0, a row has nothing to divide by, and a "
+    "feature below 0 never learns. elu(x) + 1 is above 0 everywhere.",
+    of_query=(torch.relu, torch.relu, lambda x: torch.relu(x) + 1e-6, ...),
+    of_key=(torch.relu, lambda x: torch.relu(x) + 1e-6, lambda x: torch.relu(x) + 1e-6, torch.relu),
+)
+task.fault(
+    "L-EXP",
+    "φ is e to the x, as in softmax.",
+    "Positive it is. But asked is elu(x) + 1, which grows by 1 for 1 above 0 and so never "
+    "overflows.",
+    **both(torch.exp),
+)
+task.fault(
+    "L-SOFTMAX-EACH",
+    "softmax of the queries times softmax of the keys is softmax attention, in another order.",
+    "Softmax of a product is not the product of two softmaxes. That is another attention, with a "
+    "paper of its own. Here φ is elu(x) + 1.",
+    of_query=lambda x: x.softmax(-1),
+    of_key=(lambda x: x.softmax(-1), lambda x: x.softmax(-2), elu_plus_one),
+)
+task.fault(
+    "L-KEYS-ONLY",
+    "Only the keys are stored, so only they need φ.",
+    "A weight is a product of two; with a query below 0 it is below 0 as well. Both get φ.",
+    of_query=as_is,
+)
+task.fault(
+    "L-QUERIES-ONLY",
+    "φ is the query's way to ask.",
+    "A weight is a product of two; with a key below 0 it is below 0 as well. Both get φ.",
+    of_key=as_is,
+)
+task.fault(
+    "L-FEATURED-VALUES",
+    "Everything goes through φ.",
+    "Values are handed over as they are; they may be below 0. φ is for what is compared.",
+    of_value=elu_plus_one,
+)
+task.fault(
+    "L-SCALED",
+    "Scores are divided by √d, as in every attention.",
+    "There is no softmax that large scores could saturate: before φ the root changes the result, "
+    "and after it, it falls out of the division.",
+    scale=(
+        lambda query: query / math.sqrt(query.shape[-1]),
+        lambda query: query / query.shape[-1],
+    ),
+)
+
+# --- faults: who sees whom ----------------------------------------------------------------------
+
+task.fault(
+    "L-LINEAR-CAUSAL",
+    "The sums over all keys are made once, for all queries.",
+    "That is the form for an encoder. Here word i sees words 1 to i: each query has sums of its "
+    "own, and yours sees the whole text.",
+    hide=as_is,
+)
+task.fault(
+    "L-TOTAL-OF-ALL",
+    "The divisor is the sum of all weights.",
+    "Of the weights that are *visible*. With later words in the divisor, the weights of the early "
+    "ones sum to less than one, and later words leak in.",
+    total=lambda scores, every: every.sum(-1, keepdim=True),
+)
+task.fault(
+    "L-NOT-ITSELF",
+    "A word sees what stands before it.",
+    "And itself: the diagonal belongs to it. Your first word has nothing to divide by.",
+    hide=(
+        lambda scores: scores.tril(-1),
+        lambda scores: scores.tril(-1) + 1e-9,
+        lambda scores: scores.tril(-1) + 1e-6,
+    ),
+)
+task.fault(
+    "L-ONE-AHEAD",
+    "The triangle has one diagonal more.",
+    "That one is the next word: it is to be predicted, and not to be seen.",
+    hide=lambda scores: scores.tril(1),
+)
+task.fault(
+    "L-FUTURE-ONLY",
+    "A causal mask keeps the upper triangle.",
+    "Rows are queries. Above the diagonal stand the keys that come later. Keep the lower one.",
+    hide=lambda scores: scores.triu(),
+)
+task.fault(
+    "L-MINUS-INFINITY",
+    "Hidden scores become −∞.",
+    "There −∞ is for a softmax, which makes 0 of it. Here the products *are* the weights: hidden "
+    "ones are 0.",
+    hide=lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
+)
+
+# --- faults: sharing ----------------------------------------------------------------------------
+
+task.fault(
+    "L-LINEAR-NORM",
+    "Without a softmax there is nothing to divide by.",
+    "The weights of a row must still sum to one. Yours grow with every word, and so does the "
+    "output.",
+    share=lambda scores, total: scores,
+)
+task.fault(
+    "L-SOFTMAX",
+    "After φ comes the softmax, as in every attention.",
+    "φ is there *instead* of it: the products are positive already, and are divided by their sum. "
+    "With a softmax no order of the product can be exchanged, and nothing is saved.",
+    hide=(
+        ...,
+        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
+    ),
+    share=lambda scores, total: scores.softmax(-1),
+)
+task.fault(
+    "L-BY-COUNT",
+    "The average is the sum over the number of words.",
+    "That would be right if all weights were 1. Divide by the sum of the weights.",
+    total=lambda scores, every: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
+)
+task.fault(
+    "L-COLUMNS",
+    "The weights of a key sum to one.",
+    "Those of a query do: each row is shared out. Sum over the keys, the last axis.",
+    total=lambda scores, every: scores.sum(-2, keepdim=True),
+)
+task.fault(
+    "L-ROOT-OF-SQUARES",
+    "The weights are brought to length 1.",
+    "To *sum* 1: only then is the output an average.",
+    total=lambda scores, every: scores.square().sum(-1, keepdim=True).sqrt(),
+)
+task.fault(
+    "L-EPSILON",
+    "A small number in the divisor makes it safe.",
+    "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
+    "small, what you add takes its share.",
+    total=(
+        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-6,
+        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-5,
+        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-3,
+    ),
+)
+task.fault(
+    thoughts.KEY_AS_VALUE,
+    average=lambda weights, value, key: weights @ key,
+)
+task.fault(thoughts.DETACHED_WEIGHTS, share=lambda scores, total: (scores / total).detach())
+
+
+@task.fault(thoughts.FLOAT32)
+class InFloat32(Linear):
+    def __call__(self, query, key, value):
+        return super().__call__(query.float(), key.float(), value.float())

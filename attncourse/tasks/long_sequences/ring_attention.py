@@ -1,0 +1,501 @@
+"""Attention over keys that travel: task 6 of chapter 11."""
+
+import math
+
+import torch
+
+from attncourse import long_sequences as reference
+from attncourse.checks.answer import Failure, describe, moves_nothing
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION, Unusable
+from attncourse.checks.task import Task
+from attncourse.lab.meters import count
+from attncourse.tasks import thoughts
+from attncourse.tasks.long_sequences import looked_at
+
+
+def in_shards(attention):
+    """The answer as a function of tensors: a text is cut by `sizes`, and put together again."""
+
+    def function(*, query, key, value, sizes):
+        outputs = attention(*(list(x.split(sizes, -2)) for x in (query, key, value)))
+        return None if outputs is None else torch.cat(taken(outputs, len(sizes)), -2)
+
+    return function
+
+
+def taken(outputs, p):
+    """p tensors, or Unusable with what came instead."""
+    if not isinstance(outputs, tuple | list) or len(outputs) != p:
+        raise Unusable(f"returned {describe(outputs)}; a list of {p} tensors is expected.")
+    if not all(isinstance(output, torch.Tensor) for output in outputs):
+        raise Unusable(f"returned a list with {describe(outputs[0])}; tensors are expected.")
+    return list(outputs)
+
+
+def ring_inputs(rng, *batch, sizes=(2, 2, 2), d=4, v=3, make=normal, **options):
+    n = sum(sizes)
+    return {
+        "query": make(rng, *batch, n, d, **options),
+        "key": make(rng, *batch, n, d, **options),
+        "value": make(rng, *batch, n, v, **options),
+        "sizes": list(sizes),
+    }
+
+
+def far_apart(rng, *sizes):
+    """Keys of which one shard fits far better than the others."""
+    inputs = ring_inputs(rng, 2, sizes=sizes)
+    inputs["key"][..., : sizes[0], :] += 12 * inputs["query"].sign().mean(-2, keepdim=True)
+    return inputs
+
+
+def probes(rng):
+    return {
+        "three shards": ring_inputs(rng, 2),
+        "two shards": ring_inputs(rng, 2, 3, sizes=(3, 3)),
+        "one shard": ring_inputs(rng, 2, sizes=(4,)),
+        "four shards of one": ring_inputs(rng, 2, sizes=(1, 1, 1, 1)),
+        "five shards": ring_inputs(rng, 2, sizes=(2, 2, 2, 2, 2)),
+        "of different lengths": ring_inputs(rng, 2, sizes=(3, 1, 4)),
+        "short first": ring_inputs(rng, 1, 2, sizes=(1, 5)),
+        "all equal": ring_inputs(rng, 3, sizes=(3, 3, 3), d=3, v=3),
+        "wide": ring_inputs(rng, 2, sizes=(2, 3), d=16),
+        "no batch": ring_inputs(rng, sizes=(2, 2)),
+        "one fits far better": far_apart(rng, 2, 3, 2),
+        "large": {
+            name: value if name == "sizes" else 30 * value
+            for name, value in ring_inputs(rng, 2, sizes=(3, 2)).items()
+        },
+        "double": ring_inputs(rng, 2, sizes=(2, 3, 2), dtype=torch.float64),
+    }
+
+
+def small(rng):
+    for sizes in ((1,), (2,), (1, 1), (1, 2), (2, 1), (1, 1, 1), (2, 2), (1, 3)):
+        for d in (1, 4):
+            yield ring_inputs(rng, sizes=sizes, d=d, v=1, make=integers)
+    yield ring_inputs(rng, 2, sizes=(2, 1, 2), d=2, v=2, make=integers)
+
+
+def metered(attention):
+    """The answer under the meter: its biggest tensor, in bytes."""
+
+    def function(*, query, key, value, sizes):
+        cut = [list(x.split(sizes, -2)) for x in (query, key, value)]
+        returned = []
+        counts = count(lambda: returned.append(attention(*cut)))
+        return None if returned[0] is None else [counts.biggest_bytes]
+
+    return function
+
+
+def biggest(answer):
+    """The biggest tensor of the answer over a shard of keys, where a text has 16 shards."""
+    inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 16, d=8, v=8)
+    return looked_at(answer, inputs, adapt=metered)[0] / (4 * 4 * 8)
+
+
+def traits(answer):
+    size = biggest(answer)
+    return {"holds more than two shards": size > 2, "holds all keys": size >= 16}
+
+
+task = Task(
+    reference.ring_attention,
+    number=6,
+    returns=("the outputs of all processes, joined",),
+    difficulty=4,
+    minutes=40,
+    section="ring",
+    hints=(
+        "Process i attends to one shard at a time. What must it remember of a shard, besides the "
+        "output, to join it with the next one exactly?",
+        "The logarithm of the sum of e to the scores, for each query. An output counts as much as "
+        "its sum of exponentials does, of both together; the sums add up. Work with their "
+        "logarithms, for the sums themselves overflow.",
+        "For each shard: scores = q @ k.mT / √d; l = scores.logsumexp(−1); o = softmax @ v. "
+        "Joining: share = sigmoid(l₂ − l₁); o = o₁ + share · (o₂ − o₁); l = logaddexp(l₁, l₂). "
+        "Process i meets the shards i, i − 1, i − 2, … modulo p.",
+    ),
+    probes=probes,
+    adapt=in_shards,
+    differentiated=("three shards", "of different lengths"),
+    small=small,
+    forbidden=FUSED_ATTENTION,
+    traits=traits,
+)
+
+
+@task.check(1)
+def every_process_gets_the_output_of_its_queries(answer, rng):
+    for sizes in ((2, 2, 2), (3, 1, 4), (4,)):
+        inputs = ring_inputs(rng, 2, sizes=sizes)
+        shapes = looked_at(answer, inputs, adapt=shapes_of)
+        expected = [[2, size, 3] for size in sizes]
+        if shapes != expected:
+            raise Failure(f"The outputs have shapes {shapes}; expected {expected}.", inputs)
+
+
+def shapes_of(attention):
+    def function(*, query, key, value, sizes):
+        outputs = attention(*(list(x.split(sizes, -2)) for x in (query, key, value)))
+        if outputs is None:
+            return None
+        return [list(output.shape) for output in taken(outputs, len(sizes))]
+
+    return function
+
+
+@task.check(1)
+def one_process_is_plain_attention(answer, rng):
+    answer.matches(ring_inputs(rng, 2, sizes=(4,)))
+    answer.matches(ring_inputs(rng, 2, 3, sizes=(3,), d=3, v=3))
+
+
+@task.check(3)
+def any_number_of_processes_gives_full_attention(answer, rng):
+    for sizes in ((3, 3), (2, 2, 2), (1, 1, 1, 1), (2, 2, 2, 2, 2)):
+        answer.matches(ring_inputs(rng, 2, 2, sizes=sizes))
+    answer.matches(ring_inputs(rng, 3, sizes=(3, 3, 3), d=3, v=3))
+    answer.matches(ring_inputs(rng, 2, sizes=(2, 3, 2), dtype=torch.float64))
+
+
+@task.check(2)
+def shards_may_differ_in_length(answer, rng):
+    for sizes in ((3, 1, 4), (1, 5), (4, 1)):
+        answer.matches(ring_inputs(rng, 2, sizes=sizes))
+
+
+@task.check(2)
+def large_scores_are_joined_exactly(answer, rng):
+    answer.matches(far_apart(rng, 2, 3, 2))
+    inputs = ring_inputs(rng, 2, sizes=(3, 2))
+    answer.matches({name: x if name == "sizes" else 30 * x for name, x in inputs.items()})
+
+
+@task.check(2)
+def no_process_holds_more_than_two_shards(answer, rng):
+    size = biggest(answer)
+    if size > 2:
+        raise Failure(
+            f"A text of 64 positions in 16 shards: your answer makes a tensor {size:.0f} times as "
+            "large as a shard of keys. Then nothing is gained by having 16 processes; attend to "
+            "one shard at a time."
+        )
+
+
+@task.check(1)
+def gradients_reach_query_key_and_value(answer, rng):
+    answer.gradients_match(ring_inputs(rng, 2, sizes=(2, 3)))
+    answer.gradients_match(ring_inputs(rng, 2))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, ring_inputs(rng, 2, sizes=(2, 1, 2)))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Ring:
+    def met(i, p):
+        """Whose shards process i meets, in order."""
+        return [(i - step) % p for step in range(p)]
+
+    def scale(scores, query):
+        return scores / math.sqrt(query.shape[-1])
+
+    def hide(scores, i, j):
+        return scores
+
+    def total(scores):
+        return scores.logsumexp(-1)
+
+    def share(scores):
+        return scores.softmax(-1)
+
+    def average(weights, value, key):
+        return weights @ value
+
+    def begin(query, value):
+        return None
+
+    def part_of_two(total_1, total_2, k):
+        return (total_2 - total_1).sigmoid()
+
+    def both(total_1, total_2):
+        return torch.logaddexp(total_1, total_2)
+
+    def results(outputs):
+        return outputs
+
+    def __call__(self, query_shards, key_shards, value_shards):
+        p, outputs = len(query_shards), []
+        for i, query in enumerate(query_shards):
+            so_far = self.begin(query, value_shards[i])
+            for j in self.met(i, p):
+                key, value = key_shards[j], value_shards[j]
+                scores = self.hide(self.scale(query @ key.mT, query), i, j)
+                total = self.total(scores)
+                output = self.average(self.share(scores), value, key)
+                if so_far is not None:
+                    part = self.part_of_two(so_far[1], total, key.shape[-2])[..., None]
+                    output = so_far[0] + part * (output - so_far[0])
+                    total = self.both(so_far[1], total)
+                so_far = output, total
+            outputs.append(so_far[0])
+        return self.results(outputs)
+
+
+def as_is(x, *_):
+    return x
+
+
+# --- faults: joining ----------------------------------------------------------------------------
+
+MERGE = {"section": "ring-merge"}
+
+
+@task.fault(
+    "R-MEAN",
+    "Each shard gives an output; their mean is the output of all.",
+    "Only if all shards fitted equally well. A shard whose keys fit badly would count as much as "
+    "one whose keys fit well. Each counts as its sum of exponentials.",
+    **MERGE,
+)
+class Mean(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        return [
+            sum(
+                (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+                for k, v in zip(key_shards, value_shards, strict=True)
+            )
+            / len(key_shards)
+            for q in query_shards
+        ]
+
+
+@task.fault(
+    "R-MEAN-BY-LENGTH",
+    "Each shard counts as many keys as it has.",
+    "The number of keys says nothing about how well they fit. Each shard counts as its sum of "
+    "exponentials.",
+    **MERGE,
+)
+class MeanByLength(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        n = sum(k.shape[-2] for k in key_shards)
+        return [
+            sum(
+                k.shape[-2] / n * (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+                for k, v in zip(key_shards, value_shards, strict=True)
+            )
+            for q in query_shards
+        ]
+
+
+@task.fault(
+    "R-SUM",
+    "The outputs of the shards are added up.",
+    "Each is an average already, with weights that sum to one. The sum of p averages has weights "
+    "that sum to p.",
+    **MERGE,
+)
+class Sum(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        return [
+            sum(
+                (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+                for k, v in zip(key_shards, value_shards, strict=True)
+            )
+            for q in query_shards
+        ]
+
+
+task.fault(
+    "R-HALF",
+    "What was there and what is new count half each.",
+    "With two shards that is their mean, and with more the last counts most. Each counts as its "
+    "sum of exponentials.",
+    **MERGE,
+    part_of_two=lambda total_1, total_2, k: torch.full_like(total_1, 0.5),
+)
+task.fault(
+    "R-SHARE-SWAPPED",
+    "The first output is multiplied by the second one's share.",
+    "The other way round: what fits better counts more. Yours prefers the worse shard.",
+    **MERGE,
+    part_of_two=lambda total_1, total_2, k: (total_1 - total_2).sigmoid(),
+)
+task.fault(
+    "R-BY-LOGARITHMS",
+    "The shards count as their logarithms do.",
+    "The logarithms are kept because they do not overflow. What is shared out are the sums: e to "
+    "each logarithm.",
+    **MERGE,
+    part_of_two=lambda total_1, total_2, k: total_2 / (total_1 + total_2),
+)
+task.fault(
+    "R-BETTER-WINS",
+    "The shard that fits better gives the output.",
+    "Attention averages all values. A shard that fits a little worse still counts, a little less.",
+    **MERGE,
+    part_of_two=lambda total_1, total_2, k: (total_2 > total_1).to(total_1.dtype),
+)
+task.fault(
+    "R-OVERFLOW",
+    "I keep the sums of e to the scores themselves.",
+    "On paper that is right. From a score of 89 on they are infinite in float32, and ∞ / ∞ is NaN. "
+    "Keep their logarithms, or shift by the largest score.",
+    **MERGE,
+    part_of_two=lambda total_1, total_2, k: total_2.exp() / (total_1.exp() + total_2.exp()),
+)
+task.fault(
+    "R-LAST-TOTAL",
+    "After joining, the newest sum stands for all.",
+    "With two shards nobody notices. The third then counts as if there had been one before it: the "
+    "sums must be joined, too.",
+    **MERGE,
+    both=lambda total_1, total_2: total_2,
+)
+task.fault(
+    "R-FIRST-TOTAL",
+    "The first shard's sum is kept for comparison.",
+    "Then every later shard is compared with the first alone. The sums must be joined at each "
+    "step.",
+    **MERGE,
+    both=lambda total_1, total_2: total_1,
+)
+task.fault(
+    "R-ADDED-LOGARITHMS",
+    "The logarithms of the sums are added.",
+    "Adding logarithms multiplies the sums. What is needed is the logarithm of their sum: "
+    "logaddexp.",
+    **MERGE,
+    both=lambda total_1, total_2: total_1 + total_2,
+)
+task.fault(
+    "R-LARGER-TOTAL",
+    "Of two sums the larger stands for both.",
+    "That is how the *largest score* is carried on. Sums add up; their logarithms join by "
+    "logaddexp.",
+    **MERGE,
+    both=lambda total_1, total_2: torch.maximum(total_1, total_2),
+)
+task.fault(
+    "R-LARGEST-SCORE",
+    "A shard counts as its largest score does.",
+    "The largest score is one summand of the sum of exponentials. Several good keys count more "
+    "than one.",
+    **MERGE,
+    total=lambda scores: scores.amax(-1),
+)
+task.fault(
+    "R-BEGINS-AT-ZERO",
+    "Everybody begins with an output of 0 and a sum whose logarithm is 0.",
+    "A logarithm of 0 is a sum of 1: an imaginary key with score 0 and value 0, which takes weight "
+    "from all others. Nothing at all is −∞, or begin with the first shard.",
+    **MERGE,
+    begin=lambda query, value: (
+        torch.zeros(*query.shape[:-1], value.shape[-1]).to(value),
+        torch.zeros(query.shape[:-1]).to(query),
+    ),
+)
+
+# --- faults: the ring ---------------------------------------------------------------------------
+
+task.fault(
+    "R-OWN-ONLY",
+    "Each process attends to its own keys.",
+    "Then nobody hears of the other shards. Keys and values travel; after p rounds each process "
+    "has met all of them.",
+    met=lambda i, p: [i],
+)
+task.fault(
+    "R-ONE-ROUND-SHORT",
+    "Shards are handed on p − 1 times, so there are p − 1 rounds.",
+    "Handed on p − 1 times, and attended to p times: the first round is one's own shard. Yours "
+    "never meets the last.",
+    met=lambda i, p: [(i - step) % p for step in range(p - 1)] or [i],
+)
+task.fault(
+    "R-ONE-ROUND-MORE",
+    "The ring is closed when everybody has one's own shard again.",
+    "In that round each process attends to its own keys a second time, and they count twice.",
+    met=lambda i, p: [(i - step) % p for step in range(p + 1)],
+)
+task.fault(
+    "R-NEIGHBORS",
+    "A process talks to its two neighbors in the ring.",
+    "It does, but what comes from a neighbor is handed on: the shards of all others come by.",
+    met=lambda i, p: sorted({(i - 1) % p, i, (i + 1) % p}),
+)
+task.fault(
+    "R-OTHERS-ONLY",
+    "The rounds begin when the first shard arrives.",
+    "One's own shard is there before anything is sent, and is attended to as well.",
+    met=lambda i, p: [(i - step) % p for step in range(1, p)] or [i],
+)
+task.fault(
+    "R-CAUSAL",
+    "A shard that stands later in the text must not be seen.",
+    "Asked is full attention: everybody sees everybody. (A causal ring is the next section.)",
+    met=lambda i, p: list(range(i, -1, -1)),
+)
+task.fault(
+    "R-NOT-TRAVELLING",
+    "Each process attends to shard 0.",
+    "In round 0 it attends to its own, and then to the one that arrives. Yours never hands on.",
+    met=lambda i, p: [0] * p,
+)
+
+
+def gathered(query_shards, key_shards, value_shards):
+    key, value = torch.cat(list(key_shards), -2), torch.cat(list(value_shards), -2)
+    return [
+        (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1) @ value for query in query_shards
+    ]
+
+
+task.fault(
+    "R-GATHERED",
+    "Every process collects all keys and values, and then attends.",
+    "The numbers are right. But a process then holds the whole text, which did not fit: that is "
+    "why it was cut. Attend to one shard at a time and join.",
+    forms=[gathered],
+)
+
+# --- faults: attention itself, and what comes back ----------------------------------------------
+
+task.fault(thoughts.NO_SCALE, scale=as_is)
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
+task.fault(thoughts.KEY_AS_VALUE, average=lambda weights, value, key: weights @ key)
+task.fault(
+    "R-NOT-SHARED",
+    "Inside a shard, e to the score is weight enough.",
+    "Then the output of a shard is a sum, and joining takes it for an average. Share out inside "
+    "the shard, or divide once at the end.",
+    share=lambda scores: scores.exp(),
+)
+task.fault(
+    "R-ONE-TENSOR",
+    "The outputs of all processes make one text.",
+    "They do, and no process holds it: each has its shard. Return a list with one output a "
+    "process.",
+    results=lambda outputs: torch.cat(outputs, -2),
+)
+task.fault(
+    "R-HANDED-ON",
+    "The outputs travel with the keys.",
+    "They stay with their queries. Yours come back one process further.",
+    results=lambda outputs: outputs[-1:] + outputs[:-1],
+)
+
+
+@task.fault(thoughts.FLOAT32)
+class InFloat32(Ring):
+    def __call__(self, *shards):
+        return super().__call__(*([x.float() for x in each] for each in shards))

@@ -1,0 +1,421 @@
+"""Attention in blocks, in memory of order n·w: task 3 of chapter 11."""
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from attncourse import long_sequences as reference
+from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.lab.meters import count
+from attncourse.tasks import thoughts
+from attncourse.tasks.long_sequences import looked_at
+
+
+def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
+    return {
+        "query": make(rng, *batch, n, d, **options),
+        "key": make(rng, *batch, n, d, **options),
+        "value": make(rng, *batch, n, v, **options),
+        "width": width,
+    }
+
+
+def probes(rng):
+    return {
+        "blocks that fit": window_inputs(rng, 2, 3, n=12, width=3),
+        "a last block that is short": window_inputs(rng, 2, 3, n=11, width=3),
+        "a last block of one": window_inputs(rng, 1, 2, n=9, width=4),
+        "width 1": window_inputs(rng, 2, n=7, width=1),
+        "width 2": window_inputs(rng, 2, 2, n=8, width=2),
+        "wider than the text": window_inputs(rng, 2, n=5, width=9),
+        "as wide as the text": window_inputs(rng, 2, n=6, width=6),
+        "all but one": window_inputs(rng, 2, n=6, width=5),
+        "one word": window_inputs(rng, 2, n=1, width=2),
+        "all equal": window_inputs(rng, 4, 4, n=4, width=4, d=4, v=4),
+        "wide vectors": window_inputs(rng, 1, n=9, width=2, d=16),
+        "double": window_inputs(rng, 2, 2, n=10, width=3, dtype=torch.float64),
+        "large": window_inputs(rng, 2, n=8, width=2) | {"query": 60 * normal(rng, 2, 8, 4)},
+    }
+
+
+def small(rng):
+    for n, width in ((1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (3, 2), (5, 2), (7, 2), (2, 3)):
+        for d in (1, 4):
+            yield window_inputs(rng, 1, n=n, width=width, d=d, v=1, make=integers)
+    yield window_inputs(rng, 2, 2, n=7, width=3, make=integers)
+
+
+def maps(rng):
+    sizes = {"d": 3, "v": 2}
+    moved = ("key", "value")
+    return [
+        ("eight words, width 2", window_inputs(rng, 1, n=8, width=2, **sizes), moved),
+        ("seven words, width 3", window_inputs(rng, 1, n=7, width=3, **sizes), moved),
+    ]
+
+
+def metered(attention):
+    """The answer under the meter: bytes of its peak, and of its biggest tensor."""
+
+    def function(query, key, value, width):
+        returned = []
+        counts = count(lambda: returned.append(attention(query, key, value, width)))
+        return None if returned[0] is None else [counts.peak_bytes, counts.biggest_bytes]
+
+    return function
+
+
+def growth(answer):
+    """Peak at 1,024 words over that at 512; biggest tensor over a table of all scores."""
+    peaks = []
+    for n in (512, 1024):
+        inputs = window_inputs(torch.Generator().manual_seed(n), 1, n=n, width=16, d=8, v=8)
+        peak, biggest = looked_at(answer, inputs, adapt=metered)
+        peaks.append(peak)
+    return peaks[1] / max(1, peaks[0]), biggest / (4 * 1024 * 1024)
+
+
+def traits(answer):
+    ratio, share = growth(answer)
+    return {
+        "memory grows as the square": ratio > 3,
+        "a table of all pairs": share > 0.2,
+        "grows more than the text": ratio > 2.2,
+    }
+
+
+task = Task(
+    reference.windowed_attention,
+    number=3,
+    returns=("output",),
+    difficulty=4,
+    minutes=40,
+    section="window-blocks",
+    hints=(
+        "A mask hides what was computed. Here it is not to be computed: cut the text into blocks "
+        "of `width` places. In which blocks do all keys lie that a query of block b may see?",
+        "In its own and the two beside it. So fill the text up to whole blocks, and give every "
+        "block of queries three blocks of keys and values. In the scores (… c s 3s) hide what is "
+        "farther than `width`, and what is no place of the text.",
+        "query.unflatten(−2, (c, s)); F.pad(key, (0, 0, s, s + fill)).unfold(−2, 3s, s).mT, the "
+        "same for value; place of query r of block c: s·c + r, of key t: s·c + t − s; "
+        "visible = |difference| ≤ width, 0 ≤ key < n; softmax; average; cut back to n.",
+    ),
+    probes=probes,
+    differentiated=("a last block that is short", "width 2"),
+    small=small,
+    maps=maps,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+    traits=traits,
+)
+
+
+@task.check(1)
+def every_place_gets_an_output(answer, rng):
+    for n, width in ((12, 3), (11, 3), (5, 9), (1, 1)):
+        inputs = window_inputs(rng, 2, 3, n=n, width=width)
+        output = answer(inputs)
+        if output.shape != (2, 3, n, 5):
+            raise Failure(
+                f"{n} places, width {width}: output has shape {shape_of(output)}; "
+                f"expected (2 3 {n} 5).",
+                inputs,
+            )
+
+
+@task.check(2)
+def it_is_right_where_the_blocks_fit(answer, rng):
+    for n, width in ((12, 3), (8, 2), (16, 4), (6, 1)):
+        answer.matches(window_inputs(rng, 2, 3, n=n, width=width))
+    answer.matches(window_inputs(rng, 4, 4, n=4, width=2, d=4, v=4))
+
+
+@task.check(2)
+def it_is_right_where_the_last_block_is_short(answer, rng):
+    for n, width in ((11, 3), (9, 4), (7, 2), (13, 5)):
+        answer.matches(window_inputs(rng, 2, 3, n=n, width=width))
+    answer.matches(window_inputs(rng, 2, 2, n=10, width=3, dtype=torch.float64))
+
+
+@task.check(1)
+def a_window_wider_than_the_text_is_full_attention(answer, rng):
+    for n, width in ((5, 9), (6, 6), (6, 5), (1, 2)):
+        answer.matches(window_inputs(rng, 2, n=n, width=width))
+
+
+@task.check(1)
+def large_scores_give_no_nan(answer, rng):
+    large = {"query": 60 * normal(rng, 2, 9, 4)}
+    answer.matches(window_inputs(rng, 2, n=9, width=2) | large)
+
+
+@task.check(4)
+def memory_grows_as_the_text_and_not_as_its_square(answer, rng):
+    ratio, share = growth(answer)
+    if ratio > 2.2:
+        raise Failure(
+            f"For a text twice as long your answer needs {ratio:.1f} times the memory; 2 are "
+            f"allowed for. At n = 1,024 its biggest tensor is {share:.2f} of a table of all pairs."
+        )
+
+
+@task.check(1)
+def gradients_reach_query_key_and_value(answer, rng):
+    answer.gradients_match(window_inputs(rng, 2, n=11, width=3))
+    answer.gradients_match(window_inputs(rng, 2, n=8, width=2))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, window_inputs(rng, 2, 3, n=11, width=3))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Windowed:
+    def reach(width):
+        return width
+
+    def size(width, n):
+        return min(width, n)
+
+    def spread(x, size, fill):
+        return F.pad(x, (0, 0, size, size + fill)).unfold(-2, 3 * size, size).mT  # … c 3s d
+
+    def near(at, place, width):
+        return (at - place).abs() <= width
+
+    def real(at, n):
+        return (at >= 0) & (at < n)
+
+    def scale(scores, query):
+        return scores / math.sqrt(query.shape[-1])
+
+    def hide(scores, mask):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def share(scores):
+        return scores.softmax(-1)
+
+    def clear(weights, mask):
+        return weights.masked_fill(~mask, 0.0)
+
+    def average(weights, values, keys):
+        return weights @ values
+
+    def join(output, n):
+        return output.flatten(-3, -2)[..., :n, :]
+
+    def __call__(self, query, key, value, width):
+        n = query.shape[-2]
+        size = self.size(width, n)
+        fill = -n % size
+        queries = F.pad(query, (0, 0, 0, fill)).unflatten(-2, (-1, size))  # … c s d
+        keys, values = (self.spread(x, size, fill) for x in (key, value))
+        place = torch.arange(n + fill).unflatten(0, (-1, size, 1))  # c s 1
+        at = place[:, :1] + torch.arange(-size, 2 * size)  # c 1 3s
+        mask = self.near(at, place, self.reach(width)) & self.real(at, n)
+        scores = self.hide(self.scale(queries @ keys.mT, query), mask)
+        weights = self.clear(self.share(scores), mask)
+        return self.join(self.average(weights, values, keys), n)
+
+
+def as_is(x, *_):
+    return x
+
+
+def minus_infinity(scores, mask):
+    return scores.masked_fill(~mask, -1e30)
+
+
+task.spelling(hide=minus_infinity)
+
+# --- faults: what is computed -------------------------------------------------------------------
+
+
+def dense(query, key, value, width):
+    ago = torch.arange(query.shape[-2])[:, None] - torch.arange(key.shape[-2])
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    return scores.masked_fill(ago.abs() > width, -torch.inf).softmax(-1) @ value
+
+
+task.fault(
+    "W-DENSE",
+    "A mask with a window hides what is far, so far pairs cost nothing.",
+    "The numbers are right. But all n · n scores are computed and held before the mask hides most "
+    "of them. Compute only those that can be seen.",
+    forms=[dense],
+)
+task.fault(
+    "W-OWN-BLOCK",
+    "The text is cut into blocks, and each block attends to itself.",
+    "The last place of a block has neighbors in the next one, and the first in the one before. "
+    "Each block of queries needs three blocks of keys.",
+    near=lambda at, place, width: (
+        ((at - place).abs() <= width) & (at // width == place // width)
+        if width < place.numel()
+        else (at - place).abs() <= width
+    ),
+)
+task.fault(
+    "W-TWO-BLOCKS",
+    "A block needs itself and the block before it.",
+    "To look back, yes. This window looks to both sides, so the block after it, too.",
+    near=lambda at, place, width: (
+        ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
+    ),
+)
+task.fault(
+    "W-THREE-BLOCKS",
+    "Every place attends to its block and to both neighbors.",
+    "Then some see nearly 2 · width places ahead and others just width. The three blocks are what "
+    "is computed; in them the window has still to be cut out.",
+    near=lambda at, place, width: (at - place).abs() < 3 * place.numel(),
+)
+task.fault(
+    "W-CUT-TAIL",
+    "What does not fill a whole block is left out.",
+    "Those places have an output, too. Fill the text up to whole blocks, and cut the result back.",
+    join=lambda output, n: output.flatten(-3, -2)[..., : n - n % output.shape[-2], :],
+)
+task.fault(
+    "W-FILLED",
+    "The text is filled up to whole blocks, and so is the output.",
+    "The places you filled up are nobody's. Cut the output back to n.",
+    join=lambda output, n: output.flatten(-3, -2),
+)
+task.fault(
+    "W-BLOCKS-LEFT",
+    "The output in blocks has all numbers.",
+    "They stand under an axis too many. What comes next wants one axis of n places.",
+    join=as_is,
+)
+
+# --- faults: edges ------------------------------------------------------------------------------
+
+task.fault(
+    "W-PADDING-SEEN",
+    "Zeros around the text do no harm.",
+    "A key of zeros has score 0, and e⁰ = 1: at both ends places lose weight to nobody. Whatever "
+    "is no place of the text must be hidden.",
+    real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
+)
+task.fault(
+    "W-END-SEEN",
+    "Only the beginning has padding before it.",
+    "And the end has padding behind it: a block of zeros, and what the last block lacked. Places "
+    "from n on must be hidden as well.",
+    real=lambda at, n: at >= 0,
+)
+task.fault(
+    "W-BEGIN-SEEN",
+    "Places from n on are hidden; there are no others outside.",
+    "Before the first block you put a block of zeros. Its places are below 0, and must be hidden "
+    "as well.",
+    real=lambda at, n: at < n,
+)
+
+
+def in_a_circle(x, size, fill):
+    text = torch.cat([x[..., -size:, :], x, x.new_zeros(*x.shape[:-2], fill, x.shape[-1])], -2)
+    return torch.cat([text, x[..., :size, :]], -2).unfold(-2, 3 * size, size).mT
+
+
+task.fault(
+    "W-CIRCLE",
+    "`roll` gives each block its neighbors.",
+    "In a circle: the first block gets the last one as its neighbor. A text has two ends, and "
+    "beyond them there is nothing to see.",
+    spread=in_a_circle,
+    real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
+)
+
+# --- faults: the window -------------------------------------------------------------------------
+
+task.fault(
+    "W-WIDTH-WHOLE",
+    "The width is that of the whole window.",
+    "Here it counts the places on *each* side: 2 · width + 1 in all.",
+    section="who-looks",
+    reach=lambda width: width // 2,
+)
+task.fault(
+    "W-WIDTH-STRICT",
+    "Near is less than `width` places away.",
+    "Up to `width` places, that one included.",
+    section="who-looks",
+    near=lambda at, place, width: (at - place).abs() < width,
+)
+task.fault(
+    "W-PAST-ONLY",
+    "A window looks back.",
+    "In a decoder it does. This one looks to both sides.",
+    section="who-looks",
+    near=lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
+)
+task.fault(
+    "W-NOT-ITSELF",
+    "A place attends to its neighbors.",
+    "And to itself, as in every attention of this course.",
+    section="who-looks",
+    near=lambda at, place, width: ((at - place).abs() <= width) & (at != place),
+)
+
+# --- faults: attention itself -------------------------------------------------------------------
+
+task.fault(thoughts.NO_SCALE, scale=as_is)
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
+task.fault(
+    "W-SCALE-WINDOW",
+    "The scores are divided by the root of the number of keys.",
+    "By the root of d, the width of a key: a score is a sum of d products, however many keys there "
+    "are.",
+    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
+)
+task.fault(
+    "W-SOFTMAX-EACH",
+    "Each of the three blocks gets its softmax, and the outputs are averaged.",
+    "One budget of one for all that a query sees. With three, a far block gets as much as the "
+    "near one, however low its scores are. Put the three side by side before the softmax.",
+    share=lambda scores: scores.unflatten(-1, (3, -1)).softmax(-1).flatten(-2) / 3,
+)
+task.fault(
+    thoughts.SOFTMAX_DIM,
+    "Softmax goes over the places of the block.",
+    "There the queries stand: they would compete for a key. Each query shares out its own "
+    "attention among the keys it sees.",
+    share=lambda scores: scores.softmax(-2),
+)
+task.fault(
+    replace(thoughts.AFTER_SOFTMAX, id="W-AFTER-SOFTMAX"),
+    "Weights outside the window are set to 0.",
+    "They had taken their share before: rows no longer sum to one. Hide the scores.",
+    hide=as_is,
+)
+task.fault(
+    replace(thoughts.FILL_ZERO, id="W-FILL-ZERO"),
+    hide=lambda scores, mask: scores.masked_fill(~mask, 0.0),
+    clear=as_is,
+)
+task.fault(thoughts.KEY_AS_VALUE, average=lambda weights, values, keys: weights @ keys)
+task.fault(
+    "W-NO-MAXIMUM",
+    "The softmax is e to the score over its sum.",
+    "On paper. From 89 on, e to the score is infinite in float32, and ∞ / ∞ is NaN. "
+    "`torch.softmax` takes care of it.",
+    share=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
+)
+
+
+@task.fault(thoughts.FLOAT32)
+class InFloat32(Windowed):
+    def __call__(self, query, key, value, width):
+        return super().__call__(query.float(), key.float(), value.float(), width)

@@ -1,0 +1,201 @@
+"""Sentences of chapter 11 that a sceptic would doubt, each tried by code."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attncourse import long_sequences_curves as curves
+from attncourse.lab.meters import count
+from attncourse.long_sequences import (
+    any_of,
+    causally,
+    delta_rule,
+    dilated,
+    flow,
+    global_tokens,
+    layers_needed,
+    linear_step,
+    mask_of,
+    random_keys,
+    ring_utilization,
+    span_mask,
+    window,
+    windowed_attention,
+)
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return curves.measured()
+
+
+def means(runs):
+    return torch.tensor(runs).mean(0).tolist()
+
+
+def test_even_and_odd_places_never_meet():
+    """Every second word is never done."""
+    mask = mask_of(causally(dilated(20, 2)), 64)
+    assert layers_needed(itertools.repeat(mask, 64), causal=True) is None
+
+
+def test_a_global_first_token_under_a_causal_mask_helps_nobody():
+    """All look at it, and it has heard of no one."""
+    n = 130
+
+    def layers(pattern, causal):
+        return layers_needed(itertools.repeat(mask_of(pattern, n), n), causal)
+
+    with_first = any_of(window(9), global_tokens(1))
+    assert layers(causally(with_first), True) == layers(causally(window(9)), True) == 15
+    assert layers(with_first, False) == 2
+
+
+def test_bigbirds_random_keys_do_not_show_beside_global_tokens():
+    for drawn in (0, 3):
+        pattern = any_of(
+            window(2), global_tokens(1), random_keys(100, drawn, torch.Generator().manual_seed(0))
+        )
+        assert layers_needed(itertools.repeat(mask_of(pattern, 100), 9)) == 2
+
+
+def test_three_scores_a_row_reach_all_if_the_dilation_doubles():
+    for n in (64, 256):
+        masks = [mask_of(dilated(1, 2**layer), n) for layer in range(12)]
+        assert max(mask.sum(-1).max() for mask in masks) == 3
+        assert layers_needed(masks) == math.ceil(math.log2(n))
+
+
+def test_a_window_lets_through_a_trace_too_small_for_float16():
+    share = flow(mask_of(causally(window(24)), 256), 11)[-1, 1]
+    assert share > 0 and share.half() == 0
+
+
+def test_unfold_needs_more_than_the_whole_table_until_the_text_is_long():
+    def unfolded(query, key, value):
+        keys, values = (F.pad(x, (0, 0, 32, 32)).unfold(-2, 65, 1) for x in (key, value))
+        scores = torch.einsum("...nd,...ndw->...nw", query, keys)
+        return torch.einsum("...nw,...nvw->...nv", scores.softmax(-1), values)
+
+    def dense(query, key, value):
+        return scaled_dot_product_attention(query, key, value)
+
+    def peak(attend, n):
+        return count(attend, *torch.empty(3, 1, 4, n, 16, device="meta")).peak_bytes
+
+    assert peak(unfolded, 256) > peak(dense, 256)
+    assert peak(unfolded, 4096) < peak(dense, 4096) / 3
+    assert peak(lambda *qkv: windowed_attention(*qkv, 32), 256) < peak(dense, 256)
+
+
+def test_two_brackets_hold_as_many_numbers_after_any_text():
+    state = None
+    for _ in range(50):
+        _, state = linear_step(state, *torch.randn(3, 16))
+    assert sum(part.numel() for part in state) == 16 * 16 + 16 == 272
+
+
+def test_contiguous_shards_work_p_over_2p_minus_1_of_the_time():
+    i = torch.arange(4096)
+    for p in (2, 4, 8, 64):
+        assert ring_utilization(list(i.chunk(p))) == pytest.approx(p / (2 * p - 1), abs=2e-3)
+        assert ring_utilization([i[r::p] for r in range(p)]) > 0.98
+
+
+def test_zeros_around_a_text_are_wrong_at_its_ends_only():
+    """A key of zeros has score 0, and e⁰ = 1."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 20, 8).double()
+    keys, values = (F.pad(x, (0, 0, 3, 3)) for x in (key, value))
+    visible = (torch.arange(-3, 23) - torch.arange(20)[:, None]).abs() <= 3
+    padded, _ = scaled_dot_product_attention(query, keys, values, visible)
+    off = (padded - windowed_attention(query, key, value, 3)).abs().amax(-1)
+    assert (off[3:-3] < 1e-9).all() and (off[:3] > 1e-3).all() and (off[-3:] > 1e-3).all()
+
+
+# --- what is stored ------------------------------------------------------------------------------
+
+
+def test_what_the_delta_rule_holds_is_computed_rightly():
+    """The closed form that is trained is the rule, word by word."""
+    torch.manual_seed(0)
+    key, value = F.normalize(torch.randn(6, 4), dim=-1).double(), torch.randn(1, 6, 3).double()
+    asked = torch.randn(5, 4).double()
+    text = torch.cat([key, F.normalize(asked, dim=-1)])
+    strength = (torch.arange(11) < 6).double()  # 6 are written, 5 only read
+    values = F.pad(value[0], (0, 0, 0, 5))
+    expected = delta_rule(text, text, values, strength)[6:]
+    torch.testing.assert_close(curves.delta(asked, key, value)[0], expected)
+
+
+def test_everything_is_stored_for_every_seed(stored):
+    seeds = len(stored["settings"]["seeds"])
+    for part in ("capacity", "untrained", "update", "hashing"):
+        assert all(len(runs) == seeds for runs in stored[part].values())
+    assert len(stored["spans"]["with a price"]) == seeds == 3
+
+
+def test_a_state_holds_as_many_pairs_as_a_key_is_wide_and_then_forgets(stored):
+    pairs = stored["settings"]["pairs"]
+    elu, softmax = (dict(zip(pairs, means(stored["capacity"][m]), strict=True))
+                    for m in ("elu+1", "softmax"))  # fmt: skip
+    assert elu[16] > 0.95 and elu[24] < 0.95 and elu[64] < 0.5
+    assert min(softmax.values()) > 0.98
+
+
+def test_the_delta_rule_holds_no_more_and_the_signed_sum_does(stored):
+    pairs = stored["settings"]["pairs"]
+    found = {name: dict(zip(pairs, means(runs), strict=True))
+             for name, runs in stored["capacity"].items()}  # fmt: skip
+    for n in (24, 32, 64):
+        assert found["signed sum"][n] > found["delta"][n] + 0.03
+        assert found["signed sum"][n] > found["elu+1"][n] + 0.03
+        assert found["delta"][n] < found["elu+1"][n] + 0.1
+
+
+def test_without_training_positive_features_fail_at_a_quarter(stored):
+    assert means(stored["untrained"]["elu+1"])[0] < 0.5
+    assert means(stored["untrained"]["signed sum"])[0] > 0.95
+
+
+def test_only_delta_and_positions_know_which_value_is_the_latest(stored):
+    middle = stored["settings"]["keys"].index(8)
+    found = {name: means(runs)[middle] for name, runs in stored["update"].items()}
+    for name in ("softmax", "elu+1", "signed sum"):
+        assert found[name] == pytest.approx(0.5, abs=0.08)
+    assert min(found["delta"], found["softmax with positions"]) > 0.97
+
+
+def test_hashing_pays_on_clusters(stored):
+    once = {name: means(runs)[0] for name, runs in stored["hashing"].items()}
+    gain = {name: recall / share for name, (recall, share) in once.items()}
+    assert gain["random, d = 64"] < 3 < 4 < gain["clustered, d = 64"]
+    rounds = stored["settings"]["rounds"].index(8)
+    assert means(stored["hashing"]["random, d = 64"])[rounds][1] == pytest.approx(0.42, abs=0.02)
+
+
+def test_no_head_needs_more_than_a_few_words(stored):
+    for run in stored["spans"]["with a price"]:
+        assert max(itertools.chain(*run["spans"])) + stored["settings"]["ramp"] < 6
+        assert run["exact_match"] > 0.8
+
+
+def test_blocks_were_faster_at_every_length_from_512_on(stored):
+    assert all(dense > blocks for n, dense, blocks in stored["seconds"] if n >= 512)
+
+
+def test_a_ring_of_real_processes_was_exact_and_sent_what_the_formula_says(stored):
+    assert stored["ring"].keys() == {"2", "4"}
+    for run in stored["ring"].values():
+        assert run["error"] < 1e-12 and run["sent"] == [run["formula"]]
+        assert run["seconds"][0] < run["seconds"][1]  # starting them takes longer
+
+
+def test_a_span_falls_over_its_ramp():
+    assert span_mask(torch.arange(8), 2.5, ramp=2).tolist() == [1, 1, 1, 0.75, 0.25, 0, 0, 0]
+    assert statistics.mean(span_mask(torch.arange(8), 4, ramp=2).tolist()) == 5.5 / 8
