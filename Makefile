@@ -43,6 +43,7 @@ curves: $(STAMP)  ## train the book's models again (a quarter of an hour) and st
 	$(BIN)/python -m attncourse.positions_curves
 	$(BIN)/python -m attncourse.one_stack_curves
 	$(BIN)/python -m attncourse.cache_curves
+	$(BIN)/python -m attncourse.pictures_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages

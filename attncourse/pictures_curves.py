@@ -44,7 +44,7 @@ SIZES = range(12, 17)  # of letters, in pixels
 NEW_FONT = "DejaVuSerif-Bold"  # none of the pictures to learn from has it
 LIGHT, NOISE = (0.7, 1.0), 0.1  # how light digits are; deviation of the noise
 SEEDS = 3
-PICTURES, STEPS, BATCH, RATE = 30_000, 1000, 128, 4e-3  # of the readers' training
+PICTURES, STEPS, BATCH, RATE = 30_000, 1000, 128, 3e-3  # of the readers' training
 LINES = {  # positions on two lines: name -> function of rows, columns and features
     "row and column": positions_2d,
     "one number": lambda rows, columns, m: sinusoidal_positions(rows * columns, m),
@@ -242,18 +242,19 @@ def new_reader(seed: int = 0) -> Reader:
 # --- What is measured -----------------------------------------------------------------------------
 
 
-def measure_reader(model: Reader, seed: int) -> dict:
-    """Train a reader, and test it on numbers that it has seen in other pictures, and on others."""
+def measure_reader(model: Reader, seed: int) -> tuple[dict, Reader]:
+    """Train a reader in place; test it on numbers that other pictures showed, and on new ones."""
     chance = random.Random(seed)
     drawn = draw(_mixture(chance, PICTURES), chance)
     losses = learn(model, drawn, STEPS, BATCH, RATE, seed)
-    return {
+    result = {
         "losses": [sum(losses[i : i + 50]) / 50 for i in range(0, STEPS, 50)],
         "known": exact_match(model, known()),
         "unseen": exact_match(model, unseen()),
         "new_font": exact_match(model, unseen(), fonts=[NEW_FONT]),
         "agreement": agreement(model),
     }
+    return result, model
 
 
 @torch.no_grad()
@@ -331,7 +332,7 @@ def agreement(model: Reader) -> dict[str, float]:
     return shares | {"words": count, "middle": middle / max(1, count)}
 
 
-def measure_lines(reader: Reader, seed: int) -> dict[str, float]:
+def measure_lines(reader: Reader, seed: int) -> tuple[dict[str, float], None]:
     """Two digits above each other: exact match for each kind of position, from the same start."""
     chance = random.Random(seed)
     numbers = [chance.choice(known()[2]) for _ in range(6000)]
@@ -343,7 +344,7 @@ def measure_lines(reader: Reader, seed: int) -> dict[str, float]:
         model.source_embedding.positions = positions
         learn(model, drawn, LINES_STEPS, 64, 2e-3, seed)
         shares[name] = exact_match(model, {2: unseen()[2]}, two_lines=True)[2]
-    return shares
+    return shares, None
 
 
 def new_language_model(seed: int = 0) -> GPT:
@@ -414,7 +415,7 @@ def retrieval(model: TwoTowers, numbers: Sequence[int], seed: int) -> dict[str, 
     }
 
 
-def measure_towers(reader: Reader, seed: int) -> dict:
+def measure_towers(reader: Reader, seed: int) -> tuple[dict, TwoTowers]:
     """Pictures and names in one space; the eye begins as the reader's, and goes on learning."""
     chance = random.Random(seed)
     drawn = draw([chance.choice(known()[3]) for _ in range(12_000)], chance)
@@ -431,49 +432,72 @@ def measure_towers(reader: Reader, seed: int) -> dict:
     before = retrieval(model.eval(), choices, 0)
     learn(model, drawn, TOWER_STEPS, 64, 3e-3, seed, tower_loss)
     rounds = [retrieval(model, choices, seed) for seed in range(5)]  # other pictures of the same
-    return {
+    result = {
         "before": before["name"],
         **{key: sum(each[key] for each in rounds) / len(rounds) for key in rounds[0]},
         "temperature": model.log_temperature.exp().item(),
     }
+    return result, model
 
+
+PARTS = {  # what is measured of each seed; the reader first, for the others begin with it
+    "reader": measure_reader,
+    "flamingo": measure_flamingo,
+    "lines": measure_lines,
+    "towers": measure_towers,
+}
 
 # --- Storing and loading --------------------------------------------------------------------------
 
 
-def measure(seed: int, folder: Path = DATA) -> dict:
-    """Everything, for one seed, on one thread."""
+def measure(seed: int, folder: Path = DATA) -> dict[str, dict]:
+    """Everything, for one seed, on one thread; the first seed's model that sees is stored.
+
+    Returns:
+        `reader`, `lines`, `flamingo` and `towers`: what the functions above measured, and
+        processor `seconds`.
+    """
     torch.set_num_threads(1)
-    seconds, start = {}, time.process_time()
+    reader, results = new_reader(seed), {}
+    for part, measured_by in PARTS.items():
+        start = time.process_time()
+        results[part], model = measured_by(reader, seed)
+        results[part]["seconds"] = round(time.process_time() - start, 1)
+        if part == "flamingo" and seed == 0:
+            store(model, folder)
+    return results
 
-    def lap(name: str) -> None:
-        nonlocal start
-        seconds[name], start = round(time.process_time() - start, 1), time.process_time()
 
-    model = new_reader(seed)
-    result = {"reader": measure_reader(model, seed)}
-    lap("reader")
-    result["lines"] = measure_lines(model, seed)
-    lap("lines")
-    result["towers"] = measure_towers(model, seed)
-    lap("towers")
-    result["flamingo"], flamingo = measure_flamingo(model, seed)
-    lap("flamingo")
-    if seed == 0:
-        save_file(
-            {key: tensor.half() for key, tensor in flamingo.state_dict().items()},
-            folder / "pictures.safetensors",
-        )
-    return result | {"seconds": seconds}
+def store(model: Flamingo, folder: Path = DATA) -> None:
+    """Keep a model that sees, with its eye, in half precision."""
+    weights = {key: tensor.half().contiguous() for key, tensor in model.state_dict().items()}
+    save_file(weights, folder / "pictures.safetensors")
+
+
+def store_measured(results: Sequence[dict[str, dict]], folder: Path = DATA) -> None:
+    """Keep what was measured, one dict a seed; a seed may lack parts."""
+    settings = {
+        "pictures": PICTURES,
+        "steps": STEPS,
+        "batch": BATCH,
+        "lines_steps": LINES_STEPS,
+        "gated_steps": GATED_STEPS,
+        "tower_steps": TOWER_STEPS,
+        "choices": CHOICES,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+    parts = {part: [_rounded(seed[part]) for seed in results if part in seed] for part in PARTS}
+    text = json.dumps({"settings": settings} | parts, ensure_ascii=False, indent=1)
+    (folder / "pictures.json").write_text(text + "\n", encoding="utf-8")
 
 
 def measured(folder: Path = DATA) -> dict:
     """What was measured.
 
     Returns:
-        `seeds`: one dict a seed, with what `measure_reader`, `measure_lines`, `measure_flamingo`
-        and `measure_towers` return as `reader`, `lines`, `flamingo` and `towers`, and processor
-        `seconds`; keys that count digits are strings. `settings` and `versions`.
+        `reader`, `lines`, `flamingo`, `towers`: one dict a seed, as `measure` returns them; keys
+        that count digits are strings. `settings`: steps and sizes.
     """
     return json.loads((folder / "pictures.json").read_text(encoding="utf-8"))
 
@@ -508,20 +532,7 @@ def make(seeds: int = SEEDS, folder: Path = DATA, jobs: int = 2) -> None:
     with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
         done = pool.imap(partial(measure, folder=folder), range(seeds))
         results = list(tqdm(done, "measuring", seeds, unit="seed"))
-    settings = {
-        "pictures": PICTURES,
-        "steps": STEPS,
-        "batch": BATCH,
-        "lines_steps": LINES_STEPS,
-        "model_steps": MODEL_STEPS,
-        "gated_steps": GATED_STEPS,
-        "tower_steps": TOWER_STEPS,
-        "choices": CHOICES,
-    }
-    versions = {"python": platform.python_version(), "torch": version("torch")}
-    everything = {"settings": settings, "versions": versions, "seeds": _rounded(results)}
-    text = json.dumps(everything, ensure_ascii=False, indent=1)
-    (folder / "pictures.json").write_text(text + "\n", encoding="utf-8")
+    store_measured(results, folder)
 
 
 def main() -> None:

@@ -54,6 +54,7 @@ LEVELS = {
     "pretrained": 2,
     "one_stack_curves": 2,
     "cache_curves": 2,
+    "pictures_curves": 2,
     "plots": 2,
     "lab": 2,
     "checks": 3,
