@@ -1,4 +1,4 @@
-"""Statements of chapter 13 that a skeptic would doubt, each checked by code or by what is stored."""
+"""Statements of chapter 13 that a skeptic would doubt, checked by code or by what is stored."""
 
 import math
 import random
