@@ -94,13 +94,12 @@ def test_two_lines_need_rows_and_one_number_tells_them_too(measured):
         assert told > max(lines["column alone"], lines["none"]) + 0.2
 
 
-def test_unseen_numbers_are_read(measured):
-    """ "Of three digits it reads …": nine in ten, and hardly any of one digit."""
-    unseen_shares = [
+def test_unseen_numbers_are_read_and_those_of_one_digit_worst(measured):
+    """ "Of three digits it reads …": at least nine in ten, and of two digits as well."""
+    one, two, three = (
         statistics.mean(seed["unseen"][digits] for seed in measured["reader"]) for digits in "123"
-    ]
-    assert unseen_shares[1] >= 0.9 and unseen_shares[2] >= 0.9
-    assert unseen_shares[0] < 0.5
+    )
+    assert min(two, three) >= 0.9 and one < min(two, three) - 0.1
     for seed in measured["reader"]:
         assert min(seed["known"].values()) >= 0.9
 
