@@ -87,7 +87,8 @@ def looked(answer):
     """How often the picture was looked at."""
 
     def function(*, image, wants, bos, eos, max_length):
-        return torch.tensor(_read(answer, image, wants, bos, eos, max_length)[1])
+        written, count = _read(answer, image, wants, bos, eos, max_length)
+        return None if written is None else torch.tensor(count)
 
     return function
 
@@ -145,6 +146,8 @@ def looks(answer, inputs):
     if shown.error:
         where = f" ({shown.error_line})" if shown.error_line else ""
         raise Failure(f"Your answer {shown.error}{where}", inputs)
+    if shown.returned is None:
+        raise Unanswered("Your answer returned None: is a `return` missing?")
     return shown.returned.item()
 
 
