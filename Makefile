@@ -48,6 +48,7 @@ curves: $(STAMP)  ## train the book's models again (some twenty minutes) and sto
 	$(BIN)/python -m attncourse.cache_curves
 	$(BIN)/python -m attncourse.long_sequences_curves
 	$(BIN)/python -m attncourse.looking_inside_curves
+	$(BIN)/python -m attncourse.pictures_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages

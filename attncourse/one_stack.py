@@ -73,7 +73,7 @@ class GPT(nn.Module):
     def read(self, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
         """Turn each word into a vector that knows the words before it."""
         validate_ids("text", text, self.embedding.num_embeddings)
-        x = _embed(self, text)
+        x = embed(self, text)
         mask = causal_mask(text.shape[1]).to(text.device)
         for layer in self.layers:
             x = layer(x, mask)
@@ -166,7 +166,7 @@ class BERT(nn.Module):
     def read(self, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
         """Turn each word into a vector that knows all others."""
         validate_ids("text", text, self.embedding.num_embeddings, self.pad)
-        x = self.norm(_embed(self, text))
+        x = self.norm(embed(self, text))
         mask = (text != self.pad)[:, None, :]
         for layer in self.layers:
             x = layer(x, mask)
@@ -177,7 +177,8 @@ class BERT(nn.Module):
         return self.output(self.read(text))
 
 
-def _embed(model: nn.Module, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
+def embed(model: nn.Module, text: Int[Tensor, "b n"]) -> Float[Tensor, "b n m"]:
+    """Turn the ids of a text into vectors that know their places, as GPT and BERT begin."""
     x = model.embedding(text) * math.sqrt(model.embedding.embedding_dim)
     return x + model.positions(*x.shape[1:]).to(x)
 

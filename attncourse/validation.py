@@ -514,3 +514,37 @@ def validate_shards(queries: object, keys: object, values: object, positions: ob
                 "positions says where each position of a shard stands; got "
                 f"{_shape(places)} for query {_shape(query)} and key {_shape(key)}"
             )
+
+
+def validate_picture(image: Tensor, size: tuple[int, int]) -> None:
+    """Raise unless image is (b c y x), and patches of this height and width fill it."""
+    validate_axes(image=(image, "b c y x"))
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise TypeError(f"size must be (height, width) of a patch, in pixels; got {size!r}")
+    height, width = size
+    validate_sizes(height=height, width=width)
+    if 0 in image.shape or image.shape[2] % height or image.shape[3] % width:
+        raise ValueError(
+            f"patches of {height} × {width} pixels do not fill a picture of y = {image.shape[2]} "
+            f"and x = {image.shape[3]}: image has shape {_shape(image)}"
+        )
+
+
+def validate_scalar(name: str, value: object) -> None:
+    """Raise unless `value` is a tensor of one floating-point number."""
+    validate_tensor(name, value)
+    if value.numel() != 1:
+        raise ValueError(f"{name} must be one number; got shape {_shape(value)}")
+
+
+def validate_positive(name: str, value: object) -> None:
+    """Raise unless `value` is one number above 0, as a float or a tensor."""
+    if isinstance(value, Tensor):
+        validate_scalar(name, value)
+        is_positive = not _is_readable(value) or bool(value > 0)
+    else:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} must be a number; got {type(value).__name__}")
+        is_positive = value > 0
+    if not is_positive:
+        raise ValueError(f"{name} must be above 0; got {value}")

@@ -23,6 +23,7 @@ from attncourse.long_sequences import window_mask
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.one_stack import BERT, GPT, BERTLayer, GPTLayer
+from attncourse.pictures import contrastive_loss, patches, positions_2d
 from attncourse.positions import (
     BucketAttention,
     alibi_bias,
@@ -577,12 +578,63 @@ def huggingface_window():
     assert visible.nonzero().flatten().tolist() == [2, 3, 4, 5]
 
 
-KINDS = "mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window"
+def attncourse_pictures():
+    image = torch.arange(2 * 2 * 4.0).reshape(1, 2, 2, 4)  # b c y x
+    assert patches(image, (2, 2))[0, 1].tolist() == [2, 3, 6, 7, 10, 11, 14, 15]
+
+
+def torch_pictures():
+    image = torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(0))
+    cut = patches(image, (2, 3))
+    assert torch.equal(F.unfold(image, (2, 3), stride=(2, 3)).mT, cut)
+    layer = nn.Conv2d(3, 5, (2, 3), (2, 3))
+    by_window = layer(image).flatten(2).mT
+    assert torch.allclose(by_window, F.linear(cut, layer.weight.flatten(1), layer.bias), atol=1e-5)
+
+
+def vit_pictures():
+    vit = pytest.importorskip("transformers.models.vit.modeling_vit")
+    config = vit.ViTConfig(image_size=(4, 6), patch_size=(2, 3), hidden_size=8)
+    embeddings = vit.ViTEmbeddings(config)
+    assert embeddings.patch_embeddings.projection.stride == (2, 3)
+    assert embeddings.position_embeddings.shape == (1, 1 + 4, 8)  # learned, one for the class token
+    assert isinstance(embeddings.position_embeddings, nn.Parameter)
+
+
+def detr_pictures():
+    detr = pytest.importorskip("transformers.models.detr.modeling_detr")
+    theirs = detr.DetrSinePositionEmbedding(8)(torch.Size((1, 1, 2, 3)), "cpu", torch.float32)
+    ours = positions_2d(3, 4, 16).unflatten(0, (3, 4))[1:, 1:]
+    assert torch.allclose(theirs[0].permute(1, 2, 0), ours, atol=1e-6)
+
+
+def clip_pictures():
+    clip = pytest.importorskip("transformers.models.clip.modeling_clip")
+    images, texts = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    scores = F.normalize(texts, dim=-1) @ F.normalize(images, dim=-1).T
+    scale = torch.tensor(clip.CLIPConfig().logit_scale_init_value)
+    expected = clip.image_text_contrastive_loss(scores * scale.exp())
+    assert torch.allclose(contrastive_loss(images, texts, 1 / scale.exp()), expected, atol=1e-4)
+
+
+def mllama_pictures():
+    mllama = pytest.importorskip("transformers.models.mllama.modeling_mllama")
+    config = mllama.MllamaTextConfig(
+        hidden_size=8, num_attention_heads=2, num_key_value_heads=2, intermediate_size=8
+    )
+    layer = mllama.MllamaCrossAttentionDecoderLayer(config, layer_idx=0)
+    text, picture = torch.randn(2, 1, 3, 8, generator=torch.Generator().manual_seed(0))
+    for gate in (layer.cross_attn_attn_gate, layer.cross_attn_mlp_gate):
+        assert gate.shape == (1,) and gate == 0
+    assert torch.equal(layer(text, picture, None, None, None), text)
+
+
+KINDS = "mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window|pictures"
 ROWS = {
     name: test
     for name, test in globals().items()
     if re.fullmatch(
-        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window)",
+        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window|pictures)",
         name,
     )
     and test.__module__ == __name__

@@ -1,0 +1,400 @@
+"""Cross-attention behind a gate that begins closed: task 4 of chapter 13."""
+
+import functools
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from attncourse import pictures as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
+from attncourse.checks.modules import made, weights_of
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.multihead import MultiHeadAttention
+from attncourse.tasks import thoughts
+from attncourse.tasks.pictures import as_is, has_shape
+
+like = functools.cache(made)  # modules of which only names and shapes are looked at
+
+
+class Asked(nn.Module):
+    """Holds the attention that an answer is given, so that its weights can be swapped."""
+
+    def __init__(self, answer, attention):
+        super().__init__()
+        self.answer, self.attention = answer, attention
+
+    def forward(self, text, memory, *gate_and_mask):
+        return self.answer(text, memory, self.attention, *gate_and_mask)
+
+
+def with_an_attention(answer):
+    """The answer as a function of tensors: it is given chapter 5's attention with these weights."""
+
+    def function(*, text, memory, gate, num_heads, memory_mask=None, **weights):
+        attention = made(MultiHeadAttention, text.shape[-1], num_heads).to(text.dtype)
+        weights = {f"attention.{name}": tensor for name, tensor in weights.items()}
+        mask = () if memory_mask is None else (memory_mask,)
+        asked = Asked(answer, attention)
+        return functional_call(asked, weights, (text, memory, gate, *mask))
+
+    return function
+
+
+def gated(rng, b=2, q=3, k=5, m=6, h=2, gate=0.5, mask=None, dtype=torch.float32):
+    return {
+        "text": normal(rng, b, q, m, dtype=dtype),
+        "memory": normal(rng, b, k, m, dtype=dtype),
+        "gate": torch.tensor(gate, dtype=dtype),
+        "memory_mask": mask,
+        "num_heads": h,
+        **weights_of(like(MultiHeadAttention, m, h), rng, dtype),
+    }
+
+
+def probes(rng):
+    return {
+        "plain": gated(rng),
+        "closed": gated(rng, gate=0.0),
+        "nearly closed": gated(rng, gate=0.05),
+        "wide open": gated(rng, gate=3.0),
+        "below zero": gated(rng, gate=-0.8),
+        "far below zero": gated(rng, gate=-2.5),
+        "as many words as patches": gated(rng, q=4, k=4),
+        "one picture of two patches": gated(rng, b=1, q=2, k=2, gate=1.0),
+        "all equal": gated(rng, b=4, q=4, k=4, m=4, h=4),
+        "one word": gated(rng, q=1, gate=1.2),
+        "mask (q k)": gated(rng, mask=mixed_mask(rng, 3, 5)),
+        "mask (b 1 k)": gated(rng, b=3, mask=mixed_mask(rng, 3, 1, 5), gate=-1.0),
+        "mask (b q k)": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=1.5),
+        "mask, closed": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=0.0),
+        "dead row": gated(rng, mask=dead_mask(rng, 2, 3, 5)),
+        "double": gated(rng, b=3, gate=0.7, dtype=torch.float64),
+    }
+
+
+def small(rng):
+    def example(b, q, k, gate, mask=None):
+        inputs = gated(rng, b, q, k, 2, 1, gate, mask)
+        return inputs | {"text": integers(rng, b, q, 2), "memory": integers(rng, b, k, 2)}
+
+    for b, q, k in ((1, 1, 1), (1, 1, 2), (1, 2, 2), (1, 2, 3), (2, 2, 2)):
+        for gate in (1.0, 0.0, -1.0, 3.0):
+            yield example(b, q, k, gate)
+    yield example(1, 1, 2, 1.0, torch.tensor([[[True, False]]]))
+    yield example(1, 2, 2, 1.0, torch.tensor([[True, False], [True, True]]))
+    yield example(1, 2, 2, 0.0, torch.tensor([[True, False], [True, True]]))
+    yield example(1, 2, 2, 1.0, torch.tensor([[False, False], [True, True]]))
+    yield example(2, 1, 2, 1.0, torch.tensor([[[True, False]], [[True, True]]]))
+
+
+task = Task(
+    reference.gated_cross_attention,
+    number=4,
+    returns=("text", "weights"),
+    difficulty=2,
+    minutes=15,
+    section="gated",
+    hints=(
+        "A trained model would be lost if something new stood between its layers. What can you add "
+        "to a text that changes nothing at first, and anything later?",
+        "The text asks, the memory answers, as in chapter 7. What is found is added to the text, "
+        "times one number between −1 and 1 that is 0 when the gate is 0.",
+        "found, weights = attention(text, memory, memory, memory_mask); return text + tanh(gate) · "
+        "found, weights. No `if`: at 0 the gate must still get a gradient.",
+    ),
+    probes=probes,
+    adapt=with_an_attention,
+    differentiated=("plain", "closed", "below zero", "mask (b q k)"),
+    small=small,
+    forbidden=FUSED_ATTENTION,
+)
+
+
+@task.check(1)
+def it_returns_the_text_and_the_weights(answer, rng):
+    inputs = gated(rng, b=2, q=3, k=5, m=8, h=4)
+    text, weights = answer(inputs)
+    has_shape("text", text, "(b q m)", 2, 3, 8, inputs=inputs)
+    has_shape("weights", weights, "(b h q k)", 2, 4, 3, 5, inputs=inputs)
+
+
+@task.check(2)
+def a_closed_gate_leaves_the_text_bit_for_bit(answer, rng):
+    for mask in (None, mixed_mask(rng, 2, 3, 5)):
+        inputs = gated(rng, gate=0.0, mask=mask)
+        text, _ = answer(inputs)
+        has_shape("text", text, "(b q m)", 2, 3, 6, inputs=inputs)
+        if not torch.equal(text, inputs["text"]):
+            raise Failure(
+                "With the gate at 0 the text should come out as it went in, to the last bit; it "
+                f"is off by up to {(text - inputs['text']).abs().max():.2g}.",
+                inputs,
+                inputs["text"],
+                text,
+            )
+
+
+@task.check(2)
+def an_open_gate_adds_its_share_of_what_was_found(answer, rng):
+    for gate in (0.05, 0.5, 1.2, 3.0):
+        answer.matches(gated(rng, gate=gate))
+    answer.matches(gated(rng, b=4, q=4, k=4, m=4, h=4))
+    answer.matches(gated(rng, b=3, gate=0.7, dtype=torch.float64))
+
+
+@task.check(1)
+def a_gate_may_be_below_zero(answer, rng):
+    for gate in (-0.05, -0.8, -2.5):
+        answer.matches(gated(rng, gate=gate))
+
+
+@task.check(1)
+def a_gate_never_lets_more_through_than_all(answer, rng):
+    inputs = gated(rng, gate=60.0)
+    open_wide = answer(inputs)[0]
+    has_shape("text", open_wide, "(b q m)", 2, 3, 6, inputs=inputs)
+    fully = answer(inputs | {"gate": torch.tensor(30.0)})[0]
+    compare("the text with a gate of 60, beside one of 30", open_wide, fully, inputs)
+    answer.matches(inputs)
+
+
+@task.check(1)
+def a_mask_reaches_the_attention(answer, rng):
+    answer.matches(gated(rng, mask=mixed_mask(rng, 3, 5)))
+    answer.matches(gated(rng, b=3, mask=mixed_mask(rng, 3, 1, 5)))
+    answer.matches(gated(rng, b=4, q=4, k=4, m=4, mask=mixed_mask(rng, 4, 4, 4)))
+    answer.matches(gated(rng, mask=dead_mask(rng, 2, 3, 5)))
+
+
+@task.check(1)
+def the_weights_are_those_of_the_attention(answer, rng):
+    closed, half = (answer(gated(torch.Generator().manual_seed(7), gate=g))[1] for g in (0.0, 0.5))
+    compare("the weights behind a closed gate, beside a half-open one", closed, half)
+    inputs = gated(rng, mask=mixed_mask(rng, 2, 3, 5))
+    weights = answer(inputs)[1]
+    compare("the sums of the rows of weights", weights.sum(-1), torch.ones(2, 2, 3), inputs)
+
+
+@task.check(2)
+def a_closed_gate_can_learn_to_open(answer, rng):
+    answer.gradients_match(gated(rng, gate=0.0))
+    answer.gradients_match(gated(rng, gate=0.6))
+    answer.gradients_match(gated(rng, gate=-0.6, mask=mixed_mask(rng, 2, 3, 5)))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, gated(rng))
+    moves_nothing(answer, gated(rng, gate=0.0, mask=mixed_mask(rng, 2, 3, 5)))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Gated:
+    def enters(text, memory, gate):
+        return text, memory
+
+    def roles(text, memory):
+        return text, memory, memory
+
+    def visible(mask):
+        return mask
+
+    def ask(attention, query, key, value, mask):
+        return attention(query, key, value, mask)
+
+    def share(gate):
+        return gate.tanh()
+
+    def passes(share, found, gate):
+        return share * found
+
+    def add(text, passed, share):
+        return text + passed
+
+    def results(text, weights, share):
+        return text, weights
+
+    def __call__(self, text, memory, attention, gate, memory_mask=None):
+        asking, memory = self.enters(text, memory, gate)
+        roles, mask = self.roles(asking, memory), self.visible(memory_mask)
+        found, weights = self.ask(attention, *roles, mask)
+        share = self.share(gate)
+        return self.results(self.add(text, self.passes(share, found, gate), share), weights, share)
+
+
+def if_given(change):
+    """What is done to a mask, if there is one."""
+    return lambda mask: None if mask is None else change(mask)
+
+
+# --- faults: the gate ---------------------------------------------------------------------------
+
+task.fault(
+    "C-GATE-NO-TANH",
+    "The gate is the factor.",
+    "Near 0 the two are alike. Far from it the gate would let through more than there is: tanh "
+    "keeps the factor between −1 and 1, so that one wild step of training cannot flood the text.",
+    share=as_is,
+)
+task.fault(
+    "C-GATE-SIGMOID",
+    "A gate is a sigmoid.",
+    "In an LSTM it is. A sigmoid of 0 is one half: the new layer would speak at once, and before "
+    "it has learned anything. tanh of 0 is 0.",
+    share=(lambda gate: gate.sigmoid(), lambda gate: 2 * gate.sigmoid()),
+)
+task.fault(
+    "C-GATE-ONE-MORE",
+    "The factor is 1 + tanh(gate), so that nothing is lost.",
+    "At 0 that lets everything through. What must not be lost is the *text*; it is added whole.",
+    share=lambda gate: 1 + gate.tanh(),
+)
+task.fault(
+    "C-GATE-POSITIVE",
+    "A gate is closed or open; below 0 it is closed.",
+    "What is found is a vector, and it may help with a minus as well as with a plus. Trained gates "
+    "end on both sides of 0.",
+    share=(
+        lambda gate: gate.tanh().relu(),
+        lambda gate: gate.tanh().abs(),
+        lambda gate: gate.relu().tanh(),
+    ),
+)
+task.fault(
+    "C-GATE-NONE",
+    "What is found is added, and training does the rest.",
+    "Then the trained model gets noise added in each layer before the first step, and forgets how "
+    "to write.",
+    passes=lambda share, found, gate: found + 0 * share,
+)
+task.fault(
+    "C-GATE-TANH-INSIDE",
+    "tanh keeps what is found small.",
+    "It is the *gate* that goes through tanh, one number. Squashing what was found changes what it "
+    "says, each feature in another way.",
+    passes=(
+        lambda share, found, gate: gate * found.tanh(),
+        lambda share, found, gate: (gate * found).tanh(),
+        lambda share, found, gate: share * found.tanh(),
+    ),
+)
+task.fault(
+    "C-GATE-DETACHED",
+    "The gate is a number, so I take it with `.item()`.",
+    "A plain number gets no gradient: the gate would stay closed for ever.",
+    share=(
+        lambda gate: gate.detach().tanh(),
+        lambda gate: gate.tanh().item(),
+    ),
+)
+
+
+@task.fault(
+    "C-GATE-IF-CLOSED",
+    "If the gate is 0 there is nothing to compute: return the text.",
+    "The text is right. But then no gradient reaches the gate, and it never opens: what a product "
+    "with 0 hides is how much would be won by not being 0.",
+)
+class IfClosed(Gated):
+    def passes(share, found, gate):
+        return torch.zeros_like(found) if gate == 0 else share * found
+
+
+# --- faults: the text ---------------------------------------------------------------------------
+
+task.fault(
+    "C-GATE-NO-TEXT",
+    "The layer returns what it found.",
+    "With a closed gate that is nothing at all, and the model behind it has nothing to read. What "
+    "is found is added to the text.",
+    add=lambda text, passed, share: passed,
+)
+task.fault(
+    "C-GATE-MIXED",
+    "The gate mixes: a share of what is found, the rest of the text.",
+    "The more is seen, the less of the text is left. Here the text stays whole whatever the gate "
+    "does, and what is found comes on top.",
+    add=(
+        lambda text, passed, share: (1 - share) * text + passed,
+        lambda text, passed, share: (1 - share.abs()) * text + passed,
+    ),
+)
+task.fault(
+    "C-GATE-OVER-ALL",
+    "The gate is for the whole sum.",
+    "Then a closed gate shuts the text out, too. Only what is found goes through it.",
+    add=lambda text, passed, share: share * text + passed,
+)
+task.fault(
+    "C-GATE-TWICE",
+    "What goes in is gated, and what comes out as well.",
+    "One gate is enough, behind the attention. With another in front, questions or picture shrink, "
+    "and the weights become another mixture.",
+    enters=(
+        lambda text, memory, gate: (gate.tanh() * text, memory),
+        lambda text, memory, gate: (text, gate.tanh() * memory),
+    ),
+)
+task.fault(
+    "C-GATE-IN-FRONT",
+    "The gate closes the picture off: it multiplies the memory.",
+    "An attention to zeros still returns something: its biases. Bit for bit the text only stays if "
+    "the gate is the last thing before the sum.",
+    enters=lambda text, memory, gate: (text, gate.tanh() * memory),
+    passes=lambda share, found, gate: found,
+)
+
+# --- faults: who asks whom ----------------------------------------------------------------------
+
+task.fault(
+    "X-REVERSED",
+    "The picture asks the text.",
+    "Then there is one row for each patch, and it cannot be added to the words. The text is being "
+    "written, so it asks.",
+    roles=lambda text, memory: (memory, text, text),
+)
+task.fault(
+    "X-WRONG-KV",
+    "Keys come from the picture, values from the text.",
+    "A key is what an entry is found by, a value what it hands over: both belong to the picture. "
+    "With your values nothing of it can reach the text.",
+    roles=(lambda text, memory: (text, memory, text), lambda text, memory: (text, text, memory)),
+)
+task.fault(
+    "X-SELF",
+    "It is an attention of the text.",
+    "The language model's own layers do that already. Here the text looks at the picture.",
+    roles=lambda text, memory: (text, text, text),
+)
+task.fault(
+    thoughts.IGNORED,
+    "A picture has no padding, so no mask is needed.",
+    "One picture has none. But a text may be about several, and the mask says which of them each "
+    "word may see.",
+    visible=lambda mask: None,
+)
+task.fault(thoughts.POLARITY, visible=if_given(torch.logical_not))
+task.fault(
+    thoughts.ONE_ROW,
+    "A patch hidden from one word is hidden from all.",
+    "Each word has its own row: a text about two pictures goes on from the first to the second.",
+    visible=if_given(lambda mask: mask[..., :1, :]),
+)
+
+# --- faults: what comes back --------------------------------------------------------------------
+
+task.fault(
+    "C-GATE-WEIGHTS",
+    "Behind a closed gate nothing is looked at, so the weights are gated, too.",
+    "The weights say where a word looked, and a row sums to 1. How much of it counts is the gate's "
+    "business.",
+    results=lambda text, weights, share: (text, share * weights),
+)
+task.fault(thoughts.SWAPPED_RESULTS, results=lambda text, weights, share: (weights, text))
+task.fault(thoughts.OUTPUT_ONLY, results=lambda text, weights, share: text)

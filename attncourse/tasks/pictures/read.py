@@ -1,0 +1,479 @@
+"""Write what a picture says, and look at it once: task 3 of chapter 13."""
+
+import torch
+from torch import nn
+
+from attncourse import pictures as reference
+from attncourse.checks.answer import Failure, Unanswered, moves_nothing, shape_of
+from attncourse.checks.inputs import normal
+from attncourse.checks.observe import Unusable
+from attncourse.checks.task import Task
+
+VOCABULARY = 11  # words; a prime, so that mistakes do not meet again by chance
+NOTHING = -1  # stands where a row stops without having said eos
+
+
+class Seer(nn.Module):
+    """A model that knows some pictures, and has made up its mind about each.
+
+    Its memory is the picture's own patches; what it says depends on memory, mask and all words so
+    far. If those are not what they should be, it says something else.
+    """
+
+    def __init__(self, known, wants, bos, patience):
+        super().__init__()
+        self.known, self.wants, self.bos, self.patience = known.flatten(1), wants, bos, patience
+        self.looks = 0
+
+    def encode(self, image):
+        if not isinstance(image, torch.Tensor) or image.ndim != 4:
+            raise ValueError("image must have axes (b c y x)")
+        self.looks += 1
+        if self.looks > self.patience:
+            raise Unusable("looks at the picture far more often than there are words to write.")
+        memory = image.flatten(2)  # b c (y x)
+        return memory, memory.sum(-1)[:, None] > -1e9  # b 1 c: all may be seen
+
+    def decode(self, words, memory, memory_mask=None):
+        self.patience -= 1
+        if self.patience < 0:
+            raise Unusable("asks the model far more often than there are words to write.")
+        for name, tensor in (("words", words), ("memory", memory)):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+        if words.ndim != 2 or words.is_floating_point() or words.dtype == torch.bool:
+            raise ValueError(
+                f"words must be ids (b t); got {words.dtype} of shape {shape_of(words)}"
+            )
+        if memory.ndim != 3 or len(memory) != len(words):
+            raise ValueError(
+                f"memory must be (b n m), a row for each of words {shape_of(words)}; got "
+                f"{shape_of(memory)}"
+            )
+        if words.shape[1] < 1 or not 0 <= words.min() <= words.max() < VOCABULARY:
+            raise ValueError(f"words must be at least one id below {VOCABULARY} a row")
+        off = (memory.flatten(1)[:, None] - self.known[None]).abs().amax(-1)  # b rows
+        row, t = off.argmin(-1), words.shape[1]
+        strange = 3 * (off.amin(-1) > 1e-4).long() + 5 * int(memory_mask is None)
+        wanted = self.wants[row][:, torch.arange(t) % self.wants.shape[1]]  # b t
+        before = torch.cat([torch.full_like(words[:, :1], self.bos), wanted[:, :-1]], 1)
+        surprise = ((words - before) ** 2 * torch.arange(1, t + 1)).cumsum(1)
+        said = (wanted + surprise + strange[:, None]) % VOCABULARY
+        return nn.functional.one_hot(said, VOCABULARY).float()
+
+
+def with_a_model(answer):
+    """`read` as a function of plain inputs: it is given a `Seer`.
+
+    A shorter result, in which every row has ended, is filled up with `eos` to `max_length`.
+    """
+
+    def function(*, image, wants, bos, eos, max_length):
+        written, _ = _read(answer, image, wants, bos, eos, max_length)
+        if not isinstance(written, torch.Tensor) or written.ndim != 2:
+            return written
+        if written.is_floating_point() or written.dtype == torch.bool or len(written) != len(image):
+            return written
+        written = written.long()
+        ended = (written == eos).any(1, keepdim=True)
+        missing = max(0, max_length - written.shape[1])
+        rest = torch.where(ended, eos, NOTHING).expand(len(image), missing)
+        return torch.cat([written, rest], dim=1)
+
+    return function
+
+
+def looked(answer):
+    """How often the picture was looked at."""
+
+    def function(*, image, wants, bos, eos, max_length):
+        written, count = _read(answer, image, wants, bos, eos, max_length)
+        return None if written is None else torch.tensor(count)
+
+    return function
+
+
+def _read(answer, image, wants, bos, eos, max_length):
+    model = Seer(image, wants, bos, patience=3 * len(image) * (max_length + 2)).eval()
+    return answer(model, image, bos, eos, max_length), model.looks
+
+
+def seen(rng, ends, bos=1, eos=2, max_length=7, same=False):
+    """Pictures of which the name of row i ends with word `ends[i]` (from 1; 0 = never).
+
+    Behind its end, a row goes on with other words, and with a second `eos`.
+    """
+    b, length = len(ends), max_length + 3
+    other = torch.tensor([word for word in range(VOCABULARY) if word not in (bos, eos)])
+    wants = other[torch.randint(len(other), (b, length), generator=rng, device="cpu")]
+    for row, end in enumerate(ends):
+        if end:
+            wants[row, end - 1] = eos
+            wants[row, end + 1] = eos
+    image = normal(rng, b, 1, 2, 3)
+    return {"image": image, "wants": wants, "bos": bos, "eos": eos, "max_length": max_length}
+
+
+def probes(rng):
+    return {
+        "two pictures": seen(rng, (3, 6)),
+        "the long one first": seen(rng, (6, 2, 4)),
+        "one picture": seen(rng, (5,)),
+        "same ends": seen(rng, (4, 4)),
+        "at once": seen(rng, (1, 4)),
+        "at the limit": seen(rng, (7, 3)),
+        "never": seen(rng, (0, 3, 0)),
+        "one word": seen(rng, (0, 1), max_length=1),
+        "other marks": seen(rng, (3, 5), bos=9, eos=4),
+        "eos is zero": seen(rng, (2, 0, 4), bos=3, eos=0),
+        "many": seen(rng, (2, 5, 3, 7, 4)),
+    }
+
+
+def small(rng):
+    for ends in ((0,), (1,), (2,), (3,), (2, 1), (1, 3), (3, 2)):
+        yield seen(rng, ends, max_length=max(ends) or 1)
+        yield seen(rng, ends, max_length=max(ends) + 1)
+    yield seen(rng, (2,), bos=9, eos=4, max_length=3)
+    yield seen(rng, (2, 1), bos=3, eos=0, max_length=3)
+
+
+def looks(answer, inputs):
+    """How often an answer looks at the picture, or a Failure that says why nobody knows."""
+    shown = answer.observe(inputs, adapt=looked)
+    if shown.unanswered:
+        raise Unanswered("The answer still raises NotImplementedError.")
+    if shown.error:
+        where = f" ({shown.error_line})" if shown.error_line else ""
+        raise Failure(f"Your answer {shown.error}{where}", inputs)
+    if shown.returned is None:
+        raise Unanswered("Your answer returned None: is a `return` missing?")
+    return shown.returned.item()
+
+
+def traits(answer):
+    inputs = seen(torch.Generator().manual_seed(0), (0, 6))
+    return {"looks again": looks(answer, inputs) > 1}
+
+
+task = Task(
+    reference.read,
+    number=3,
+    returns=("words",),
+    difficulty=2,
+    minutes=20,
+    section="read-once",
+    hints=(
+        "It is chapter 7's `translate` but for one thing. Which part of the work depends on the "
+        "picture alone, and which on the words so far?",
+        "`memory, mask = model.encode(image)` once; then rounds of `model.decode(words, memory, "
+        "mask)`. Words begin as a column of `bos`. The newest position's scores tell the next "
+        "word; a row that has said `eos` says `eos` for ever.",
+        "Each round: logits = model.decode(words, memory, mask)[:, -1]; word = argmax, replaced by "
+        "eos in finished rows; update finished; words = cat of words and word[:, None]. Stop after "
+        "max_length rounds or when all are finished; leave out column 0.",
+    ),
+    probes=probes,
+    adapt=with_a_model,
+    small=small,
+    traits=traits,
+)
+
+
+def up_to_end(row, eos):
+    """A row up to its first `eos`."""
+    return row[: row.index(eos) + 1] if eos in row else row
+
+
+def same_words(answer, inputs, behind=False):
+    """Assert that the answer writes what the reference writes, row by row."""
+    got, expected, eos = answer(inputs), answer.expected(inputs), inputs["eos"]
+    evidence = inputs, expected, got
+    if got.shape != expected.shape or got.is_floating_point() or got.dtype == torch.bool:
+        raise Failure(
+            f"The words are {got.dtype} of shape {shape_of(got)}; expected ids of shape "
+            f"(b, at most max_length) = {shape_of(expected)}.",
+            *evidence,
+        )
+    for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
+        if not behind:
+            ours = up_to_end(ours, eos)
+            theirs = theirs[: len(ours)]
+        for place, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+            if one != two:
+                wrote = "nothing more" if two == NOTHING else str(two)
+                raise Failure(
+                    f"Row {row}, word {place + 1}: your answer writes {wrote}; expected {one} "
+                    f"(bos is {inputs['bos']}, eos is {eos}).",
+                    *evidence,
+                )
+
+
+@task.check(1)
+def it_returns_ids_one_row_for_each_picture(answer, rng):
+    inputs = seen(rng, (3, 6, 5))
+    words = answer(inputs)
+    if words.is_floating_point() or words.dtype == torch.bool or words.ndim != 2 or len(words) != 3:
+        raise Failure(
+            f"Ids of shape (b, at most max_length), b = 3, are expected; yours are {words.dtype} "
+            f"of shape {shape_of(words)}.",
+            inputs,
+        )
+
+
+@task.check(2)
+def each_word_is_the_likeliest_after_those_before(answer, rng):
+    for ends in ((6,), (5,), (4, 4, 4), (7, 7)):
+        same_words(answer, seen(rng, ends))
+    same_words(answer, seen(rng, (9,), max_length=12))
+
+
+@task.check(2)
+def the_picture_is_looked_at_once(answer, rng):
+    inputs = seen(rng, (6, 3, 0))
+    count = looks(answer, inputs)
+    if count != 1:
+        raise Failure(
+            f"`model.encode` was called {count} times for one batch of pictures; its result does "
+            "not depend on the words, so once is enough.",
+            inputs,
+        )
+
+
+@task.check(1)
+def after_its_first_eos_a_row_says_nothing_else(answer, rng):
+    for ends in ((2, 6), (6, 2, 4), (1, 5)):
+        same_words(answer, seen(rng, ends), behind=True)
+
+
+@task.check(1)
+def no_row_stops_before_it_has_ended(answer, rng):
+    for ends in ((1, 6), (5, 1, 3), (2, 0)):
+        same_words(answer, seen(rng, ends))
+
+
+@task.check(1)
+def it_stops_at_the_largest_length(answer, rng):
+    inputs = seen(rng, (3, 6, 0))
+    length = answer(inputs).shape[1]
+    if length > 7:
+        raise Failure(
+            f"There are {length} words a row; max_length is 7, and bos is none of them.", inputs
+        )
+    for max_length in (1, 2, 5):
+        same_words(answer, seen(rng, (0, 2, 0), max_length=max_length))
+    same_words(answer, seen(rng, (0, 33), max_length=40))
+
+
+@task.check(1)
+def begin_and_end_marks_are_those_of_the_caller(answer, rng):
+    same_words(answer, seen(rng, (3, 5), bos=9, eos=4))
+    same_words(answer, seen(rng, (4, 2, 5), bos=3, eos=0))
+    same_words(answer, seen(rng, (4, 2, 5), bos=0, eos=10))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, seen(rng, (3, 6)))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class Reading:
+    def picture(image):
+        return image
+
+    def marks(bos, eos):
+        return bos, eos
+
+    def again(model, image, looked):
+        return looked
+
+    def rounds(max_length):
+        return max_length
+
+    def given(words):
+        return words
+
+    def score(model, words, looked):
+        return model.decode(words, *looked)
+
+    def last(logits):
+        return logits[:, -1]
+
+    def choose(logits, eos):
+        return logits.argmax(-1)
+
+    def silence(word, finished, eos):
+        return word.masked_fill(finished, eos)
+
+    def append(words, word):
+        return torch.cat([words, word[:, None]], 1)
+
+    def stop(finished):
+        return finished.all()
+
+    def result(words, eos, max_length):
+        return words[:, 1:]
+
+    def __call__(self, model, image, bos=1, eos=2, max_length=12):
+        bos, eos = self.marks(bos, eos)
+        looked = model.encode(self.picture(image))
+        words = torch.full((len(image), 1), bos)
+        finished = torch.zeros(len(image), dtype=torch.bool)
+        for _ in range(self.rounds(max_length)):
+            looked = self.again(model, image, looked)
+            logits = self.last(self.score(model, self.given(words), looked))
+            word = self.silence(self.choose(logits, eos), finished, eos)
+            words, finished = self.append(words, word), finished | (word == eos)
+            if self.stop(finished):
+                break
+        return self.result(words, eos, max_length)
+
+
+# --- faults: looking ----------------------------------------------------------------------------
+
+
+@task.fault(
+    "C-READ-LOOKS-AGAIN",
+    "Each word needs a call of the model, so of both its parts.",
+    "The words are right. But the memory does not depend on them: you compute the same one for "
+    "every word. For a large picture that is nearly all of the work.",
+)
+class LooksAgain(Reading):
+    def again(model, image, looked):
+        return model.encode(image)
+
+
+task.fault(
+    "C-READ-FIRST-PICTURE",
+    "One picture is read.",
+    "A batch holds several, and each row has its own. Yours all show the first.",
+    picture=lambda image: image[:1].expand_as(image),
+)
+task.fault(
+    "C-READ-NO-MASK",
+    "A picture has no padding, so what `encode` returns second can be dropped.",
+    "This model has nothing to hide. Another may, such as pictures of several sizes in a batch: "
+    "hand on what you were given.",
+    score=lambda model, words, looked: model.decode(words, looked[0]),
+)
+task.fault(
+    "C-READ-MEAN",
+    "The memory is averaged to one vector for the picture.",
+    "That is chapter 1's bottleneck. The decoder looks at all patches, other ones for each word.",
+    again=lambda model, image, looked: (
+        looked[0].mean(2, keepdim=True).expand_as(looked[0]),
+        looked[1],
+    ),
+)
+
+# --- faults: writing ----------------------------------------------------------------------------
+
+task.fault(
+    "C-READ-LAST-WORD",
+    "The decoder gets the newest word.",
+    "This decoder keeps no state: all it knows of the words before it are the words that you hand "
+    "over. (A cache would change that, chapter 10.)",
+    given=lambda words: words[:, -1:],
+)
+task.fault(
+    "C-READ-NOTHING-BACK",
+    "The scores for the next word stand at the first position; or the decoder gets `bos` alone.",
+    "Either way you see what follows `bos`, again and again. Each chosen word goes back into the "
+    "next round, and position t scores the word after word t: look at the last one.",
+    given=(lambda words: words[:, :1], ...),
+    last=(..., lambda logits: logits[:, 0]),
+)
+task.fault(
+    "C-READ-UNLIKELIEST",
+    "The smallest score wins.",
+    "Scores are not losses: the larger, the likelier.",
+    choose=lambda logits, eos: logits.argmin(-1),
+)
+task.fault(
+    "C-READ-NEVER-EOS",
+    "`eos` is no word, so it is never chosen.",
+    "It is the model's way to say that it has finished. Without it every name runs on to "
+    "max_length.",
+    choose=lambda logits, eos: logits.index_fill(-1, torch.tensor(eos), -1e9).argmax(-1),
+)
+task.fault(
+    "C-READ-TALKS-ON",
+    "What stands behind `eos` does not matter.",
+    "To whoever reads the row up to `eos` it does not. The promise is `eos` for ever: so that two "
+    "readings can be compared as they are.",
+    silence=lambda word, finished, eos: word,
+)
+task.fault(
+    "C-READ-SILENCE-ZERO",
+    "Behind its end a row is filled with 0.",
+    "0 is padding here, and a word elsewhere. After the first `eos` a row says only `eos`.",
+    silence=lambda word, finished, eos: word.masked_fill(finished, 0),
+)
+task.fault(
+    "C-READ-IN-FRONT",
+    "The new word is put in front.",
+    "Names are written from left to right, and the model was trained so. Behind the others.",
+    append=lambda words, word: torch.cat([word[:, None], words], 1),
+    result=lambda words, eos, max_length: words[:, :-1].flip(1),
+)
+task.fault(
+    "C-READ-ONE-ENDS-ALL",
+    "When a row says `eos`, the batch is finished.",
+    "That row is. The others are in the middle of a name.",
+    stop=lambda finished: finished.any(),
+)
+task.fault(
+    "C-READ-FIRST-ENDS-ALL",
+    "When the first row says `eos`, the batch is finished.",
+    "Each row ends when it ends. Stop when *all* have.",
+    stop=lambda finished: finished[0],
+)
+
+# --- faults: marks and lengths ------------------------------------------------------------------
+
+task.fault(
+    "C-READ-MARKS-BY-HEART",
+    "`bos` is 1 and `eos` is 2.",
+    "As defaults. Another vocabulary has other ids, and the caller says which.",
+    marks=lambda bos, eos: (1, 2),
+)
+task.fault(
+    "C-READ-EOS-BY-HEART",
+    "`eos` is 2.",
+    "As a default. The caller says which id closes a name.",
+    marks=lambda bos, eos: (bos, 2),
+)
+task.fault(
+    "C-READ-BEGINS-WITH-EOS",
+    "The first word that the model gets is `eos`: nothing has been said.",
+    "It was trained with `bos` in front.",
+    marks=lambda bos, eos: (eos, eos),
+)
+task.fault(
+    "C-READ-KEEPS-BOS",
+    "The result begins with `bos`.",
+    "That is a mark for the model. The name begins behind it.",
+    result=lambda words, eos, max_length: words,
+)
+task.fault(
+    "C-READ-CUTS-EOS",
+    "The last word is `eos`, and nobody wants to read it.",
+    "Only the longest row ends there, and if max_length came first, a real word is lost.",
+    result=lambda words, eos, max_length: words[:, 1:-1],
+)
+task.fault(
+    "C-READ-ONE-LESS",
+    "`bos` counts as a word, so max_length − 1 are left.",
+    "max_length counts the words that come back, and `bos` is none of them.",
+    rounds=lambda max_length: max_length - 1,
+)
+task.fault(
+    "C-READ-ONE-MORE",
+    "One round more, for `eos`.",
+    "`eos` is one of the max_length words.",
+    rounds=lambda max_length: max_length + 1,
+)
