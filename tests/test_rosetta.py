@@ -634,7 +634,7 @@ ROWS = {
     name: test
     for name, test in globals().items()
     if re.fullmatch(
-        r"[a-z0-9]+_(mask|padding|causal|dead|heads|stack|shared|latent|positions|cache|window|pictures)",
+        f"[a-z0-9]+_({KINDS})",
         name,
     )
     and test.__module__ == __name__
