@@ -1,0 +1,105 @@
+"""Figures that run in the page: `{live} name` shows `_static/live/name.html` as a figure.
+
+A figure is three files of one name in `_static/live`: its first state (.html: all that paper and a
+browser without scripts have), its script (.js) and, if it shows the package's own numbers, a
+function in DATA. Models that its first state names in `data-models` are written beside the pages,
+so that nothing is fetched and `file://` is enough. `python tests/test_live.py` draws first states.
+"""
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+from safetensors.numpy import load_file
+
+LIVE = Path(__file__).parent.parent / "_static" / "live"
+KINDS = {"fixed-64": "fixed", "additive": "additive", "transformer": "transformer"}
+
+
+def packed_model(name: str) -> str:
+    """A stored model as a script: its float16 weights, deflated; low bytes apart from high bytes,
+    which resemble each other."""
+    from attncourse import pretrained
+
+    weights = load_file(pretrained.DATA / f"{name}.safetensors")
+    rows = {key: np.atleast_2d(tensor) for key, tensor in weights.items()}
+    measured, model = pretrained.curves(), pretrained.load(name)[0]
+    heads = {layer.num_heads for layer in model.modules() if hasattr(layer, "num_heads")}
+    header = {
+        "kind": KINDS[name],
+        "heads": max(heads, default=1),
+        "english": measured["source_words"],
+        "french": measured["target_words"],
+        "shapes": [(key, *matrix.shape) for key, matrix in rows.items()],
+    }
+    header = json.dumps(header).encode()
+    numbers = b"".join(matrix.astype("<f2").tobytes() for matrix in rows.values())
+    packer = zlib.compressobj(9, zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
+    planes = len(header).to_bytes(4) + header + numbers[0::2] + numbers[1::2]
+    text = base64.b64encode(packer.compress(planes) + packer.flush()).decode()
+    return f'live.store("{name}", "{text}");\n'
+
+
+DATA = {}  # name of a figure -> what its script finds in `live.data`
+
+
+def scripts(figure: str) -> dict[str, str | None]:
+    """What a page loads for a figure: name of a file in `_static/live` -> its text, if it is made."""
+    page = (LIVE / f"{figure}.html").read_text("utf-8")
+    models = re.search(r'data-models="([^"]*)"', page)
+    files = dict.fromkeys(["engine.js", "names.js", "frame.js"])
+    for name in models[1].split() if models else []:
+        files[f"model-{name}.js"] = packed_model(name)
+    if figure in DATA:
+        data = json.dumps(DATA[figure](), ensure_ascii=False)
+        files[f"data-{figure}.js"] = f'live.data["{figure}"] = {data};\n'
+    return files | {f"{figure}.js": None}
+
+
+class Live(Directive):
+    """`{live} name` with a caption and, as option, the figure's name for references."""
+
+    required_arguments = 1
+    has_content = True
+    option_spec = {"name": directives.unchanged}  # noqa: RUF012 (as docutils wants it)
+
+    def run(self):
+        first_state = (LIVE / f"{self.arguments[0]}.html").read_text("utf-8")
+        figure = nodes.figure("", nodes.raw("", first_state, format="html"), classes=["live"])
+        figure["live"] = self.arguments[0]
+        told = nodes.container()
+        self.state.nested_parse(self.content, self.content_offset, told)
+        figure += nodes.caption("", "", *told[0].children)
+        self.set_source_info(figure)
+        self.add_name(figure)
+        return [figure]
+
+
+def load_scripts(app, pagename, templatename, context, doctree):
+    """A page loads what its own figures need, and no other page does."""
+    figures = (
+        [each["live"] for each in doctree.findall(nodes.figure) if "live" in each]
+        if doctree
+        else []
+    )
+    if figures:
+        app.add_css_file("live/live.css")
+    for file, text in {
+        file: text for each in figures for file, text in scripts(each).items()
+    }.items():
+        if text is not None:
+            folder = Path(app.outdir, "_static", "live")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text, "utf-8")
+        app.add_js_file(f"live/{file}", loading_method="defer")
+
+
+def setup(app):
+    app.add_directive("live", Live)
+    app.connect("html-page-context", load_scripts)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
