@@ -8,14 +8,16 @@ so that nothing is fetched and `file://` is enough. `python tests/test_live.py` 
 
 import base64
 import json
+import random
 import re
 import zlib
 from pathlib import Path
 
 import numpy as np
 from docutils import nodes
-from docutils.parsers.rst import Directive, directives
+from docutils.parsers.rst import directives
 from safetensors.numpy import load_file
+from sphinx.util.docutils import SphinxDirective
 
 LIVE = Path(__file__).parent.parent / "_static" / "live"
 KINDS = {"fixed-64": "fixed", "additive": "additive", "transformer": "transformer"}
@@ -45,7 +47,53 @@ def packed_model(name: str) -> str:
     return f'live.store("{name}", "{text}");\n'
 
 
-DATA = {}  # name of a figure -> what its script finds in `live.data`
+def surgery_numbers() -> list[int]:
+    """The numbers of chapter 5's experiment."""
+    chance = random.Random(5)
+    return [chance.randrange(10**9) for _ in range(200)]
+
+
+def mask_tables() -> dict:
+    """Chapter 6's sentence and masks, and the wrong causal masks that its judge knows by name."""
+    import torch
+
+    from attncourse.checks import registry
+    from attncourse.checks.task import compose, is_change
+    from attncourse.masking import causal_mask
+
+    words = ["nine", "hundred", "four", "<pad>", "<pad>"]
+    torch.manual_seed(5)
+    vectors = {word: 0.6 * torch.randn(16) for word in ["nine", "hundred", "four", "<pad>"]}
+    everything, causal = torch.ones(5, 5, dtype=torch.bool), causal_mask(5)
+    padding = everything & torch.tensor([word != "<pad>" for word in words])
+    presets = {
+        "nothing hidden": everything,
+        "causal": causal,
+        "padding": padding,
+        "both": causal & padding,
+        "tril(1)": everything.tril(1),
+        "inverted": ~causal,
+        "transposed": causal.T,
+    }
+    task, judge = registry.find("causal_mask"), {}
+    for fault in task.faults.values():
+        for form in fault.forms:
+            answer = compose(task, form) if is_change(task, form) else form
+            mask = answer(5, 5)
+            wrong = isinstance(mask, torch.Tensor) and mask.shape == (5, 5)
+            if wrong and mask.dtype == torch.bool and not torch.equal(mask, causal):
+                told = {"id": fault.id, "thinks": fault.thinks, "why": fault.why}
+                judge.setdefault(str(mask.tolist()), told | {"mask": mask.tolist()})
+    return {
+        "words": words,
+        "x": torch.stack([vectors[word] for word in words]).double().tolist(),
+        "presets": [{"name": name, "mask": mask.tolist()} for name, mask in presets.items()],
+        "judge": list(judge.values()),
+    }
+
+
+# Name of a figure -> what its script finds in `live.data`.
+DATA = {"surgery": surgery_numbers, "masks": mask_tables}
 
 
 def scripts(figure: str) -> dict[str, str | None]:
@@ -58,10 +106,11 @@ def scripts(figure: str) -> dict[str, str | None]:
     if figure in DATA:
         data = json.dumps(DATA[figure](), ensure_ascii=False)
         files[f"data-{figure}.js"] = f'live.data["{figure}"] = {data};\n'
-    return files | {f"{figure}.js": None}
+    script, *_ = figure.split("-")  # translator-7 is a translator
+    return files | {f"{script}.js": None}
 
 
-class Live(Directive):
+class Live(SphinxDirective):
     """`{live} name` with a caption and, as option, the figure's name for references."""
 
     required_arguments = 1

@@ -23,7 +23,7 @@ live.read = (text, known) => {
   }
   const source = text.toLowerCase().match(/\p{L}+/gu) || [];
   const unknown = source.filter(word => !known.slice(3).includes(word));
-  if (unknown.length) return { source, error: `The translators know 33 English words; “${unknown[0]}” is none of them.` };
+  if (unknown.length) return { source, error: `The translators know ${known.length - 3} English words; “${unknown[0]}” is none of them.` };
   if (!source.length) return { source, error: "Type a number, or English number words." };
   if (source.length > 24) return { source, error: "At most 24 words, please." };
   return { source };
