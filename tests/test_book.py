@@ -80,7 +80,7 @@ def test_chapter_has_the_parts_of_a_chapter(page):
         assert f"\n## {part}\n" in text, part
     assert "Spot the error" in text
     assert "```{literalinclude} ../attncourse/" in text  # the package's own code, not a copy
-    widgets = re.findall(r"plots\.(?:Slider|AttentionView)\(", text)
+    widgets = re.findall(r"plots\.(?:Slider|AttentionView)\(|^```\{live\}", text, re.M)
     assert widgets, "an interactive figure"
 
 

@@ -15,10 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from browser import browser, needs_browser
+from torch.nn.utils.rnn import pad_sequence
 
 from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
+from attncourse.cross_attention import translate
+from attncourse.masking import dependency_map
+from attncourse.multihead import attention_maps
 from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.one_stack import beam_search
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.training import as_source
 
 ROOT = Path(__file__).resolve().parent.parent
 spec = importlib.util.spec_from_file_location("_", ROOT / "book" / "_ext" / "live_figures.py")
@@ -101,6 +108,10 @@ def test_a_page_stays_light():
         assert len(script.read_text("utf-8").splitlines()) <= longest, script.name
 
 
+def padded(rows):
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+
+
 # --- the engine ----------------------------------------------------------------------------------
 
 SAMPLE = random.Random(16)
@@ -133,13 +144,205 @@ def test_the_logits_in_the_page_are_the_packages(show, name):
         for (const byte of bytes) text += String.fromCharCode(byte);
         return btoa(text);""")
     seen = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float64)
-    rows = [
-        torch.nn.utils.rnn.pad_sequence([*map(torch.tensor, ids)], True, PAD)
-        for ids in (source, target)
-    ]
+    target = padded(target)
     with torch.no_grad():
-        expected = model(rows[0], teacher_inputs(rows[1], BOS))[rows[1] != PAD]
+        expected = model(padded(source), teacher_inputs(target, BOS))[target != PAD]
     assert (seen.view(expected.shape) - expected).abs().max() < 1e-4
+
+
+# --- what a figure shows is what the package computes ---------------------------------------------
+
+
+def translated(name, number, most=30):
+    """The package's words, whether they are right, and the weights of each step."""
+    model, english, french = pretrained.load(name)
+    source = as_source(words(number, "en"), english)
+    with torch.no_grad():
+        written = french.decode(translate(model, source, BOS, EOS, most)[0])
+        before = torch.tensor([[BOS, *french.encode(written)]])
+        if name == "additive":
+            return written, model.align(source, before)[1][0]
+        maps = attention_maps(model, source, before)
+    heads = [maps[f"decoder.{layer}.cross_attention"][0] for layer in (0, 1)]
+    return written, torch.cat(heads).transpose(0, 1)  # t h k
+
+
+def submit(tab, number, done):
+    tab.run(f"""
+        document.querySelector("input[type=text]").value = "{number}";
+        document.querySelector("form").requestSubmit();""")
+    tab.wait(done)
+
+
+WRITTEN = "[...document.querySelectorAll('.target span')].map(word => word.textContent)"
+LOOK = "[...document.querySelectorAll('.source i')].map(weight => Number(weight.textContent))"
+
+
+def close(shown, weights):
+    return (torch.tensor(shown) - weights).abs().max() < 0.0051
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_first_screen_shows_the_packages_translations_and_looks(show):
+    tab = show("translators")
+    for number in (71999, 94, 349956962497):
+        submit(tab, f"{number:,}", "document.querySelector('.verdict').textContent.trim()")
+        parts = {}
+        for name in ("fixed-64", "additive"):
+            spans = f"document.querySelectorAll('[data-part={name}] .target span')"
+            parts[name] = tab.run(f"return [...{spans}].map(word => word.textContent)")
+        model, english, french = pretrained.load("fixed-64")
+        with torch.no_grad():
+            blind = translate(model, as_source(words(number, "en"), english), BOS, EOS, 30)
+        assert parts["fixed-64"] == french.decode(blind[0])
+        written, weights = translated("additive", number)
+        assert parts["additive"] == written
+        looks = LOOK.replace(".source", "[data-part=additive] .source")
+        assert close(tab.run(f"return {looks}"), weights[len(written) - 1])
+        right = [part == words(number, "fr") for part in parts.values()]
+        verdicts = "[...document.querySelectorAll('.verdict')].map(each => each.textContent)"
+        assert [told.startswith("Right") for told in tab.run(f"return {verdicts}")] == right
+        if number != 94:
+            assert right == [False, True]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_words_appear_one_after_the_other_unless_the_reader_wants_no_motion(show):
+    for still in (False, True):
+        tab = show("translators", still=still)
+        tab.run("document.querySelector('form').requestSubmit()")
+        first = tab.run(f"return {WRITTEN}.length")
+        tab.wait("document.querySelector('.verdict').textContent.trim()")
+        assert (first < tab.run(f"return {WRITTEN}.length")) != still
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("figure", ["translator", "translator-7"])
+def test_a_sentence_of_the_readers_is_translated_as_by_the_package(show, figure):
+    tab, name = show(figure), {"translator": "additive"}.get(figure, "transformer")
+    done = "document.querySelector('.verdict').textContent.trim()"
+    submit(tab, "94", done)
+    written, looks = translated(name, 94)
+    assert tab.run(f"return {WRITTEN}") == written
+    looks = looks if name == "additive" else looks.mean(1)
+    for _ in range(2):
+        tab.run("document.querySelector('.target :checked').focus()")
+        tab.press("ArrowUp")
+    place = tab.run(
+        "return [...document.querySelectorAll('.target input')].findIndex(e => e.checked)"
+    )
+    assert close(tab.run(f"return {LOOK}"), looks[place])
+    # A wrong word put in: what follows is what the model writes after it.
+    model, english, french = pretrained.load(name)
+    tab.run(f"""
+        const told = document.querySelector("select[name=told]");
+        told.value = {french.ids["mille"]};
+        told.dispatchEvent(new Event("change", {{bubbles: true}}));""")
+    shown = tab.run(f"return {WRITTEN}")
+    assert shown[:place] == written[:place] and shown[place] == "mille"
+    source, ids = as_source(words(94, "en"), english), [BOS, *french.encode(shown)]
+    with torch.no_grad():
+        following = model(source, torch.tensor([ids]))[0].argmax(-1).tolist()
+    assert following[place + 1 :] == [*ids[place + 2 :], EOS]
+    # With a teacher it reads the right words (and the reader's), and each next word is shown.
+    tab.run("document.querySelector('input[value=teacher]').click()")
+    right = french.encode(words(94, "fr"))
+    right[place] = french.ids["mille"]
+    with torch.no_grad():
+        said = model(source, torch.tensor([[BOS, *right]]))[0].argmax(-1).tolist()
+    assert tab.run(f"return {WRITTEN}") == [french.words[word] for word in said]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_beam_in_the_page_is_the_packages(show):
+    model, english, french = pretrained.load("fixed-64")
+    tab = show(models=["fixed-64"])
+    numbers = [987654, 31415926, 71999, 349956962497]
+    sources = [english.encode(words(number, "en")) for number in numbers]
+    found = tab.run(f"""
+        const model = await live.load("fixed-64");
+        return {sources}.map(source => live.beam(model, source, 4));""")
+    for source, ids in zip(sources, found, strict=True):
+        with torch.no_grad():
+            state = model.start(torch.tensor([source]))
+            expected = beam_search(model.step, state, BOS, EOS, 4, 30)
+        assert french.decode(expected[0]) == french.decode(ids)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_surgery_measures_what_the_package_measures(show):
+    model, english, french = pretrained.load("transformer")
+    numbers = live_figures.surgery_numbers()
+    source, target = (
+        [vocabulary.encode(words(number, language)) for number in numbers]
+        for vocabulary, language in ((english, "en"), (french, "fr"))
+    )
+    target = padded([[*ids, EOS] for ids in target])
+    silent = {"decoder.0.cross_attention": [0], "encoder.0.self_attention": [1, 2]}
+    for path, heads in silent.items():
+        model.get_submodule(path).out_proj.weight.data.view(64, 4, 16)[:, heads] = 0
+    with torch.no_grad():
+        right = model(padded(source), teacher_inputs(target, BOS)).argmax(-1) == target
+    share = (right | (target == PAD)).all(-1).double().mean()
+    tab = show("surgery")
+    for head in (1, 2):
+        tab.run(f"document.querySelector('[value=\"encoder.0.self_attention.{head}\"]').click()")
+    tab.wait("document.querySelector('.share').textContent.startsWith('3 silent')", 120)
+    told = tab.run("return document.querySelector('.share').textContent")
+    assert f" {100 * share:.1f} % of 200" in told
+    with torch.no_grad():
+        ids = translate(model, as_source(words(294, "en"), english), BOS, EOS, 30)[0]
+    shown = "[...document.querySelectorAll('.written span')].map(word => word.textContent)"
+    assert tab.run(f"return {shown}") == french.decode(ids)
+
+
+TABLE = """[...document.querySelector("table").tBodies[0].rows].map(
+    row => [...row.cells].slice(1).map(cell => cell.textContent))"""
+
+
+def expected_table(x, mask):
+    def layer(rows):
+        return scaled_dot_product_attention(rows, rows, rows, mask)[0]
+
+    weights = scaled_dot_product_attention(x, x, x, mask)[1][0]
+    depends = dependency_map(layer, x)
+    return [
+        [f"{w:.2f}" if may else "0" for w, may in zip(row, allowed, strict=True)]
+        + [f"{row.sum():.2f}"]
+        + ["■" if yes else "·" for yes in changed]
+        for row, allowed, changed in zip(weights, mask, depends, strict=True)
+    ]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_mask_builder_shows_the_packages_weights_sums_and_dependencies(show):
+    tab, data = show("masks"), live_figures.mask_tables()
+    for place, preset in enumerate(data["presets"]):
+        tab.run(f"document.querySelectorAll('.presets button')[{place}].click()")
+        x, mask = torch.tensor([preset["x"]]), torch.tensor(preset["mask"])
+        assert tab.run(f"return {TABLE}") == expected_table(x, mask), preset["name"]
+        told = tab.run(
+            "const j = document.querySelector('.judge'); return j.hidden || j.textContent"
+        )
+        known = [each for each in data["judge"] if each["mask"] == preset["mask"]]
+        assert (told is True) == (not known)
+        assert not known or known[0]["id"] in told
+        dead = tab.run("return document.querySelectorAll('.dead').length")
+        assert dead == (~mask.any(-1)).sum()
+    # By keyboard: one stop for the table; arrows move, space toggles a cell.
+    tab.run("document.querySelector('.masks [tabindex=\"0\"]').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        tab.press(key)
+    at = tab.run("return document.activeElement.dataset.at")
+    tab.press("Space")
+    mask[tuple(map(int, at.split()))] ^= True
+    assert tab.run(f"return {TABLE}") == expected_table(x, mask)
 
 
 # --- first states --------------------------------------------------------------------------------

@@ -63,17 +63,17 @@ def mask_tables() -> dict:
 
     words = ["nine", "hundred", "four", "<pad>", "<pad>"]
     torch.manual_seed(5)
-    vectors = {word: 0.6 * torch.randn(16) for word in ["nine", "hundred", "four", "<pad>"]}
+    vectors = {word: 0.6 * torch.randn(16) for word in words[:4]}
     everything, causal = torch.ones(5, 5, dtype=torch.bool), causal_mask(5)
-    padding = everything & torch.tensor([word != "<pad>" for word in words])
+    real = torch.tensor([word != "<pad>" for word in words])
     presets = {
         "nothing hidden": everything,
         "causal": causal,
-        "padding": padding,
-        "both": causal & padding,
+        "padding": everything & real,
+        "both": causal & real,
+        "both, padded on the left": causal & real.flip(0),
         "tril(1)": everything.tril(1),
         "inverted": ~causal,
-        "transposed": causal.T,
     }
     task, judge = registry.find("causal_mask"), {}
     for fault in task.faults.values():
@@ -84,12 +84,12 @@ def mask_tables() -> dict:
             if wrong and mask.dtype == torch.bool and not torch.equal(mask, causal):
                 told = {"id": fault.id, "thinks": fault.thinks, "why": fault.why}
                 judge.setdefault(str(mask.tolist()), told | {"mask": mask.tolist()})
-    return {
-        "words": words,
-        "x": torch.stack([vectors[word] for word in words]).double().tolist(),
-        "presets": [{"name": name, "mask": mask.tolist()} for name, mask in presets.items()],
-        "judge": list(judge.values()),
-    }
+    shown = []
+    for name, mask in presets.items():
+        order = words[::-1][:2] + words[:3] if "left" in name else words
+        x = torch.stack([vectors[word] for word in order]).double().tolist()
+        shown.append({"name": name, "mask": mask.tolist(), "words": order, "x": x})
+    return {"presets": shown, "judge": list(judge.values())}
 
 
 # Name of a figure -> what its script finds in `live.data`.
@@ -97,7 +97,7 @@ DATA = {"surgery": surgery_numbers, "masks": mask_tables}
 
 
 def scripts(figure: str) -> dict[str, str | None]:
-    """What a page loads for a figure: name of a file in `_static/live` -> its text, if it is made."""
+    """What a page loads for a figure: file in `_static/live` -> its text, if it is made."""
     page = (LIVE / f"{figure}.html").read_text("utf-8")
     models = re.search(r'data-models="([^"]*)"', page)
     files = dict.fromkeys(["engine.js", "names.js", "frame.js"])

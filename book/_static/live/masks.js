@@ -2,9 +2,10 @@
 "use strict";
 
 live.figure("masks", (find, figure) => {
-  const { words, x, presets, judge } = live.data.masks, n = words.length;
+  const { presets, judge } = live.data.masks, n = presets[0].words.length;
   const said = find(".said"), table = find("table");
-  let mask, at = [0, 0];
+  const marked = text => text.replace(/[&<]/g, letter => `&#${letter.charCodeAt(0)};`).replace(/`(.+?)`/g, "<code>$1</code>");
+  let words, x, mask, at = [0, 0];
 
   /** As the package's: an output depends on a word if it changes when the word's vector is pushed. */
   const depends = () => {
@@ -44,28 +45,36 @@ live.figure("masks", (find, figure) => {
     const known = judge.find(each => same(each.mask, mask));
     find(".judge").hidden = !known;
     if (known) {
-      find(".judge b").textContent = known.thinks;
-      find(".judge span").textContent = known.why;
-      find(".judge code").textContent = known.id;
+      find(".judge b").innerHTML = marked(known.thinks);
+      find(".judge span").innerHTML = marked(known.why);
+      find(".judge i").textContent = known.id;
     }
-    const preset = presets.find(each => same(each.mask, mask));
+    const preset = presets.find(each => same(each.mask, mask) && each.words.join() === words.join());
     find(".preset").textContent = preset ? preset.name : "a mask of your own";
   };
 
-  const set = chosen => { mask = chosen.map(row => [...row]); show(); };
+  const set = preset => {
+    ({ words, x } = preset);
+    mask = preset.mask.map(row => [...row]);
+    words.forEach((word, place) => {
+      table.rows[0].cells[place + 1].textContent = table.rows[place + 1].cells[0].textContent = word;
+    });
+    show();
+  };
   const toggle = (q, k) => {
     mask[q][k] = !mask[q][k];
     show();
     said.textContent = table.rows[q + 1].cells[k + 1].firstChild.getAttribute("aria-label") + ".";
   };
 
-  table.tHead.rows[0].innerHTML = "<th scope='col'>query</th>" + words.map(word => `<th scope="col">${word.replace("<", "&lt;")}</th>`).join("") +
-    "<th scope='col'>sum</th>" + words.map((_, k) => `<th scope="col"><span class="hidden">depends on word </span>${k + 1}</th>`).join("");
-  table.tBodies[0].innerHTML = words.map((word, q) => `<tr><th scope="row">${word.replace("<", "&lt;")}</th>` +
-    words.map((_, k) => `<td><button type="button" data-at="${q} ${k}"></button></td>`).join("") + "<td></td>".repeat(n + 1) + "</tr>").join("");
+  const places = Array.from({ length: n }, (_, place) => place);
+  table.tHead.rows[0].innerHTML = `<th scope="col">query</th>${"<th scope='col'></th>".repeat(n)}<th scope="col">sum</th>` +
+    places.map(k => `<th scope="col"><span class="hidden">depends on word </span>${k + 1}</th>`).join("");
+  table.tBodies[0].innerHTML = places.map(q => "<tr><th scope='row'></th>" +
+    places.map(k => `<td><button type="button" data-at="${q} ${k}"></button></td>`).join("") + "<td></td>".repeat(n + 1) + "</tr>").join("");
   live.list(find(".presets"), presets, "<button type='button'></button> ").forEach((button, i) => {
     button.textContent = presets[i].name;
-    button.onclick = () => { set(presets[i].mask); said.textContent = `${presets[i].name}. Dead rows: ${find(".dead-rows").textContent}.`; };
+    button.onclick = () => { set(presets[i]); said.textContent = `${presets[i].name}. Dead rows: ${find(".dead-rows").textContent}.`; };
   });
 
   table.onclick = event => {
@@ -82,5 +91,5 @@ live.figure("masks", (find, figure) => {
     show();
     table.rows[at[0] + 1].cells[at[1] + 1].firstChild.focus();
   };
-  set(presets.find(each => each.name === figure.dataset.preset).mask);
+  set(presets.find(each => each.name === figure.dataset.preset));
 });

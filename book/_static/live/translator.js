@@ -8,9 +8,12 @@ live.figure("translator", async (find, figure) => {
   const how = () => find("input[name=how]:checked").value;
   let asked, written, chosen = 0, forced = {}, stop = () => {};
 
-  told.innerHTML += model.french.words.slice(3).map((word, i) => `<option value="${i + 3}">${word}</option>`).join("");
-  head.innerHTML += Array.from({ length: 2 * model.heads }, (_, i) =>
-    `<option value="${i}">layer ${1 + Math.floor(i / model.heads)}, head ${1 + i % model.heads}</option>`).join("");
+  const fill = (select, names, first) => {
+    select.innerHTML = select.options[0].outerHTML + names.map((name, i) => `<option value="${first + i}">${name}</option>`).join("");
+  };
+  fill(told, model.french.words.slice(3), 3);
+  fill(head, Array.from({ length: 2 * model.heads }, (_, i) =>
+    `layer ${1 + Math.floor(i / model.heads)}, head ${1 + i % model.heads}`), 0);
 
   /** One row of weights a written word: of one head, or the average of all. */
   const look = place => {
