@@ -345,6 +345,34 @@ def test_the_mask_builder_shows_the_packages_weights_sums_and_dependencies(show)
     assert tab.run(f"return {TABLE}") == expected_table(x, mask)
 
 
+# --- check yourself ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@needs_browser
+def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path):
+    script = f"<!doctype html><meta charset=utf-8><script src='{(LIVE / 'check.js').as_uri()}'></script>"
+    question = "<p>{}</p><details class=sd-dropdown><summary>Answer</summary><p>Yes.</p></details>"
+    page, home = tmp_path / "01_bottleneck.html", tmp_path / "index.html"
+    page.write_text(script + question.format("Which?") + question.format("Why?"), "utf-8")
+    map_ = "<span class=dots data-page=01_bottleneck data-questions=2>2 questions</span>"
+    home.write_text(script + map_, "utf-8")
+    dots = "const dots = document.querySelector('.dots'); return [dots.textContent, dots.ariaLabel]"
+    tab.open(home)
+    assert tab.run(dots) == ["2 questions", None]
+    tab.open(page)
+    tab.press("Tab")
+    tab.run("document.execCommand('insertText', false, 'One vector <b>')")
+    tab.run("document.querySelectorAll('[value=yes]')[0].click()")
+    tab.run("document.querySelectorAll('[value=\"not yet\"]')[1].click()")
+    tab.open(page)
+    assert tab.run("return document.querySelector('textarea').value") == "One vector <b>"
+    chosen = "[...document.querySelectorAll('input:checked')].map(each => each.value)"
+    assert tab.run(f"return {chosen}") == ["yes", "not yet"]
+    tab.open(home)
+    assert tab.run(dots) == ["●○", "1 of 2 questions right, 1 not yet"]
+
+
 # --- first states --------------------------------------------------------------------------------
 
 

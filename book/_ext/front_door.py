@@ -1,7 +1,8 @@
 """What a visitor sees before reading: minutes a chapter, and what a shared link says of a page.
 
 In a page, {reading}`01_bottleneck` is the minutes that it takes to read, {doing}`01_bottleneck`
-those of its exercise, and {hours}`` the hours of the whole course.
+those of its exercise, and {hours}`` the hours of the whole course; {dots}`01_bottleneck` says how
+many questions it asks, and becomes a dot for each that the reader has answered.
 """
 
 import html
@@ -40,10 +41,14 @@ def write_minutes(app, docname, source):
             return f"{5 * round(reading(folder / f'{name}.md') / 5)}"
         if kind == "doing":
             return f"{5 * round(doing(name) / 5)}"
+        if kind == "dots":
+            n = (folder / f"{name}.md").read_text("utf-8").count("{dropdown} Answer")
+            data = f"data-page='{name}' data-questions='{n}'"
+            return f"<span class='dots' {data}>{n} questions</span>"
         pages = [each.assignment for each in registry.chapters().values()]
         return f"{sum(reading(folder / f'{page}.md') + doing(page) for page in pages) / 60:.0f}"
 
-    source[0] = re.sub(r"\{(reading|doing|hours)\}`(\w*)`", minutes, source[0])
+    source[0] = re.sub(r"\{(reading|doing|hours|dots)\}`(\w*)`", minutes, source[0])
 
 
 def introduce(app, pagename, templatename, context, doctree):
