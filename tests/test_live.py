@@ -5,6 +5,7 @@
 
 import base64
 import importlib.util
+import itertools
 import json
 import random
 import re
@@ -345,13 +346,50 @@ def test_the_mask_builder_shows_the_packages_weights_sums_and_dependencies(show)
     assert tab.run(f"return {TABLE}") == expected_table(x, mask)
 
 
+@pytest.mark.slow
+@needs_browser
+def test_the_five_steps_show_the_packages_numbers_under_every_switch(show):
+    data, tab = live_figures.step_tables(), show("steps")
+    Q, K, V = (torch.tensor(data[name]) for name in "QKV")
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    for root, rows, hidden in itertools.product((True, False), repeat=3):
+        mask[0, 2] = not hidden
+        tab.run(f"""
+            for (const [name, on] of [["root", {json.dumps(root)}], ["rows", {json.dumps(rows)}],
+                                      ["mask", {json.dumps(hidden)}]]) {{
+                const box = document.querySelector(`input[name=${{name}}]`);
+                if (box.checked !== on) box.click();
+            }}""")
+        scaled = Q @ K.T / (2 if root else 1)
+        weights = scaled.masked_fill(~mask, -torch.inf).softmax(-1 if rows else 0)
+        if root and rows:
+            assert torch.allclose(weights, scaled_dot_product_attention(Q, K, V, mask)[1])
+        tables = {"scores": Q @ K.T, "scaled": scaled, "weights": weights, "output": weights @ V}
+        for name, digits in {"scores": 0, "scaled": 1, "weights": 3, "output": 2}.items():
+            cells = f"[...document.querySelectorAll('[data-cell^=\"{name} \"]')]"
+            shown = tab.run(f"return {cells}.map(cell => cell.textContent.replace('−', '-'))")
+            expected = tables[name].flatten()
+            assert (torch.tensor([*map(float, shown)]) - expected).abs().max() <= 0.51 * 10**-digits
+    tab.run("document.querySelector('[data-cell=\"scores 0 0\"]').click()")
+    lit = "[...document.querySelectorAll('.lit')].map(cell => cell.dataset.cell)"
+    made_from = [f"{name} 0 {i}" for name in "QK" for i in range(4)]
+    assert tab.run(f"return {lit}") == made_from
+    told = "document.querySelector('.formula').textContent"
+    assert "1·2 + 2·0 + 1·1 + −1·0 = 3" in tab.run(f"return {told}")
+    tab.run("document.querySelector('[data-cell=\"scores 0 0\"]').focus()")
+    tab.press("ArrowRight")
+    assert "meets hundred" in tab.run(f"return {told}")
+
+
 # --- check yourself ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @needs_browser
 def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path):
-    script = f"<!doctype html><meta charset=utf-8><script src='{(LIVE / 'check.js').as_uri()}'></script>"
+    script = (
+        f"<!doctype html><meta charset=utf-8><script src='{(LIVE / 'check.js').as_uri()}'></script>"
+    )
     question = "<p>{}</p><details class=sd-dropdown><summary>Answer</summary><p>Yes.</p></details>"
     page, home = tmp_path / "01_bottleneck.html", tmp_path / "index.html"
     page.write_text(script + question.format("Which?") + question.format("Why?"), "utf-8")

@@ -92,8 +92,22 @@ def mask_tables() -> dict:
     return {"presets": shown, "judge": list(judge.values())}
 
 
+def step_tables() -> dict:
+    """The queries, keys and values of chapter 3's sentence, as its page chooses them."""
+    page = (LIVE.parent.parent / "03_scaled_dot_product.md").read_text("utf-8")
+
+    def chosen(name: str) -> list:
+        written = re.search(
+            rf"^{name} = (?:torch\.tensor\()?(\[.*?\])\)?(?: +#.*)?$", page, re.MULTILINE
+        )
+        return json.loads(written[1])
+
+    words = {"queries": "french", "keys": "english", "votes": "votes"}
+    return {key: chosen(name) for key, name in ({"Q": "Q", "K": "K", "V": "V"} | words).items()}
+
+
 # Name of a figure -> what its script finds in `live.data`.
-DATA = {"surgery": surgery_numbers, "masks": mask_tables}
+DATA = {"surgery": surgery_numbers, "masks": mask_tables, "steps": step_tables}
 
 
 def scripts(figure: str) -> dict[str, str | None]:
