@@ -381,6 +381,36 @@ def test_the_five_steps_show_the_packages_numbers_under_every_switch(show):
     assert "meets hundred" in tab.run(f"return {told}")
 
 
+# --- for everybody -------------------------------------------------------------------------------
+
+FOCUSED = """
+    const at = document.activeElement, shown = [at, at.nextElementSibling].filter(Boolean);
+    return [at.tagName, at.closest("form")?.getAttribute("aria-label"),
+            shown.some(each => getComputedStyle(each).outlineStyle !== "none")];"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_who_comes_by_keyboard_reaches_every_figure_and_sees_where(show):
+    tab = show(*FIGURES)
+    forms = tab.run("return [...document.forms].map(form => form.getAttribute('aria-label'))")
+    reached = {}
+    while not (tab.press("Tab") or (at := tab.run(FOCUSED))[0] == "BODY"):
+        reached.setdefault(at[1], []).append(at)
+        assert len(reached[at[1]]) <= 60  # a table is one stop, not thirty
+    assert reached.keys() == set(forms)
+    assert [at for stops in reached.values() for at in stops if not at[2]] == []
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_figure_has_a_barrier_or_is_wider_than_a_telephone(show, theme):
+    tab = show(*FIGURES, width=390, theme=theme)
+    assert tab.violations() == []
+    assert tab.run("return document.documentElement.scrollWidth") <= 390
+
+
 # --- check yourself ------------------------------------------------------------------------------
 
 

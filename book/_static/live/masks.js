@@ -28,7 +28,7 @@ live.figure("masks", (find, figure) => {
         const button = cells[k + 1].firstChild;
         button.textContent = may ? weights[q][k].toFixed(2) : "0";
         button.setAttribute("aria-pressed", may);
-        button.setAttribute("aria-label", `${words[q]} (${q + 1}) may look at ${words[k]} (${k + 1}): ${may ? "yes, weight " + weights[q][k].toFixed(2) : "no"}`);
+        button.setAttribute("aria-label", `${words[q]} (${q + 1}) may look at ${words[k]} (${k + 1}): ${may ? "yes" : "no"}, weight ${button.textContent}`);
         button.style.setProperty("--w", Math.round(100 * weights[q][k]));
         button.tabIndex = at[0] === q && at[1] === k ? 0 : -1;
         cells[n + 2 + k].textContent = changed[k][q] ? "■" : "·";
