@@ -154,8 +154,10 @@ class Browser:
         found = self._ask("Target.getTargets")["targetInfos"]
         return {each["targetId"]: each["url"] for each in found if each["type"] == "page"}
 
-    def photograph(self, path: Path) -> None:
+    def photograph(self, path: Path, height: int = 0) -> None:
+        """The whole page as a PNG file, or its upper `height` pixels."""
         size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
+        size |= {"height": height or size["height"]}
         picture = self._ask(
             "Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1}
         )

@@ -1,6 +1,6 @@
 """The live figures: they compute what the package computes, and begin as they are stored.
 
-`python tests/test_live.py [NAME ...]` draws the stored first states anew, and takes pictures.
+`python tests/test_live.py [NAME ...]` draws the stored first states and the card anew.
 """
 
 import base64
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from browser import browser, needs_browser
 from torch.nn.utils.rnn import pad_sequence
 
@@ -467,5 +468,22 @@ def draw(names):
                 tab.photograph(pictures / f"live_{name}_{width}_{theme}.png")
 
 
+def draw_card():
+    """The picture that a shared link shows: the course's name over its first figure."""
+    with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
+        tab.open(write_page(Path(folder), "translators"), 1200)
+        tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+        title = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["title"]
+        tab.run(f"""
+            document.body.style.cssText = "max-width: none; margin: 24px 48px; font-size: 22px";
+            document.querySelector(".controls").remove();
+            document.querySelector("main").insertAdjacentHTML("afterbegin",
+                "<h1 style='margin: 0; font-size: 54px'>{title}</h1>");
+            document.querySelector(".live form").style.fontSize = "23px";
+            document.querySelector("figure").style.margin = "20px 0 0";""")
+        tab.photograph(LIVE.parent / "card.png", 630)
+
+
 if __name__ == "__main__":
     draw(sys.argv[1:] or FIGURES)
+    draw_card()
