@@ -55,7 +55,7 @@ def introduce(app, pagename, templatename, context, doctree):
     """Title, description and picture for search engines and shared links."""
     if doctree is None:
         return
-    told = doctree.get("description") or next(
+    told = next(
         (
             paragraph.astext()
             for paragraph in doctree.findall(nodes.paragraph)
