@@ -110,18 +110,27 @@ def step_tables() -> dict:
 DATA = {"surgery": surgery_numbers, "masks": mask_tables, "steps": step_tables}
 
 
-def scripts(figure: str) -> dict[str, str | None]:
-    """What a page loads for a figure: file in `_static/live` -> its text, if it is made."""
-    page = (LIVE / f"{figure}.html").read_text("utf-8")
-    models = re.search(r'data-models="([^"]*)"', page)
-    files = dict.fromkeys(["engine.js", "names.js", "frame.js"])
-    for name in models[1].split() if models else []:
-        files[f"model-{name}.js"] = packed_model(name)
-    if figure in DATA:
-        data = json.dumps(DATA[figure](), ensure_ascii=False)
-        files[f"data-{figure}.js"] = f'live.data["{figure}"] = {data};\n'
-    script, *_ = figure.split("-")  # translator-7 is a translator
-    return files | {f"{script}.js": None}
+def scripts(*figures: str) -> dict[str, str]:
+    """What a page with these figures loads, in order: few files; pages share models."""
+
+    def read(*names: str) -> str:
+        return "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
+
+    files, own = {"base.js": read("engine", "names", "frame")}, {}
+    for figure in figures:
+        page = (LIVE / f"{figure}.html").read_text("utf-8")
+        models = re.search(r'data-models="([^"]*)"', page)
+        for name in models[1].split() if models else []:
+            files[f"model-{name}.js"] = packed_model(name)
+        script, *_ = figure.split("-")  # translator-7 is a translator
+        own[script] = ""
+        if figure in DATA:
+            data = json.dumps(DATA[figure](), ensure_ascii=False)
+            own[script] = f'live.data["{figure}"] = {data};\n'
+    if own:
+        texts = (data + read(script) for script, data in own.items())
+        files[f"{'-'.join(own)}.js"] = "\n".join(texts)
+    return {f"made/{file}": text for file, text in files.items()}
 
 
 class Live(SphinxDirective):
@@ -145,20 +154,15 @@ class Live(SphinxDirective):
 
 def load_scripts(app, pagename, templatename, context, doctree):
     """A page loads what its own figures need, and no other page does."""
-    figures = (
-        [each["live"] for each in doctree.findall(nodes.figure) if "live" in each]
-        if doctree
-        else []
-    )
-    if figures:
-        app.add_css_file("live/live.css")
-    for file, text in {
-        file: text for each in figures for file, text in scripts(each).items()
-    }.items():
-        if text is not None:
-            folder = Path(app.outdir, "_static", "live")
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / file).write_text(text, "utf-8")
+    found = doctree.findall(nodes.figure) if doctree else []
+    figures = [figure["live"] for figure in found if "live" in figure]
+    if not figures:
+        return
+    app.add_css_file("live/live.css")
+    for file, text in scripts(*figures).items():
+        path = Path(app.outdir, "_static", "live", file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
         app.add_js_file(f"live/{file}", loading_method="defer")
 
 
