@@ -168,5 +168,6 @@ def load_scripts(app, pagename, templatename, context, doctree):
 
 def setup(app):
     app.add_directive("live", Live)
-    app.connect("html-page-context", load_scripts)
+    # Before fresh_pages makes lists of its own.
+    app.connect("html-page-context", load_scripts, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

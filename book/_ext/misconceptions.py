@@ -14,6 +14,12 @@ from docutils import nodes
 from fresh_pages import package_hash
 from sphinx.util.docutils import SphinxDirective
 
+GALLERY = """
+.attn-report.gallery{border:0;padding:0;max-width:none;font-size:inherit}
+.attn-report.gallery h2{font-size:1.15em;margin:1.6em 0 .3em}
+.attn-report.gallery details{margin:.3em 0 .8em}
+"""
+
 FORMS = 3  # wordings of one fault to try until one shows a difference
 
 
@@ -46,13 +52,14 @@ def entries(stem: str) -> dict[str, list]:
             again = page, pages.words(task.home, fault.section)
             told = _code(fault.thinks), _code(fault.why)
             found[fault.id].append((task.name, *told, *again, shown(task, fault)))
-    return dict(sorted(found.items()))
+    # What has a name in the field stands before the slips of one task.
+    return dict(sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])))
 
 
 def page_of(found: dict[str, list]) -> str:
     from attncourse.checks.report import _STYLE
 
-    text = f"<style>{_STYLE}</style><div class='attn-report gallery'>"
+    text = f"<style>{_STYLE}{GALLERY}</style><div class='attn-report gallery'>"
     for id, each in found.items():
         text += f"<section id='{id}'><h2><code>{id}</code></h2>"
         last = None
