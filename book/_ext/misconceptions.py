@@ -52,15 +52,15 @@ def entries(stem: str) -> dict[str, list]:
             again = page, pages.words(task.home, fault.section)
             told = _code(fault.thinks), _code(fault.why)
             found[fault.id].append((task.name, *told, *again, shown(task, fault)))
-    # What has a name in the field stands before the slips of one task.
-    return dict(sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])))
+    return found
 
 
 def page_of(found: dict[str, list]) -> str:
     from attncourse.checks.report import _STYLE
 
     text = f"<style>{_STYLE}{GALLERY}</style><div class='attn-report gallery'>"
-    for id, each in found.items():
+    # What has a name in the field stands before the slips of one task.
+    for id, each in sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])):
         text += f"<section id='{id}'><h2><code>{id}</code></h2>"
         last = None
         for task, thinks, why, address, title, does in each:
