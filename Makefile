@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help fingerprints course install book book-fresh picture curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help live fingerprints course install book book-fresh picture curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,9 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 
 fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart
 	$(BIN)/python -m attncourse.checks.stored
+
+live: $(STAMP)  ## draw the first states of the book's live figures again (needs chromium)
+	$(BIN)/python tests/test_live.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -48,16 +48,20 @@ class Browser:
         assert "error" not in answer, (method, answer)
         return answer["result"]
 
-    def open(self, page: Path | str, width: int = 1280, theme: str = "light") -> None:
+    def open(
+        self, page: Path | str, width: int = 1280, theme: str = "light", still: bool = True
+    ) -> None:
         """Show a page, or an address, as a reader with this window and theme sees it, with its
-        formulas set."""
+        formulas set; `still` for who has asked for less motion."""
         self._tab = {}
         tab = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=tab, flatten=True)
         self._tab = {"sessionId": attached["sessionId"]}
         self.resize(width)
-        scheme = {"name": "prefers-color-scheme", "value": theme}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        motion = "reduce" if still else "no-preference"
+        media = {"prefers-color-scheme": theme, "prefers-reduced-motion": motion}
+        features = [{"name": name, "value": value} for name, value in media.items()]
+        self._ask("Emulation.setEmulatedMedia", features=features)
         self._ask("Page.enable")
         self._ask(
             "Page.addScriptToEvaluateOnNewDocument",
@@ -100,13 +104,16 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key, e.g. "Tab" or "ArrowDown", as a reader's keyboard would."""
         codes = {"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        codes |= {"Space": 32, "Enter": 13}
+        text = {"Space": " ", "Enter": "\r"}.get(key)
         for kind in ("keyDown", "keyUp"):
             self._ask(
                 "Input.dispatchKeyEvent",
                 type=kind,
-                key=key,
+                key=text or key,
                 code=key,
                 windowsVirtualKeyCode=codes[key],
+                **({"text": text} if text and kind == "keyDown" else {}),
             )
 
     def point_at(self, place: str) -> None:
@@ -147,8 +154,10 @@ class Browser:
         found = self._ask("Target.getTargets")["targetInfos"]
         return {each["targetId"]: each["url"] for each in found if each["type"] == "page"}
 
-    def photograph(self, path: Path) -> None:
+    def photograph(self, path: Path, height: int = 0) -> None:
+        """The whole page as a PNG file, or its upper `height` pixels."""
         size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
+        size |= {"height": height or size["height"]}
         picture = self._ask(
             "Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1}
         )

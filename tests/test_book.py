@@ -13,6 +13,8 @@ import pytest
 import yaml
 from browser import audit, browser, needs_browser
 
+from attncourse.checks import registry
+
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
 PAGES = sorted((ROOT / "book").glob("*.md"))
@@ -80,7 +82,7 @@ def test_chapter_has_the_parts_of_a_chapter(page):
         assert f"\n## {part}\n" in text, part
     assert "Spot the error" in text
     assert "```{literalinclude} ../attncourse/" in text  # the package's own code, not a copy
-    widgets = re.findall(r"plots\.(?:Slider|AttentionView|head_view)\(", text)
+    widgets = re.findall(r"plots\.(?:Slider|AttentionView|head_view)\(|^```\{live\}", text, re.M)
     assert widgets, "an interactive figure"
 
 
@@ -277,6 +279,16 @@ def test_every_anchor_is_on_its_page(soups):
         soup = soups[HTML / "book" / f"{page.stem}.html"]
         anchors = re.findall(r"^\((.+)\)=$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert [anchor for anchor in anchors if not soup.find(id=anchor)] == [], page.name
+
+
+@pytest.mark.slow
+def test_every_misconception_has_an_address_in_the_book(soups):
+    for stem in registry.stems():
+        shown = soups[HTML / "book" / "mistakes" / f"{stem}.html"]
+        for task in registry.of_chapter(stem):
+            for fault in task.faults.values():
+                entry = shown.find(id=fault.id)
+                assert entry and task.name in entry.get_text(), (task.name, fault.id)
 
 
 @pytest.mark.slow

@@ -134,6 +134,14 @@ def test_two_thoughts_have_a_link_each(report):
     assert WHY_SCALE in str(two) and masks in str(two)
 
 
+def test_an_id_leads_to_its_place_in_the_gallery(report):
+    page = report._repr_mimebundle_()["text/html"]
+    gallery = re.escape(f"{BOOK}/book/mistakes/scaled_dot_product.html#D-NO-SCALE")
+    assert re.search(rf'<a href="{gallery}"[^>]*><code>D-NO-SCALE</code></a>', page)
+    of_another = outside(TASK, "https://example.org/unit").about
+    assert pages.in_gallery(of_another, "D-NO-SCALE") == ""
+
+
 def test_a_section_without_a_title_is_called_by_its_place():
     chapter = registry.find("merge").home
     assert pages.title(chapter, "nothing-seen") == "lab 6, nothing seen"

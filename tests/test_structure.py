@@ -33,6 +33,7 @@ def test_a_chapter_with_a_judge_has_an_exercise(stem):
         f"attncourse/tasks/{stem}/__init__.py",
         f"solutions/{name}/{name}.ipynb",
         f"exercises/{name}/{name}.ipynb",
+        f"book/mistakes/{stem}.md",
     ):
         assert (ROOT / part).exists(), part
 

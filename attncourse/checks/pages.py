@@ -29,6 +29,12 @@ def address(page: str, section: str = "") -> str:
     return f"{page}#{section}" if page and section else page
 
 
+def in_gallery(task: Task, id: str) -> str:
+    """Where the book's gallery shows a misconception beside the right answer; "" outside of it."""
+    ours = task.page.startswith(BOOK)
+    return address(f"{BOOK}mistakes/{task.chapter}", id) if ours else ""
+
+
 def title(chapter: Chapter, section: str) -> str:
     """A section's title, or where none is kept, e.g. "chapter 3, why scale"."""
     return _title(chapter, section) or f"{chapter.place}, {section.replace('-', ' ')}"

@@ -375,13 +375,20 @@ def _html_thoughts(report: Report, diagnosis: Diagnosis) -> list[str]:
 def _html_thought(report: Report, thought: Diagnosis, mark: str) -> str:
     if thought.thinks:
         text = (
-            f"<h5>{mark}What you probably think <code>{thought.id}</code></h5>"
+            f"<h5>{mark}What you probably think {_html_id(report.about, thought.id)}</h5>"
             f"<p>{_code(thought.thinks)}</p>"
             f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>"
         )
     else:
         text = f"<p>{mark}{_code(thought.why)}</p>"
     return text + (_html_link(report, thought.section) if thought.section else "")
+
+
+def _html_id(task: Task, id: str) -> str:
+    """The id, linked to what the book's gallery says about it, if the task is the book's."""
+    where = pages.in_gallery(task, id)
+    code = f"<code>{id}</code>"
+    return f'<a href="{where}" target="_blank" rel="noopener">{code}</a>' if where else code
 
 
 def _html_link(report: Report, section: str) -> str:

@@ -1,0 +1,89 @@
+"""What a visitor sees before reading: minutes a chapter, and what a shared link says of a page.
+
+In a page, {reading}`01_bottleneck` is the minutes that it takes to read, {doing}`01_bottleneck`
+those of its exercise, and {hours}`` the hours of the whole course; {dots}`01_bottleneck` says how
+many questions it asks, and becomes a dot for each that the reader has answered.
+"""
+
+import html
+import re
+from pathlib import Path
+
+from docutils import nodes
+
+WORDS_A_MINUTE, MINUTES_A_CELL = 200, 0.5
+
+
+def reading(page: Path) -> float:
+    """Minutes for the prose, and for looking at each piece of code."""
+    text = page.read_text("utf-8")
+    cells = len(re.findall(r"^`{3,}\{code-cell\}", text, re.MULTILINE))
+    prose = re.sub(r"\A---\n.*?\n---\n|^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return len(prose.split()) / WORDS_A_MINUTE + cells * MINUTES_A_CELL
+
+
+def doing(assignment: str) -> int:
+    """Minutes for the tasks of an exercise, as `attncourse tasks` lists them."""
+    from attncourse.checks import registry
+
+    (stem,) = (key for key, each in registry.chapters().items() if each.assignment == assignment)
+    return sum(task.minutes for task in registry.of_chapter(stem))
+
+
+def write_minutes(app, docname, source):
+    from attncourse.checks import registry
+
+    folder = Path(app.srcdir, "book")
+
+    def minutes(found):
+        kind, name = found.groups()
+        if kind == "reading":
+            return f"{5 * round(reading(folder / f'{name}.md') / 5)}"
+        if kind == "doing":
+            return f"{5 * round(doing(name) / 5)}"
+        if kind == "dots":
+            n = (folder / f"{name}.md").read_text("utf-8").count("{dropdown} Answer")
+            data = f"data-page='{name}' data-questions='{n}'"
+            return f"<span class='dots' {data}>{n} questions</span>"
+        pages = [each.assignment for each in registry.chapters().values()]
+        return f"{sum(reading(folder / f'{page}.md') + doing(page) for page in pages) / 60:.0f}"
+
+    source[0] = re.sub(r"\{(reading|doing|hours|dots)\}`(\w*)`", minutes, source[0])
+
+
+def introduce(app, pagename, templatename, context, doctree):
+    """Title, description and picture for search engines and shared links."""
+    if doctree is None:
+        return
+    told = next(
+        (
+            paragraph.astext()
+            for paragraph in doctree.findall(nodes.paragraph)
+            if isinstance(paragraph.parent, nodes.section) and len(paragraph.astext()) > 60
+        ),
+        app.config.project,
+    )
+    told = re.sub(r"\s+", " ", told)
+    told = told if len(told) <= 200 else told[:199].rsplit(" ", 1)[0] + "…"
+    published = app.config.html_baseurl.rstrip("/")
+    title = re.sub("<.*?>", "", context["title"])
+    tags = {
+        "og:type": "website",
+        "og:title": title,
+        "og:site_name": app.config.html_title or app.config.project,
+        "og:description": told,
+        "og:url": f"{published}/{pagename}.html",
+        "og:image": f"{published}/_static/card.png",
+        "og:image:alt": "Two translators write a number in French; the one with attention is right",
+    }
+    head = f'<meta name="description" content="{html.escape(told)}">\n'
+    head += '<meta name="twitter:card" content="summary_large_image">\n'
+    for name, content in tags.items():
+        head += f'<meta property="{name}" content="{html.escape(content)}">\n'
+    context["metatags"] = context.get("metatags", "") + head
+
+
+def setup(app):
+    app.connect("source-read", write_minutes)
+    app.connect("html-page-context", introduce)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

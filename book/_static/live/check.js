@@ -1,0 +1,36 @@
+// "Check yourself": predict, then reveal. What a reader wrote, and whether it was right, stays in this
+// browser; nothing is sent. The course map shows it as dots.
+"use strict";
+
+addEventListener("DOMContentLoaded", () => {
+  let kept;
+  try { kept = localStorage; } catch { return; }  // a browser may forbid it: the page is as without scripts
+  const page = location.pathname.split("/").pop().replace(/\.html$/, ""), ours = `attncourse/${page}/`;
+
+  document.querySelectorAll("details.sd-dropdown").forEach((answer, i) => {
+    if (answer.querySelector("summary").textContent.trim() !== "Answer") return;
+    const question = (answer.previousElementSibling?.textContent || "").trim().slice(0, 60), key = ours + question;
+    answer.insertAdjacentHTML("beforebegin",
+      `<label class="predict">Your answer first <textarea rows="1"></textarea></label>`);
+    answer.insertAdjacentHTML("beforeend", `<fieldset class="had"><legend>Did you have it?</legend>` +
+      ["yes", "not yet"].map(said => `<label><input type="radio" name="had-${i}" value="${said}"> ${said}</label>`).join(" ") + "</fieldset>");
+    const [text, had] = [answer.previousElementSibling.querySelector("textarea"), answer.querySelector(".had")];
+    text.value = kept.getItem(`${key}/text`) || "";
+    text.oninput = () => {
+      kept.setItem(`${key}/text`, text.value);
+      text.rows = 1 + (text.value.match(/\n/g) || []).length;
+    };
+    had.onchange = event => kept.setItem(`${key}/had`, event.target.value);
+    had.querySelectorAll("input").forEach(each => { each.checked = each.value === kept.getItem(`${key}/had`); });
+  });
+
+  document.querySelectorAll(".dots").forEach(dots => {
+    const total = Number(dots.dataset.questions), prefix = `attncourse/${dots.dataset.page}/`;
+    const said = Object.keys(kept).filter(key => key.startsWith(prefix) && key.endsWith("/had")).map(key => kept.getItem(key));
+    const right = Math.min(total, said.filter(each => each === "yes").length), open = Math.min(total - right, said.length - right);
+    if (!right && !open) return;
+    dots.textContent = "●".repeat(right) + "○".repeat(open) + "·".repeat(total - right - open);
+    dots.setAttribute("role", "img");
+    dots.setAttribute("aria-label", `${right} of ${total} questions right, ${open} not yet`);
+  });
+});

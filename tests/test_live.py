@@ -1,0 +1,490 @@
+"""The live figures: they compute what the package computes, and begin as they are stored.
+
+`python tests/test_live.py [NAME ...]` draws the stored first states and the card anew.
+"""
+
+import base64
+import importlib.util
+import itertools
+import json
+import random
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from browser import browser, needs_browser
+from torch.nn.utils.rnn import pad_sequence
+
+from attncourse import pretrained
+from attncourse.bottleneck import teacher_inputs
+from attncourse.cross_attention import translate
+from attncourse.masking import dependency_map
+from attncourse.multihead import attention_maps
+from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.one_stack import beam_search
+from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.training import as_source
+
+ROOT = Path(__file__).resolve().parent.parent
+spec = importlib.util.spec_from_file_location("_", ROOT / "book" / "_ext" / "live_figures.py")
+live_figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(live_figures)
+LIVE = live_figures.LIVE
+FIGURES = sorted(page.stem for page in LIVE.glob("*.html"))
+
+
+def write_page(folder: Path, *figures: str, models=()) -> Path:
+    """A page with these figures as the book's pages have them, and the scripts they need."""
+    files = live_figures.scripts(*figures)
+    files |= {f"made/model-{name}.js": live_figures.packed_model(name) for name in models}
+    (folder / "made").mkdir(exist_ok=True)
+    for file, text in files.items():
+        (folder / file).write_text(text, "utf-8")
+    body = "".join(
+        f"<figure class=live>{(LIVE / f'{each}.html').read_text('utf-8')}</figure>"
+        for each in figures
+    )
+    page = folder / "page.html"
+    page.write_text(
+        "<!doctype html><html lang='en'><meta charset='utf-8'><title>figures</title>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<style>{(LIVE / 'live.css').read_text('utf-8')}"
+        "body { font: 16px/1.6 sans-serif; max-width: 768px; margin: 8px auto; }"
+        "@media (prefers-color-scheme: dark) { body { background: #121212; color: #ddd; } }</style>"
+        + "".join(f"<script defer src='{file}'></script>" for file in files)
+        + f"<main>{body}</main></html>",
+        "utf-8",
+    )
+    return page
+
+
+# What a page must hold to show this state again: all that a reader may have chosen, and no more.
+STATE = """
+    const form = document.querySelector(`[data-live]`).cloneNode(true);
+    const shown = document.querySelector(`[data-live]`);
+    form.removeAttribute("data-ready");
+    form.querySelectorAll("fieldset").forEach(each => each.setAttribute("disabled", ""));
+    form.querySelectorAll("input").forEach((each, i) =>
+        each.toggleAttribute("checked", shown.querySelectorAll("input")[i].checked));
+    return form.outerHTML;
+"""
+
+
+def first_state(tab, name: str) -> str:
+    tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+    assert tab.run("return errors") == []
+    state = tab.run(STATE).replace("\n", "")
+    return (
+        re.sub("(<li|<label|</ol>|</?div|</?fieldset|</?p>|<p |<tr|</form)", r"\n\1", state).strip()
+        + "\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def show(tab, tmp_path):
+    def show(*figures, models=(), **how):
+        tab.open(write_page(tmp_path, *figures, models=models), **how)
+        tab.wait("!document.querySelector('[data-live]:not([data-ready])')", 60)
+        assert tab.run("return errors") == []
+        return tab
+
+    return show
+
+
+def test_a_page_stays_light():
+    for name in FIGURES:
+        files = live_figures.scripts(name)
+        weights = sum(len(text) for file, text in files.items() if "model-" in file)
+        assert weights <= 400_000 and len(files) <= 4, name
+    for script in LIVE.glob("*.js"):
+        longest = 300 if script.stem == "engine" else 120
+        assert len(script.read_text("utf-8").splitlines()) <= longest, script.name
+
+
+def padded(rows):
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+
+
+# --- the engine ----------------------------------------------------------------------------------
+
+SAMPLE = random.Random(16)
+THOUSAND = [SAMPLE.randrange(10 ** SAMPLE.randint(1, 12)) for _ in range(1000)]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_number_names_are_those_of_the_package(show):
+    sample = [*range(200), *range(1000, 10**6, 9973), *(10**k for k in range(12)), *THOUSAND]
+    sample += [k * 10**6 for k in (1, 2, 80, 180, 200, 280, 300, 380)] + [80_000, 200_000, 280_000]
+    named = show().run(f"return {sample}.map(n => [numberNames.en(n), numberNames.fr(n)])")
+    for number, (english, french) in zip(sample, named, strict=True):
+        assert (english, french) == (words(number, "en"), words(number, "fr")), number
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("name", live_figures.KINDS)
+def test_the_logits_in_the_page_are_the_packages(show, name):
+    model, english, french = pretrained.load(name)
+    source = [english.encode(words(number, "en")) for number in THOUSAND]
+    target = [[*french.encode(words(number, "fr")), EOS] for number in THOUSAND]
+    packed = show(models=[name]).run(f"""
+        const model = await live.load("{name}"), target = {json.dumps(target)};
+        const logits = {json.dumps(source)}.flatMap(
+            (ids, i) => live.write(model, ids, target[i]).logits);
+        const bytes = new Uint8Array(new Float64Array(logits.flatMap(row => [...row])).buffer);
+        let text = "";
+        for (const byte of bytes) text += String.fromCharCode(byte);
+        return btoa(text);""")
+    seen = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float64)
+    target = padded(target)
+    with torch.no_grad():
+        expected = model(padded(source), teacher_inputs(target, BOS))[target != PAD]
+    assert (seen.view(expected.shape) - expected).abs().max() < 1e-4
+
+
+# --- what a figure shows is what the package computes ---------------------------------------------
+
+
+def translated(name, number, most=30):
+    """The package's words, whether they are right, and the weights of each step."""
+    model, english, french = pretrained.load(name)
+    source = as_source(words(number, "en"), english)
+    with torch.no_grad():
+        written = french.decode(translate(model, source, BOS, EOS, most)[0])
+        before = torch.tensor([[BOS, *french.encode(written)]])
+        if name == "additive":
+            return written, model.align(source, before)[1][0]
+        maps = attention_maps(model, source, before)
+    heads = [maps[f"decoder.{layer}.cross_attention"][0] for layer in (0, 1)]
+    return written, torch.cat(heads).transpose(0, 1)  # t h k
+
+
+def submit(tab, number, done):
+    tab.run(f"""
+        document.querySelector("input[type=text]").value = "{number}";
+        document.querySelector("form").requestSubmit();""")
+    tab.wait(done)
+
+
+WRITTEN = "[...document.querySelectorAll('.target span')].map(word => word.textContent)"
+LOOK = "[...document.querySelectorAll('.source i')].map(weight => Number(weight.textContent))"
+
+
+def close(shown, weights):
+    return (torch.tensor(shown) - weights).abs().max() < 0.0051
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_first_screen_shows_the_packages_translations_and_looks(show):
+    tab = show("translators")
+    for number in (71999, 94, 349956962497):
+        submit(tab, f"{number:,}", "document.querySelector('.verdict').textContent.trim()")
+        parts = {}
+        for name in ("fixed-64", "additive"):
+            spans = f"document.querySelectorAll('[data-part={name}] .target span')"
+            parts[name] = tab.run(f"return [...{spans}].map(word => word.textContent)")
+        model, english, french = pretrained.load("fixed-64")
+        with torch.no_grad():
+            blind = translate(model, as_source(words(number, "en"), english), BOS, EOS, 30)
+        assert parts["fixed-64"] == french.decode(blind[0])
+        written, weights = translated("additive", number)
+        assert parts["additive"] == written
+        looks = LOOK.replace(".source", "[data-part=additive] .source")
+        assert close(tab.run(f"return {looks}"), weights[len(written) - 1])
+        right = [part == words(number, "fr") for part in parts.values()]
+        verdicts = "[...document.querySelectorAll('.verdict')].map(each => each.textContent)"
+        assert [told.startswith("Right") for told in tab.run(f"return {verdicts}")] == right
+        if number != 94:
+            assert right == [False, True]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_words_appear_one_after_the_other_unless_the_reader_wants_no_motion(show):
+    for still in (False, True):
+        tab = show("translators", still=still)
+        tab.run("document.querySelector('form').requestSubmit()")
+        first = tab.run(f"return {WRITTEN}.length")
+        tab.wait("document.querySelector('.verdict').textContent.trim()")
+        assert (first < tab.run(f"return {WRITTEN}.length")) != still
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("figure", ["translator", "translator-7"])
+def test_a_sentence_of_the_readers_is_translated_as_by_the_package(show, figure):
+    tab, name = show(figure), {"translator": "additive"}.get(figure, "transformer")
+    done = "document.querySelector('.verdict').textContent.trim()"
+    submit(tab, "94", done)
+    written, looks = translated(name, 94)
+    assert tab.run(f"return {WRITTEN}") == written
+    looks = looks if name == "additive" else looks.mean(1)
+    for _ in range(2):
+        tab.run("document.querySelector('.target :checked').focus()")
+        tab.press("ArrowUp")
+    place = tab.run(
+        "return [...document.querySelectorAll('.target input')].findIndex(e => e.checked)"
+    )
+    assert close(tab.run(f"return {LOOK}"), looks[place])
+    # A wrong word put in: what follows is what the model writes after it.
+    model, english, french = pretrained.load(name)
+    tab.run(f"""
+        const told = document.querySelector("select[name=told]");
+        told.value = {french.ids["mille"]};
+        told.dispatchEvent(new Event("change", {{bubbles: true}}));""")
+    shown = tab.run(f"return {WRITTEN}")
+    assert shown[:place] == written[:place] and shown[place] == "mille"
+    source, ids = as_source(words(94, "en"), english), [BOS, *french.encode(shown)]
+    with torch.no_grad():
+        following = model(source, torch.tensor([ids]))[0].argmax(-1).tolist()
+    assert following[place + 1 :] == [*ids[place + 2 :], EOS]
+    # With a teacher it reads the right words (and the reader's), and each next word is shown.
+    tab.run("document.querySelector('input[value=teacher]').click()")
+    right = french.encode(words(94, "fr"))
+    right[place] = french.ids["mille"]
+    with torch.no_grad():
+        said = model(source, torch.tensor([[BOS, *right]]))[0].argmax(-1).tolist()
+    assert tab.run(f"return {WRITTEN}") == [french.words[word] for word in said]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_beam_in_the_page_is_the_packages(show):
+    model, english, french = pretrained.load("fixed-64")
+    tab = show(models=["fixed-64"])
+    numbers = [987654, 31415926, 71999, 349956962497]
+    sources = [english.encode(words(number, "en")) for number in numbers]
+    found = tab.run(f"""
+        const model = await live.load("fixed-64");
+        return {sources}.map(source => live.beam(model, source, 4));""")
+    for source, ids in zip(sources, found, strict=True):
+        with torch.no_grad():
+            state = model.start(torch.tensor([source]))
+            expected = beam_search(model.step, state, BOS, EOS, 4, 30)
+        assert french.decode(expected[0]) == french.decode(ids)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_surgery_measures_what_the_package_measures(show):
+    model, english, french = pretrained.load("transformer")
+    numbers = live_figures.surgery_numbers()
+    source, target = (
+        [vocabulary.encode(words(number, language)) for number in numbers]
+        for vocabulary, language in ((english, "en"), (french, "fr"))
+    )
+    target = padded([[*ids, EOS] for ids in target])
+    silent = {"decoder.0.cross_attention": [0], "encoder.0.self_attention": [1, 2]}
+    for path, heads in silent.items():
+        model.get_submodule(path).out_proj.weight.data.view(64, 4, 16)[:, heads] = 0
+    with torch.no_grad():
+        right = model(padded(source), teacher_inputs(target, BOS)).argmax(-1) == target
+    share = (right | (target == PAD)).all(-1).double().mean()
+    tab = show("surgery")
+    for head in (1, 2):
+        tab.run(f"document.querySelector('[value=\"encoder.0.self_attention.{head}\"]').click()")
+    tab.wait("document.querySelector('.share').textContent.startsWith('3 silent')", 120)
+    told = tab.run("return document.querySelector('.share').textContent")
+    assert f" {100 * share:.1f} % of 200" in told
+    with torch.no_grad():
+        ids = translate(model, as_source(words(294, "en"), english), BOS, EOS, 30)[0]
+    shown = "[...document.querySelectorAll('.written span')].map(word => word.textContent)"
+    assert tab.run(f"return {shown}") == french.decode(ids)
+
+
+TABLE = """[...document.querySelector("table").tBodies[0].rows].map(
+    row => [...row.cells].slice(1).map(cell => cell.textContent))"""
+
+
+def expected_table(x, mask):
+    def layer(rows):
+        return scaled_dot_product_attention(rows, rows, rows, mask)[0]
+
+    weights = scaled_dot_product_attention(x, x, x, mask)[1][0]
+    depends = dependency_map(layer, x)
+    return [
+        [f"{w:.2f}" if may else "0" for w, may in zip(row, allowed, strict=True)]
+        + [f"{row.sum():.2f}"]
+        + ["■" if yes else "·" for yes in changed]
+        for row, allowed, changed in zip(weights, mask, depends, strict=True)
+    ]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_mask_builder_shows_the_packages_weights_sums_and_dependencies(show):
+    tab, data = show("masks"), live_figures.mask_tables()
+    for place, preset in enumerate(data["presets"]):
+        tab.run(f"document.querySelectorAll('.presets button')[{place}].click()")
+        x, mask = torch.tensor([preset["x"]]), torch.tensor(preset["mask"])
+        assert tab.run(f"return {TABLE}") == expected_table(x, mask), preset["name"]
+        told = tab.run(
+            "const j = document.querySelector('.judge'); return j.hidden || j.textContent"
+        )
+        known = [each for each in data["judge"] if each["mask"] == preset["mask"]]
+        assert (told is True) == (not known)
+        assert not known or known[0]["id"] in told
+        dead = tab.run("return document.querySelectorAll('.dead').length")
+        assert dead == (~mask.any(-1)).sum()
+    # By keyboard: one stop for the table; arrows move, space toggles a cell.
+    tab.run("document.querySelector('.masks [tabindex=\"0\"]').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        tab.press(key)
+    at = tab.run("return document.activeElement.dataset.at")
+    tab.press("Space")
+    mask[tuple(map(int, at.split()))] ^= True
+    assert tab.run(f"return {TABLE}") == expected_table(x, mask)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_five_steps_show_the_packages_numbers_under_every_switch(show):
+    data, tab = live_figures.step_tables(), show("steps")
+    Q, K, V = (torch.tensor(data[name]) for name in "QKV")
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    for root, rows, hidden in itertools.product((True, False), repeat=3):
+        mask[0, 2] = not hidden
+        tab.run(f"""
+            for (const [name, on] of [["root", {json.dumps(root)}], ["rows", {json.dumps(rows)}],
+                                      ["mask", {json.dumps(hidden)}]]) {{
+                const box = document.querySelector(`input[name=${{name}}]`);
+                if (box.checked !== on) box.click();
+            }}""")
+        scaled = Q @ K.T / (2 if root else 1)
+        weights = scaled.masked_fill(~mask, -torch.inf).softmax(-1 if rows else 0)
+        if root and rows:
+            assert torch.allclose(weights, scaled_dot_product_attention(Q, K, V, mask)[1])
+        tables = {"scores": Q @ K.T, "scaled": scaled, "weights": weights, "output": weights @ V}
+        for name, digits in {"scores": 0, "scaled": 1, "weights": 3, "output": 2}.items():
+            cells = f"[...document.querySelectorAll('[data-cell^=\"{name} \"]')]"
+            shown = tab.run(f"return {cells}.map(cell => cell.textContent.replace('−', '-'))")
+            expected = tables[name].flatten()
+            assert (torch.tensor([*map(float, shown)]) - expected).abs().max() <= 0.51 * 10**-digits
+    tab.run("document.querySelector('[data-cell=\"scores 0 0\"]').click()")
+    lit = "[...document.querySelectorAll('.lit')].map(cell => cell.dataset.cell)"
+    made_from = [f"{name} 0 {i}" for name in "QK" for i in range(4)]
+    assert tab.run(f"return {lit}") == made_from
+    told = "document.querySelector('.formula').textContent"
+    assert "1·2 + 2·0 + 1·1 + −1·0 = 3" in tab.run(f"return {told}")
+    tab.run("document.querySelector('[data-cell=\"scores 0 0\"]').focus()")
+    tab.press("ArrowRight")
+    assert "meets hundred" in tab.run(f"return {told}")
+
+
+# --- for everybody -------------------------------------------------------------------------------
+
+FOCUSED = """
+    const at = document.activeElement, shown = [at, at.nextElementSibling].filter(Boolean);
+    return [at.tagName, at.closest("form")?.getAttribute("aria-label"),
+            shown.some(each => getComputedStyle(each).outlineStyle !== "none")];"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_who_comes_by_keyboard_reaches_every_figure_and_sees_where(show):
+    tab = show(*FIGURES)
+    forms = tab.run("return [...document.forms].map(form => form.getAttribute('aria-label'))")
+    reached = {}
+    while not (tab.press("Tab") or (at := tab.run(FOCUSED))[0] == "BODY"):
+        reached.setdefault(at[1], []).append(at)
+        assert len(reached[at[1]]) <= 60  # a table is one stop, not thirty
+    assert reached.keys() == set(forms)
+    assert [at for stops in reached.values() for at in stops if not at[2]] == []
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_figure_has_a_barrier_or_is_wider_than_a_telephone(show, theme):
+    tab = show(*FIGURES, width=390, theme=theme)
+    assert tab.violations() == []
+    assert tab.run("return document.documentElement.scrollWidth") <= 390
+
+
+# --- check yourself ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@needs_browser
+def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path):
+    script = (
+        f"<!doctype html><meta charset=utf-8><script src='{(LIVE / 'check.js').as_uri()}'></script>"
+    )
+    question = "<p>{}</p><details class=sd-dropdown><summary>Answer</summary><p>Yes.</p></details>"
+    page, home = tmp_path / "01_bottleneck.html", tmp_path / "index.html"
+    page.write_text(script + question.format("Which?") + question.format("Why?"), "utf-8")
+    map_ = "<span class=dots data-page=01_bottleneck data-questions=2>2 questions</span>"
+    home.write_text(script + map_, "utf-8")
+    dots = "const dots = document.querySelector('.dots'); return [dots.textContent, dots.ariaLabel]"
+    tab.open(home)
+    assert tab.run(dots) == ["2 questions", None]
+    tab.open(page)
+    tab.press("Tab")
+    tab.run("document.execCommand('insertText', false, 'One vector <b>')")
+    tab.run("document.querySelectorAll('[value=yes]')[0].click()")
+    tab.run("document.querySelectorAll('[value=\"not yet\"]')[1].click()")
+    tab.open(page)
+    assert tab.run("return document.querySelector('textarea').value") == "One vector <b>"
+    chosen = "[...document.querySelectorAll('input:checked')].map(each => each.value)"
+    assert tab.run(f"return {chosen}") == ["yes", "not yet"]
+    tab.open(home)
+    assert tab.run(dots) == ["●○", "1 of 2 questions right, 1 not yet"]
+
+
+# --- first states --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_begins_as_it_is_stored(show, name):
+    stored = (LIVE / f"{name}.html").read_text("utf-8")
+    assert first_state(show(name), name) == stored
+
+
+def draw(names):
+    with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
+        for name in names:
+            page = write_page(Path(folder), name)
+            tab.open(page)
+            (LIVE / f"{name}.html").write_text(first_state(tab, name), "utf-8")
+            write_page(Path(folder), name)
+            for width, theme in ((800, "light"), (390, "dark")):
+                tab.open(page, width, theme)
+                tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+                pictures = ROOT / "_build" / "pictures"
+                pictures.mkdir(parents=True, exist_ok=True)
+                tab.photograph(pictures / f"live_{name}_{width}_{theme}.png")
+
+
+def draw_card():
+    """The picture that a shared link shows: the course's name over its first figure."""
+    with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
+        tab.open(write_page(Path(folder), "translators"), 1200)
+        tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+        title = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["title"]
+        tab.run(f"""
+            document.body.style.cssText = "max-width: none; margin: 24px 48px; font-size: 22px";
+            document.querySelector(".controls").remove();
+            document.querySelector("main").insertAdjacentHTML("afterbegin",
+                "<h1 style='margin: 0; font-size: 54px'>{title}</h1>");
+            document.querySelector(".live form").style.fontSize = "23px";
+            document.querySelector("figure").style.margin = "20px 0 0";""")
+        tab.photograph(LIVE.parent / "card.png", 630)
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1:] or FIGURES)
+    draw_card()
