@@ -1,5 +1,6 @@
 """The book builds without a warning, works offline, tells no solution, and can be read by all."""
 
+import gzip
 import importlib.util
 import os
 import re
@@ -254,10 +255,29 @@ def test_no_solution_and_no_stray_notebook_is_published(book):
 
 
 @pytest.mark.slow
-def test_every_formula_is_there_without_scripts(soups):
+def test_every_formula_is_set_in_letters_of_the_font_that_is_shipped(soups):
+    from fontTools.ttLib import TTFont
+
+    known = TTFont(HTML / "_static" / "fonts" / "math.woff").getBestCmap()
+    formulas = 0
     for page, soup in soups.items():
         for formula in soup.select("article .math"):
-            assert formula.find_next_sibling().select_one("math"), f"{page.name}: {formula}"
+            formulas += 1
+            assert formula.find("math"), f"{page.name}: {formula}"
+            for letter in set(formula.find("math").get_text()):
+                assert ord(letter) in known, f"{page.name}: {letter!r} in {formula}"
+    assert formulas > 500
+
+
+@pytest.mark.slow
+def test_pages_are_light(soups):
+    """Everything a page can load, compressed as by a server; bench/pages.py measures it."""
+    for name, files, kilobytes in (("03_scaled_dot_product", 25, 600), ("about", 10, 250)):
+        page = HTML / "book" / f"{name}.html"
+        loaded = {(page.parent / urlsplit(each).path).resolve() for each in loads(soups[page])}
+        loaded |= {page, HTML / "_static" / "fonts" / "math.woff"}
+        assert len(loaded) <= files, loaded
+        assert sum(len(gzip.compress(each.read_bytes())) for each in loaded) <= 1000 * kilobytes
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Nine promises the book keeps by itself, whoever builds it and however.
+"""Seven promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
@@ -13,21 +13,15 @@
    such lists to differ, so they get the page's name in front, and the pages are written without.
 7. No way out to what is here. A judge's report links the published book; on a page of the book such
    a link stays in the book, so it can be followed offline.
-8. No formula lost. Where no script runs, MathJax sets none; so behind each formula stands the same
-   in MathML, which browsers set themselves (custom.css shows one of the two).
-9. No script for nothing. Thebe's would be declared twice on each page, and no page runs Thebe.
 """
 
 import hashlib
-import html
 import logging
 import os
 import re
 import shutil
 from pathlib import Path
 
-from docutils.utils.math import MathError
-from docutils.utils.math.latex2mathml import tex2mathml
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
 from sphinx.util import logging as sphinx_logging
@@ -122,33 +116,6 @@ def stay_in_the_book(app, pagename, templatename, context, doctree):
         context["body"] = context["body"].replace(f'href="{published}', f'href="{here}')
 
 
-FORMULA = re.compile(r'<(div|span) class="math [^>]*>\s*\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
-UNKNOWN = {"·": r"\cdot ", r"\dots": r"\ldots", r"\begin{split}": "", r"\end{split}": ""}
-
-
-def add_mathml(app, pagename, templatename, context, doctree):
-    def with_mathml(found):
-        latex = re.sub(r"\\vphantom\{.*?\}", "", html.unescape(found[2]))
-        for unknown, known in UNKNOWN.items():  # to docutils
-            latex = latex.replace(unknown, known)
-        try:
-            mathml = tex2mathml(latex.strip(), as_block=found[1] == "div")
-        except MathError:
-            return found[0]  # a test says that every formula has its MathML
-        mathml = re.sub(r"\n\s*", "", mathml)
-        return f"{found[0]}<noscript>{mathml}</noscript>"
-
-    if "body" in context:
-        context["body"] = FORMULA.sub(with_mathml, context["body"])
-
-
-def leave_out_thebe(app, pagename, templatename, context, doctree):
-    for kind in ("script_files", "css_files"):
-        context[kind] = [
-            each for each in context[kind] if "thebe" not in f"{each.filename} {each.attributes}"
-        ]
-
-
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -159,6 +126,4 @@ def setup(app):
     app.connect("source-read", link_to_colab)
     app.connect("html-page-context", aim_colab_button, priority=900)
     app.connect("html-page-context", stay_in_the_book)
-    app.connect("html-page-context", add_mathml)
-    app.connect("html-page-context", leave_out_thebe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
