@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 import yaml
@@ -378,6 +378,32 @@ def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
     }
     assert len(found) >= 2 * len(PAGES)
     assert {place: barriers for place, barriers in found.items() if barriers} == {}
+
+
+FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({
+    to: each.querySelector("a").getAttribute("href"),
+    title: each.querySelector("a").textContent,
+    words: each.querySelector("p").textContent,
+    marked: [...each.querySelectorAll("mark")].map(mark => mark.textContent.toLowerCase()),
+}))"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
+    with browser(tmp_path) as tab:
+        found = {}
+        for query in ("√d", "padding mask", "queries", "qqqq"):
+            tab.open((HTML / "search.html").as_uri() + f"?q={quote(query)}")
+            found[query] = tab.run(FOUND)
+            assert tab.run("return errors") == []
+    assert found["√d"][0]["title"] == "Why divide by √d?" and found["qqqq"] == []
+    for query in ("padding mask", "queries"):
+        assert len(found[query]) >= 5
+    for each in found["padding mask"]:
+        assert each["marked"] and len(each["words"]) > 20, each
+        page, _, section = each["to"].partition("#")
+        assert section == "" or soups[HTML / page].find(id=section), each
 
 
 FOCUS = """
