@@ -20,9 +20,10 @@ def words(node: nodes.Node) -> str:
     """What is read in a node, without code and the sections inside of it."""
     if isinstance(node, SKIPPED):
         return ""
-    if isinstance(node, addnodes.pending_xref):  # for a paper or a figure it holds only a key
-        if node["refdomain"] == "cite" or node["reftype"] == "numref":
-            return ""
+    if isinstance(node, addnodes.pending_xref) and (
+        node["refdomain"] == "cite" or node["reftype"] == "numref"
+    ):  # for a paper or a figure it holds only a key
+        return ""
     if isinstance(node, nodes.math | nodes.math_block):
         text = node.astext()
         for latex, shown in SHOWN.items():
