@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help fingerprints course install book book-fresh curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help fingerprints course install book book-fresh pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,18 @@ book: $(STAMP)  ## build the book into _build/html (executed, cached, warnings a
 book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
+
+pdf: book  ## print the whole book into _build/pdf (needs chromium)
+	$(BIN)/python book/on_paper.py
+
+zip: book  ## pack the book to take along: unpack, open index.html
+	cd _build && rm -f book.zip && $(CURDIR)/$(BIN)/python -m zipfile -c book.zip html
+
+pictures: book  ## photograph each page into _build/pictures: desktop, phone, dark, paper
+	$(BIN)/python tests/bench/pictures.py
+
+twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
+	$(BIN)/python book/colab_twins.py
 
 curves: $(STAMP)  ## train the book's models again (a quarter of an hour) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained

@@ -22,35 +22,7 @@ OUT = ROOT / "_build" / "pdf"
 
 LEFT_OUT = "script, noscript, .headerlink, .copybtn, button.copybtn, .sd-summary-chevron-right"
 
-SHEET = """
-@page { size: A4; margin: 18mm 17mm 20mm; @bottom-center { content: counter(page); font: 9pt sans-serif; } }
-@page :first { @bottom-center { content: none; } }
-html { font-size: 10pt; }
-body { background: none; }
-.bd-content, .bd-article-container, article { display: block; max-width: none !important; width: auto; padding: 0 !important; overflow: visible !important; }
-article { break-before: page; }
-h1, h2, h3, h4, .admonition-title { break-after: avoid; }
-h1 { margin-top: 0; }
-p, li, figcaption { orphans: 3; widows: 3; }
-.bd-content pre { white-space: pre-wrap; overflow-wrap: anywhere; overflow: visible; font-size: 7.4pt !important; line-height: 1.35; padding: 0.6em; }
-figure, img, table tr, div.math, .attncourse, .attn-report, .answer > h4 { break-inside: avoid; }
-.bd-content img { max-width: min(100%, 15cm) !important; max-height: 20cm; height: auto; width: auto; }
-.bd-content div.math, .bd-content div.cell_output, .bd-content .pst-scrollable-table-container, .bd-content .highlight { overflow: visible !important; }
-.bd-content table { font-size: 8.5pt; width: auto; max-width: 100%; }
-.bd-content td code { white-space: normal; }
-.bd-content .cell_input, .bd-content .admonition, details { box-shadow: none !important; }
-details > summary { list-style: none; font-weight: 600; }
-details.hide > summary { display: none; }
-a { color: inherit; text-decoration: none; }
-sup.link { font-size: 0.7em; }
-ol.links { font-size: 8pt; overflow-wrap: anywhere; padding-left: 2.5em; }
-section.answers, section.links { border-top: 0.5pt solid; margin-top: 2em; }
-.answer { margin-block: 0.8em; }
-.title-page { text-align: center; padding-top: 7cm; }
-.title-page h1 { font-size: 2.6rem; }
-.contents { break-before: page; }
-.contents ul { list-style: none; padding: 0; line-height: 1.9; }
-"""
+SHEET = Path(__file__).with_suffix(".css")
 
 
 def pages() -> list[tuple[str, str]]:
@@ -79,6 +51,9 @@ def add(parent, tag: str, text: str = "", **attributes):
 
 
 def answers_to_the_end(chapter) -> None:
+    """Open what is folded, and move answers behind the chapter's last section."""
+    for each in chapter.select("details"):
+        each["open"] = ""
     folded = [
         each for each in chapter.select("details") if each.summary.get_text(strip=True) == "Answer"
     ]
@@ -141,9 +116,10 @@ def whole_book() -> str:
     book = BeautifulSoup(
         f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
         f'<meta charset="utf-8"><title>{title["title"]}</title>'
-        f'<link rel="stylesheet" href="../html/_static/book.css"><style>{SHEET}</style></head>'
+        f'<link rel="stylesheet" href="../html/_static/book.css">'
+        f"<style>{SHEET.read_text('utf-8')}</style></head>"
         f'<body><div class="title-page"><h1>{title["title"]}</h1><p>{title["author"]}, '
-        f'{title["copyright"]}</p><p>{title["html"]["baseurl"]}</p></div><nav class="contents">'
+        f'{title["copyright"]}</p><p>{title["html"]["baseurl"]}</p></div><nav class="all-pages">'
         f'<h2>Contents</h2></nav><main class="bd-content"><div class="bd-article-container">'
         f"</div></main></body></html>",
         "html.parser",
