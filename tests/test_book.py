@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import nbformat
 import pytest
 import yaml
 from browser import audit, browser, needs_browser
@@ -115,9 +116,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
-    spec = importlib.util.spec_from_file_location("_", ROOT / "book" / "_ext" / "fresh_pages.py")
-    fresh_pages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fresh_pages)
+    fresh_pages = module(ROOT / "book" / "_ext" / "fresh_pages.py")
     (tmp_path / "attncourse" / "checks").mkdir(parents=True)
     (tmp_path / "requirements.txt").write_text("torch")
     module = tmp_path / "attncourse" / "checks" / "engine.py"
@@ -126,6 +125,39 @@ def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
     assert fresh_pages.package_hash(tmp_path) == before
     module.write_text("points = 2")
     assert fresh_pages.package_hash(tmp_path) != before
+
+
+def module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def twins():
+    pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
+    return module(ROOT / "book" / "colab_twins.py")
+
+
+NOTEBOOKS = [page for page in PAGES if "format_name: myst" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=stem)
+def test_the_notebook_for_colab_is_in_step_and_has_no_myst(page, twins):
+    twin = twins.twin(page)
+    stored = page.with_suffix(".ipynb").read_text("utf-8")
+    assert stored == nbformat.writes(twin) + "\n", "run `make twins` and commit"
+    nbformat.validate(twin)
+    text = "\n".join(cell.source for cell in twin.cells if cell.cell_type == "markdown")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert (
+        re.findall(r"\{[a-z:]+\}`[^`]*|^:::.*|^\(.*\)=$|\]\([^h)][^)]*\)", text, re.MULTILINE) == []
+    )
+
+
+def test_every_page_with_code_has_a_notebook_for_colab_and_no_other_has():
+    assert sorted((ROOT / "book").glob("*.ipynb")) == [p.with_suffix(".ipynb") for p in NOTEBOOKS]
 
 
 # --- the built book: slow the first time, seconds when nothing was changed -----------------------
@@ -309,14 +341,12 @@ def test_answers_are_folded(soups):
 
 
 @pytest.mark.slow
-def test_colab_opens_the_exercise_of_a_page(soups):
+def test_colab_opens_a_page_s_twin_and_its_exercise(soups):
     for page, soup in soups.items():
-        links = [link["href"] for link in soup.select("a[href*='colab.research']")]
-        notebook = f"exercises/{page.stem}/{page.stem}.ipynb"
-        if (ROOT / notebook).exists():  # a button in the header, and a link beside the download
-            assert len(links) == 2 and all(link.endswith(notebook) for link in links), page.name
-        else:
-            assert not links, page.name
+        links = {link["href"].partition("/main/")[2] for link in soup.select("a[href*=colab]")}
+        if page.parent == HTML / "book":
+            wanted = [f"book/{page.stem}.ipynb", f"exercises/{page.stem}/{page.stem}.ipynb"]
+            assert links == {each for each in wanted if (ROOT / each).exists()}, page.name
 
 
 @pytest.mark.slow

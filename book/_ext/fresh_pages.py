@@ -4,8 +4,9 @@
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
 2. No failure forgotten. Sphinx warns of a failing cell when it reads the page, and reads a page
    only once; so every build reads all pages again (seconds, as their outputs are cached).
-3. No dead button. Colab opens notebooks and no Markdown, so a page's button opens its exercise
-   there, and so does a link beside the download. A page without an exercise has none.
+3. No dead button. Colab opens notebooks and no Markdown, so a page's button opens its twin there
+   (colab_twins.py), which is also what one downloads, and a link beside an exercise's download
+   opens the exercise. A page without code has no button.
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
    in the cache are executed before, as many at a time as there are cores, each on one thread.
@@ -70,9 +71,8 @@ def execute_in_parallel(app, config):
     executor.run_and_cache(timeout=config.nb_execution_timeout)
 
 
-def exercise_in_colab(app, name: str) -> str:
-    """Where Colab opens a page's notebook; "" if the page has none."""
-    notebook = Path("exercises", name, f"{name}.ipynb")
+def in_colab(app, notebook: Path) -> str:
+    """Where Colab opens a notebook of the repository; "" if there is none."""
     if not (Path(app.srcdir) / notebook).exists():
         return ""
     options = app.config.html_theme_options
@@ -82,7 +82,7 @@ def exercise_in_colab(app, name: str) -> str:
 
 
 def aim_colab_button(app, pagename, templatename, context, doctree):
-    address = exercise_in_colab(app, pagename.rpartition("/")[2])
+    address = in_colab(app, Path(f"{pagename}.ipynb"))
     kept = []
     for button in context.get("header_buttons", []):
         if button.get("label") == "launch-buttons":
@@ -94,8 +94,17 @@ def aim_colab_button(app, pagename, templatename, context, doctree):
     context["header_buttons"] = kept
 
 
+def offer_twins(app, problem):
+    """What a page's button downloads reads as well as what Colab opens."""
+    for notebook in Path(app.outdir, "_sources").rglob("*.ipynb"):
+        twin = Path(app.srcdir) / notebook.relative_to(Path(app.outdir, "_sources"))
+        if twin.exists():
+            shutil.copy(twin, notebook)
+
+
 def link_to_colab(app, docname, source):
-    address = exercise_in_colab(app, docname.rpartition("/")[2])
+    name = docname.rpartition("/")[2]
+    address = in_colab(app, Path("exercises", name, f"{name}.ipynb"))
     link = rf"\g<0> ([open in Colab]({address}))"
     source[0] = re.sub(r"\{download\}`[^`]+\.ipynb <[^`]+>`", link, source[0])
 
@@ -125,5 +134,6 @@ def setup(app):
     app.connect("source-read", prefix_citations)
     app.connect("source-read", link_to_colab)
     app.connect("html-page-context", aim_colab_button, priority=900)
+    app.connect("build-finished", offer_twins)
     app.connect("html-page-context", stay_in_the_book)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
