@@ -40,6 +40,13 @@ def prose(page):
     return "\n".join([text, *captions])
 
 
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 # --- the sources: fast ---------------------------------------------------------------------------
 
 
@@ -116,7 +123,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
-    fresh_pages = module(ROOT / "book" / "_ext" / "fresh_pages.py")
+    fresh_pages = load(ROOT / "book" / "_ext" / "fresh_pages.py")
     (tmp_path / "attncourse" / "checks").mkdir(parents=True)
     (tmp_path / "requirements.txt").write_text("torch")
     module = tmp_path / "attncourse" / "checks" / "engine.py"
@@ -127,17 +134,10 @@ def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
     assert fresh_pages.package_hash(tmp_path) != before
 
 
-def module(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 @pytest.fixture(scope="session")
 def twins():
     pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
-    return module(ROOT / "book" / "colab_twins.py")
+    return load(ROOT / "book" / "colab_twins.py")
 
 
 NOTEBOOKS = [page for page in PAGES if "format_name: myst" in page.read_text(encoding="utf-8")]

@@ -4,9 +4,10 @@
     colab/bin/pip install -r tests/colab/requirements.txt .
     colab/bin/python tests/colab/run.py [NAME ...] [--solved] [--twins]
 
-Every released notebook, as a student opens it, with --solved every solution, and with --twins the
-notebook of every page of the book instead, must run from top to bottom without an error. It runs with the interpreter that runs this script. CHECKLIST.md
-says what only a person with an account at Colab can see.
+Every released notebook, as a student opens it, with --solved every solution, and with --twins
+the notebook of every page of the book instead, must run from top to bottom without an error. It
+runs with the interpreter that runs this script. CHECKLIST.md says what only a person with an
+account at Colab can see.
 """
 
 import argparse
