@@ -61,7 +61,8 @@ def sections(app) -> list[tuple[str, str, str, str]]:
                 found.append((f"{page}.html", title, "", text))
             else:
                 named = [each for each in section["ids"] if not re.fullmatch(r"id\d+", each)]
-                found.append((f"{page}.html#{named[-1]}", title, name, text))
+                address = f"{page}.html#{(named or section['ids'])[-1]}"
+                found.append((address, title, name, text))
     return found
 
 
