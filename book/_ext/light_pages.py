@@ -266,7 +266,5 @@ def lighten(app, problem):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (set_formula, None), (set_formula, None))
-    app.connect(
-        "build-finished", lighten, priority=900
-    )  # after the theme, which writes sheets then
+    app.connect("build-finished", lighten, priority=900)  # the theme writes a sheet before
     return {"parallel_read_safe": True, "parallel_write_safe": True}
