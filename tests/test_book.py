@@ -371,6 +371,25 @@ def test_a_failing_cell_fails_every_build(book, tmp_path):
     assert build("print(1)").returncode == 0
 
 
+@pytest.mark.slow
+def test_on_paper_answers_stand_at_the_end_and_every_link_leads_somewhere(book):
+    bs4 = pytest.importorskip("bs4")
+    paper = bs4.BeautifulSoup(load(ROOT / "book" / "on_paper.py").whole_book(), "html.parser")
+    chapters = paper.select("article")
+    assert len(chapters) == len(PAGES)
+    ids = [each["id"] for each in paper.select("[id]")]
+    assert len(ids) == len(set(ids))
+    inside = [link["href"][1:] for link in paper.select("a[href^='#']")]
+    assert len(inside) > 500 and set(inside) <= set(ids)
+    for chapter in chapters:
+        assert not chapter.select("details:not([open])"), chapter["id"]
+        asked = len(chapter.select("a[href*='--answer-']:not([href$='-asked'])"))
+        assert asked == len(chapter.select("section.answers > .answer")), chapter["id"]
+        numbers = {int(mark.get_text()) for mark in chapter.select("sup.link")}
+        assert numbers <= set(range(1, 1 + len(chapter.select("ol.links > li")))), chapter["id"]
+    assert len(paper.select(".answer")) > 4 * len(CHAPTERS)
+
+
 # --- in a browser --------------------------------------------------------------------------------
 
 
