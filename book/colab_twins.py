@@ -104,6 +104,9 @@ def directive(found: re.Match, page: str, figures: dict | None) -> str:
         picture = f"{SITE}/_images/{posixpath.basename(title)}"
         number = (figures or {}).get(options.get("name"), "")
         return f"![{options['alt']}]({picture})\n\n*{number}* {plain(text, page, figures)}"
+    if kind == "live":
+        number, place = (figures or {}).get(options["name"], ""), anchors()[options["name"]]
+        return f"*{number}* {plain(text, page, figures)} It runs [in the book]({place})."
     if kind == "bibliography":
         return ""
     raise ValueError(f"no plain Markdown for {{{kind}}}")

@@ -29,8 +29,14 @@ def pages() -> list[tuple[str, str]]:
     """Caption of the part, and name of each page, in the order of the book."""
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
     found = [("", contents["root"])]
+
+    def visit(caption, chapters):
+        for chapter in chapters:
+            found.append((caption, chapter["file"]))
+            visit(caption, chapter.get("sections", []))
+
     for part in contents["parts"]:
-        found += [(part["caption"], chapter["file"]) for chapter in part["chapters"]]
+        visit(part["caption"], part["chapters"])
     return found
 
 
