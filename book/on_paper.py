@@ -58,10 +58,12 @@ def add(parent, tag: str, text: str = "", **attributes):
 
 def answers_to_the_end(chapter) -> None:
     """Open what is folded, and move answers behind the chapter's last section."""
-    for each in chapter.select("details"):
+    for each in chapter.find_all("details"):
         each["open"] = ""
     folded = [
-        each for each in chapter.select("details") if each.summary.get_text(strip=True) == "Answer"
+        each
+        for each in chapter.find_all("details")
+        if each.summary.get_text(strip=True) == "Answer"
     ]
     if not folded:
         return
@@ -83,7 +85,7 @@ def join(chapters: dict) -> None:
     renamed, taken = {}, set()
     for name, chapter in chapters.items():
         renamed[name] = {"": name}
-        for each in chapter.select("[id]"):
+        for each in chapter.find_all(id=True):
             old = each["id"]
             each["id"] = f"{name}--{old}" if old in taken else old
             renamed[name][old] = each["id"]
@@ -91,12 +93,12 @@ def join(chapters: dict) -> None:
     baseurl = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
     for name, chapter in chapters.items():
         folder = posixpath.dirname(name)
-        for each in chapter.select("[src]"):
+        for each in chapter.find_all(src=True):
             if not each["src"].startswith("data:"):
                 each["src"] = posixpath.normpath(f"../html/{folder}/{each['src']}")
             each.attrs.pop("loading", None)
         outside = {}
-        for link in chapter.select("a[href]"):
+        for link in chapter.find_all("a", href=True):
             parts = urlsplit(link["href"])
             page = posixpath.normpath(posixpath.join(folder, parts.path)) if parts.path else name
             target = page.removesuffix(".html")
@@ -117,7 +119,7 @@ def join(chapters: dict) -> None:
                 add(add(listed, "li"), "a", address, href=address)
 
 
-def whole_book() -> str:
+def whole_book() -> BeautifulSoup:
     title = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
     book = BeautifulSoup(
         f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
@@ -145,7 +147,7 @@ def whole_book() -> str:
         heading = " ".join(chapters[name].h1.get_text().split())
         add(add(entries, "li"), "a", heading, href=f"#{name}")
         book.select_one(".bd-article-container").append(chapters[name])
-    return str(book)
+    return book
 
 
 def main() -> None:
@@ -154,7 +156,7 @@ def main() -> None:
         sys.exit("Printing needs a browser: install the package `chromium`.")
     OUT.mkdir(parents=True, exist_ok=True)
     page, printed = OUT / "book.html", OUT / "attention-from-the-bottleneck-up.pdf"
-    page.write_text(whole_book(), "utf-8")
+    page.write_text(str(whole_book()), "utf-8")
     options = [
         "--headless",
         "--disable-gpu",

@@ -76,9 +76,9 @@ def main() -> int:
     for page in pages:  # a new browser for each: a tab keeps its memory
         with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
             photograph(tab, page)
-            found += [] if options.no_axe else barriers(tab, page)
-        print(page.stem, flush=True)
-    print(*found, sep="\n")
+            seen = [] if options.no_axe else barriers(tab, page)
+        print(page.stem, *seen, sep="\n", flush=True)
+        found += seen
     print(f"{len(pages)} pages, {len(found)} barriers; pictures in {OUT}")
     return bool(found)
 
