@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help live fingerprints course install book book-fresh picture curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help live fingerprints course install book book-fresh picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,18 @@ book-fresh:  ## the same, from nothing
 
 picture: book  ## photograph the README's picture from the book (needs chromium)
 	$(BIN)/python tests/picture.py
+
+pdf: book  ## print the whole book into _build/pdf (needs chromium)
+	$(BIN)/python book/on_paper.py
+
+zip: book  ## pack the book to take along: unpack, open index.html
+	cd _build && rm -f book.zip && $(CURDIR)/$(BIN)/python -m zipfile -c book.zip html
+
+pictures: book  ## photograph each page into _build/pictures: desktop, phone, dark, paper
+	$(BIN)/python tests/bench/pictures.py
+
+twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
+	$(BIN)/python book/colab_twins.py
 
 curves: $(STAMP)  ## train the book's models again (some twenty minutes) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
@@ -78,6 +90,8 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/answers.py
 	$(BIN)/python tests/bench/mutants.py
 	$(BIN)/python -m pytest tests/bench/sweeps.py
+	$(BIN)/python tests/colab/run.py --twins
+	$(BIN)/python tests/bench/pages.py now=_build/html
 
 fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart
 	$(BIN)/python -m attncourse.checks.stored

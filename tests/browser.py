@@ -51,8 +51,9 @@ class Browser:
     def open(
         self, page: Path | str, width: int = 1280, theme: str = "light", still: bool = True
     ) -> None:
-        """Show a page, or an address, as a reader with this window and theme sees it, with its
-        formulas set; `still` for who has asked for less motion."""
+        """Show a page, or an address, as a reader with this window and theme sees it.
+
+        `still` is for who has asked for less motion."""
         self._tab = {}
         tab = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=tab, flatten=True)
@@ -71,7 +72,6 @@ class Browser:
         address = page if isinstance(page, str) else page.resolve().as_uri()
         self._ask("Page.navigate", url=address)
         self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
-        self.run("await window.MathJax?.startup?.promise")
         self.run("await document.fonts.ready")
 
     def resize(self, width: int) -> None:
@@ -229,13 +229,14 @@ def violations(page: Path, folder: Path, theme: str = "light") -> list[str]:
 
 
 # Of each formula that is cut off at its box, how many pixels its ink stays away from the cut.
-ROOM = """[...document.querySelectorAll("mjx-container")].flatMap(formula => {
+ROOM = """[...document.querySelectorAll("math")].flatMap(formula => {
   const cut = [formula, formula.parentElement].find(
     each => getComputedStyle(each).overflowY !== "visible");
   if (!cut) return [];
   const box = cut.getBoundingClientRect();
-  return [...formula.querySelectorAll("mjx-c")].map(letter => letter.getBoundingClientRect())
-    .filter(ink => ink.height).flatMap(ink => [ink.top - box.top, box.bottom - ink.bottom]);
+  return [...formula.querySelectorAll("mi, mo, mn, mtext, msqrt")]
+    .map(letter => letter.getBoundingClientRect()).filter(ink => ink.height)
+    .flatMap(ink => [ink.top - box.top, box.bottom - ink.bottom]);
 })"""
 
 
@@ -249,7 +250,7 @@ def audit(
 
     Returns:
         (page, theme, width of the window) -> {"width": pixels the page needs, "formulas": how many
-        there are, "set": how many of them MathJax has set, "room": pixels between the ink of a
+        there are, "set": how many of them are seen, "room": pixels between the ink of a
         formula and where it is cut off, at least, "errors": of scripts, "violations": axe's}.
     """
     seen = {}
@@ -265,7 +266,8 @@ def audit(
                     f"""return {{
                         width: document.documentElement.scrollWidth,
                         formulas: document.querySelectorAll(".math").length,
-                        set: document.querySelectorAll("mjx-container").length,
+                        set: [...document.querySelectorAll(".math > math")].filter(
+                            each => each.getClientRects().length).length,
                         room: Math.min(99, ...{ROOM}),
                         errors,
                     }};"""

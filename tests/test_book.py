@@ -1,5 +1,6 @@
 """The book builds without a warning, works offline, tells no solution, and can be read by all."""
 
+import gzip
 import importlib.util
 import os
 import re
@@ -7,8 +8,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import nbformat
 import pytest
 import yaml
 from browser import audit, browser, needs_browser
@@ -38,6 +40,13 @@ def prose(page):
     text = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
     text = re.sub(r"\$[^$]+\$|`[^`]+`|<!--.*?-->", "", text, flags=re.DOTALL)
     return "\n".join([text, *captions])
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 # --- the sources: fast ---------------------------------------------------------------------------
@@ -116,9 +125,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
-    spec = importlib.util.spec_from_file_location("_", ROOT / "book" / "_ext" / "fresh_pages.py")
-    fresh_pages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fresh_pages)
+    fresh_pages = load(ROOT / "book" / "_ext" / "fresh_pages.py")
     (tmp_path / "attncourse" / "checks").mkdir(parents=True)
     (tmp_path / "requirements.txt").write_text("torch")
     module = tmp_path / "attncourse" / "checks" / "engine.py"
@@ -127,6 +134,32 @@ def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
     assert fresh_pages.package_hash(tmp_path) == before
     module.write_text("points = 2")
     assert fresh_pages.package_hash(tmp_path) != before
+
+
+@pytest.fixture(scope="session")
+def twins():
+    pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
+    return load(ROOT / "book" / "colab_twins.py")
+
+
+NOTEBOOKS = [page for page in PAGES if "format_name: myst" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=stem)
+def test_the_notebook_for_colab_is_in_step_and_has_no_myst(page, twins):
+    twin = twins.twin(page)
+    stored = page.with_suffix(".ipynb").read_text("utf-8")
+    assert stored == nbformat.writes(twin) + "\n", "run `make twins` and commit"
+    nbformat.validate(twin)
+    text = "\n".join(cell.source for cell in twin.cells if cell.cell_type == "markdown")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert (
+        re.findall(r"\{[a-z:]+\}`[^`]*|^:::.*|^\(.*\)=$|\]\([^h)][^)]*\)", text, re.MULTILINE) == []
+    )
+
+
+def test_every_page_with_code_has_a_notebook_for_colab_and_no_other_has():
+    assert sorted((ROOT / "book").glob("*.ipynb")) == [p.with_suffix(".ipynb") for p in NOTEBOOKS]
 
 
 # --- the built book: slow the first time, seconds when nothing was changed -----------------------
@@ -256,10 +289,29 @@ def test_no_solution_and_no_stray_notebook_is_published(book):
 
 
 @pytest.mark.slow
-def test_every_formula_is_there_without_scripts(soups):
+def test_every_formula_is_set_in_letters_of_the_font_that_is_shipped(soups):
+    from fontTools.ttLib import TTFont
+
+    known = TTFont(HTML / "_static" / "fonts" / "math.woff").getBestCmap()
+    formulas = 0
     for page, soup in soups.items():
         for formula in soup.select("article .math"):
-            assert formula.find_next_sibling().select_one("math"), f"{page.name}: {formula}"
+            formulas += 1
+            assert formula.find("math"), f"{page.name}: {formula}"
+            for letter in set(formula.find("math").get_text()):
+                assert ord(letter) in known, f"{page.name}: {letter!r} in {formula}"
+    assert formulas > 500
+
+
+@pytest.mark.slow
+def test_pages_are_light(soups):
+    """Everything a page can load, compressed as by a server; bench/pages.py measures it."""
+    for name, files, kilobytes in (("03_scaled_dot_product", 25, 600), ("about", 10, 250)):
+        page = HTML / "book" / f"{name}.html"
+        loaded = {(page.parent / urlsplit(each).path).resolve() for each in loads(soups[page])}
+        loaded |= {page, HTML / "_static" / "fonts" / "math.woff"}
+        assert len(loaded) <= files, loaded
+        assert sum(len(gzip.compress(each.read_bytes())) for each in loaded) <= 1000 * kilobytes
 
 
 @pytest.mark.slow
@@ -301,14 +353,12 @@ def test_answers_are_folded(soups):
 
 
 @pytest.mark.slow
-def test_colab_opens_the_exercise_of_a_page(soups):
+def test_colab_opens_a_page_s_twin_and_its_exercise(soups):
     for page, soup in soups.items():
-        links = [link["href"] for link in soup.select("a[href*='colab.research']")]
-        notebook = f"exercises/{page.stem}/{page.stem}.ipynb"
-        if (ROOT / notebook).exists():  # a button in the header, and a link beside the download
-            assert len(links) == 2 and all(link.endswith(notebook) for link in links), page.name
-        else:
-            assert not links, page.name
+        links = {link["href"].partition("/main/")[2] for link in soup.select("a[href*=colab]")}
+        if page.parent == HTML / "book":
+            wanted = [f"book/{page.stem}.ipynb", f"exercises/{page.stem}/{page.stem}.ipynb"]
+            assert links == {each for each in wanted if (ROOT / each).exists()}, page.name
 
 
 @pytest.mark.slow
@@ -331,6 +381,26 @@ def test_a_failing_cell_fails_every_build(book, tmp_path):
         result = build("1 / 0")
         assert result.returncode != 0 and "ZeroDivisionError" in result.stdout + result.stderr
     assert build("print(1)").returncode == 0
+
+
+@pytest.mark.slow
+def test_on_paper_answers_stand_at_the_end_and_every_link_leads_somewhere(book):
+    paper = load(ROOT / "book" / "on_paper.py").whole_book()
+    chapters = paper.find_all("article")
+    assert len(chapters) == len(PAGES)
+    ids = [each["id"] for each in paper.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+    inside = {link["href"][1:] for link in paper.find_all("a", href=re.compile("^#"))}
+    assert len(inside) > 300 and inside <= set(ids)
+    for chapter in chapters:
+        assert all(each.has_attr("open") for each in chapter.find_all("details")), chapter["id"]
+        asked = chapter.find_all("a", href=re.compile(r"--answer-\d+$"))
+        assert len(asked) == len(chapter.find_all(class_="answer")), chapter["id"]
+        numbers = {mark.get_text() for mark in chapter.find_all("sup", class_="link")}
+        listed = chapter.find("ol", class_="links")
+        links = listed.find_all("li") if listed else []
+        assert numbers <= {str(1 + k) for k in range(len(links))}, chapter["id"]
+    assert len(paper.find_all(class_="answer")) > 4 * len(CHAPTERS)
 
 
 # --- in a browser --------------------------------------------------------------------------------
@@ -370,6 +440,32 @@ def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
     }
     assert len(found) >= 2 * len(PAGES)
     assert {place: barriers for place, barriers in found.items() if barriers} == {}
+
+
+FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({
+    to: each.querySelector("a").getAttribute("href"),
+    title: each.querySelector("a").textContent,
+    words: each.querySelector("p").textContent,
+    marked: [...each.querySelectorAll("mark")].map(mark => mark.textContent.toLowerCase()),
+}))"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
+    with browser(tmp_path) as tab:
+        found = {}
+        for query in ("√d", "padding mask", "queries", "qqqq"):
+            tab.open((HTML / "search.html").as_uri() + f"?q={quote(query)}")
+            found[query] = tab.run(FOUND)
+            assert tab.run("return errors") == []
+    assert found["√d"][0]["title"] == "Why divide by √d?" and found["qqqq"] == []
+    for query in ("padding mask", "queries"):
+        assert len(found[query]) >= 5
+    for each in found["padding mask"]:
+        assert each["marked"] and len(each["words"]) > 20, each
+        page, _, section = each["to"].partition("#")
+        assert section == "" or soups[HTML / page].find(id=section), each
 
 
 FOCUS = """

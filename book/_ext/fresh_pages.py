@@ -1,11 +1,12 @@
-"""Nine promises the book keeps by itself, whoever builds it and however.
+"""Seven promises the book keeps by itself, whoever builds it and however.
 
 1. No stale output. jupyter-cache looks only at a page's own cells, so a change in `attncourse/`
    would leave yesterday's numbers on the page. Here the cache lives under a hash of the package.
 2. No failure forgotten. Sphinx warns of a failing cell when it reads the page, and reads a page
    only once; so every build reads all pages again (seconds, as their outputs are cached).
-3. No dead button. Colab opens notebooks and no Markdown, so a page's button opens its exercise
-   there, and so does a link beside the download. A page without an exercise has none.
+3. No dead button. Colab opens notebooks and no Markdown, so a page's button opens its twin there
+   (colab_twins.py), which is also what one downloads, and a link beside an exercise's download
+   opens the exercise. A page without code has no button.
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
    in the cache are executed before, as many at a time as there are cores, each on one thread.
@@ -13,21 +14,15 @@
    such lists to differ, so they get the page's name in front, and the pages are written without.
 7. No way out to what is here. A judge's report links the published book; on a page of the book such
    a link stays in the book, so it can be followed offline.
-8. No formula lost. Where no script runs, MathJax sets none; so behind each formula stands the same
-   in MathML, which browsers set themselves (custom.css shows one of the two).
-9. No script for nothing. Thebe's would be declared twice on each page, and no page runs Thebe.
 """
 
 import hashlib
-import html
 import logging
 import os
 import re
 import shutil
 from pathlib import Path
 
-from docutils.utils.math import MathError
-from docutils.utils.math.latex2mathml import tex2mathml
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
 from sphinx.util import logging as sphinx_logging
@@ -76,9 +71,8 @@ def execute_in_parallel(app, config):
     executor.run_and_cache(timeout=config.nb_execution_timeout)
 
 
-def exercise_in_colab(app, name: str) -> str:
-    """Where Colab opens a page's notebook; "" if the page has none."""
-    notebook = Path("exercises", name, f"{name}.ipynb")
+def in_colab(app, notebook: Path) -> str:
+    """Where Colab opens a notebook of the repository; "" if there is none."""
     if not (Path(app.srcdir) / notebook).exists():
         return ""
     options = app.config.html_theme_options
@@ -88,7 +82,7 @@ def exercise_in_colab(app, name: str) -> str:
 
 
 def aim_colab_button(app, pagename, templatename, context, doctree):
-    address = exercise_in_colab(app, pagename.rpartition("/")[2])
+    address = in_colab(app, Path(f"{pagename}.ipynb"))
     kept = []
     for button in context.get("header_buttons", []):
         if button.get("label") == "launch-buttons":
@@ -100,8 +94,17 @@ def aim_colab_button(app, pagename, templatename, context, doctree):
     context["header_buttons"] = kept
 
 
+def offer_twins(app, problem):
+    """What a page's button downloads reads as well as what Colab opens."""
+    for notebook in Path(app.outdir, "_sources").rglob("*.ipynb"):
+        twin = Path(app.srcdir) / notebook.relative_to(Path(app.outdir, "_sources"))
+        if twin.exists():
+            shutil.copy(twin, notebook)
+
+
 def link_to_colab(app, docname, source):
-    address = exercise_in_colab(app, docname.rpartition("/")[2])
+    name = docname.rpartition("/")[2]
+    address = in_colab(app, Path("exercises", name, f"{name}.ipynb"))
     link = rf"\g<0> ([open in Colab]({address}))"
     source[0] = re.sub(r"\{download\}`[^`]+\.ipynb <[^`]+>`", link, source[0])
 
@@ -122,33 +125,6 @@ def stay_in_the_book(app, pagename, templatename, context, doctree):
         context["body"] = context["body"].replace(f'href="{published}', f'href="{here}')
 
 
-FORMULA = re.compile(r'<(div|span) class="math [^>]*>\s*\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
-UNKNOWN = {"·": r"\cdot ", r"\dots": r"\ldots", r"\begin{split}": "", r"\end{split}": ""}
-
-
-def add_mathml(app, pagename, templatename, context, doctree):
-    def with_mathml(found):
-        latex = re.sub(r"\\vphantom\{.*?\}", "", html.unescape(found[2]))
-        for unknown, known in UNKNOWN.items():  # to docutils
-            latex = latex.replace(unknown, known)
-        try:
-            mathml = tex2mathml(latex.strip(), as_block=found[1] == "div")
-        except MathError:
-            return found[0]  # a test says that every formula has its MathML
-        mathml = re.sub(r"\n\s*", "", mathml)
-        return f"{found[0]}<noscript>{mathml}</noscript>"
-
-    if "body" in context:
-        context["body"] = FORMULA.sub(with_mathml, context["body"])
-
-
-def leave_out_thebe(app, pagename, templatename, context, doctree):
-    for kind in ("script_files", "css_files"):
-        context[kind] = [
-            each for each in context[kind] if "thebe" not in f"{each.filename} {each.attributes}"
-        ]
-
-
 def setup(app):
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -158,7 +134,6 @@ def setup(app):
     app.connect("source-read", prefix_citations)
     app.connect("source-read", link_to_colab)
     app.connect("html-page-context", aim_colab_button, priority=900)
+    app.connect("build-finished", offer_twins)
     app.connect("html-page-context", stay_in_the_book)
-    app.connect("html-page-context", add_mathml)
-    app.connect("html-page-context", leave_out_thebe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

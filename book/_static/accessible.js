@@ -7,19 +7,6 @@ addEventListener("DOMContentLoaded", () => {
 
   // The words one reads ("Show code cell source") must be part of the name (WCAG 2.5.3).
   each("details.hide > summary, .search-button-field", named => named.removeAttribute("aria-label"));
-
-  // The color button is called "Color mode"; its icons are no words. Font Awesome replaces them
-  // when it is ready.
-  each(".theme-switch-button", button => {
-    const silence = () => button.querySelectorAll(".theme-switch").forEach(icon => {
-      icon.removeAttribute("title");
-      icon.removeAttribute("aria-labelledby");
-      icon.querySelector("title")?.remove();
-      icon.setAttribute("aria-hidden", "true");
-    });
-    silence();
-    new MutationObserver(silence).observe(button, { childList: true });
-  });
 });
 
 // On paper nothing can be opened: answers and folded code are printed.

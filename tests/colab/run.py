@@ -2,11 +2,12 @@
 
     python3.13 -m venv colab
     colab/bin/pip install -r tests/colab/requirements.txt .
-    colab/bin/python tests/colab/run.py [NAME ...] [--solved]
+    colab/bin/python tests/colab/run.py [NAME ...] [--solved] [--twins]
 
-Every released notebook, as a student opens it, and with --solved every solution, must run from
-top to bottom without an error. It runs with the interpreter that runs this script. CHECKLIST.md
-says what only a person with an account at Colab can see.
+Every released notebook, as a student opens it, with --solved every solution, and with --twins
+the notebook of every page of the book instead, must run from top to bottom without an error. It
+runs with the interpreter that runs this script. CHECKLIST.md says what only a person with an
+account at Colab can see.
 """
 
 import argparse
@@ -53,6 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", nargs="*", help="of an assignment; all if none is given")
     parser.add_argument("--solved", action="store_true", help="the solutions, too")
+    parser.add_argument("--twins", action="store_true", help="the notebooks of the book's pages")
     options = parser.parse_args()
     os.environ["ATTNCOURSE_QUICK"] = "1"  # small sizes in the labs: this is about versions
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = (
@@ -61,13 +63,13 @@ def main() -> int:
     print(f"Python {platform.python_version()}, " + ", ".join(map(installed, SHOWN)) + "\n")
     print("| notebook | | seconds | points | error |\n|---|---|---|---|---|")
     failed = 0
-    for folder in ("exercises", "solutions")[: 1 + options.solved]:
-        for path in sorted((ROOT / folder).glob("*/*.ipynb")):
+    folders = {"exercises/*": "released", **({"solutions/*": "solved"} if options.solved else {})}
+    for folder, kind in ({"book": "twin"} if options.twins else folders).items():
+        for path in sorted(ROOT.glob(f"{folder}/*.ipynb")):
             if options.name and path.stem not in options.name:
                 continue
             points, seconds, error = run(path)
             failed += bool(error)
-            kind = "released" if folder == "exercises" else "solved"
             print(
                 f"| {path.stem} | {kind} | {seconds:.0f} | {points} | {error or '–'} |", flush=True
             )

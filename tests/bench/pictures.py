@@ -1,0 +1,87 @@
+"""Photograph every page of the built book, and ask axe about it: `make pictures`.
+
+    python tests/bench/pictures.py [PAGE ...] [--no-axe]
+
+Pictures go to `_build/pictures/<page>-{desktop,phone,dark,paper}.png`: 1440 pixels wide, 390 pixels
+wide, dark, and as it is printed. axe looks at each page at 1440, 768 and 390 pixels, light and
+dark, with all that is folded open; what it finds against WCAG 2.1 AA is printed, and then the
+script fails.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from browser import COLORS, WCAG, Browser, browser
+
+ROOT = Path(__file__).parent.parent.parent
+HTML = ROOT / "_build" / "html"
+OUT = ROOT / "_build" / "pictures"
+
+WIDTHS = (1440, 768, 390)
+A4 = 794  # its width in pixels of CSS
+
+
+def whole(tab: Browser) -> None:
+    """Load the pictures that wait for their reader."""
+    tab.run(
+        "document.querySelectorAll('img').forEach(each => { each.loading = 'eager'; });"
+        "await Promise.all([...document.images].map(each => each.decode().catch(() => {})));"
+    )
+
+
+def photograph(tab: Browser, page: Path) -> None:
+    for name, width, theme in (
+        ("desktop", 1440, "light"),
+        ("phone", 390, "light"),
+        ("dark", 1440, "dark"),
+    ):
+        tab.open(page, width=width, theme=theme)
+        whole(tab)
+        tab.photograph(OUT / f"{page.stem}-{name}.png")
+    tab.open(page, width=A4)
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    whole(tab)
+    tab._ask("Emulation.setEmulatedMedia", media="print")
+    tab.photograph(OUT / f"{page.stem}-paper.png")
+
+
+def barriers(tab: Browser, page: Path) -> list[str]:
+    """What axe finds at all widths, in both themes; colors at each, the rest once a width."""
+    found = []
+    for theme in ("light", "dark"):
+        tab.open(page, width=WIDTHS[0], theme=theme)
+        for width in WIDTHS:
+            tab.resize(width)
+            seen = tab.violations(WCAG if theme == "light" else COLORS)
+            found += [f"{page.stem}, {width} pixels, {theme}: {each}" for each in seen]
+            wide = tab.run("return document.documentElement.scrollWidth")
+            if wide > width:
+                found.append(f"{page.stem}, {width} pixels: the page is {wide} pixels wide")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("page", nargs="*", help="its name, e.g. 03_scaled_dot_product; all if none")
+    parser.add_argument("--no-axe", action="store_true", help="pictures only")
+    options = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    pages = [*sorted((HTML / "book").glob("*.html")), HTML / "search.html"]
+    pages = [page for page in pages if not options.page or page.stem in options.page]
+    found = []
+    for page in pages:  # a new browser for each: a tab keeps its memory
+        with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
+            photograph(tab, page)
+            seen = [] if options.no_axe else barriers(tab, page)
+        print(page.stem, *seen, sep="\n", flush=True)
+        found += seen
+    print(f"{len(pages)} pages, {len(found)} barriers; pictures in {OUT}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
