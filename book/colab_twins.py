@@ -88,6 +88,15 @@ def source_of(file: str, wanted: str) -> str:
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
+def lines_of(file: str, options: dict[str, str]) -> str:
+    """The text of a module after a line and before another, as Sphinx cuts it."""
+    text = (BOOK / file).read_text("utf-8").splitlines()
+    after, before = (options[name].strip('"') for name in ("start-after", "end-before"))
+    first = next(n for n, line in enumerate(text) if after in line) + 1
+    last = next(n for n in range(first, len(text)) if before in text[n])
+    return "\n".join(text[first:last]).strip()
+
+
 def directive(found: re.Match, page: str, figures: dict | None) -> str:
     """A directive as plain Markdown."""
     kind, title, body = found["kind"], found["title"].strip(), found["body"]
@@ -99,7 +108,9 @@ def directive(found: re.Match, page: str, figures: dict | None) -> str:
         lines = [f"**{title}**", "", *plain(text, page, figures).split("\n")]
         return "\n".join(f"> {line}".rstrip() for line in lines)
     if kind == "literalinclude":
-        return f"```python\n{source_of(title, options['pyobject'])}\n```"
+        whole = "pyobject" in options
+        shown = source_of(title, options["pyobject"]) if whole else lines_of(title, options)
+        return f"```python\n{shown}\n```"
     if kind == "figure":
         picture = f"{SITE}/_images/{posixpath.basename(title)}"
         number = (figures or {}).get(options.get("name"), "")
