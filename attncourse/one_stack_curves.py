@@ -47,7 +47,7 @@ DATA = Path(__file__).parent / "data" / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
 ORDERS = (all_at_once, half_each_round, left_to_right, by_confidence)
 SEEDS = range(3)
-EVERY = 3  # of the test's sentences, one in so many is tried where a run is long to test
+EVERY = 3  # of the test's sentences, one in so many is filled in
 
 # --- One text, one vocabulary ---------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ def make_bert(words: int) -> nn.Module:
     return with_rotation(BERT(words, hidden_width=128, num_layers=3, pad=PAD))
 
 
-STEPS = {"gpt": 1800, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
+STEPS = {"gpt": 1400, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
 STORED = {"gpt": make_gpt, "bert": make_bert}  # the weights that the page loads
 RUNS = [
     "gpt",
@@ -171,21 +171,16 @@ def rounded(shares: dict[int, float]) -> dict[int, float]:
     return {length: round(share, 4) for length, share in shares.items()}
 
 
-def some(pairs: Pairs, every: int = EVERY) -> Pairs:
-    """One in so many of the pairs."""
-    return pairs.pick(torch.arange(0, len(pairs), every))
-
-
-def run_decoder(make: Callable, steps: int, seed: int, loss: Callable, batch: int, every: int):
-    """Train a decoder alone, and let it translate one in `every` sentences of the test."""
+def run_gpt(steps: int, seed: int, make: Callable, loss: Callable):
+    """Train a decoder alone, and let it translate."""
     task = one_vocabulary(corpus())
     torch.manual_seed(seed)
     model = make(len(task.source_words))
     start = time.process_time()
-    losses = _train(model, task.train, steps, seed, loss, batch)
+    losses = _train(model, task.train, steps, seed, loss)
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    shares = exact_match(model, some(task.test, every), task.target_words)
+    shares = exact_match(model, task.test, task.target_words)
     return model, {
         "exact_match": rounded(shares),
         "losses": _means(losses),
@@ -204,7 +199,7 @@ def run_bert(steps: int, seed: int):
     losses = _train(model, task.train, steps, seed, masked_loss(rng))
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    few = some(task.test)
+    few = task.test.pick(torch.arange(0, len(task.test), EVERY))
     return model, {
         "found": {share: round(_found(model, few, share), 4) for share in (0.15, 0.5, 1.0)},
         "orders": {order.__name__: _filled(model, few, task, order) for order in ORDERS},
@@ -269,9 +264,8 @@ def run_errors():
     return None, found
 
 
-def _train(model, pairs, steps, seed, loss, batch=128) -> list[float]:
-    options = {"batch_size": batch, "learning_rate": 2e-3, "seed": seed, "progress": False}
-    return train(model, pairs, steps, **options, loss=loss)
+def _train(model, pairs, steps, seed, loss) -> list[float]:
+    return train(model, pairs, steps, learning_rate=2e-3, seed=seed, progress=False, loss=loss)
 
 
 def _means(losses: list[float]) -> list[float]:
@@ -290,9 +284,9 @@ def run(name: str) -> tuple[nn.Module | None, dict]:
     if what == "bert":
         return run_bert(steps, seed)
     if what == "gpt":
-        return run_decoder(make_gpt, steps, seed, teacher_forced, batch=64, every=1)
+        return run_gpt(steps, seed, make_gpt, teacher_forced)
     loss = {"french": teacher_forced, "everything": next_word_loss}[what]
-    return run_decoder(make_small_gpt, steps, seed, loss, batch=128, every=EVERY)
+    return run_gpt(steps, seed, make_small_gpt, loss)
 
 
 # --- Storing and loading --------------------------------------------------------------------------
