@@ -76,7 +76,7 @@ def test_a_window_lets_through_a_trace_too_small_for_float16():
     assert share > 0 and share.half() == 0
 
 
-def test_unfold_needs_more_than_the_whole_table_until_the_text_is_long():
+def test_unfold_needs_more_than_the_whole_table_for_256_words():
     def unfolded(query, key, value):
         keys, values = (F.pad(x, (0, 0, 32, 32)).unfold(-2, 65, 1) for x in (key, value))
         scores = torch.einsum("...nd,...ndw->...nw", query, keys)
