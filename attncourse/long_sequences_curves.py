@@ -44,7 +44,7 @@ PAIRS = 4, 8, 16, 24, 32, 64
 STEPS, BATCH = 300, 32
 KEYS = 4, 8, 16  # each written twice
 POSITIONS, BUCKETS, NEAREST, ROUNDS = 512, 16, 8, (1, 2, 4, 8, 16)  # of the search by hashing
-SPAN_STEPS, LONGEST, START, RAMP, PENALTY = 400, 32, 9.6, 2.0, 3e-4  # of the spans
+SPAN_STEPS, LONGEST, START, RAMP, PENALTY = 300, 32, 9.6, 2.0, 3e-4  # of the spans
 PROCESSES = 2, 4
 
 
