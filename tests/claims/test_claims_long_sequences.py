@@ -76,7 +76,7 @@ def test_a_window_lets_through_a_trace_too_small_for_float16():
     assert share > 0 and share.half() == 0
 
 
-def test_unfold_needs_more_than_the_whole_table_until_the_text_is_long():
+def test_unfold_needs_more_than_the_whole_table_for_256_words():
     def unfolded(query, key, value):
         keys, values = (F.pad(x, (0, 0, 32, 32)).unfold(-2, 65, 1) for x in (key, value))
         scores = torch.einsum("...nd,...ndw->...nw", query, keys)
@@ -137,7 +137,7 @@ def test_everything_is_stored_for_every_seed(stored):
     seeds = len(stored["settings"]["seeds"])
     for part in ("capacity", "untrained", "update", "hashing"):
         assert all(len(runs) == seeds for runs in stored[part].values())
-    assert len(stored["spans"]["with a price"]) == seeds == 3
+    assert len(stored["spans"]) == seeds == 3
 
 
 def test_a_state_holds_as_many_pairs_as_a_key_is_wide_and_then_forgets(stored):
@@ -180,7 +180,7 @@ def test_hashing_pays_on_clusters(stored):
 
 
 def test_no_head_needs_more_than_a_few_words(stored):
-    for run in stored["spans"]["with a price"]:
+    for run in stored["spans"]:
         assert max(itertools.chain(*run["spans"])) + stored["settings"]["ramp"] < 6
         assert run["exact_match"] > 0.8
 

@@ -192,6 +192,10 @@ def as_is(x, *_):
     return x
 
 
+def above_zero(x):
+    return torch.relu(x) + 1e-6
+
+
 # --- faults: φ ----------------------------------------------------------------------------------
 
 task.fault(
@@ -212,8 +216,9 @@ task.fault(
     "φ is a ReLU: it makes numbers positive, too.",
     "It makes them 0 or more. Where all products are 0, a row has nothing to divide by, and a "
     "feature below 0 never learns. elu(x) + 1 is above 0 everywhere.",
-    of_query=(torch.relu, torch.relu, lambda x: torch.relu(x) + 1e-6, ...),
-    of_key=(torch.relu, lambda x: torch.relu(x) + 1e-6, lambda x: torch.relu(x) + 1e-6, torch.relu),
+    of_query=(torch.relu, torch.relu, above_zero, ..., torch.relu),
+    of_key=(torch.relu, above_zero, above_zero, torch.relu, torch.relu),
+    total=(..., ..., ..., ..., lambda scores, every: scores.sum(-1, keepdim=True) + 1e-6),
 )
 task.fault(
     "L-EXP",
