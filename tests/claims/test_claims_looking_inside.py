@@ -137,3 +137,12 @@ def test_rollout_through_the_translator_shares_out_what_the_source_gives():
     assert arrived.shape == (target.shape[1], source.shape[1]) and (arrived >= 0).all()
     # Two cross-attentions, each of which leaves half of what the target had: 1 − 1/4.
     torch.testing.assert_close(arrived.sum(1), torch.full((target.shape[1],), 0.75))
+
+
+@pytest.mark.slow
+def test_training_again_gives_what_is_stored(stored):
+    _, again = looking_inside_curves.learn("fixed", 0)
+    run = stored["learned"]["fixed"][0]
+    assert again["loss"][:3] == pytest.approx(run["loss"][:3], abs=0.02)
+    assert again["accuracy"][-1] == pytest.approx(run["accuracy"][-1], abs=0.02)
+    assert best(again, "induction", 0)[-1] == pytest.approx(best(run, "induction", 0)[-1], abs=0.1)
