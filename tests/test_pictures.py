@@ -126,7 +126,7 @@ def test_the_encoder_is_vits():
         layer_norm_eps=1e-5,
         attn_implementation="sdpa",  # the other one shares out in float32
     )
-    x = reader.source_embedding(image)
+    x = reader.source_embedding(image).detach().requires_grad_()
     for ours in reader.encoder:
         theirs = vit.ViTLayer(config).double().eval()
         attention, network = ours.self_attention, (ours.linear1, ours.linear2)
@@ -144,8 +144,8 @@ def test_the_encoder_is_vits():
             parameters |= {f"{there}.{name}": value for name, value in here.named_parameters()}
         assert parameters.keys() == dict(theirs.named_parameters()).keys()
         expected = torch.func.functional_call(theirs, parameters, (x,))
-        assert_all_agree([expected], [ours(x)], [image, *ours.parameters()])
-        x = ours(x)
+        assert_all_agree([expected], [ours(x)], [x, *ours.parameters()])
+        x = ours(x).detach().requires_grad_()
     memory, mask = reader.encode(image)
     assert_equal_to(reader.encoder_norm(x), memory)
     assert mask is None
