@@ -484,3 +484,9 @@ def test_pairs_that_do_not_fit_are_refused(words, given):
     words = "temperature must be a number; got str"
     arguments |= {"texts": randn(2, 4), "temperature": "warm"}
     assert_refused(TypeError, words, contrastive_loss, **arguments)
+
+
+def test_words_that_the_language_model_does_not_know_are_refused():
+    words = "words holds ids from 3 to 11; known are 0 to 10"
+    unknown = torch.tensor([[3, VOCABULARY]] * B)
+    assert_refused(ValueError, words, a_flamingo(), image=picture(), words=unknown)
