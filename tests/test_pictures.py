@@ -487,6 +487,6 @@ def test_pairs_that_do_not_fit_are_refused(words, given):
 
 
 def test_words_that_the_language_model_does_not_know_are_refused():
+    flamingo, unknown = a_flamingo(), torch.tensor([[3, VOCABULARY]] * B)
     words = "words holds ids from 3 to 11; known are 0 to 10"
-    unknown = torch.tensor([[3, VOCABULARY]] * B)
-    assert_refused(ValueError, words, a_flamingo(), image=picture(), words=unknown)
+    assert_refused(ValueError, words, lambda: flamingo(picture(), unknown))
