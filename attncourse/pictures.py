@@ -19,6 +19,7 @@ from attncourse.one_stack import GPT, embed
 from attncourse.self_attention import sinusoidal_positions
 from attncourse.validation import (
     validate_axes,
+    validate_ids,
     validate_picture,
     validate_positive,
     validate_scalar,
@@ -273,6 +274,7 @@ class Flamingo(nn.Module):
     ) -> Float[Tensor, "b t vocab"]:
         """Score the word after each of `words`."""
         model = self.language_model
+        validate_ids("words", words, model.embedding.num_embeddings)
         x, mask = embed(model, words), causal_mask(words.shape[1]).to(words.device)
         for gated, layer in zip(self.gated, model.layers, strict=True):
             x = layer(gated(x, memory, memory_mask), mask)

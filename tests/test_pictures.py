@@ -126,7 +126,7 @@ def test_the_encoder_is_vits():
         layer_norm_eps=1e-5,
         attn_implementation="sdpa",  # the other one shares out in float32
     )
-    x = reader.source_embedding(image)
+    x = reader.source_embedding(image).detach().requires_grad_()
     for ours in reader.encoder:
         theirs = vit.ViTLayer(config).double().eval()
         attention, network = ours.self_attention, (ours.linear1, ours.linear2)
@@ -144,8 +144,8 @@ def test_the_encoder_is_vits():
             parameters |= {f"{there}.{name}": value for name, value in here.named_parameters()}
         assert parameters.keys() == dict(theirs.named_parameters()).keys()
         expected = torch.func.functional_call(theirs, parameters, (x,))
-        assert_all_agree([expected], [ours(x)], [image, *ours.parameters()])
-        x = ours(x)
+        assert_all_agree([expected], [ours(x)], [x, *ours.parameters()])
+        x = ours(x).detach().requires_grad_()
     memory, mask = reader.encode(image)
     assert_equal_to(reader.encoder_norm(x), memory)
     assert mask is None
@@ -484,3 +484,9 @@ def test_pairs_that_do_not_fit_are_refused(words, given):
     words = "temperature must be a number; got str"
     arguments |= {"texts": randn(2, 4), "temperature": "warm"}
     assert_refused(TypeError, words, contrastive_loss, **arguments)
+
+
+def test_words_that_the_language_model_does_not_know_are_refused():
+    flamingo, unknown = a_flamingo(), torch.tensor([[3, VOCABULARY]] * B)
+    words = "words holds ids from 3 to 11; known are 0 to 10"
+    assert_refused(ValueError, words, lambda: flamingo(picture(), unknown))
