@@ -269,6 +269,12 @@ def test_a_beam_in_the_page_is_the_packages(show):
     found = tab.run(f"""
         const model = await live.load("fixed-64");
         return {sources}.map(source => live.beam(model, source, 4));""")
+    told = {1: french.ids["mille"]}
+    one = tab.run(f"""
+        const model = await live.load("fixed-64"), told = {json.dumps(told)};
+        return {sources}.map(source =>
+            [live.beam(model, source, 1, told), live.write(model, source, told).words]);""")
+    assert all(beam == greedy and beam[1] == told[1] for beam, greedy in one)
     for source, ids in zip(sources, found, strict=True):
         with torch.no_grad():
             state = model.start(torch.tensor([source]))
