@@ -124,6 +124,22 @@ def test_every_page_is_in_the_table_of_contents():
     assert {f"book/{page.stem}" for page in PAGES} == {contents["root"], *chapters}
 
 
+def extension(name):
+    spec = importlib.util.spec_from_file_location("_", ROOT / "book" / "_ext" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_minutes_are_counted_from_words_code_and_tasks(tmp_path):
+    front_door, page = extension("front_door"), tmp_path / "page.md"
+    cell = "```{code-cell} ipython3\nprint('not prose')\n```\n"
+    page.write_text("---\na: b\n---\n" + "word " * 400 + "\n" + 3 * cell)
+    assert front_door.reading(page) == 2 + 1.5
+    minutes = [task.minutes for task in registry.of_chapter("masking")]
+    assert front_door.doing("06_masking") == sum(minutes) > 0
+
+
 def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
     fresh_pages = load(ROOT / "book" / "_ext" / "fresh_pages.py")
     (tmp_path / "attncourse" / "checks").mkdir(parents=True)
@@ -331,6 +347,20 @@ def test_every_anchor_is_on_its_page(soups):
         soup = soups[HTML / "book" / f"{page.stem}.html"]
         anchors = re.findall(r"^\((.+)\)=$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert [anchor for anchor in anchors if not soup.find(id=anchor)] == [], page.name
+
+
+@pytest.mark.slow
+def test_a_shared_link_shows_title_description_and_picture(soups):
+    for page in PAGES:
+        head = soups[HTML / "book" / f"{page.stem}.html"].head
+        told = {
+            tag.get("property") or tag.get("name"): tag["content"]
+            for tag in head("meta", content=True)
+        }
+        assert told["og:title"] and 40 < len(told["description"]) <= 200, page.name
+        assert told["description"] == told["og:description"] and "\\" not in told["description"]
+        picture = told["og:image"].removeprefix(told["og:url"].split("/book/")[0] + "/")
+        assert (HTML / picture).exists() and head.find("link", rel="icon")
 
 
 @pytest.mark.slow

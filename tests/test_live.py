@@ -261,6 +261,24 @@ def test_a_sentence_of_the_readers_is_translated_as_by_the_package(show, figure)
 
 @pytest.mark.slow
 @needs_browser
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("four bananas", "know 33 English words; “bananas” is none of them"),
+        ("1,234,567,890,123", "up to twelve digits"),
+        (" ", "Type a number"),
+    ],
+)
+def test_what_cannot_be_translated_is_said_and_the_last_translation_stays(show, typed, told):
+    tab = show("translator")
+    before = tab.run(f"return {WRITTEN}")
+    submit(tab, typed, "document.querySelector('.said').textContent")
+    assert told in tab.run("return document.querySelector('.said').textContent")
+    assert tab.run(f"return {WRITTEN}") == before
+
+
+@pytest.mark.slow
+@needs_browser
 def test_a_beam_in_the_page_is_the_packages(show):
     model, english, french = pretrained.load("fixed-64")
     tab = show(models=["fixed-64"])
@@ -269,6 +287,12 @@ def test_a_beam_in_the_page_is_the_packages(show):
     found = tab.run(f"""
         const model = await live.load("fixed-64");
         return {sources}.map(source => live.beam(model, source, 4));""")
+    told = {1: french.ids["mille"]}
+    one = tab.run(f"""
+        const model = await live.load("fixed-64"), told = {json.dumps(told)};
+        return {sources}.map(source =>
+            [live.beam(model, source, 1, told), live.write(model, source, told).words]);""")
+    assert all(beam == greedy and beam[1] == told[1] for beam, greedy in one)
     for source, ids in zip(sources, found, strict=True):
         with torch.no_grad():
             state = model.start(torch.tensor([source]))

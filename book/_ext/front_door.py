@@ -55,22 +55,22 @@ def introduce(app, pagename, templatename, context, doctree):
     """Title, description and picture for search engines and shared links."""
     if doctree is None:
         return
+    title = re.sub("<.*?>", "", context["title"])
     told = next(
         (
             paragraph.astext()
             for paragraph in doctree.findall(nodes.paragraph)
             if isinstance(paragraph.parent, nodes.section) and len(paragraph.astext()) > 60
         ),
-        app.config.project,
+        f"{title} of the open course “{app.config.html_title}”",
     )
     told = re.sub(r"\s+", " ", told)
     told = told if len(told) <= 200 else told[:199].rsplit(" ", 1)[0] + "…"
     published = app.config.html_baseurl.rstrip("/")
-    title = re.sub("<.*?>", "", context["title"])
     tags = {
         "og:type": "website",
         "og:title": title,
-        "og:site_name": app.config.html_title or app.config.project,
+        "og:site_name": app.config.html_title,
         "og:description": told,
         "og:url": f"{published}/{pagename}.html",
         "og:image": f"{published}/_static/card.png",

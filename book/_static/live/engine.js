@@ -238,15 +238,16 @@ const live = (() => {
     return { words, looks, logits, ended: false };
   };
 
-  /** Keep the `width` likeliest beginnings (chapter 9). @returns {number[]} ids, without <eos> */
-  const beam = (model, source, width, most = 30) => {
+  /** Keep the `width` likeliest beginnings (chapter 9); `told` as above. @returns {number[]} ids, without <eos> */
+  const beam = (model, source, width, told = {}, most = 30) => {
     let kept = [{ words: [], total: 0, state: model.start(source), ended: false }];
     for (let place = 0; place < most && !kept[0].ended; place++) {
       kept = kept.flatMap(each => {
         if (each.ended) return [each];  // says <eos> again, which costs nothing
         const { logits, state } = model.step(each.words.at(-1) ?? BOS, each.state);
         return [...logSoftmax(logits)].map((log, word) =>
-          ({ words: [...each.words, word], total: each.total + log, state, ended: word === EOS }));
+          ({ words: [...each.words, word], total: each.total + log, state, ended: word === EOS }))
+          .filter((_, word) => word === (told[place] ?? word));
       }).sort((a, b) => b.total - a.total).slice(0, width);
     }
     return kept[0].words.filter(word => word !== EOS);

@@ -47,7 +47,8 @@ live.figure("masks", (find, figure) => {
     if (known) {
       find(".judge b").innerHTML = marked(known.thinks);
       find(".judge span").innerHTML = marked(known.why);
-      find(".judge i").textContent = known.id;
+      find(".judge a").textContent = known.id;
+      find(".judge a").href = `mistakes/masking.html#${known.id}`;
     }
     const preset = presets.find(each => same(each.mask, mask) && each.words.join() === words.join());
     find(".preset").textContent = preset ? preset.name : "a mask of your own";

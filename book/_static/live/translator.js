@@ -30,8 +30,8 @@ live.figure("translator", async (find, figure) => {
       const taught = live.write(model, source, { ...right, ...forced }, right.length);
       return { ...taught, words: taught.logits.map(row => model.french.words[row.indexOf(Math.max(...row))]) };
     }
-    const found = how() === "beam" ? [...live.beam(model, source, 4), live.EOS] : {};
-    const result = live.write(model, source, { ...found, ...forced });
+    const found = how() === "beam" ? [...live.beam(model, source, 4, forced), live.EOS] : {};
+    const result = live.write(model, source, { ...forced, ...found });
     return { ...result, words: model.french.decode(result.words) };
   };
 
