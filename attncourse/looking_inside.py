@@ -313,7 +313,7 @@ def copying_score(
     """Whether a head makes the words likelier that it reads: 1 copies, −1 forbids, 0 neither.
 
     W_E W_OV W_U says how much reading each word raises the score of each; of its eigenvalues λ,
-    Σ λ / Σ |λ|, where a complex pair counts by its real parts.
+    Σ λ / Σ abs(λ), where a complex pair counts by its real parts.
 
     Args:
         W_OV: (m m), from what is read to what is handed on, as rows: x ↦ x W_OV.
