@@ -124,7 +124,8 @@ def test_zeros_around_a_text_are_wrong_at_its_ends_only():
 def test_what_the_delta_rule_holds_is_computed_rightly():
     """The closed form that is trained is the rule, word by word."""
     torch.manual_seed(0)
-    key, value = F.normalize(torch.randn(6, 4), dim=-1).double(), torch.randn(1, 6, 3).double()
+    key = F.normalize(torch.randn(6, 4).double(), dim=-1)
+    value = torch.randn(1, 6, 3).double()
     asked = torch.randn(5, 4).double()
     text = torch.cat([key, F.normalize(asked, dim=-1)])
     strength = (torch.arange(11) < 6).double()  # 6 are written, 5 only read
@@ -137,7 +138,7 @@ def test_everything_is_stored_for_every_seed(stored):
     seeds = len(stored["settings"]["seeds"])
     for part in ("capacity", "untrained", "update", "hashing"):
         assert all(len(runs) == seeds for runs in stored[part].values())
-    assert len(stored["spans"]) == seeds == 3
+    assert seeds == 3
 
 
 def test_a_state_holds_as_many_pairs_as_a_key_is_wide_and_then_forgets(stored):
@@ -177,12 +178,6 @@ def test_hashing_pays_on_clusters(stored):
     assert gain["random, d = 64"] < 3 < 4 < gain["clustered, d = 64"]
     rounds = stored["settings"]["rounds"].index(8)
     assert means(stored["hashing"]["random, d = 64"])[rounds][1] == pytest.approx(0.42, abs=0.02)
-
-
-def test_no_head_needs_more_than_a_few_words(stored):
-    for run in stored["spans"]:
-        assert max(itertools.chain(*run["spans"])) + stored["settings"]["ramp"] < 6
-        assert run["exact_match"] > 0.8
 
 
 def test_blocks_were_faster_at_every_length_from_512_on(stored):
