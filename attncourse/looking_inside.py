@@ -21,6 +21,7 @@ from attncourse.validation import (
     validate_ids,
     validate_layers,
     validate_maps,
+    validate_period,
 )
 
 # --- A model of attention alone -------------------------------------------------------------------
@@ -289,13 +290,7 @@ def induction_score(weights: Float[Tensor, "*heads n n"], period: int) -> Float[
 
     Source: Olsson et al. (2022), "prefix matching"; Elhage et al. (2021).
     """
-    validate_maps("weights", weights)
-    n = weights.shape[-1]
-    if isinstance(period, bool) or not isinstance(period, int) or not 1 <= period < n:
-        raise ValueError(
-            f"period must be a whole number from 1 to n - 1 = {n - 1}, or nothing is repeated; "
-            f"got {period!r}"
-        )
+    validate_period(weights, period)
     # This diagonal begins at row period − 1, whose word has not occurred yet.
     return weights.diagonal(offset=1 - period, dim1=-2, dim2=-1)[..., 1:].mean(-1)
 

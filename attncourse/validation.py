@@ -391,6 +391,17 @@ def validate_maps(name: str, weights: Tensor, least: int = 1) -> None:
         )
 
 
+def validate_period(weights: Tensor, period: int) -> None:
+    """Raise unless weights are (… n n) of a text in which something is repeated."""
+    validate_maps("weights", weights)
+    n = weights.shape[-1]
+    if isinstance(period, bool) or not isinstance(period, int) or not 1 <= period < n:
+        raise ValueError(
+            f"period must be a whole number from 1 to n - 1 = {n - 1}, or nothing is repeated; "
+            f"got {period!r}"
+        )
+
+
 def validate_layers(weights: object) -> None:
     """Raise unless weights are a list of (b h n n), of the same texts in every layer."""
     if isinstance(weights, Tensor) or not isinstance(weights, list | tuple) or not weights:
