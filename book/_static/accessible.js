@@ -8,6 +8,12 @@ addEventListener("DOMContentLoaded", () => {
   // The words one reads ("Show code cell source") must be part of the name (WCAG 2.5.3).
   each("details.hide > summary, .search-button-field", named => named.removeAttribute("aria-label"));
 
+  // What opens a list of pages is named after its page.
+  each(".has-children > details > summary", opener => {
+    const page = opener.closest(".has-children").querySelector("a").textContent.trim();
+    opener.setAttribute("aria-label", `Pages of ${page}`);
+  });
+
   // The color button is called "Color mode"; its icons are no words. Font Awesome replaces them
   // when it is ready.
   each(".theme-switch-button", button => {
