@@ -7,6 +7,12 @@ addEventListener("DOMContentLoaded", () => {
 
   // The words one reads ("Show code cell source") must be part of the name (WCAG 2.5.3).
   each("details.hide > summary, .search-button-field", named => named.removeAttribute("aria-label"));
+
+  // What opens a list of pages is named after its page.
+  each(".has-children > details > summary", opener => {
+    const page = opener.closest(".has-children").querySelector("a").textContent.trim();
+    opener.setAttribute("aria-label", `Pages of ${page}`);
+  });
 });
 
 // On paper nothing can be opened: answers and folded code are printed.
