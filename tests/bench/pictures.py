@@ -26,8 +26,10 @@ A4 = 794  # its width in pixels of CSS
 
 
 def whole(tab: Browser) -> None:
-    """Load the pictures that wait for their reader."""
+    """Load and lay out what waits for its reader."""
     tab.run(
+        "document.querySelectorAll('section').forEach("
+        "  each => { each.style.contentVisibility = 'visible'; });"
         "document.querySelectorAll('img').forEach(each => { each.loading = 'eager'; });"
         "await Promise.all([...document.images].map(each => each.decode().catch(() => {})));"
     )
