@@ -72,7 +72,8 @@ def set_formula(translator, node):
         logger.warning("%s in %s", problem, node.astext(), location=node)
         raise nodes.SkipNode from problem
     element = "div" if is_block else "span"
-    translator.body.append(translator.starttag(node, element, "", CLASS="math"))
+    stop = {"tabindex": "0"} if is_block else {}  # a wide one is scrolled, by keyboard, too
+    translator.body.append(translator.starttag(node, element, "", CLASS="math", **stop))
     if is_block and node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')

@@ -11,6 +11,7 @@ script fails.
 import argparse
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -26,8 +27,10 @@ A4 = 794  # its width in pixels of CSS
 
 
 def whole(tab: Browser) -> None:
-    """Load the pictures that wait for their reader."""
+    """Load and lay out what waits for its reader."""
     tab.run(
+        "document.querySelectorAll('section').forEach("
+        "  each => { each.style.contentVisibility = 'visible'; });"
         "document.querySelectorAll('img').forEach(each => { each.loading = 'eager'; });"
         "await Promise.all([...document.images].map(each => each.decode().catch(() => {})));"
     )
@@ -56,6 +59,7 @@ def barriers(tab: Browser, page: Path) -> list[str]:
         tab.open(page, width=WIDTHS[0], theme=theme)
         for width in WIDTHS:
             tab.resize(width)
+            time.sleep(0.6)  # the theme looks again which boxes can be scrolled
             seen = tab.violations(WCAG if theme == "light" else COLORS)
             found += [f"{page.stem}, {width} pixels, {theme}: {each}" for each in seen]
             wide = tab.run("return document.documentElement.scrollWidth")
