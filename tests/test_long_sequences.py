@@ -153,7 +153,8 @@ def test_a_window_agrees_with_hugging_faces_longformer():
             getattr(ours, mine).load_state_dict(getattr(theirs, name).state_dict())
         torch.nn.init.eye_(ours.out_proj.weight)
         torch.nn.init.zeros_(ours.out_proj.bias)
-        assert_equal_to(expected, ours(x, x, x, window_mask(16, 2, first))[0])
+        # They share out in float32.
+        assert_equal_to(expected, ours(x, x, x, window_mask(16, 2, first))[0], atol=1e-5)
 
 
 def test_bigbird_is_window_globals_and_random_blocks_as_hugging_face_has_it():
@@ -163,14 +164,22 @@ def test_bigbird_is_window_globals_and_random_blocks_as_hugging_face_has_it():
         hidden_size=8, num_attention_heads=2, block_size=size, num_random_blocks=drawn,
         max_position_embeddings=n, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    theirs, x = filled(theirs_of.BigBirdBlockSparseAttention(config, seed=1)).eval(), randn(B, n, 8)
-    masks = theirs_of.BigBirdModel.create_masks_for_block_sparse_attn(
-        torch.ones(B, n, dtype=torch.float64), size
+    # In evaluation it draws nothing; there is no dropout here.
+    theirs = filled(theirs_of.BigBirdBlockSparseAttention(config, seed=1)).train()
+    x = randn(1, n, 8)
+    blocked, band, from_mask, to_mask = theirs_of.BigBirdModel.create_masks_for_block_sparse_attn(
+        torch.ones(1, n, dtype=torch.float64), size
     )
-    blocked, band, from_mask, to_mask = masks
-    output, probabilities = theirs(x, band, from_mask, to_mask, blocked, blocked)
-    assert_equal_to(torch.ones(B, 2, n).double(), probabilities.sum(-1))
-    mask = probabilities[0] > 0  # h q k: which keys were drawn is their chance
+
+    def attended(x):
+        return theirs(x, band, from_mask, to_mask, blocked, blocked)[0]
+
+    output, seen = attended(x), []
+    for k in range(n):  # which keys were drawn shows where a change of one arrives
+        changed = x.clone()
+        changed[:, k] += 1
+        seen.append((attended(changed) != output).unflatten(-1, (2, 4)).any(-1)[0])
+    mask = torch.stack(seen, -1).movedim(1, 0)  # h q k
     i = torch.arange(n // size)
     blocks = mask[:, ::size, ::size]
     least = ((i[:, None] - i).abs() <= 1) | (i == 0) | (i == len(i) - 1) | (i[:, None] == 0)
@@ -184,7 +193,7 @@ def test_bigbird_is_window_globals_and_random_blocks_as_hugging_face_has_it():
         getattr(theirs, name)(x).unflatten(-1, (2, 4)).transpose(1, 2)
         for name in ("query", "key", "value")
     ]
-    assert_equal_to(output, with_mask(heads, mask).transpose(1, 2).flatten(-2), atol=1e-6)
+    assert_equal_to(output, with_mask(heads, mask).transpose(1, 2).flatten(-2))
 
 
 # --- Reach ---
@@ -588,7 +597,7 @@ def test_the_annotations_hold():
     buckets = typed(lsh_buckets)(qkv[0], randn(2, D, 3))
     assert typed(same_bucket)(buckets, buckets).shape == (B, H, N, N)
     assert typed(shared_qk_attention)(qkv[0], qkv[2])[0].shape == (B, H, N, V)
-    assert typed(span_mask)(torch.arange(4), 2, 1).shape == (4,)
+    assert typed(span_mask)(torch.arange(4), 2.0, 1.0).shape == (4,)
     layer = SpanAttention(H, 9, 3, 2).double()
     assert typed(SpanAttention.forward)(layer, *qkv, causal_mask(N))[0].shape == (B, H, N, V)
 
