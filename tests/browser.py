@@ -170,6 +170,9 @@ class Browser:
         """
         self.run(
             "document.querySelectorAll('details').forEach(each => { each.open = true; });"
+            # what is not laid out yet has no place, and would seem to lie on something else
+            "document.querySelectorAll('section').forEach("
+            "  each => { each.style.contentVisibility = 'visible'; });"
             "await new Promise(requestAnimationFrame);"
             "document.getAnimations().forEach(each => each.finish());"  # opened contents fade in
         )
