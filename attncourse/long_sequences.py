@@ -221,7 +221,7 @@ def windowed_attention(
         width: w.
 
     Returns:
-        (… n v), as attention with the mask |i − j| ≤ w gives it.
+        (… n v), as attention with the mask abs(i − j) ≤ w gives it.
 
     Raises:
         TypeError, ValueError: shapes that do not fit, a width below 1.

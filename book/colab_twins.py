@@ -157,6 +157,7 @@ def plain(text: str, page: str = "", figures: dict[str, str] | None = None) -> s
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(\S.*)\n: (.*)$", r"**\1**: \2", text, flags=re.MULTILINE)
     text = re.sub(r"\{cite(:\w)?\}`([^`]+)`", lambda found: cited(found, page), text)
+    text = re.sub(r"\{ref\}`([^<`]+?) <([\w-]+)>`", r"[\1](#\2)", text)
     text = re.sub(r"\{numref\}`([\w-]+)`", numbered, text)
     text = re.sub(r"\{glue:text\}`(\w+)[^`]*`", r"`\1`", text)
     text = re.sub(r"\{download\}`([^<`]+?) <([^>]+)>`", downloaded, text)
