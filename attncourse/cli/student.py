@@ -84,7 +84,7 @@ def watch_file(path: Path) -> None:
 
     if not path.exists():
         raise fail(f"there is no file {path}")
-    code = (
+    code = "import sys; from attncourse.cli import student; student.judge_briefly(sys.argv[1])"
         "import sys; from attncourse.cli.student import judge_briefly; judge_briefly(sys.argv[1])"
     )
     command = [sys.executable, "-c", code, str(path)]
