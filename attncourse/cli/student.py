@@ -85,8 +85,6 @@ def watch_file(path: Path) -> None:
     if not path.exists():
         raise fail(f"there is no file {path}")
     code = "import sys; from attncourse.cli import student; student.judge_briefly(sys.argv[1])"
-        "import sys; from attncourse.cli.student import judge_briefly; judge_briefly(sys.argv[1])"
-    )
     command = [sys.executable, "-c", code, str(path)]
     # Editors replace a file when they save it, so its folder is watched.
     changes = watch(path.resolve().parent, recursive=False, rust_timeout=200, yield_on_timeout=True)
