@@ -94,21 +94,15 @@ def by_a_hook_that_comes_and_goes(model, layer, head, value):
 
 def by_subtracting(model, layer, head, value):
     """What the head wrote is taken out of the output, and the value put in."""
-    model = copy.deepcopy(model)
-    attention = model.get_submodule(layer)
-    d = attention.out_proj.in_features // attention.num_heads
-    own = {}
-    W = attention.out_proj.weight[:, head * d : (head + 1) * d]
-
-    def before(module, inputs):
-        own["said"] = inputs[0][..., head * d : (head + 1) * d]
-
-    def after(module, inputs, output):
-        return output + (value - own["said"]) @ W.T
-
-    attention.out_proj.register_forward_pre_hook(before)
-    attention.out_proj.register_forward_hook(after)
-    return model
+    other = copy.deepcopy(model)
+    last, heads = other.get_submodule(layer + ".out_proj"), other.get_submodule(layer).num_heads
+    mine = torch.arange(last.in_features).unflatten(0, (heads, -1))[head]
+    said = []
+    last.register_forward_pre_hook(lambda _, given: said.append(given[0][..., mine]))
+    last.register_forward_hook(
+        lambda _, given, written: written + (value - said.pop()) @ last.weight[:, mine].T
+    )
+    return other
 
 
 def by_another_class(model, layer, head, value):
@@ -182,6 +176,15 @@ def score_by_stack(weights, period):
     return torch.stack([rows[i][..., i + 1 - period] for i in range(period, len(rows))]).mean(0)
 
 
+def score_by_unfolding(weights, period):
+    """Each row, moved so that what it should look at stands first."""
+    n = weights.shape[-1]
+    found = 0
+    for place in range(period, n):
+        found = found + torch.roll(weights[..., place, :], period - 1 - place, -1)[..., 0]
+    return found / (n - period)
+
+
 SCORE = [
     score_by_loop,
     score_by_diagonal,
@@ -190,6 +193,7 @@ SCORE = [
     score_by_a_mask,
     score_by_smaller_table,
     score_by_stack,
+    score_by_unfolding,
 ]
 
 # --- copying_score
