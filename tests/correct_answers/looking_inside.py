@@ -319,7 +319,7 @@ ROLLOUT = [
 # --- patched
 
 
-def patched(model, clean, corrupted, place):
+def patched_in_two_runs(model, clean, corrupted, place):
     layer, head, position = place
     projection = model.get_submodule(layer).out_proj
     d = projection.in_features // model.get_submodule(layer).num_heads
@@ -401,34 +401,36 @@ def patched_by_ablation(model, clean, corrupted, place):
 
 def patched_by_adding(model, clean, corrupted, place):
     """What the head writes into the sum of the layer, exchanged there."""
-    name, which, where = place
-    twin = copy.deepcopy(model)
-    heads, final = twin.get_submodule(name).num_heads, twin.get_submodule(f"{name}.out_proj")
-    W = final.weight.unflatten(1, (heads, -1))[:, which]  # m d
-    heard = []
+    layer, head, position = place
+    model = copy.deepcopy(model)
+    attention = model.get_submodule(layer)
+    d = attention.out_proj.in_features // attention.num_heads
+    columns = slice(head * d, (head + 1) * d)
+    inputs_seen = []
+    attention.out_proj.register_forward_pre_hook(lambda _, inputs: inputs_seen.append(inputs[0]))
+    model(clean)
 
-    def listen(_, given, written):
-        heard.append(given[0].unflatten(-1, (heads, -1))[:, where, which])
+    def hook(module, inputs, output):
+        before, now = inputs_seen[0], inputs_seen[-1]
+        gap = (before - now)[:, position, columns] @ module.weight[:, columns].T
+        output = output.clone()
+        output[:, position] += gap
+        return output
 
-    def exchange(_, given, written):
-        gap = (heard[0] - heard[-1]) @ W.T
-        return written.index_add(1, torch.tensor([where]), gap[:, None])
-
-    final.register_forward_hook(listen)
-    twin(clean)
-    final.register_forward_hook(exchange)
-    return twin(corrupted)
+    attention.out_proj.register_forward_hook(hook)
+    return model(corrupted)
 
 
 def patched_text_by_text(model, clean, corrupted, place):
     rows = [
-        patched(model, clean[i : i + 1], corrupted[i : i + 1], place) for i in range(clean.shape[0])
+        patched_in_two_runs(model, clean[i : i + 1], corrupted[i : i + 1], place)
+        for i in range(clean.shape[0])
     ]
     return torch.cat(rows)
 
 
 PATCHED = [
-    patched,
+    patched_in_two_runs,
     patched_in_one_run,
     patched_by_attend,
     patched_by_ablation,
