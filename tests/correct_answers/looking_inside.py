@@ -422,10 +422,8 @@ def patched_by_adding(model, clean, corrupted, place):
 
 
 def patched_text_by_text(model, clean, corrupted, place):
-    rows = [
-        patched_in_two_runs(model, clean[i : i + 1], corrupted[i : i + 1], place)
-        for i in range(clean.shape[0])
-    ]
+    pairs = zip(clean.split(1), corrupted.split(1), strict=True)
+    rows = [patched_in_two_runs(model, one, other, place) for one, other in pairs]
     return torch.cat(rows)
 
 
