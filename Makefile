@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help live fingerprints course install book book-fresh picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,8 +38,8 @@ book-fresh:  ## the same, from nothing
 	rm -rf _build
 	@$(MAKE) --no-print-directory book
 
-picture: book  ## photograph the README's picture from the book (needs chromium)
-	$(BIN)/python tests/picture.py
+readme-picture: book  ## photograph the README's picture from the book (needs chromium)
+	$(BIN)/python tests/readme_picture.py
 
 pdf: book  ## print the whole book into _build/pdf (needs chromium)
 	$(BIN)/python book/on_paper.py

@@ -9,9 +9,7 @@ Run as a program it measures again (`python -m attncourse.cache_curves --help`).
 import argparse
 import copy
 import json
-import multiprocessing
 import platform
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +21,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse.bottleneck import sequence_loss, teacher_inputs
 from attncourse.cache import (
@@ -38,7 +35,7 @@ from attncourse.cache import (
 from attncourse.cross_attention import translate
 from attncourse.numbers import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
 from attncourse.one_stack import Continuation
-from attncourse.training import train
+from attncourse.training import side_by_side, train
 
 DATA = Path(__file__).parent / "data"
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
@@ -325,25 +322,19 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     queue = [(name, seed) for name in names for seed in SEEDS]
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    ready: dict[str, list[dict]] = {name: [] for name in names}
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
-        done = pool.imap(partial(_named, folder=folder), queue)
-        for name, result in tqdm(done, "decoders", len(queue), unit="model"):
-            ready[name].append(result)
-            if len(ready[name]) == len(SEEDS):
-                _add(found, name, ready[name])
-                _store(found, path)
+    ready: dict[str, dict[int, dict]] = {name: {} for name in names}
+    for (name, seed), result in side_by_side(
+        partial(measure, folder=folder), queue, jobs, "decoders"
+    ):
+        ready[name][seed] = result
+        if len(ready[name]) == len(SEEDS):
+            _add(found, name, [ready[name][seed] for seed in SEEDS])
+            _store(found, path)
     if "MHA" in names:  # when nobody else computes; how long it takes does not depend on weights
         torch.set_num_threads(1)
         texts = [(batch, words) for batch in (1, 64) for words in (16, 32, 128)]
         found["seconds"] = [[*text, *_seconds(build("MHA"), *text)] for text in texts]
         _store(found, path)
-
-
-def _named(run: tuple[str, int], folder: Path) -> tuple[str, dict]:
-    return run[0], measure(*run, folder)
 
 
 def _add(found: dict, name: str, runs: list[dict]) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -379,7 +380,10 @@ def main() -> None:
     if unknown := set(arguments.names) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     start = time.perf_counter()
-    make(arguments.names or list(PARTS), arguments.folder)
+    try:
+        make(arguments.names or list(PARTS), arguments.folder)
+    except KeyboardInterrupt:
+        sys.exit("stopped; finished parts are stored. Name the others to go on.")
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 

@@ -9,6 +9,7 @@ Run as a program it measures again (`python -m attncourse.looking_inside_curves`
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -374,6 +375,7 @@ def measured(folder: Path = DATA) -> dict:
 def make(folder: Path = DATA) -> None:
     """Measure everything."""
     torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
     found: dict = {
         "steps": list(range(0, STEPS + 1, EVERY)),
         "sentences": SENTENCES,
@@ -416,7 +418,12 @@ def main() -> None:
         description="Train chapter 12's models, look into them and into the translator.",
     )
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    make(parser.parse_args().folder)
+    folder, start = parser.parse_args().folder, time.perf_counter()
+    try:
+        make(folder)
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was measured before is kept as it was")
+    print(f"stored in {folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

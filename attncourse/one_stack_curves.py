@@ -8,8 +8,6 @@ Run as a program it measures them again (`python -m attncourse.one_stack_curves 
 
 import argparse
 import json
-import multiprocessing
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse import pretrained
 from attncourse.bottleneck import exact_match_by_length, sequence_loss
@@ -41,7 +38,7 @@ from attncourse.one_stack import (
     masked_words,
     with_rotation,
 )
-from attncourse.training import exact_match, teacher_forced, train, translations
+from attncourse.training import exact_match, side_by_side, teacher_forced, train, translations
 
 DATA = Path(__file__).parent / "data" / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
@@ -325,12 +322,12 @@ def load(name: str) -> tuple[nn.Module, Vocabulary]:
     return model.eval(), words
 
 
-def _run_and_store(name: str, folder: Path) -> tuple[str, dict]:
+def _run_and_store(name: str, folder: Path) -> dict:
     model, result = run(name)
     if name in STORED:
         weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
         save_file(weights, folder / f"{name}.safetensors")
-    return name, result
+    return result
 
 
 def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
@@ -338,14 +335,11 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "measured.json"
     results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
-        done = pool.imap_unordered(partial(_run_and_store, folder=folder), names)
-        for name, result in tqdm(done, "measuring", len(names), unit="run"):
-            results[name] = result
-            ordered = {key: results[key] for key in RUNS if key in results}
-            path.write_text(json.dumps(ordered, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    work, queue = partial(_run_and_store, folder=folder), [(name,) for name in names]
+    for (name,), result in side_by_side(work, queue, jobs, "measuring", "run"):
+        results[name] = result
+        ordered = {key: results[key] for key in RUNS if key in results}
+        path.write_text(json.dumps(ordered, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:

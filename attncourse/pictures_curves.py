@@ -10,10 +10,8 @@ Run as a program it trains and measures again (`python -m attncourse.pictures_cu
 
 import argparse
 import json
-import multiprocessing
 import platform
 import random
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +25,6 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse.bottleneck import sequence_loss, teacher_inputs
 from attncourse.multihead import attention_maps
@@ -36,7 +33,7 @@ from attncourse.one_stack import BERT, GPT
 from attncourse.pictures import Flamingo, Reader, TwoTowers, positions_2d, read
 from attncourse.pretrained import DATA
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.training import teacher_forced, train
+from attncourse.training import side_by_side, teacher_forced, train
 
 HEIGHT, WIDTH, PATCH = 16, 48, (16, 8)  # pixels
 FONTS = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono"
@@ -526,14 +523,13 @@ def _rounded(value: object) -> object:
 
 
 def make(seeds: int = SEEDS, folder: Path = DATA, jobs: int = 2) -> None:
-    """Train and measure with several seeds side by side, and store."""
+    """Train and measure with several seeds side by side; a seed is stored when it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
-        done = pool.imap(partial(measure, folder=folder), range(seeds))
-        results = list(tqdm(done, "measuring", seeds, unit="seed"))
-    store_measured(results, folder)
+    results: dict[int, dict] = {}
+    queue = [(seed,) for seed in range(seeds)]
+    for (seed,), result in side_by_side(partial(measure, folder=folder), queue, jobs, "measuring"):
+        results[seed] = result
+        store_measured([results[seed] for seed in sorted(results)], folder)
 
 
 def main() -> None:
@@ -549,7 +545,7 @@ def main() -> None:
     try:
         make(arguments.seeds, arguments.folder, arguments.jobs)
     except KeyboardInterrupt:
-        sys.exit("stopped; nothing was stored")
+        sys.exit("stopped; finished seeds are stored, and no others")
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 

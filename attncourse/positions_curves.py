@@ -9,11 +9,8 @@ Run as a program it trains and measures them again (`python -m attncourse.positi
 
 import argparse
 import json
-import multiprocessing
 import platform
-import signal
 import sys
-import threading
 import time
 from functools import partial
 from importlib.metadata import version
@@ -23,7 +20,6 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse.bottleneck import exact_match_by_length, teacher_inputs
 from attncourse.cross_attention import Transformer
@@ -31,7 +27,7 @@ from attncourse.multihead import attention_maps
 from attncourse.numbers import BOS, PAD, Pairs, Vocabulary, corpus
 from attncourse.positions import exchange
 from attncourse.pretrained import DATA
-from attncourse.training import count_lengths, train, translations
+from attncourse.training import count_lengths, side_by_side, train, translations
 
 LONGEST = 14  # source words in training
 STEPS, BATCH, LEARNING_RATE, SEEDS = 400, 64, 4e-3, 3
@@ -196,23 +192,15 @@ def make(names: list[str], folder: Path = DATA, seeds: int = SEEDS, jobs: int = 
         "counts": count_lengths(short_and_test()[1]),
     }
     queue = [(name, seed) for name in names for seed in range(seeds)]
-    tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    found: dict[str, list[dict]] = {name: [] for name in names}
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
-        done = pool.imap(partial(_named, folder=folder), queue)
-        for name, result in tqdm(done, "training", len(queue), unit="model"):
-            found[name].append(result)
-            if len(found[name]) == seeds:
-                measured["runs"][name] = _by_field(found[name])
-                ordered = {key: measured["runs"][key] for key in RUNS if key in measured["runs"]}
-                text = json.dumps(measured | {"runs": ordered}, ensure_ascii=False, indent=None)
-                path.write_text(text.replace('}, "', '},\n"') + "\n", encoding="utf-8")
-
-
-def _named(run: tuple[str, int], folder: Path) -> tuple[str, dict]:
-    return run[0], measure(*run, folder)
+    found: dict[str, dict[int, dict]] = {name: {} for name in names}
+    work = partial(measure, folder=folder)
+    for (name, seed), result in side_by_side(work, queue, jobs, "training"):
+        found[name][seed] = result
+        if len(found[name]) == seeds:
+            measured["runs"][name] = _by_field([found[name][seed] for seed in range(seeds)])
+            ordered = {key: measured["runs"][key] for key in RUNS if key in measured["runs"]}
+            text = json.dumps(measured | {"runs": ordered}, ensure_ascii=False, indent=None)
+            path.write_text(text.replace('}, "', '},\n"') + "\n", encoding="utf-8")
 
 
 def _by_field(results: list[dict]) -> dict:

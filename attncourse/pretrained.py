@@ -8,11 +8,8 @@ Run as a program it trains them again (`python -m attncourse.pretrained --help`)
 
 import argparse
 import json
-import multiprocessing
 import platform
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +22,6 @@ from einops import einsum
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse import additive
 from attncourse.additive import (
@@ -36,7 +32,7 @@ from attncourse.additive import (
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
 from attncourse.numbers import Vocabulary, corpus
-from attncourse.training import count_lengths, exact_match, train
+from attncourse.training import count_lengths, exact_match, side_by_side, train
 
 DATA = Path(__file__).parent / "data"
 HIDDEN = 64  # width of states, keys, queries and words, where nothing else is said
@@ -182,20 +178,12 @@ def make(names: list[str], folder: Path = DATA, seed: int = 0, jobs: int = 2) ->
     }
     # The longest first, so that no core waits at the end.
     queue = sorted(names, key=lambda name: -RECIPES[name].steps * (1 + ("fixed" not in name)))
-    tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
-        jobs_done = pool.imap_unordered(partial(_named, folder=folder, seed=seed), queue)
-        for name, result in tqdm(jobs_done, "training", len(queue), unit="model"):
-            measured["models"][name] = result
-            ordered = {key: measured["models"][key] for key in RECIPES if key in measured["models"]}
-            text = json.dumps(measured | {"models": ordered}, ensure_ascii=False, indent=1)
-            path.write_text(text + "\n", encoding="utf-8")
-
-
-def _named(name: str, folder: Path, seed: int) -> tuple[str, dict]:
-    return name, measure(name, folder, seed)
+    work = partial(measure, folder=folder, seed=seed)
+    for (name,), result in side_by_side(work, [(name,) for name in queue], jobs, "training"):
+        measured["models"][name] = result
+        ordered = {key: measured["models"][key] for key in RECIPES if key in measured["models"]}
+        text = json.dumps(measured | {"models": ordered}, ensure_ascii=False, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -1,7 +1,11 @@
 """One loop that trains every translator of the course, and one measure to compare them."""
 
+import multiprocessing
+import signal
+import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -134,3 +138,29 @@ def count_lengths(pairs: Pairs) -> dict[int, int]:
 def as_source(sentence: list[str], vocabulary: Vocabulary) -> Tensor:
     """One sentence as a batch (1 n) of ids."""
     return torch.tensor([vocabulary.encode(sentence)], dtype=torch.long)
+
+
+def side_by_side(
+    work: Callable, queue: Sequence[tuple], jobs: int, label: str, unit: str = "model"
+) -> Iterator[tuple[tuple, object]]:
+    """Do `work(*arguments)` for all of a queue in processes, and show how far it is.
+
+    Args:
+        work: what a new process can import; its result comes back.
+        queue: arguments of each call, those that take longest first.
+        jobs: processes at a time.
+        label, unit: for the bar.
+
+    Yields:
+        Arguments and result of each call, as soon as it is ready. Ctrl-C ends all processes.
+    """
+    tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
+    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
+        done = pool.imap_unordered(partial(_with_arguments, work), queue)
+        yield from tqdm(done, label, len(queue), unit=unit)
+
+
+def _with_arguments(work: Callable, arguments: tuple) -> tuple[tuple, object]:
+    return arguments, work(*arguments)

@@ -11,7 +11,7 @@ import warm
 from safetensors.torch import load_file
 from torch import nn
 
-from attncourse import cache_curves, pretrained
+from attncourse import cache_curves, pretrained, training
 from attncourse.additive import AttentionEncoderDecoder, BidirectionalEncoderDecoder
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
@@ -223,12 +223,12 @@ def test_the_seed_decides_and_only_some_weights_are_stored(tiny, tmp_path):
 def pretend(name, folder, seed):
     """What a worker does, without the training; it also says whether Ctrl-C would reach it."""
     ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    return name, {"exact_match": {12: 0.5, 4: 1.0}, "seed": seed, "ignores": ignores}
+    return {"exact_match": {12: 0.5, 4: 1.0}, "seed": seed, "ignores": ignores}
 
 
 @pytest.mark.slow
 def test_make_writes_what_curves_reads(tiny, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(pretrained, "_named", pretend)
+    monkeypatch.setattr(pretrained, "measure", pretend)
     folder = tmp_path / "new" / "folder"
     make(["fixed-128", "fixed-64"], folder, seed=4, jobs=1)
     made = curves(folder)
@@ -257,12 +257,14 @@ def test_making_one_model_keeps_the_others(tiny, tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr(
-        pretrained.multiprocessing, "get_context", lambda _: type("", (), {"Pool": Here})
+        training.multiprocessing, "get_context", lambda _: type("", (), {"Pool": Here})
     )
-    monkeypatch.setattr(pretrained, "measure", lambda name, *_: {"exact_match": {1: len(name) / 9}})
+    monkeypatch.setattr(
+        pretrained, "measure", lambda name, **_: {"exact_match": {1: len(name) / 9}}
+    )
     make(["additive"], tmp_path)
     make(["fixed-64", "score-dot"], tmp_path)
-    monkeypatch.setattr(pretrained, "measure", lambda name, *_: {"exact_match": {1: 1.0}})
+    monkeypatch.setattr(pretrained, "measure", lambda name, **_: {"exact_match": {1: 1.0}})
     make(["score-dot"], tmp_path)
     made = curves(tmp_path)["models"]
     assert {name: model["exact_match"][1] for name, model in made.items()} == {

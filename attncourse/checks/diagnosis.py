@@ -151,7 +151,7 @@ class Diagnosis:
 # --- evidence -----------------------------------------------------------------------------------
 
 
-def _smallest_failure(task: Task, answer: Callable) -> Example | None:
+def smallest_failure(task: Task, answer: Callable) -> Example | None:
     for inputs in task.small(torch.Generator().manual_seed(0)):
         expected = unpack(task, task.observe(task.reference, inputs))
         names = outputs(task)
@@ -204,7 +204,7 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
     return torch.stack(columns, dim=-1)
 
 
-def _dependency_map(task: Task, answer: Callable) -> DependencyMap | None:
+def dependencies_of(task: Task, answer: Callable) -> DependencyMap | None:
     if task.maps is None:
         return None
     shown = None
@@ -268,8 +268,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     keeps = bool(fresh) and bool(differing(later, fresh, fresh.pieces))
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)
-    example = _smallest_failure(task, answer)
-    map_ = _dependency_map(task, answer)
+    example = smallest_failure(task, answer)
+    map_ = dependencies_of(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.share(best) == 1
     seen = [] if explained else statements(task, answer, got, found.wrong, keeps)

@@ -103,7 +103,7 @@ class Hints:
     def _repr_html_(self) -> str:
         return "".join(
             f"<details><summary>{html.escape(self.about.name)}: hint {n} of 3</summary>"
-            f"<p>{_code(text)}</p></details>"
+            f"<p>{html_code(text)}</p></details>"
             for n, text in enumerate(self.about.hints, 1)
         )
 
@@ -256,7 +256,7 @@ def _text_map(found: DependencyMap) -> list[str]:
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
 # each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
 # the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
-_STYLE = """
+STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 --attn:var(--ok)}
@@ -294,7 +294,7 @@ caption-side:top}
 """.replace("\n", "")
 
 
-def _code(text: str) -> str:
+def html_code(text: str) -> str:
     """Escape a text for HTML; `backticks` become code."""
     parts = html.escape(text, quote=False).split("`")
     return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
@@ -341,25 +341,25 @@ def _html(report: Report) -> str:
         detail = ""
         if result.message and result.message != (diagnosis and diagnosis.why):
             message = _unless_said(result.message, said)
-            detail = f"<small>{_code(message)}</small>"
+            detail = f"<small>{html_code(message)}</small>"
             said = result.message
         items.append(f"<li>{mark}{html.escape(result.name)}{detail}</li>")
     parts = [
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<div class="attn-report {"right" if report.passed else "wrong"}">',
         f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
     ]
     if diagnosis:
         parts += _html_thoughts(report, diagnosis)
     if diagnosis and diagnosis.seen:
-        seen = "".join(f"<li>{_code(words)}</li>" for words in diagnosis.seen)
+        seen = "".join(f"<li>{html_code(words)}</li>" for words in diagnosis.seen)
         parts.append(f'<h5>What we saw</h5><ul class="seen">{seen}</ul>')
     if diagnosis and diagnosis.example:
-        parts.append(_html_example(diagnosis.example))
+        parts.append(html_example(diagnosis.example))
     if diagnosis and diagnosis.map and diagnosis.map.got is not None:
-        parts.append(_html_dependencies(diagnosis.map))
+        parts.append(html_dependencies(diagnosis.map))
     if report.note:
-        parts.append(f"<p>{_code(report.note)}</p>")
+        parts.append(f"<p>{html_code(report.note)}</p>")
     checks = f"<ul>{''.join(items)}</ul>"
     parts.append(checks if report.passed else f"<h5>What was checked</h5>{checks}")
     return "".join([*parts, "</div>"])
@@ -376,11 +376,11 @@ def _html_thought(report: Report, thought: Diagnosis, mark: str) -> str:
     if thought.thinks:
         text = (
             f"<h5>{mark}What you probably think {_html_id(report.about, thought.id)}</h5>"
-            f"<p>{_code(thought.thinks)}</p>"
-            f"<h5>Why it is wrong</h5><p>{_code(thought.why)}</p>"
+            f"<p>{html_code(thought.thinks)}</p>"
+            f"<h5>Why it is wrong</h5><p>{html_code(thought.why)}</p>"
         )
     else:
-        text = f"<p>{mark}{_code(thought.why)}</p>"
+        text = f"<p>{mark}{html_code(thought.why)}</p>"
     return text + (_html_link(report, thought.section) if thought.section else "")
 
 
@@ -407,7 +407,7 @@ def _html_link(report: Report, section: str) -> str:
     return line
 
 
-def _html_example(example: Example) -> str:
+def html_example(example: Example) -> str:
     inputs = "".join(_html_table(name, value) for name, value in _shown_inputs(example).items())
     return (
         f'<h5>Smallest failing input found</h5><div class="side">{inputs}</div>'
@@ -417,7 +417,7 @@ def _html_example(example: Example) -> str:
     )
 
 
-def _html_dependencies(found: DependencyMap) -> str:
+def html_dependencies(found: DependencyMap) -> str:
     maps = _html_map("got, as expected" if found.right else "got", found.got, found.expected)
     if not found.right:
         maps = _html_map("expected", found.expected, found.expected) + maps

@@ -30,12 +30,12 @@ def shown(task, fault) -> str:
 
     for form in fault.forms[:FORMS]:
         answer = compose(task, form) if is_change(task, form) else form
-        example = diagnosis._smallest_failure(task, answer)
+        example = diagnosis.smallest_failure(task, answer)
         if example:
-            depends = diagnosis._dependency_map(task, answer)
+            depends = diagnosis.dependencies_of(task, answer)
             wrong = depends and depends.got is not None and not depends.right
-            return report._html_example(example) + (
-                report._html_dependencies(depends) if wrong else ""
+            return report.html_example(example) + (
+                report.html_dependencies(depends) if wrong else ""
             )
     return ""
 
@@ -43,22 +43,22 @@ def shown(task, fault) -> str:
 def entries(stem: str) -> dict[str, list]:
     """Id -> (task, what one thinks, why not, address to read again, its title, what it does)."""
     from attncourse.checks import pages, registry
-    from attncourse.checks.report import _code
+    from attncourse.checks.report import html_code
 
     found = defaultdict(list)
     for task in registry.of_chapter(stem):
         for fault in task.faults.values():
             page = f"../{Path(task.page).name}.html#{fault.section}"
             again = page, pages.words(task.home, fault.section)
-            told = _code(fault.thinks), _code(fault.why)
+            told = html_code(fault.thinks), html_code(fault.why)
             found[fault.id].append((task.name, *told, *again, shown(task, fault)))
     return found
 
 
 def page_of(found: dict[str, list]) -> str:
-    from attncourse.checks.report import _STYLE
+    from attncourse.checks.report import STYLE
 
-    text = f"<style>{_STYLE}{GALLERY}</style><div class='attn-report gallery'>"
+    text = f"<style>{STYLE}{GALLERY}</style><div class='attn-report gallery'>"
     # What has a name in the field stands before the slips of one task.
     for id, each in sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])):
         text += f"<section id='{id}'><h2><code>{id}</code></h2>"

@@ -1,4 +1,4 @@
-"""The README's picture, from the built book: a page and a report of the judge (make picture)."""
+"""The README's picture, from the built book: a page, and a report of the judge."""
 
 import tempfile
 from pathlib import Path
