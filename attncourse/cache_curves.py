@@ -33,7 +33,7 @@ from attncourse.cache import (
     write,
 )
 from attncourse.cross_attention import translate
-from attncourse.numbers import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
+from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
 from attncourse.one_stack import Continuation
 from attncourse.training import side_by_side, train
 

@@ -34,7 +34,7 @@ from attncourse.long_sequences import (
     window_mask,
     windowed_attention,
 )
-from attncourse.numbers import corpus
+from attncourse.number_words import corpus
 from attncourse.pretrained import DATA
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.training import teacher_forced, train, translations

@@ -35,7 +35,7 @@ from attncourse.looking_inside import (
     shuffled,
 )
 from attncourse.multihead import attention_maps
-from attncourse.numbers import BOS, MARKS, PAD, Pairs, corpus
+from attncourse.number_words import BOS, MARKS, PAD, Pairs, corpus
 from attncourse.positions import BucketAttention
 
 DATA = Path(__file__).parent / "data"

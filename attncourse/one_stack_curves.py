@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from attncourse import pretrained
 from attncourse.bottleneck import exact_match_by_length, sequence_loss
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import BOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
-from attncourse.numbers import words as name_of
+from attncourse.number_words import BOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
+from attncourse.number_words import words as name_of
 from attncourse.one_stack import (
     BERT,
     GPT,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from attncourse.bottleneck import sequence_loss, teacher_inputs
 from attncourse.multihead import attention_maps
-from attncourse.numbers import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, words
+from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, words
 from attncourse.one_stack import BERT, GPT
 from attncourse.pictures import Flamingo, Reader, TwoTowers, positions_2d, read
 from attncourse.pretrained import DATA

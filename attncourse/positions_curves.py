@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from attncourse.bottleneck import exact_match_by_length, teacher_inputs
 from attncourse.cross_attention import Transformer
 from attncourse.multihead import attention_maps
-from attncourse.numbers import BOS, PAD, Pairs, Vocabulary, corpus
+from attncourse.number_words import BOS, PAD, Pairs, Vocabulary, corpus
 from attncourse.positions import exchange
 from attncourse.pretrained import DATA
 from attncourse.training import count_lengths, side_by_side, train, translations

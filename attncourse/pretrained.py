@@ -31,7 +31,7 @@ from attncourse.additive import (
 )
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import Vocabulary, corpus
+from attncourse.number_words import Vocabulary, corpus
 from attncourse.training import count_lengths, exact_match, side_by_side, train
 
 DATA = Path(__file__).parent / "data"

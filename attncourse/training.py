@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from attncourse.bottleneck import exact_match_by_length, sequence_loss, teacher_inputs
 from attncourse.cross_attention import translate
-from attncourse.numbers import BOS, EOS, PAD, Pairs, Vocabulary, batches
+from attncourse.number_words import BOS, EOS, PAD, Pairs, Vocabulary, batches
 
 
 def teacher_forced(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:

@@ -309,7 +309,7 @@ for top in ("/bin", "/dev", "/etc", "/usr", package):
         if os.access(folder, os.W_OK) and folder != "/dev/shm":
             problems.append(folder)
 try:
-    with open(f"{package}/numbers.py", "a") as file:
+    with open(f"{package}/number_words.py", "a") as file:
         file.write("changed = 1")
 except OSError as error:
     problems.append(error.errno)
@@ -329,7 +329,7 @@ def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
     give_to_nobody(folder.parent)
     seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
     assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
-    assert "changed" not in (folder / "attncourse" / "numbers.py").read_text()
+    assert "changed" not in (folder / "attncourse" / "number_words.py").read_text()
 
 
 FINDS = """

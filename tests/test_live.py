@@ -24,7 +24,7 @@ from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import translate
 from attncourse.masking import dependency_map
 from attncourse.multihead import attention_maps
-from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.number_words import BOS, EOS, PAD, words
 from attncourse.one_stack import beam_search
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.training import as_source

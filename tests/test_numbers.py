@@ -12,7 +12,7 @@ from tensors import steadily
 
 from attncourse import pretrained
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import (
+from attncourse.number_words import (
     BOS,
     EOS,
     MARKS,

@@ -24,7 +24,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from torch import nn
 
 from attncourse.bottleneck import byte_pairs, greedy_decode
-from attncourse.numbers import words
+from attncourse.number_words import words
 from attncourse.one_stack import (
     BERT,
     GPT,

@@ -15,7 +15,7 @@ from attncourse import cache_curves, pretrained, training
 from attncourse.additive import AttentionEncoderDecoder, BidirectionalEncoderDecoder
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import batches, corpus, words
+from attncourse.number_words import batches, corpus, words
 from attncourse.pretrained import RECIPES, STORED, build, curves, load, main, make, measure
 from attncourse.training import as_source, by_bucket, count_lengths, exact_match
 

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optimizers
 from attncourse.additive import AttentionEncoderDecoder
 from attncourse.bottleneck import EncoderDecoder, sequence_loss, teacher_inputs
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, batches, corpus
+from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, batches, corpus
 from attncourse.training import (
     as_source,
     by_bucket,

@@ -20,7 +20,7 @@ from test_pretrained import buckets
 
 from attncourse import positions_curves, pretrained
 from attncourse.checks import compositions, registry
-from attncourse.numbers import corpus
+from attncourse.number_words import corpus
 from attncourse.pretrained import RECIPES, STORED, curves, load, make
 from attncourse.training import by_bucket, exact_match
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from einops import einsum
 from torch import nn
 
-from attncourse import numbers, pretrained
+from attncourse import number_words, pretrained
 from attncourse.additive import AttentionEncoderDecoder, attend
 from attncourse.bottleneck import EncoderDecoder, greedy_decode, teacher_inputs
-from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.number_words import BOS, EOS, PAD, words
 from attncourse.pretrained import linear_concat_scores
 from attncourse.training import as_source, by_bucket
 
@@ -226,8 +226,8 @@ def test_no_round_million_was_seen(monkeypatch):
     """Fewer than one in a million of them is a round million, and among the training sentences
     there is none."""
     # Which numbers are drawn does not depend on their names, and writing names takes seconds.
-    monkeypatch.setattr(numbers, "words", lambda number, language: ["word"])
-    trained_on = numbers.corpus.__wrapped__().train.numbers
+    monkeypatch.setattr(number_words, "words", lambda number, language: ["word"])
+    trained_on = number_words.corpus.__wrapped__().train.numbers
     assert len(trained_on) > 15_000
     assert not [number for number in trained_on if number and number % 10**6 == 0]
     # Of the 10^d numbers with at most d digits, 10^(d-6) - 1 are round millions.

@@ -14,7 +14,7 @@ from attncourse.bottleneck import (
     greedy_decode,
     sequence_loss,
 )
-from attncourse.numbers import BOS, EOS, PAD, batches, corpus, words
+from attncourse.number_words import BOS, EOS, PAD, batches, corpus, words
 from attncourse.training import by_bucket, train
 
 

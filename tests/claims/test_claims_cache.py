@@ -18,7 +18,7 @@ from attncourse.cache import (
     write,
 )
 from attncourse.multihead import MultiHeadAttention
-from attncourse.numbers import BOS, EOS, PAD
+from attncourse.number_words import BOS, EOS, PAD
 
 
 @pytest.fixture(scope="module")

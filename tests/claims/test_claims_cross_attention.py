@@ -11,7 +11,7 @@ from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import EncoderLayer, Transformer, cross_attention, translate
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
-from attncourse.numbers import BOS, EOS, PAD, words
+from attncourse.number_words import BOS, EOS, PAD, words
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from attncourse.looking_inside import (
 )
 from attncourse.looking_inside_curves import LONGEST, SEEDS, accuracy, texts
 from attncourse.multihead import attention_maps
-from attncourse.numbers import BOS, PAD
+from attncourse.number_words import BOS, PAD
 
 LAYERS = "layers.0.attention", "layers.1.attention"
 

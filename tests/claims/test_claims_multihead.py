@@ -14,7 +14,7 @@ from attncourse import pretrained
 from attncourse.cross_attention import translate
 from attncourse.masking import causal_mask, dependency_map
 from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
-from attncourse.numbers import BOS, EOS, PAD, corpus, words
+from attncourse.number_words import BOS, EOS, PAD, corpus, words
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 
@@ -210,6 +210,6 @@ def test_the_numbers_of_the_pruning_were_not_in_the_training(monkeypatch):
     chance = random.Random(5)
     numbers = {chance.randrange(10**9) for _ in range(200)}
     # Which numbers are drawn does not depend on their names, and names take seconds.
-    monkeypatch.setattr("attncourse.numbers.words", lambda number, language: ["one"])
+    monkeypatch.setattr("attncourse.number_words.words", lambda number, language: ["one"])
     trained = set(corpus.__wrapped__().train.numbers)
     assert len(trained) > 10_000 and not numbers & trained

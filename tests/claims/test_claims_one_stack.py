@@ -9,7 +9,7 @@ import torch
 from attncourse import one_stack_curves, pretrained
 from attncourse.bottleneck import apply_merges, byte_pairs, teacher_inputs
 from attncourse.cross_attention import translate
-from attncourse.numbers import BOS, EOS, PAD, corpus
+from attncourse.number_words import BOS, EOS, PAD, corpus
 from attncourse.one_stack import beam_search, log_probability
 from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, of_target
 from attncourse.training import count_lengths

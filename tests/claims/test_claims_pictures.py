@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attncourse import pictures_curves
-from attncourse.numbers import BOS, words
+from attncourse.number_words import BOS, words
 from attncourse.pictures import Flamingo, contrastive_loss, patches, read, standardized
 from attncourse.pictures_curves import (
     LINES,

@@ -8,7 +8,7 @@ import torch
 
 from attncourse import positions_curves
 from attncourse.cross_attention import Transformer
-from attncourse.numbers import corpus, words
+from attncourse.number_words import corpus, words
 from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
 from attncourse.training import as_source
 

@@ -13,7 +13,7 @@ from attncourse import pretrained
 from attncourse.bottleneck import rnn_step
 from attncourse.cross_attention import translate
 from attncourse.masking import causal_mask, dependency_map
-from attncourse.numbers import BOS, EOS, words
+from attncourse.number_words import BOS, EOS, words
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.self_attention import self_attention, sinusoidal_positions
 from attncourse.training import as_source

@@ -1,4 +1,4 @@
-// Number names, as `attncourse.numbers.words` writes them: numberNames.en(94) is ["ninety", "four"].
+// Number names, as `attncourse.number_words.words` writes them: numberNames.en(94) is ["ninety", "four"].
 "use strict";
 
 const numberNames = (() => {
