@@ -9,21 +9,22 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attncourse.scaled_dot_product import softmax
-from attncourse.validation import validate_axes, validate_lengths, validate_mask
+from attncourse.validation import checked, validate_lengths, validate_mask
 
 # --- How well does each key fit the query? --------------------------------------------------------
 
 
+@checked
 def dot_scores(query: Float[Tensor, "b d"], keys: Float[Tensor, "b k d"]) -> Float[Tensor, "b k"]:
     """Score each key by its dot product with the query: q·kᵢ.
 
     Source: Luong et al. (2015), "Effective Approaches to Attention-based Neural Machine
     Translation", section 3.1, "dot".
     """
-    validate_axes(query=(query, "b d"), keys=(keys, "b k d"))
     return einsum(query, keys, "b d, b k d -> b k")
 
 
+@checked
 def general_scores(
     query: Float[Tensor, "b e"], keys: Float[Tensor, "b k d"], W: Float[Tensor, "e d"]
 ) -> Float[Tensor, "b k"]:
@@ -31,10 +32,10 @@ def general_scores(
 
     Source: Luong et al. (2015), section 3.1, "general".
     """
-    validate_axes(query=(query, "b e"), keys=(keys, "b k d"), W=(W, "e d"))
     return einsum(query, W, keys, "b e, e d, b k d -> b k")
 
 
+@checked
 def concat_scores(
     query: Float[Tensor, "b e"],
     keys: Float[Tensor, "b k d"],
@@ -45,12 +46,12 @@ def concat_scores(
 
     Source: Luong et al. (2015), section 3.1, "concat".
     """
-    validate_axes(query=(query, "b e"), keys=(keys, "b k d"), W=(W, "e+d a"), v=(v, "a"))
     query = query[:, None, :].expand(-1, keys.shape[1], -1)  # b k e: the same query for every key
     hidden = torch.tanh(torch.cat([query, keys], dim=-1) @ W)  # b k a
     return einsum(hidden, v, "b k a, a -> b k")
 
 
+@checked
 def additive_scores(
     query: Float[Tensor, "b e"],
     keys: Float[Tensor, "b k d"],
@@ -63,13 +64,6 @@ def additive_scores(
     Source: Bahdanau et al. (2015), "Neural Machine Translation by Jointly Learning to Align and
     Translate", section A.1.2.
     """
-    validate_axes(
-        query=(query, "b e"),
-        keys=(keys, "b k d"),
-        W_query=(W_query, "e a"),
-        W_key=(W_key, "d a"),
-        v=(v, "a"),
-    )
     projected_query = einsum(query, W_query, "b e, e a -> b a")
     projected_keys = einsum(keys, W_key, "b k d, d a -> b k a")
     hidden = torch.tanh(rearrange(projected_query, "b a -> b 1 a") + projected_keys)
@@ -79,6 +73,7 @@ def additive_scores(
 # --- From scores to a context vector --------------------------------------------------------------
 
 
+@checked
 def attend(
     scores: Float[Tensor, "b k"],
     values: Float[Tensor, "b k v"],
@@ -100,7 +95,6 @@ def attend(
 
     Source: Bahdanau et al. (2015), equations 5 and 6.
     """
-    validate_axes(scores=(scores, "b k"), values=(values, "b k v"))
     if mask is None:
         weights = softmax(scores)
     else:

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attncourse.validation import validate_axes, validate_lengths, validate_pair
+from attncourse.validation import checked, validate_axes, validate_lengths, validate_pair
 
 # --- Words into pieces ----------------------------------------------------------------------------
 
@@ -167,6 +167,7 @@ def encode(
     return states[torch.arange(len(tokens), device=states.device), lengths.long() - 1]
 
 
+@checked
 def teacher_inputs(target: Int[Tensor, "b n"], bos: int) -> Int[Tensor, "b n"]:
     """Shift the target to the right: the decoder sees word t − 1 while it predicts word t.
 
@@ -179,10 +180,10 @@ def teacher_inputs(target: Int[Tensor, "b n"], bos: int) -> Int[Tensor, "b n"]:
 
     Source: Williams and Zipser (1989), teacher forcing.
     """
-    validate_axes(target=(target, "b n", "whole"))
     return torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
 
 
+@checked
 def sequence_loss(
     logits: Float[Tensor, "b n vocab"], target: Int[Tensor, "b n"], pad: int
 ) -> Float[Tensor, ""]:
@@ -199,7 +200,6 @@ def sequence_loss(
     Raises:
         TypeError, ValueError: shapes or dtypes that do not fit.
     """
-    validate_axes(logits=(logits, "b n vocab", "floating-point"), target=(target, "b n", "whole"))
     logits = rearrange(logits, "b n vocab -> b vocab n")
     return F.cross_entropy(logits, target.long(), ignore_index=pad)
 

@@ -20,8 +20,8 @@ from attncourse.one_stack import GPT, GPTLayer
 from attncourse.positions import rotate
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import (
+    checked,
     positions_in,
-    validate_axes,
     validate_cache,
     validate_ids,
     validate_mask,
@@ -225,6 +225,7 @@ class GroupedAttention(nn.Module):
         """Attend within a whole text; `mask` as in `step`."""
         return self.step(x, None, mask)[0]
 
+    @checked(m="q_proj.in_features")
     def step(
         self,
         x: Float[Tensor, "b q m"],
@@ -242,7 +243,6 @@ class GroupedAttention(nn.Module):
             output: (b q m).
             cache: keys, already rotated, and values: (b c n+q d) each.
         """
-        validate_axes({"m": ("the layer", self.q_proj.in_features)}, x=(x, "b q m"))
         start = positions_in(cache)
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         query = rotate(split_heads(self.q_proj(x), self.num_heads), positions)
@@ -302,9 +302,9 @@ class LatentAttention(nn.Module):
         self.v_up = nn.Linear(latent_width, wide, bias=False)
         self.out_proj = nn.Linear(wide, model_width, bias=False)
 
+    @checked(m="q_proj.in_features")
     def _project(self, x: Float[Tensor, "b q m"], start: int) -> tuple[Tensor, ...]:
         """Two parts of the queries (b h q d), (b h q r); what is kept: (b q l), (b q r)."""
-        validate_axes({"m": ("the layer", self.q_proj.in_features)}, x=(x, "b q m"))
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         query = split_heads(self.q_proj(x), self.num_heads)
         turned = rotate(split_heads(self.q_rope(x), self.num_heads), positions)
@@ -455,9 +455,9 @@ class CachedGPT(GPT):
         return self.output(self.norm(x)), extended
 
 
+@checked
 def left_padded(tokens: Int[Tensor, "b n"], pad: int) -> Int[Tensor, "b n"]:
     """Move the padding on the right of each row to its left, so that all rows end together."""
-    validate_axes(tokens=(tokens, "b n", "whole"))
     n = tokens.shape[1]
     padding = (tokens == pad).sum(-1, keepdim=True)
     return tokens.gather(1, (torch.arange(n, device=tokens.device) - padding) % n)
@@ -575,6 +575,7 @@ def rolling_attention(
     return output, (keys, values, count + len(new))
 
 
+@checked
 def write_paged(
     pages: Float[Tensor, "p s d"],
     table: Int[Tensor, "b t"],
@@ -596,8 +597,6 @@ def write_paged(
     Source: Kwon et al. (2023), "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.
     """
-    validate_axes(pages=(pages, "p s d"), new=(new, "b d"))
-    validate_axes(table=(table, "b t", "whole"), positions=(positions, "b", "whole"))
     size = pages.shape[1]
     if positions.max() >= size * table.shape[1] or positions.min() < 0:
         raise ValueError(
@@ -609,6 +608,7 @@ def write_paged(
     return pages.index_put((page, positions % size), new)
 
 
+@checked
 def read_paged(
     pages: Float[Tensor, "p s d"], table: Int[Tensor, "b t"]
 ) -> Float[Tensor, "b t*s d"]:
@@ -617,6 +617,5 @@ def read_paged(
     Raises:
         TypeError, ValueError: shapes that do not fit, a page that does not exist.
     """
-    validate_axes(pages=(pages, "p s d"))
     validate_ids("table", table, len(pages))
     return rearrange(pages[table], "b t s d -> b (t s) d")

@@ -11,9 +11,10 @@ from attncourse.bottleneck import greedy_decode
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.validation import validate_axes
+from attncourse.validation import checked
 
 
+@checked
 def cross_attention(
     target: Float[Tensor, "b q m"],
     memory: Float[Tensor, "b k m"],
@@ -34,7 +35,6 @@ def cross_attention(
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
-    validate_axes(target=(target, "b q m"), memory=(memory, "b k m"))
     return attention(target, memory, memory, memory_mask)
 
 
@@ -149,17 +149,18 @@ class Transformer(nn.Module):
         for embedding in (self.source_embedding, self.target_embedding):
             nn.init.normal_(embedding.weight, std=model_width**-0.5)
 
+    @checked
     def encode(
         self, source: Int[Tensor, "b k"]
     ) -> tuple[Float[Tensor, "b k m"], Bool[Tensor, "b 1 k"]]:
         """Read the source: the memory, and the mask that hides its padding."""
-        validate_axes(source=(source, "b k", "whole"))
         x = self._embed(source, self.source_embedding)
         mask = (source != self.pad)[:, None, :]
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x), mask
 
+    @checked
     def decode(
         self,
         words: Int[Tensor, "b t"],
@@ -167,7 +168,6 @@ class Transformer(nn.Module):
         memory_mask: Bool[Tensor, "b 1 k"],
     ) -> Float[Tensor, "b t vocab"]:
         """Score the word after each of `words`, each seeing only those before it."""
-        validate_axes(words=(words, "b t", "whole"), memory=(memory, "b k m"))
         x = self._embed(words, self.target_embedding)
         mask = causal_mask(words.shape[1]).to(words.device)
         for layer in self.decoder:
@@ -185,6 +185,7 @@ class Transformer(nn.Module):
         return x + self.positions(*x.shape[1:]).to(x)
 
 
+@checked
 def translate(
     model: Callable, source: Int[Tensor, "b n"], bos: int, eos: int, max_length: int
 ) -> Int[Tensor, "b t"]:
@@ -203,7 +204,6 @@ def translate(
     Raises:
         TypeError, ValueError: source is not (b n) whole numbers, or `max_length` < 1.
     """
-    validate_axes(source=(source, "b n", "whole"))
 
     def step(word: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         words = torch.cat([words, word[:, None]], dim=1)

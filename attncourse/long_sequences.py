@@ -19,8 +19,8 @@ from attncourse.masking import causal_mask
 from attncourse.positions import attend_by, offsets
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import (
+    checked,
     validate_attention,
-    validate_axes,
     validate_linear_state,
     validate_reach,
     validate_shards,
@@ -245,6 +245,7 @@ def windowed_attention(
     return output.flatten(-3, -2)[..., :n, :]
 
 
+@checked
 def linformer_attention(
     query: Float[Tensor, "*batch q d"],
     key: Float[Tensor, "*batch k d"],
@@ -266,12 +267,10 @@ def linformer_attention(
 
     Source: Wang et al. (2020), "Linformer", section 4.
     """
-    validate_attention(query, key, value, None)
-    k = {"k": ("key", key.shape[-2])}
-    validate_axes(k, key_rows=(key_rows, "r k"), value_rows=(value_rows, "r k"))
     return scaled_dot_product_attention(query, key_rows @ key, value_rows @ value)
 
 
+@checked
 def lsh_buckets(
     x: Float[Tensor, "*batch n d"], rotations: Float[Tensor, "t d c"]
 ) -> Int[Tensor, "t *batch n"]:
@@ -289,7 +288,6 @@ def lsh_buckets(
 
     Source: Kitaev et al. (2020), "Reformer", section 2; Andoni et al. (2015).
     """
-    validate_axes({"d": ("x", x.shape[-1])}, rotations=(rotations, "t d c"))
     turned = einsum(x, rotations, "... n d, t d c -> t ... n c")
     return torch.cat([turned, -turned], dim=-1).argmax(-1)
 

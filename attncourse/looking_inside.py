@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
 from attncourse.validation import (
-    validate_axes,
+    checked,
     validate_fits,
     validate_ids,
     validate_layers,
@@ -186,6 +186,7 @@ def ablated(
     return _replaced(model, layer, head, change)
 
 
+@checked
 def patched(
     model: nn.Module,
     clean: Int[Tensor, "b n"],
@@ -211,7 +212,6 @@ def patched(
     Source: Meng et al. (2022), section 2.1.
     """
     layer, head, position = place
-    validate_axes(clean=(clean, "b n", "whole"), corrupted=(corrupted, "b n", "whole"))
     n = clean.shape[1]
     if not -n <= position < n:
         raise ValueError(f"the texts have positions 0 to {n - 1}; got position={position}")
@@ -302,6 +302,7 @@ def ov_matrix(attention: MultiHeadAttention, head: int) -> Float[Tensor, "m m"]:
     return attention.v_proj.weight[rows].T @ attention.out_proj.weight[:, rows].T
 
 
+@checked
 def copying_score(
     W_OV: Float[Tensor, "m m"], W_E: Float[Tensor, "vocab m"], W_U: Float[Tensor, "m vocab"]
 ) -> float:
@@ -320,7 +321,6 @@ def copying_score(
 
     Source: Elhage et al. (2021), section "Copying / Primacy of Eigenvalues".
     """
-    validate_axes(W_OV=(W_OV, "m m"), W_E=(W_E, "vocab m"), W_U=(W_U, "m vocab"))
     # (vocab vocab) and (m m) in another order of the product: the same eigenvalues, but for zeros.
     eigenvalues = torch.linalg.eigvals(W_OV.double() @ (W_U.double() @ W_E.double()))
     total = eigenvalues.abs().sum()

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncourse.scaled_dot_product import softmax
-from attncourse.validation import validate_axes, validate_mask, validate_scores, validate_tensor
+from attncourse.validation import checked, validate_mask, validate_scores, validate_tensor
 
 
 def causal_mask(query_length: int, key_length: int | None = None) -> Bool[Tensor, "q k"]:
@@ -33,6 +33,7 @@ def causal_mask(query_length: int, key_length: int | None = None) -> Bool[Tensor
     return everything.tril(key_length - query_length)
 
 
+@checked
 def padding_mask(lengths: Int[Tensor, " b"], max_length: int) -> Bool[Tensor, "b 1 k"]:
     """Hide the padding on the right of each sentence from every query.
 
@@ -47,7 +48,6 @@ def padding_mask(lengths: Int[Tensor, " b"], max_length: int) -> Bool[Tensor, "b
         TypeError: lengths are not whole numbers.
         ValueError: a sentence longer than `max_length`, or of negative length.
     """
-    validate_axes(lengths=(lengths, "b", "whole"))
     if lengths.numel() and not (lengths.min() >= 0 and lengths.max() <= max_length):
         raise ValueError(
             f"lengths must lie between 0 and max_length = {max_length}; "
@@ -92,6 +92,7 @@ def next_word_pairs(tokens: Sequence) -> list[tuple[list, object]]:
 
 
 @torch.no_grad()
+@checked
 def dependency_map(
     layer: Callable[[Tensor], Tensor], x: Float[Tensor, "b n m"]
 ) -> Bool[Tensor, "n n"]:
@@ -107,7 +108,6 @@ def dependency_map(
     Raises:
         TypeError, ValueError: x is not a floating-point tensor (b n m), or layer(x) is no tensor.
     """
-    validate_axes(x=(x, "b n m"))
     before = layer(x)
     validate_tensor("layer(x)", before)
     # A push in every feature, and not the same in all: a normalization would undo that.

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.validation import validate_axes, validate_heads, validate_mask
+from attncourse.validation import checked, validate_heads, validate_mask
 
 
 def split_heads(x: Float[Tensor, "b n m"], num_heads: int) -> Float[Tensor, "b h n d"]:
@@ -19,9 +19,9 @@ def split_heads(x: Float[Tensor, "b n m"], num_heads: int) -> Float[Tensor, "b h
     return rearrange(x, "b n (h d) -> b h n d", h=num_heads)
 
 
+@checked
 def merge_heads(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b n h*d"]:
     """Put the heads' vectors side by side again; the inverse of `split_heads`."""
-    validate_axes(x=(x, "b h n d"))
     return rearrange(x, "b h n d -> b n (h d)")
 
 
@@ -53,6 +53,7 @@ class MultiHeadAttention(nn.Module):
         self.attend = scaled_dot_product_attention  # chapter 8 puts others in its place
         self.dropout = nn.Dropout(dropout)
 
+    @checked(m="q_proj.in_features")
     def forward(
         self,
         query: Float[Tensor, "b q m"],
@@ -75,8 +76,6 @@ class MultiHeadAttention(nn.Module):
         Raises:
             TypeError, ValueError: shapes or dtypes that do not fit.
         """
-        width = {"m": ("the layer", self.q_proj.in_features)}
-        validate_axes(width, query=(query, "b q m"), key=(key, "b k m"), value=(value, "b k m"))
         q = split_heads(self.q_proj(query), self.num_heads)
         k = split_heads(self.k_proj(key), self.num_heads)
         v = split_heads(self.v_proj(value), self.num_heads)

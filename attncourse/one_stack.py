@@ -18,7 +18,13 @@ from attncourse.multihead import attention_parameters
 from attncourse.positions import RotaryAttention
 from attncourse.scaled_dot_product import softmax
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.validation import validate_axes, validate_ids, validate_pair, validate_sizes
+from attncourse.validation import (
+    checked,
+    validate_axes,
+    validate_ids,
+    validate_pair,
+    validate_sizes,
+)
 
 NOT_ASKED = -100  # a target that no loss counts; cross-entropy knows the number
 
@@ -194,6 +200,7 @@ def with_rotation(model: GPT | BERT) -> GPT | BERT:
     return model
 
 
+@checked
 def masked_words(
     tokens: Int[Tensor, "b n"],
     share: float | Float[Tensor, "b 1"],
@@ -220,7 +227,6 @@ def masked_words(
 
     Source: Devlin et al. (2019), section 3.1 and appendix A.1.
     """
-    validate_axes(tokens=(tokens, "b n", "whole"))
     validate_sizes(vocabulary_size=vocabulary_size)
     share = torch.as_tensor(share, dtype=torch.float32, device=tokens.device)
     if not bool(((share >= 0) & (share <= 1)).all()):
@@ -387,6 +393,7 @@ def decode_text(ids: Sequence[int], merges: Sequence[tuple[str, str]]) -> str:
 # --- Choosing words -------------------------------------------------------------------------------
 
 
+@checked
 def sampling_distribution(
     logits: Float[Tensor, "b vocab"],
     temperature: float = 1.0,
@@ -410,7 +417,6 @@ def sampling_distribution(
 
     Source: top-k, Fan et al. (2018), section 5; top-p, Holtzman et al. (2020), section 3.1.
     """
-    validate_axes(logits=(logits, "b vocab"))
     if logits.shape[1] == 0 or logits.isnan().any():
         raise ValueError(
             "logits (b vocab) must hold a number for at least one word; "
@@ -522,6 +528,7 @@ def beam_search(
     return written[::width]
 
 
+@checked
 def log_probability(
     logits: Float[Tensor, "b t vocab"], target: Int[Tensor, "b t"], pad: int
 ) -> Float[Tensor, " b"]:
@@ -535,7 +542,6 @@ def log_probability(
     Raises:
         TypeError, ValueError: shapes that do not fit, or words that have no score.
     """
-    validate_axes(logits=(logits, "b t vocab", "floating-point"), target=(target, "b t", "whole"))
     validate_ids("target", target, logits.shape[-1])
     log_p = logits.log_softmax(-1).gather(-1, target.long()[..., None])[..., 0]
     return log_p.masked_fill(target == pad, 0.0).sum(-1)

@@ -18,7 +18,7 @@ from attncourse.multihead import MultiHeadAttention
 from attncourse.one_stack import GPT, embed
 from attncourse.self_attention import sinusoidal_positions
 from attncourse.validation import (
-    validate_axes,
+    checked,
     validate_ids,
     validate_picture,
     validate_positive,
@@ -136,6 +136,7 @@ class Reader(Transformer):
 
 
 @torch.no_grad()
+@checked
 def read(
     model: nn.Module,
     image: Float[Tensor, "b c y x"],
@@ -159,7 +160,6 @@ def read(
     Raises:
         TypeError, ValueError: image is no (b c y x), or `max_length` < 1.
     """
-    validate_axes(image=(image, "b c y x"))
     memory, memory_mask = model.encode(image)
 
     def step(word: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,6 +290,7 @@ class Flamingo(nn.Module):
 # --- Pictures and names in one space --------------------------------------------------------------
 
 
+@checked
 def contrastive_loss(
     images: Float[Tensor, "b m"],
     texts: Float[Tensor, "b m"],
@@ -313,7 +314,6 @@ def contrastive_loss(
 
     Source: Radford et al. (2021), "CLIP", section 2.3 and figure 3.
     """
-    validate_axes(images=(images, "b m"), texts=(texts, "b m"))
     validate_positive("temperature", temperature)
     images, texts = F.normalize(images, dim=-1), F.normalize(texts, dim=-1)
     scores = einsum(images, texts, "i m, j m -> i j") / temperature

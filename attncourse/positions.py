@@ -14,7 +14,7 @@ from attncourse.masking import masked_softmax
 from attncourse.scaled_dot_product import scaled_dot_product_attention, softmax
 from attncourse.self_attention import LearnedPositions, sinusoidal_positions
 from attncourse.validation import (
-    validate_axes,
+    checked,
     validate_buckets,
     validate_places,
     validate_shift,
@@ -287,10 +287,15 @@ class BucketAttention(nn.Module):
         self.buckets = num_buckets, max_distance, bidirectional
         self.cross = cross
 
-    def forward(self, query, key, value, mask=None):
+    @checked(h="bias.embedding_dim")
+    def forward(
+        self,
+        query: Float[Tensor, "b h q d"],
+        key: Float[Tensor, "b h k d"],
+        value: Float[Tensor, "b h k v"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> tuple[Float[Tensor, "b h q v"], Float[Tensor, "b h q k"]]:
         """Return (output, weights) as `scaled_dot_product_attention` does."""
-        heads = ("the table of biases", self.bias.embedding_dim)
-        validate_axes({"h": heads}, query=(query, "b h q d"), key=(key, "b h k d"))
         offset = offsets(query.shape[-2], key.shape[-2], self.cross).to(query.device)
         bias = self.bias(relative_buckets(offset, *self.buckets))  # q k h
         return attend_by(_dot_products(query, key) + bias.movedim(-1, 0), value, mask)
@@ -373,11 +378,12 @@ def shift_relative(scores: Float[Tensor, "*batch q r"]) -> Float[Tensor, "*batch
     return padded[..., q - 1 : q - 1 + q * r].unflatten(-1, (q, r))[..., : r - q + 1]
 
 
+@checked
 def transformer_xl_attention(
     query: Float[Tensor, "*#batch h q d"],
     key: Float[Tensor, "*#batch h k d"],
     value: Float[Tensor, "*#batch h k v"],
-    offset_key: Float[Tensor, "h r d"],
+    offset_key: Float[Tensor, "h q+k-1 d"],
     content_bias: Float[Tensor, "h d"],
     offset_bias: Float[Tensor, "h d"],
     mask: Bool[Tensor, "..."] | None = None,
@@ -402,15 +408,6 @@ def transformer_xl_attention(
 
     Source: Dai et al. (2019), section 3.3.
     """
-    validate_axes(query=(query, "b h q d"), key=(key, "b h k d"))
-    q, k = query.shape[-2], key.shape[-2]
-    validate_axes(
-        {"d": ("query", query.shape[-1]), "h": ("query", query.shape[-3]),
-         "r": (f"q + k - 1 of query and key, with q = {q} and k = {k},", q + k - 1)},
-        offset_key=(offset_key, "h r d"),
-        content_bias=(content_bias, "h d"),
-        offset_bias=(offset_bias, "h d"),
-    )  # fmt: skip
     by_offset = _dot_products(query + offset_bias[:, None], offset_key)
     scores = _dot_products(query + content_bias[:, None], key) + shift_relative(by_offset)
     return attend_by(scores, value, mask)

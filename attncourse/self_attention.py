@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.validation import validate_axes, validate_tensor
+from attncourse.validation import checked, validate_tensor
 
 
+@checked
 def self_attention(
     x: Float[Tensor, "b n m"],
     W_query: Float[Tensor, "m d"],
@@ -34,9 +35,6 @@ def self_attention(
     Source: Vaswani et al. (2017), section 3.2.3; the idea as "intra-attention" in Cheng et al.
     (2016) and Parikh et al. (2016).
     """
-    validate_axes(
-        x=(x, "b n m"), W_query=(W_query, "m d"), W_key=(W_key, "m d"), W_value=(W_value, "m v")
-    )
     query = einsum(x, W_query, "b n m, m d -> b n d")
     key = einsum(x, W_key, "b n m, m d -> b n d")
     value = einsum(x, W_value, "b n m, m v -> b n v")
@@ -80,14 +78,13 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.table = nn.Embedding(max_length, width)
 
+    @checked(m="table.embedding_dim")
     def forward(self, x: Float[Tensor, "b n m"]) -> Float[Tensor, "b n m"]:
         """Return x plus the first n vectors of the table.
 
         Raises:
             ValueError: x is longer than the table, or of another width.
         """
-        width = self.table.embedding_dim
-        validate_axes({"m": ("the table of learned positions", width)}, x=(x, "b n m"))
         length = x.shape[1]
         if length > self.table.num_embeddings:
             raise ValueError(
@@ -97,6 +94,7 @@ class LearnedPositions(nn.Module):
         return x + self.table.weight[:length]
 
 
+@checked
 def is_permutation_equivariant(layer: Callable, x: Float[Tensor, "b n m"]) -> bool:
     """Whether the layer, shown x in another order, gives the same outputs in that order.
 
@@ -110,7 +108,6 @@ def is_permutation_equivariant(layer: Callable, x: Float[Tensor, "b n m"]) -> bo
     Raises:
         TypeError, ValueError: x is not a floating-point tensor (b n m), or layer(x) is no tensor.
     """
-    validate_axes(x=(x, "b n m"))
     output = layer(x)
     validate_tensor("layer(x)", output)
     n = x.shape[1]

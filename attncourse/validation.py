@@ -1,8 +1,13 @@
 """Bad input, said in the caller's words: which argument, what came, what was expected."""
 
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import partial, reduce, wraps
+from types import UnionType
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -19,6 +24,48 @@ def validate_tensor(name: str, value: object, kind: str = "floating-point") -> N
         raise TypeError(f"{name} must hold {kind} numbers; got {value.dtype}")
 
 
+def checked(function: Callable | None = None, /, **of_layer: str) -> Callable:
+    """Raise at a call unless its tensors have the axes and the numbers that their annotations name.
+
+    `Float[Tensor, "b k d"]` asks for floating-point numbers and three axes; a letter means the same
+    length in all arguments. Masks are left to the function.
+
+    Args:
+        of_layer: letter -> where a layer has that length, as in @checked(m="q_proj.in_features").
+    """
+    if function is None:
+        return partial(checked, **of_layer)
+    parameters = tuple(inspect.signature(function).parameters)
+    axes = {name: _axes(function.__annotations__.get(name)) for name in parameters}
+    axes = {name: said for name, said in axes.items() if said}
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        lengths = {
+            letter: ("the layer", reduce(getattr, place.split("."), given["self"]))
+            for letter, place in of_layer.items()
+        }
+        tensors = {
+            name: (given[name], letters, kind)
+            for name, (letters, kind, is_optional) in axes.items()
+            if name in given and not (is_optional and given[name] is None)
+        }
+        validate_axes(lengths, **tensors)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _axes(annotation: object) -> tuple[str, str, bool] | None:
+    """Letters, kind of numbers, and whether None will do; None if there is nothing to look at."""
+    said, is_optional = annotation, isinstance(annotation, UnionType)
+    if is_optional:
+        said = annotation.__args__[0]
+    kind = {Float.dtypes: "floating-point", Int.dtypes: "whole"}.get(getattr(said, "dtypes", None))
+    return kind and (re.sub(r"^(\*#?\w+|\.\.\.)", "…", said.dim_str), kind, is_optional)
+
+
 def validate_axes(
     fixed: Mapping[str, tuple[str, int]] | None = None, /, **arguments: tuple
 ) -> None:
@@ -28,22 +75,20 @@ def validate_axes(
         fixed: lengths that are known before, letter -> (where from, length), such as
             {"m": ("q_proj", 64)}.
         arguments: name=(tensor, axes) or name=(tensor, axes, kind), such as keys=(keys, "b k d").
-            An axis may be a sum of earlier ones ("e+d"); kind is "floating-point" or "whole".
+            "…" at the beginning stands for any axes. An axis may be a sum of earlier ones
+            ("e+d", "q+k-1"). Kind is "floating-point" or "whole".
     """
     known = dict(fixed or {})
     first = None
     for name, (tensor, axes, *kind) in arguments.items():
         validate_tensor(name, tensor, *kind)
-        letters = axes.split()
-        if tensor.ndim != len(letters):
+        letters = axes.removeprefix("…").split()
+        more = tensor.ndim - len(letters)
+        if more < 0 or (more > 0 and "…" not in axes):
             raise ValueError(f"{name} must have axes ({axes}); got shape {_shape(tensor)}")
-        for letter, length in zip(letters, tensor.shape, strict=True):
+        for letter, length in zip(letters, tensor.shape[more:], strict=True):
             if "+" in letter:
-                parts = letter.split("+")
-                known[letter] = (
-                    " and ".join(known[part][0] for part in parts),
-                    sum(known[part][1] for part in parts),
-                )
+                known[letter] = _sum(letter, known)
             where, expected = known.setdefault(letter, (name, length))
             if length != expected:
                 raise ValueError(
@@ -56,6 +101,13 @@ def validate_axes(
                 raise TypeError(
                     f"{name} is {tensor.dtype} but {first[0]} is {first[1].dtype}; use one dtype"
                 )
+
+
+def _sum(letters: str, known: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
+    """Where from, and how much: "q+k-1" of lengths that are known."""
+    parts = letters.replace("-", "+-").split("+")
+    where = " and ".join(known[part][0] for part in parts if part in known)
+    return where, sum(known[part][1] if part in known else int(part) for part in parts)
 
 
 def _is_readable(tensor: Tensor) -> bool:

@@ -521,11 +521,11 @@ QUERY, KEY, _ = make_attention()
         (halves_from_pairs, (5,), "even width >= 2; got width=5"),
         (ntk_base, (1e4, 2.0, 2), "even width >= 4.*got width=2"),
         (RotaryAttention, (1e4, 0.0), "stretch must be above 0; got 0.0"),
-        (BucketAttention(2), make_attention(), "so h = 3; but the table of biases has h = 2"),
+        (BucketAttention(2), make_attention(), "so h = 3; but the layer has h = 2"),
         (
             transformer_xl_attention,
             (*make_attention(), randn(H, 9, D), randn(H, D), randn(H, D)),
-            "offset_key .* r = 9; but q . k - 1 of query and key.*has r = ",
+            r"offset_key .* q\+k-1 = 9; but query and key has q\+k-1 = 8",
         ),
         (
             transformer_xl_attention,

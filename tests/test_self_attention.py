@@ -227,7 +227,7 @@ def test_learned_positions_end_where_their_table_ends():
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((B, N, 1), r"x \(2 5 1\) has axes \(b n m\), so m = 1; but the table .* has m = 7"),
+        ((B, N, 1), r"x \(2 5 1\) has axes \(b n m\), so m = 1; but the layer has m = 7"),
         ((N, M), r"x must have axes \(b n m\); got shape \(5 7\)"),
     ],
 )

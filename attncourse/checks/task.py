@@ -273,8 +273,9 @@ class Task:
         """
         if isinstance(answer, Elsewhere):
             return answer.short_cut(self, inputs, **options)
-        own = inspect.unwrap(self.reference)  # not what @torch.no_grad() put around it
-        code = getattr(getattr(own, "forward", own), "__code__", None)
+        # not what @torch.no_grad() or @checked put around it
+        own = inspect.unwrap(getattr(self.reference, "forward", self.reference))
+        code = getattr(own, "__code__", None)
         function = self.adapt(answer) if self.adapt else answer
         if self.adapt:
             options["by_name"] = True
