@@ -244,12 +244,12 @@ ROOM = """[...document.querySelectorAll("math")].flatMap(formula => {
 
 
 def audit(
-    pages: Iterable[Path], folder: Path, themes: Sequence[str] = ("light", "dark")
+    pages: Iterable[Path], folder: Path, closely: Sequence[Path]
 ) -> dict[tuple[Path, str, int], dict]:
     """Look at many pages with one browser, on a telephone and on a desktop.
 
-    A theme changes colors, so axe looks at the rest once; a wide window shows what surrounds the
-    article, so axe looks at the article once.
+    axe looks at every page on a telephone; at some also at what surrounds the article in a wide
+    window, and at the colors in the dark, both the same everywhere. `make pictures` looks at all.
 
     Returns:
         (page, theme, width of the window) -> {"width": pixels the page needs, "formulas": how many
@@ -258,21 +258,24 @@ def audit(
     """
     seen = {}
     with browser(folder) as tab:
-        for page, theme in itertools.product(pages, themes):
-            if theme == themes[0]:
-                tab.open(page, width=390, theme=theme)
-            else:  # as the button does it: a page is not made anew
+        for page in pages:
+            tab.open(page, width=390, theme="light")
+            for theme in ("light", "dark") if page in closely else ("light",):
+                # as the button does it: a page is not made anew
                 tab.run(f"document.documentElement.dataset.theme = '{theme}'")
-            for width, outside in ((390, ""), (1280, "article")):
-                tab.resize(width)
-                seen[page, theme, width] = tab.run(
-                    f"""return {{
-                        width: document.documentElement.scrollWidth,
-                        formulas: document.querySelectorAll(".math").length,
-                        set: [...document.querySelectorAll(".math > math")].filter(
-                            each => each.getClientRects().length).length,
-                        room: Math.min(99, ...{ROOM}),
-                        errors,
-                    }};"""
-                ) | {"violations": tab.violations(WCAG if theme == themes[0] else COLORS, outside)}
+                for width, outside in ((390, ""), (1280, "article")):
+                    tab.resize(width)
+                    found = seen[page, theme, width] = tab.run(
+                        f"""return {{
+                            width: document.documentElement.scrollWidth,
+                            formulas: document.querySelectorAll(".math").length,
+                            set: [...document.querySelectorAll(".math > math")].filter(
+                                each => each.getClientRects().length).length,
+                            room: Math.min(99, ...{ROOM}),
+                            errors,
+                        }};"""
+                    )
+                    if page in closely or width == 390:
+                        rules = WCAG if theme == "light" else COLORS
+                        found["violations"] = tab.violations(rules, outside)
     return seen

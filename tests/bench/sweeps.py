@@ -65,6 +65,19 @@ def test_every_form_of_a_misconception_is_named(task):
         test_judge.assert_named(task, each.faults[0], each.make())
 
 
+@pytest.mark.parametrize("task", test_judge.TASKS)
+def test_every_misconception_is_rejected_on_another_seed(task):
+    about = registry.find(task)
+    for fault in about.faults.values():
+        answer = test_judge.answer_of(about, fault.forms[0])
+        assert not test_judge.run(task, answer, seeds=(4,)).passed, fault.id
+
+
+@pytest.mark.parametrize("task", test_judge.TASKS)
+def test_every_wrapped_answer_gets_the_same_verdict(task):
+    test_judge.test_a_wrapped_answer_gets_the_same_verdict(task)
+
+
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_is_named_through_the_wall(chapter, zygote):  # noqa: F811
     for task in registry.of_chapter(chapter):
