@@ -1,0 +1,29 @@
+"""Pictures the chapters share. Not imported by `import attncourse`: it needs matplotlib."""
+
+from attncourse.plots.figures import ORANGE, STYLE, TEAL, dependency_map, heat_map
+from attncourse.plots.views import (
+    AttentionView,
+    Slider,
+    Table,
+    View,
+    bars_svg,
+    head_view,
+    lines_svg,
+    marked_words,
+)
+
+__all__ = [
+    "ORANGE",
+    "STYLE",
+    "TEAL",
+    "AttentionView",
+    "Slider",
+    "Table",
+    "View",
+    "bars_svg",
+    "dependency_map",
+    "head_view",
+    "heat_map",
+    "lines_svg",
+    "marked_words",
+]
