@@ -71,6 +71,7 @@ RECIPES = {
     "fixed-64-longest": Recipe(EncoderDecoder, 6600),  # takes as many seconds as `additive`
     "additive": Recipe(AttentionEncoderDecoder, STEPS),
     "transformer": Recipe(Transformer, STEPS, learning_rate=2e-3),
+    "one-head": Recipe(partial(Transformer, num_heads=1), STEPS, learning_rate=2e-3),
     "score-dot": Recipe(AttentionEncoderDecoder, FEW, _scored(additive.dot_scores)),
     "score-general": Recipe(
         AttentionEncoderDecoder, FEW, _scored(additive.general_scores, W=(HIDDEN, HIDDEN))
