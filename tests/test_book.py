@@ -358,12 +358,21 @@ def test_a_shared_link_shows_title_description_and_picture(soups):
 
 @pytest.mark.slow
 def test_every_misconception_has_an_address_in_the_book(soups):
+    seen = yaml.safe_load((ROOT / "book" / "mistakes" / "seen.yml").read_text("utf-8"))
+    told = set()
     for stem in registry.stems():
         shown = soups[HTML / "book" / "mistakes" / f"{stem}.html"]
         for task in registry.of_chapter(stem):
             for fault in task.faults.values():
                 entry = shown.find(id=fault.id)
                 assert entry and task.name in entry.get_text(), (task.name, fault.id)
+                if fault.id in seen["survey"]:
+                    some, among, what = seen["survey"][fault.id]
+                    assert f"{some} of {among} {what}" in entry.get_text()
+                for thread in seen["threads"].get(fault.id, []):
+                    assert entry.find("a", href=thread)
+                told.add(fault.id)
+    assert seen["survey"].keys() | seen["threads"].keys() <= told
 
 
 @pytest.mark.slow
