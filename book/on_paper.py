@@ -125,6 +125,7 @@ def whole_book() -> BeautifulSoup:
         f'<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
         f'<meta charset="utf-8"><title>{title["title"]}</title>'
         f'<link rel="stylesheet" href="../html/_static/book.css">'
+        f'<link rel="stylesheet" href="../html/_static/live/live.css">'
         f"<style>{SHEET.read_text('utf-8')}</style></head>"
         f'<body><div class="title-page"><h1>{title["title"]}</h1><p>{title["author"]}, '
         f'{title["copyright"]}</p><p>{title["html"]["baseurl"]}</p></div><nav class="all-pages">'

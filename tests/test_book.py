@@ -358,6 +358,8 @@ def test_a_shared_link_shows_title_description_and_picture(soups):
 
 @pytest.mark.slow
 def test_every_misconception_has_an_address_in_the_book(soups):
+    seen = yaml.safe_load((ROOT / "book" / "mistakes" / "seen.yml").read_text("utf-8"))
+    told = set()
     for stem in registry.stems():
         page = soups[HTML / "book" / "mistakes" / f"{stem}.html"]
         shown = {entry["id"]: entry for entry in page.find_all(id=True)}
@@ -365,6 +367,13 @@ def test_every_misconception_has_an_address_in_the_book(soups):
             for fault in task.faults.values():
                 entry = shown.get(fault.id)
                 assert entry and task.name in entry.get_text(), (task.name, fault.id)
+                if fault.id in seen["survey"]:
+                    some, among, what = seen["survey"][fault.id]
+                    assert f"{some} of {among} {what}" in entry.get_text()
+                for thread in seen["threads"].get(fault.id, []):
+                    assert entry.find("a", href=thread)
+                told.add(fault.id)
+    assert seen["survey"].keys() | seen["threads"].keys() <= told
 
 
 @pytest.mark.slow

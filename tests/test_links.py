@@ -142,6 +142,18 @@ def test_an_id_leads_to_its_place_in_the_gallery(report):
     assert pages.in_gallery(of_another, "D-NO-SCALE") == ""
 
 
+def test_a_terminal_leads_there_too_published_or_built(report, built):
+    told = "D-NO-SCALE beside the right answer:\n  {}#D-NO-SCALE\n"
+    published = f"{BOOK}/book/mistakes/scaled_dot_product.html"
+    assert told.format(published) in f"{report}\n"
+    page = built.parent / "mistakes" / "scaled_dot_product.html"
+    page.parent.mkdir()
+    page.write_text("the gallery")
+    assert told.format(page.as_uri()) in f"{report}\n"
+    seen_only = outside(TASK, f"book/{NAME}")  # evidence has no id to show
+    assert "beside the right answer" not in str(seen_only)
+
+
 def test_a_section_without_a_title_is_called_by_its_place():
     chapter = registry.find("merge").home
     assert pages.title(chapter, "nothing-seen") == "lab 6, nothing seen"

@@ -22,11 +22,15 @@ from torch.nn.utils.rnn import pad_sequence
 from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import translate
-from attncourse.masking import dependency_map
+from attncourse.lab import roofline
+from attncourse.lab.lab2_quadratic_wall import largest_n, peak_bytes
+from attncourse.lab.lab6_write_flash import merge, part_of
+from attncourse.masking import causal_mask, dependency_map
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, EOS, PAD, words
 from attncourse.one_stack import beam_search
 from attncourse.scaled_dot_product import scaled_dot_product_attention
+from attncourse.self_attention import sinusoidal_positions
 from attncourse.training import as_source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -405,6 +409,158 @@ def test_the_five_steps_show_the_packages_numbers_under_every_switch(show):
     tab.run("document.querySelector('[data-cell=\"scores 0 0\"]').focus()")
     tab.press("ArrowRight")
     assert "meets hundred" in tab.run(f"return {told}")
+
+
+def cells(tab, place=""):
+    """The words in a table's cells, row by row."""
+    found = tab.run(f"""return [...document.querySelectorAll("{place} tbody tr")].map(
+        row => [...row.cells].slice(1).map(cell => cell.textContent))""")
+    return [[cell.translate({ord("−"): "-", ord("∞"): "inf"}) for cell in row] for row in found]
+
+
+def choose(tab, name, value, kind="change"):
+    tab.run(f"""const field = document.querySelector("[name={name}]"); field.value = "{value}";
+        field.dispatchEvent(new Event("{kind}", {{bubbles: true}}));""")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_point_that_is_moved_reads_and_moves_as_in_the_package(show):
+    tab, words = show("plane"), live_figures.plane_words()
+
+    def shown_is_right(x):
+        x = torch.tensor(x)
+        output, weights = scaled_dot_product_attention(x, x, x)
+        shown = [[float(each) for each in ", ".join(row).split(", ")] for row in cells(tab)]
+        assert close(shown, torch.cat([x, weights, output], dim=-1))
+        return output.tolist()
+
+    shown_is_right([words["fashion"], words["model"]])
+    tab.run("document.querySelector('[value=language]').click()")
+    tab.run("document.querySelector('[data-word=model]').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        tab.press(key)
+    moved = shown_is_right([words["language"], words["fashion"], [1.2, 0.9]])
+    tab.run("document.querySelector('[value=apply]').click()")
+    shown_is_right(moved)
+    tab.run("document.querySelector('[value=begin]').click()")
+    # By finger or mouse: what is dragged to the upper right corner stands there.
+    box = "const box = document.querySelector('.plane').getBoundingClientRect();"
+    tab.run(f"""{box} const point = document.querySelector("[data-word=model]");
+        point.setPointerCapture = () => {{}};
+        const send = (kind, x, y) => point.dispatchEvent(
+            new PointerEvent(kind, {{bubbles: true, clientX: box.x + x, clientY: box.y + y}}));
+        send("pointerdown", 0, 0); send("pointermove", box.width, 0); send("pointerup", 0, 0);
+        send("pointermove", 0, 0);""")
+    shown_is_right([words["language"], words["fashion"], [3.0, 3.0]])
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_hands_show_the_packages_positions_and_their_dot_product(show):
+    tab, PE = show("hands"), sinusoidal_positions(100, 8).double()
+    for position, distance in ((3, 7), (40, 7), (40, 12), (41, 12)):
+        if position == 41:
+            tab.run("document.querySelector(`button[value='1']`).click()")
+        else:
+            choose(tab, "position", position, "input")
+            choose(tab, "distance", distance, "input")
+        here, there = PE[position], PE[position + distance]
+        dd = "[...document.querySelectorAll('dd')].map(e => e.textContent.replaceAll('−', '-'))"
+        shown = [cell.removesuffix(" rad").split(", ") for cell in tab.run(f"return {dd}")]
+        for i in range(4):
+            pair = slice(2 * i, 2 * i + 2)
+            assert close([*map(float, shown[3 * i])], here[pair])
+            assert close([*map(float, shown[3 * i + 1])], there[pair])
+            assert float(shown[3 * i + 2][0]) == pytest.approx(distance / 10**i)
+        told = tab.run("return document.querySelector('.said').textContent")
+        assert f"sum to {here @ there:.2f}," in told and f"{position + distance}:" in told
+
+
+@pytest.mark.slow
+@needs_browser
+def test_bytes_and_roof_are_the_packages(show):
+    tab, h = show("roof"), live_figures.roof_sheets()["heads"]
+    prefixes = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+    def value(cell):
+        number, _, unit = cell.replace(",", "").partition(" ")
+        return float(number) * (prefixes | {"P": 1e15})[unit.rstrip("Bs")]
+
+    for gpu, n, d, dtype in (
+        ("T4", 16384, 64, "float16"), ("H200", 512, 256, "bfloat16"),
+        ("L4", 131072, 32, "float32"), ("A100-40", 8192, 128, "float16"),
+    ):  # fmt: skip
+        for name, chosen in (("gpu", gpu), ("n", n), ("d", d), ("dtype", dtype)):
+            choose(tab, name, chosen)
+        sheet, size = roofline.DATASHEETS[gpu], 4 if dtype == "float32" else 2
+        flops = roofline.attention_flops(1, h, n, d)
+        naive = roofline.naive_bytes(1, h, n, d, element_bytes=size)
+        fused = roofline.fused_bytes(1, h, n, d, element_bytes=size)
+        cache = roofline.decode_bytes(1, h, n, d, size)
+        expected = []
+        for work, moved, held in (
+            (flops, naive, peak_bytes(1, h, n, d, size) + 3 * h * n * d * size),
+            (flops, fused, fused),
+            (roofline.attention_flops(1, h, 1, d, n), cache, cache),
+        ):
+            speed = roofline.attainable(sheet, work, moved, dtype)
+            intensity = roofline.intensity(work, moved)
+            expected.append([work, moved, intensity, speed, work / speed, held])
+        shown = [[value(cell) for cell in row] for row in zip(*cells(tab), strict=True)]
+        assert torch.allclose(torch.tensor(shown), torch.tensor(expected), rtol=0.0051), gpu
+        told = tab.run("return document.querySelector('.said').textContent")
+        fits = n <= largest_n(sheet["memory_bytes"], 1, h, d, size)
+        assert ("does not fit into" in told) != fits
+        computes = roofline.intensity(flops, fused) >= roofline.ridge(sheet, dtype)
+        assert f"fused attention {'computes' if computes else 'waits'}" in told
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize(("tile", "causal"), [(2, False), (3, True)])
+def test_tile_by_tile_the_state_is_the_packages(show, tile, causal):
+    data, tab = live_figures.tile_scores(), show("tiles")
+    scores = torch.tensor(data["scores"], dtype=torch.float64)
+    values = torch.tensor(data["values"], dtype=torch.float64)[:, None]
+    if causal:
+        tab.run("document.querySelector('[name=causal]').click()")
+        scores = scores.masked_fill(~causal_mask(4), -torch.inf)
+    choose(tab, "tile", tile)
+    tab.run("document.querySelector('[value=begin]').click()")
+    state = [torch.zeros(4, 1).double(), torch.full((4,), -torch.inf), torch.zeros(4)]
+    for row in range(0, 4, tile):
+        rows = slice(row, row + tile)
+        for column in range(0, min(row + tile, 4) if causal else 4, tile):
+            part = part_of(scores[rows, column : column + tile], values[column : column + tile])
+            merged = merge([each[rows] for each in state], part)
+            for old, new in zip(state, merged, strict=True):
+                old[rows] = new
+            tab.run("document.querySelector('[value=next]').focus()")
+            tab.press("Enter")
+            weighted, maximum, total = state
+            expected = torch.stack([maximum, total, weighted[:, 0]], dim=-1)
+            shown = torch.tensor([[*map(float, row[:3])] for row in cells(tab, ".state")])
+            assert torch.allclose(shown, expected.float(), atol=0.00051)
+    output = torch.tensor([float(row[3]) for row in cells(tab, ".state")])
+    assert torch.allclose(output, (scores.softmax(-1) @ values)[:, 0].float(), atol=0.00051)
+    assert "Every output is exact" in tab.run("return document.querySelector('.said').textContent")
+    tab.run("document.querySelector('[value=play]').click()")  # for who wants no motion: the end
+    assert output.tolist() == pytest.approx([float(row[3]) for row in cells(tab, ".state")])
+
+
+@pytest.mark.slow
+@needs_browser
+def test_tiles_play_only_when_asked_and_can_be_stopped(show):
+    tab = show("tiles", still=False)
+    told = "return document.querySelector('.said').textContent"
+    tab.run("setInterval = (step, pause) => { window.step = step; return 7; };")
+    before = tab.run(told)
+    tab.run("document.querySelector('[value=play]').click(); step();")
+    assert before.startswith("Tile 2 of 4") and tab.run(told).startswith("Tile 3 of 4")
+    assert tab.run("return document.querySelector('[value=play]').textContent") == "stop"
+    tab.run("document.querySelector('[value=play]').click()")
+    assert tab.run("return document.querySelector('[value=play]').textContent") == "play"
 
 
 # --- for everybody -------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ def address(page: str, section: str = "") -> str:
     return f"{page}#{section}" if page and section else page
 
 
-def in_gallery(task: Task, id: str) -> str:
+def in_gallery(task: Task, id: str, near: bool = False) -> str:
     """Where the book's gallery shows a misconception beside the right answer; "" outside of it."""
     ours = task.page.startswith(BOOK)
-    return address(f"{BOOK}mistakes/{task.chapter}", id) if ours else ""
+    return _at(f"{BOOK}mistakes/{task.chapter}", id, near) if ours else ""
 
 
 def title(chapter: Chapter, section: str) -> str:
@@ -57,12 +57,21 @@ def built(page: str) -> Path | None:
     return next((place for place in places if page and place.is_file()), None)
 
 
-def read_again(task: Task, section: str, near: bool = False) -> str:
-    """What a terminal shows: title and address, of the page on this computer if `near`."""
-    where = address(task.page, section)
-    if near and (page := built(task.page)):
-        where = f"{page.as_uri()}#{section}"
-    return f"Read again: {words(task.home, section)}" + f"\n  {where}" * bool(where)
+def _at(page: str, section: str, near: bool) -> str:
+    """The page's address, on this computer if `near` and built."""
+    if near and (place := built(page)):
+        return f"{place.as_uri()}#{section}"
+    return address(page, section)
+
+
+def read_again(task: Task, section: str, id: str = "", near: bool = False) -> str:
+    """What a terminal shows: a section's title and address, and where the gallery has the id.
+
+    Of the pages on this computer if `near`.
+    """
+    where, gallery = _at(task.page, section, near), in_gallery(task, id, near)
+    text = f"Read again: {words(task.home, section)}" + f"\n  {where}" * bool(where)
+    return text + f"\n{id} beside the right answer:\n  {gallery}" * bool(id and gallery)
 
 
 def of_sources(folder: Path, chapters: list[Chapter]) -> dict:

@@ -214,7 +214,8 @@ def _text(report: Report) -> str:
         else:
             lines.append(_wrap(f"{mark}{thought.why}"))
         if thought.section:
-            lines.append(pages.read_again(report.about, thought.section, report.near))
+            known = thought.id if thought.thinks else ""
+            lines.append(pages.read_again(report.about, thought.section, known, report.near))
     if diagnosis.seen:
         lines += [
             "",

@@ -92,22 +92,57 @@ def mask_tables() -> dict:
     return {"presets": shown, "judge": list(judge.values())}
 
 
+def written(page: str, name: str):
+    """What a page's code gives a name: lists of numbers or words, a tensor of them, or a table."""
+    text = (LIVE.parent.parent / f"{page}.md").read_text("utf-8")
+    found = re.search(
+        rf"^{name} = (?:torch\.tensor\()?([\[{{].*?[\]}}])\)?(?: +#.*)?$", text, re.MULTILINE
+    )
+    return json.loads(found[1])
+
+
 def step_tables() -> dict:
     """The queries, keys and values of chapter 3's sentence, as its page chooses them."""
-    page = (LIVE.parent.parent / "03_scaled_dot_product.md").read_text("utf-8")
+    names = {name: name for name in "QKV"} | {"queries": "french", "keys": "english"}
+    names["votes"] = "votes"
+    return {key: written("03_scaled_dot_product", name) for key, name in names.items()}
 
-    def chosen(name: str) -> list:
-        written = re.search(
-            rf"^{name} = (?:torch\.tensor\()?(\[.*?\])\)?(?: +#.*)?$", page, re.MULTILINE
-        )
-        return json.loads(written[1])
 
-    words = {"queries": "french", "keys": "english", "votes": "votes"}
-    return {key: chosen(name) for key, name in ({"Q": "Q", "K": "K", "V": "V"} | words).items()}
+def plane_words() -> dict:
+    """The words of chapter 4's first figure, as its page places them."""
+    return written("04_self_attention", "meanings")
+
+
+def hand_speeds() -> list[float]:
+    """Radians a position of the four hands of a vector of eight features."""
+    from attncourse.positions import rotary_frequencies
+
+    return rotary_frequencies(8).tolist()
+
+
+def roof_sheets() -> dict:
+    """The GPUs whose data sheets the package knows, and the heads of lab 2's wall."""
+    from attncourse.lab.roofline import DATASHEETS
+
+    return {"sheets": DATASHEETS, "heads": 16}
+
+
+def tile_scores() -> dict:
+    """Lab 6's query, its values, and three more queries of the same kind."""
+    first, values = (written("lab6_write_flash", name) for name in ("scores", "values"))
+    return {"scores": [first, [4, 0, 1, 2], [2, 6, 0, 3], [0, 5, 1, 4]], "values": values}
 
 
 # Name of a figure -> what its script finds in `live.data`.
-DATA = {"surgery": surgery_numbers, "masks": mask_tables, "steps": step_tables}
+DATA = {
+    "surgery": surgery_numbers,
+    "masks": mask_tables,
+    "steps": step_tables,
+    "plane": plane_words,
+    "hands": hand_speeds,
+    "roof": roof_sheets,
+    "tiles": tile_scores,
+}
 
 
 def scripts(*figures: str) -> dict[str, str]:

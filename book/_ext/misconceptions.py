@@ -3,6 +3,7 @@
 `{misconceptions} masking` shows each fault of the chapter's tasks: what one thinks, why not, in
 which tasks it occurs, and what it does beside the right answer: on the smallest input that shows
 it, and to the map of who depends on whom. The answers are run here, and kept beside the build.
+Where we know how often public code has it, `mistakes/seen.yml` says so.
 """
 
 import html
@@ -10,6 +11,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+import yaml
 from docutils import nodes
 from fresh_pages import package_hash
 from sphinx.util.docutils import SphinxDirective
@@ -55,7 +57,21 @@ def entries(stem: str) -> dict[str, list]:
     return found
 
 
-def page_of(found: dict[str, list]) -> str:
+def in_public(id: str, seen: dict) -> str:
+    """Where others have it: HTML, or "" if we do not know."""
+    told = []
+    if id in seen["survey"]:
+        some, all, what = seen["survey"][id]
+        told.append(f"{some} of {all} {what} (<a href='../misconceptions.html#how-often'>how</a>)")
+    threads = (url.removeprefix("https://github.com/") for url in seen["threads"].get(id, []))
+    told += [
+        f"<a href='https://github.com/{thread}'>{thread.replace('/issues/', '#')}</a>"
+        for thread in threads
+    ]
+    return f"<p>In public: {', '.join(told)}.</p>" if told else ""
+
+
+def page_of(found: dict[str, list], seen: dict) -> str:
     from attncourse.checks.report import STYLE
 
     text = f"<style>{STYLE}{GALLERY}</style><div class='attn-report gallery'>"
@@ -72,7 +88,7 @@ def page_of(found: dict[str, list]) -> str:
                 text += f"<details><summary>in <code>{task}</code></summary>{does}</details>"
             else:
                 text += f"<p>In <code>{task}</code>.</p>"
-        text += "</section>"
+        text += in_public(id, seen) + "</section>"
     return text + "</div>"
 
 
@@ -91,7 +107,10 @@ class Misconceptions(SphinxDirective):
                 outdated.unlink()
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(entries(stem)), "utf-8")
-        return [nodes.raw("", page_of(json.loads(kept.read_text("utf-8"))), format="html")]
+        public = source / "book" / "mistakes" / "seen.yml"
+        self.env.note_dependency(str(public))
+        seen = yaml.safe_load(public.read_text("utf-8"))
+        return [nodes.raw("", page_of(json.loads(kept.read_text("utf-8")), seen), format="html")]
 
 
 def setup(app):

@@ -13,6 +13,14 @@ addEventListener("DOMContentLoaded", () => {
     const page = opener.closest(".has-children").querySelector("a").textContent.trim();
     opener.setAttribute("aria-label", `Pages of ${page}`);
   });
+
+  // What is wider than its place is scrolled by keyboard, too. A section that waits for its reader
+  // has no sizes yet, and is not made to have them.
+  const sizes = new ResizeObserver(seen => {
+    const wide = seen.map(({ target }) => target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight);
+    seen.forEach(({ target }, i) => { target.tabIndex = wide[i] ? 0 : -1; });
+  });
+  each("pre, .cell_output > .output, .pst-scrollable-table-container", box => sizes.observe(box));
 });
 
 // On paper nothing can be opened: answers and folded code are printed.

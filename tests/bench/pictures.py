@@ -1,6 +1,6 @@
 """Photograph every page of the built book, and ask axe about it: `make pictures`.
 
-    python tests/bench/pictures.py [PAGE ...] [--no-axe]
+    python tests/bench/pictures.py [PAGE ...] [--no-axe | --no-pictures]
 
 Pictures go to `_build/pictures/<page>-{desktop,phone,dark,paper}.png`: 1440 pixels wide, 390 pixels
 wide, dark, and as it is printed. axe looks at each page at 1440, 768 and 390 pixels, light and
@@ -36,6 +36,11 @@ def whole(tab: Browser) -> None:
     )
 
 
+def name_of(page: Path) -> str:
+    """E.g. "06_masking"; "mistakes-masking" in the gallery."""
+    return "-".join(page.relative_to(HTML).with_suffix("").parts).removeprefix("book-")
+
+
 def photograph(tab: Browser, page: Path) -> None:
     for name, width, theme in (
         ("desktop", 1440, "light"),
@@ -44,12 +49,12 @@ def photograph(tab: Browser, page: Path) -> None:
     ):
         tab.open(page, width=width, theme=theme)
         whole(tab)
-        tab.photograph(OUT / f"{page.stem}-{name}.png")
+        tab.photograph(OUT / f"{name_of(page)}-{name}.png")
     tab.open(page, width=A4)
     tab.run("dispatchEvent(new Event('beforeprint'))")
     whole(tab)
     tab._ask("Emulation.setEmulatedMedia", media="print")
-    tab.photograph(OUT / f"{page.stem}-paper.png")
+    tab.photograph(OUT / f"{name_of(page)}-paper.png")
 
 
 def barriers(tab: Browser, page: Path) -> list[str]:
@@ -61,10 +66,10 @@ def barriers(tab: Browser, page: Path) -> list[str]:
             tab.resize(width)
             time.sleep(0.6)  # the theme looks again which boxes can be scrolled
             seen = tab.violations(WCAG if theme == "light" else COLORS)
-            found += [f"{page.stem}, {width} pixels, {theme}: {each}" for each in seen]
+            found += [f"{name_of(page)}, {width} pixels, {theme}: {each}" for each in seen]
             wide = tab.run("return document.documentElement.scrollWidth")
             if wide > width:
-                found.append(f"{page.stem}, {width} pixels: the page is {wide} pixels wide")
+                found.append(f"{name_of(page)}, {width} pixels: the page is {wide} pixels wide")
     return found
 
 
@@ -72,16 +77,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("page", nargs="*", help="its name, e.g. 03_scaled_dot_product; all if none")
     parser.add_argument("--no-axe", action="store_true", help="pictures only")
+    parser.add_argument("--no-pictures", action="store_true", help="axe only")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    pages = [*sorted((HTML / "book").glob("*.html")), HTML / "search.html"]
-    pages = [page for page in pages if not options.page or page.stem in options.page]
+    pages = [*sorted((HTML / "book").rglob("*.html")), HTML / "search.html"]
+    pages = [page for page in pages if not options.page or name_of(page) in options.page]
     found = []
     for page in pages:  # a new browser for each: a tab keeps its memory
         with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
-            photograph(tab, page)
+            if not options.no_pictures:
+                photograph(tab, page)
             seen = [] if options.no_axe else barriers(tab, page)
-        print(page.stem, *seen, sep="\n", flush=True)
+        print(name_of(page), *seen, sep="\n", flush=True)
         found += seen
     print(f"{len(pages)} pages, {len(found)} barriers; pictures in {OUT}")
     return bool(found)
