@@ -69,6 +69,10 @@ def notebook(folder: str, name: str) -> bytes:
     return (ROOT / folder / name / f"{name}.ipynb").read_bytes()
 
 
+def answers(folder: str, name: str) -> submission.Submission:
+    return submission.read(notebook(folder, name), assignment(name))
+
+
 # --- what travels between the processes
 
 
@@ -153,10 +157,10 @@ def test_a_question_may_hold_two_megabytes_of_code_and_a_reply_not():
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_a_solution_gets_everything_and_a_release_nothing(name, zygote):
     about = assignment(name)
-    best = score.score(notebook("solutions", name), about, zygote, Budget())
+    best = score.score(answers("solutions", name), about, zygote, Budget())
     assert best.score == about.points - sum(about.questions.values()), best
     assert not best.review and not best.repairs
-    none = score.score(notebook("exercises", name), about, zygote, Budget())
+    none = score.score(answers("exercises", name), about, zygote, Budget())
     assert none.score == 0 and not none.review
     titles = {verdict.title for verdict in none.verdicts.values()}
     assert titles == {"not answered yet"}
@@ -672,7 +676,8 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            result = score.score(path.read_bytes(), job.about, zygote, job.budget)
+            found = submission.read(path.read_bytes(), job.about)
+            result = score.score(found, job.about, zygote, job.budget)
             yield student, {"result": result.as_data(), "notebook": None}
 
     job, handed_in = replace(disk.job_of(CHAPTER_3), record=False), disk.submissions(CHAPTER_3)
@@ -800,7 +805,7 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [lambda: Zygote(jailed=False), Spawner])
 def test_without_a_jail_the_points_are_the_same(start, zygote):
-    about, solution = assignment(CHAPTER_3), notebook("solutions", CHAPTER_3)
+    about, solution = assignment(CHAPTER_3), answers("solutions", CHAPTER_3)
     jailed = score.score(solution, about, zygote, Budget()).as_data()
     with start() as free:
         result = score.score(solution, about, free, Budget()).as_data()
@@ -843,7 +848,7 @@ def made_up(small_course, monkeypatch):
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            result = run.nothing(job.about, f"made up for {student}")
+            result = score.nothing(job.about, f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
