@@ -299,6 +299,9 @@ class Forged:
     def count(self) -> int:
         return 1
 
+    def waited(self) -> float:
+        return 0.0
+
     def kill(self) -> None:
         pass
 

@@ -318,6 +318,8 @@ tries("to outlive its parent", "libc.prctl(1, 0) == 0")
 tries("to be looked at", "libc.prctl(4, 1) == 0")
 tries("a limit of its own", "__import__('resource').setrlimit(0, (1, 1)) is None")
 tries("a bell for others", "call(202, 98, ctypes.byref(ctypes.c_int()), 1, 1) >= 0")
+tries("to send a file", "[ends := socket.socketpair(), "
+      "socket.send_fds(ends[0], [b'x'], [0])][1] == 1")  # fmt: skip
 tries("what others have read", "call(221, 223, os.open(here, 0), 0, 0, 4) == 0")
 tries("a hidden file", "libc.umount2((os.path.dirname(here) + '/tasks').encode(), 2) == 0")
 tries("a program with rights", "any(os.stat(p).st_mode & 0o6000 and not os.statvfs(p).f_flag & 2 "

@@ -5,6 +5,7 @@ becomes a reason why a person should look.
 """
 
 import ast
+import contextlib
 import functools
 import json
 import re
@@ -278,14 +279,15 @@ def read(data: bytes, about: Assignment) -> Submission:
 
 def defined_in(source: str) -> list[str]:
     """The names of functions, classes and variables that a cell defines at its top level."""
-    if (tree := parsed(source)) is None:
-        return _DEFINES.findall(source)
-    return list(dict.fromkeys(name for node in tree.body for name in _defined_by(node)))
+    if tree := parsed(source):
+        with contextlib.suppress(RecursionError):  # a long chain of `elif`
+            return list(dict.fromkeys(name for node in tree.body for name in _defined_by(node)))
+    return _DEFINES.findall(source)
 
 
 def only_defines(source: str) -> bool:
     """Whether nobody misses what a cell shows: it imports and defines, or offers hints."""
-    if (tree := parsed(plain_python(source))) is None:
+    if not (tree := parsed(plain_python(source))):
         return False
     quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
 
@@ -312,8 +314,10 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
 
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
-    tree = parsed(plain_python(source))
-    return source if tree is None else ast.dump(tree)
+    if tree := parsed(plain_python(source)):
+        with contextlib.suppress(RecursionError):  # a long chain of dots
+            return ast.dump(tree)
+    return source
 
 
 def parsed(source: str) -> ast.Module | None:
