@@ -16,7 +16,7 @@ from attncourse.checks import pages
 from attncourse.grading.books import disk, gradebook, nbgrader_api, results, run
 from attncourse.grading.inbox import sample, submission
 from attncourse.grading.jail import record, score, walls
-from attncourse.grading.jail.job import grade_bytes
+from attncourse.grading.jail.job import Job, grade_bytes
 from attncourse.grading.jail.remote import Budget, Zygote
 from attncourse.grading.outbox import feedback
 
@@ -58,9 +58,9 @@ def handed_in(*more: dict) -> bytes:
 
 def recorded(zygote, data: bytes, name: str = CHAPTER_3, judge: bool = False, seconds=20.0) -> str:
     about = assignment(name)
-    result = score.score(data, about, zygote, Budget()) if judge else score.Result()
-    released = text_of("exercises", name)
-    return record.executed(data, released, about, result, zygote, Budget(record=seconds))
+    found, released = submission.read(data, about), text_of("exercises", name)
+    result = score.score(found, about, zygote, Budget()) if judge else score.Result()
+    return record.executed(found, released, about, result, zygote, Budget(record=seconds))
 
 
 def shown(zygote, *sources: str, **options) -> list[list[dict]]:
@@ -244,10 +244,8 @@ def test_the_judge_reports_in_its_own_cells_whatever_was_made_of_them(zygote):
     assert all(link.startswith("https://") for link in re.findall(r'<a href="([^#"]+)', page))
 
 
-def test_an_unreadable_file_has_a_record_too(zygote):
-    about = assignment()
-    result = score.score(b"{", about, zygote, Budget())
-    text = record.executed(b"{", text_of("exercises"), about, result, zygote, Budget())
+def test_an_unreadable_file_has_a_record_too():
+    text = grade_bytes(Job(CHAPTER_3, text_of("solutions"), text_of("exercises")), b"{")["notebook"]
     nbformat.validate(nbformat.reads(text, as_version=4))
     assert "its JSON is broken" in text
     assert record._marked(text).keys() == record._marked(text_of("exercises")).keys()
@@ -396,9 +394,10 @@ def test_a_report_that_a_student_prints_is_worth_nothing(zygote, tmp_path):
     )
     data = handed_in(cell(forged), cell("# attncourse: 03_scaled_dot_product/softmax check\n6.0"))
     about = assignment()
-    result = score.score(data, about, zygote, Budget())
+    found = submission.read(data, about)
+    result = score.score(found, about, zygote, Budget())
     assert result.score == 0
-    text = record.executed(data, text_of("exercises"), about, result, zygote, Budget())
+    text = record.executed(found, text_of("exercises"), about, result, zygote, Budget())
     path = tmp_path / "record.ipynb"
     path.write_text(text, encoding="utf-8")
     assert set(results.diagnoses(path).values()) == {"not answered yet"}

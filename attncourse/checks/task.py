@@ -91,6 +91,7 @@ class Task:
         features: trailing axes of those inputs, and of the output, that belong to one position;
             of whole numbers, each is a position.
         forbidden: parts of the names of torch functions that would do the task.
+        ready_made: functions of the course that do it, and that notebooks use besides.
         traits: further yes-or-no evidence on an answer, by name.
         chance: the answer may draw from the global random generator.
         tolerance: how far two equal answers may lie apart (relative); None = rounding only.
@@ -115,6 +116,7 @@ class Task:
     maps: Callable[[torch.Generator], list[tuple[str, Inputs, tuple[str, ...]]]] | None = None
     features: int = 0
     forbidden: tuple[str, ...] = ()
+    ready_made: tuple[Callable, ...] = ()
     traits: Callable[[Answer], dict[str, bool]] | None = None
     chance: bool = False
     tolerance: float | None = None

@@ -32,6 +32,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+ATTACKS: dict[str, list[str]] = {}  # by what they attempt, as SECURITY.md says it: their names
 
 
 def notebook(folder: str) -> dict:
@@ -90,9 +91,16 @@ def edited(name: str, points: str, **outcome):
     return decorate
 
 
+def attempt(what: str) -> None:
+    """What the attacks from here on attempt; "" for those that are none."""
+    ATTACKS[what] = ATTACKS.pop(what, [])
+
+
 def add(name: str, case: Case) -> None:
     assert name not in CASES, name
     CASES[name] = case
+    if ATTACKS:
+        [*ATTACKS.values()][-1].append(name)
 
 
 def built(case: Case) -> Files:

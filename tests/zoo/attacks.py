@@ -4,11 +4,11 @@ import errno
 import json
 
 from attncourse.grading.jail import seccomp
-from zoo import NAME, ROOT, Case, add, cell_of, code, edited
+from zoo import NAME, ROOT, Case, add, attempt, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
-
+attempt("")
 code("no attack", "PFFF", WRONG)
 
 
@@ -29,8 +29,7 @@ def inside(name: str, points: str, body: str, **outcome) -> None:
     hostile(name, points, source, **outcome)
 
 
-# --- forging points
-
+attempt("patch torch or the judge, return what equals everything, print points")
 patch = "import torch\nfor f in ('allclose', 'equal', 'isclose'):\n"
 around("patched comparisons", "PFFF", f"{patch}    setattr(torch, f, lambda *a, **k: True)")
 around("patched assert", "PFFF", "import builtins\nbuiltins.AssertionError = type('A', (), {})")
@@ -79,6 +78,8 @@ inside(
 inside("points printed", "PFFF", "print('12.0')\nprint('PASSED')\nreturn scores")
 inside("points returned", "0FFF", "return 12.0")
 
+attempt("write replies to the grader: wrong types*, huge numbers*, a flood*, a right one with "
+        "clean hands*; chains and numbers without end")  # fmt: skip
 # Writes replies of its own to the grader; `{text}` makes one for the question `number`, in JSON.
 FORGED = """import json, os, sys
 from attncourse.checks.observe import Observation
@@ -134,8 +135,7 @@ code("a chain of names", "0FFF", "def softmax(scores, dim=-1):\n    return score
      repair="RecursionError")  # fmt: skip
 code("an integer of many digits", "0FFF", "def softmax(scores, dim=-1):\n    return 9**9999")
 
-# --- calling the library instead of implementing it
-
+attempt("call the library or the course's own answer: by another name, looked up, from its source")
 LIBRARY = {"title": "calls"}
 code("F.softmax", "0FFF", "import torch.nn.functional as F\n\n"
      "def softmax(scores, dim=-1):\n    return F.softmax(scores, dim)", **LIBRARY)  # fmt: skip
@@ -174,8 +174,8 @@ code("the course's functions in memory", "0FFF",
      "        if getattr(x, '__name__', '') == 'softmax' and 'attncourse' in x.__module__:\n"
      "            return x(scores, dim)", review="gc.get_objects")  # fmt: skip
 
-# --- harm
-
+attempt("do harm: kill*, fork or allocate without end, fill disks and descriptors, leave programs "
+        "behind")  # fmt: skip
 inside("kill the parent", "PFFF", "os.kill(os.getppid(), 9)\nreturn scores")
 inside(
     "kill everybody", "PFFF", "try:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nreturn scores"
@@ -217,6 +217,8 @@ inside("a program left behind", "PFFF",
 inside("a program of the system", "0FFF",
        "import subprocess\nsubprocess.run(['/bin/true'])\nreturn scores",
        review="subprocess")  # fmt: skip
+attempt("look for answers, checks, other submissions, users, secrets*, the machine*, processes, "
+        "disks, a network")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 
@@ -267,6 +269,10 @@ looks("for names of the machine", "[p for p in ('/etc/hostname', '/etc/hosts', '
       "'/etc/machine-id', '/var/run') if os.path.exists(p)]")  # fmt: skip
 looks("for settings of pip", "glob.glob(socket.sys.prefix + '/pip.conf') or "
       "glob.glob(os.path.dirname(HERE) + '/.git')".replace("HERE", HERE))  # fmt: skip
+attempt("do what no answer needs: namespaces*, mounts, keys*, locks*, memory that nobody owns*, "
+        "sockets to the host*, `io_uring`*, a bell that other jails hear*, news of what they have "
+        "read*, files sent*, outliving the run*, limits of its own*, each refused call, writing "
+        "into the course")  # fmt: skip
 # Answers that try what no answer needs: right if it works.
 TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
 
@@ -318,6 +324,8 @@ tries("to outlive its parent", "libc.prctl(1, 0) == 0")
 tries("to be looked at", "libc.prctl(4, 1) == 0")
 tries("a limit of its own", "__import__('resource').setrlimit(0, (1, 1)) is None")
 tries("a bell for others", "call(202, 98, ctypes.byref(ctypes.c_int()), 1, 1) >= 0")
+tries("to send a file", "[ends := socket.socketpair(), "
+      "socket.send_fds(ends[0], [b'x'], [0])][1] == 1")  # fmt: skip
 tries("what others have read", "call(221, 223, os.open(here, 0), 0, 0, 4) == 0")
 tries("a hidden file", "libc.umount2((os.path.dirname(here) + '/tasks').encode(), 2) == 0")
 tries("a program with rights", "any(os.stat(p).st_mode & 0o6000 and not os.statvfs(p).f_flag & 2 "
@@ -336,8 +344,8 @@ tries(
     f"{errno.ENOSYS} for each in {NUMBERS})",
 )
 
-# --- what must be read outside of the jail
-
+attempt("be read outside of the jail: messages*, syntax trees* and notebooks* that grow, a line of "
+        "the log")  # fmt: skip
 MESSAGE = "import json, os, struct\nheader = json.dumps({form}).encode()\n"
 MESSAGE += "os.write(3, struct.pack('!IQ', len(header), {size}) + header + bytes({size}))\n"
 inside("a short message that asks for gigabytes", "0FFF", MESSAGE.format(
@@ -372,8 +380,7 @@ def _(content):
     content["cells"] += [{"cell_type": "markdown", "metadata": {}, "source": ""}] * 20_000
 
 
-# --- the file
-
+attempt("hand in links to others' files, live HTML, paths for names")
 for whose, target in (
     ("a neighbor", f"-> ../../a_good/03_scaled_dot_product/{NAME}"),
     ("the gradebook", "-> ../../../gradebook.db"),
@@ -413,8 +420,9 @@ add(
     Case(lambda nb: {NAME: json.dumps(nb | {"x": float("nan")}).encode()}, "FFFF"),
 )
 
-# --- a ready-made function, where nobody looks
-
+attempt("have a ready-made function compute the answer: while nobody looks*, in a thread*, a fork*,"
+        " another Python*, a process from before*, kept, copied*, traced, compiled*, as a kernel*, "
+        "as a gradient*, as another function's case*, from the course*")  # fmt: skip
 SOFTMAX = 'getattr(F, "soft" + "max")(scores, dim)'
 READY = "import torch, torch.nn.functional as F\n"
 
@@ -579,13 +587,12 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     return flex.__dict__["math_" + "attention"](query, key, value, None, (), 1.0, {}), query
 """, task="scaled_dot_product_attention", title="calls", review="sys.modules")  # fmt: skip
 
-# What compiles, and computes by itself, is right.
+attempt("")  # what compiles, and computes by itself, is right
 code("a right answer that is compiled", "FFFF", "{right}\nsoftmax = torch.compile(softmax)")
 code("a right answer that is compiled by a decorator", "FFFF",
      "@torch.compile(dynamic=True)\n{right}")  # fmt: skip
 
-# --- a variance that nobody measured: worth what any number is
-
+attempt("return a variance that nobody measured*: it is worth what any number is, 4 of 10")
 VARIANCE = """import torch
 
 def score_variance(d, samples, scaled):

@@ -9,6 +9,7 @@ from zoo import (
     TASKS,
     Case,
     add,
+    attempt,
     cell_of,
     code,
     edited,
@@ -16,6 +17,8 @@ from zoo import (
     grade_id,
     source_of,
 )
+
+attempt("")
 
 # --- code that does not end, or ends too much
 
@@ -375,7 +378,7 @@ code("a constant, a lambda and a slow line", "FFFF",
      + PLAIN.replace("keepdim=True", "keepdim=keep"), repair="endless loop")  # fmt: skip
 SMALL = "small = float('1e-9')\n" + PLAIN.replace("exp()", "exp() + 0 * small")
 code("slow lines before a constant that is computed", "FFFF",
-     f"import time\n{'time.sleep(99); ' * 7}\n{SMALL}", repair="stopped after 0.4")  # fmt: skip
+     f"import time\n{'time.sleep(99); ' * 7}\n{SMALL}", repair="stopped after 0.25")  # fmt: skip
 code("a line that nobody can stop before a constant that is computed", "0FFF",
      "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n"
      f"        pass\n{SMALL}", repair="endless loop", review="may need what was left out",

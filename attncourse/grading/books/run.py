@@ -12,10 +12,9 @@ from pathlib import Path
 from attncourse.grading.books import disk
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.senders import timestamp_of
-from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.jail import record
 from attncourse.grading.jail.job import Job, key_of
-from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.jail.score import Result, nothing
 from attncourse.grading.jail.workers import GradeAll
 
 
@@ -96,9 +95,3 @@ def grade_class(
                 if result.disturbed:
                     keys[student] = ""
             yield book(student, result, True, notebook)
-
-
-def nothing(about: Assignment, reason: str) -> Result:
-    """The result of a submission that could not be judged."""
-    verdicts = {g.task.name: Verdict(0, 0, g.points, "not readable") for g in about.graded}
-    return Result(verdicts, review=[reason])

@@ -28,9 +28,6 @@ _WORD = re.compile(r"\d[\w.]*|\w+|[^\w\s]")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
 
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # of Python's parser
-
-
 class Unreadable(Exception):
     """A file that is no notebook; says why."""
 
@@ -142,8 +139,9 @@ def _check_in(source: str) -> ast.Call:
 
 @dataclass
 class Submission:
-    """What of a notebook matters for its points."""
+    """A notebook, read once: all that is asked of it later is asked of this."""
 
+    cells: list[dict] = field(default_factory=list)  # as they were handed in
     code: list[tuple[str, str, bool]] = field(default_factory=list)  # label, source, run all of it
     untouched: set[str] = field(default_factory=set)  # tasks whose cell is as it was released
     texts: dict[str, str] = field(default_factory=dict)  # grade id -> written answer
@@ -228,11 +226,11 @@ def read(data: bytes, about: Assignment) -> Submission:
     Raises:
         Unreadable: it is not a notebook.
     """
-    found = Submission()
+    found = Submission(cells_of(data))
     stubs = {task: code_of(about.released.get(task, "")) for task in about.tasks}
     released = {plain_python(source) for source in about.released.values()}
     answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code
-    for number, cell in enumerate(cells_of(data), start=1):
+    for number, cell in enumerate(found.cells, start=1):
         label, source, grade_id = f"cell {number}", source_of(cell), grade_id_of(cell)
         is_code = cell.get("cell_type") == "code"
         if grade_id in about.questions and not is_code:
@@ -281,18 +279,15 @@ def read(data: bytes, about: Assignment) -> Submission:
 
 def defined_in(source: str) -> list[str]:
     """The names of functions, classes and variables that a cell defines at its top level."""
-    try:
-        body = ast.parse(source).body
-        return list(dict.fromkeys(name for node in body for name in _defined_by(node)))
-    except UNREADABLE:
-        return _DEFINES.findall(source)
+    if tree := parsed(source):
+        with contextlib.suppress(RecursionError):  # a long chain of `elif`
+            return list(dict.fromkeys(name for node in tree.body for name in _defined_by(node)))
+    return _DEFINES.findall(source)
 
 
 def only_defines(source: str) -> bool:
     """Whether nobody misses what a cell shows: it imports and defines, or offers hints."""
-    try:
-        body = ast.parse(plain_python(source)).body
-    except UNREADABLE:
+    if not (tree := parsed(plain_python(source))):
         return False
     quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
 
@@ -300,7 +295,7 @@ def only_defines(source: str) -> bool:
         call = node.value if isinstance(node, ast.Expr) else None
         return isinstance(call, ast.Call) and getattr(call.func, "id", "") == "hint"
 
-    return all(isinstance(node, quiet) or offers(node) for node in body)
+    return all(isinstance(node, quiet) or offers(node) for node in tree.body)
 
 
 def _defined_by(node: ast.stmt) -> Iterator[str]:
@@ -319,20 +314,28 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
 
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
-    return (_remembered if len(source) < USUAL else _code_of)(source)
+    if tree := parsed(plain_python(source)):
+        with contextlib.suppress(RecursionError):  # a long chain of dots
+            return ast.dump(tree)
+    return source
 
 
-USUAL = 10_000  # characters of a cell; the course's own come again in every submission
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a cell; None if it is no Python. The course's own come again and again."""
+    return (_remembered if len(source) < USUAL else _parsed)(source)
 
 
-def _code_of(source: str) -> str:
+USUAL = 10_000  # characters of a cell
+
+
+def _parsed(source: str) -> ast.Module | None:
     try:
-        return ast.dump(ast.parse(plain_python(source)))
-    except UNREADABLE:
-        return source
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
-_remembered = functools.lru_cache(maxsize=500)(_code_of)
+_remembered = functools.lru_cache(maxsize=100)(_parsed)  # trees are a hundred times as large
 
 
 # --- what a person should look at ---------------------------------------------------------------
@@ -342,11 +345,8 @@ def named_in(released: Iterable[str]) -> tuple[str, ...]:
     """Full names of what a released notebook imports from the course, or speaks of."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    for source in sources:
-        with contextlib.suppress(*UNREADABLE):
-            names |= {
-                x for x in _imports(ast.parse(source)).values() if x.startswith("attncourse.")
-            }
+    for tree in filter(None, map(parsed, sources)):
+        names |= {name for name in _imports(tree).values() if name.startswith("attncourse.")}
     return tuple(sorted(names))
 
 
@@ -360,8 +360,7 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: list[Task]) -> list[s
     """
     trees, aliases, reasons = [], {}, []
     for label, source, own in code:
-        with contextlib.suppress(*UNREADABLE):
-            tree = ast.parse(source)
+        if tree := parsed(source):
             aliases |= _imports(tree)
             trees += [(label, source, tree)] * own
     aside = ASIDE if any(task.forbidden for task in tasks) else ()

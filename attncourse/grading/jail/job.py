@@ -8,11 +8,11 @@ from pathlib import Path
 import attncourse
 from attncourse.checks import registry
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.inbox.submission import Assignment, Unreadable
 from attncourse.grading.inbox.untrusted import MEMORY, printable
 from attncourse.grading.jail import record
 from attncourse.grading.jail.remote import TRIES, Born, Budget, Killed, children
-from attncourse.grading.jail.score import score
+from attncourse.grading.jail.score import nothing, score
 from attncourse.grading.jail.walls import Unavailable
 
 DEFAULT = Budget()
@@ -44,14 +44,21 @@ def grade_bytes(job: Job, data: bytes) -> dict:
     Raises:
         Unavailable: no jail can be built here, and the job asks for one.
     """
-    about, kept = job.about, zygote(job.jailed)
+    about, notebook = job.about, None
+    try:
+        found = reading.read(data, about)
+    except Unreadable as error:
+        result = nothing(about, f"the file cannot be read: {error}")
+        if job.record:
+            notebook = record.unread(job.released, about, result)
+        return {"result": result.as_data(), "notebook": notebook}
+    kept = zygote(job.jailed)
     for _ in range(TRIES):
-        result = score(data, about, kept, job.budget)
+        result = score(found, about, kept, job.budget)
         if not result.disturbed:
             break
-    notebook = None
     if job.record:
-        notebook = record.executed(data, job.released, about, result, kept, job.budget)
+        notebook = record.executed(found, job.released, about, result, kept, job.budget)
     if result.disturbed:
         result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
     return {"result": result.as_data(), "notebook": notebook}

@@ -20,7 +20,7 @@ import bleach
 from attncourse.checks.report import MIME
 from attncourse.grading.inbox import restore
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.submission import Assignment, Unreadable
+from attncourse.grading.inbox.submission import Assignment, Submission
 from attncourse.grading.inbox.untrusted import printable
 from attncourse.grading.jail.remote import TRIES, Budget, Died, Killed, Zygote
 from attncourse.grading.jail.score import Result
@@ -38,7 +38,7 @@ _FORMULA = re.compile(r"\\(?=begin\{|\\[\[(])")  # `$` needs no care: it ends an
 
 
 def executed(
-    data: bytes,
+    found: Submission,
     released: str,
     about: Assignment,
     result: Result,
@@ -48,7 +48,7 @@ def executed(
     """Run a submission's cells, and put the judge's reports where they belong.
 
     Args:
-        data: the notebook as it was handed in.
+        found: the notebook as it was handed in.
         released: the text of the notebook in exercises/.
         result: with its reports, as `score` returns it.
 
@@ -61,15 +61,13 @@ def executed(
     try:
         for _ in range(TRIES):
             try:
-                text, disturbed = _executed(data, released, about, result, zygote, budget)
+                text, disturbed = _executed(found, released, about, result, zygote, budget)
             except Killed as error:
                 text, disturbed = unread(released, about, result), f"the process for it {error}"
             if not disturbed:
                 break
         result.disturbed = result.disturbed or disturbed
         return text
-    except Unreadable:
-        return unread(released, about, result)
     except Unavailable:
         raise
     except Exception as error:  # a fault of ours in what is only shown costs nobody the points
@@ -79,10 +77,9 @@ def executed(
         return unread(released, about, result)
 
 
-def _executed(data, released, about, result, zygote, budget) -> tuple[str, str]:
+def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]:
     """The record, and what disturbed the making of it ("" if nothing did)."""
-    cells, found = reading.cells_of(data)[:CELLS], reading.read(data, about)
-    marked = _marked(released)
+    cells, marked = found.cells[:CELLS], _marked(released)
     names = {
         place: name
         for place, name in restore.recognize(cells, about, json.loads(released)).items()

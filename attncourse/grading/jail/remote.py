@@ -30,6 +30,7 @@ from attncourse.grading.jail.warm import Forked, surroundings
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
 TRIES = 3  # how often we do again what was disturbed
+PATIENCE = 3  # times as long as an answer may take, it may wait for a processor besides
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
 _NO_NAME = re.compile(r"[^\w.: ']")
@@ -38,7 +39,10 @@ CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds of real time. Generous: a right answer needs a hundredth."""
+    """Seconds, without those in which the answer waited for a processor that others had.
+
+    Generous: a right answer needs a hundredth.
+    """
 
     call: float = 10.0
     task: float = 30.0
@@ -248,7 +252,11 @@ class Process:
             Killed: it ended, and not by its own doing.
         """
         deadline = time.monotonic() + seconds
-        looked = time.monotonic()
+        looked, before = time.monotonic(), self.waited()
+
+        def late() -> float:
+            over = time.monotonic() - deadline
+            return over - min(self.waited() - before, PATIENCE * seconds) if over > 0 else over
 
         def look():
             nonlocal looked
@@ -258,12 +266,12 @@ class Process:
 
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
-                if time.monotonic() > deadline:
+                if late() > 0:
                     raise Died(
                         f"ran for more than {seconds:.0f} seconds and was stopped: an endless loop?"
                     )
                 look()
-            if time.monotonic() > deadline + 1:
+            if late() > 1:
                 raise Died(f"sent its result for more than {seconds:.0f} seconds")
             if time.monotonic() > looked + 0.25:
                 look()
@@ -293,6 +301,12 @@ class Process:
             raise Died("did not listen any more") from None
         except (EOFError, OSError):
             raise self._end() from None
+
+    def waited(self) -> float:
+        """Seconds that its process was ready to run, and another had the processor."""
+        with contextlib.suppress(OSError, ValueError, IndexError):  # macOS; or it is over
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+        return 0.0
 
     def _hungry(self) -> str:
         return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
@@ -411,11 +425,16 @@ class Sandbox:
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
-        self.deadline = time.monotonic() + self.budget.submission
+        self.waited = 0.0  # seconds for a processor, which cost it nothing
+        self.deadline = self.clock() + self.budget.submission
         self.process: Process | None = None
         self.beside = 1  # processes in the jail, when the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
+
+    def clock(self) -> float:
+        """Seconds of real time, without those in which the answers waited for a processor."""
+        return time.monotonic() - min(self.waited, PATIENCE * self.budget.submission)
 
     def start(self) -> None:
         """Fork a child and run the cells; if they kill it, leave out more and more."""
@@ -451,11 +470,15 @@ class Sandbox:
         self._ask("provide", task, withheld.codes_of(task), rebind)
 
     def _ask(self, *question) -> object:
-        left = self.deadline - time.monotonic()
-        if left <= 0 or self.process is None:
+        left, process = self.deadline - self.clock(), self.process
+        if left <= 0 or process is None:
             raise Died("used up the time for the whole submission")
-        with self._heeded():
-            return self.process.ask(min(self.budget.call, left), *question)
+        before = process.waited()
+        try:
+            with self._heeded():
+                return process.ask(min(self.budget.call, left), *question)
+        finally:
+            self.waited += max(0.0, process.waited() - before)
 
     @contextlib.contextmanager
     def _heeded(self):
@@ -488,13 +511,13 @@ class RemoteAnswer(Elsewhere):
 
     def __init__(self, sandbox: Sandbox, task: str):
         self.sandbox, self.task = sandbox, task
-        self.deadline = time.monotonic() + sandbox.budget.task
+        self.deadline = sandbox.clock() + sandbox.budget.task
         self.died = ""
         if sandbox.process is None:
             sandbox.start()
 
     def _ask(self, *question) -> object:
-        if not self.died and time.monotonic() > self.deadline:
+        if not self.died and self.sandbox.clock() > self.deadline:
             self.died = f"took more than {self.sandbox.budget.task:.0f} seconds in all checks"
         if not self.died:
             try:

@@ -1,4 +1,4 @@
-"""The points of one submission: its bytes go in, plain data comes out, nothing else is touched."""
+"""The points of one submission that was read: plain data comes out, nothing else is touched."""
 
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from attncourse.checks import engine
 from attncourse.checks.report import Report
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.submission import Assignment, Unreadable
+from attncourse.grading.inbox.submission import Assignment, Submission
 from attncourse.grading.inbox.untrusted import printable
 from attncourse.grading.jail.remote import Budget, RemoteAnswer, Sandbox, Zygote
 
@@ -58,26 +58,23 @@ class Result:
         return cls(**data | {"verdicts": verdicts})
 
 
-def score(data: bytes, about: Assignment, zygote: Zygote, budget: Budget) -> Result:
+def nothing(about: Assignment, reason: str) -> Result:
+    """The result of a submission that could not be judged."""
+    verdicts = {g.task.name: Verdict(0, 0, g.points, "not readable") for g in about.graded}
+    return Result(verdicts, review=[reason])
+
+
+def score(found: Submission, about: Assignment, zygote: Zygote, budget: Budget) -> Result:
     """Judge the answers in a notebook; every submission gets points or a reason.
 
     Raises:
         Unavailable: no jail can be built on this machine.
     """
-    started, result = time.monotonic(), Result()
-    try:
-        found = reading.read(data, about)
-    except Unreadable as error:
-        result.review = [f"the file cannot be read: {error}"]
-        found = None
-    if found:
-        result.texts, result.repairs, result.review = found.texts, found.repairs, found.review
-        allowed = reading.named_in(about.released.values())
-        sandbox = Sandbox(zygote, about.tasks, found.code, budget, allowed)
-        _judge(found, about, sandbox, result)
-    else:
-        for each in about.graded:
-            result.verdicts[each.task.name] = Verdict(0, 0, each.points, "not readable")
+    started = time.monotonic()
+    result = Result(texts=found.texts, repairs=[*found.repairs], review=[*found.review])
+    allowed = reading.named_in(about.released.values())
+    sandbox = Sandbox(zygote, about.tasks, found.code, budget, allowed)
+    _judge(found, about, sandbox, result)
     _make_printable(result)
     result.seconds = round(time.monotonic() - started, 3)
     return result
@@ -95,7 +92,7 @@ def _make_printable(result: Result) -> None:
     result.review = [printable(note)[:LONGEST] for note in result.review[:MOST]]
 
 
-def _judge(found, about: Assignment, sandbox: Sandbox, result: Result) -> None:
+def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Result) -> None:
     result.review += reading.odd_code(found.code, [each.task for each in about.graded])
     try:
         for each in about.graded:

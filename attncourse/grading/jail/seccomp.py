@@ -23,6 +23,8 @@ REFUSED = {
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
     **{"vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77)},
     **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)},
+    # files on their way from one process to another, which Linux counts by user
+    **{"sendmsg": (46, 211), "sendmmsg": (307, 269)},
     # and whether somebody has read a file, or waits at a place of it
     **{"posix_fadvise": (221, 223), "readahead": (187, 213), "mincore": (27, 232)},
     **{"preadv2": (327, 286), "pwritev2": (328, 287), "cachestat": (451, 451)},

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 from attncourse.grading.jail import cgroup
 
@@ -52,7 +53,7 @@ def can_fork() -> bool:
 
 
 class Warm:
-    """The process that forks; it is ready a while after it was made.
+    """The process that forks; it is ready a while after it was made. One that dies is replaced.
 
     Args:
         jailed: its forks will need jails.
@@ -62,32 +63,39 @@ class Warm:
     def __init__(self, jailed: bool, workers: int):
         if jailed:
             cgroup.take()
+        self.zygotes, self.lock = 1 + (workers - 1) // TOGETHER, threading.Lock()
+        self.started: list[subprocess.Popen] = []  # all but the last are dead, and forks live on
+        self._start()
+
+    def _start(self) -> None:
         self.control, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", __name__]
         self.process = subprocess.Popen(
-            [*command, str(theirs.fileno()), str(1 + (workers - 1) // TOGETHER)],
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(self.zygotes)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of all forks
             env=surroundings(),
             start_new_session=True,  # Ctrl-C stops the grader, which ends the others
         )
+        self.started.append(self.process)
         theirs.close()
 
-    def fork(self, channel: socket.socket) -> "Forked | None":
-        """A worker (see `workers.work`) that listens to a channel; None if this process is dead."""
+    def fork(self, channel: socket.socket) -> "Forked":
+        """A worker (see `workers.work`) that listens to a channel."""
         news, theirs = socket.socketpair()
-        with theirs:
-            try:
+        with theirs, self.lock:
+            if self.process.poll() is not None:
+                self.control.close()
+                self._start()
+            # It may die now, and nobody is born: that is seen when the worker is asked.
+            with contextlib.suppress(OSError):
                 socket.send_fds(self.control, [b"fork"], [channel.fileno(), theirs.fileno()])
-            except OSError:
-                news.close()
-                return None
         return Forked(news)
 
     def end(self) -> None:
         self.control.close()
-        self.process.kill()
-        self.process.communicate()
+        for process in self.started:
+            process.kill()
+            process.communicate()
 
 
 class Forked:

@@ -35,8 +35,9 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
     for name in own:  # what turns an answer into a function of tensors runs here, too
         adapters = functions_in(_file_of(tasks[name]))
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
-    for name in own:
-        kept -= {id(each) for each in _parts(tasks[name].reference)}
+    ready_made = [each for name in own for each in tasks[name].ready_made]
+    for thing in (*ready_made, *(tasks[name].reference for name in own)):
+        kept -= {id(each) for each in _parts(thing)}
     strange = {*registry.stems(), "made_up"} - {tasks[name].chapter for name in own}
     others = [
         module
@@ -44,6 +45,7 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
         if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
     ]
     emptied = [each for module in (*modules(), *others) for each in functions_in(module)]
+    emptied += [part for each in ready_made for part in _parts(each)]
     for task in tasks.values():  # an outside package's name for it may stand for the task itself
         if task.reference.__module__.startswith(registry.guarded()):
             emptied += _needed_by(task.reference)
@@ -63,11 +65,14 @@ def _file_of(task: Task) -> types.ModuleType:
 
 
 def codes_of(task: str) -> list[tuple[str, int, str]]:
-    """A task's reference and all that it needs, as `give_back` takes it."""
-    needed = {id(each) for each in _needed_by(registry.find(task).reference)}
+    """A task's reference, what is ready-made of it, and all that these need, for `give_back`."""
+    about = registry.find(task)
+    things = (about.reference, *about.ready_made)
+    needed = {id(each) for thing in things for each in _needed_by(thing)}
+    names = {each.__module__ for each in about.ready_made}
     return [
         (module.__name__, place, marshal.dumps(function.__code__).hex())
-        for module in modules()
+        for module in dict.fromkeys((*modules(), *(sys.modules[name] for name in sorted(names))))
         for place, function in enumerate(functions_in(module))
         if id(function) in needed
     ]

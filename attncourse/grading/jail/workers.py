@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -95,13 +96,7 @@ class Worker:
             cgroup.take()
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
-        self.process = (warm and warm.fork(theirs)) or subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
-            env=surroundings(),
-            start_new_session=True,  # Ctrl-C stops this process, which ends the others
-        )
+        self.process = warm.fork(theirs) if warm else _start(theirs.fileno())
         theirs.close()
         with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
             self.channel.send(job)
@@ -143,7 +138,29 @@ class Worker:
         self.channel.close()
 
 
+def _start(handle: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", f"from {__name__} import work; work({handle})"],
+        pass_fds=[handle],
+        stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
+        env=surroundings(),
+        start_new_session=True,  # Ctrl-C stops this process, which ends the others
+    )
+
+
 _mine = threading.local()  # of a thread: the job it had last, and the worker for that
+_one_warm = threading.Lock()
+
+
+def _warm(jailed: bool) -> Warm | None:
+    """What forks the workers of all threads of this process, and ends with it."""
+    with _one_warm:
+        return _warm_of(jailed) if can_fork() else None
+
+
+@functools.cache
+def _warm_of(jailed: bool) -> Warm:
+    return Warm(jailed, 1)
 
 
 def in_own_process(job: Job, data: bytes) -> dict | str:
@@ -157,7 +174,7 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
         if worker and last != job:
             worker.end()
         if not worker or last != job:
-            worker = Worker(job)
+            worker = Worker(job, _warm(job.jailed))
         reply = None
         try:
             worker.take(data)

@@ -103,6 +103,7 @@ task = Task(
     probes=probes,
     small=small,
     adapt=on_its_own,
+    ready_made=(fits.fit_exponent,),
     tolerance=0.02,
 )
 

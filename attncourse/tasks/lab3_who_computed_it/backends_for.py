@@ -119,6 +119,7 @@ task = Task(
     probes=probes,
     small=lambda rng: iter(()),
     adapt=ruled,
+    ready_made=RULES,
 )
 
 

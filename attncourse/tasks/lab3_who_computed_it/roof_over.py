@@ -75,6 +75,7 @@ task = Task(
     probes=probes,
     small=small,
     adapt=under_the_roof,
+    ready_made=(roofline.ridge, roofline.attainable, roofline.intensity),
     tolerance=0.001,
 )
 

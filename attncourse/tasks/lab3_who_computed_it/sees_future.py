@@ -210,6 +210,7 @@ task = Task(
     probes=probes,
     small=lambda rng: iter(()),
     adapt=perturbed,
+    ready_made=(backends.sees_future,),
     traits=traits,
     chance=True,
 )

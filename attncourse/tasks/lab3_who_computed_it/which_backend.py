@@ -211,6 +211,7 @@ task = Task(
     probes=lambda rng: {name: {"case": case} for name, case in CASES.items()},
     small=lambda rng: iter(()),
     adapt=detected,
+    ready_made=DETECTIVES,
     traits=traits,
 )
 
