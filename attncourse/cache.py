@@ -330,9 +330,9 @@ class LatentAttention(nn.Module):
     ) -> tuple[Float[Tensor, "b q m"], Cache]:
         """Attend from q new positions to all so far, and make no key and no value of the past.
 
-        q · (c W) is (q Wᵀ) · c: the query takes the matrix over, and meets the latents themselves.
-        So all heads ask one cached head: its keys are latent and rotated key side by side, its
-        values the latents.
+        q · (z W) is (q Wᵀ) · z for a latent z: the query takes the matrix over, and meets the
+        latents themselves. So all heads ask one cached head: its keys are latent and rotated key
+        side by side, its values the latents.
 
         Args:
             x: (b q m), the new positions.

@@ -102,8 +102,8 @@ def rotate(
 def halves_from_pairs(width: int) -> Int[Tensor, " width"]:
     """The order that takes features which turn in neighboring pairs to a first and a second half.
 
-    `x[..., halves_from_pairs(d)]` is laid out as Hugging Face's models have it: feature i turns
-    with feature i + d/2.
+    `x[..., halves_from_pairs(d)]` is laid out as most of Hugging Face's models have it: feature i
+    turns with feature i + d/2.
 
     Raises:
         ValueError: `width` is not an even number of at least 2.

@@ -484,6 +484,20 @@ task.fault(
     section=LEFT,
     given=lambda mask, q: torch.cat([torch.ones_like(mask[..., :-q]), mask[..., -q:]], -1),
 )
+
+
+@task.fault(
+    "K-MASK-FIRST-PIECE-ONLY",
+    "Padding comes with the first piece, so the mask is needed there and not later.",
+    "The padding stays in the cache, and every later query meets it again. It has to be hidden at "
+    "each step.",
+    section=LEFT,
+)
+class FirstPieceOnly(Cached):
+    def __call__(self, query, key, value, cache=None, mask=None):
+        return super().__call__(query, key, value, cache, mask if cache is None else None)
+
+
 task.fault(thoughts.DEAD_ROW, section=LEFT, hide=minus_infinity, clear=as_is)
 task.fault(
     thoughts.DEAD_ROW_UNIFORM,

@@ -208,8 +208,8 @@ task.fault(
 task.fault(
     "L-ELU",
     "φ is elu.",
-    "elu goes down to −1. The paper adds 1, so that all features are positive.",
-    **both(torch.nn.functional.elu),
+    "elu goes down to −1. The paper adds 1 to it, so that all features are positive.",
+    **both((torch.nn.functional.elu, lambda x: torch.nn.functional.elu(x + 1))),
 )
 task.fault(
     "L-RELU",

@@ -189,6 +189,21 @@ task.fault(
     "which shows wherever a word does not look at itself.",
     keep=lambda heard, known: heard,
 )
+
+
+@task.fault(
+    "R-DOUBLES",
+    "In each layer all that is known is passed on as far again.",
+    "Then the way doubles from layer to layer. In a layer a word looks once, where the mask allows "
+    "it: what is known moves by one step of the mask.",
+)
+def doubles(mask, layers):
+    known = torch.eye(len(mask), dtype=torch.bool)
+    for layer in range(layers):
+        known = known | ((mask if layer == 0 else known).float() @ known.float() > 0)
+    return known
+
+
 task.fault(
     "R-ONE-LESS",
     "The mask is the first layer's work, and it is there already.",

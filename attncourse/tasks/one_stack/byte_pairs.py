@@ -296,7 +296,7 @@ def most_common(words, num_merges):
 
 @task.fault(
     "B-ACROSS-WORDS",
-    "The words stand one after the other, so the end of one and the begin of the next are a pair.",
+    "The words stand one after the other, so the end of one and the start of the next are a pair.",
     "In what order the words come is chance, and a piece must not reach from one into the next. "
     "Count inside each word.",
 )
@@ -446,6 +446,16 @@ task.fault(
     "pieces that earlier ones made.",
     result=lambda merges: merges[-1:],
 )
+
+
+@task.fault(
+    "B-SIZE-OF-VOCABULARY",
+    "num_merges is how many pieces there are in the end, letters and all.",
+    "A library may be asked for the size of the vocabulary. Here the merges alone are counted; the "
+    "letters come on top of them.",
+)
+def counts_letters(words, num_merges):
+    return Learning()(words, num_merges - len(set().union(*words)))
 
 
 @task.fault(

@@ -39,7 +39,7 @@ def probes(rng):
         "control characters": of("a\x00\n\tb\x7f\xa0\xad"),
         "names": of("one hundred four", NAMES),
         "a new word": of("hundreds of fourths", NAMES),
-        "a blank at the begin": of(" hundred", NAMES),
+        "a blank at the start": of(" hundred", NAMES),
         "capitals": of("Hundred FOUR", NAMES),
         "runs": of("aaaaa aab", RUNS),
         "blanks": of("a  b   c \n\n b", BLANKS),
@@ -368,7 +368,7 @@ class Leftmost(Encoding):
     "B-LONGEST-PIECE",
     "Each word is cut into the longest pieces there are, from the left.",
     "Another kind of tokenizer does that. Byte pairs merge in the order in which they were "
-    "learned, and a long piece at the begin may have lost its letters by then.",
+    "learned, and a long piece at the start may have lost its letters by then.",
 )
 class Longest(Encoding):
     def pieces(self, word, merges):

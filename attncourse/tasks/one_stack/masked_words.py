@@ -402,6 +402,24 @@ task.fault(
     ).expand_as(tokens),
 )
 
+
+@task.fault(
+    "W-THREE-DRAWS",
+    "A word is masked with 0.8 · share, exchanged with 0.1 · share and left with 0.1 · share, so I "
+    "draw three times.",
+    "Draws of their own overlap: one word is drawn twice, and in all fewer than `share` are asked "
+    "for. First draw who is asked for; then divide those up.",
+)
+class ThreeDraws(Masking):
+    def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
+        masked, exchanged, left = (
+            self.draw(tokens.shape, part * share, rng) for part in (0.8, 0.1, 0.1)
+        )
+        others = self.anything(tokens, mask_id, vocabulary_size, rng)
+        inputs = torch.where(exchanged & ~masked, others, tokens.masked_fill(masked, mask_id))
+        return inputs, torch.where(masked | exchanged | left, tokens, -100)
+
+
 # --- faults: what is asked ----------------------------------------------------------------------
 
 task.fault(

@@ -454,12 +454,13 @@ task.fault(
 )
 task.fault(
     "P-TOP-P-THRESHOLD",
-    "Words with a probability above top_p stay.",
+    "Words with a probability above top_p, or above 1 − top_p, stay.",
     "One word with 90 % is rare. top_p is about words *together*: the fewest whose sum reaches it.",
     stays=(
         lambda likely, top_p: likely >= top_p,
         lambda likely, top_p: likely >= 1 - top_p,
         lambda likely, top_p: (likely >= top_p) | (torch.arange(likely.shape[-1]) == 0),
+        lambda likely, top_p: (likely >= 1 - top_p) | (torch.arange(likely.shape[-1]) == 0),
     ),
 )
 task.fault(

@@ -363,10 +363,14 @@ task.fault(
     "The bucket is rounded to the nearest whole number.",
     "Rounded down. Otherwise a bucket begins half-way through the one before, and the last one "
     "takes what belongs to its neighbor.",
-    spread=(
-        lambda share, alone, b: alone + (share * (b - alone)).round(),
-        lambda share, alone, b: alone + (share * (b - alone)).ceil(),
-    ),
+    spread=lambda share, alone, b: alone + (share * (b - alone)).round(),
+)
+task.fault(
+    "C-BUCKETS-ONE-MORE-ALONE",
+    "The distance b/2 has a bucket of its own, too.",
+    "The distances 0 to b/2 − 1 are b/2 distances already. b/2 is the first one that shares: its "
+    "logarithm in the formula is 0, and the logarithms are rounded down.",
+    spread=lambda share, alone, b: alone + (share * (b - alone)).ceil(),
 )
 task.fault(
     "C-BUCKETS-NO-END",

@@ -253,6 +253,16 @@ task.fault(
     rows=lambda clipped, c: clipped,
 )
 task.fault(
+    "C-SHAW-ONE-OFF",
+    "The queries are counted from 1 and the keys from 0, or the other way around.",
+    "Then no word is at offset 0 from itself: every pair takes the row of its neighbor. Both "
+    "counts end at the last key, so that there the offset is 0, the middle row.",
+    places=(
+        lambda q, k: (torch.arange(k - q, k) + 1, torch.arange(k)),
+        lambda q, k: (torch.arange(k - q, k), torch.arange(k) + 1),
+    ),
+)
+task.fault(
     "C-SHAW-NOT-CLIPPED",
     "The table has a row for every offset there is.",
     "It has rows for −c to c, and texts are longer. Beyond, the index is out of range, or counts "

@@ -219,7 +219,7 @@ def side_by_side(a, b):
 task.fault(
     "P-ROPE-LAYOUT",
     "Feature i turns with feature i + d/2.",
-    "That is the layout of Hugging Face's models. Here, as in the paper, neighbors turn together: "
+    "So most of Hugging Face's models have it. Here, as in the paper, neighbors turn together: "
     "(0, 1), (2, 3), …. Both are RoPE, and weights made for one are nonsense in the other.",
     section="two-layouts",
     split=halves,

@@ -184,6 +184,14 @@ task.fault(
     start=lambda i, q, k: i,
 )
 task.fault(
+    "C-SHIFT-FIRST-ROW-STAYS",
+    "The first row is in its place, and each row below moves one farther to the right.",
+    "Column 0 is the offset −(k − 1). That is how far key 0 stands from the *last* query, so the "
+    "last row is in its place; the rows above move to the left, the first by q − 1.",
+    start=lambda i, q, k: -i,
+    pick=(..., around),
+)
+task.fault(
     "C-SHIFT-ONE-MORE",
     "The first row begins at column q.",
     "That is for a table with one column more, for the offset −k, as XLNet has it. Here column 0 "
