@@ -65,6 +65,15 @@ def _latent(latent: int, rope: int = 8) -> Scheme:
     return Scheme(make, "MLA", sizes)
 
 
+def _without_norm(latent: int, rope: int = 8) -> Scheme:
+    def make() -> LatentAttention:
+        layer = LatentAttention(WIDTH, HEADS, WIDTH // HEADS, latent, rope)
+        layer.norm = nn.Identity()
+        return layer
+
+    return replace(_latent(latent, rope), attention=make)
+
+
 SCHEMES = {
     "MHA": _grouped("MHA", HEADS),
     "GQA-2": _grouped("GQA", 2),
@@ -73,10 +82,12 @@ SCHEMES = {
     "MLA 24+8": _latent(24),
     "MLA 8+8": _latent(8),
 }
+# Does a latent learn well because it is small, or because it is normalized? Not in the plot.
+CONTROLS = {"MLA 56+8 without norm": _without_norm(56)}
 STORED = {"MHA": "cache_mha", "MLA 24+8": "cache_mla"}  # the weights that pages load
 # How a trained decoder's cached heads become fewer: how many before, how many after.
 FEWER = {"MHA": (HEADS, 2), "narrow heads": (NARROW, 4)}
-RUNS = [*SCHEMES, "narrow heads"]
+RUNS = [*SCHEMES, *CONTROLS, "narrow heads"]
 
 
 def text_words() -> tuple[Vocabulary, Vocabulary]:
@@ -110,12 +121,13 @@ def build(name: str) -> CachedGPT:
     Raises:
         ValueError: there is no such scheme.
     """
-    if name not in SCHEMES:
-        raise ValueError(f"there is no scheme {name!r}; there are {', '.join(SCHEMES)}")
-    attention, full = (SCHEMES[each].attention() for each in (name, "MHA"))
+    schemes = SCHEMES | CONTROLS
+    if name not in schemes:
+        raise ValueError(f"there is no scheme {name!r}; there are {', '.join(schemes)}")
+    attention, full = (schemes[each].attention() for each in (name, "MHA"))
     spare = parameters(full) - parameters(attention)
     hidden = HIDDEN + round(spare / (2 * WIDTH + 1))  # a hidden feature has so many weights
-    return decoder(SCHEMES[name].attention, hidden)
+    return decoder(schemes[name].attention, hidden)
 
 
 def decoder(attention: Callable[[], nn.Module], hidden: int = HIDDEN) -> CachedGPT:
@@ -143,11 +155,11 @@ def measured(folder: Path = DATA) -> dict:
 
     Returns:
         `schemes`: name -> `bytes` a token, `parameters`, `exact_match` (one share a seed), `loss`
-        (on the test, one a seed), `seconds`; `differ`: name -> way of writing -> sentences of
-        `checked` that differ from those written without a cache; `seconds`: list of batch, words,
-        seconds without and with a cache; `fewer`: key of `FEWER` -> for each seed, how the fewer
-        heads began -> losses after `fewer_steps`, and `before`; `steps`, `batch`, `seeds`,
-        `versions`.
+        (on the test, one a seed), `seconds`; `controls`: the same, of `CONTROLS`; `differ`:
+        name -> way of writing -> sentences of `checked` that differ from those written without a
+        cache; `seconds`: list of batch, words, seconds without and with a cache; `fewer`: key of
+        `FEWER` -> for each seed, how the fewer heads began -> losses after `fewer_steps`, and
+        `before`; `steps`, `batch`, `seeds`, `versions`.
     """
     return json.loads((folder / "cache.json").read_text(encoding="utf-8"))
 
@@ -287,7 +299,7 @@ def measure(name: str, seed: int, folder: Path) -> dict:
     """Train one decoder, round its weights to float16, and test what is kept of it."""
     torch.set_num_threads(1)  # two decoders train side by side on two cores
     torch.manual_seed(seed)
-    if name in SCHEMES:
+    if name in SCHEMES | CONTROLS:
         model = build(name)
     else:
         model = decoder(partial(GroupedAttention, WIDTH, *2 * FEWER[name][:1]))
@@ -298,10 +310,10 @@ def measure(name: str, seed: int, folder: Path) -> dict:
     model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
     if seed == SEEDS[0] and name in STORED:
         save_file(weights, folder / f"{STORED[name]}.safetensors")
-    if name in SCHEMES:
+    if name in SCHEMES | CONTROLS:
         found["exact_match"] = round(_exact_match(model, held_out()), 4)
         found["loss"] = round(_loss(model, held_out(1000)), 4)
-        if seed == SEEDS[0]:
+        if seed == SEEDS[0] and name in SCHEMES:
             found["differ"] = _differ(model, held_out(CHECKED))
     if name in FEWER:
         found["fewer"] = _fewer(model, FEWER[name][1], seed)
@@ -339,20 +351,23 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
 
 def _add(found: dict, name: str, runs: list[dict]) -> None:
     """Sort what the seeds of a run found into the places where `measured` has it."""
+    for part, those in (("schemes", SCHEMES), ("controls", CONTROLS)):
+        if name in those:
+            kind, sizes = those[name].kind, those[name].sizes
+            found.setdefault(part, {})[name] = {
+                "bytes": bytes_per_token(kind, LAYERS, HEADS, WIDTH // HEADS, 4, **sizes),
+                "parameters": runs[0]["parameters"],
+                **{key: [run[key] for run in runs] for key in ("exact_match", "loss", "seconds")},
+            }
     if name in SCHEMES:
-        kind, sizes = SCHEMES[name].kind, SCHEMES[name].sizes
-        found.setdefault("schemes", {})[name] = {
-            "bytes": bytes_per_token(kind, LAYERS, HEADS, WIDTH // HEADS, 4, **sizes),
-            "parameters": runs[0]["parameters"],
-            **{key: [run[key] for run in runs] for key in ("exact_match", "loss", "seconds")},
-        }
         found.setdefault("differ", {})[name] = runs[0]["differ"]
     if name in FEWER:
         found.setdefault("fewer", {})[name] = [run["fewer"] for run in runs]
 
 
 def _store(found: dict, path: Path) -> None:
-    for part, order in (("schemes", SCHEMES), ("differ", SCHEMES), ("fewer", FEWER)):
+    orders = {"schemes": SCHEMES, "controls": CONTROLS, "differ": SCHEMES, "fewer": FEWER}
+    for part, order in orders.items():
         if part in found:
             found[part] = {name: found[part][name] for name in order if name in found[part]}
     path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

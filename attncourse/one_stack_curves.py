@@ -44,7 +44,7 @@ DATA = Path(__file__).parent / "data" / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
 ORDERS = (all_at_once, half_each_round, left_to_right, by_confidence)
 SEEDS = range(3)
-EVERY = 3  # of the test's sentences, one in so many is filled in
+EVERY = 3  # of the test's sentences, one in so many is filled in, and asked of small decoders
 
 # --- One text, one vocabulary ---------------------------------------------------------------------
 
@@ -168,16 +168,21 @@ def rounded(shares: dict[int, float]) -> dict[int, float]:
     return {length: round(share, 4) for length, share in shares.items()}
 
 
-def run_gpt(steps: int, seed: int, make: Callable, loss: Callable):
-    """Train a decoder alone, and let it translate."""
+def one_in(every: int, pairs: Pairs) -> Pairs:
+    """Fewer pairs, of all lengths."""
+    return pairs.pick(torch.arange(0, len(pairs), every))
+
+
+def run_gpt(steps: int, seed: int, make: Callable, loss: Callable, batch: int, every: int):
+    """Train a decoder alone, and let it translate one in so many sentences of the test."""
     task = one_vocabulary(corpus())
     torch.manual_seed(seed)
     model = make(len(task.source_words))
     start = time.process_time()
-    losses = _train(model, task.train, steps, seed, loss)
+    losses = _train(model, task.train, steps, seed, loss, batch)
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    shares = exact_match(model, task.test, task.target_words)
+    shares = exact_match(model, one_in(every, task.test), task.target_words)
     return model, {
         "exact_match": rounded(shares),
         "losses": _means(losses),
@@ -196,7 +201,7 @@ def run_bert(steps: int, seed: int):
     losses = _train(model, task.train, steps, seed, masked_loss(rng))
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    few = task.test.pick(torch.arange(0, len(task.test), EVERY))
+    few = one_in(EVERY, task.test)
     return model, {
         "found": {share: round(_found(model, few, share), 4) for share in (0.15, 0.5, 1.0)},
         "orders": {order.__name__: _filled(model, few, task, order) for order in ORDERS},
@@ -261,8 +266,9 @@ def run_errors():
     return None, found
 
 
-def _train(model, pairs, steps, seed, loss) -> list[float]:
-    return train(model, pairs, steps, learning_rate=2e-3, seed=seed, progress=False, loss=loss)
+def _train(model, pairs, steps, seed, loss, batch=128) -> list[float]:
+    return train(model, pairs, steps, batch_size=batch, learning_rate=2e-3, seed=seed,
+                 progress=False, loss=loss)  # fmt: skip
 
 
 def _means(losses: list[float]) -> list[float]:
@@ -281,9 +287,9 @@ def run(name: str) -> tuple[nn.Module | None, dict]:
     if what == "bert":
         return run_bert(steps, seed)
     if what == "gpt":
-        return run_gpt(steps, seed, make_gpt, teacher_forced)
+        return run_gpt(steps, seed, make_gpt, teacher_forced, batch=64, every=1)
     loss = {"french": teacher_forced, "everything": next_word_loss}[what]
-    return run_gpt(steps, seed, make_small_gpt, loss)
+    return run_gpt(steps, seed, make_small_gpt, loss, batch=128, every=EVERY)
 
 
 # --- Storing and loading --------------------------------------------------------------------------

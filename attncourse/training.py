@@ -155,11 +155,16 @@ def side_by_side(
         Arguments and result of each call, as soon as it is ready. Ctrl-C ends all processes.
     """
     tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
-    # Workers ignore Ctrl-C and end with this process: `train` would stop and half a model be kept.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with multiprocessing.get_context("spawn").Pool(jobs, *ignore) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _begin) as pool:
         done = pool.imap_unordered(partial(_with_arguments, work), queue)
         yield from tqdm(done, label, len(queue), unit=unit)
+
+
+def _begin() -> None:
+    """What a worker does first."""
+    tqdm.set_lock(threading.RLock())
+    # It ends with the process that made it: `train` would stop at Ctrl-C and half a model be kept.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _with_arguments(work: Callable, arguments: tuple) -> tuple[tuple, object]:

@@ -135,6 +135,19 @@ def test_three_seeds_show_that_the_narrowest_latent_is_worse_and_hardly_more(sto
     assert all(map(float.__gt__, shares["MLA 56+8"], shares["MHA"]))
 
 
+def test_the_norm_is_not_why_the_widest_latent_learns_well(stored):
+    """These runs show no merit of the norm; without it, one seed is below plain heads."""
+    schemes, bare = stored["schemes"], stored["controls"]["MLA 56+8 without norm"]
+    normalized = schemes["MLA 56+8"]
+    assert (bare["bytes"], len(bare["exact_match"])) == (normalized["bytes"], 3)
+    assert bare["parameters"] == pytest.approx(normalized["parameters"], rel=0.01)
+    apart = statistics.mean(bare["exact_match"]) - statistics.mean(normalized["exact_match"])
+    assert abs(apart) < 0.03 < statistics.stdev(bare["exact_match"])
+    assert min(bare["exact_match"]) == pytest.approx(min(normalized["exact_match"]), abs=0.02)
+    plain = schemes["MHA"]["exact_match"]
+    assert sum(map(float.__lt__, bare["exact_match"], plain)) == 1
+
+
 def test_means_are_the_best_start_and_wide_heads_recover_sooner_than_narrow_ones(stored):
     """The mean is the best start. With 16 heads of width 4, little of this holds."""
     assert list(stored["fewer"]) == list(cache_curves.FEWER)

@@ -138,7 +138,7 @@ def test_everything_is_stored_for_every_seed(stored):
     seeds = len(stored["settings"]["seeds"])
     for part in ("capacity", "untrained", "update", "hashing"):
         assert all(len(runs) == seeds for runs in stored[part].values())
-    assert seeds == 3
+    assert len(stored["spans"]) == seeds == 3
 
 
 def test_a_state_holds_as_many_pairs_as_a_key_is_wide_and_then_forgets(stored):
@@ -178,6 +178,15 @@ def test_hashing_pays_on_clusters(stored):
     assert gain["random, d = 64"] < 3 < 4 < gain["clustered, d = 64"]
     rounds = stored["settings"]["rounds"].index(8)
     assert means(stored["hashing"]["random, d = 64"])[rounds][1] == pytest.approx(0.42, abs=0.02)
+
+
+def test_no_head_of_the_translator_keeps_a_long_span_and_nothing_is_lost(stored):
+    """None sees far back; nothing is lost by that; the second layer looks less far."""
+    for run in stored["spans"]:
+        first, second = run["spans"]
+        assert max(*first, *second) + stored["settings"]["ramp"] < 7
+        assert statistics.mean(first) > 2 * statistics.mean(second)
+        assert run["exact_match"] > run["whole"] > 0.8
 
 
 def test_blocks_were_faster_at_every_length_from_512_on(stored):

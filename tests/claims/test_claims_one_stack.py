@@ -15,6 +15,7 @@ from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, of_
 from attncourse.training import count_lengths
 
 MEASURED, CURVES = one_stack_curves.measured(), pretrained.curves()
+TEST = one_stack_curves.one_in(one_stack_curves.EVERY, corpus().test)
 
 
 def overall(shares, counts=CURVES["counts"]):
@@ -39,7 +40,10 @@ def test_one_stack_translates_about_as_well_as_two_with_as_many_parameters():
 
 def test_who_is_asked_for_the_french_only_is_ahead():
     shares = {
-        what: [overall(MEASURED[f"{what}, seed {seed}"]["exact_match"]) for seed in SEEDS]
+        what: [
+            overall(MEASURED[f"{what}, seed {seed}"]["exact_match"], count_lengths(TEST))
+            for seed in SEEDS
+        ]
         for what in ("french", "everything")
     }
     assert sum(shares["french"]) > sum(shares["everything"])
@@ -47,8 +51,7 @@ def test_who_is_asked_for_the_french_only_is_ahead():
 
 def test_the_more_rounds_the_better_a_translation_is_filled_in():
     orders = MEASURED["bert"]["orders"]
-    test = corpus().test
-    counts = count_lengths(test.pick(torch.arange(0, len(test), one_stack_curves.EVERY)))
+    counts = count_lengths(TEST)
     at_once, half, left, surest = (
         overall(orders[name], counts)
         for name in ("all_at_once", "half_each_round", "left_to_right", "by_confidence")

@@ -212,6 +212,12 @@ task.fault(
     **both((torch.nn.functional.elu, lambda x: torch.nn.functional.elu(x + 1))),
 )
 task.fault(
+    "L-ELU-OF-ONE-MORE",
+    "φ(x) is elu(x + 1).",
+    "The 1 is added after elu, elu(x) + 1: only then is every feature above 0.",
+    **both(lambda x: torch.nn.functional.elu(x + 1)),
+)
+task.fault(
     "L-RELU",
     "φ is a ReLU: it makes numbers positive, too.",
     "It makes them 0 or more. Where all products are 0, a row has nothing to divide by, and a "

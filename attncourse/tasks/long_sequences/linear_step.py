@@ -13,12 +13,15 @@ from attncourse.tasks import thoughts
 from attncourse.tasks.long_sequences import looked_at
 from attncourse.tasks.long_sequences.linear_attention import elu_plus_one
 
+STATE = "state[0]", "state[1]"
+
 
 def with_a_state(step):
-    """The answer as a function of tensors: the state is `total` and `weight`, or None."""
+    """The answer as a function of tensors: the state is `state[0]` and `state[1]`, or None."""
 
-    def function(*, query, key, value, total=None, weight=None):
-        returned = step(None if total is None else (total, weight), query, key, value)
+    def function(*, query, key, value, **parts):
+        state = tuple(parts.get(name) for name in STATE)
+        returned = step(None if state[0] is None else state, query, key, value)
         if returned is None:
             return None
         output, state = taken_apart(returned)
@@ -66,7 +69,7 @@ def step_inputs(rng, *batch, d=4, v=3, begun=True, make=normal, **options):
     features = elu_plus_one(make(rng, *batch, 2, d, **options))
     values = make(rng, *batch, 2, v, **options)
     left = features.mT @ values, features.sum(-2)
-    return inputs | dict(zip(("total", "weight"), left if begun else (None, None), strict=True))
+    return inputs | dict(zip(STATE, left if begun else (None, None), strict=True))
 
 
 def text_inputs(rng, *batch, n=5, d=4, v=3):
@@ -88,7 +91,7 @@ def probes(rng):
         "all equal": step_inputs(rng, 4, 4, d=4, v=4),
         "wide": step_inputs(rng, 1, d=16, v=2),
         "large": {
-            name: tensor if name in ("total", "weight") else 4 * tensor
+            name: tensor if name in STATE else 4 * tensor
             for name, tensor in step_inputs(rng, 2).items()
         },
         "far below zero": far_below(rng, 2),
@@ -173,7 +176,7 @@ def word_by_word_it_is_causal_linear_attention(answer, rng):
     for batch, n in (((2,), 6), ((2, 3), 4), ((), 7)):
         inputs = text_inputs(rng, *batch, n=n)
         outputs, *_ = looked_at(answer, inputs, adapt=word_by_word)
-        compare("the outputs of a text", outputs, reference.linear_attention(**inputs), inputs)
+        compare("outputs of a text", outputs, reference.linear_attention(**inputs), inputs)
 
 
 @task.check(1)
@@ -341,6 +344,13 @@ task.fault(
     "elu goes down to −1. The paper adds 1.",
     section="linear-attention",
     **both(torch.nn.functional.elu),
+)
+task.fault(
+    "L-ELU-OF-ONE-MORE",
+    "φ(x) is elu(x + 1).",
+    "The 1 is added after elu, elu(x) + 1: only then is every feature above 0.",
+    section="linear-attention",
+    **both(lambda x: torch.nn.functional.elu(x + 1)),
 )
 task.fault(
     "L-RELU",

@@ -104,7 +104,7 @@ def traits(answer):
 task = Task(
     reference.ring_attention,
     number=6,
-    returns=("the outputs of all processes, joined",),
+    returns=("outputs of all processes, joined",),
     difficulty=4,
     minutes=40,
     section="ring",

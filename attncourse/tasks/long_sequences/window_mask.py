@@ -69,7 +69,7 @@ def everybody_sees_oneself(answer, rng):
         inputs = mask_inputs(n, width, first)
         mask = answer(inputs)
         if mask.shape != (n, n) or not mask.diagonal().bool().all():
-            raise Failure("A word that does not see itself.", inputs, got=mask)
+            raise Failure("The diagonal is True: every word sees itself.", inputs, got=mask)
 
 
 @task.check(2)
@@ -216,6 +216,29 @@ task.fault(
     "Places are counted in a circle.",
     "The last word is not the neighbor of the first. At both ends a window is cut off.",
     distance=lambda i, n: torch.minimum((i - i[:, None]) % n, (i[:, None] - i) % n),
+)
+
+
+def sliced(distance, width, i):
+    """What `near[i, i - width : i + width + 1] = True` makes of each row."""
+    near = torch.zeros(distance.shape, dtype=torch.bool)
+    for row in range(len(near)):
+        near[row, row - width : row + width + 1] = True
+    return near
+
+
+task.fault(
+    "W-SLICE-BELOW-ZERO",
+    "In row i the columns i − width to i + width are set by a slice.",
+    "Near the beginning i − width is below 0, and there Python counts from the *end*: the slice is "
+    "empty, or begins at another word. `max(0, i - width)` is where it starts.",
+    near=sliced,
+)
+task.fault(
+    "W-SLICE-END",
+    "The slice from i − width to i + width ends at i + width.",
+    "It ends *before* its second number: the last place to the right is missing. Add 1.",
+    near=lambda distance, width, i: (distance <= width) & (i != i[:, None] + width),
 )
 
 # --- faults: global tokens ----------------------------------------------------------------------

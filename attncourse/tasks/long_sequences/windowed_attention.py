@@ -355,6 +355,13 @@ task.fault(
     near=lambda at, place, width: (at - place).abs() < width,
 )
 task.fault(
+    "W-SLICE-END",
+    "The slice from i − width to i + width ends at i + width.",
+    "It ends *before* its second number: the last place to the right is missing. Add 1.",
+    section="who-looks",
+    near=lambda at, place, width: ((at - place).abs() <= width) & (at != place + width),
+)
+task.fault(
     "W-PAST-ONLY",
     "A window looks back.",
     "In a decoder it does. This one looks to both sides.",

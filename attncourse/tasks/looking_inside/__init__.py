@@ -22,6 +22,7 @@ def _size(layers):
 
 
 def _untrained(layers):
+    """A model in whose numbers nobody is interested."""
     with torch.random.fork_rng(devices=[]):
         return AttentionOnly(WORDS, 12, HEADS, layers)
 

@@ -15,9 +15,8 @@ from attncourse.tasks.looking_inside import a_text, as_is, model_numbers, model_
 def with_a_model(patched):
     """The answer as a function of tensors: its scores, and those of the model afterwards."""
 
-    def function(*, numbers, clean, corrupted, layer, head, position, layers=2):
-        model = model_of(numbers, layers)
-        place = f"layers.{layer}.attention", head, position
+    def function(*, clean, corrupted, place, **made):
+        model = model_of(made["model.numbers"], made["model.layers"])
         said = patched(model, clean, corrupted, place)
         if said is None:
             return None
@@ -31,13 +30,11 @@ def with_a_model(patched):
 def pair(rng, b=2, n=5, layer=0, head=1, position=2, layers=2, dtype=torch.float32):
     clean = a_text(rng, b, n)
     return {
-        "numbers": model_numbers(rng, layers, dtype),
+        "model.numbers": model_numbers(rng, layers, dtype),  # with a dot: not shown to a student
+        "model.layers": layers,
         "clean": clean,
         "corrupted": (clean + 1 + a_text(rng, b, n) % 5) % 11,  # every word is another one
-        "layer": layer,
-        "head": head,
-        "position": position,
-        "layers": layers,
+        "place": (f"layers.{layer}.attention", head, position),
     }
 
 
@@ -83,14 +80,12 @@ task = Task(
     probes=probes,
     adapt=with_a_model,
     small=small,
-    keeps=True,
 )
 
 
 @task.check(2)
 def the_corrupted_text_is_read_and_one_place_is_clean(answer, rng):
     answer.matches(pair(rng))
-    answer.matches(pair(rng, layer=1, head=2))
     answer.matches(pair(rng, layers=3, layer=1, head=0))
 
 
@@ -105,22 +100,20 @@ def before_the_place_nothing_changes(answer, rng):
 
 @task.check(2)
 def any_head_and_place_can_be_patched(answer, rng):
-    for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
+    for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1)):
         answer.matches(pair(rng, layer=layer, head=head, position=position))
 
 
 @task.check(1)
 def every_text_gets_its_own_patch(answer, rng):
     answer.matches(pair(rng, b=3, n=4, position=1))
-    answer.matches(pair(rng, b=1, n=3, layer=1, position=1))
 
 
 @task.check(2)
 def the_model_stays_as_it_was(answer, rng):
-    for layer in (0, 1):
-        inputs = pair(rng, layer=layer)
-        _, afterwards = answer(inputs)
-        compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+    inputs = pair(rng, layer=1)
+    _, afterwards = answer(inputs)
+    compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
 
 
 @task.check(1)

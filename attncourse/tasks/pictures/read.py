@@ -68,8 +68,8 @@ def with_a_model(answer):
     A shorter result, in which every row has ended, is filled up with `eos` to `max_length`.
     """
 
-    def function(*, image, wants, bos, eos, max_length):
-        written, _ = _read(answer, image, wants, bos, eos, max_length)
+    def function(*, image, model_says, bos, eos, max_length):
+        written, _ = _read(answer, image, model_says, bos, eos, max_length)
         if not isinstance(written, torch.Tensor) or written.ndim != 2:
             return written
         if written.is_floating_point() or written.dtype == torch.bool or len(written) != len(image):
@@ -86,8 +86,8 @@ def with_a_model(answer):
 def looked(answer):
     """How often the picture was looked at."""
 
-    def function(*, image, wants, bos, eos, max_length):
-        written, count = _read(answer, image, wants, bos, eos, max_length)
+    def function(*, image, model_says, bos, eos, max_length):
+        written, count = _read(answer, image, model_says, bos, eos, max_length)
         return None if written is None else torch.tensor(count)
 
     return function
@@ -111,7 +111,7 @@ def seen(rng, ends, bos=1, eos=2, max_length=7, same=False):
             wants[row, end - 1] = eos
             wants[row, end + 1] = eos
     image = normal(rng, b, 1, 2, 3)
-    return {"image": image, "wants": wants, "bos": bos, "eos": eos, "max_length": max_length}
+    return {"image": image, "model_says": wants, "bos": bos, "eos": eos, "max_length": max_length}
 
 
 def probes(rng):
