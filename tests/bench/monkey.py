@@ -88,7 +88,7 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
             family = collections.defaultdict(list)
             for each in (top, *top.children(recursive=True)):
                 family[role(each, grader.pid)].append(each)
-            who = random.choices(ROLES, WEIGHTS)[0]
+            who = random.choices(ROLES, WEIGHTS)[0] if done else "warm process"
             if family["jailed"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
                 random.choice(family[who]).send_signal(how)
