@@ -146,6 +146,7 @@ def serve(control: socket.socket, zygotes: int) -> None:
         shell,  # noqa: F401
     )
 
+    child.torch_is_ready()
     registry.entry_points()  # all that is installed is looked through once, and not by every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
