@@ -58,16 +58,14 @@ def without_secrets(tree: ast.Module) -> ast.Module:
     A module that makes a task keeps that, its adapters, and whatever these need. Another one keeps
     all that is not said about some task.
     """
-    for part in ast.walk(tree):
-        if isinstance(part, ast.keyword) and part.arg in SECRET:
-            part.value = ast.copy_location(ast.Constant(None), part.value)
+    adapters = _cut(tree)
     told = [node for node in tree.body if _tells(node)]
     rest = [node for node in tree.body if node not in told]
     roots = [node for node in rest if _makes(node, "Task", "task")]
     if roots:
         roots += [node for node in rest if _makes(node, "Chapter")]
         needed = {name for node in roots for name in names(node)}
-        needed |= {name for node in tree.body for name in _adapters(node)}
+        needed |= adapters
     else:
         needed = {name for node in rest for name in (*names(node), *bound(node))}
     kept: list[ast.stmt] = []
@@ -107,15 +105,23 @@ def _makes(node: ast.stmt, *makers: str) -> bool:
     return False
 
 
-def _adapters(node: ast.AST) -> set[str]:
-    """Names that are passed as `adapt=` anywhere."""
-    return {
-        part.value.id
-        for part in ast.walk(node)
-        if isinstance(part, ast.keyword)
-        and part.arg == "adapt"
-        and isinstance(part.value, ast.Name)
-    }
+def _cut(tree: ast.Module) -> set[str]:
+    """Cut away what is secret of a call; returns the names that are passed as `adapt=` anywhere."""
+    adapters, todo = set(), [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.keyword):
+            if node.arg in SECRET:
+                node.value = ast.copy_location(ast.Constant(None), node.value)
+            elif node.arg == "adapt" and isinstance(node.value, ast.Name):
+                adapters.add(node.value.id)
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                todo += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                todo.append(value)
+    return adapters
 
 
 def names(node: ast.AST) -> set[str]:

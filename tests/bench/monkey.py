@@ -71,11 +71,11 @@ def role(process: psutil.Process, grader: int) -> str:
     return ROLES[min(depth, len(ROLES) - 1)]
 
 
-def disturb(kills: int, random: random.Random) -> collections.Counter:
+def disturb(kills: int, pause: float, random: random.Random) -> collections.Counter:
     """Grade the class once more, with a monkey; returns how often it killed whom, and with what."""
     done, grader = collections.Counter(), start()
     while True:
-        time.sleep(random.uniform(0, 0.5))
+        time.sleep(random.uniform(0, pause))
         if grader.poll() is not None:
             if grader.returncode >= 0:
                 assert grader.returncode == 0, "the run has ended with an error"
@@ -88,7 +88,7 @@ def disturb(kills: int, random: random.Random) -> collections.Counter:
             family = collections.defaultdict(list)
             for each in (top, *top.children(recursive=True)):
                 family[role(each, grader.pid)].append(each)
-            who = random.choices(ROLES, WEIGHTS)[0]
+            who = random.choices(ROLES, WEIGHTS)[0] if done else "warm process"
             if family["jailed"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
                 random.choice(family[who]).send_signal(how)
@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--students", type=int, default=200, help="besides the zoo")
     parser.add_argument("--cases", type=int, default=len(CASES), help="of the zoo")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--pause", type=float, default=0.5, help="at most so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--grade", action="store_true", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -118,11 +119,11 @@ def main() -> None:
         started = time.time()
         while done.total() < wanted.kills:
             shutil.rmtree("autograded")
-            done += disturb(wanted.kills - done.total(), dice)
-            rounds += 1
-            again += sum(not result["key"] for result in graded().values())
-            assert start().wait() == 0  # who is under review because of the monkey is judged again
-            found = graded()
+            done += disturb(wanted.kills - done.total(), wanted.pause, dice)
+            rounds, found = rounds + 1, graded()
+            if doubtful := sum(not result["key"] for result in found.values()):
+                assert start().wait() == 0  # because of the monkey: they are judged again
+                again, found = again + doubtful, graded()
             assert found.keys() == expected.keys(), "somebody is missing"
             for who, result in found.items():
                 if points(result) != points(expected[who]):

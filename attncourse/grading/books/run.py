@@ -40,10 +40,30 @@ def grade_class(
         grade_all: where the work is done, e.g. `in_processes(2)`.
         force: grade again what is graded.
     """
-    from attncourse.grading.books.gradebook import Writer  # nbgrader takes a while to load
-
     about = job.about
-    todo, keys, odd, known = {}, {}, {}, {}
+    todo, keys, odd, known, same = {}, {}, {}, {}, {}
+    for student, folder in students.items():
+        path, odd[student] = disk.notebook_in(folder)
+        try:
+            if path and (size := path.stat().st_size) > reading.LARGEST:
+                path, odd[student] = None, f"the notebook has {size / 2**20:.0f} MiB"
+            data = path.read_bytes() if path else b""
+        except OSError as error:
+            path, odd[student] = None, f"the file cannot be read: {error.strerror}"
+            data = b""
+        keys[student] = key_of(job, data)
+        stored = disk.load_result(disk.result_path(job.assignment, student))
+        if stored and stored.booked:
+            known[student] = stored.result
+        recorded = not job.record or disk.record_path(job.assignment, student).exists()
+        if stored and stored.key == keys[student] and recorded and not force:
+            same[student] = stored.result
+        elif path:
+            todo[student] = path
+    graded = grade_all(job, todo)  # it begins, and nbgrader takes a while to load
+
+    from attncourse.grading.books.gradebook import Writer
+
     with Writer(about) as writer:
 
         def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
@@ -62,30 +82,14 @@ def grade_class(
                 disk.store_result(place, keys[student], result, booked=True)
             return Event(student, result, fresh)
 
-        for student, folder in students.items():
-            path, odd[student] = disk.notebook_in(folder)
-            try:
-                if path and (size := path.stat().st_size) > reading.LARGEST:
-                    path, odd[student] = None, f"the notebook has {size / 2**20:.0f} MiB"
-                data = path.read_bytes() if path else b""
-            except OSError as error:
-                path, odd[student] = None, f"the file cannot be read: {error.strerror}"
-                data = b""
-            keys[student] = key_of(job, data)
-            stored = disk.load_result(disk.result_path(job.assignment, student))
-            if stored and stored.booked:
-                known[student] = stored.result
-            recorded = not job.record or disk.record_path(job.assignment, student).exists()
-            if stored and stored.key == keys[student] and recorded and not force:
-                yield book(student, stored.result, fresh=False)
-            elif path is None:
+        for student in students:
+            if student in same:
+                yield book(student, same[student], fresh=False)
+            elif student not in todo:
                 result = nothing(about, odd.pop(student))
-                yield book(
-                    student, result, True, job.record and record.unread(job.released, about, result)
-                )
-            else:
-                todo[student] = path
-        for student, data in grade_all(job, todo):
+                notebook = job.record and record.unread(job.released, about, result)
+                yield book(student, result, True, notebook)
+        for student, data in graded:
             if isinstance(data, str):
                 keys[student] = ""  # the next run tries again
                 result = nothing(about, data)

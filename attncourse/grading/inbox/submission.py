@@ -315,7 +315,7 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
     if tree := parsed(plain_python(source)):
-        with contextlib.suppress(RecursionError):  # a long chain of dots
+        with contextlib.suppress(RecursionError, ValueError):  # many dots, or many digits
             return ast.dump(tree)
     return source
 

@@ -46,8 +46,9 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 def zygote(control: socket.socket) -> None:
     """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
     untrusted.lift_memory_limit()
+    gc.disable()  # to look at a million new objects again and again doubles the time
     load()
-    gc.collect()
+    gc.enable()
     gc.freeze()  # no collection touches these pages, so the children share them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -113,6 +114,7 @@ def torch_is_ready() -> None:
     # What a first call sets up takes a second; the children inherit it.
     observe(torch.exp, {"scores": torch.ones(2)}, gradient=True)
     find_short_cut(torch.exp, {"scores": torch.ones(2)}, ("softmax",), None)
+    torch.broadcast_shapes((2, 1), (3,))  # loads sympy
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
     # Autograd on the CPU runs in the caller's thread; a second thread would not survive a fork.
     assert threads == 1, f"{threads} threads before a fork"

@@ -39,7 +39,7 @@ CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds, without those in which the answer waited for a processor that others had.
+    """Seconds that answers may take to reply, where none waits for a processor that others have.
 
     Generous: a right answer needs a hundredth.
     """
@@ -303,10 +303,12 @@ class Process:
             raise self._end() from None
 
     def waited(self) -> float:
-        """Seconds that its process was ready to run, and another had the processor."""
-        with contextlib.suppress(OSError, ValueError, IndexError):  # macOS; or it is over
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
-        return 0.0
+        """Seconds that its process or this one was ready to run, and another had the processor."""
+        nanoseconds = 0
+        for who in (self.pid, "thread-self"):
+            with contextlib.suppress(OSError, IndexError):  # macOS; or it is over
+                nanoseconds += int(Path(f"/proc/{who}/schedstat").read_text().split()[1])
+        return nanoseconds / 1e9
 
     def _hungry(self) -> str:
         return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
@@ -425,16 +427,11 @@ class Sandbox:
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
 
     def __post_init__(self):
-        self.waited = 0.0  # seconds for a processor, which cost it nothing
-        self.deadline = self.clock() + self.budget.submission
+        self.spent = 0.0  # seconds that its answers took
         self.process: Process | None = None
         self.beside = 1  # processes in the jail, when the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
-
-    def clock(self) -> float:
-        """Seconds of real time, without those in which the answers waited for a processor."""
-        return time.monotonic() - min(self.waited, PATIENCE * self.budget.submission)
 
     def start(self) -> None:
         """Fork a child and run the cells; if they kill it, leave out more and more."""
@@ -470,15 +467,16 @@ class Sandbox:
         self._ask("provide", task, withheld.codes_of(task), rebind)
 
     def _ask(self, *question) -> object:
-        left, process = self.deadline - self.clock(), self.process
+        left, process = self.budget.submission - self.spent, self.process
         if left <= 0 or process is None:
             raise Died("used up the time for the whole submission")
-        before = process.waited()
+        started, before = time.monotonic(), process.waited()
         try:
             with self._heeded():
                 return process.ask(min(self.budget.call, left), *question)
         finally:
-            self.waited += max(0.0, process.waited() - before)
+            took = time.monotonic() - started
+            self.spent += max(took - max(0.0, process.waited() - before), took / (1 + PATIENCE))
 
     @contextlib.contextmanager
     def _heeded(self):
@@ -511,13 +509,13 @@ class RemoteAnswer(Elsewhere):
 
     def __init__(self, sandbox: Sandbox, task: str):
         self.sandbox, self.task = sandbox, task
-        self.deadline = sandbox.clock() + sandbox.budget.task
+        self.last = sandbox.spent + sandbox.budget.task
         self.died = ""
         if sandbox.process is None:
             sandbox.start()
 
     def _ask(self, *question) -> object:
-        if not self.died and self.sandbox.clock() > self.deadline:
+        if not self.died and self.sandbox.spent > self.last:
             self.died = f"took more than {self.sandbox.budget.task:.0f} seconds in all checks"
         if not self.died:
             try:

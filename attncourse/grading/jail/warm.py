@@ -134,6 +134,7 @@ class Forked:
 
 def serve(control: socket.socket, zygotes: int) -> None:
     """Load, and fork a worker for every message. Never returns."""
+    gc.disable()  # it would look at a million new objects again and again
     # What students' notebooks import, and what a child imports before it looks at any task.
     import einops  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
@@ -145,10 +146,10 @@ def serve(control: socket.socket, zygotes: int) -> None:
         shell,  # noqa: F401
     )
 
+    child.torch_is_ready()
     registry.entry_points()  # all that is installed is looked through once, and not by every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    gc.collect()
     gc.freeze()  # no collection touches these pages, so the forks share them
     born = []
     for _ in range(zygotes):
@@ -164,6 +165,8 @@ def serve(control: socket.socket, zygotes: int) -> None:
 
     from attncourse.grading.jail import workers
 
+    registry.all_tasks()
+    gc.enable()
     gc.freeze()
     for zygote in itertools.cycle(born):
         _, handles, *_ = socket.recv_fds(control, 16, 2)

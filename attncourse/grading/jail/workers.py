@@ -40,50 +40,58 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
             warm = Warm(job.jailed, jobs)
         idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
         busy: dict[Worker, str] = {}
-        jails = False  # whether one could be built
         waiting, deaths = collections.deque(notebooks), collections.Counter()
         done: list[tuple[str, dict | str]] = []
-        try:
-            while True:
-                while idle and waiting:
-                    student = waiting.popleft()
-                    try:
-                        idle[-1].take(notebooks[student].read_bytes())
-                    except OSError as error:
-                        done.append((student, f"the file cannot be read: {error.strerror}"))
-                    else:
-                        busy[idle.pop()] = student
-                yield from done  # the workers do not wait for what is done with it
-                if not busy:
-                    return
-                done = []
-                ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
-                for worker in [each for each in busy if each in ready or not each.left()]:
-                    try:
-                        reply = worker.reply()
-                        jails |= reply is not None
-                    except Unavailable:
-                        if not jails:
-                            raise
-                        reply = None  # a moment ago one could: the machine is short of something
-                    student = busy.pop(worker)
-                    if reply is None or reply == worker.too_long:
-                        worker.end()
-                        worker = Worker(job, warm)
-                    if reply is None:
-                        deaths[student] += 1
-                        if deaths[student] == TRIES:
-                            done.append((student, DIED))
+
+        def hand_out() -> None:
+            while idle and waiting:
+                student = waiting.popleft()
+                try:
+                    idle[-1].take(notebooks[student].read_bytes())
+                except OSError as error:
+                    done.append((student, f"the file cannot be read: {error.strerror}"))
+                else:
+                    busy[idle.pop()] = student
+
+        def results() -> Iterator[tuple[str, dict | str]]:
+            jails = False  # whether one could be built
+            try:
+                while True:
+                    hand_out()
+                    while done:  # the workers do not wait for what is done with it
+                        yield done.pop(0)
+                    if not busy:
+                        return
+                    ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
+                    for worker in [each for each in busy if each in ready or not each.left()]:
+                        try:
+                            reply = worker.reply()
+                            jails |= reply is not None
+                        except Unavailable:
+                            if not jails:
+                                raise
+                            reply = None  # a moment ago one could: the machine is short of it
+                        student = busy.pop(worker)
+                        if reply is None or reply == worker.too_long:
+                            worker.end()
+                            worker = Worker(job, warm)
+                        if reply is not None:
+                            done.append((student, reply))
                         else:
-                            waiting.append(student)
-                    else:
-                        done.append((student, reply))
-                    idle.append(worker)
-        finally:
-            for worker in (*idle, *busy):
-                worker.end()
-            if warm:
-                warm.end()
+                            deaths[student] += 1
+                            if deaths[student] == TRIES:
+                                done.append((student, DIED))
+                            else:
+                                waiting.append(student)
+                        idle.append(worker)
+            finally:
+                for worker in (*idle, *busy):
+                    worker.end()
+                if warm:
+                    warm.end()
+
+        hand_out()  # they begin before anybody asks for the first result
+        return results()
 
     return grade_all
 
