@@ -330,8 +330,8 @@ task.fault(
 task.fault(
     "I-MULTIPLIED",
     "`value` says how much of the head is left.",
-    "With 0 that is the same. But a mean, or what the head says about other texts, stands *instead* "
-    "of what it would say here.",
+    "With 0 that is the same. But a mean, or what the head says about other texts, stands "
+    "*instead* of what it would say here.",
     says=says(
         lambda heads, head, value: assigned(heads, (slice(None), head), heads[:, head] * value)
     ),

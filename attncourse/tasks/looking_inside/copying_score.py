@@ -270,8 +270,8 @@ task.fault(
 task.fault(
     "I-RAISED-MOST",
     "A head copies as many words as raise themselves more than any other word.",
-    "That is a count, and a count has no sign: a head that forbids what it reads scores 0, like one "
-    "that does something else.",
+    "That is a count, and a count has no sign: a head that forbids what it reads scores 0, like "
+    "one that does something else.",
     above=lambda λ, table: (table.argmax(1) == torch.arange(len(table))).double().sum(),
     below=lambda λ, table: len(table),
 )
