@@ -554,8 +554,8 @@ def rolling_attention(
     validate_sizes(width=width)
     validate_step(query, key, None, 0)
     if ring is None:
-        ring = key.new_zeros(*key.shape[:-2], width, key.shape[-1]), None, 0
-        ring = ring[0], value.new_zeros(*value.shape[:-2], width, value.shape[-1]), 0
+        empty = (x.new_zeros(*x.shape[:-2], width, x.shape[-1]) for x in (key, value))
+        ring = *empty, 0
     keys, values, count = ring
     if positions_in((keys, values)) != width:
         raise ValueError(f"the ring has {keys.shape[-2]} places, but width = {width}")

@@ -173,7 +173,7 @@ def ablated(
     Raises:
         ValueError: there is no such attention or head; or, when called, a value that does not fit.
 
-    Source: Michel et al. (2019), section 2.2 (zero); Wang et al. (2023), section 2 (mean).
+    Source: Michel et al. (2019), section 2.3 (zero); Wang et al. (2023), section 2 (mean).
     """
 
     def change(heads: Float[Tensor, "b h q d"]) -> Float[Tensor, "b h q d"]:

@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -272,15 +272,21 @@ def _log_probability(logits: Tensor, target: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, chosen)[..., 0]
 
 
-def rolled_out(maps: dict[str, Tensor]) -> Float[Tensor, "t n"]:
-    """What of the source arrives at each target word, through all attentions of the translator.
+def rolled_out(maps: dict[str, Tensor], without: Sequence[str] = ()) -> Float[Tensor, "t n"]:
+    """What of the source arrives at each target word, through the attentions of the translator.
 
     Source and target stand one behind the other; in each step one of them reads, and the other
     stays what it is.
+
+    Args:
+        maps: attention's name -> weights (1 h q k).
+        without: names of attentions that are left out.
     """
     n, t = maps["decoder.0.cross_attention"].shape[:1:-1]
     steps = []
     for name, weights in maps.items():
+        if name in without:
+            continue
         step = torch.eye(n + t).repeat(1, weights.shape[1], 1, 1)
         rows = slice(n) if "encoder" in name else slice(n, None)
         columns = slice(n, None) if "decoder" in name and "self" in name else slice(n)
@@ -330,6 +336,8 @@ def explanations(model: nn.Module, pairs: Pairs) -> dict[str, dict[str, float]]:
             "cross-attention, layer 0": cross[0],
             "cross-attention, layer 1": cross[1],
             "rollout": rolled_out(maps),
+            "rollout, not the encoder's first": rolled_out(maps, ["encoder.0.self_attention"]),
+            "rollout, cross-attention alone": rolled_out(maps, [n for n in maps if "self" in n]),
             "gradient": by_gradient(model, source, target),
             "chance": torch.rand(truth.shape, generator=rng),
         }

@@ -328,7 +328,8 @@ class Pool(nn.Module):
         model_width: m.
         num_heads: of the attention.
 
-    Source: Lee et al. (2019), "Set Transformer", section 3.2, with one seed; CLIP pools so, too.
+    Source: Lee et al. (2019), "Set Transformer", section 3.2, with one seed. CLIP's ResNets pool
+    so, too, with the mean of the patches as query.
     """
 
     def __init__(self, model_width: int, num_heads: int):

@@ -271,7 +271,8 @@ class BucketAttention(nn.Module):
         num_buckets, max_distance, bidirectional: as for `relative_buckets`.
         cross: as for `places`.
 
-    Source: Raffel et al. (2020), section 2.1. There all layers share one table.
+    Source: Raffel et al. (2020), section 2.1. There all layers share one table, and its code does
+    not divide scores by √d.
     """
 
     def __init__(

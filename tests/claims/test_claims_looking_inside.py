@@ -114,6 +114,10 @@ def test_the_circuit_goes_through_the_keys(models, text):
 def test_rollout_loses_to_the_plain_mean_and_beats_chance(stored):
     rank = {name: each["rank"] for name, each in stored["explanations"].items()}
     assert abs(rank["chance"]) < 0.05 < 0.3 < rank["rollout"] < rank["cross-attention, mean"]
+    # Not because of the idle layer: without it rollout is no better, without all mixing it is.
+    assert rank["rollout, not the encoder's first"] < rank["rollout"]
+    alone = rank["rollout, cross-attention alone"]
+    assert rank["rollout"] + 0.05 < alone < rank["cross-attention, mean"]
 
 
 def test_idle_attention_can_be_shuffled_and_a_working_one_cannot(stored):

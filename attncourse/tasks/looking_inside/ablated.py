@@ -324,6 +324,15 @@ task.fault(
     says=says(lambda heads, head, value: assigned(heads, (slice(None), head), 0.0)),
 )
 task.fault(
+    "I-MULTIPLIED",
+    "`value` says how much of the head is left.",
+    "With 0 that is the same. But a mean, or what the head says about other texts, stands "
+    "*instead* of what it would say here.",
+    says=says(
+        lambda heads, head, value: assigned(heads, (slice(None), head), heads[:, head] * value)
+    ),
+)
+task.fault(
     "I-ADDED",
     "The value is added to the head's output.",
     "Then the head is still heard; with value 0 nothing changes at all. The value stands *instead* "

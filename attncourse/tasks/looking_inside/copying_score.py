@@ -261,6 +261,21 @@ task.fault(
     below=lambda λ, table: table.diagonal().abs().sum(),
 )
 task.fault(
+    "I-SINGULAR-BELOW",
+    "The sum of the eigenvalues is divided by that of the singular values.",
+    "The two lists agree in size only for special matrices, such as symmetric ones; elsewhere the "
+    "singular values sum to more, and a head that copies scores too low.",
+    below=lambda λ, table: torch.linalg.svdvals(table).sum(),
+)
+task.fault(
+    "I-RAISED-MOST",
+    "A head copies as many words as raise themselves more than any other word.",
+    "That is a count, and a count has no sign: a head that forbids what it reads scores 0, like "
+    "one that does something else.",
+    above=lambda λ, table: (table.argmax(1) == torch.arange(len(table))).double().sum(),
+    below=lambda λ, table: len(table),
+)
+task.fault(
     "I-ENTRIES",
     "The sum over the table's diagonal over the sum of all its entries.",
     "Even a perfect copy would score low in a large vocabulary, for words resemble each other a "

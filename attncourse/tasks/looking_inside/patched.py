@@ -347,6 +347,13 @@ task.fault(
     result=lambda scores, model, corrupted, position: scores[:, position],
 )
 task.fault(
+    "I-LAST-SCORES-ONLY",
+    "The next word is read at the last place, so its scores are the result.",
+    "The caller may ask about any word of the text. Return the scores of all positions, as the "
+    "model does.",
+    result=lambda scores, model, corrupted, position: scores[:, -1],
+)
+task.fault(
     "I-PROBABILITIES",
     "A model returns probabilities.",
     "It returns scores, and the caller may want these. Hand on what the model says.",

@@ -247,9 +247,12 @@ task.fault(
 task.fault(
     "I-HEADS-MAX",
     "The strongest head decides.",
-    "Some published variants take the largest; rows then no longer sum to 1. Here the mean is "
-    "asked for.",
-    heads=lambda layer: layer.amax(1),
+    "Some published variants take the largest; rows then no longer sum to 1, unless each is "
+    "divided by its sum. Here the mean is asked for.",
+    heads=(
+        lambda layer: layer.amax(1),
+        lambda layer: layer.amax(1) / layer.amax(1).sum(-1, keepdim=True),
+    ),
 )
 task.fault(
     "I-FIRST-HEAD",
