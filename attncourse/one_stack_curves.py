@@ -360,10 +360,12 @@ def main() -> None:
     unknown = set(arguments.names) - set(RUNS)
     if unknown:
         parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
+    start = time.perf_counter()
     try:
         make(arguments.names or RUNS, arguments.folder, arguments.jobs)
     except KeyboardInterrupt:
         sys.exit("stopped; finished runs are stored. Name the others to go on.")
+    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
