@@ -3,7 +3,7 @@
 from nbgrader.converters import GenerateAssignment
 from nbgrader.coursedir import CourseDirectory
 
-c = get_config()
+c = get_config()  # noqa: F821  nbgrader gives it
 
 c.CourseDirectory.course_id = "attncourse"
 c.CourseDirectory.source_directory = "solutions"

@@ -178,7 +178,7 @@ def returns(value):
 
 
 def raises(*args, **kwargs):
-    return undefined_name
+    return undefined_name  # noqa: F821
 
 
 def reseeds(*args, **kwargs):

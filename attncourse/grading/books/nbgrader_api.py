@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 from attncourse.grading import Refusal
 
