@@ -20,6 +20,7 @@ GALLERY = """
 .attn-report.gallery{border:0;padding:0;max-width:none;font-size:inherit}
 .attn-report.gallery h2{font-size:1.15em;margin:1.6em 0 .3em}
 .attn-report.gallery details{margin:.3em 0 .8em}
+.attn-report.gallery .side{overflow-x:auto}
 """
 
 FORMS = 3  # wordings of one fault to try until one shows a difference

@@ -20,7 +20,7 @@ addEventListener("DOMContentLoaded", () => {
     const wide = seen.map(({ target }) => target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight);
     seen.forEach(({ target }, i) => { target.tabIndex = wide[i] ? 0 : -1; });
   });
-  each("pre, .cell_output > .output, .pst-scrollable-table-container", box => sizes.observe(box));
+  each("pre, .cell_output > .output, .pst-scrollable-table-container, .gallery .side", box => sizes.observe(box));
 });
 
 // On paper nothing can be opened: answers and folded code are printed.
