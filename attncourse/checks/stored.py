@@ -10,6 +10,7 @@ looked at afresh, so that a table that is out of date may cost a name, and never
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import hashlib
@@ -328,16 +329,24 @@ def live_pairs(found: Evidence) -> list[Explanation]:
     ]
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     from attncourse.checks import registry
 
+    parser = argparse.ArgumentParser(
+        prog="python -m attncourse.checks.stored",
+        description="Store what tells a task's explanations apart, where a table is out of date.",
+    )
+    parser.add_argument("task", nargs="*", help="its name, such as softmax (all)")
+    try:
+        tasks = [registry.find(name) for name in parser.parse_args().task]
+    except ValueError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
-    tasks = [registry.find(name) for name in names] or list(registry.all_tasks().values())
-    for task in tasks:
+    for task in tasks or registry.all_tasks().values():
         if is_wanted(task) and not is_current(task):
             save(build(task))
             print(f"{task.name}: {path_of(task).stat().st_size / 1024:.0f} KiB", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
