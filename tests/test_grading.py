@@ -567,17 +567,19 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
 
 @pytest.fixture
 def neighbor():
-    """A process that takes half of a core."""
+    """Three processes that leave little of a core."""
     core = {min(os.sched_getaffinity(0))}
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        os.sched_setaffinity(busy.pid, core)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(busy.kill)
+            os.sched_setaffinity(busy.pid, core)
         yield core
-        busy.kill()
 
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize(("computing", "runs"), [(0.35, True), (60, False)])
+@pytest.mark.parametrize(("computing", "runs"), [(0.45, True), (60, False)])
 def test_to_wait_for_a_processor_costs_an_answer_nothing(computing, runs, neighbor, zygote):
     child = zygote.fork([])
     os.sched_setaffinity(child.pid, neighbor)
