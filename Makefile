@@ -76,8 +76,7 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	@# three processes for two cores: many tests wait for a program or a clock
-	$(BIN)/python -m pytest -n 3 --durations 25
+	$(BIN)/python -m pytest -n 2 --durations 25
 
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -n 2 -m "not slow"
