@@ -176,11 +176,10 @@ def _trained(model: CachedGPT, seed: int, steps: int = STEPS) -> CachedGPT:
 
 
 def held_out(rows: int | None = None) -> Pairs:
-    """The test's pairs, or every so many of them."""
+    """The test's pairs, or so many of them."""
     source, _ = text_words()
     pairs = as_texts(corpus().test, len(source))
-    every = 1 if rows is None else len(pairs) // rows
-    return pairs.pick(torch.arange(len(pairs))[::every][:rows])
+    return pairs.spread(rows or len(pairs))
 
 
 @torch.no_grad()

@@ -209,29 +209,34 @@ def hashed(clustered: bool, width: int, seed: int) -> list[list[float]]:
 
 
 def spans(seed: int) -> dict:
-    """Chapter 7's Transformer as it is, and with a decoder whose heads learn how far they look."""
-    task, found = corpus(), {}
-    pairs = task.test.pick(torch.arange(len(task.test))[:: len(task.test) // 400][:400])
+    """Chapter 7's Transformer, and one in whose decoder every head learns how far it looks back."""
+    whole, _ = _translator(seed, learns_spans=False)
+    match, layers = _translator(seed, learns_spans=True)
+    found = [[round(x, 2) for x in layer.spans().tolist()] for layer in layers]
+    return {"whole": whole, "exact_match": match, "spans": found}
+
+
+def _translator(seed: int, learns_spans: bool) -> tuple[float, list[SpanAttention]]:
+    """Train it; its exact match, and the decoder's layers that learn spans."""
+    task, layers = corpus(), []
+    torch.manual_seed(seed)
+    model = Transformer(len(task.source_words), len(task.target_words))
+    for layer in model.decoder if learns_spans else ():
+        attention = layer.self_attention
+        del attention.attend  # torch lets no function take the place of a module
+        attention.attend = SpanAttention(attention.num_heads, LONGEST, START, RAMP)
+        layers.append(attention.attend)
+
+    def loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+        lost = teacher_forced(model, source, target)
+        return lost + PENALTY * sum(layer.spans().sum() for layer in layers)
+
+    train(model, task.train, SPAN_STEPS, batch_size=64, learning_rate=4e-3, seed=seed,
+          progress=False, loss=loss)  # fmt: skip
+    pairs = task.test.spread(400)
     right = [task.target_words.decode(row) for row in pairs.target]
-    for kind in ("whole", "exact_match"):
-        torch.manual_seed(seed)
-        model = Transformer(len(task.source_words), len(task.target_words))
-        layers = []
-        for layer in model.decoder if kind == "exact_match" else ():
-            attention = layer.self_attention
-            del attention.attend  # torch lets no function take the place of a module
-            attention.attend = SpanAttention(attention.num_heads, LONGEST, START, RAMP)
-            layers.append(attention.attend)
-
-        def loss(model: nn.Module, source: Tensor, target: Tensor, layers=layers) -> Tensor:
-            lost = teacher_forced(model, source, target)
-            return lost + PENALTY * sum(layer.spans().sum() for layer in layers)
-
-        train(model, task.train, SPAN_STEPS, batch_size=64, learning_rate=4e-3, seed=seed,
-              progress=False, loss=loss)  # fmt: skip
-        written = translations(model, pairs, task.target_words)
-        found[kind] = round(statistics.mean(map(list.__eq__, written, right)), 4)
-    return found | {"spans": [[round(x, 2) for x in layer.spans().tolist()] for layer in layers]}
+    written = translations(model, pairs, task.target_words)
+    return round(statistics.mean(map(list.__eq__, written, right)), 4), layers
 
 
 # --- seconds, and real processes ----------------------------------------------------------------

@@ -191,7 +191,7 @@ def sentences(least: int = 0) -> Pairs:
     """Pairs of the test, spread over all lengths from `least` words on."""
     pairs = corpus().test
     pairs = pairs.pick((pairs.lengths >= least).nonzero().flatten())
-    return pairs.pick(torch.arange(len(pairs))[:: len(pairs) // SENTENCES][:SENTENCES])
+    return pairs.spread(SENTENCES)
 
 
 @torch.no_grad()

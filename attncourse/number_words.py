@@ -123,6 +123,10 @@ class Pairs:
             target[:, (target != PAD).any(0)],
         )
 
+    def spread(self, rows: int) -> "Pairs":
+        """So many of the pairs, at equal distances; all, if there are not more."""
+        return self.pick(torch.arange(len(self))[:: max(1, len(self) // rows)][:rows])
+
 
 @dataclass(frozen=True)
 class Corpus:

@@ -143,6 +143,13 @@ def test_picked_pairs_come_in_the_order_asked_for_with_no_more_padding_than_need
     assert picked.pick([0]).target.tolist() == [[EOS]]
 
 
+def test_pairs_from_all_over_stand_at_equal_distances(small):
+    some = small.test.spread(7)
+    distance = len(small.test) // 7
+    assert some.numbers == small.test.numbers[: 7 * distance : distance] and len(some) == 7
+    assert small.test.spread(10**6).numbers == small.test.numbers
+
+
 @pytest.mark.parametrize("rows", [PAIRS.lengths < 3, [False, True, True]])
 def test_pairs_are_picked_by_true_and_false_too(rows):
     assert PAIRS.pick(rows).numbers == (8, 9)

@@ -107,20 +107,13 @@ def _makes(node: ast.stmt, *makers: str) -> bool:
 
 def _cut(tree: ast.Module) -> set[str]:
     """Cut away what is secret of a call; returns the names that are passed as `adapt=` anywhere."""
-    adapters, todo = set(), [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.keyword):
-            if node.arg in SECRET:
-                node.value = ast.copy_location(ast.Constant(None), node.value)
-            elif node.arg == "adapt" and isinstance(node.value, ast.Name):
-                adapters.add(node.value.id)
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                todo += [each for each in value if isinstance(each, ast.AST)]
-            elif isinstance(value, ast.AST) and name != "ctx":
-                todo.append(value)
+    adapters = set()
+    for part in ast.walk(tree):
+        if isinstance(part, ast.keyword):
+            if part.arg in SECRET:
+                part.value = ast.copy_location(ast.Constant(None), part.value)
+            elif part.arg == "adapt" and isinstance(part.value, ast.Name):
+                adapters.add(part.value.id)
     return adapters
 
 

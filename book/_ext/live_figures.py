@@ -103,8 +103,7 @@ def written(page: str, name: str):
 
 def step_tables() -> dict:
     """The queries, keys and values of chapter 3's sentence, as its page chooses them."""
-    names = {name: name for name in "QKV"} | {"queries": "french", "keys": "english"}
-    names["votes"] = "votes"
+    names = {name: name for name in (*"QKV", "votes")} | {"queries": "french", "keys": "english"}
     return {key: written("03_scaled_dot_product", name) for key, name in names.items()}
 
 

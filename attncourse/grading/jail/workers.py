@@ -35,15 +35,26 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     """
 
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-        nonlocal warm
-        if warm is None and notebooks and can_fork():
-            warm = Warm(job.jailed, jobs)
-        idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
-        busy: dict[Worker, str] = {}
-        waiting, deaths = collections.deque(notebooks), collections.Counter()
-        done: list[tuple[str, dict | str]] = []
+        graded = _graded(job, notebooks, jobs, warm)
+        next(graded)  # the workers begin before anybody asks for a result
+        return graded
 
-        def hand_out() -> None:
+    return grade_all
+
+
+def _graded(
+    job: Job, notebooks: dict[str, Path], jobs: int, warm: Warm | None
+) -> Iterator[tuple[str, dict | str] | None]:
+    """None as soon as the workers have begun; then what `GradeAll` yields."""
+    if warm is None and notebooks and can_fork():
+        warm = Warm(job.jailed, jobs)
+    idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
+    busy: dict[Worker, str] = {}
+    jails = False  # whether one could be built
+    waiting, deaths = collections.deque(notebooks), collections.Counter()
+    done: list[tuple[str, dict | str] | None] = [None]
+    try:
+        while True:
             while idle and waiting:
                 student = waiting.popleft()
                 try:
@@ -52,48 +63,37 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
                     done.append((student, f"the file cannot be read: {error.strerror}"))
                 else:
                     busy[idle.pop()] = student
-
-        def results() -> Iterator[tuple[str, dict | str]]:
-            jails = False  # whether one could be built
-            try:
-                while True:
-                    hand_out()
-                    while done:  # the workers do not wait for what is done with it
-                        yield done.pop(0)
-                    if not busy:
-                        return
-                    ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
-                    for worker in [each for each in busy if each in ready or not each.left()]:
-                        try:
-                            reply = worker.reply()
-                            jails |= reply is not None
-                        except Unavailable:
-                            if not jails:
-                                raise
-                            reply = None  # a moment ago one could: the machine is short of it
-                        student = busy.pop(worker)
-                        if reply is None or reply == worker.too_long:
-                            worker.end()
-                            worker = Worker(job, warm)
-                        if reply is not None:
-                            done.append((student, reply))
-                        else:
-                            deaths[student] += 1
-                            if deaths[student] == TRIES:
-                                done.append((student, DIED))
-                            else:
-                                waiting.append(student)
-                        idle.append(worker)
-            finally:
-                for worker in (*idle, *busy):
+            yield from done  # the workers do not wait for what is done with it
+            if not busy:
+                return
+            done = []
+            ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
+            for worker in [each for each in busy if each in ready or not each.left()]:
+                try:
+                    reply = worker.reply()
+                    jails |= reply is not None
+                except Unavailable:
+                    if not jails:
+                        raise
+                    reply = None  # a moment ago one could: the machine is short of something
+                student = busy.pop(worker)
+                if reply is None or reply == worker.too_long:
                     worker.end()
-                if warm:
-                    warm.end()
-
-        hand_out()  # they begin before anybody asks for the first result
-        return results()
-
-    return grade_all
+                    worker = Worker(job, warm)
+                if reply is None:
+                    deaths[student] += 1
+                    if deaths[student] == TRIES:
+                        done.append((student, DIED))
+                    else:
+                        waiting.append(student)
+                else:
+                    done.append((student, reply))
+                idle.append(worker)
+    finally:
+        for worker in (*idle, *busy):
+            worker.end()
+        if warm:
+            warm.end()
 
 
 class Worker:

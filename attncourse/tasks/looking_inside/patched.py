@@ -86,6 +86,7 @@ task = Task(
 @task.check(2)
 def the_corrupted_text_is_read_and_one_place_is_clean(answer, rng):
     answer.matches(pair(rng))
+    answer.matches(pair(rng, layer=1, head=2))
     answer.matches(pair(rng, layers=3, layer=1, head=0))
 
 
@@ -100,20 +101,22 @@ def before_the_place_nothing_changes(answer, rng):
 
 @task.check(2)
 def any_head_and_place_can_be_patched(answer, rng):
-    for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1)):
+    for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
         answer.matches(pair(rng, layer=layer, head=head, position=position))
 
 
 @task.check(1)
 def every_text_gets_its_own_patch(answer, rng):
     answer.matches(pair(rng, b=3, n=4, position=1))
+    answer.matches(pair(rng, b=1, n=3, layer=1, position=1))
 
 
 @task.check(2)
 def the_model_stays_as_it_was(answer, rng):
-    inputs = pair(rng, layer=1)
-    _, afterwards = answer(inputs)
-    compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+    for layer in (0, 1):
+        inputs = pair(rng, layer=layer)
+        _, afterwards = answer(inputs)
+        compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
 
 
 @task.check(1)
