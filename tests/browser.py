@@ -126,26 +126,25 @@ class Browser:
 
     def click(self, place: str) -> str:
         """Click on the element at a CSS selector; the address of the tab that this opens."""
-        self.run(
-            f"link = document.querySelector({json.dumps(place)});"
-            "link.scrollIntoView({block: 'center'});"
-            "at = () => {"  # the middle of its first line
-            "  const box = link.getClientRects()[0];"
-            "  return {x: box.x + box.width / 2, y: box.y + box.height / 2};"
-            "}"
-        )
-        self.wait("link.contains(document.elementFromPoint(at().x, at().y))")
-        before, middle = self._tabs(), self.run("return at()")
-        end, again = time.monotonic() + 60, 0.0
+        before, end, again = self._tabs(), time.monotonic() + 60, 0.0
         while not (
             opened := [url for tab, url in self._tabs().items() if url and tab not in before]
         ):
             assert time.monotonic() < end, f"{place} opens no tab"
-            if time.monotonic() > again:  # a busy page may let a click pass
-                again = time.monotonic() + 10
+            if time.monotonic() > again:  # a busy page moves on, or lets a click pass
+                again = time.monotonic() + 5
+                self.run(
+                    f"link = document.querySelector({json.dumps(place)});"
+                    "link.scrollIntoView({block: 'center'});"
+                    "at = () => {"  # the middle of its first line
+                    "  const box = link.getClientRects()[0];"
+                    "  return {x: box.x + box.width / 2, y: box.y + box.height / 2};"
+                    "}"
+                )
+                self.wait("link.contains(document.elementFromPoint(at().x, at().y))")
                 for kind in ("mousePressed", "mouseReleased"):
                     how = {"type": kind, "button": "left", "clickCount": 1}
-                    self._ask("Input.dispatchMouseEvent", **how, **middle)
+                    self._ask("Input.dispatchMouseEvent", **how, **self.run("return at()"))
             time.sleep(0.1)
         return opened[0]
 
