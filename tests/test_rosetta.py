@@ -318,7 +318,7 @@ def jax_shared():
 
 
 def jax_positions():
-    """Numbers a head and pair of places, added before the softmax; Flax's function takes them too."""
+    """A number for each head and pair of places, added before the softmax; by Flax, too."""
     jax, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.nnx")
     bias = alibi_bias(H, N, N)
     expected = F.scaled_dot_product_attention(*heads(), attn_mask=bias).transpose(1, 2)
