@@ -174,7 +174,7 @@ def test_arithmetic_does_not_explain_the_cliff(translator):
 
 def test_what_a_length_is_made_of():
     """The page: "most sentences with 8 words are numbers of 5 digits, and all with 9 words have 6
-    or more. It is the *digits* that count."
+    or more."
     """
     chance = random.Random(5)
     drawn = [chance.randrange(10 ** chance.randint(1, 12)) for _ in range(3000)]
