@@ -1,9 +1,10 @@
 """Each row of the Rosetta page, tried on the library it speaks of.
 
 PyTorch is the course's own, transformers comes with the tests. For the rows of JAX, Flax and Keras:
-`pip install jax flax keras` (without them these tests are skipped).
+`pip install jax flax keras keras-hub` (without them these tests are skipped).
 """
 
+import inspect
 import os
 import re
 from pathlib import Path
@@ -309,6 +310,23 @@ def jax_heads():
     assert jax.nn.dot_product_attention(query, key, value).shape == (B, N, H, N)
 
 
+def jax_shared():
+    jax = pytest.importorskip("jax")
+    *inputs, expected = shared_inputs()
+    output = jax.nn.dot_product_attention(*(x.transpose(1, 2).numpy() for x in inputs))
+    assert torch.allclose(back(output).transpose(1, 2), expected, atol=1e-6)
+
+
+def jax_positions():
+    """A number for each head and pair of places, added before the softmax; by Flax, too."""
+    jax, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.nnx")
+    bias = alibi_bias(H, N, N)
+    expected = F.scaled_dot_product_attention(*heads(), attn_mask=bias).transpose(1, 2)
+    for attend in (jax.nn.dot_product_attention, nnx.dot_product_attention):
+        output = back(attend(*jax_heads_in(), bias=bias.numpy()[None]))
+        assert torch.allclose(output, expected, atol=1e-6)
+
+
 def flax_layer():
     nnx = pytest.importorskip("flax.nnx")
     return nnx.MultiHeadAttention(num_heads=H, in_features=H * D, decode=False, rngs=nnx.Rngs(0))
@@ -344,10 +362,94 @@ def flax_heads():
     assert layer(sentence().numpy()).shape == (B, N, H * D)
 
 
-def keras_layer(**options):
+def flax_shared():
+    nnx = pytest.importorskip("flax.nnx")
+    layer = nnx.MultiHeadAttention(
+        num_heads=4, num_kv_heads=2, in_features=4 * D, decode=False, rngs=nnx.Rngs(0)
+    )
+    assert layer.query.kernel.shape == (4 * D, 4, D) and layer.key.kernel.shape == (4 * D, 2, D)
+    x = torch.randn(B, N, 4 * D, generator=torch.Generator().manual_seed(0))
+    q, k, v = (
+        back(project(x.numpy())).transpose(1, 2)
+        for project in (layer.query, layer.key, layer.value)
+    )
+    expected, _ = grouped_query_attention(q, k, v)
+    expected = layer.out(expected.transpose(1, 2).numpy())
+    assert torch.allclose(back(layer(x.numpy())), back(expected), atol=1e-6)
+
+
+def flax_cache():
+    nnx = pytest.importorskip("flax.nnx")
+    decoder = nnx.MultiHeadAttention(num_heads=H, in_features=H * D, decode=True, rngs=nnx.Rngs(0))
+    x, at_once = sentence().numpy(), back(flax_layer()(sentence().numpy(), is_causal=True))
+
+    def write(length):
+        decoder.init_cache((B, length, H * D))
+        steps = [back(decoder(x[:, [place]])) for place in range(N)]
+        assert decoder.cached_key.shape == (B, length, H, D)
+        return torch.cat(steps, dim=1)
+
+    assert torch.allclose(write(N), at_once, atol=1e-6)
+    with pytest.raises(ValueError, match="shape"):
+        decoder(x[:, :2])
+    too_short = write(N - 1)  # no error: the last word is put where the one before it was
+    assert torch.allclose(too_short[:, :-1], at_once[:, :-1], atol=1e-6)
+    assert not torch.allclose(too_short[:, -1], at_once[:, -1], atol=1e-4)
+
+
+def keras_on_jax():
     pytest.importorskip("jax")
     os.environ.setdefault("KERAS_BACKEND", "jax")
-    keras = pytest.importorskip("keras")
+    return pytest.importorskip("keras")
+
+
+def keras_shared():
+    layer = keras_on_jax().layers.GroupQueryAttention(
+        head_dim=D, num_query_heads=4, num_key_value_heads=2
+    )
+    x = torch.randn(B, N, 4 * D, generator=torch.Generator().manual_seed(0))
+    _, weights = layer(x.numpy(), x.numpy(), return_attention_scores=True)
+    q, k, v = (
+        back(project(x.numpy())).transpose(1, 2)
+        for project in (layer._query_dense, layer._key_dense, layer._value_dense)
+    )
+    assert q.shape == (B, 4, N, D) and k.shape == v.shape == (B, 2, N, D)
+    assert torch.allclose(back(weights), grouped_query_attention(q, k, v)[1], atol=1e-6)
+
+
+def keras_hub_layers():
+    keras_on_jax()
+    return pytest.importorskip("keras_hub").layers
+
+
+def kerashub_positions():
+    layers = keras_hub_layers()
+    turn = layers.RotaryEmbedding()
+    rotated = lambda x: back(turn(x.transpose(1, 2).numpy())).transpose(1, 2)  # noqa: E731
+    assert turned_with(rotated) == [0, 4]
+    added = back(layers.AlibiBias()(torch.zeros(1, H, N, N).numpy()))
+    # One row for all queries: that of the last place. The others are a constant apart.
+    assert torch.allclose(added[0], alibi_bias(H, N, N)[:, -1:].expand(H, N, N), atol=1e-6)
+
+
+def kerashub_cache():
+    layer = keras_hub_layers().CachedMultiHeadAttention(num_heads=H, key_dim=D)
+    x, mask = sentence().numpy(), causal_mask(N)[None].numpy()
+    at_once = back(layer(x, x, attention_mask=mask))
+    cache, steps = torch.zeros(B, 2, N, H, D).numpy(), []
+    for place in range(N):
+        one = x[:, [place]]
+        output, longer = layer(
+            one, one, attention_mask=mask[:, [place]], cache=cache, cache_update_index=place
+        )
+        assert longer.shape == cache.shape
+        cache = longer
+        steps.append(back(output))
+    assert torch.allclose(torch.cat(steps, dim=1), at_once, atol=1e-6)
+
+
+def keras_layer(**options):
+    keras = keras_on_jax()
     layer = keras.layers.MultiHeadAttention(num_heads=H, key_dim=D + 1)
     x = sentence().numpy()
     return layer, [back(t) for t in layer(x, x, return_attention_scores=True, **options)]
@@ -517,6 +619,12 @@ def bloom_positions():
     bias = bloom.build_alibi_tensor(torch.ones(1, N).long(), H, torch.float32)  # h 1 k
     ours = alibi_bias(H, N, N)[:, -1:]  # BLOOM counts from the first word: a constant apart
     assert torch.allclose(bias - bias[..., -1:], ours, atol=1e-6)
+
+
+def torch_cache():
+    for layer in (nn.MultiheadAttention, nn.TransformerDecoderLayer, nn.TransformerDecoder):
+        taken = " ".join(inspect.signature(layer.forward).parameters)
+        assert "cache" not in taken and "past" not in taken
 
 
 def attncourse_cache():
