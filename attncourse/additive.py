@@ -160,6 +160,7 @@ class AdditiveAttention(nn.Module):
 # --- The translator -------------------------------------------------------------------------------
 
 
+@checked
 def annotate(
     tokens: Int[Tensor, "b n"],
     lengths: Int[Tensor, " b"],

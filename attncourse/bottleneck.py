@@ -139,6 +139,7 @@ def gru_step(
 # --- From a sentence to a vector and back ---------------------------------------------------------
 
 
+@checked
 def encode(
     tokens: Int[Tensor, "b n"],
     lengths: Int[Tensor, " b"],

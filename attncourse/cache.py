@@ -94,6 +94,7 @@ def cached_attention(
     return output, cache
 
 
+@checked
 def grouped_query_attention(
     query: Float[Tensor, "b h q d"],
     key: Float[Tensor, "b c k d"],
@@ -119,7 +120,7 @@ def grouped_query_attention(
 
     Source: Ainslie et al. (2023), section 2.2; with c = 1 Shazeer (2019), section 3.
     """
-    validate_shared_heads(query, key, value)
+    validate_shared_heads(query, key)
     b, h, q, _ = query.shape
     c, k = key.shape[1:3]
     if mask is not None:

@@ -370,6 +370,7 @@ class SpanAttention(nn.Module):
         key: Float[Tensor, "b h k d"],
         value: Float[Tensor, "b h k v"],
         mask: Bool[Tensor, "..."] | None = None,
+        dropout: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Float[Tensor, "b h q v"], Float[Tensor, "b h q k"]]:
         """Return (output, weights) as `scaled_dot_product_attention` does."""
         distance = offsets(query.shape[-2], key.shape[-2]).abs().to(query.device)
@@ -378,7 +379,7 @@ class SpanAttention(nn.Module):
         scores = einsum(query, key, "... q d, ... k d -> ... q k") / math.sqrt(query.shape[-1])
         # e^(score + log counts) is counts · e^score, and cannot become 0/0.
         scores = scores + counts.masked_fill(hidden, 1.0).log()
-        return attend_by(scores, value, ~hidden if mask is None else mask & ~hidden)
+        return attend_by(scores, value, ~hidden if mask is None else mask & ~hidden, dropout)
 
 
 # --- A state instead of a list ---

@@ -1,7 +1,7 @@
 """Multi-head attention (chapter 5): several questions at once."""
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -9,6 +9,7 @@ from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import checked, validate_heads, validate_mask
 
 
+@checked
 def split_heads(x: Float[Tensor, "b n m"], num_heads: int) -> Float[Tensor, "b h n d"]:
     """Cut every vector into `num_heads` equal pieces, and make the pieces an axis of their own.
 
@@ -83,9 +84,8 @@ class MultiHeadAttention(nn.Module):
             validate_mask(mask, query, (*query.shape[:2], key.shape[1]), "b q k")
             if mask.ndim == 3:
                 mask = rearrange(mask, "b q k -> b 1 q k")  # one mask for all heads
-        heads, weights = self.attend(q, k, v, mask)
-        if self.training and self.dropout.p > 0:  # acts on the weights; those returned are whole
-            heads = einsum(self.dropout(weights), v, "b h q k, b h k d -> b h q d")
+        drops = {"dropout": self.dropout} if self.training and self.dropout.p > 0 else {}
+        heads, weights = self.attend(q, k, v, mask, **drops)
         return self.out_proj(merge_heads(heads)), weights
 
 

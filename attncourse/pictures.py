@@ -29,6 +29,7 @@ from attncourse.validation import (
 # --- From pixels to a memory ----------------------------------------------------------------------
 
 
+@checked
 def patches(image: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor, "b n p"]:
     """Cut a picture into tiles, and write each as one vector: the words of a picture.
 

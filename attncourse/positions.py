@@ -152,6 +152,7 @@ class RotaryAttention(nn.Module):
         key: Float[Tensor, "*#batch k d"],
         value: Float[Tensor, "*#batch k v"],
         mask: Bool[Tensor, "..."] | None = None,
+        dropout: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Float[Tensor, "... q v"], Float[Tensor, "... q k"]]:
         """Return (output, weights) as `scaled_dot_product_attention` does."""
         i, j = (
@@ -159,7 +160,7 @@ class RotaryAttention(nn.Module):
             for place in places(query.shape[-2], key.shape[-2], self.cross)
         )
         query, key = rotate(query, i, self.base), rotate(key, j, self.base)
-        return scaled_dot_product_attention(query, key, value, mask)
+        return scaled_dot_product_attention(query, key, value, mask, dropout)
 
 
 # --- Added to the scores: Shaw, T5, ALiBi, Transformer-XL ---
@@ -169,10 +170,12 @@ def attend_by(
     scores: Float[Tensor, "*#batch q k"],
     value: Float[Tensor, "*#batch k v"],
     mask: Bool[Tensor, "..."] | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "... q v"], Float[Tensor, "... q k"]]:
     """The second half of attention: from scores, whoever made them, to output and weights."""
     weights = softmax(scores) if mask is None else masked_softmax(scores, mask)
-    return einsum(weights, value, "... q k, ... k v -> ... q v"), weights
+    used = weights if dropout is None else dropout(weights)
+    return einsum(used, value, "... q k, ... k v -> ... q v"), weights
 
 
 def _dot_products(query: Tensor, key: Tensor) -> Tensor:
@@ -222,9 +225,10 @@ class ShawAttention(nn.Module):
         self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width))
         self.cross = cross
 
-    def forward(self, query, key, value, mask=None):
+    def forward(self, query, key, value, mask=None, dropout=None):
         """Return (output, weights) as `scaled_dot_product_attention` does."""
-        return attend_by(relative_scores(query, key, self.table, self.cross), value, mask)
+        scores = relative_scores(query, key, self.table, self.cross)
+        return attend_by(scores, value, mask, dropout)
 
 
 def relative_buckets(
@@ -295,11 +299,13 @@ class BucketAttention(nn.Module):
         key: Float[Tensor, "b h k d"],
         value: Float[Tensor, "b h k v"],
         mask: Bool[Tensor, "..."] | None = None,
+        dropout: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Float[Tensor, "b h q v"], Float[Tensor, "b h q k"]]:
         """Return (output, weights) as `scaled_dot_product_attention` does."""
         offset = offsets(query.shape[-2], key.shape[-2], self.cross).to(query.device)
         bias = self.bias(relative_buckets(offset, *self.buckets))  # q k h
-        return attend_by(_dot_products(query, key) + bias.movedim(-1, 0), value, mask)
+        scores = _dot_products(query, key) + bias.movedim(-1, 0)
+        return attend_by(scores, value, mask, dropout)
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " h"]:
@@ -349,10 +355,10 @@ class AlibiAttention(nn.Module):
         super().__init__()
         self.cross = cross
 
-    def forward(self, query, key, value, mask=None):
+    def forward(self, query, key, value, mask=None, dropout=None):
         """Return (output, weights) as `scaled_dot_product_attention` does."""
         bias = alibi_bias(query.shape[-3], query.shape[-2], key.shape[-2], self.cross).to(query)
-        return attend_by(_dot_products(query, key) + bias, value, mask)
+        return attend_by(_dot_products(query, key) + bias, value, mask, dropout)
 
 
 def shift_relative(scores: Float[Tensor, "*batch q r"]) -> Float[Tensor, "*batch q k"]:

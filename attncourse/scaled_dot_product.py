@@ -1,6 +1,7 @@
 """Scaled dot-product attention (chapter 3): a look-up in which every entry answers a little."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from einops import einsum
@@ -38,6 +39,7 @@ def scaled_dot_product_attention(
     key: Float[Tensor, "*#batch k d"],
     value: Float[Tensor, "*#batch k v"],
     mask: Bool[Tensor, "..."] | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "... q v"], Float[Tensor, "... q k"]]:
     """Average the values, weighted by how well each key answers each query: softmax(QKᵀ/√d)V.
 
@@ -47,6 +49,8 @@ def scaled_dot_product_attention(
         key: (… k d), one vector an entry, as wide as a query.
         value: (… k v), what each entry has to say; its width `v` is free.
         mask: boolean, broadcasts to (… q k); True = this query may attend to this key.
+        dropout: what the weights go through before they average, in a layer's training (chapter 5);
+            those returned are whole.
 
     Returns:
         output: (… q v).
@@ -69,7 +73,8 @@ def scaled_dot_product_attention(
         # The lowest finite number, not -inf: a row of -inf alone would be 0/0.
         weights = softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min))
         weights = weights.masked_fill(~mask, 0.0)  # changes only rows with nothing to attend to
-    return einsum(weights, value, "... q k, ... k v -> ... q v"), weights
+    used = weights if dropout is None else dropout(weights)
+    return einsum(used, value, "... q k, ... k v -> ... q v"), weights
 
 
 def score_variance(d: int, samples: int, scaled: bool) -> float:

@@ -131,8 +131,7 @@ def validate_ids(name: str, ids: Tensor, words: int, pad: int | None = None) -> 
 
 
 def validate_lengths(tokens: Tensor, lengths: Tensor) -> None:
-    """Raise unless tokens (b n) has 1 to n real tokens in each row, as lengths (b) says."""
-    validate_axes(tokens=(tokens, "b n", "whole"), lengths=(lengths, "b", "whole"))
+    """Raise unless tokens (b n) can have as many real tokens in each row as lengths (b) says."""
     longest = tokens.shape[1]
     if lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= longest):
         raise ValueError(
@@ -339,9 +338,8 @@ def validate_sizes(asks: str = "", least: int = 1, /, **sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}; got {size!r}")
 
 
-def validate_shared_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise unless (b h q d), (b c k d) and (b c k v) fit, and c divides h."""
-    validate_axes(query=(query, "b h q d"), key=(key, "b c k d"), value=(value, "b c k v"))
+def validate_shared_heads(query: Tensor, key: Tensor) -> None:
+    """Raise unless the c heads of key (b c k d) divide the h of query (b h q d)."""
     h, c = query.shape[1], key.shape[1]
     if c < 1 or h % c:
         raise ValueError(
@@ -352,7 +350,6 @@ def validate_shared_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def validate_heads(x: Tensor, num_heads: int) -> None:
     """Raise unless x (b n m) can be cut into `num_heads` heads of equal width."""
-    validate_axes(x=(x, "b n m"))
     if num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(
             f"{num_heads} heads of equal width do not fit into m = {x.shape[-1]}: "
@@ -389,14 +386,12 @@ def validate_places(x: Tensor, positions: Tensor) -> None:
 def validate_table(query: Tensor, key: Tensor, table: Tensor) -> None:
     """Raise unless (… q d), (… k d) and a table (2c+1 d) of vectors by offset fit together."""
     validate_attention(query, key, key, None)
-    validate_axes({"d": ("query", query.shape[-1])}, table=(table, "r d"))
+    validate_axes(query=(query, "… q d"), table=(table, "r d"))
     if table.shape[0] % 2 == 0:
         raise ValueError(
             "table must have 2c + 1 rows: c for what comes before, one for the place itself, "
             f"c for what comes after; got shape {_shape(table)}"
         )
-    if table.dtype != query.dtype:
-        raise TypeError(f"table is {table.dtype} but query is {query.dtype}; use one dtype")
 
 
 def validate_shift(scores: Tensor) -> None:
@@ -580,8 +575,7 @@ def validate_shards(queries: object, keys: object, values: object, positions: ob
 
 
 def validate_picture(image: Tensor, size: tuple[int, int]) -> None:
-    """Raise unless image is (b c y x), and patches of this height and width fill it."""
-    validate_axes(image=(image, "b c y x"))
+    """Raise unless patches of this height and width fill an image (b c y x)."""
     if not isinstance(size, tuple | list) or len(size) != 2:
         raise TypeError(f"size must be (height, width) of a patch, in pixels; got {size!r}")
     height, width = size

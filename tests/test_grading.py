@@ -1117,6 +1117,14 @@ def test_a_wrong_address_of_the_gradebook_is_one_sentence(address, said, made_up
     assert Path("exercises", CHAPTER_3, f"{CHAPTER_3}.ipynb").exists()
 
 
+def test_nothing_is_judged_before_the_gradebook_is_open(made_up, monkeypatch):
+    monkeypatch.setattr(nbgrader_api.api().coursedir, "db_url", "nonsense://x")
+    job, handed_in = disk.job_of(CHAPTER_3), disk.submissions(CHAPTER_3)
+    begun = run.grade_class(job, handed_in, lambda *_: pytest.fail("judged"))
+    with pytest.raises(nbgrader_api.NoGradebook, match="no database's"):
+        next(begun)
+
+
 def test_a_total_weighs_the_assignments(made_up, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     assert grade("--force").exit_code == 0

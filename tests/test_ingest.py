@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 import pytest
@@ -172,6 +173,15 @@ def test_two_students_never_share_a_folder(desk):
 # --- what it is
 
 
+def restored(here, data: bytes) -> tuple[bytes, list[str]]:
+    about, released = here.about[ASSIGNMENT], here.released[ASSIGNMENT]
+    notebook = submission.notebook_of(data)
+    names = restore.recognize(notebook.cells, about, released)
+    made, notes = restore.restore(notebook, names, about, released)
+    assert made.cells == submission.notebook_of(made.data).cells
+    return made.data, notes
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_any_notebook_is_made_whole_and_keeps_what_was_written(here, name):
     released = here.released[ASSIGNMENT]
@@ -179,14 +189,14 @@ def test_any_notebook_is_made_whole_and_keeps_what_was_written(here, name):
         if isinstance(data, str):
             continue
         try:
-            cells = submission.cells_of(data)
+            texts = [submission.source_of(cell) for cell in submission.notebook_of(data).cells]
         except submission.Unreadable:
             continue
-        whole, notes = restore.restore(data, here.about[ASSIGNMENT], released)
+        whole, notes = restored(here, data)
         notebook = nbformat.reads(whole.decode(), as_version=4)
         nbformat.validate(notebook)
         assert [n for n in notes if "not made up" not in n] or whole == data
-        again, more = restore.restore(whole, here.about[ASSIGNMENT], released)
+        again, more = restored(here, whole)
         assert again == whole and all("not made up" in note for note in more)
         marks = [cell.metadata.nbgrader for cell in notebook.cells if "nbgrader" in cell.metadata]
         expected = {grade_id(c): c["metadata"].get("nbgrader") for c in released["cells"]}
@@ -194,7 +204,7 @@ def test_any_notebook_is_made_whole_and_keeps_what_was_written(here, name):
         assert all(mark == expected[mark.grade_id] for mark in marks)
         for check in ("check", "hidden"):
             assert f"softmax-{check}" in {mark.grade_id for mark in marks}
-        texts = [source_of({"source": submission.source_of(cell)}) for cell in cells]
+        texts = [source_of({"source": source}) for source in texts]
         kept = iter(cell.source for cell in notebook.cells)
         assert all(text in kept for text in texts if text), "a cell is lost, or out of order"
 
@@ -206,7 +216,7 @@ def test_a_written_answer_is_found_by_the_question_above_it(here):
         cell["metadata"] = {"id": "x"}
         del cell["id"]
     content["nbformat_minor"] = 0
-    data, notes = restore.restore(text(content), here.about[ASSIGNMENT], here.released[ASSIGNMENT])
+    data, notes = restored(here, text(content))
     assert cell_of(json.loads(data), "why-scaled")["source"] == "Because of the variance."
     assert notes == ["nbgrader's marks were gone from 13 cells; put back"]
 
@@ -279,13 +289,26 @@ def test_what_is_no_notebook_is_refused_with_what_to_ask_for(desk, kind):
 def test_the_content_says_which_assignment(here):
     for name in here.about:
         data = (ROOT / "exercises" / name / f"{name}.ipynb").read_bytes()
-        cells = submission.cells_of(data)
+        cells = submission.notebook_of(data).cells
         assert here.assignment_in(cells, "01_bottleneck.ipynb") == name
-        bare = submission.cells_of(text(without_marks({"cells": cells})))
+        bare = submission.notebook_of(text(without_marks({"cells": cells}))).cells
         assert here.assignment_in(bare, "x.ipynb") == name
         assert here.assignment_in([], f"Copy of {name} (2).ipynb") == name
     mixed = [{"source": f"# attncourse: {name}/x"} for name in list(here.about)[:2]]
     assert here.assignment_in(mixed, NAME) is None
+
+
+@pytest.mark.parametrize("name", ["right", "without marks"])
+def test_a_file_is_opened_and_parsed_once(desk, name):
+    content = right() if name == "right" else without_marks(right())
+    Path(NAME).write_bytes(text(content))
+    opened = mock.patch.object(archives.os, "open", wraps=os.open)
+    parsed = mock.patch.object(json, "loads", wraps=json.loads)
+    with opened as opens, parsed as parses:
+        (row,) = desk(NAME, student="jane").values()
+    assert row.outcome == "filed" and bool(row.notes) == (name != "right")
+    assert sum(call.args[0] == Path(NAME) for call in opens.call_args_list) == 1
+    assert parses.call_count == 1
 
 
 def test_content_of_another_assignment_is_refused(desk):

@@ -19,6 +19,7 @@ from tensors import (
     typed,
 )
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncourse.cross_attention import EncoderLayer, Transformer
 from attncourse.masking import causal_mask, padding_mask
@@ -29,6 +30,7 @@ from attncourse.multihead import (
     merge_heads,
     split_heads,
 )
+from attncourse.positions import RELATIVE, make_attend
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
@@ -235,8 +237,29 @@ def test_padding_changes_nothing_for_the_words(q, k, h, d, pads, left, seed):
 # --- Dropout ---
 
 
-def test_dropout_drops_weights_in_training_and_returns_them_whole():
-    layer, inputs = make_layer(dropout=0.5), make_inputs(k=1)
+class Products(TorchDispatchMode):
+    """Counts products of matrices that are no projections."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten.bmm.default
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scores_and_heads_are_computed_once(training):
+    with Products() as products:
+        make_layer(dropout=0.5).train(training)(*make_inputs(), make_mask(B, Q, K))
+    assert products.count == 2
+
+
+@pytest.mark.parametrize("scheme", ["none", *RELATIVE])
+def test_dropout_drops_weights_in_training_and_returns_them_whole(scheme):
+    h, d = 2, 14  # RoPE turns features in pairs
+    layer, inputs = make_layer(h=h, dropout=0.5), make_inputs(k=1)
+    layer.attend = make_attend(scheme, h, d, "cross")
+    layer.double()
     # One key, so every weight is 1, and dropout makes it 0 or 2: a head speaks twice or not at all.
     layer.out_proj.weight.data = torch.eye(M).double()
     layer.out_proj.bias.data.zero_()
@@ -244,8 +267,8 @@ def test_dropout_drops_weights_in_training_and_returns_them_whole():
         torch.manual_seed(0)
         output, weights = layer(*inputs)
     assert (weights == 1).all()
-    spoken = split_heads(layer.v_proj(inputs[2]), H).expand(B, H, Q, D)
-    share = split_heads(output, H) / spoken
+    spoken = split_heads(layer.v_proj(inputs[2]), h).expand(B, h, Q, d)
+    share = split_heads(output, h) / spoken
     assert_equal_to(share[..., :1].expand_as(share), share)
     assert share.round(decimals=9).unique().tolist() == [0, 2]
 

@@ -111,7 +111,7 @@ def test_slider_is_the_same_in_every_build_and_needs_no_script_to_show_something
     assert "&lt;t&gt;" in page and "<t>" not in page
     frames = re.findall(r"<div class='frame'[^>]*>", page)
     assert [frame.endswith("hidden>") for frame in frames] == [True, False]
-    assert '<output aria-live="polite">it&#x27;s 1</output>' in page
+    assert '<output aria-live="polite">it&#39;s 1</output>' in page
 
 
 def test_lines_stay_within_their_picture_and_mark_one_place():
@@ -193,7 +193,7 @@ def test_without_a_script_the_first_query_of_the_first_view_is_shown():
     assert "name='query' checked><span>cent</span>" in before
     assert "name='query'><span>&lt;b&gt;</span>" in before
     assert before.count("<path d='M0 0.5C50 0.5 ") == 3
-    assert "Query &quot;cent&quot;: 0.81 on &quot;hundred&quot;" in before
+    assert "Query &#34;cent&#34;: 0.81 on &#34;hundred&#34;" in before
     assert "<fieldset disabled>" in before and "<details hidden>" in before
 
 
@@ -362,7 +362,7 @@ def test_a_table_of_heads_has_a_small_map_for_each_and_loads_nothing():
     assert page.count("<svg class='small'") == 4 and page.count("name='choice-0'") == 4
     assert "M0 0h1v1h-1z" in page and "src=" not in page and "url(" not in page
     assert "name='query' checked><span>deux</span>" in page
-    assert "0.75 on &quot;deux&quot;, 0.25 on &quot;un&quot;." in page
+    assert "0.75 on &#34;deux&#34;, 0.25 on &#34;un&#34;." in page
 
 
 @pytest.mark.parametrize(

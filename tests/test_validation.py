@@ -114,8 +114,6 @@ TENSORS = {
         ids=(whole(K), "k", "whole"),
         keys=(zeros(K, dtype=torch.float64), "k"),
     ),
-    "lengths must be a torch.Tensor; got list": lambda: validate_lengths(whole(B, N), [1, 2]),
-    "tokens must hold whole numbers": lambda: validate_lengths(zeros(B, N), whole(B)),
     "scores must be a torch.Tensor; got list": lambda: validate_scores([1.0], -1),
     "weights must hold floating-point": lambda: validate_tables(zeros(Q, K), whole(Q, K)),
     "mask must be a boolean torch.Tensor (… q k) = (3 5); got list": about_mask([True], (Q, K)),
@@ -128,7 +126,6 @@ TENSORS = {
     "mask must be boolean, True = may attend; got torch.int64 ... mask.bool()": (
         about_mask(whole(Q, K), (Q, K))
     ),
-    "x must hold floating-point numbers": lambda: validate_heads(whole(B, N, 12), 4),
 }
 
 VALUES = {
@@ -149,12 +146,6 @@ VALUES = {
     ),
     "every sentence must have 1 to n = 7 real tokens; lengths go from 2 to 8": (
         lambda: validate_lengths(whole(B, N), torch.tensor([8, 2]))
-    ),
-    "lengths (3) has axes (b), so b = 3; but tokens has b = 2": (
-        lambda: validate_lengths(whole(B, N), whole(Q))
-    ),
-    "lengths must have axes (b); got shape (2 1)": (
-        lambda: validate_lengths(whole(B, N), whole(B, 1))
     ),
     "dim=1 names no axis of scores, whose shape (5) has 1": lambda: validate_scores(zeros(K), 1),
     "scores is empty along dim=0 (shape (0 5)": lambda: validate_scores(zeros(0, K), 0),
@@ -191,7 +182,6 @@ VALUES = {
     "mask (1 5) hides every key from every query. ... 'may attend' ... pass ~mask": (
         about_mask(~true(1, K), (Q, K))
     ),
-    "x must have axes (b n m); got shape (7 12)": lambda: validate_heads(zeros(N, 12), 4),
     "5 heads of equal width do not fit into m = 12: x has shape (2 7 12)": (
         lambda: validate_heads(zeros(B, N, 12), 5)
     ),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from attncourse.checks import pages
 from attncourse.checks.answer import Failure, shape_of
 from attncourse.checks.task import Task
+from attncourse.markup import each, with_code
 
 if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
@@ -88,7 +90,7 @@ class Report:
         }
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        return {"text/plain": repr(self), "text/html": _html(self), MIME: self.as_dict()}
+        return {"text/plain": repr(self), "text/html": str(_html(self)), MIME: self.as_dict()}
 
     def __repr__(self) -> str:
         return _text(self)
@@ -101,11 +103,9 @@ class Hints:
     about: Task
 
     def _repr_html_(self) -> str:
-        return "".join(
-            f"<details><summary>{html.escape(self.about.name)}: hint {n} of 3</summary>"
-            f"<p>{html_code(text)}</p></details>"
-            for n, text in enumerate(self.about.hints, 1)
-        )
+        names = [f"{self.about.name}: hint {n} of 3" for n in (1, 2, 3)]
+        hint = "<details><summary>{}</summary><p>{}</p></details>"
+        return str(each(hint, names, map(with_code, self.about.hints)))
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -166,6 +166,15 @@ def _points(report: Report) -> str:
     return f"{report.earned:g} of {report.points:g} points"
 
 
+def _told(report: Report) -> Iterator[tuple[Result, str]]:
+    """Each verdict with its message, or "": nothing is said twice."""
+    why, said = report.diagnosis and report.diagnosis.why, None
+    for result in report.results:
+        message = "" if result.message == why else result.message
+        yield result, message and _unless_said(message, said)
+        said = message or said
+
+
 def _unless_said(message: str, said: str | None) -> str:
     """A message, or short what it repeats: an error on inputs of another size is no news."""
     if message == said:
@@ -191,13 +200,10 @@ def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
 def _text(report: Report) -> str:
     lines = [f"{'✓' if report.passed else '✗'} {report.task}: {_points(report)}"]
     diagnosis = report.diagnosis
-    said = None  # nothing is said twice
-    for result in report.results:
+    for result, message in _told(report):
         lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
-        if result.message and result.message != (diagnosis and diagnosis.why):
-            message = _unless_said(result.message, said)
+        if message:
             lines.append(_wrap(message, first="      ", indent="      "))
-            said = result.message
     if report.note:
         lines.append(_wrap(report.note))
     if diagnosis is None:
@@ -295,135 +301,117 @@ caption-side:top}
 """.replace("\n", "")
 
 
-def html_code(text: str) -> str:
-    """Escape a text for HTML; `backticks` become code."""
-    parts = html.escape(text, quote=False).split("`")
-    return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
+def _html_link(where: str, words: str) -> str:
+    """A link, or the words alone if it leads nowhere."""
+    link = Markup('<a href="{}" target="_blank" rel="noopener">{}</a>')
+    return link.format(where, words) if where else words
 
 
-def _html_table(caption: str, value: object, beside: object = None) -> str:
-    table = _table(value)
-    title = f"<caption>{html.escape(caption)}</caption>"
-    if table is None:
-        return f"<table>{title}<tr><td>{html.escape(_brief(value))}</td></tr></table>"
-    other = _table(beside) if beside is not None else None
-    same_size = other is not None and [len(r) for r in other] == [len(r) for r in table]
+def _html_table(caption: str, value: object, beside: object = None) -> Markup:
+    def cell(here: str, there: str) -> Markup:
+        return Markup("<td{}>{}</td>").format(Markup(" class=off") * (here != there), here)
 
-    def cell(i: int, j: int) -> str:
-        off = same_size and other[i][j] != table[i][j]
-        return f"<td{' class=off' if off else ''}>{table[i][j]}</td>"
-
-    body = "".join(
-        f"<tr>{''.join(cell(i, j) for j in range(len(row)))}</tr>" for i, row in enumerate(table)
-    )
-    return f"<table>{title}{body}</table>"
+    rows = _table(value)
+    return _html_rows(caption, rows or [[_brief(value)]], rows and _table(beside), cell)
 
 
-def _html_map(caption: str, table: Tensor, beside: Tensor) -> str:
-    def cell(on: bool, expected: bool) -> str:
-        classes = " ".join(["on"] * on + ["off"] * (on != expected))
-        return f'<td class="{classes}" title="{"changes" if on else "stays"}"></td>'
+def _html_map(caption: str, table: Tensor, beside: Tensor) -> Markup:
+    def cell(on: bool, there: bool) -> Markup:
+        classes = " ".join(["on"] * on + ["off"] * (on != there))
+        title = "changes" if on else "stays"
+        return Markup('<td class="{}" title="{}"></td>').format(classes, title)
 
-    same_size = table.shape == beside.shape
-    body = "".join(
-        "<tr>"
-        + "".join(cell(on, bool(beside[i, j]) if same_size else on) for j, on in enumerate(row))
-        + "</tr>"
-        for i, row in enumerate(table.tolist())
-    )
-    return f'<table class="map"><caption>{caption}</caption>{body}</table>'
+    return _html_rows(caption, table.tolist(), beside.tolist(), cell, Markup(' class="map"'))
 
 
-def _html(report: Report) -> str:
+def _html_rows(caption: str, rows: list, others: list | None, cell: Callable, kind="") -> Markup:
+    """Each cell is made of what stands here and there; of this alone if the sizes differ."""
+    if not others or [*map(len, others)] != [*map(len, rows)]:
+        others = rows
+    lines = (map(cell, *pair) for pair in zip(rows, others, strict=True))
+    body = each("<tr>{}</tr>", map(Markup("").join, lines))
+    return Markup("<table{}><caption>{}</caption>{}</table>").format(kind, caption, body)
+
+
+def _html(report: Report) -> Markup:
     diagnosis = report.diagnosis
-    items, said = [], None
-    for result in report.results:
-        mark = '<span class="ok">✓</span>' if result.passed else '<span class="no">✗</span>'
-        detail = ""
-        if result.message and result.message != (diagnosis and diagnosis.why):
-            message = _unless_said(result.message, said)
-            detail = f"<small>{html_code(message)}</small>"
-            said = result.message
-        items.append(f"<li>{mark}{html.escape(result.name)}{detail}</li>")
-    parts = [
-        f"<style>{STYLE}</style>",
-        f'<div class="attn-report {"right" if report.passed else "wrong"}">',
-        f"<h4><code>{report.task}</code>: {_points(report)}</h4>",
-    ]
+    text = Markup("<h4><code>{}</code>: {}</h4>").format(report.task, _points(report))
     if diagnosis:
-        parts += _html_thoughts(report, diagnosis)
-    if diagnosis and diagnosis.seen:
-        seen = "".join(f"<li>{html_code(words)}</li>" for words in diagnosis.seen)
-        parts.append(f'<h5>What we saw</h5><ul class="seen">{seen}</ul>')
-    if diagnosis and diagnosis.example:
-        parts.append(html_example(diagnosis.example))
-    if diagnosis and diagnosis.map and diagnosis.map.got is not None:
-        parts.append(html_dependencies(diagnosis.map))
+        text += _html_thoughts(report, diagnosis)
+        if diagnosis.seen:
+            seen = each("<li>{}</li>", map(with_code, diagnosis.seen))
+            text += Markup('<h5>What we saw</h5><ul class="seen">{}</ul>').format(seen)
+        if diagnosis.example:
+            text += html_example(diagnosis.example)
+        if diagnosis.map and diagnosis.map.got is not None:
+            text += html_dependencies(diagnosis.map)
     if report.note:
-        parts.append(f"<p>{html_code(report.note)}</p>")
-    checks = f"<ul>{''.join(items)}</ul>"
-    parts.append(checks if report.passed else f"<h5>What was checked</h5>{checks}")
-    return "".join([*parts, "</div>"])
+        text += Markup("<p>{}</p>").format(with_code(report.note))
+    if not report.passed:
+        text += Markup("<h5>What was checked</h5>")
+    checks = each("{}", (_html_item(*told) for told in _told(report)))
+    box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul></div>')
+    return box.format(Markup(STYLE), "right" if report.passed else "wrong", text, checks)
 
 
-def _html_thoughts(report: Report, diagnosis: Diagnosis) -> list[str]:
+def _html_item(result: Result, message: str) -> Markup:
+    mark = ("ok", "✓") if result.passed else ("no", "✗")
+    detail = message and Markup("<small>{}</small>").format(with_code(message))
+    return Markup('<li><span class="{}">{}</span>{}{}</li>').format(*mark, result.name, detail)
+
+
+def _html_thoughts(report: Report, diagnosis: Diagnosis) -> Markup:
     if not diagnosis.also:
-        return [_html_thought(report, diagnosis, "")]
-    two = (_html_thought(report, each, f"{n}. ") for n, each in enumerate(diagnosis.thoughts, 1))
-    return [f"<p><b>{TWO}</b></p>", *(f'<div class="thought">{each}</div>' for each in two)]
+        return _html_thought(report, diagnosis, "")
+    two = (_html_thought(report, one, f"{n}. ") for n, one in enumerate(diagnosis.thoughts, 1))
+    return Markup("<p><b>{}</b></p>").format(TWO) + each('<div class="thought">{}</div>', two)
 
 
-def _html_thought(report: Report, thought: Diagnosis, mark: str) -> str:
+def _html_thought(report: Report, thought: Diagnosis, mark: str) -> Markup:
+    why = with_code(thought.why)
     if thought.thinks:
-        text = (
-            f"<h5>{mark}What you probably think {_html_id(report.about, thought.id)}</h5>"
-            f"<p>{html_code(thought.thinks)}</p>"
-            f"<h5>Why it is wrong</h5><p>{html_code(thought.why)}</p>"
-        )
+        id = Markup("<code>{}</code>").format(thought.id)
+        id = _html_link(pages.in_gallery(report.about, thought.id), id)
+        text = Markup(
+            "<h5>{}What you probably think {}</h5><p>{}</p><h5>Why it is wrong</h5><p>{}</p>"
+        ).format(mark, id, with_code(thought.thinks), why)
     else:
-        text = f"<p>{mark}{html_code(thought.why)}</p>"
-    return text + (_html_link(report, thought.section) if thought.section else "")
+        text = Markup("<p>{}{}</p>").format(mark, why)
+    return text + (_html_again(report, thought.section) if thought.section else "")
 
 
-def _html_id(task: Task, id: str) -> str:
-    """The id, linked to what the book's gallery says about it, if the task is the book's."""
-    where = pages.in_gallery(task, id)
-    code = f"<code>{id}</code>"
-    return f'<a href="{where}" target="_blank" rel="noopener">{code}</a>' if where else code
-
-
-def _html_link(report: Report, section: str) -> str:
+def _html_again(report: Report, section: str) -> Markup:
     """To the published page: no front end of notebooks opens a built one as it should be.
 
     JupyterLab drops `file:` links and shows local pages without scripts, from their top; a person
     who sits at JupyterLab reads where the built page is.
     """
-    task = report.about
-    words = html.escape(pages.title(task.home, section))
-    where = html.escape(pages.address(task.page, section))
-    link = f'<a href="{where}" target="_blank" rel="noopener">{words}</a>' if where else words
-    line = f'<p class="read">Read again: {link}</p>'
+    task, line = report.about, Markup('<p class="read">{}{}</p>').format
+    link = _html_link(pages.address(task.page, section), pages.title(task.home, section))
+    again = line("Read again: ", link)
     if report.near and "JPY_SESSION_NAME" in os.environ and pages.built(task.page):
-        line += f'<p class="read"><small>offline: _build/html/{task.page}.html</small></p>'
-    return line
+        again += line("", Markup("<small>offline: _build/html/{}.html</small>").format(task.page))
+    return again
 
 
-def html_example(example: Example) -> str:
-    inputs = "".join(_html_table(name, value) for name, value in _shown_inputs(example).items())
-    return (
-        f'<h5>Smallest failing input found</h5><div class="side">{inputs}</div>'
-        f'<h5>Its {example.name}</h5><div class="side">'
-        f"{_html_table('expected', example.expected)}"
-        f"{_html_table(_got(example), example.got, example.expected)}</div>"
+def html_example(example: Example) -> Markup:
+    inputs = _shown_inputs(example)
+    return Markup(
+        '<h5>Smallest failing input found</h5><div class="side">{}</div>'
+        '<h5>Its {}</h5><div class="side">{}{}</div>'
+    ).format(
+        each("{}", map(_html_table, inputs, inputs.values())),
+        example.name,
+        _html_table("expected", example.expected),
+        _html_table(_got(example), example.got, example.expected),
     )
 
 
-def html_dependencies(found: DependencyMap) -> str:
+def html_dependencies(found: DependencyMap) -> Markup:
     maps = _html_map("got, as expected" if found.right else "got", found.got, found.expected)
     if not found.right:
         maps = _html_map("expected", found.expected, found.expected) + maps
-    return (
-        f"<h5>Who depends on whom ({found.title})</h5>"
-        f"<p>A filled cell: the output of that row depends on the {found.moved} of that column."
-        f'</p><div class="side">{maps}</div>'
-    )
+    return Markup(
+        "<h5>Who depends on whom ({})</h5><p>A filled cell: the output of that row depends on the "
+        '{} of that column.</p><div class="side">{}</div>'
+    ).format(found.title, found.moved, maps)

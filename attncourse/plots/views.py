@@ -5,12 +5,13 @@ import itertools
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from string import Template
 
+from markupsafe import Markup, escape
 from torch import Tensor
 
+from attncourse.markup import each
 from attncourse.plots.figures import ORANGE, TEAL
 
 
@@ -52,20 +53,12 @@ class Table:
         )
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<th scope='col'>{escape(_on_one_line(name, 7))}</th>" for name in self.columns
-        )
-        body = "".join(
-            f"<tr><th scope='row'>{escape(_on_one_line(name))}</th>"
-            + "".join(f"<td>{cell}</td>" for cell in cells)
-            + "</tr>"
-            for name, cells in zip(self.rows, self._lines(), strict=True)
-        )
-        corner = f"<th>{escape(self.corner)}</th>" if self.corner else "<td></td>"
-        return (
-            f"<table class='dataframe'><thead><tr>{corner}{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>"
-        )
+        head = each("<th scope='col'>{}</th>", (_on_one_line(name, 7) for name in self.columns))
+        cells = (each("<td>{}</td>", line) for line in self._lines())
+        body = each("<tr><th scope='row'>{}</th>{}</tr>", map(_on_one_line, self.rows), cells)
+        corner = Markup("<th>{}</th>" if self.corner else "<td></td>").format(self.corner)
+        table = "<table class='dataframe'><thead><tr>{}{}</tr></thead><tbody>{}</tbody></table>"
+        return str(Markup(table).format(corner, head, body))
 
 
 def _on_one_line(name: str, longest: int = 14) -> str:
@@ -93,12 +86,12 @@ def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> s
     tick_names = "".join(
         f"<text x='{x}' y='{bottom + 14}'>{tick}</text>" for tick, x in ticks.items()
     )
-    bars = key_names = numbers = ""
-    for place, (name, weight) in enumerate(zip(names, weights.tolist(), strict=True)):
-        y = top + step * place
+    bars = numbers = ""
+    ys = range(top, bottom, step)
+    for y, weight in zip(ys, weights.tolist(), strict=True):
         bars += f"M{left} {y + 4}h{width * weight:.1f}v14H{left}z"
-        key_names += f"<text x='{left - 5}' y='{y + 15}'>{escape(name)}</text>"
         numbers += f"<text x='{left + width + 8}' y='{y + 15}'>{weight:.2f}</text>"
+    key_names = each(f"<text x='{left - 5}' y='{{}}'>{{}}</text>", (y + 15 for y in ys), names)
     return (
         f"<svg viewBox='0 0 292 {bottom + 36}' aria-hidden='true'>"
         f"<text x='{left}' y='16' font-weight='600'>{escape(title)}</text>"
@@ -177,24 +170,25 @@ class Slider:
         )
 
     def _repr_html_(self) -> str:
-        frames = "".join(
-            f"<div class='frame' role='group' aria-label='{escape(readout, quote=True)}'"
-            f"{'' if place == self.start else ' hidden'}>{''.join(svgs)}</div>"
-            for place, (svgs, readout) in enumerate(zip(self.pictures, self.readouts, strict=True))
+        frames = each(
+            "<div class='frame' role='group' aria-label='{}'{}>{}</div>",
+            self.readouts,
+            ("" if place == self.start else " hidden" for place in range(len(self.pictures))),
+            (Markup("".join(svgs)) for svgs in self.pictures),
         )
-        listing = "".join(f"<li>{escape(readout)}</li>" for readout in self.readouts)
         # The same slider has the same id in every build, so that builds can be compared.
-        digest = hashlib.sha256((self.label + frames).encode()).hexdigest()[:10]
-        return _template("slider.html").substitute(
+        digest = hashlib.sha256(f"{self.label}{frames}".encode()).hexdigest()[:10]
+        return _filled(
+            "slider.html",
             id=f"slider-{digest}",
-            label=escape(self.label),
+            label=self.label,
             last=len(self.positions) - 1,
             start=self.start,
-            text=escape(f"{self.label} = {self.positions[self.start]}", quote=True),
-            readout=escape(self.readouts[self.start]),
+            text=f"{self.label} = {self.positions[self.start]}",
+            readout=self.readouts[self.start],
             frames=frames,
-            listing=listing,
-            positions=escape("|".join(self.positions), quote=True),
+            listing=each("<li>{}</li>", self.readouts),
+            positions="|".join(self.positions),
         )
 
 
@@ -211,12 +205,12 @@ def marked_words(label: str, words: Sequence[str], wrong: Collection[int] = ()) 
     """
     if outside := sorted(set(wrong) - set(range(len(words)))):
         raise ValueError(f"{len(words)} words have places 0 to {len(words) - 1}; got {outside}")
-    hidden = "<span style='position:absolute;clip-path:inset(50%)'>wrong: </span>"
-    marked = (
-        f"<u style='{WAVE}'>{hidden}{escape(word)}</u>" if place in wrong else escape(word)
-        for place, word in enumerate(words)
+    mark = Markup(
+        f"<u style='{WAVE}'><span style='position:absolute;clip-path:inset(50%)'>wrong: </span>"
+        "{}</u>"
     )
-    return f"<p><b>{escape(label)}:</b> {' '.join(marked)}</p>"
+    marked = (mark.format(word) if place in wrong else word for place, word in enumerate(words))
+    return str(Markup("<p><b>{}:</b> {}</p>").format(label, Markup(" ").join(marked)))
 
 
 WAVE = f"text-decoration:underline wavy {ORANGE} 2px;text-underline-offset:3px"
@@ -353,71 +347,71 @@ class AttentionView:
         }
         data = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         choices = self._pictures() if self.pictures else self._buttons()
-        at = self.start + 0.5
+        at, words = self.start + 0.5, first.queries
+        seen = [(key, int(weight)) for key, weight in enumerate(row) if int(weight or 0)]
         # Shown as it is where no script runs; the script draws the same, and the others.
-        digest = hashlib.sha256((self.label + choices + data).encode()).hexdigest()[:10]
-        return _template("attention.html").substitute(
+        digest = hashlib.sha256(f"{self.label}{choices}{data}".encode()).hexdigest()[:10]
+        return _filled(
+            "attention.html",
             id=f"attention-{digest}",
-            name=f' aria-label="{escape(self.label)}"' if self.label else "",
-            caption=f"<p><b>{escape(self.label)}</b></p>" if self.label else "",
+            name=each(' aria-label="{}"', [self.label] if self.label else []),
+            caption=each("<p><b>{}</b></p>", [self.label] if self.label else []),
             choices=choices,
-            queries="".join(
-                f"<label><input type='radio' name='query'{' checked' if i == self.start else ''}>"
-                f"<span>{escape(word)}</span></label>"
-                for i, word in enumerate(first.queries)
+            queries=each(
+                "<label><input type='radio' name='query'{}><span>{}</span></label>",
+                _checked(len(words), self.start),
+                words,
             ),
             rows=max(first.weights.shape),
-            lines="".join(
-                f"<path d='M0 {at}C50 {at} 50 {i + 0.5} 100 {i + 0.5}' stroke-width='{1 + w / 20}' "
-                f"stroke-opacity='{0.3 + w / 143:.2f}'/>"
-                for i, w in enumerate(int(weight or 0) for weight in row)
-                if w
+            lines=each(
+                f"<path d='M0 {at}C50 {at} 50 {{0}} 100 {{0}}' stroke-width='{{1}}' "
+                "stroke-opacity='{2:.2f}'/>",
+                (i + 0.5 for i, w in seen),
+                (1 + w / 20 for i, w in seen),
+                (0.3 + w / 143 for i, w in seen),
             ),
-            keys="".join(
-                f"<li><i>{_printed(weight)}</i>"
-                f"<span style='--w:{weight or 0}'>{escape(word)}</span>"
-                for weight, word in zip(row, first.keys, strict=True)
+            keys=each(
+                "<li><i>{}</i><span style='--w:{}'>{}</span>",
+                map(_printed, row),
+                (weight or 0 for weight in row),
+                first.keys,
             ),
-            sentence=escape(first._sentence(self.start)),
+            sentence=first._sentence(self.start),
             start=self.start,
-            note=escape(first.note),
-            data=data,
+            note=first.note,
+            data=Markup(data),
         )
 
-    def _buttons(self) -> str:
-        return "".join(
-            f"<fieldset class='choice'><legend><b>{escape(name)}</b></legend>"
-            + "".join(
-                f"<label><input type='radio' name='choice-{number}'"
-                f"{' checked' if option == options[0] else ''}>{escape(option)}</label>"
-                for option in options
-            )
-            + "</fieldset>"
-            for number, (name, options) in enumerate((self.choices or {}).items())
+    def _buttons(self) -> Markup:
+        button = "<label><input type='radio' name='choice-{}'{}>{}</label>"
+        groups = (
+            each(button, [number] * len(options), _checked(len(options)), options)
+            for number, options in enumerate((self.choices or {}).values())
         )
+        group = "<fieldset class='choice'><legend><b>{}</b></legend>{}</fieldset>"
+        return each(group, self.choices or {}, groups)
 
-    def _pictures(self) -> str:
+    def _pictures(self) -> Markup:
         """One group of radio buttons, each a small map, in rows and columns."""
         (row, rows), (column, columns) = self.choices.items()
-        heads = "".join(f"<b>{escape(name)}</b>" for name in columns)
-        body = ""
-        for i, option in enumerate(rows):
-            body += f"<span>{escape(option)}</span>"
-            for other in columns:
-                name = escape(f"{row} {option}, {column} {other}", quote=True)
-                first = " checked" if i == 0 and other == columns[0] else ""
-                body += (
-                    f"<label><input type='radio' name='choice-0' aria-label='{name}'{first}>"
-                    f"{_small_map(self.views[option, other].weights)}</label>"
-                )
-        return (
-            f"<fieldset class='choice pictures' style='--columns:{len(columns)}'>"
-            f"<legend>{escape(row)} and {escape(column)}</legend>"
-            f"<div><span>{escape(column)}</span>{heads}{body}</div></fieldset>"
-        )
+        button = "<label><input type='radio' name='choice-0' aria-label='{}'{}>{}</label>"
+        body = Markup()
+        for option in rows:
+            names = (f"{row} {option}, {column} {other}" for other in columns)
+            marks = _checked(len(columns), 0 if option == rows[0] else -1)
+            maps = (_small_map(self.views[option, other].weights) for other in columns)
+            body += Markup("<span>{}</span>{}").format(option, each(button, names, marks, maps))
+        return Markup(
+            "<fieldset class='choice pictures' style='--columns:{}'><legend>{} and {}</legend>"
+            "<div><span>{}</span>{}{}</div></fieldset>"
+        ).format(len(columns), row, column, column, each("<b>{}</b>", columns), body)
 
 
-def _small_map(weights: Tensor) -> str:
+def _checked(buttons: int, which: int = 0) -> list[str]:
+    return [" checked" if number == which else "" for number in range(buttons)]
+
+
+def _small_map(weights: Tensor) -> Markup:
     """Weights (q k) as a picture without words: four shades, nothing below 0.05."""
     q, k = weights.shape
     shades = ((0.05, 0.25), (0.2, 0.5), (0.4, 0.75), (0.7, 1.0))
@@ -427,7 +421,7 @@ def _small_map(weights: Tensor) -> str:
         cells = ((weights >= least) & (weights < most)).nonzero().tolist()
         drawn = "".join(f"M{j} {i}h1v1h-1z" for i, j in cells)
         paths += f"<path d='{drawn}' opacity='{shade}'/>" if drawn else ""
-    return (
+    return Markup(
         f"<svg class='small' viewBox='0 0 {k} {q}' preserveAspectRatio='none' aria-hidden='true'>"
         f"{paths}</svg>"
     )
@@ -471,5 +465,7 @@ def head_view(
     return AttentionView(views, {"attention": list(maps), "head": heads}, label, True, start)
 
 
-def _template(name: str) -> Template:
-    return Template((Path(__file__).parent.parent / "data" / name).read_text(encoding="utf-8"))
+def _filled(file: str, **parts: object) -> str:
+    """HTML with a script in it, from data/; what goes for its $names is escaped as in `each`."""
+    page = Template((Path(__file__).parent.parent / "data" / file).read_text(encoding="utf-8"))
+    return page.substitute({name: escape(part) for name, part in parts.items()})

@@ -5,11 +5,13 @@ those of its exercise, and {hours}`` the hours of the whole course; {dots}`01_bo
 many questions it asks, and becomes a dot for each that the reader has answered.
 """
 
-import html
 import re
 from pathlib import Path
 
 from docutils import nodes
+from markupsafe import Markup
+
+from attncourse.markup import each
 
 WORDS_A_MINUTE, MINUTES_A_CELL = 200, 0.5
 
@@ -76,11 +78,10 @@ def introduce(app, pagename, templatename, context, doctree):
         "og:image": f"{published}/_static/card.png",
         "og:image:alt": "Two translators write a number in French; the one with attention is right",
     }
-    head = f'<meta name="description" content="{html.escape(told)}">\n'
-    head += '<meta name="twitter:card" content="summary_large_image">\n'
-    for name, content in tags.items():
-        head += f'<meta property="{name}" content="{html.escape(content)}">\n'
-    context["metatags"] = context.get("metatags", "") + head
+    head = Markup('<meta name="description" content="{}">\n').format(told)
+    head += Markup('<meta name="twitter:card" content="summary_large_image">\n')
+    head += each('<meta property="{}" content="{}">\n', tags, tags.values())
+    context["metatags"] = context.get("metatags", "") + str(head)
 
 
 def setup(app):

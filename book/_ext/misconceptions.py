@@ -6,7 +6,6 @@ it, and to the map of who depends on whom. The answers are run here, and kept be
 Where we know how often public code has it, `mistakes/seen.yml` says so.
 """
 
-import html
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -14,7 +13,10 @@ from pathlib import Path
 import yaml
 from docutils import nodes
 from fresh_pages import package_hash
+from markupsafe import Markup
 from sphinx.util.docutils import SphinxDirective
+
+from attncourse.markup import with_code
 
 GALLERY = """
 .attn-report.gallery{border:0;padding:0;max-width:none;font-size:inherit}
@@ -37,60 +39,57 @@ def shown(task, fault) -> str:
         if example:
             depends = diagnosis.dependencies_of(task, answer)
             wrong = depends and depends.got is not None and not depends.right
-            return report.html_example(example) + (
-                report.html_dependencies(depends) if wrong else ""
-            )
+            map = report.html_dependencies(depends) if wrong else ""
+            return str(report.html_example(example) + map)
     return ""
 
 
 def entries(stem: str) -> dict[str, list]:
     """Id -> (task, what one thinks, why not, address to read again, its title, what it does)."""
     from attncourse.checks import pages, registry
-    from attncourse.checks.report import html_code
 
     found = defaultdict(list)
     for task in registry.of_chapter(stem):
         for fault in task.faults.values():
             page = f"../{Path(task.page).name}.html#{fault.section}"
             again = page, pages.words(task.home, fault.section)
-            told = html_code(fault.thinks), html_code(fault.why)
-            found[fault.id].append((task.name, *told, *again, shown(task, fault)))
+            told = task.name, fault.thinks, fault.why
+            found[fault.id].append((*told, *again, shown(task, fault)))
     return found
 
 
-def in_public(id: str, seen: dict) -> str:
-    """Where others have it: HTML, or "" if we do not know."""
+def in_public(id: str, seen: dict) -> Markup:
+    """Where others have it; nothing if we do not know."""
     told = []
     if id in seen["survey"]:
-        some, all, what = seen["survey"][id]
-        told.append(f"{some} of {all} {what} (<a href='../misconceptions.html#how-often'>how</a>)")
-    threads = (url.removeprefix("https://github.com/") for url in seen["threads"].get(id, []))
-    told += [
-        f"<a href='https://github.com/{thread}'>{thread.replace('/issues/', '#')}</a>"
-        for thread in threads
-    ]
-    return f"<p>In public: {', '.join(told)}.</p>" if told else ""
+        how = Markup("{} of {} {} (<a href='../misconceptions.html#how-often'>how</a>)")
+        told.append(how.format(*seen["survey"][id]))
+    for url in seen["threads"].get(id, []):
+        name = url.removeprefix("https://github.com/").replace("/issues/", "#")
+        told.append(Markup("<a href='{}'>{}</a>").format(url, name))
+    return Markup("<p>In public: {}.</p>" if told else "").format(Markup(", ").join(told))
 
 
 def page_of(found: dict[str, list], seen: dict) -> str:
     from attncourse.checks.report import STYLE
 
-    text = f"<style>{STYLE}{GALLERY}</style><div class='attn-report gallery'>"
+    text = Markup(f"<style>{STYLE}{GALLERY}</style><div class='attn-report gallery'>")
     # What has a name in the field stands before the slips of one task.
     for id, each in sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])):
-        text += f"<section id='{id}'><h2><code>{id}</code></h2>"
+        text += Markup("<section id='{0}'><h2><code>{0}</code></h2>").format(id)
         last = None
         for task, thinks, why, address, title, does in each:
             if (thinks, why) != last:
-                text += f"<p><b>{thinks}</b></p><p>{why}</p>"
-                text += f"<p>Read again: <a href='{address}'>{html.escape(title)}</a></p>"
+                text += Markup("<p><b>{}</b></p><p>{}</p>").format(*map(with_code, (thinks, why)))
+                text += Markup("<p>Read again: <a href='{}'>{}</a></p>").format(address, title)
             last = thinks, why
             if does:
-                text += f"<details><summary>in <code>{task}</code></summary>{does}</details>"
+                fold = Markup("<details><summary>in <code>{}</code></summary>{}</details>")
+                text += fold.format(task, Markup(does))
             else:
-                text += f"<p>In <code>{task}</code>.</p>"
-        text += in_public(id, seen) + "</section>"
-    return text + "</div>"
+                text += Markup("<p>In <code>{}</code>.</p>").format(task)
+        text += in_public(id, seen) + Markup("</section>")
+    return str(text + Markup("</div>"))
 
 
 class Misconceptions(SphinxDirective):

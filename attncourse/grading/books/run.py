@@ -60,11 +60,11 @@ def grade_class(
             same[student] = stored.result
         elif path:
             todo[student] = path
-    graded = grade_all(job, todo)  # it begins, and nbgrader takes a while to load
 
     from attncourse.grading.books.gradebook import Writer
 
-    with Writer(about) as writer:
+    with Writer(about) as writer:  # whose address may be wrong, before anything is judged
+        graded = grade_all(job, todo)
 
         def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
             if odd.get(student) and odd[student] not in result.repairs:

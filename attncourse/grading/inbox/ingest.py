@@ -25,7 +25,7 @@ from attncourse.grading.inbox.senders import (
     senders,
     timestamp_of,
 )
-from attncourse.grading.inbox.submission import MARKER, Assignment, grade_id_of, source_of
+from attncourse.grading.inbox.submission import MARKER, Assignment, Notebook, grade_id_of, source_of
 from attncourse.grading.inbox.untrusted import TooMuch, limited, looks_like, printable
 
 SUBMITTED = Path("submitted")
@@ -164,8 +164,8 @@ class Desk:
                 group = self._group(sent)
                 with limited(SECONDS):
                     data = notebook_in(sent.name, sent.read())
-                    assignment, data, repairs = self._understood(sent.name, data)
-                    answered = _answered(data, self.course.about[assignment])
+                    assignment, notebook, repairs = self._understood(sent.name, data)
+                    answered = _answered(notebook, self.course.about[assignment])
             except (Refused, TooMuch, MemoryError) as problem:
                 error = problem if str(problem) else "to read it takes too much memory"
                 whose = ", ".join(self._named(sender) or "?" for sender in group)
@@ -184,7 +184,7 @@ class Desk:
                         row.notes.append(f"{row.student} looks like {other}, who is another one")
                     if sender.inside:
                         row.notes.append(f"it lay in {printable(sender.inside)}")
-                    self._put(row, data, sender, sent, answered)
+                    self._put(row, notebook.data, sender, sent, answered)
                 except Refused as error:
                     row.notes, row.outcome = [str(error)], ""
                 except OSError as error:
@@ -199,22 +199,23 @@ class Desk:
                 return [Sender(sent.name, ())]
             raise
 
-    def _understood(self, name: str, data: bytes) -> tuple[str, bytes, list[str]]:
+    def _understood(self, name: str, data: bytes) -> tuple[str, Notebook, list[str]]:
         """The assignment, the repaired notebook, and what was odd."""
         try:
-            cells = reading.cells_of(data)
+            notebook = reading.notebook_of(data)
         except reading.Unreadable as error:
             raise Refused(f"{error}; ask for it again") from None
-        found = self.course.assignment_in(cells, name)
+        found = self.course.assignment_in(notebook.cells, name)
         if found and self.assignment not in ("", found):
             raise Refused(f"it is of {found}, not of {self.assignment}")
         assignment = found or self.assignment
         if not assignment:
             raise Refused("nothing in it is of an assignment of this course; say it: --assignment")
         about, released = self.course.about[assignment], self.course.released[assignment]
-        if not recognize(cells, about, released):
+        names = recognize(notebook.cells, about, released)
+        if not names:
             raise Refused(f"nothing in it is of {assignment}; ask for the course's notebook")
-        return assignment, *restore(data, about, released)
+        return assignment, *restore(notebook, names, about, released)
 
     def _named(self, sender: Sender) -> str:
         try:
@@ -305,7 +306,7 @@ class Desk:
             then = timestamp_of(folder) or datetime.min
             if when > datetime.min and then > datetime.min:
                 return "it was sent earlier than the one that is there" if when < then else ""
-            before = (old is not None and _answered(old, about),)
+            before = (old is not None and _was_answered(old, about),)
         if before[0] and not answered:
             return "nothing is answered in it, and in the one that is there something is"
         if len(before) > 1 and before > order:
@@ -366,12 +367,16 @@ def _kept(target: Path) -> list[Path]:
     return [p for p in target.parent.glob(f"{target.name}.*") if p.suffix[1:].isdecimal()]
 
 
-def _answered(data: bytes, about: Assignment) -> bool:
-    """Whether a student has begun."""
+def _was_answered(data: bytes, about: Assignment) -> bool:
     try:
-        found = reading.read(data, about)
+        return _answered(reading.notebook_of(data), about)
     except reading.Unreadable:
         return False
+
+
+def _answered(notebook: Notebook, about: Assignment) -> bool:
+    """Whether a student has begun."""
+    found = reading.answers_in(notebook.cells, about)
     stubs = {question: about.released[question].strip() for question in about.questions}
     written = any(found.texts.get(q, stub).strip() != stub for q, stub in stubs.items())
     return written or len(found.untouched) < len(about.tasks)

@@ -4,6 +4,7 @@ Grading finds answers without them, but nbgrader and the person who reads with i
 not. What the student wrote is never changed; marks, numbers of cells and the file's form are.
 """
 
+import copy
 import json
 import re
 from collections import defaultdict
@@ -11,28 +12,35 @@ from collections import defaultdict
 from nbformat.validator import iter_validate
 
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.submission import MARKER, Assignment, code_of, grade_id_of, source_of
+from attncourse.grading.inbox.submission import (
+    MARKER,
+    Assignment,
+    Notebook,
+    code_of,
+    grade_id_of,
+    source_of,
+)
 
 MOST_OUTPUT = 2**20  # bytes of outputs that a notebook keeps when it is written anew
 _CELL_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
-def restore(data: bytes, about: Assignment, released: dict) -> tuple[bytes, list[str]]:
+def restore(
+    notebook: Notebook, names: dict[int, str], about: Assignment, released: dict
+) -> tuple[Notebook, list[str]]:
     """Make a notebook one that nbgrader understands.
 
     Args:
-        data: the file as it was sent.
+        notebook: as it was sent; its cells are changed in place.
+        names: what `recognize` says of its cells.
         released: the notebook in exercises/.
 
     Returns:
-        The file, byte for byte the same if nothing was wrong with it, and what was odd about it.
-
-    Raises:
-        Unreadable: it is not a notebook.
+        The notebook, its file byte for byte the same if nothing was wrong with it, and what was odd
+        about it.
     """
-    cells = reading.cells_of(data)
+    form, cells = _form(notebook), notebook.cells
     graded = {grade_id_of(c): c for c in released["cells"] if grade_id_of(c)}
-    names = recognize(cells, about, released)
     kept, repairs = choose(cells, names, about)
     put_back, changed, foreign = 0, [], 0
     for place, cell in enumerate(cells):
@@ -58,11 +66,10 @@ def restore(data: bytes, about: Assignment, released: dict) -> tuple[bytes, list
     repairs += _put_back_checks(cells, kept, about, released)
     missing = [name for name in (*about.tasks, *about.questions) if name not in kept.values()]
     lost = [f"not there, and not made up: {_list(missing)}"] if missing else []
-    form = _form(data)
     if not repairs and not form:
-        return data, lost
-    text, left_out = _written(cells, released)
-    return text, [*repairs, *form, *left_out, *lost]
+        return notebook, lost
+    made, left_out = _written(cells, released)
+    return made, [*repairs, *form, *left_out, *lost]
 
 
 # --- which cell is which ------------------------------------------------------------------------
@@ -158,7 +165,7 @@ def _put_back_checks(
     for name in missing:
         above = [n for n in order[: order.index(name)] if n in present]
         place = next((i for i, c in enumerate(cells) if above and c is present[above[-1]]), -1)
-        present[name] = json.loads(json.dumps(originals[name]))
+        present[name] = copy.deepcopy(originals[name])
         cells.insert(place + 1, present[name])
     return [f"deleted checks are put back: {_list(missing)}"] if missing else []
 
@@ -175,22 +182,22 @@ def _cells(count: int) -> str:
 # --- the file's form ----------------------------------------------------------------------------
 
 
-def _form(data: bytes) -> list[str]:
+def _form(notebook: Notebook) -> list[str]:
     """What is wrong with the file, other than its marks."""
     found = []
-    if data.startswith(b"\xef\xbb\xbf"):
+    if notebook.data.startswith(b"\xef\xbb\xbf"):
         found.append("the byte order mark before the text is removed")
     try:
-        notebook = json.loads(data.decode("utf-8-sig"))
+        notebook.data.decode()
     except UnicodeDecodeError:
         return [*found, "bytes that are no UTF-8 are replaced"]
-    version = notebook.get("nbformat") if isinstance(notebook, dict) else None
+    version = notebook.says.get("nbformat")
     if version != 4:
         return [*found, f"a notebook of version {version}; written as version 4"]
-    ids = [_number_of({"id": cell.get("id")}) for cell in reading.cells_of(data)]
+    ids = [_number_of({"id": cell.get("id")}) for cell in notebook.cells]
     ids = [each for each in ids if each is not None]
     twice = len(set(ids)) < len(ids)
-    if twice or not _valid(notebook):
+    if twice or not _valid(notebook.says):
         found.append("not quite the form of a notebook; written anew")
     return found
 
@@ -205,8 +212,8 @@ def _valid(part: dict, kind: str | None = None) -> bool:
         return False
 
 
-def _written(cells: list[dict], released: dict) -> tuple[bytes, list[str]]:
-    """A valid notebook with these cells."""
+def _written(cells: list[dict], released: dict) -> tuple[Notebook, list[str]]:
+    """A valid notebook with these cells, and what was left out."""
     used: set[str] = set()
     plain = [_plain(cell, number, used) for number, cell in enumerate(cells, start=1)]
     left_out = []
@@ -222,7 +229,7 @@ def _written(cells: list[dict], released: dict) -> tuple[bytes, list[str]]:
         "nbformat_minor": 5,
     }
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    return text.encode(errors="replace"), left_out
+    return Notebook(text.encode(errors="replace"), notebook, plain), left_out
 
 
 def _plain(cell: dict, number: int, used: set[str]) -> dict:

@@ -137,6 +137,15 @@ def _check_in(source: str) -> ast.Call:
 # --- reading ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Notebook:
+    """A file with a notebook in it, parsed."""
+
+    data: bytes  # the file
+    says: dict  # its JSON
+    cells: list[dict]  # whatever its version
+
+
 @dataclass
 class Submission:
     """A notebook, read once: all that is asked of it later is asked of this."""
@@ -149,8 +158,8 @@ class Submission:
     review: list[str] = field(default_factory=list)  # what a person should look at
 
 
-def cells_of(data: bytes) -> list[dict]:
-    """The cells of a notebook of any version.
+def notebook_of(data: bytes) -> Notebook:
+    """Parse a file.
 
     Raises:
         Unreadable: it is not a notebook.
@@ -171,10 +180,10 @@ def cells_of(data: bytes) -> list[dict]:
         if re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE):
             raise Unreadable("it has the marks of a merge conflict in it") from None
         raise Unreadable("its JSON is broken") from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if isinstance(notebook, dict) and isinstance(notebook.get("worksheets"), list):  # version 3
         sheets = [sheet for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
-        notebook = {"cells": [cell for sheet in sheets for cell in sheet.get("cells", [])]}
-    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+        cells = [cell for sheet in sheets for cell in sheet.get("cells", [])]
     if not isinstance(cells, list):
         raise Unreadable("it has no cells: not a notebook")
     if len(cells) > MOST_CELLS:
@@ -192,7 +201,7 @@ def cells_of(data: bytes) -> list[dict]:
             f"it has more than {MOST_WORDS:,} words and signs of code, and is not read: "
             "data belongs into a file of its own"
         )
-    return cells
+    return Notebook(data, notebook, cells)
 
 
 def may_be_code(cell: dict) -> bool:
@@ -226,7 +235,12 @@ def read(data: bytes, about: Assignment) -> Submission:
     Raises:
         Unreadable: it is not a notebook.
     """
-    found = Submission(cells_of(data))
+    return answers_in(notebook_of(data).cells, about)
+
+
+def answers_in(cells: list[dict], about: Assignment) -> Submission:
+    """The same, in the cells of a notebook."""
+    found = Submission(cells)
     stubs = {task: code_of(about.released.get(task, "")) for task in about.tasks}
     released = {plain_python(source) for source in about.released.values()}
     answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code

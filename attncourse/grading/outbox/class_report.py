@@ -9,7 +9,6 @@ import base64
 import collections
 import csv
 import hashlib
-import html
 import importlib
 import inspect
 import io
@@ -32,6 +31,7 @@ from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.inbox.untrusted import printable
 from attncourse.grading.outbox import similarity
+from attncourse.markup import with_code
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 STEPS = (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 200, 500, 1000)  # points in a bar of the histogram
@@ -230,7 +230,7 @@ def write_html(data: dict, path: Path) -> None:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"code": _code, "name": _name, "number": _number}
+    environment.filters |= {"code": with_code, "name": _name, "number": _number}
     environment.filters |= {"day": _day, "digest": _digest}
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     text = template.render(
@@ -240,14 +240,6 @@ def write_html(data: dict, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="replace")
-
-
-def _code(text: str) -> Markup:
-    """A text with `backticks` as code."""
-    parts = html.escape(text).split("`")
-    return Markup(
-        "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
-    )
 
 
 def _name(text: str) -> Markup:
