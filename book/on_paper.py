@@ -26,6 +26,8 @@ OUT = ROOT / "_build" / "pdf"
 
 LEFT_OUT = "script, noscript, .headerlink, .copybtn, button.copybtn, .sd-summary-chevron-right"
 
+WHOLE = 15  # lines of a listing that stay on one page
+
 SHEET = Path(__file__).with_suffix(".css")
 
 
@@ -51,6 +53,12 @@ def article(name: str):
         each.decompose()
     for each in found.select(".attn-report h5"):
         each["role"] = "presentation"  # thousands of them would fill the file's outline
+    for box in found.select(".cell_input, div[class*=highlight-]"):
+        if not box.find_parent(class_="cell_input"):
+            if box.get_text().strip().count("\n") < WHOLE:
+                box["class"].append("whole")
+            else:
+                box.insert_before(BeautifulSoup('<div class="room"></div>', "html.parser"))
     return found
 
 
@@ -169,7 +177,7 @@ def whole_book() -> BeautifulSoup:
 
 def say_pages(book: BeautifulSoup, pages: dict[str, int]) -> None:
     for mark in book.select("span.page"):
-        mark.string = f"\u202fp.\u202f{pages.get(mark['data-of'], '000')}"
+        mark.string = f"p.\u00a0{pages.get(mark['data-of'], '000')}"
 
 
 def pages_in(printed: Path) -> dict[str, int]:
