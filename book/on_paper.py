@@ -1,12 +1,16 @@
 """The whole book as one PDF, printed by Chromium from the built pages: `make pdf`.
 
 On paper nothing can be opened, scrolled or clicked. So answers stand at the end of their chapter,
-lines of code are wrapped, a link to another place in the book still works in the file, and a link
-to elsewhere gets a number, under which its address stands at the end of the chapter.
+lines of code are wrapped, a link to another chapter also says its page, and a link to elsewhere
+gets a number, under which its address stands at the end of the chapter.
+
+Chromium cannot count the page of a link's target (`target-counter` of CSS). So the book is printed
+until the numbers in it are those of its pages: two or three times.
 """
 
 import os
 import posixpath
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +25,8 @@ HTML = ROOT / "_build" / "html"
 OUT = ROOT / "_build" / "pdf"
 
 LEFT_OUT = "script, noscript, .headerlink, .copybtn, button.copybtn, .sd-summary-chevron-right"
+
+WHOLE = 15  # lines of a listing that stay on one page
 
 SHEET = Path(__file__).with_suffix(".css")
 
@@ -45,6 +51,14 @@ def article(name: str):
     found = soup.select_one("article")
     for each in found.select(LEFT_OUT):
         each.decompose()
+    for each in found.select(".attn-report h5"):
+        each["role"] = "presentation"  # thousands of them would fill the file's outline
+    for box in found.select(".cell_input, div[class*=highlight-]"):
+        if not box.find_parent(class_="cell_input"):
+            if box.get_text().strip().count("\n") < WHOLE:
+                box["class"].append("whole")
+            else:
+                box.insert_before(BeautifulSoup('<div class="room"></div>', "html.parser"))
     return found
 
 
@@ -54,6 +68,12 @@ def add(parent, tag: str, text: str = "", **attributes):
     new.string = text
     parent.append(new)
     return new
+
+
+def say_page(link) -> None:
+    """A place behind a link for the page of its target."""
+    mark = add(link.parent, "span", **{"class": "page", "data-of": link["href"][1:]})
+    link.insert_after(mark)
 
 
 def answers_to_the_end(chapter) -> None:
@@ -103,7 +123,11 @@ def join(chapters: dict) -> None:
             page = posixpath.normpath(posixpath.join(folder, parts.path)) if parts.path else name
             target = page.removesuffix(".html")
             if not parts.scheme and target in renamed:
-                link["href"] = f"#{renamed[target].get(parts.fragment, parts.fragment or target)}"
+                place = renamed[target].get(parts.fragment, parts.fragment or target)
+                link["href"] = f"#{place}"
+                answer = "--answer-" in place and not place.endswith("-asked")
+                if link.get_text(strip=True) and (target != name or answer):
+                    say_page(link)
                 continue
             address = link["href"] if parts.scheme else f"{baseurl}/{page}"
             link["href"] = address
@@ -146,9 +170,27 @@ def whole_book() -> BeautifulSoup:
         if caption != shown or shown is None:
             entries, shown = add(contents, "ul"), caption
         heading = " ".join(chapters[name].h1.get_text().split())
-        add(add(entries, "li"), "a", heading, href=f"#{name}")
+        say_page(add(add(entries, "li"), "a", heading, href=f"#{name}"))
         book.select_one(".bd-article-container").append(chapters[name])
     return book
+
+
+def say_pages(book: BeautifulSoup, pages: dict[str, int]) -> None:
+    for mark in book.select("span.page"):
+        mark.string = f"p.\u00a0{pages.get(mark['data-of'], '000')}"
+
+
+def pages_in(printed: Path) -> dict[str, int]:
+    """Where each link of a PDF file leads: id -> page. Chromium writes both as plain text."""
+    text = printed.read_bytes()
+    pages = re.findall(rb"\n(\d+) 0 obj\n<</Type /Page\n", text)
+    number = {page: count for count, page in enumerate(pages, 1)}
+
+    def letters(name: bytes) -> str:
+        return re.sub(rb"#(..)", lambda code: bytes.fromhex(code[1].decode()), name).decode()
+
+    found = re.findall(rb"/(\S+) \[(\d+) 0 R /XYZ ", text)
+    return {letters(name): number[page] for name, page in found}
 
 
 def main() -> None:
@@ -157,7 +199,6 @@ def main() -> None:
         sys.exit("Printing needs a browser: install the package `chromium`.")
     OUT.mkdir(parents=True, exist_ok=True)
     page, printed = OUT / "book.html", OUT / "attention-from-the-bottleneck-up.pdf"
-    page.write_text(str(whole_book()), "utf-8")
     options = [
         "--headless",
         "--disable-gpu",
@@ -167,8 +208,19 @@ def main() -> None:
     options += ["--generate-pdf-document-outline", f"--print-to-pdf={printed}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         options.append("--no-sandbox")
-    subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+    book, said, found = whole_book(), None, {}
+    for _ in range(4):
+        if found == said:
+            break
+        said = found
+        say_pages(book, said)
+        page.write_text(str(book), "utf-8")
+        subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+        found = pages_in(printed)
     print(f"The book on paper: {printed.as_uri()}")
+    fonts = shutil.which("fc-list") and subprocess.run(["fc-list", ":lang=zh"], capture_output=True)
+    if fonts and not fonts.stdout:
+        print("Without its Chinese letters: install a font that has them, e.g. fonts-noto-cjk.")
 
 
 if __name__ == "__main__":

@@ -155,6 +155,11 @@ class Browser:
 
     def photograph(self, path: Path, height: int = 0) -> None:
         """The whole page as a PNG file, or its upper `height` pixels."""
+        # The window grows for the picture, and what slides to its new place would be caught midway.
+        self.run(
+            "document.head.insertAdjacentHTML('beforeend',"
+            "  '<style>*, *::before, *::after { transition: none !important; }</style>')"
+        )
         size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
         size |= {"height": height or size["height"]}
         picture = self._ask(
@@ -188,6 +193,47 @@ class Browser:
             for rule in found
             for node in rule["nodes"]
         ]
+
+
+# Where the focus is now, unless it is nowhere: its name, and whether one sees it.
+FOCUS = """
+    const at = document.activeElement, all = [at, at.nextElementSibling, ...at.children];
+    if (at === document.body) return null;
+    (window.reached ??= new Set()).add(at);
+    const look = () => {
+        document.getAnimations().forEach(each => each.finish());
+        return all.filter(Boolean).map(each => {
+            const style = getComputedStyle(each);
+            return [style.outlineStyle, style.boxShadow, style.borderColor];
+        }).join();
+    };
+    const focused = look();
+    at.blur();
+    const name = at.ariaLabel || at.textContent.trim() || at.outerHTML.slice(0, 200);
+    return [name, look() !== focused];"""
+
+# What a keyboard should reach: all that is shown and can be used; of radio buttons the chosen one.
+MISSED = """
+    const places = "a[href], button, input, select, textarea, summary, [tabindex='0']";
+    return [...document.querySelectorAll(places)].filter(each =>
+        !each.matches(":disabled") && each.tabIndex >= 0
+        && each.checkVisibility({visibilityProperty: true})
+        && (each.type !== "radio" || each.checked) && !reached.has(each)
+    ).map(each => each.outerHTML.slice(0, 200));"""
+
+
+def walk(tab: Browser) -> tuple[dict[str, bool], list[str]]:
+    """Press Tab from the first to the last stop of the page shown.
+
+    Returns:
+        Name of each stop -> whether one sees that the focus is there; and what was not reached.
+    """
+    stops = {}
+    while not (tab.press("Tab") or (at := tab.run(FOCUS)) is None):
+        name, shown = at
+        stops[name] = stops.get(name, True) and shown
+        assert len(stops) < 5000, "the focus goes in circles"
+    return stops, tab.run(MISSED)
 
 
 @contextmanager

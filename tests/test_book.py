@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import nbformat
 import pytest
 import yaml
-from browser import audit, browser, needs_browser
+from browser import audit, browser, needs_browser, walk
 
 from attncourse.checks import registry
 
@@ -497,31 +497,11 @@ def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
         assert section == "" or soups[HTML / page].find(id=section), each
 
 
-FOCUS = """
-    const control = document.activeElement, all = [control, ...control.children];
-    const look = () => {
-        document.getAnimations().forEach(each => each.finish());
-        return all.map(each => {
-            const style = getComputedStyle(each);
-            return [style.outlineStyle, style.boxShadow, style.borderColor];
-        }).join();
-    };
-    const focused = look();
-    control.blur();
-    return {
-        name: control.ariaLabel || control.textContent.trim(),
-        shown: look() !== focused,
-        inside: Boolean(control.closest("article")),
-    };"""
-
-
 @pytest.mark.slow
 @needs_browser
-def test_who_comes_by_keyboard_sees_where_the_focus_is(book, tmp_path):
-    reached = {}
+def test_who_comes_by_keyboard_reaches_all_of_a_page_and_sees_where(book, tmp_path):
     with browser(tmp_path) as tab:
         tab.open(HTML / "book" / f"{CHAPTERS[0].stem}.html")
-        while not (tab.press("Tab") or (at := tab.run(FOCUS))["inside"]):
-            reached[at["name"]] = at["shown"]
-    assert {"Toggle primary sidebar", "Download this page", "Color mode"} < set(reached)
-    assert [name for name, shown in reached.items() if not shown] == []
+        stops, missed = walk(tab)
+    assert {"Toggle primary sidebar", "Download this page", "Color mode"} < set(stops)
+    assert [name for name, shown in stops.items() if not shown] + missed == []

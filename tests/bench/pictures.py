@@ -1,11 +1,12 @@
-"""Photograph every page of the built book, and ask axe about it: `make pictures`.
+"""Photograph every page of the built book, ask axe about it, walk through it: `make pictures`.
 
     python tests/bench/pictures.py [PAGE ...] [--no-axe | --no-pictures]
 
 Pictures go to `_build/pictures/<page>-{desktop,phone,dark,paper}.png`: 1440 pixels wide, 390 pixels
 wide, dark, and as it is printed. axe looks at each page at 1440, 768 and 390 pixels, light and
-dark, with all that is folded open; what it finds against WCAG 2.1 AA is printed, and then the
-script fails.
+dark, with all that is folded open. Then Tab is pressed from the first to the last link, button and
+figure. What axe finds against WCAG 2.1 AA, what Tab does not reach, and where one does not see
+that the focus is there, is printed, and then the script fails.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from browser import COLORS, WCAG, Browser, browser
+from browser import COLORS, WCAG, Browser, browser, walk
 
 ROOT = Path(__file__).parent.parent.parent
 HTML = ROOT / "_build" / "html"
@@ -73,11 +74,23 @@ def barriers(tab: Browser, page: Path) -> list[str]:
     return found
 
 
+def unreached(tab: Browser, page: Path) -> list[str]:
+    """What who has only a keyboard does not reach, or reaches without seeing it."""
+    tab.open(page)
+    whole(tab)
+    tab.run("document.querySelectorAll('details').forEach(each => { each.open = true; });")
+    stops, missed = walk(tab)
+    print(f"{name_of(page)}: {len(stops)} stops of the keyboard")
+    return [f"no focus is seen at {name}" for name, shown in stops.items() if not shown] + [
+        f"Tab does not reach {each}" for each in missed
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("page", nargs="*", help="its name, e.g. 03_scaled_dot_product; all if none")
     parser.add_argument("--no-axe", action="store_true", help="pictures only")
-    parser.add_argument("--no-pictures", action="store_true", help="axe only")
+    parser.add_argument("--no-pictures", action="store_true", help="axe and keyboard only")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     pages = [*sorted((HTML / "book").rglob("*.html")), HTML / "search.html"]
@@ -87,7 +100,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
             if not options.no_pictures:
                 photograph(tab, page)
-            seen = [] if options.no_axe else barriers(tab, page)
+            seen = [] if options.no_axe else barriers(tab, page) + unreached(tab, page)
         print(name_of(page), *seen, sep="\n", flush=True)
         found += seen
     print(f"{len(pages)} pages, {len(found)} barriers; pictures in {OUT}")
