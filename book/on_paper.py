@@ -193,12 +193,10 @@ def pages_in(printed: Path) -> dict[str, int]:
     return {letters(name): number[page] for name, page in found}
 
 
-def main() -> None:
+def print_page(page: Path, printed: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("Printing needs a browser: install the package `chromium`.")
-    OUT.mkdir(parents=True, exist_ok=True)
-    page, printed = OUT / "book.html", OUT / "attention-from-the-bottleneck-up.pdf"
     options = [
         "--headless",
         "--disable-gpu",
@@ -208,6 +206,12 @@ def main() -> None:
     options += ["--generate-pdf-document-outline", f"--print-to-pdf={printed}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         options.append("--no-sandbox")
+    subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+
+
+def main() -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    page, printed = OUT / "book.html", OUT / "attention-from-the-bottleneck-up.pdf"
     book, said, found = whole_book(), None, {}
     for _ in range(4):
         if found == said:
@@ -215,7 +219,7 @@ def main() -> None:
         said = found
         say_pages(book, said)
         page.write_text(str(book), "utf-8")
-        subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+        print_page(page, printed)
         found = pages_in(printed)
     print(f"The book on paper: {printed.as_uri()}")
     fonts = shutil.which("fc-list") and subprocess.run(["fc-list", ":lang=zh"], capture_output=True)

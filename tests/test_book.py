@@ -430,6 +430,19 @@ def test_on_paper_answers_stand_at_the_end_and_every_link_leads_somewhere(book):
     assert len(paper.find_all(class_="answer")) > 4 * len(CHAPTERS)
 
 
+@pytest.mark.slow
+@needs_browser
+def test_on_paper_a_link_knows_the_page_it_leads_to(tmp_path):
+    on_paper, page = load(ROOT / "book" / "on_paper.py"), tmp_path / "page.html"
+    ids = ["book/page", "book/page--answer-1", "fig-2"]
+    links = "".join(f"<a href='#{id}'>to</a>" for id in ids)
+    places = "".join(f"<p id='{id}' style='break-before: page'>here" for id in ids)
+    page.write_text(f"<!DOCTYPE html><meta charset=utf-8>{links}{places}", "utf-8")
+    on_paper.print_page(page, tmp_path / "page.pdf")
+    pages = on_paper.pages_in(tmp_path / "page.pdf")
+    assert [pages[id] for id in ids] == [2, 3, 4]
+
+
 # --- in a browser --------------------------------------------------------------------------------
 
 

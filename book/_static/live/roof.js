@@ -4,7 +4,7 @@
 live.figure("roof", (find, figure) => {
   const { sheets, heads } = live.data.roof, BYTES = { float16: 2, bfloat16: 2, float32: 4 };
   const chosen = name => find(`select[name=${name}]`).value;
-  const MARKS = [  // at the origin, as in the table's head: ✕ ○ □
+  const MARKS = [  // at the origin, as in the table's head: ✕ ○ ■
     `<path d="M-1.3 -1.3L1.3 1.3M1.3 -1.3L-1.3 1.3"/>`, `<circle r="1.4"/>`, `<rect x="-1.2" y="-1.2" width="2.4" height="2.4"/>`,
   ];
 

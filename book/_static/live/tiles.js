@@ -39,7 +39,7 @@ live.figure("tiles", (find, figure) => {
         state[q] = merge(before, part);
         if (step === at - 1 && q === row) {
           told = part.m === -Infinity ? `Query ${q + 1} may see nothing here.` : before.l ?
-            `Query ${q + 1}: the largest score was ${before.m}, this tile's is ${part.m}. The ${part.m > before.m ? "old" : "new"} sums shrink by ` +
+            `Query ${q + 1}: the largest score was ${before.m}, this tile’s is ${part.m}. The ${part.m > before.m ? "old" : "new"} sums shrink by ` +
             `e<sup>${print(-Math.abs(part.m - before.m), 0)}</sup> = ${print(Math.exp(-Math.abs(part.m - before.m)))}.` :
             `Query ${q + 1}: this is its first tile, so its sums are kept as they are.`;
         }
