@@ -11,12 +11,7 @@ from markupsafe import Markup
 
 
 def each(template: str, *columns: Iterable) -> Markup:
-    """Fill a template once for each row of some columns: each("<li>{}</li>", names).
-
-    Args:
-        template: HTML, with {} where what stands in a column goes.
-        columns: of one length.
-    """
+    """Fill a template once for each row of equally long columns: each("<li>{}</li>", names)."""
     return Markup("").join(starmap(Markup(template).format, zip(*columns, strict=True)))
 
 

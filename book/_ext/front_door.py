@@ -78,7 +78,7 @@ def introduce(app, pagename, templatename, context, doctree):
         "og:image": f"{published}/_static/card.png",
         "og:image:alt": "Two translators write a number in French; the one with attention is right",
     }
-    head = Markup('<meta name="description" content="{}">\n').format(told)
+    head = each('<meta name="description" content="{}">\n', [told])
     head += Markup('<meta name="twitter:card" content="summary_large_image">\n')
     head += each('<meta property="{}" content="{}">\n', tags, tags.values())
     context["metatags"] = context.get("metatags", "") + str(head)

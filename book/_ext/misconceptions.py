@@ -52,9 +52,8 @@ def entries(stem: str) -> dict[str, list]:
     for task in registry.of_chapter(stem):
         for fault in task.faults.values():
             page = f"../{Path(task.page).name}.html#{fault.section}"
-            again = page, pages.words(task.home, fault.section)
-            told = task.name, fault.thinks, fault.why
-            found[fault.id].append((*told, *again, shown(task, fault)))
+            told = fault.thinks, fault.why, page, pages.words(task.home, fault.section)
+            found[fault.id].append((task.name, *told, shown(task, fault)))
     return found
 
 

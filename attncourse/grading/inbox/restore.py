@@ -12,22 +12,15 @@ from collections import defaultdict
 from nbformat.validator import iter_validate
 
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.submission import (
-    MARKER,
-    Assignment,
-    Notebook,
-    code_of,
-    grade_id_of,
-    source_of,
-)
+from attncourse.grading.inbox.submission import MARKER, Assignment, code_of, grade_id_of, source_of
 
 MOST_OUTPUT = 2**20  # bytes of outputs that a notebook keeps when it is written anew
 _CELL_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 def restore(
-    notebook: Notebook, names: dict[int, str], about: Assignment, released: dict
-) -> tuple[Notebook, list[str]]:
+    notebook: reading.Notebook, names: dict[int, str], about: Assignment, released: dict
+) -> tuple[reading.Notebook, list[str]]:
     """Make a notebook one that nbgrader understands.
 
     Args:
@@ -182,7 +175,7 @@ def _cells(count: int) -> str:
 # --- the file's form ----------------------------------------------------------------------------
 
 
-def _form(notebook: Notebook) -> list[str]:
+def _form(notebook: reading.Notebook) -> list[str]:
     """What is wrong with the file, other than its marks."""
     found = []
     if notebook.data.startswith(b"\xef\xbb\xbf"):
@@ -212,7 +205,7 @@ def _valid(part: dict, kind: str | None = None) -> bool:
         return False
 
 
-def _written(cells: list[dict], released: dict) -> tuple[Notebook, list[str]]:
+def _written(cells: list[dict], released: dict) -> tuple[reading.Notebook, list[str]]:
     """A valid notebook with these cells, and what was left out."""
     used: set[str] = set()
     plain = [_plain(cell, number, used) for number, cell in enumerate(cells, start=1)]
@@ -229,7 +222,7 @@ def _written(cells: list[dict], released: dict) -> tuple[Notebook, list[str]]:
         "nbformat_minor": 5,
     }
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    return Notebook(text.encode(errors="replace"), notebook, plain), left_out
+    return reading.Notebook(text.encode(errors="replace"), notebook, plain), left_out
 
 
 def _plain(cell: dict, number: int, used: set[str]) -> dict:

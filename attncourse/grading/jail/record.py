@@ -330,7 +330,8 @@ def _data(data: dict, room: _Room) -> dict[str, str]:
                 shown[mime] = text
             case "image/svg+xml" if len(text) <= PICTURE:  # in <img>, a picture runs no script
                 code = base64.b64encode(text.encode(errors="replace")).decode()
-                shown["text/html"] = f'<img src="data:image/svg+xml;base64,{code}">'
+                picture = Markup('<img src="data:image/svg+xml;base64,{}">').format(code)
+                shown["text/html"] = str(picture)
             case _:
                 dropped.append(re.sub(r"[^\w/.+-]", "", str(mime))[:60])
     if dropped and shown.keys() <= {"text/plain"}:
