@@ -695,10 +695,10 @@ def test_reading_that_never_ends_is_stopped_and_stops_nobody(desk, monkeypatch):
     monkeypatch.setattr(ingest, "SECONDS", 0.5)
     kept = ingest.restore
 
-    def restore(data, *rest):
-        while data == numbered(1):
+    def restore(notebook, *rest):
+        while notebook.data == numbered(1):
             pass
-        return kept(data, *rest)
+        return kept(notebook, *rest)
 
     monkeypatch.setattr(ingest, "restore", restore)
     zipped({f"jane/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)})
