@@ -317,6 +317,7 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
         "fewer_steps": [UPTRAINED // PARTS * part for part in range(PARTS + 1)],
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
+    names = sorted(names, key=lambda name: name not in FEWER)  # those take longest
     queue = [(name, seed) for name in names for seed in SEEDS]
     ready: dict[str, dict[int, dict]] = {name: {} for name in names}
     for (name, seed), result in side_by_side(
