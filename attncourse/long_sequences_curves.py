@@ -2,8 +2,8 @@
 
     measured = long_sequences_curves.measured()
 
-Run as a program it measures again (`python -m attncourse.long_sequences_curves`, minutes on one
-core): what a state remembers, what LSH finds, how far heads look, what a ring of processes sends.
+Run as a program it measures again (`python -m attncourse.long_sequences_curves`, minutes): what a
+state remembers, what LSH finds, how far heads look, what a ring of processes sends.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse.cross_attention import Transformer
 from attncourse.long_sequences import (
@@ -38,7 +38,7 @@ from attncourse.long_sequences import (
 from attncourse.number_words import corpus
 from attncourse.pretrained import DATA
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.training import teacher_forced, train, translations
+from attncourse.training import side_by_side, teacher_forced, train, without_error
 
 SEEDS = 0, 1, 2
 WIDTH, VALUES = 16, 16  # of a key, and how many different values there are to remember
@@ -234,9 +234,7 @@ def _translator(seed: int, learns_spans: bool) -> tuple[float, list[SpanAttentio
     train(model, task.train, SPAN_STEPS, batch_size=64, learning_rate=4e-3, seed=seed,
           progress=False, loss=loss)  # fmt: skip
     pairs = task.test.spread(400)
-    right = [task.target_words.decode(row) for row in pairs.target]
-    written = translations(model, pairs, task.target_words)
-    return round(statistics.mean(map(list.__eq__, written, right)), 4), layers
+    return round(without_error(model, pairs).double().mean().item(), 4), layers
 
 
 # --- seconds, and real processes ----------------------------------------------------------------
@@ -343,20 +341,27 @@ def hashing() -> dict:
     return {name: [hashed(*kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
 
 
-PARTS = {
-    "capacity": capacity,
-    "untrained": capacity_untrained,
-    "update": update,
-    "hashing": hashing,
+PARTS = {  # those that take longest first
     "spans": lambda: [spans(seed) for seed in SEEDS],
+    "capacity": capacity,
+    "update": update,
+    "untrained": capacity_untrained,
+    "hashing": hashing,
     "seconds": lambda: [seconds(n) for n in (256, 512, 1024, 2048)],
     "ring": lambda: {str(p): ring(p) for p in PROCESSES},
 }
+ALONE = "seconds", "ring"  # when nobody else computes
 
 
-def make(names: list[str], folder: Path = DATA) -> None:
-    """Measure some parts again; each is stored as soon as it is ready."""
+def measure(name: str) -> tuple[object, float]:
+    """One of `PARTS`, on one thread: what was found, and processor seconds."""
     torch.set_num_threads(1)
+    start = time.process_time()
+    return PARTS[name](), round(time.process_time() - start, 1)
+
+
+def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
+    """Measure some parts again side by side; each is stored as soon as it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "long_sequences.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -367,11 +372,12 @@ def make(names: list[str], folder: Path = DATA) -> None:
         "start": START, "untrained_width": 32,
     }  # fmt: skip
     found["versions"] = {"python": platform.python_version(), "torch": version("torch")}
-    for name in tqdm(names, "chapter 11", unit="part"):
-        start = time.process_time()
-        found[name] = PARTS[name]()
-        spent = found.setdefault("cpu_seconds", {})
-        spent[name] = round(time.process_time() - start, 1)
+    together = [(name,) for name in PARTS if name in names and name not in ALONE]
+    alone = (((name,), measure(name)) for name in ALONE if name in names)
+    for (name,), result in chain(
+        side_by_side(measure, together, jobs, "chapter 11", "part"), alone
+    ):
+        found[name], found.setdefault("cpu_seconds", {})[name] = result
         path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -382,12 +388,13 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="parts at a time (%(default)s)")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     start = time.perf_counter()
     try:
-        make(arguments.names or list(PARTS), arguments.folder)
+        make(arguments.names or list(PARTS), arguments.folder, arguments.jobs)
     except KeyboardInterrupt:
         sys.exit("stopped; finished parts are stored. Name the others to go on.")
     print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")

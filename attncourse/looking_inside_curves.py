@@ -3,7 +3,7 @@
     model = looking_inside_curves.load("varying", seed=0)   # a trained model of attention alone
     measured = looking_inside_curves.measured()
 
-Run as a program it measures again (`python -m attncourse.looking_inside_curves`, two minutes).
+Run as a program it measures again (`python -m attncourse.looking_inside_curves`, a minute).
 """
 
 import argparse
@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from attncourse import pretrained
 from attncourse.bottleneck import sequence_loss, teacher_inputs
@@ -37,6 +36,7 @@ from attncourse.looking_inside import (
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, MARKS, PAD, Pairs, corpus
 from attncourse.positions import BucketAttention
+from attncourse.training import side_by_side
 
 DATA = Path(__file__).parent / "data"
 LONGEST = 24  # words in a block at most; a text is twice as long
@@ -148,7 +148,6 @@ def learn(kind: str, seed: int) -> tuple[AttentionOnly, dict]:
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     seen = texts(64, torch.Generator().manual_seed(1000 + seed), different=about.different)
     found = {"loss": [], "accuracy": [], "induction": [], "previous": []}
-    start = time.process_time()
     for step in range(STEPS + 1):
         if step % EVERY == 0:
             look(model, seen, found)
@@ -161,7 +160,6 @@ def learn(kind: str, seed: int) -> tuple[AttentionOnly, dict]:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    found["cpu_seconds"] = round(time.process_time() - start, 1)
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
     return model.eval(), found
 
@@ -380,9 +378,25 @@ def measured(folder: Path = DATA) -> dict:
     return json.loads((folder / "looking_inside.json").read_text(encoding="utf-8"))
 
 
-def make(folder: Path = DATA) -> None:
-    """Measure everything."""
+def measure(what: str, seed: int) -> tuple[dict, float, dict]:
+    """On one thread, one of `KINDS` or of `MEASURED`: findings, processor seconds and weights."""
     torch.set_num_threads(1)
+    start = time.process_time()
+    if what in MEASURED:
+        model, _, _ = pretrained.load("transformer")
+        return MEASURED[what](model), round(time.process_time() - start, 1), {}
+    model, run = learn(what, seed)
+    seconds = round(time.process_time() - start, 1)
+    run["at"] = {}
+    for period in (12, 18, LONGEST):
+        rng = torch.Generator().manual_seed(period)
+        text = texts(200, rng, period, KINDS[what].different)
+        run["at"][period] = round(accuracy(model, text, period), 4)
+    return run, seconds, {key: x.half().numpy() for key, x in model.state_dict().items()}
+
+
+def make(folder: Path = DATA, jobs: int = 2) -> None:
+    """Measure everything, side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     found: dict = {
         "steps": list(range(0, STEPS + 1, EVERY)),
@@ -390,33 +404,26 @@ def make(folder: Path = DATA) -> None:
         "learned": {},
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
+    learned = [(k, seed) for k in KINDS for seed in range(SEEDS if k in ALL_SEEDS else 1)]
+    queue = [*((name, 0) for name in MEASURED), *learned]
+    results = dict(side_by_side(measure, queue, jobs, "looking inside", "measurement"))
     weights = {}
-    for kind in tqdm(KINDS, "models of attention alone", unit="kind"):
-        for seed in range(SEEDS if kind in ALL_SEEDS else 1):
-            model, run = learn(kind, seed)
-            run["at"] = {}
-            for period in (12, 18, LONGEST):
-                rng = torch.Generator().manual_seed(period)
-                text = texts(200, rng, period, KINDS[kind].different)
-                run["at"][period] = round(accuracy(model, text, period), 4)
-            found["learned"].setdefault(kind, []).append(run)
-            if kind in ALL_SEEDS:
-                state = model.state_dict().items()
-                weights |= {f"{kind}.{seed}.{key}": tensor.half() for key, tensor in state}
+    for kind, seed in learned:
+        run, seconds, state = results[kind, seed]
+        found["learned"].setdefault(kind, []).append(run | {"cpu_seconds": seconds})
+        if kind in ALL_SEEDS:
+            weights |= {f"{kind}.{seed}.{key}": torch.tensor(x) for key, x in state.items()}
     save_file(weights, folder / "looking_inside.safetensors")
-    model, _, _ = pretrained.load("transformer")
-    for name, measure in tqdm(MEASURED.items(), "the translator", unit="measurement"):
-        start = time.process_time()
-        found[name] = measure(model)
-        found[f"{name}_cpu_seconds"] = round(time.process_time() - start, 1)
+    for name in MEASURED:
+        found[name], found[f"{name}_cpu_seconds"], _ = results[name, 0]
     text = json.dumps(found, ensure_ascii=False, indent=1)
     (folder / "looking_inside.json").write_text(text + "\n", encoding="utf-8")
 
 
-MEASURED: dict[str, Callable[[nn.Module], dict]] = {
+MEASURED: dict[str, Callable[[nn.Module], dict]] = {  # of the translator
+    "explanations": lambda model: explanations(model, sentences(least=5)),  # takes longest
     "heads": lambda model: without_heads(model, sentences()),
     "shuffled": lambda model: with_weights_shuffled(model, sentences()),
-    "explanations": lambda model: explanations(model, sentences(least=5)),
 }
 
 
@@ -426,12 +433,14 @@ def main() -> None:
         description="Train chapter 12's models, look into them and into the translator.",
     )
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    folder, start = parser.parse_args().folder, time.perf_counter()
+    parser.add_argument("--jobs", type=int, default=2, help="at a time (%(default)s)")
+    arguments = parser.parse_args()
+    start = time.perf_counter()
     try:
-        make(folder)
+        make(arguments.folder, arguments.jobs)
     except KeyboardInterrupt:
         sys.exit("stopped; what was measured before is kept as it was")
-    print(f"stored in {folder} after {time.perf_counter() - start:.0f} s")
+    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,15 @@ from attncourse.one_stack import (
     masked_words,
     with_rotation,
 )
-from attncourse.training import exact_match, side_by_side, teacher_forced, train, translations
+from attncourse.training import (
+    exact_match,
+    shares_by,
+    side_by_side,
+    teacher_forced,
+    train,
+    translations,
+    without_error,
+)
 
 DATA = Path(__file__).parent / "data" / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
@@ -129,9 +137,8 @@ def spelled(task: Corpus, spelling: str) -> Corpus:
 
 def by_digits(model: nn.Module, task: Corpus) -> dict[int, float]:
     """Share of the test's numbers that are written without an error, by their number of digits."""
-    written = translations(model, task.test, task.target_words)
-    right = [task.target_words.decode(row) for row in task.test.target]
-    return exact_match_by_length(written, right, [len(str(n)) for n in task.test.numbers])
+    digits = torch.tensor([len(str(number)) for number in task.test.numbers])
+    return shares_by(digits, without_error(model, task.test))
 
 
 # --- Runs -----------------------------------------------------------------------------------------
@@ -182,7 +189,7 @@ def run_gpt(steps: int, seed: int, make: Callable, loss: Callable, batch: int, e
     losses = _train(model, task.train, steps, seed, loss, batch)
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    shares = exact_match(model, one_in(every, task.test), task.target_words)
+    shares = exact_match(model, one_in(every, task.test))
     return model, {
         "exact_match": rounded(shares),
         "losses": _means(losses),
@@ -255,13 +262,10 @@ def run_errors():
     task, found = corpus(), {}
     for name in ("additive", "transformer"):
         model, _, french = pretrained.load(name)
-        written = translations(model, task.test, french)
+        wrong = task.test.pick(~without_error(model, task.test))
+        written = translations(model, wrong, french)
         found[name] = {
-            number: " ".join(line)
-            for number, line, right in zip(
-                task.test.numbers, written, task.test.target, strict=True
-            )
-            if line != french.decode(right)
+            number: " ".join(line) for number, line in zip(wrong.numbers, written, strict=True)
         }
     return None, found
 

@@ -522,7 +522,7 @@ def _rounded(value: object) -> object:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def make(seeds: int = SEEDS, folder: Path = DATA, jobs: int = 2) -> None:
+def make(seeds: int = SEEDS, folder: Path = DATA, jobs: int = SEEDS) -> None:
     """Train and measure with several seeds side by side; a seed is stored when it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     results: dict[int, dict] = {}
@@ -539,7 +539,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="models of a kind (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=SEEDS, help="seeds at a time (%(default)s)")
     arguments = parser.parse_args()
     start = time.perf_counter()
     try:

@@ -95,7 +95,7 @@ def rotate(
     frequency = rotary_frequencies(x.shape[-1], base).to(x.device)
     angle = einsum(positions.double(), frequency, "... n, i -> ... n i")
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
 

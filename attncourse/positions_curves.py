@@ -21,13 +21,13 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from attncourse.bottleneck import exact_match_by_length, teacher_inputs
+from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import Transformer
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, PAD, Pairs, Vocabulary, corpus
 from attncourse.positions import exchange
 from attncourse.pretrained import DATA
-from attncourse.training import count_lengths, side_by_side, train, translations
+from attncourse.training import count_lengths, exact_match, side_by_side, train, translations
 
 LONGEST = 14  # source words in training
 STEPS, BATCH, LEARNING_RATE, SEEDS = 400, 64, 4e-3, 3
@@ -120,19 +120,18 @@ def measure(name: str, seed: int, folder: Path = DATA) -> dict:
         weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
         model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
         save_file(weights, folder / "positions.safetensors")
-    written = translations(model, test, task.target_words)
-    targets = [task.target_words.decode(row) for row in test.target]
-    lengths = test.lengths.tolist()
-    shares = exact_match_by_length(written, targets, lengths)
+    shares = exact_match(model, test)
     by_place = right_by_place(model, test.pick(test.lengths > LONGEST + 3))
+    longer = test.pick(test.lengths > LONGEST)
+    written = translations(model, longer, task.target_words)
+    targets = [task.target_words.decode(row) for row in longer.target]
     result = {
         "exact_match": {length: round(share, 4) for length, share in shares.items()},
         "right_by_place": [round(share, 3) for share in by_place],
         # Of sentences longer than all in training: words wanted, words written, first wrong one.
         "ends": [
             (len(target), len(words), first_wrong(words, target))
-            for words, target, length in zip(written, targets, lengths, strict=True)
-            if length > LONGEST
+            for words, target in zip(written, targets, strict=True)
         ],
         "loss": round(sum(losses[-20:]) / 20, 4),
         "seconds": round(seconds, 1),
@@ -145,7 +144,9 @@ def measure(name: str, seed: int, folder: Path = DATA) -> dict:
         ]
         result["written"] = {
             number: " ".join(words)
-            for number, words, length in zip(test.numbers, written, lengths, strict=True)
+            for number, words, length in zip(
+                longer.numbers, written, longer.lengths.tolist(), strict=True
+            )
             if length in (LONGEST + 2, LONGEST + 5)
         }
     return result

@@ -151,7 +151,7 @@ def measure(name: str, folder: Path = DATA, seed: int = 0) -> dict:
     seconds = time.process_time() - start
     weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
     model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
-    shares = exact_match(model, task.test, task.target_words)
+    shares = exact_match(model, task.test)
     if name in STORED:
         save_file(weights, folder / f"{name}.safetensors")
     words = {} if recipe.target == "fr" else {"target_words": task.target_words.words}
