@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import check, compositions, engine, lint, registry, run, stored
-from attncourse.checks.report import MIME
+from attncourse.checks.report import MIME, html_code
 from attncourse.checks.task import answer_of
 
 TASKS = list(registry.all_tasks())
@@ -399,6 +399,11 @@ def test_a_message_from_an_answer_cannot_break_the_html():
 
     html = run(SDPA, evil)._repr_mimebundle_()["text/html"]
     assert "<script" not in html and "&lt;script" in html
+
+
+def test_what_a_text_stresses_is_stressed_in_the_report():
+    shown = html_code("not *every* word, `a *b* c`, 2*n*d < 1")
+    assert shown == "not <em>every</em> word, <code>a *b* c</code>, 2*n*d &lt; 1"
 
 
 def test_hints_are_a_ladder_of_three():

@@ -296,8 +296,11 @@ caption-side:top}
 
 
 def html_code(text: str) -> str:
-    """Escape a text for HTML; `backticks` become code."""
+    """Escape a text for HTML; `backticks` become code, *stars* emphasis."""
     parts = html.escape(text, quote=False).split("`")
+    parts[::2] = [
+        re.sub(r"(?<!\w)\*(\w[^*]*)\*(?!\w)", r"<em>\1</em>", part) for part in parts[::2]
+    ]
     return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
 
 
