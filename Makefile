@@ -47,7 +47,7 @@ pdf: book  ## print the whole book into _build/pdf (needs chromium)
 zip: book  ## pack the book to take along: unpack, open index.html
 	cd _build && rm -f book.zip && $(CURDIR)/$(BIN)/python -m zipfile -c book.zip html
 
-pictures: book  ## photograph each page into _build/pictures: desktop, phone, dark, paper
+pictures: book  ## photograph every page into _build/pictures, ask axe about it, walk through it by keyboard
 	$(BIN)/python tests/bench/pictures.py
 
 twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb

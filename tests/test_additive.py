@@ -591,6 +591,7 @@ def test_any_attention_fits_into_the_translator(score):
 # --- Compiled, pure, typed ---
 
 
+@pytest.mark.slow
 def test_additive_attention_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
     mask = make_mask(B, K)

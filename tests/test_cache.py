@@ -424,6 +424,7 @@ def test_a_layer_keeps_dtype_and_device_and_comes_close_to_float64(make, dtype, 
         assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 def test_a_step_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
     layer, x = filled(LAYERS["MLA"]()), randn(B, N, M)

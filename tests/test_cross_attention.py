@@ -403,6 +403,7 @@ def test_the_transformer_works_in_every_precision(device, dtype):
     assert translation.device.type == device
 
 
+@pytest.mark.slow
 def test_the_transformer_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
     model = make_model(num_layers=1)

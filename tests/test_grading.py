@@ -296,6 +296,7 @@ def test_the_truth_is_no_plain_attribute_of_what_an_answer_is_given(task, zygote
     assert looked_at or judged(zygote, task, source).earned == 0
 
 
+@pytest.mark.slow
 def test_no_right_answer_of_the_course_has_to_be_looked_at():
     for name, answers in CORRECT.items():
         for answer in answers:

@@ -18,11 +18,27 @@ from attncourse import scaled_dot_product as reference
 from attncourse.checks import check, compositions, engine, lint, registry, run, stored
 from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
+from attncourse.markup import with_code
 
 TASKS = list(registry.all_tasks())
 FAULTS = [fault for task in registry.all_tasks().values() for fault in task.faults.values()]
 SDPA = "scaled_dot_product_attention"
 ANSWER = ATTENTION[0]
+
+
+# A few of each task in seconds, and the others.
+SHARES = pytest.mark.parametrize(
+    "share",
+    [
+        lambda every: every[::9],
+        pytest.param(lambda every: without(every, 9), marks=pytest.mark.slow),
+    ],
+    ids=["some", "the others"],
+)
+
+
+def without(every, nth):
+    return [each for place, each in enumerate(every) if place % nth]
 
 
 def name_of(answer):
@@ -38,10 +54,11 @@ def test_a_task_is_written_well(task, root):
     assert list(lint.complaints(registry.find(task), root, faults=False)) == []
 
 
+@SHARES
 @pytest.mark.parametrize("task", TASKS)
-def test_a_right_answer_passes_in_any_style(task):
+def test_a_right_answer_passes_in_any_style(task, share):
     assert len(CORRECT[task]) >= 6
-    for answer in CORRECT[task]:
+    for answer in share(CORRECT[task]):
         for report in engine.run_each(task, answer, (1,)):  # on many seeds: make bench
             assert report.passed, (name_of(answer), report)
 
@@ -53,11 +70,12 @@ def test_a_right_answer_gets_all_points_and_the_way_on(task):
     assert report.diagnosis is None and "Well done" in report.note
 
 
+@SHARES
 @pytest.mark.parametrize("task", TASKS)
-def test_a_misconception_is_rejected_and_named(task):
+def test_a_misconception_is_rejected_and_named(task, share):
     """In its first form; in all of them: make bench."""
     about = registry.find(task)
-    for fault in about.faults.values():
+    for fault in share([*about.faults.values()]):
         assert_named(task, fault, answer_of(about, fault.forms[0]))
 
 
@@ -399,6 +417,11 @@ def test_a_message_from_an_answer_cannot_break_the_html():
 
     html = run(SDPA, evil)._repr_mimebundle_()["text/html"]
     assert "<script" not in html and "&lt;script" in html
+
+
+def test_what_a_text_stresses_is_stressed_in_the_report():
+    shown = with_code("not *every* word, `a *b* c`, 2*n*d < 1")
+    assert shown == "not <em>every</em> word, <code>a *b* c</code>, 2*n*d &lt; 1"
 
 
 def test_hints_are_a_ladder_of_three():

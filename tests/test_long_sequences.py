@@ -575,6 +575,7 @@ def test_dtype_and_device_are_kept_and_results_close_to_float64(function, dtype,
     assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["windowed", "linear", "ring", "shared"])
 def test_it_compiles_to_one_graph_with_the_same_results(name):
     torch.compiler.reset()

@@ -300,6 +300,7 @@ def test_every_dtype_and_device_is_kept(dtype, device):
         assert found.dtype == dtype and found.device.type == device and found.isfinite().all()
 
 
+@pytest.mark.slow
 def test_scores_and_rollout_compile_to_one_graph():
     torch.compiler.reset()
     weights = [weights_like(1, 2, 5, 5, seed=i) for i in (0, 1)]

@@ -380,6 +380,7 @@ def test_inputs_stay_as_they_were_and_chance_is_not_touched():
     assert torch.equal(chance, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_masked_softmax_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
     compiled = torch.compile(masked_softmax, fullgraph=True, backend="eager")

@@ -378,6 +378,7 @@ def test_the_layer_keeps_dtype_and_device_and_comes_close_to_float64(device, dty
         assert_equal_to(want, got.cpu().double(), atol=16 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "(q k)", "padding (b 1 k)"])
 def test_the_layer_compiles_to_one_graph_with_the_same_results(kind):
     torch.compiler.reset()

@@ -242,6 +242,7 @@ def test_nbgrader_gives_untouched_0_and_solutions_full_marks(course):
 # --- the sample class
 
 
+@pytest.mark.slow
 def test_a_sample_class_has_every_kind_of_student(course, monkeypatch):
     assert sample.write_class(CHAPTER_3, 24) == 24
     assert sample.write_class(CHAPTER_3, 24) == 0  # again: nothing new

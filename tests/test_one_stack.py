@@ -566,6 +566,7 @@ def test_one_stack_works_in_every_precision(make, device, dtype):
     assert_equal_to(expected[real], logits.cpu().double()[real], atol=64 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [GPT, BERT])
 def test_one_stack_compiles_to_one_graph_with_the_same_results(make):
     torch.compiler.reset()

@@ -394,6 +394,7 @@ def test_mechanisms_keep_dtype_and_device_and_come_close_to_float64(dtype, devic
         assert_equal_to(expected, got.cpu().double(), atol=100 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 def test_eye_and_gated_layers_compile_to_one_graph():
     torch.compiler.reset()
     eye = a_reader(num_layers=1)

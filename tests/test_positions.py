@@ -451,6 +451,7 @@ def calls():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", calls())
 def test_it_compiles_to_one_graph_with_the_same_results(name):
     function, inputs = calls()[name]

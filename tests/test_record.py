@@ -370,6 +370,7 @@ def test_a_comment_in_the_gradebook_is_text(text):
     assert gradebook.comment_on(plain) == "fails: the shape. For i < 3, `weights[i]` is 0."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [None, [], {"outputs": 3}, {"outputs": [None, 3, {}]}, {"lost": "many"}]

@@ -286,6 +286,7 @@ def test_hiding_everything_from_several_queries_is_taken_for_the_wrong_polarity(
 # --- Compiled, pure, typed ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])  # these need no C++ compiler
 @pytest.mark.parametrize("mask", [None, make_mask(B, 1, K), SOME_DEAD], ids=["none", "b1k", "dead"])
 def test_attention_compiles_to_one_graph_with_the_same_results(backend, mask):
@@ -299,6 +300,7 @@ def test_attention_compiles_to_one_graph_with_the_same_results(backend, mask):
         assert_equal_to(want, got)
 
 
+@pytest.mark.slow
 def test_softmax_compiles_to_one_graph_with_the_same_results():
     torch.compiler.reset()
     compiled = torch.compile(softmax, fullgraph=True, backend="aot_eager")

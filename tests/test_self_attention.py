@@ -385,6 +385,7 @@ def test_the_layout_in_memory_does_not_matter():
         assert_equal_to(want, got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])  # these need no C++ compiler
 def test_self_attention_compiles_to_one_graph_with_the_same_results(backend):
     torch.compiler.reset()
