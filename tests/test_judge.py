@@ -26,19 +26,15 @@ SDPA = "scaled_dot_product_attention"
 ANSWER = ATTENTION[0]
 
 
-# A few of each task in seconds, and the others.
-SHARES = pytest.mark.parametrize(
-    "share",
-    [
-        lambda every: every[::9],
-        pytest.param(lambda every: without(every, 9), marks=pytest.mark.slow),
-    ],
-    ids=["some", "the others"],
-)
+def some(every):
+    return every[::9]
 
 
-def without(every, nth):
-    return [each for place, each in enumerate(every) if place % nth]
+def others(every):
+    return [each for place, each in enumerate(every) if place % 9]
+
+
+SHARES = pytest.mark.parametrize("share", [some, pytest.param(others, marks=pytest.mark.slow)])
 
 
 def name_of(answer):
