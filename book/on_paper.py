@@ -71,8 +71,12 @@ def add(parent, tag: str, text: str = "", **attributes):
 
 
 def say_page(link) -> None:
-    """A place behind a link for the page of its target."""
+    """A place behind a link, and behind its 's, for the page of its target."""
     mark = add(link.parent, "span", **{"class": "page", "data-of": link["href"][1:]})
+    after = link.next_sibling
+    if str(after)[:2] in ("’s", "'s"):
+        link.append(str(after)[:2])
+        after.replace_with(str(after)[2:])
     link.insert_after(mark)
 
 
@@ -170,7 +174,8 @@ def whole_book() -> BeautifulSoup:
         if caption != shown or shown is None:
             entries, shown = add(contents, "ul"), caption
         heading = " ".join(chapters[name].h1.get_text().split())
-        say_page(add(add(entries, "li"), "a", heading, href=f"#{name}"))
+        level = "within" if name.count("/") > 1 else ""
+        say_page(add(add(entries, "li", **{"class": level}), "a", heading, href=f"#{name}"))
         book.select_one(".bd-article-container").append(chapters[name])
     return book
 
