@@ -1067,7 +1067,12 @@ def _(fn, x):
     return False
 
 
-@wrong("sees_future", "multiplies by two, which changes no zero and no norm", "L3-DOUBLED")
+@wrong(
+    "sees_future",
+    "multiplies by two, which changes no zero and no norm",
+    "L3-DOUBLED",
+    "L3-ZEROED",  # "… or multiply them by something": zeros stay zeros
+)
 def _(fn, x):
     y = fn(x)
     for t in range(1, x.shape[1]):

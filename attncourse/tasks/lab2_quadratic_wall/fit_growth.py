@@ -194,6 +194,10 @@ def all_of_them(points):
     return points
 
 
+def larger_half(points):
+    return points[len(points) // 2 :]
+
+
 def line(x=np.log, y=np.log, place=0):
     """Least squares through the points, on axes of one's choice."""
 
@@ -250,8 +254,8 @@ task.fault(
     "Take the logarithm of the times and fit a line over n.",
     "A straight line there means growth like eⁿ, where each further position multiplies the "
     "time. A power law is straight where both axes are logarithmic.",
-    beyond=all_of_them,
-    fit=line(np.array, np.log),
+    beyond=(all_of_them, larger_half),
+    fit=(line(np.array, np.log), line(lambda n: np.array(n) / max(n), np.log)),
 )
 task.fault(
     "L2-SLOPE-UPSIDE-DOWN",
@@ -274,7 +278,7 @@ task.fault(
     "Only if the list is sorted, and a lab that was interrupted and resumed is not. Sort the "
     "pairs first.",
     points=as_they_came,
-    beyond=lambda points: points[len(points) // 2 :],
+    beyond=larger_half,
 )
 task.fault(
     "L2-INTERCEPT",
@@ -297,7 +301,7 @@ task.fault(
     "One wild value is in every slope that it takes part in, and some of them are steep "
     "without bound. A median does not mind them.",
     middle=statistics.mean,
-    beyond=(..., lambda points: points[len(points) // 2 :]),
+    beyond=(..., larger_half),
 )
 task.fault(
     "L2-NEIGHBORS",

@@ -408,7 +408,7 @@ task.fault(
     "A product and then a softmax: that is attention.",
     "A classifier ends like that, too. Attention multiplies its weights with the values afterward: "
     "look for a product on both sides of the softmax.",
-    spelled=lambda kinds: "ps" in kinds,
+    spelled=(lambda kinds: "ps" in kinds, lambda kinds: "s" in kinds),
 )
 task.fault(
     "L3-THREE-ALONE",

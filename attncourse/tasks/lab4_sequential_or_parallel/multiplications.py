@@ -197,7 +197,7 @@ task.fault(
     "Attention looks at all positions in one go, so it is linear in n.",
     "In one go is depth. The work is still every position with every other: twice the n, four "
     "times the pairs.",
-    tables=lambda n, d: 2 * n * d,
+    tables=(lambda n, d: 2 * n * d, lambda n, d: 0),
 )
 task.fault(
     "L4-OPERATIONS",

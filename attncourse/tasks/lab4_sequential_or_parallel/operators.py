@@ -201,13 +201,23 @@ class Line:
 # --- faults -------------------------------------------------------------------------------------
 
 
+def none_fixed(few, slope):
+    return 0, slope
+
+
 task.fault(
     "L4-SHARE-OF-N",
     "Operators divided by positions is the number for each position.",
     "The fixed part is shared out among the positions, too: attention seems to take a third of an "
     "operator a position. Compare two sizes: the difference holds no fixed part.",
-    slope=(lambda few, many: many / 16, lambda few, many: few / 8, lambda few, many: many / 16),
-    pair=(lambda few, slope: (0, slope), lambda few, slope: (0, slope), ...),
+    slope=(
+        lambda few, many: many / 16,
+        lambda few, many: few / 8,
+        lambda few, many: many / 16,
+        lambda few, many: many / 64,
+    ),
+    pair=(none_fixed, none_fixed, ..., none_fixed),
+    measure=(..., ..., ..., lambda run, n: count(run, 64).total),
 )
 task.fault(
     "L4-FIXED-IS-ONE",
@@ -227,7 +237,7 @@ task.fault(
     "L4-NO-FIXED",
     "The fixed part is small, so 0.",
     "For attention it is everything there is. It follows from the same two counts as the slope.",
-    pair=lambda few, slope: (0, slope),
+    pair=none_fixed,
 )
 task.fault(
     "L4-KINDS",
