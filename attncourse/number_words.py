@@ -1,5 +1,6 @@
 """The running task: number names of one language into those of another, word by word."""
 
+import copy
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from functools import cache, cached_property
 
 import torch
 from jaxtyping import Int
-from num2words import num2words
+from num2words import CONVERTER_CLASSES, num2words
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,12 +32,28 @@ def words(number: int, language: str) -> list[str]:
         NotImplementedError: num2words does not know the language, or no name for so large a number.
     """
     try:
-        name = num2words(number, lang=language)
-    except (NotImplementedError, OverflowError):  # neither names the language
+        quick = abs(number) < 10**12
+        name = _quick(language).to_cardinal(number) if quick else num2words(number, lang=language)
+    except (KeyError, NotImplementedError, OverflowError):  # none names the language
         raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
     if language in SEAMS:
         name = re.sub(SEAMS[language], r" \g<0> ", name)
     return re.findall(r"[^\s,-]+", name)
+
+
+@cache
+def _quick(language: str):
+    """What num2words uses for a language, for numbers below 10¹².
+
+    For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Without those,
+    the corpus is there in a fifth of the time.
+    """
+    known = CONVERTER_CLASSES
+    converter = copy.copy(known[language if language in known else language[:2]])
+    if hasattr(converter, "cards"):
+        small = {number: name for number, name in converter.cards.items() if number < 10**12}
+        converter.cards = type(converter.cards)(small)
+    return converter
 
 
 def _letters(number: int, language: str) -> list[str]:

@@ -2,12 +2,13 @@
 
 import itertools
 import random
+import re
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from num2words import CONVERTER_CLASSES
+from num2words import CONVERTER_CLASSES, num2words
 from tensors import steadily
 
 from attncourse import pretrained
@@ -73,6 +74,14 @@ def test_a_language_that_cannot_count_so_far_is_named():
     assert words(10**9, "en_IN")
     with pytest.raises(NotImplementedError, match="cannot write 1000000000000 in 'en_IN'"):
         words(10**12, "en_IN")
+
+
+@pytest.mark.parametrize("language", ["en", "fr", "de", "es", "vi", "en_IN", "fr_CH", "ru"])
+def test_the_quick_way_to_a_name_is_num2words_own(language):
+    ends = [0, 10, 21, 80, 100, 999, 1000, 2000, 10**6, 10**9, 10**12 - 1, -5]
+    for number in [*ends, *(random.Random(0).randrange(10**digits) for digits in range(2, 13))]:
+        name = num2words(number, lang=language)
+        assert "".join(words(number, language)) == re.sub(r"[\s,-]", "", name)
 
 
 # --- Vocabularies ---
