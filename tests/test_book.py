@@ -59,6 +59,12 @@ def test_prose_has_no_filler_and_no_exclamation_marks(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=stem)
+def test_a_fraction_has_its_parts_in_braces(page):
+    """What sets the formulas reads \\tfrac12 A as 12 over A."""
+    assert not re.findall(r"\\[dt]?frac *[^ {\\]", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=stem)
 def test_every_citation_is_in_the_bibliography(page):
     cited = re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", page.read_text(encoding="utf-8"))
     keys = {re.sub(r"\{.*?\}", "", key).strip() for group in cited for key in group.split(",")}
@@ -310,6 +316,17 @@ def test_every_formula_is_set_in_letters_of_the_font_that_is_shipped(soups):
             for letter in set(formula.find("math").get_text()):
                 assert ord(letter) in known, f"{page.name}: {letter!r} in {formula}"
     assert formulas > 500
+
+
+@pytest.mark.slow
+def test_every_formula_is_well_formed(soups):
+    parts = dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2)
+    parts |= {"msubsup": 3, "munderover": 3}
+    for page, soup in soups.items():
+        for part in soup.select(", ".join(f"math {tag}" for tag in parts)):
+            inside = part.find_all(recursive=False)
+            assert len(inside) == parts[part.name], (page.name, part.find_parent("math"))
+        assert not soup.select("mtd > mtd"), page.name
 
 
 @pytest.mark.slow
