@@ -32,8 +32,10 @@ def words(number: int, language: str) -> list[str]:
         NotImplementedError: num2words does not know the language, or no name for so large a number.
     """
     try:
-        quick = abs(number) < 10**12
-        name = _quick(language).to_cardinal(number) if quick else num2words(number, lang=language)
+        small = abs(number) < 10**12
+        name = (
+            _converter(language).to_cardinal(number) if small else num2words(number, lang=language)
+        )
     except (KeyError, NotImplementedError, OverflowError):  # none names the language
         raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
     if language in SEAMS:
@@ -42,7 +44,7 @@ def words(number: int, language: str) -> list[str]:
 
 
 @cache
-def _quick(language: str):
+def _converter(language: str):
     """What num2words uses for a language, for numbers below 10¹².
 
     For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Without those,
@@ -51,8 +53,8 @@ def _quick(language: str):
     known = CONVERTER_CLASSES
     converter = copy.copy(known[language if language in known else language[:2]])
     if hasattr(converter, "cards"):
-        small = {number: name for number, name in converter.cards.items() if number < 10**12}
-        converter.cards = type(converter.cards)(small)
+        names = {number: name for number, name in converter.cards.items() if number < 10**12}
+        converter.cards = type(converter.cards)(names)
     return converter
 
 

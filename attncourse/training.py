@@ -1,7 +1,6 @@
 """One loop that trains every translator of the course, and one measure to compare them."""
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections import defaultdict
@@ -170,15 +169,6 @@ def as_source(sentence: list[str], vocabulary: Vocabulary) -> Tensor:
     return torch.tensor([vocabulary.encode(sentence)], dtype=torch.long)
 
 
-# A training step frees what the next one needs again. A new process on Linux that finds these sizes
-# in bytes does not hand it back to the system in between: six times fewer page faults.
-KEEP_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": 2**25,
-    "MALLOC_TRIM_THRESHOLD_": 2**32,
-    "MALLOC_TOP_PAD_": 2**26,
-}
-
-
 def side_by_side(
     work: Callable, queue: Sequence[tuple], jobs: int, label: str, unit: str = "model"
 ) -> Iterator[tuple[tuple, object]]:
@@ -194,8 +184,6 @@ def side_by_side(
         Arguments and result of each call, as soon as it is ready. Ctrl-C ends all processes.
     """
     tqdm.set_lock(threading.RLock())  # its default outlives the pool, and Python complains
-    for variable, size in KEEP_MEMORY.items():
-        os.environ.setdefault(variable, str(size))
     with multiprocessing.get_context("spawn").Pool(jobs, _begin) as pool:
         done = pool.imap_unordered(partial(_with_arguments, work), queue)
         yield from tqdm(done, label, len(queue), unit=unit)

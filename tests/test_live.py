@@ -619,7 +619,8 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
 
     opened({})
     assert tab.run(dots) == ["2 questions", None]
-    tab.run("document.querySelector('textarea').focus()")
+    tab.press("Tab")
+    tab.wait("document.activeElement.matches('textarea')")
     tab.run("document.execCommand('insertText', false, 'One vector <b>')")
     tab.run("document.querySelectorAll('[value=yes]')[0].click()")
     tab.run("document.querySelectorAll('[value=\"not yet\"]')[1].click()")

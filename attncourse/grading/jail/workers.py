@@ -33,26 +33,19 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     Args:
         warm: what forks the workers, if it was started beforehand. It ends with the grading.
     """
-
-    def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-        graded = _graded(job, notebooks, jobs, warm)
-        next(graded)  # the workers begin before anybody asks for a result
-        return graded
-
-    return grade_all
+    return functools.partial(_graded, jobs, warm)
 
 
 def _graded(
-    job: Job, notebooks: dict[str, Path], jobs: int, warm: Warm | None
-) -> Iterator[tuple[str, dict | str] | None]:
-    """None as soon as the workers have begun; then what `GradeAll` yields."""
+    jobs: int, warm: Warm | None, job: Job, notebooks: dict[str, Path]
+) -> Iterator[tuple[str, dict | str]]:
     if warm is None and notebooks and can_fork():
         warm = Warm(job.jailed, jobs)
     idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
     busy: dict[Worker, str] = {}
     jails = False  # whether one could be built
     waiting, deaths = collections.deque(notebooks), collections.Counter()
-    done: list[tuple[str, dict | str] | None] = [None]
+    done: list[tuple[str, dict | str]] = []
     try:
         while True:
             while idle and waiting:
