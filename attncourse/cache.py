@@ -188,7 +188,7 @@ class GroupedAttention(nn.Module):
     """Causal self-attention with c cached heads for h heads of queries, and rotated positions.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: h; each is m/h wide.
         kv_heads: c, heads of keys and values; c = h is MHA, c = 1 is MQA.
 
@@ -262,8 +262,8 @@ class LatentAttention(nn.Module):
     the latent and a head's key would keep the two products from becoming one (see `step`).
 
     Args:
-        model_width: m.
-        num_heads: h.
+        model_width: m
+        num_heads: h
         head_width: d, of a head's key without its rotated part, and of its value.
         latent_width: l; at most m, or nothing is saved.
         rope_width: r, even: of the part of queries and keys that is rotated.
@@ -366,7 +366,7 @@ class CachedLayer(GPTLayer):
 
     Args:
         attention: with `forward` and `step`, such as `GroupedAttention`.
-        model_width: m.
+        model_width: m
         hidden_width: of the two-layer network.
     """
 
@@ -400,7 +400,7 @@ class CachedGPT(GPT):
     Args:
         words: size of the vocabulary.
         attentions: one a layer, which know about positions by themselves.
-        model_width: m.
+        model_width: m
         hidden_width: of the two-layer networks.
     """
 

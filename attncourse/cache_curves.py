@@ -1,7 +1,7 @@
 """Chapter 10's measurements: decoders that keep less and less, trained once by `make curves`.
 
-    measured = cache_curves.measured()                    # what was measured
-    model, source, target = cache_curves.load("MHA")      # a trained decoder and its words
+    >>> measured = cache_curves.measured()                    # what was measured
+    >>> model, source, target = cache_curves.load("MHA")      # a trained decoder and its words
 
 Run as a program it measures again (`python -m attncourse.cache_curves --help`).
 """

@@ -42,7 +42,7 @@ class EncoderLayer(nn.Module):
     """Every source word reads all others, then thinks for itself: x + attention, x + network.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: of the attention.
         hidden_width: of the two-layer network.
 
@@ -71,7 +71,7 @@ class DecoderLayer(nn.Module):
     """Every target word reads the words before it, then the source, then thinks for itself.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: of both attentions.
         hidden_width: of the two-layer network.
 
@@ -116,7 +116,7 @@ class Transformer(nn.Module):
     Args:
         source_words: size of the source vocabulary.
         target_words: size of the target vocabulary.
-        model_width: m.
+        model_width: m
         num_heads: of every attention.
         hidden_width: of the two-layer networks.
         num_layers: in the encoder, and again in the decoder.

@@ -218,7 +218,7 @@ def windowed_attention(
     Args:
         query, key: (… n d), of one text.
         value: (… n v).
-        width: w.
+        width: w
 
     Returns:
         (… n v), as attention with the mask abs(i − j) ≤ w gives it.
@@ -347,7 +347,7 @@ class SpanAttention(nn.Module):
     """An `attend` for `MultiHeadAttention` whose heads learn how far they look back.
 
     Args:
-        num_heads: h.
+        num_heads: h
         longest: the largest span, in positions.
         start: the span that all heads begin with.
         ramp: as for `span_mask`.
@@ -576,7 +576,7 @@ def ring_bytes(processes: int, keys: Tensor, values: Tensor) -> int:
     """Bytes that each process sends: all of its shard, processes − 1 times.
 
     Args:
-        processes: p.
+        processes: p
         keys, values: of the whole text; shards are equal.
     """
     return (processes - 1) * (keys.nbytes + values.nbytes) // processes

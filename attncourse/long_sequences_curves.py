@@ -1,6 +1,6 @@
 """Chapter 11's measurements, made once by `make curves`.
 
-    measured = long_sequences_curves.measured()
+    >>> measured = long_sequences_curves.measured()
 
 Run as a program it measures again (`python -m attncourse.long_sequences_curves`, minutes): what a
 state remembers, what LSH finds, how far heads look, what a ring of processes sends.

@@ -31,7 +31,7 @@ class AttentionLayer(nn.Module):
     """x + attention(x): a Transformer's layer without its two-layer network.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: of the attention.
     """
 
@@ -53,7 +53,7 @@ class AttentionOnly(nn.Module):
 
     Args:
         words: size of the vocabulary.
-        model_width: m.
+        model_width: m
         num_heads: in each layer.
         num_layers: of the one stack.
         attend: makes what a layer attends by, one a layer: chapter 8's schemes.

@@ -1,7 +1,7 @@
 """Chapter 12's measurements: a model that learns to repeat, and the heads of a translator.
 
-    model = looking_inside_curves.load("varying", seed=0)   # a trained model of attention alone
-    measured = looking_inside_curves.measured()
+    >>> model = looking_inside_curves.load("varying", seed=0)   # a trained model of attention alone
+    >>> measured = looking_inside_curves.measured()
 
 Run as a program it measures again (`python -m attncourse.looking_inside_curves`, a minute).
 """
@@ -86,7 +86,7 @@ def texts(
     """Blocks of words at random, each repeated until 2 · LONGEST words are full.
 
     Args:
-        count: b.
+        count: b
         rng: where chance comes from.
         period: words in a block; one for all, or (b 1).
         different: whether no word occurs twice in a block.

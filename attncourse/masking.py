@@ -14,7 +14,7 @@ def causal_mask(query_length: int, key_length: int | None = None) -> Bool[Tensor
     """Let every position see itself and what came before: True on and below the diagonal.
 
     Args:
-        query_length: q.
+        query_length: q
         key_length: k, by default q. The queries are the *last* q of k positions (they continue what
             is already there), so the last query sees every key.
 

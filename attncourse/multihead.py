@@ -97,7 +97,7 @@ def attention_parameters(
     Each head has three projections from the model's width to its own, and one back.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: heads in a layer.
         num_layers: layers with one attention each.
         head_width: of a head; by default m / num_heads.

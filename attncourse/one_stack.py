@@ -51,7 +51,7 @@ class GPT(nn.Module):
 
     Args:
         words: size of the vocabulary.
-        model_width: m.
+        model_width: m
         num_heads: of every attention.
         hidden_width: of the two-layer networks.
         num_layers: in the one stack.
@@ -141,7 +141,7 @@ class BERT(nn.Module):
 
     Args:
         words: size of the vocabulary, the mask's id included.
-        model_width: m.
+        model_width: m
         num_heads: of every attention.
         hidden_width: of the two-layer networks.
         num_layers: in the one stack.
@@ -561,7 +561,7 @@ def gpt_parameters(
     Args:
         vocabulary_size: words.
         context_length: places.
-        model_width: m.
+        model_width: m
         num_layers: of attention and network each.
 
     Raises:

@@ -1,7 +1,7 @@
 """Chapter 9's measurements: made by `make curves`, stored with the package, loaded by the page.
 
-    model, vocabulary = one_stack_curves.load("gpt")
-    shares = one_stack_curves.measured()["gpt"]["exact_match"]   # length -> share
+    >>> model, vocabulary = one_stack_curves.load("gpt")
+    >>> shares = one_stack_curves.measured()["gpt"]["exact_match"]   # length -> share
 
 Run as a program it measures them again (`python -m attncourse.one_stack_curves --help`).
 """

@@ -88,7 +88,7 @@ class PatchEmbedding(nn.Module):
     Args:
         size: height and width of a patch, in pixels.
         model_width: m, even.
-        channels: c.
+        channels: c
 
     Source: Dosovitskiy et al. (2021), section 3.1; there with learned positions and a class token.
     """
@@ -211,7 +211,7 @@ class GatedLayer(nn.Module):
     """Look at a picture, then think about it; both behind a gate that begins closed.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: of the attention.
         hidden_width: of the two-layer network.
 
@@ -326,7 +326,7 @@ class Pool(nn.Module):
     """One vector for many: a learned query asks them all, as chapter 2's decoder asks words.
 
     Args:
-        model_width: m.
+        model_width: m
         num_heads: of the attention.
 
     Source: Lee et al. (2019), "Set Transformer", section 3.2, with one seed. CLIP's ResNets pool
@@ -352,7 +352,7 @@ class TwoTowers(nn.Module):
     Args:
         eye: `eye.encode(image) -> (memory (b n m), memory_mask)`.
         reader: `reader.read(text (b n)) -> (b n m)`, as chapter 9's BERT has it.
-        model_width: m.
+        model_width: m
         num_heads: of the two poolings.
         pad: id that fills up short texts.
 

@@ -1,9 +1,9 @@
 """Chapter 13's measurements: drawn numbers, and models that read them.
 
-    measured = pictures_curves.measured()
-    reader, french = pictures_curves.reader()
-    drawn = pictures_curves.draw([47, 182], random.Random(0))
-    french.decode(read(reader, drawn.noisy(torch.Generator()))[1])
+    >>> measured = pictures_curves.measured()
+    >>> reader, french = pictures_curves.reader()
+    >>> drawn = pictures_curves.draw([47, 182], random.Random(0))
+    >>> french.decode(read(reader, drawn.noisy(torch.Generator()))[1])
 
 Run as a program it trains and measures again (`python -m attncourse.pictures_curves`, minutes).
 """

@@ -29,8 +29,8 @@ def places(
     """Number the queries and the keys.
 
     Args:
-        query_length: q.
-        key_length: k.
+        query_length: q
+        key_length: k
         cross: the queries are another text's and count from 0 as the keys do. By default they are
             the *last* q of the k positions, as in `causal_mask`.
 
@@ -215,7 +215,7 @@ class ShawAttention(nn.Module):
     """An `attend` with a learned vector for every offset, the same in all heads.
 
     Args:
-        head_width: d.
+        head_width: d
         clip: c, the largest offset that has a vector of its own.
         cross: as for `places`.
     """
@@ -271,7 +271,7 @@ class BucketAttention(nn.Module):
     """An `attend` with a learned number for every bucket of offsets and every head.
 
     Args:
-        num_heads: h.
+        num_heads: h
         num_buckets, max_distance, bidirectional: as for `relative_buckets`.
         cross: as for `places`.
 
@@ -332,7 +332,7 @@ def alibi_bias(
     """What ALiBi adds to the scores: −slope · abs(j − i), nothing to learn.
 
     Args:
-        num_heads: h.
+        num_heads: h
         query_length, key_length, cross: as for `places`.
 
     Raises:

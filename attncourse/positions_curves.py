@@ -1,8 +1,8 @@
 """Chapter 8's measurements: translators that learned from short sentences meet longer ones.
 
-    measured = positions_curves.load()
-    measured["runs"]["rope"]["exact_match"]   # for each seed: source length -> share
-    model, english, french = positions_curves.translator()
+    >>> measured = positions_curves.load()
+    >>> measured["runs"]["rope"]["exact_match"]   # for each seed: source length -> share
+    >>> model, english, french = positions_curves.translator()
 
 Run as a program it trains and measures them again (`python -m attncourse.positions_curves --help`).
 """

@@ -1,7 +1,7 @@
 """The book's translators: trained once by `make curves`, stored with the package, loaded by pages.
 
-    model, english, french = pretrained.load("additive")
-    shares = pretrained.curves()["models"]["additive"]["exact_match"]   # length -> share
+    >>> model, english, french = pretrained.load("additive")
+    >>> shares = pretrained.curves()["models"]["additive"]["exact_match"]   # length -> share
 
 Run as a program it trains them again (`python -m attncourse.pretrained --help`).
 """
