@@ -102,12 +102,16 @@ def best(found: Evidence) -> Explanation | None:
     if not found.wrong:
         return None
     table = stored.load(found.task)
-    shares = {
-        each: share
-        for each in (table.singles(found) if table else singles(found.task))
-        if (share := found.share(each)) >= PARTLY
-    }
-    full = [each for each, share in shares.items() if share == 1]
+    shares: dict[Explanation, float] = {}
+    full: list[Explanation] = []
+    for each in table.singles(found) if table else singles(found.task):
+        if any(each.faults == other.faults for other in full):
+            continue  # another wording of what explains everything
+        share = found.share(each)
+        if share >= PARTLY:
+            shares[each] = share
+        if share == 1:
+            full.append(each)
     if full:
         return _only(full)
     if len(found.wrong) >= FEWEST:

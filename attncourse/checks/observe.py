@@ -250,7 +250,8 @@ def _identical(left: object, right: object) -> bool:
         return left == right
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    return torch.equal(torch.nan_to_num(left), torch.nan_to_num(right.detach()))
+    right = right.detach()
+    return torch.equal(left, right) or torch.equal(left.nan_to_num(), right.nan_to_num())
 
 
 def _gradients(returned, leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor | None], str | None]:

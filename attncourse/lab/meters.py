@@ -172,12 +172,14 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        # In inference mode torch hands over compound operations whole: take them apart.
-        with self:
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
-        name = str(func).split(".")[1]  # aten.bmm.default, aten.add_.Tensor
+        if func not in _NAMES:
+            # In inference mode torch hands over compound operations whole: take them apart.
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+            _NAMES[func] = str(func).split(".")[1]  # aten.bmm.default, aten.add_.Tensor
+        name = _NAMES[func]
         if name != "lift_fresh":  # its argument was born a moment ago, in torch.tensor
             for tensor in _tensors((args, kwargs)):
                 self._meet(tensor)
@@ -228,6 +230,8 @@ class Meter(TorchDispatchMode):
 
         self._watches[name] = weakref.ref(storage, forget)
 
+
+_NAMES: dict[object, str] = {}  # of the operations met so far that are no compounds
 
 # The hook of the innermost `saved_for_backward` that is running.
 _pack: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("pack", default=None)
