@@ -262,6 +262,22 @@ task.fault(
     mend=no_bias,
 )
 
+
+@task.fault(
+    "I-ROWS-OF-W-O",
+    "A head is a block of rows in `out_proj`'s weights.",
+    "`nn.Linear` keeps them as (out, in): a row makes one output, of all heads. What a head says "
+    "meets the *columns* of its features. And weights of 0 say 0, never another value.",
+)
+def _(model, layer, head, value):
+    model = copy.deepcopy(model)
+    attention = model.get_submodule(layer)
+    d = attention.out_proj.in_features // attention.num_heads
+    with torch.no_grad():
+        attention.out_proj.weight[head * d : (head + 1) * d] = 0
+    return model
+
+
 # --- faults: which head -------------------------------------------------------------------------
 
 task.fault(
@@ -319,6 +335,19 @@ def assigned(heads, place, value):
     return heads
 
 
+task.fault(
+    "I-TEXT-FOR-HEAD",
+    "The first axis counts the heads.",
+    "It counts the texts: (b h q d). You replace what all heads say about one text.",
+    says=says(lambda heads, head, value: assigned(heads, head, value)),
+)
+task.fault(
+    "I-HOOK-UNHEARD",
+    "A hook has done its work when the heads in it are changed.",
+    "Your model says what it said with the head: nobody reads the changed heads. What the hook "
+    "*returns* is read in place of the input, if it is put into the copy that you return.",
+    says=lambda heads, head, value: heads,
+)
 task.fault(
     "I-ALWAYS-ZERO",
     "A head that is off says 0.",

@@ -97,8 +97,8 @@ def every_row_sums_to_one(answer, rng):
         total = answer(inputs).sum(-1)
         if not torch.allclose(total, torch.ones_like(total), atol=1e-4):
             raise Failure(
-                f"With {count} layers each row shares out 1; in yours a row sums to "
-                f"{total.flatten()[0].item():.3g}.",
+                f"Each row shares out 1, however many layers there are. With {count}, a row of "
+                f"yours sums to {total.flatten()[0].item():.3g}.",
                 inputs,
             )
 
@@ -179,6 +179,23 @@ task.fault(
     kept=lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype),
 )
 task.fault(
+    "I-HALF-OF-ONE",
+    "`mean / 2 + I` is half of both.",
+    "The half is taken of one of the two only, and rows sum to 1.5. It is of the sum: put "
+    "parentheses around it.",
+    kept=(
+        lambda mean: mean / 2 + torch.eye(mean.shape[-1], dtype=mean.dtype),
+        lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype) / 2,
+    ),
+)
+task.fault(
+    "I-PLUS-ONE",
+    "The identity is added by `+ 1`.",
+    "That adds 1 to *every* entry, as if each word kept all the others, too. The identity has "
+    "its ones on the diagonal: `torch.eye(n)`.",
+    kept=lambda mean: (mean + 1) / 2,
+)
+task.fault(
     "I-RESIDUAL-ONCE",
     "The identity is added once, to the product of all maps.",
     "Each layer has a residual connection of its own; a word may be kept by one and read by the "
@@ -244,6 +261,13 @@ task.fault(
     "Then a row of h heads sums to h. Their mean is what one head of that layer would be.",
     heads=lambda layer: layer.sum(1),
 )
+
+
+def shared_out(table):
+    """Rows that sum to 1."""
+    return table / table.sum(-1, keepdim=True)
+
+
 task.fault(
     "I-HEADS-MAX",
     "The strongest head decides.",
@@ -251,8 +275,10 @@ task.fault(
     "divided by its sum. Here the mean is asked for.",
     heads=(
         lambda layer: layer.amax(1),
-        lambda layer: layer.amax(1) / layer.amax(1).sum(-1, keepdim=True),
+        lambda layer: shared_out(layer.amax(1)),
+        lambda layer: layer.amax(1),
     ),
+    kept=(..., ..., lambda most: shared_out(most + torch.eye(most.shape[-1], dtype=most.dtype))),
 )
 task.fault(
     "I-FIRST-HEAD",

@@ -349,6 +349,7 @@ task.fault(
         lambda self, scores: F.binary_cross_entropy_with_logits(
             scores, torch.eye(len(scores), dtype=scores.dtype)
         ),
+        lambda self, scores: F.binary_cross_entropy_with_logits(scores, torch.eye(len(scores))),
         lambda self, scores: (
             -F.logsigmoid(scores * (2 * torch.eye(len(scores), dtype=scores.dtype) - 1)).sum()
             / len(scores)
@@ -360,9 +361,11 @@ task.fault(
     "Pairs are pulled together; that is what is wanted.",
     "Then all vectors can move to one point, and the loss is as low as it gets. Each has to score "
     "*higher than the others*.",
+    cool=(..., ..., lambda scores, temperature: (scores - 1) / temperature),
     both=(
         lambda self, scores: -scores.diagonal().mean(),
         lambda self, scores: (1 - scores.diagonal()).mean(),
+        lambda self, scores: -scores.diagonal().mean(),
     ),
 )
 task.fault(

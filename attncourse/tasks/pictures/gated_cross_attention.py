@@ -332,6 +332,14 @@ task.fault(
     add=lambda text, passed, share: share * text + passed,
 )
 task.fault(
+    "C-GATE-ON-TEXT",
+    "The gate stands before the text.",
+    "What is found has to pass it, the text does not. With yours closed, the text is shut out, and "
+    "what an untrained layer finds stands in its place.",
+    passes=lambda share, found, gate: found,
+    add=lambda text, passed, share: share * text + passed,
+)
+task.fault(
     "C-GATE-TWICE",
     "What goes in is gated, and what comes out as well.",
     "One gate is enough, behind the attention. With another in front, questions or picture shrink, "
@@ -351,6 +359,17 @@ task.fault(
 )
 
 # --- faults: who asks whom ----------------------------------------------------------------------
+
+task.fault(
+    "C-GATE-TEXT-TOO",
+    "The text looks at the picture and at itself.",
+    "It has looked at itself in the model's own layers. Here keys and values are the picture's "
+    "alone, and a mask for k patches fits nothing longer.",
+    roles=(
+        lambda text, memory: (text, *2 * [torch.cat([memory, text], 1)]),
+        lambda text, memory: (text, *2 * [torch.cat([text, memory], 1)]),
+    ),
+)
 
 task.fault(
     "X-REVERSED",

@@ -279,6 +279,15 @@ task.fault(
     apart=lambda tiles: tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 2)[:, :, :, None],
 )
 task.fault(
+    "C-PATCH-COLORS-IN-FRONT",
+    "Once the picture is cut, a `reshape` to (b, n, p) is all that is left.",
+    "After `image.unfold` the axes are (b c i j height width): the colors stand in front of the "
+    "patches, so a row of yours is one color of several patches. First bring c behind i and j.",
+    apart=lambda tiles: tiles.transpose(3, 4).reshape(
+        *(tiles.shape[place] for place in (0, 2, 4, 1, 3, 5)),
+    ),
+)
+task.fault(
     "C-PATCH-COLOR-LAST",
     "Within a patch a pixel's colors stand side by side.",
     "Many programs have it so, and a model can learn either. Here, as in ViT's convolution, each "
