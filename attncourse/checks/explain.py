@@ -68,6 +68,8 @@ class Evidence:
         # What is wrong about gradients or dtypes alone cannot explain wrong values.
         if not values and any(key[1] in outputs(self.task) for key in self.wrong):
             return 0.0
+        if failing == explained and not _is_one_thought(explanation):
+            return 0.0  # there are many ways to fail: too little evidence for two thoughts
         share = explained / max(1, len(self.wrong))
         if share < 1 and failing == explained and not self._fails_alike(theirs, share):
             return 0.0
@@ -119,6 +121,10 @@ def best(found: Evidence) -> Explanation | None:
                 return _only(alike)
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
+
+
+def _is_one_thought(each: Explanation) -> bool:
+    return len(each.faults) == 1 and isinstance(each.faults[0], Fault)
 
 
 def _is_generic(each: Explanation) -> bool:

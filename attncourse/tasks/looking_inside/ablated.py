@@ -210,7 +210,7 @@ task.fault(
     "I-NO-COPY",
     "The hook is put into the model.",
     "Then the model itself has lost the head, for everybody and for good: the next measurement "
-    "compares with a broken one. Change a copy.",
+    "compares with a broken one. Change a copy, by `copy.deepcopy`: `copy.copy` shares the layers.",
     copied=as_is,
 )
 task.fault(
@@ -219,6 +219,20 @@ task.fault(
     "After `out_proj` there are no heads any more: every feature is a mixture of all. The slice "
     "you replace belongs to nobody. Reach in before the projection.",
     before=afterward,
+)
+
+
+def instead(module, hook):
+    module.register_forward_hook(lambda module, inputs, output: hook(inputs[0]))
+
+
+task.fault(
+    "I-NOT-PROJECTED",
+    "What a hook returns is what `out_proj` reads.",
+    "Of a hook that is called *before* it. Yours is called after it, and what you return stands in "
+    "place of the projection's output: the heads go on unprojected. "
+    "`register_forward_pre_hook`.",
+    before=instead,
 )
 task.fault(
     "I-VALUES-REPLACED",

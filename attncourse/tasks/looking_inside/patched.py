@@ -207,7 +207,7 @@ task.fault(
     "I-NO-COPY",
     "The hook stays in the model.",
     "Then every later run hears the old text in this place. Remove the hook when you are done, or "
-    "work on a copy.",
+    "work on a copy (`copy.deepcopy`).",
     copied=as_is,
 )
 

@@ -178,6 +178,13 @@ task.fault(
     "Then rows sum to 2, and after L layers to 2 to the power L. Shares have to sum to 1.",
     kept=lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype),
 )
+
+
+def shared_out(table):
+    """Rows that sum to 1."""
+    return table / table.sum(-1, keepdim=True)
+
+
 task.fault(
     "I-HALF-OF-ONE",
     "`mean / 2 + I` is half of both.",
@@ -187,6 +194,20 @@ task.fault(
         lambda mean: mean / 2 + torch.eye(mean.shape[-1], dtype=mean.dtype),
         lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype) / 2,
     ),
+)
+task.fault(
+    "I-EYE-FLOAT32",
+    "`torch.eye(n)` fits every table.",
+    "It is float32, and a product of it with float64 stops with an error. Say "
+    "`dtype=weights[0].dtype`, or begin with the first layer.",
+    begin=lambda kept: kept @ torch.eye(kept.shape[-1]),
+)
+task.fault(
+    "I-COLUMNS-SHARED-OUT",
+    "Dividing by the sum makes rows sum to 1.",
+    "By the sum over the *last* axis. In (b n n) axis 1 are the rows: summed over them, columns "
+    "share out 1, and rows do not.",
+    kept=lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
 )
 task.fault(
     "I-PLUS-ONE",
@@ -261,11 +282,6 @@ task.fault(
     "Then a row of h heads sums to h. Their mean is what one head of that layer would be.",
     heads=lambda layer: layer.sum(1),
 )
-
-
-def shared_out(table):
-    """Rows that sum to 1."""
-    return table / table.sum(-1, keepdim=True)
 
 
 task.fault(

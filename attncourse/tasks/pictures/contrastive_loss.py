@@ -286,6 +286,19 @@ task.fault(
     "loss below 3. The temperature stretches them.",
     cool=as_is,
 )
+
+
+@task.fault(
+    "C-PAIRS-TEMPERATURE-LAST",
+    "The temperature divides the loss.",
+    "That makes steps of training longer and no choice sharper: a softmax has to see *scores* that "
+    "are divided.",
+)
+class TemperatureLast(Loss):
+    def __call__(self, images, texts, temperature):
+        return super().__call__(images, texts, 1.0) / temperature
+
+
 task.fault(
     "C-PAIRS-ROOT",
     "Scores are divided by the root of the temperature.",

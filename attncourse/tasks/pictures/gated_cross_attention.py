@@ -398,6 +398,12 @@ task.fault(
     "word may see.",
     visible=lambda mask: None,
 )
+task.fault(
+    "M-ONE-AXIS-MORE",
+    "The mask needs an axis for the heads.",
+    "The attention adds it. `memory_mask` goes to it as it is.",
+    visible=if_given(lambda mask: mask[:, None]),
+)
 task.fault(thoughts.POLARITY, visible=if_given(torch.logical_not))
 task.fault(
     thoughts.ONE_ROW,

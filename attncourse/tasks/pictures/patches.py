@@ -234,13 +234,22 @@ task.fault(
     "It is the size of one, in pixels. How many fit follows from the picture.",
     of=lambda size, image: (image.shape[2] // size[0], image.shape[3] // size[1]),
 )
+
+
+def windows(image, height, width):
+    return image.unfold(2, height, 1).unfold(3, width, 1).permute(0, 1, 2, 4, 3, 5)
+
+
 task.fault(
     "C-PATCH-OVERLAP",
     "A window slides over the picture pixel by pixel.",
     "That is how a convolution usually goes. Patches lie edge to edge: the step is as long as the "
     "window, and every pixel is in one patch.",
-    tiles=lambda image, height, width: (
-        image.unfold(2, height, 1).unfold(3, width, 1).permute(0, 1, 2, 4, 3, 5)
+    tiles=(
+        lambda image, height, width: windows(image, height, width),
+        lambda image, height, width: windows(image, height, width)[
+            :, :, : image.shape[2] // height, :, : image.shape[3] // width
+        ],
     ),
 )
 task.fault(

@@ -304,7 +304,8 @@ class SpeedsSharedOut(Grid):
 @task.fault(
     "C-2D-SPEEDS-OF-ALL",
     "The speeds are those of the whole width, and each half takes the first of them.",
-    "Then both halves lack the slow waves. A half is a table of its own, of width/2 features.",
+    "Then both halves lack the slow waves. A half is a table of its own, of h = width/2 features. "
+    "(An exponent i/h in place of 2i/h gives the same numbers.)",
 )
 class SpeedsOfAll(Grid):
     def tables(self, rows, columns, width):

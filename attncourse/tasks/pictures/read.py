@@ -455,6 +455,12 @@ task.fault(
     marks=lambda bos, eos: (eos, eos),
 )
 task.fault(
+    "C-READ-BEGINS-WITH-ZERO",
+    "Before the first word stands nothing, and nothing is 0.",
+    "0 is a word of this vocabulary. The model was trained with `bos` in front.",
+    marks=lambda bos, eos: (0, eos),
+)
+task.fault(
     "C-READ-KEEPS-BOS",
     "The result begins with `bos`.",
     "That is a mark for the model. The name begins behind it.",
