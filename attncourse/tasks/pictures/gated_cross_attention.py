@@ -69,6 +69,7 @@ def probes(rng):
         "mask (q k)": gated(rng, mask=mixed_mask(rng, 3, 5)),
         "mask (b 1 k)": gated(rng, b=3, mask=mixed_mask(rng, 3, 1, 5), gate=-1.0),
         "mask (b q k)": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=1.5),
+        "mask (q k), all equal": gated(rng, b=4, q=4, k=4, m=4, h=4, mask=mixed_mask(rng, 4, 4)),
         "mask, closed": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=0.0),
         "dead row": gated(rng, mask=dead_mask(rng, 2, 3, 5)),
         "double": gated(rng, b=3, gate=0.7, dtype=torch.float64),
