@@ -4,8 +4,8 @@ A wrong answer is compared with the reference and with every known wrong one, pi
 fingerprint). An explanation explains the pieces in which it equals the answer and the reference
 does not; it is contradicted by one in which it would be wrong and the answer is right. What
 explains everything is believed before what explains a part, one thought before two, and a thought
-before a mere description. If two are as good as each other, none is believed; and of an answer that fails
-wherever it is wrong, one thought at most.
+before a mere description. If two are as good as each other, none is believed. Where an error is all
+there is to explain, one thought is believed at most.
 """
 
 from __future__ import annotations
