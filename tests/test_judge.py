@@ -167,6 +167,15 @@ def test_an_unknown_error_gets_evidence_and_no_name():
     assert "expected" in text and "got" in text and "■" in text
 
 
+def test_an_error_alone_is_not_explained_by_two_thoughts():
+    def two_axes_more(text, memory, attention, gate, memory_mask=None):
+        mask = None if memory_mask is None else memory_mask[:, None, None]
+        found, weights = attention(text, memory, memory, mask)
+        return text + gate.tanh() * found, weights
+
+    assert run("gated_cross_attention", two_axes_more).diagnosis.id is None
+
+
 def test_the_smallest_failing_input_is_small():
     example = run(SDPA, wrong("D-NO-SCALE")).diagnosis.example
     assert max(example.inputs["query"].shape) <= 2  # d = 1 needs no scale, so d is 2

@@ -269,7 +269,7 @@ def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = repr(float(f"{value:.8g}") if type(value) is float else value)
     return text if len(text) <= 120 else text[:117] + "…"
 
 

@@ -158,7 +158,7 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
         try:
             got = unpack(task, task.observe(answer, inputs))
         except Failure:
-            return Example(inputs, names[0], expected[0], "an error, see above")
+            return Example(inputs, names[0], comparable(expected[0]), "an error, see above")
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = comparable(ours), comparable(theirs)

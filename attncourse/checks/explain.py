@@ -4,7 +4,8 @@ A wrong answer is compared with the reference and with every known wrong one, pi
 fingerprint). An explanation explains the pieces in which it equals the answer and the reference
 does not; it is contradicted by one in which it would be wrong and the answer is right. What
 explains everything is believed before what explains a part, one thought before two, and a thought
-before a mere description. If two are as good as each other, none is believed.
+before a mere description. If two are as good as each other, none is believed. Where an error is all
+there is to explain, one thought is believed at most.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Evidence:
         # What is wrong about gradients or dtypes alone cannot explain wrong values.
         if not values and any(key[1] in outputs(self.task) for key in self.wrong):
             return 0.0
+        if failing == explained and not _is_one_thought(explanation):
+            return 0.0  # there are many ways to fail: too little evidence for two thoughts
         share = explained / max(1, len(self.wrong))
         if share < 1 and failing == explained and not self._fails_alike(theirs, share):
             return 0.0
@@ -123,6 +126,10 @@ def best(found: Evidence) -> Explanation | None:
                 return _only(alike)
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
+
+
+def _is_one_thought(each: Explanation) -> bool:
+    return len(each.faults) == 1 and isinstance(each.faults[0], Fault)
 
 
 def _is_generic(each: Explanation) -> bool:

@@ -67,8 +67,10 @@ def _parts(task: Task, answer: Callable, inputs: Inputs, gradients: bool) -> dic
     try:
         values = unpack(task, seen)
     except Failure as failure:
-        # Errors are told apart by their type: their words depend on how a line was written.
-        return parts | {FAILED: seen.error.split(":")[0] if seen.error else str(failure)}
+        # Errors are told apart by their type: their words depend on how a line was written, and
+        # so does whether it is torch or einops that complains about sizes.
+        error = (seen.error or "").split(":")[0].replace("EinopsError", "RuntimeError")
+        return parts | {FAILED: error or str(failure)}
     for name, value in zip(outputs(task), values, strict=True):
         parts[name] = comparable(value)
         if isinstance(value, Tensor):

@@ -20,7 +20,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = "application/vnd.attncourse.report+json"
-SHOWN = ("torch", "triton", "numpy", "IPython", "ipykernel", "matplotlib", "einops", "nbgrader")
+SHOWN = (
+    "torch",
+    "triton",
+    "numpy",
+    "IPython",
+    "ipykernel",
+    "matplotlib",
+    "einops",
+    "transformers",
+    "nbgrader",
+)
 
 
 def installed(package: str) -> str:

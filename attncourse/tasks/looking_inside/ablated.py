@@ -210,7 +210,7 @@ task.fault(
     "I-NO-COPY",
     "The hook is put into the model.",
     "Then the model itself has lost the head, for everybody and for good: the next measurement "
-    "compares with a broken one. Change a copy.",
+    "compares with a broken one. Change a copy, by `copy.deepcopy`: `copy.copy` shares the layers.",
     copied=as_is,
 )
 task.fault(
@@ -219,6 +219,20 @@ task.fault(
     "After `out_proj` there are no heads any more: every feature is a mixture of all. The slice "
     "you replace belongs to nobody. Reach in before the projection.",
     before=afterward,
+)
+
+
+def instead(module, hook):
+    module.register_forward_hook(lambda module, inputs, output: hook(inputs[0]))
+
+
+task.fault(
+    "I-NOT-PROJECTED",
+    "What a hook returns is what `out_proj` reads.",
+    "Of a hook that is called *before* it. Yours is called after it, and what you return stands in "
+    "place of the projection's output: the heads go on unprojected. "
+    "`register_forward_pre_hook`.",
+    before=instead,
 )
 task.fault(
     "I-VALUES-REPLACED",
@@ -261,6 +275,22 @@ task.fault(
     "The bias of `out_proj` belongs to the whole attention and to no head. It is added as before.",
     mend=no_bias,
 )
+
+
+@task.fault(
+    "I-ROWS-OF-W-O",
+    "A head is a block of rows in `out_proj`'s weights.",
+    "`nn.Linear` keeps them as (out, in): a row makes one output, of all heads. What a head says "
+    "meets the *columns* of its features. And weights of 0 say 0, never another value.",
+)
+def _(model, layer, head, value):
+    model = copy.deepcopy(model)
+    attention = model.get_submodule(layer)
+    d = attention.out_proj.in_features // attention.num_heads
+    with torch.no_grad():
+        attention.out_proj.weight[head * d : (head + 1) * d] = 0
+    return model
+
 
 # --- faults: which head -------------------------------------------------------------------------
 
@@ -319,6 +349,19 @@ def assigned(heads, place, value):
     return heads
 
 
+task.fault(
+    "I-TEXT-FOR-HEAD",
+    "The first axis counts the heads.",
+    "It counts the texts: (b h q d). You replace what all heads say about one text.",
+    says=says(lambda heads, head, value: assigned(heads, head, value)),
+)
+task.fault(
+    "I-HOOK-UNHEARD",
+    "A hook has done its work when the heads in it are changed.",
+    "Your model says what it said with the head: nobody reads the changed heads. What the hook "
+    "*returns* is read in place of the input, if it is put into the copy that you return.",
+    says=lambda heads, head, value: heads,
+)
 task.fault(
     "I-ALWAYS-ZERO",
     "A head that is off says 0.",

@@ -175,6 +175,13 @@ task.fault(
     below=lambda λ, table: len(λ),
 )
 task.fault(
+    "I-LENGTH-BELOW",
+    "The sum is divided by the length of the eigenvalues as a vector, or by the table's norm.",
+    "Then n equal eigenvalues score √n. What the sum could be at most is the sum of their absolute "
+    "values.",
+    below=(lambda λ, table: λ.abs().square().sum().sqrt(), lambda λ, table: table.norm()),
+)
+task.fault(
     "I-NO-SIGN",
     "What counts is the size.",
     "−1 is the opposite of a copy: such a head makes a word *less* likely because it has read it. "

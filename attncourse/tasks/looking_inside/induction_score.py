@@ -1,5 +1,7 @@
 """Weight on the word after the last occurrence: what is promised, what goes wrong."""
 
+import functools
+
 import torch
 
 from attncourse import looking_inside as reference
@@ -262,13 +264,10 @@ task.fault(
 )
 
 
-def all_before(weights, rows, distance):
-    n = weights.shape[-1]
-    period = distance + 1
-    columns = torch.arange(n)
-    there = (columns <= rows[:, None] - distance) & (
-        (rows[:, None] - distance - columns) % period == 0
-    )
+def all_before(weights, rows, distance, least=1):
+    """Nothing stands before the word at 0, so it follows no occurrence."""
+    columns, latest = torch.arange(weights.shape[-1]), (rows - distance)[:, None]
+    there = (least <= columns) & (columns <= latest) & ((latest - columns) % (distance + 1) == 0)
     return (weights[..., rows, :] * there).sum(-1)
 
 
@@ -277,7 +276,7 @@ task.fault(
     "Every earlier occurrence counts.",
     "The one a period ago does; with three blocks you also add the weight on the first. That is a "
     "sensible score of another name.",
-    picked=all_before,
+    picked=(all_before, functools.partial(all_before, least=0)),
 )
 task.fault(
     "I-PLAIN-NUMBER",

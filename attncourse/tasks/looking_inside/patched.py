@@ -58,6 +58,7 @@ def small(rng):
         for layer in (1, 0):
             yield pair(rng, b=1, n=n, position=position, layer=layer)
     yield pair(rng, n=2, position=0)
+    yield pair(rng, b=1, n=1, position=-1)
 
 
 task = Task(
@@ -206,7 +207,7 @@ task.fault(
     "I-NO-COPY",
     "The hook stays in the model.",
     "Then every later run hears the old text in this place. Remove the hook when you are done, or "
-    "work on a copy.",
+    "work on a copy (`copy.deepcopy`).",
     copied=as_is,
 )
 
@@ -229,6 +230,13 @@ task.fault(
     "All up to this place is clean.",
     "Only this place; the others stay corrupted, or one cannot tell which of them mattered.",
     where=lambda position, n: slice(0, position % n + 1),
+)
+task.fault(
+    "I-EMPTY-SLICE",
+    "`[position : position + 1]` is this place, whatever the position.",
+    "Not at −1: from the last place up to place 0 there is nothing, so nothing is patched. Index "
+    "with the position itself.",
+    where=lambda position, n: slice(position, position + 1),
 )
 task.fault(
     "I-PLACE-FROM-ONE",
@@ -325,6 +333,41 @@ def by_weights(model, layer, clean, corrupted):
         model(corrupted)
     hook.remove()
     return attention_maps(model, clean)[layer] @ values[0]
+
+
+@task.fault(
+    "I-WORD-PATCHED",
+    "A place is a word of the text, so the clean word is put there.",
+    "Then every head of every layer reads another word. What passes through *one* head is asked "
+    "for: the text stays corrupted, and this head says in this place what it said before.",
+)
+def _(model, clean, corrupted, place):
+    mixed = corrupted.clone()
+    mixed[:, place[2]] = clean[:, place[2]]
+    return model(mixed)
+
+
+@task.fault(
+    "I-AFTER-W-O",
+    "A head's part of the output is its slice of the attention's output.",
+    "After `out_proj` there are no heads any more: every feature is a mixture of all. Listen and "
+    "speak before the projection.",
+)
+def _(model, clean, corrupted, place):
+    layer, head, position = place
+    model = copy.deepcopy(model)
+    attention, heard = model.get_submodule(layer), []
+
+    def hook(module, inputs, output):
+        heads = split_heads(output, attention.num_heads).clone()
+        for clean in heard:  # none in the first run
+            heads[:, head, position] = clean[:, head, position]
+        heard.append(heads)
+        return merge_heads(heads)
+
+    attention.out_proj.register_forward_hook(hook)
+    model(clean)
+    return model(corrupted)
 
 
 task.fault(

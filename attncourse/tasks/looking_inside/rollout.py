@@ -97,8 +97,8 @@ def every_row_sums_to_one(answer, rng):
         total = answer(inputs).sum(-1)
         if not torch.allclose(total, torch.ones_like(total), atol=1e-4):
             raise Failure(
-                f"With {count} layers each row shares out 1; in yours a row sums to "
-                f"{total.flatten()[0].item():.3g}.",
+                f"Each row shares out 1, however many layers there are. With {count}, a row of "
+                f"yours sums to {total.flatten()[0].item():.3g}.",
                 inputs,
             )
 
@@ -178,6 +178,44 @@ task.fault(
     "Then rows sum to 2, and after L layers to 2 to the power L. Shares have to sum to 1.",
     kept=lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype),
 )
+
+
+def shared_out(table):
+    """Rows that sum to 1."""
+    return table / table.sum(-1, keepdim=True)
+
+
+task.fault(
+    "I-HALF-OF-ONE",
+    "`mean / 2 + I` is half of both.",
+    "The half is taken of one of the two only, and rows sum to 1.5. It is of the sum: put "
+    "parentheses around it.",
+    kept=(
+        lambda mean: mean / 2 + torch.eye(mean.shape[-1], dtype=mean.dtype),
+        lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype) / 2,
+    ),
+)
+task.fault(
+    "I-EYE-FLOAT32",
+    "`torch.eye(n)` fits every table.",
+    "It is float32, and a product of it with float64 stops with an error. Say "
+    "`dtype=weights[0].dtype`, or begin with the first layer.",
+    begin=lambda kept: kept @ torch.eye(kept.shape[-1]),
+)
+task.fault(
+    "I-COLUMNS-SHARED-OUT",
+    "Dividing by the sum makes rows sum to 1.",
+    "By the sum over the *last* axis. In (b n n) axis 1 are the rows: summed over them, columns "
+    "share out 1, and rows do not.",
+    kept=lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
+)
+task.fault(
+    "I-PLUS-ONE",
+    "The identity is added by `+ 1`.",
+    "That adds 1 to *every* entry, as if each word kept all the others, too. The identity has "
+    "its ones on the diagonal: `torch.eye(n)`.",
+    kept=lambda mean: (mean + 1) / 2,
+)
 task.fault(
     "I-RESIDUAL-ONCE",
     "The identity is added once, to the product of all maps.",
@@ -244,6 +282,8 @@ task.fault(
     "Then a row of h heads sums to h. Their mean is what one head of that layer would be.",
     heads=lambda layer: layer.sum(1),
 )
+
+
 task.fault(
     "I-HEADS-MAX",
     "The strongest head decides.",
@@ -251,8 +291,10 @@ task.fault(
     "divided by its sum. Here the mean is asked for.",
     heads=(
         lambda layer: layer.amax(1),
-        lambda layer: layer.amax(1) / layer.amax(1).sum(-1, keepdim=True),
+        lambda layer: shared_out(layer.amax(1)),
+        lambda layer: layer.amax(1),
     ),
+    kept=(..., ..., lambda most: shared_out(most + torch.eye(most.shape[-1], dtype=most.dtype))),
 )
 task.fault(
     "I-FIRST-HEAD",

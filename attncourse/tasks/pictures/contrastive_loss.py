@@ -286,6 +286,19 @@ task.fault(
     "loss below 3. The temperature stretches them.",
     cool=as_is,
 )
+
+
+@task.fault(
+    "C-PAIRS-TEMPERATURE-LAST",
+    "The temperature divides the loss.",
+    "That makes steps of training longer and no choice sharper: a softmax has to see *scores* that "
+    "are divided.",
+)
+class TemperatureLast(Loss):
+    def __call__(self, images, texts, temperature):
+        return super().__call__(images, texts, 1.0) / temperature
+
+
 task.fault(
     "C-PAIRS-ROOT",
     "Scores are divided by the root of the temperature.",
@@ -349,6 +362,7 @@ task.fault(
         lambda self, scores: F.binary_cross_entropy_with_logits(
             scores, torch.eye(len(scores), dtype=scores.dtype)
         ),
+        lambda self, scores: F.binary_cross_entropy_with_logits(scores, torch.eye(len(scores))),
         lambda self, scores: (
             -F.logsigmoid(scores * (2 * torch.eye(len(scores), dtype=scores.dtype) - 1)).sum()
             / len(scores)
@@ -360,9 +374,11 @@ task.fault(
     "Pairs are pulled together; that is what is wanted.",
     "Then all vectors can move to one point, and the loss is as low as it gets. Each has to score "
     "*higher than the others*.",
+    cool=(..., ..., lambda scores, temperature: (scores - 1) / temperature),
     both=(
         lambda self, scores: -scores.diagonal().mean(),
         lambda self, scores: (1 - scores.diagonal()).mean(),
+        lambda self, scores: -scores.diagonal().mean(),
     ),
 )
 task.fault(

@@ -69,6 +69,7 @@ def probes(rng):
         "mask (q k)": gated(rng, mask=mixed_mask(rng, 3, 5)),
         "mask (b 1 k)": gated(rng, b=3, mask=mixed_mask(rng, 3, 1, 5), gate=-1.0),
         "mask (b q k)": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=1.5),
+        "mask (q k), all equal": gated(rng, b=4, q=4, k=4, m=4, h=4, mask=mixed_mask(rng, 4, 4)),
         "mask, closed": gated(rng, mask=mixed_mask(rng, 2, 3, 5), gate=0.0),
         "dead row": gated(rng, mask=dead_mask(rng, 2, 3, 5)),
         "double": gated(rng, b=3, gate=0.7, dtype=torch.float64),
@@ -332,6 +333,14 @@ task.fault(
     add=lambda text, passed, share: share * text + passed,
 )
 task.fault(
+    "C-GATE-ON-TEXT",
+    "The gate stands before the text.",
+    "What is found has to pass it, the text does not. With yours closed, the text is shut out, and "
+    "what an untrained layer finds stands in its place.",
+    passes=lambda share, found, gate: found,
+    add=lambda text, passed, share: share * text + passed,
+)
+task.fault(
     "C-GATE-TWICE",
     "What goes in is gated, and what comes out as well.",
     "One gate is enough, behind the attention. With another in front, questions or picture shrink, "
@@ -351,6 +360,17 @@ task.fault(
 )
 
 # --- faults: who asks whom ----------------------------------------------------------------------
+
+task.fault(
+    "C-GATE-TEXT-TOO",
+    "The text looks at the picture and at itself.",
+    "It has looked at itself in the model's own layers. Here keys and values are the picture's "
+    "alone, and a mask for k patches fits nothing longer.",
+    roles=(
+        lambda text, memory: (text, *2 * [torch.cat([memory, text], 1)]),
+        lambda text, memory: (text, *2 * [torch.cat([text, memory], 1)]),
+    ),
+)
 
 task.fault(
     "X-REVERSED",
@@ -378,6 +398,12 @@ task.fault(
     "One picture has none. But a text may be about several, and the mask says which of them each "
     "word may see.",
     visible=lambda mask: None,
+)
+task.fault(
+    "M-ONE-AXIS-MORE",
+    "The mask needs an axis for the heads.",
+    "The attention adds it. `memory_mask` goes to it as it is.",
+    visible=if_given(lambda mask: mask[:, None]),
 )
 task.fault(thoughts.POLARITY, visible=if_given(torch.logical_not))
 task.fault(

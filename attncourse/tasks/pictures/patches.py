@@ -234,13 +234,22 @@ task.fault(
     "It is the size of one, in pixels. How many fit follows from the picture.",
     of=lambda size, image: (image.shape[2] // size[0], image.shape[3] // size[1]),
 )
+
+
+def windows(image, height, width):
+    return image.unfold(2, height, 1).unfold(3, width, 1).permute(0, 1, 2, 4, 3, 5)
+
+
 task.fault(
     "C-PATCH-OVERLAP",
     "A window slides over the picture pixel by pixel.",
     "That is how a convolution usually goes. Patches lie edge to edge: the step is as long as the "
     "window, and every pixel is in one patch.",
-    tiles=lambda image, height, width: (
-        image.unfold(2, height, 1).unfold(3, width, 1).permute(0, 1, 2, 4, 3, 5)
+    tiles=(
+        lambda image, height, width: windows(image, height, width),
+        lambda image, height, width: windows(image, height, width)[
+            :, :, : image.shape[2] // height, :, : image.shape[3] // width
+        ],
     ),
 )
 task.fault(
@@ -277,6 +286,15 @@ task.fault(
     "Then there are c times as many, and what lies at the same place is torn apart. The colors of "
     "a place belong to one patch.",
     apart=lambda tiles: tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 2)[:, :, :, None],
+)
+task.fault(
+    "C-PATCH-COLORS-IN-FRONT",
+    "Once the picture is cut, a `reshape` to (b, n, p) is all that is left.",
+    "After `image.unfold` the axes are (b c i j height width): the colors stand in front of the "
+    "patches, so a row of yours is one color of several patches. First bring c behind i and j.",
+    apart=lambda tiles: tiles.transpose(3, 4).reshape(
+        *(tiles.shape[place] for place in (0, 2, 4, 1, 3, 5)),
+    ),
 )
 task.fault(
     "C-PATCH-COLOR-LAST",

@@ -187,6 +187,20 @@ task.fault(
     lay=lambda row, column: (row.repeat(len(column), 1), column.repeat_interleave(len(row), 0)),
 )
 task.fault(
+    "C-2D-BOTH-ALIKE",
+    "Both tables are repeated in the same way.",
+    "Then row and column step together, along a diagonal. Of a grid read line by line, the column "
+    "changes with every patch (0 1 2 0 1 2: `repeat`), the row with every line (0 0 0 1 1 1: "
+    "`repeat_interleave`).",
+    lay=(
+        lambda row, column: (row.repeat(len(column), 1), column.repeat(len(row), 1)),
+        lambda row, column: (
+            row.repeat_interleave(len(column), 0),
+            column.repeat_interleave(len(row), 0),
+        ),
+    ),
+)
+task.fault(
     "C-2D-ROWS-ALONE",
     "What counts is the row.",
     "Then all patches of a line have the same place, and 12 is 21.",
@@ -290,7 +304,8 @@ class SpeedsSharedOut(Grid):
 @task.fault(
     "C-2D-SPEEDS-OF-ALL",
     "The speeds are those of the whole width, and each half takes the first of them.",
-    "Then both halves lack the slow waves. A half is a table of its own, of width/2 features.",
+    "Then both halves lack the slow waves. A half is a table of its own, of h = width/2 features. "
+    "(An exponent i/h in place of 2i/h gives the same numbers.)",
 )
 class SpeedsOfAll(Grid):
     def tables(self, rows, columns, width):
@@ -314,6 +329,21 @@ task.fault(
         [waves[:, : (m + 1) // 2], waves[:, (m + 1) // 2 : (m + 1) // 2 + m // 2]], -1
     ),
 )
+
+
+@task.fault(
+    "C-2D-EVEN-HALVES",
+    "There are as many cosines as sines.",
+    "In a half of odd width there is one fewer: it ends with a sine. Leave out the last cosine "
+    "where there is no room for it.",
+)
+class EvenHalves(Grid):
+    def table(self, length, m):
+        angles, table = self.angles(self.count(length), self.exponents(m)), torch.zeros(length, m)
+        table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
+        return table
+
+
 task.fault(
     "C-2D-COSINE-FIRST",
     "Each pair begins with the cosine.",

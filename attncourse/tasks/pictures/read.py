@@ -406,6 +406,7 @@ task.fault(
     "To whoever reads the row up to `eos` it does not. The promise is `eos` for ever: so that two "
     "readings can be compared as they are.",
     silence=lambda word, finished, eos: word,
+    stop=(..., lambda finished: False),
 )
 task.fault(
     "C-READ-SILENCE-ZERO",
@@ -454,6 +455,12 @@ task.fault(
     marks=lambda bos, eos: (eos, eos),
 )
 task.fault(
+    "C-READ-BEGINS-WITH-ZERO",
+    "Before the first word stands nothing, and nothing is 0.",
+    "0 is a word of this vocabulary. The model was trained with `bos` in front.",
+    marks=lambda bos, eos: (0, eos),
+)
+task.fault(
     "C-READ-KEEPS-BOS",
     "The result begins with `bos`.",
     "That is a mark for the model. The name begins behind it.",
@@ -462,8 +469,14 @@ task.fault(
 task.fault(
     "C-READ-CUTS-EOS",
     "The last word is `eos`, and nobody wants to read it.",
-    "Only the longest row ends there, and if max_length came first, a real word is lost.",
-    result=lambda words, eos, max_length: words[:, 1:-1],
+    "It closes the name, and belongs to it: the row that ends last has lost its `eos`. And whoever "
+    "always cuts one word off loses a real one where max_length came first.",
+    result=(
+        lambda words, eos, max_length: words[:, 1:-1],
+        lambda words, eos, max_length: (
+            words[:, 1:-1] if (words[:, 1:] == eos).any(1).all() else words[:, 1:]
+        ),
+    ),
 )
 task.fault(
     "C-READ-ONE-LESS",
