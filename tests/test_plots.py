@@ -193,7 +193,7 @@ def test_without_a_script_the_first_query_of_the_first_view_is_shown():
     assert "name='query' checked><span>cent</span>" in before
     assert "name='query'><span>&lt;b&gt;</span>" in before
     assert before.count("<path d='M0 0.5C50 0.5 ") == 3
-    assert "Query &#34;cent&#34;: 0.81 on &#34;hundred&#34;" in before
+    assert "Query “cent”: 0.81 on “hundred”" in before
     assert "<fieldset disabled>" in before and "<details hidden>" in before
 
 
@@ -362,7 +362,7 @@ def test_a_table_of_heads_has_a_small_map_for_each_and_loads_nothing():
     assert page.count("<svg class='small'") == 4 and page.count("name='choice-0'") == 4
     assert "M0 0h1v1h-1z" in page and "src=" not in page and "url(" not in page
     assert "name='query' checked><span>deux</span>" in page
-    assert "0.75 on &#34;deux&#34;, 0.25 on &#34;un&#34;." in page
+    assert "0.75 on “deux”, 0.25 on “un”." in page
 
 
 @pytest.mark.parametrize(
