@@ -48,7 +48,7 @@ MATHML = {
     r"\n\s*": "",
     r"<mo>(min|max)</mo>": r"<mi>\1</mi><mo>&ApplyFunction;</mo>",
     r'<mo stretchy="false">/': '<mo stretchy="false" lspace="0" rspace="0">/',
-    r"(<m(?:i|text)>[^<]*</m(?:i|text)>)<mo>'</mo>": r"<msup>\1<mo>′</mo></msup>",
+    "<mo>'</mo>": '<mo lspace="0" rspace="0">′</mo>',
     r"<mo>([=≈])</mo></math>": r'<mo rspace="0">\1</mo></math>',  # a number follows in the text
     rf"(<msub><mi>log</mi><m([in])>\w+</m\2></msub>)(?!<mo|{THIN})": rf"\1{THIN}",
     r"(</m(?:i|n|sub|sup|sqrt|frac|row)>)(<mi>[a-z]{2,}</mi><mo>&ApplyFunction;)": rf"\1{THIN}\2",
