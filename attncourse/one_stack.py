@@ -208,7 +208,7 @@ def masked_words(
     vocabulary_size: int,
     rng: torch.Generator,
 ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Hide some words, and ask for them: of those asked, 80 % masked, 10 % exchanged, 10 % left.
+    """Hide some words, and ask for them: of those asked, 80% masked, 10% exchanged, 10% left.
 
     Args:
         tokens: (b n) ids.

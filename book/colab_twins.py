@@ -89,12 +89,12 @@ def source_of(file: str, wanted: str) -> str:
 
 
 def lines_of(file: str, options: dict[str, str]) -> str:
-    """The text of a module after a line and before another, as Sphinx cuts it."""
+    """The text of a module from one line to another, as Sphinx cuts it."""
     text = (BOOK / file).read_text("utf-8").splitlines()
-    after, before = (options[name].strip('"') for name in ("start-after", "end-before"))
-    first = next(n for n, line in enumerate(text) if after in line) + 1
-    last = next(n for n in range(first, len(text)) if before in text[n])
-    return "\n".join(text[first:last]).strip()
+    start, end = (options[name].strip('"') for name in ("start-at", "end-at"))
+    first = next(n for n, line in enumerate(text) if start in line)
+    last = next(n for n in range(first, len(text)) if end in text[n])
+    return "\n".join(text[first : last + 1])
 
 
 def directive(found: re.Match, page: str, figures: dict | None) -> str:

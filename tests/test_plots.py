@@ -193,7 +193,7 @@ def test_without_a_script_the_first_query_of_the_first_view_is_shown():
     assert "name='query' checked><span>cent</span>" in before
     assert "name='query'><span>&lt;b&gt;</span>" in before
     assert before.count("<path d='M0 0.5C50 0.5 ") == 3
-    assert "Query &#34;cent&#34;: 0.81 on &#34;hundred&#34;" in before
+    assert "Query “cent”: 0.81 on “hundred”" in before
     assert "<fieldset disabled>" in before and "<details hidden>" in before
 
 
@@ -205,11 +205,11 @@ def test_nothing_in_a_figure_can_become_html():
 
 def test_the_sentence_names_three_keys_and_tells_repeated_words_apart():
     assert view()._sentence(0) == (
-        'Query "cent": 0.81 on "hundred", 0.10 on "nine" (no. 1), 0.08 on "nine" (no. 3).'
+        "Query “cent”: 0.81 on “hundred”, 0.10 on “nine” (no. 1), 0.08 on “nine” (no. 3)."
     )
-    assert view()._sentence(1) == 'Query "<b>" attends to nothing.'
+    assert view()._sentence(1) == "Query “<b>” attends to nothing."
     sure = view(weights=torch.tensor([[1.0, 1e-6, 0.0]]), queries=["x"])
-    assert sure._sentence(0) == 'Query "x": 1.00 on "nine" (no. 1).'
+    assert sure._sentence(0) == "Query “x”: 1.00 on “nine” (no. 1)."
 
 
 def test_a_figure_is_the_same_in_every_build_and_unlike_others():
@@ -223,7 +223,7 @@ def test_a_figure_is_the_same_in_every_build_and_unlike_others():
 
 def test_a_terminal_gets_the_choices_and_the_sentence():
     assert repr(figure()).startswith(
-        'AttentionView(\'Two <heads>\'; head 1 | 2; mask no | yes; Query "un": 0.75 on "a"'
+        "AttentionView('Two <heads>'; head 1 | 2; mask no | yes; Query “un”: 0.75 on “a”"
     )
 
 
@@ -362,7 +362,7 @@ def test_a_table_of_heads_has_a_small_map_for_each_and_loads_nothing():
     assert page.count("<svg class='small'") == 4 and page.count("name='choice-0'") == 4
     assert "M0 0h1v1h-1z" in page and "src=" not in page and "url(" not in page
     assert "name='query' checked><span>deux</span>" in page
-    assert "0.75 on &#34;deux&#34;, 0.25 on &#34;un&#34;." in page
+    assert "0.75 on “deux”, 0.25 on “un”." in page
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_arrow_keys_move_through_the_table_of_heads(show):
     tab.press("Tab")  # one stop for all heads; the next are the queries
     assert tab.run("return document.activeElement.name") == "query"
     tab.press("ArrowUp")
-    assert tab.run(f"return {SEEN}")[0]["said"] == 'Query "un": 1.00 on "un".'
+    assert tab.run(f"return {SEEN}")[0]["said"] == "Query “un”: 1.00 on “un”."
 
 
 @pytest.mark.slow

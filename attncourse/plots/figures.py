@@ -20,6 +20,7 @@ STYLE = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 150,
     "font.size": 11,
+    "axes.titlesize": "medium",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.prop_cycle": plt.cycler(color=[ORANGE, TEAL, "#5b5fc7", "#767676"]),

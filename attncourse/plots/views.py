@@ -272,7 +272,7 @@ def _printed(hundredths: str) -> str:
 
 def _quoted(words: Sequence[str], place: int) -> str:
     again = f" (no. {place + 1})" if list(words).count(words[place]) > 1 else ""
-    return f'"{words[place]}"{again}'
+    return f"“{words[place]}”{again}"
 
 
 @dataclass(frozen=True, eq=False)

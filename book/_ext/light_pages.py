@@ -8,6 +8,7 @@
 3. What every page loads is one style sheet and one script. What no page of ours uses is left out:
    Thebe, buttons that fold, a search in the box while one types.
 4. A picture waits until its reader comes near, and keeps its place until then.
+5. No line ends within a short piece of code, or between a formula and the comma behind it.
 """
 
 import base64
@@ -16,10 +17,12 @@ import io
 import os
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
 import imagesize
+from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -43,6 +46,11 @@ LATEX = {
 THIN = '<mspace width="0.1667em"></mspace>'
 MATHML = {
     r"\n\s*": "",
+    r"<mo>(min|max)</mo>": r"<mi>\1</mi><mo>&ApplyFunction;</mo>",
+    r'<mo stretchy="false">/': '<mo stretchy="false" lspace="0" rspace="0">/',
+    "<mo>'</mo>": '<mo lspace="0" rspace="0">′</mo>',
+    r"<mo>([=≈])</mo></math>": r'<mo rspace="0">\1</mo></math>',  # a number follows in the text
+    rf"(<msub><mi>log</mi><m([in])>\w+</m\2></msub>)(?!<mo|{THIN})": rf"\1{THIN}",
     r"(</m(?:i|n|sub|sup|sqrt|frac|row)>)(<mi>[a-z]{2,}</mi><mo>&ApplyFunction;)": rf"\1{THIN}\2",
     r"(&ApplyFunction;</mo>)(?!<mrow><mo>[(\[]|<mo[^>]*>[(\[]|<mspace)": rf"\1{THIN}",
     r'<mo stretchy="false">\|': '<mo stretchy="false" lspace="0" rspace="0">|',
@@ -52,6 +60,9 @@ MATHML = {
     ),
 }
 
+# What stands above and below: signs have no space around them, t−1.
+SMALL = ":is(msub, msup, msubsup, munder, munderover) > mrow:not(:first-child) mo"
+
 
 def mathml(latex: str, as_block: bool) -> str:
     """A formula as a `<math>` element."""
@@ -60,7 +71,10 @@ def mathml(latex: str, as_block: bool) -> str:
     formula = tex2mathml(latex.strip(), as_block=as_block)
     for found, better in MATHML.items():
         formula = re.sub(found, better, formula)
-    return formula
+    tree = BeautifulSoup(formula, "html.parser")
+    for sign in tree.select(SMALL):
+        sign["lspace"] = sign["rspace"] = "0"
+    return str(tree)
 
 
 def set_formula(translator, node):
@@ -235,6 +249,32 @@ def keep_places(page: str, path: Path) -> str:
     return PICTURE.sub(placed, page)
 
 
+# --- lines ---------------------------------------------------------------------------------------
+
+# A formula and what is written to it, "(x)", "x.", "x-th"; a shape, `(b q k)`. A line may not end
+# between them.
+FORMULA = re.compile(
+    r'([(“]*)(<span class="math">(?:(?!</span>).)*</span>)([^\s<]{0,6}(?=[\s<]))', re.DOTALL
+)
+CODE = re.compile(
+    r'<code class="docutils literal notranslate">((?:<span class="pre">[^<]*</span> ?)+)</code>'
+)
+SHORT = 16  # letters
+
+
+def keep_together(page: str) -> str:
+    """Mark what no line may be broken in."""
+
+    def tied_formula(found):
+        return f'<span class="tied">{found[0]}</span>' if found[1] or found[3] else found[0]
+
+    def tied_code(found):
+        letters = len(unescape(re.sub("<[^>]*>", "", found[1])))
+        return found[0].replace("notranslate", "notranslate tied") if letters <= SHORT else found[0]
+
+    return CODE.sub(tied_code, FORMULA.sub(tied_formula, page))
+
+
 # --- the built pages -----------------------------------------------------------------------------
 
 
@@ -261,7 +301,7 @@ def lighten(app, problem):
     gone += gather(pages, static / "book.js", SCRIPT, scripts, script)
     for path, page in pages.items():
         page = ICON.sub(r'<i aria-hidden="true" \1', SETTINGS.sub("", PRELOAD.sub("", page)))
-        path.write_text(keep_places(page, path), "utf-8")
+        path.write_text(keep_together(keep_places(page, path)), "utf-8")
     for name in ("vendor", "locales"):
         shutil.rmtree(static / name, ignore_errors=True)
     whole_book = "".join(pages.values())

@@ -7,6 +7,7 @@ Where we know how often public code has it, `mistakes/seen.yml` says so.
 """
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -69,6 +70,11 @@ def in_public(id: str, seen: dict) -> Markup:
     return Markup("<p>In public: {}.</p>" if told else "").format(Markup(", ").join(told))
 
 
+def written(sentence: str) -> Markup:
+    """As the pages write it: with code, and with an apostrophe for a typewriter's."""
+    return with_code(re.sub(r"(?<=[a-z])'(?=[a-z]|[ .,;:]|$)", "’", sentence))
+
+
 def page_of(found: dict[str, list], seen: dict) -> str:
     from attncourse.checks.report import STYLE
 
@@ -79,7 +85,7 @@ def page_of(found: dict[str, list], seen: dict) -> str:
         last = None
         for task, thinks, why, address, title, does in each:
             if (thinks, why) != last:
-                text += Markup("<p><b>{}</b></p><p>{}</p>").format(*map(with_code, (thinks, why)))
+                text += Markup("<p><b>{}</b></p><p>{}</p>").format(*map(written, (thinks, why)))
                 text += Markup("<p>Read again: <a href='{}'>{}</a></p>").format(address, title)
             last = thinks, why
             if does:
