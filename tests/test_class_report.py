@@ -21,7 +21,6 @@ from attncourse import cli
 from attncourse.checks import pages, registry
 from attncourse.grading.books import disk, nbgrader_api, results
 from attncourse.grading.inbox import sample
-from attncourse.grading.inbox import submission as reading
 from attncourse.grading.jail.score import Result, Verdict
 from attncourse.grading.outbox import class_report, lms, similarity
 
@@ -68,7 +67,7 @@ def graded(tmp_path_factory):
         with Path("nbgrader_config.py").open("a") as config:
             config.write(SIX)
         job = disk.job_of(NAME)
-        about = reading.assignment_of(NAME, job.solution, job.released)
+        about = job.about
         task = "scaled_dot_product_attention"
         both = {task: WRONG, "softmax": "D-SOFTMAX-L2"}
         people = {

@@ -61,8 +61,8 @@ def zygote():
 
 
 def assignment(name: str) -> submission.Assignment:
-    texts = (notebook(folder, name).decode() for folder in ("solutions", "exercises"))
-    return submission.assignment_of(name, *texts)
+    both = (json.loads(notebook(folder, name)) for folder in ("solutions", "exercises"))
+    return submission.assignment_of(name, *both)
 
 
 def notebook(folder: str, name: str) -> bytes:

@@ -298,6 +298,13 @@ def test_the_content_says_which_assignment(here):
     assert here.assignment_in(mixed, NAME) is None
 
 
+def test_the_courses_notebooks_are_parsed_once(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with mock.patch.object(json, "loads", wraps=json.loads) as parses:
+        course = ingest.Course.here()
+    assert parses.call_count == 2 * len(course.about)
+
+
 @pytest.mark.parametrize("name", ["right", "without marks"])
 def test_a_file_is_opened_and_parsed_once(desk, name):
     content = right() if name == "right" else without_marks(right())

@@ -42,7 +42,8 @@ def text_of(folder: str, name: str = CHAPTER_3) -> str:
 
 
 def assignment(name: str = CHAPTER_3) -> submission.Assignment:
-    return submission.assignment_of(name, text_of("solutions", name), text_of("exercises", name))
+    both = (json.loads(text_of(folder, name)) for folder in ("solutions", "exercises"))
+    return submission.assignment_of(name, *both)
 
 
 def cell(source: str, kind: str = "code", outputs=()) -> dict:

@@ -88,9 +88,8 @@ class Course:
         for path in sorted(Path("solutions").glob("*/*.ipynb")):
             name, twin = path.stem, Path("exercises") / path.parent.name / path.name
             if name == path.parent.name and twin.is_file():
-                texts = path.read_text(encoding="utf-8"), twin.read_text(encoding="utf-8")
-                about[name] = reading.assignment_of(name, *texts)
-                released[name] = json.loads(texts[1])
+                both = [json.loads(each.read_text(encoding="utf-8")) for each in (path, twin)]
+                about[name], released[name] = reading.assignment_of(name, *both), both[1]
         return cls(released, about)
 
     def assignment_in(self, cells: list[dict], name: str) -> str | None:

@@ -65,9 +65,8 @@ class Assignment:
         return sum(2 * each.points for each in self.graded) + sum(self.questions.values())
 
 
-def assignment_of(name: str, solution_text: str, released_text: str) -> Assignment:
+def assignment_of(name: str, solution: dict, released: dict) -> Assignment:
     """Read an assignment from its notebooks in solutions/ and exercises/."""
-    solution, released = json.loads(solution_text), json.loads(released_text)
     checks: dict[str, dict[bool, tuple[str, int]]] = {}
     questions = {}
     for cell in solution["cells"]:

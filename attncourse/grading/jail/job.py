@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def grade_bytes(job: Job, data: bytes) -> dict:
 
 @functools.cache
 def _assignment_of(job: Job) -> Assignment:
-    return reading.assignment_of(job.assignment, job.solution, job.released)
+    return reading.assignment_of(job.assignment, *map(json.loads, (job.solution, job.released)))
 
 
 @functools.cache

@@ -243,6 +243,7 @@ class Process:
         self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
         self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
         self.late = False  # it was not the first that was tried
+        self.clocks = _clock("thread-self")  # and that of its process, once that is known
 
     def ask(self, seconds: float, *question) -> object:
         """Send a question, if there is one, and wait for the reply.
@@ -305,9 +306,9 @@ class Process:
     def waited(self) -> float:
         """Seconds that its process or this one was ready to run, and another had the processor."""
         nanoseconds = 0
-        for who in (self.pid, "thread-self"):
-            with contextlib.suppress(OSError, IndexError):  # macOS; or it is over
-                nanoseconds += int(Path(f"/proc/{who}/schedstat").read_text().split()[1])
+        for clock in self.clocks:
+            with contextlib.suppress(OSError):  # it is over
+                nanoseconds += int(os.pread(clock, 100, 0).split()[1])
         return nanoseconds / 1e9
 
     def _hungry(self) -> str:
@@ -331,10 +332,10 @@ class Process:
 
     def close(self) -> None:
         self.channel.close()
-        for handle in (self.status, self.handle):
+        for handle in (self.status, self.handle, *self.clocks):
             if handle is not None:
                 os.close(handle)
-        self.status = self.handle = None
+        self.status, self.handle, self.clocks = None, None, []
 
     def _listen(self, lines: int, seconds: float = 5) -> list[bytes] | None:
         """What the keeper said so far; waits until there are that many lines, but not for ever.
@@ -354,6 +355,7 @@ class Process:
     def _read_pid(self) -> None:
         if self.pid is None and (lines := self._listen(1)):
             self.pid = int(lines[0])
+            self.clocks += _clock(self.pid)
             if hasattr(os, "pidfd_open"):
                 with contextlib.suppress(OSError):  # it may have ended already
                     self.handle = os.pidfd_open(self.pid)
@@ -408,6 +410,13 @@ class Process:
                     todo += map(int, (thread / "children").read_text().split())
                 found.append(process)
         return found
+
+
+def _clock(who: int | str) -> list[int]:
+    """The file in which Linux counts how long a process has waited, open: it is read often."""
+    with contextlib.suppress(OSError):  # macOS; or it is over
+        return [os.open(f"/proc/{who}/schedstat", os.O_RDONLY)]
+    return []
 
 
 @dataclass

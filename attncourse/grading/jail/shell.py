@@ -15,15 +15,26 @@ import types
 
 import PIL.Image
 import stack_data  # noqa: F401  as are the others that are not used: loaded before the fork
-from IPython.core import completer, completerlib, crashhandler, logger, magics  # noqa: F401
+from IPython.core import (  # noqa: F401
+    application,
+    completer,
+    completerlib,
+    crashhandler,
+    logger,
+    magics,
+    oinspect,
+    pylabtools,
+)
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magics import execution  # noqa: F401
 from matplotlib_inline import backend_inline  # noqa: F401
 from traitlets import Type
 from traitlets.config import Config
 
 PIL.Image.preinit()
+pylabtools.find_gui_and_backend("inline")  # matplotlib looks through all that is installed, once
 
 TEXT = 20_000  # characters of a stream, an error or a text
 RICH = 400_000  # characters of a picture or of HTML

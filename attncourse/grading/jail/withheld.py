@@ -30,6 +30,15 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
         own: the names of the assignment's tasks.
         keep: full names, "attncourse.multihead.MultiHeadAttention".
     """
+    for function, code in emptied(tuple(own), tuple(keep)):
+        function.__code__ = code
+
+
+@functools.cache
+def emptied(
+    own: tuple[str, ...], keep: tuple[str, ...]
+) -> tuple[tuple[types.FunctionType, types.CodeType], ...]:
+    """What `of_course` empties, and how. Found once, for all forks of this process."""
     tasks = registry.all_tasks()
     kept = {id(each) for name in keep for each in _needed_by(_found(name))}
     for name in own:  # what turns an answer into a function of tensors runs here, too
@@ -44,14 +53,16 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
         for name, module in list(sys.modules.items())
         if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
     ]
-    emptied = [each for module in (*modules(), *others) for each in functions_in(module)]
-    emptied += [part for each in ready_made for part in _parts(each)]
+    found = [each for module in (*modules(), *others) for each in functions_in(module)]
+    found += [part for each in ready_made for part in _parts(each)]
     for task in tasks.values():  # an outside package's name for it may stand for the task itself
         if task.reference.__module__.startswith(registry.guarded()):
-            emptied += _needed_by(task.reference)
-    for function in emptied:
-        if id(function) not in kept:
-            function.__code__ = _refusing(f"attncourse's own {function.__name__}", function)
+            found += _needed_by(task.reference)
+    return tuple(
+        (function, _refusing(f"attncourse's own {function.__name__}", function))
+        for function in {id(each): each for each in found}.values()
+        if id(function) not in kept
+    )
 
 
 def _file_of(task: Task) -> types.ModuleType:
@@ -187,6 +198,12 @@ def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if any(part in name for part in forbidden))
 
 
+@functools.cache
+def _loaded() -> frozenset[str]:
+    """The modules that are there before a student's program runs; what comes is looked through."""
+    return frozenset(sys.modules)
+
+
 def _forbidden(tasks: list[Task]) -> tuple[str, ...]:
     return tuple(sorted({part for task in tasks for part in task.forbidden}))
 
@@ -194,6 +211,7 @@ def _forbidden(tasks: list[Task]) -> tuple[str, ...]:
 def find() -> None:
     """Do the searching once, for all forks of this process."""
     functions_of_torch()
+    _loaded()
     for chapter in registry.chapters():
         tasks = registry.of_chapter(chapter)
         for place in range(len(tasks)):
@@ -220,7 +238,7 @@ class Torch:
         self.forbidden: tuple[str, ...] = ()
         self.libraries: list[torch.library.Library] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
-        self.modules = set(sys.modules)
+        self.modules = _loaded()
 
     def withhold(self, tasks: list[Task]) -> None:
         """Let what these tasks forbid refuse: in all threads, and in forks."""
