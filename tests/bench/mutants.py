@@ -11,6 +11,7 @@ import argparse
 import ast
 import collections
 import copy
+import functools
 import importlib
 import inspect
 import multiprocessing
@@ -375,7 +376,13 @@ def _other_constants(value: object) -> Iterator[ast.Constant]:
             yield ast.Constant(f"{left}-> {' '.join(swapped)}")
 
 
-def mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def mutants(task: str) -> list[tuple[str, ast.Module]]:
+    """Every mutant of a task's reference, see `_mutants`."""
+    return list(_mutants(registry.find(task).reference))
+
+
+def _mutants(answer: Callable) -> Iterator[tuple[str, ast.Module]]:
     """Every mutant of a function or class: what was changed, and the module to run."""
     source = textwrap.dedent(inspect.getsource(answer))
     tree = ast.parse(source)
@@ -406,7 +413,7 @@ def survives(task: str, number: int) -> bool | None:
     torch.set_num_threads(1)
     reference = registry.find(task).reference
     module = importlib.import_module(reference.__module__)
-    _, tree = list(mutants(reference))[number]
+    _, tree = mutants(task)[number]
     names = dict(vars(module))
     try:
         exec(compile(tree, "mutant", "exec"), names)
@@ -417,13 +424,15 @@ def survives(task: str, number: int) -> bool | None:
         raise TimeoutError("endless")
 
     signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    # Again and again: what is raised in an answer is noted like any other error of it.
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.2)
     try:
-        return engine.run(task, names[reference.__name__]).passed
+        results = engine.judge(registry.find(task), names[reference.__name__])
+        return all(result.passed for result in results)
     except TimeoutError:
         return False
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -433,11 +442,7 @@ def main() -> None:
     options = parser.parse_args()
     chapters = [name for name, task in registry.all_tasks().items() if "chapter" in task.place]
     tasks = options.task or chapters
-    work = [
-        (task, number)
-        for task in tasks
-        for number, _ in enumerate(mutants(registry.find(task).reference))
-    ]
+    work = [(task, number) for task in tasks for number, _ in enumerate(mutants(task))]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         verdicts = pool.starmap_async(survives, work, chunksize=4)
         with tqdm(total=len(work), desc="mutants") as bar:
@@ -449,7 +454,7 @@ def main() -> None:
     print("| answer | mutants | equivalent | rejected | share |\n|---|---|---|---|---|")
     holes = []
     for task in tasks:
-        names = [name for name, _ in mutants(registry.find(task).reference)]
+        names = [name for name, _ in mutants(task)]
         judged = {names[n]: found[t, n] for t, n in work if t == task and found[t, n] is not None}
         alive = [name for name, survived in judged.items() if survived]
         equivalent = [name for name in alive if (task, name) in EQUIVALENT]
