@@ -27,6 +27,23 @@ def with_a_model(patched):
     return function
 
 
+def hooks_left(patched):
+    """How many functions the answer leaves in the given model, to be called in every later run."""
+
+    def function(*, clean, corrupted, place, **made):
+        model = model_of(made["model.numbers"], made["model.layers"])
+        patched(model, clean, corrupted, place)
+        return sum(
+            len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()
+        )
+
+    return function
+
+
+def leaves_a_hook(answer, inputs):
+    return bool(answer.observe(inputs, adapt=hooks_left).returned)
+
+
 def pair(rng, b=2, n=5, layer=0, head=1, position=2, layers=2, dtype=torch.float32):
     clean = a_text(rng, b, n)
     return {
@@ -60,6 +77,10 @@ def small(rng):
     yield pair(rng, n=2, position=0)
 
 
+def traits(answer):
+    return {"leaves a hook": leaves_a_hook(answer, pair(torch.Generator().manual_seed(0)))}
+
+
 task = Task(
     reference.patched,
     number=5,
@@ -80,6 +101,7 @@ task = Task(
     probes=probes,
     adapt=with_a_model,
     small=small,
+    traits=traits,
 )
 
 
@@ -117,6 +139,12 @@ def the_model_stays_as_it_was(answer, rng):
         inputs = pair(rng, layer=layer)
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+        if leaves_a_hook(answer, inputs):
+            raise Failure(
+                "The given model says what it said, but it still calls a function of yours in "
+                "every run. Remove each hook (`handle.remove()`), or work on a copy.",
+                inputs,
+            )
 
 
 @task.check(1)
@@ -208,6 +236,26 @@ task.fault(
     "Then every later run hears the old text in this place. Remove the hook when you are done, or "
     "work on a copy.",
     copied=as_is,
+)
+
+
+def listen_for_ever(model, layer, clean, corrupted):
+    heard = []
+    attention = model.get_submodule(layer)
+    attention.out_proj.register_forward_pre_hook(
+        lambda module, inputs: heard.append(split_heads(inputs[0], attention.num_heads))
+    )
+    with torch.no_grad():
+        model(clean)
+    return heard[0]
+
+
+task.fault(
+    "I-STILL-LISTENING",
+    "A hook that only listens may stay in the model.",
+    "It changes no score, but every later run calls it, and it keeps what it hears. Remove it when "
+    "you have heard enough, or listen to a copy.",
+    listen=listen_for_ever,
 )
 
 # --- faults: which place ------------------------------------------------------------------------

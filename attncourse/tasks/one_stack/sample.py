@@ -40,6 +40,11 @@ def as_shares(sample):
     return function
 
 
+def by_default(sample):
+    """The same of an answer that is given the logits alone."""
+    return as_shares(lambda logits, *_: sample(logits))
+
+
 # Shares of the words, from which logits are made. No two of a row are equal, and no sum of the
 # likeliest is a top_p of below: rounding would decide.
 LADDER = [0.40, 0.24, 0.15, 0.11, 0.07, 0.03]
@@ -190,6 +195,7 @@ def one_id_for_each_row(answer):
 def words_come_as_often_as_they_are_likely(answer):
     draws(answer, drawing(logits_of(*THREE)), "As the model scores them")
     draws(answer, drawing(logits_of(*THREE, shift=30.0)), "With 30 more on every score")
+    draws(answer, drawing(logits_of(*THREE)), "With the logits alone", adapt=by_default)
 
 
 @task.check(1)
@@ -289,7 +295,7 @@ class Drawing:
     def limit(self, logits, top_k):
         return logits if top_k is None else self.cut_off(logits, self.threshold(logits, top_k))
 
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         self.before()
         logits = self.temper(self.own(logits), temperature)
         p = self.shares(self.limit(logits, top_k))
@@ -507,7 +513,7 @@ task.fault(
     "*that*. First top_k, then the softmax, then top_p.",
 )
 class NucleusFirst(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         tempered = logits / temperature
         p = self.shares(self.limit(tempered, top_k))
         if top_p is not None:
@@ -524,13 +530,13 @@ one_of_two = task.fault(
 
 @one_of_two
 class OneFilter(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         return super().__call__(logits, temperature, top_k, None if top_k is not None else top_p)
 
 
 @one_of_two
 class OneFilterTheOther(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         return super().__call__(logits, temperature, None if top_p is not None else top_k, top_p)
 
 
@@ -540,7 +546,7 @@ class OneFilterTheOther(Drawing):
     "The temperature changes how many words are needed to reach top_p, so it comes first.",
 )
 class TemperedLast(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         p = self.shares(self.limit(logits, top_k))
         if top_p is not None:
             p = self.nucleus(p, top_p)
@@ -554,7 +560,7 @@ class TemperedLast(Drawing):
     "a new tensor.",
 )
 class Edits(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         words = super().__call__(logits, temperature, top_k, top_p)
         logits /= temperature
         logits[self.limit(logits, top_k) == -torch.inf] = -torch.inf
