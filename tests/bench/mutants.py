@@ -469,6 +469,18 @@ _equivalent(
         "cached_attention(query, key, value, _for_heads(mask), None)]"
     ],
 )
+_FOR_HEADS = "mask[:, None] if mask is not None and mask.ndim == 3 else mask"
+_equivalent(
+    "LatentAttention",
+    f"return {_FOR_HEADS}",
+    "the task's layer is given no mask: None is handed on",
+    [
+        f"[{_FOR_HEADS} -> mask]",
+        "[mask.ndim == 3 -> mask.ndim != 3]",
+        "[3 -> 4]",
+        "[3 -> 2]",
+    ],
+)
 _VISIBLE = "causal_mask(x.shape[1], key.shape[1])"
 _equivalent(
     "LatentAttention",
