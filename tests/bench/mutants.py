@@ -247,6 +247,14 @@ _equivalent(
     ],
 )
 
+_USED = "weights if dropout is None else dropout(weights)"
+_equivalent(
+    "scaled_dot_product_attention",
+    f"used = {_USED}",
+    "the task's answer is given no dropout",
+    [f"[{_USED} -> weights]"],
+)
+
 _TRUST = "trust = torch.where(seen, weights, 0.0).double() ** 2"
 _equivalent(
     "hidden_scale",
