@@ -234,14 +234,14 @@ _equivalent(
     ["[torch.arange(max_length, device=lengths.device) -> torch.arange(max_length)]"],
 )
 
+_DROPS = "{'dropout': self.dropout} if self.training and self.dropout.p > 0 else {}"
 _equivalent(
     "MultiHeadAttention",
-    "if self.dropout.p > 0:  # acts on the weights; those returned are whole",
-    "a dropout of 0 changes no weight: averaging once more gives the same output",
+    'drops = {"dropout": self.dropout} if self.training and self.dropout.p > 0 else {}',
+    "nn.Dropout changes nothing out of training, or with p = 0",
     [
-        "[if self.dropout.p > 0:\n    heads = einsum(self.dropout(weights), v, "
-        "'b h q k, b h k d -> b h q d') -> if True:\n    heads = einsum(self.dropout(weights), v, "
-        "'b h q k, b h k d -> b h q d')]",
+        f"[{_DROPS} -> {{'dropout': self.dropout}}]",
+        "[self.training and self.dropout.p > 0 -> self.training or self.dropout.p > 0]",
         "[self.dropout.p > 0 -> self.dropout.p >= 0]",
         "[0 -> -1]",
     ],
