@@ -45,6 +45,7 @@ def leaves_a_hook(answer, inputs):
 
 
 def pair(rng, b=2, n=5, layer=0, head=1, position=2, layers=2, dtype=torch.float32):
+    """Two texts and a place; in a model of one layer, where more would only take longer."""
     clean = a_text(rng, b, n)
     return {
         "model.numbers": model_numbers(rng, layers, dtype),  # with a dot: not shown to a student
@@ -60,25 +61,27 @@ def probes(rng):
         "plain": pair(rng),
         "second layer": pair(rng, layer=1, head=2),
         "first head, first place": pair(rng, head=0, position=0),
-        "last place": pair(rng, layer=0, head=2, position=4),
-        "counted from the end": pair(rng, position=-1),
-        "three texts": pair(rng, b=3, n=4, position=1),
+        "last place": pair(rng, layers=1, head=2, position=4),
+        "counted from the end": pair(rng, layers=1, position=-1),
+        "three texts": pair(rng, b=3, n=4, layers=1, position=1),
         "three layers": pair(rng, layers=3, layer=1, head=0),
         "last of three layers": pair(rng, layers=3, layer=2),
         "one text": pair(rng, b=1, layer=1, position=3),
-        "double": pair(rng, dtype=torch.float64),
+        "double": pair(rng, layers=1, dtype=torch.float64),
     }
 
 
 def small(rng):
     for n, position in ((1, 0), (2, 0), (2, 1), (3, 1)):
         for layer in (1, 0):
-            yield pair(rng, b=1, n=n, position=position, layer=layer)
+            yield pair(rng, b=1, n=n, position=position, layer=layer, layers=layer + 1)
     yield pair(rng, n=2, position=0)
 
 
 def traits(answer):
-    return {"leaves a hook": leaves_a_hook(answer, pair(torch.Generator().manual_seed(0)))}
+    return {
+        "leaves a hook": leaves_a_hook(answer, pair(torch.Generator().manual_seed(0), layers=1))
+    }
 
 
 task = Task(
@@ -124,19 +127,19 @@ def before_the_place_nothing_changes(answer, rng):
 @task.check(2)
 def any_head_and_place_can_be_patched(answer, rng):
     for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
-        answer.matches(pair(rng, layer=layer, head=head, position=position))
+        answer.matches(pair(rng, layer=layer, head=head, position=position, layers=layer + 1))
 
 
 @task.check(1)
 def every_text_gets_its_own_patch(answer, rng):
-    answer.matches(pair(rng, b=3, n=4, position=1))
+    answer.matches(pair(rng, b=3, n=4, layers=1, position=1))
     answer.matches(pair(rng, b=1, n=3, layer=1, position=1))
 
 
 @task.check(2)
 def the_model_stays_as_it_was(answer, rng):
     for layer in (0, 1):
-        inputs = pair(rng, layer=layer)
+        inputs = pair(rng, layer=layer, layers=layer + 1)
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
         if leaves_a_hook(answer, inputs):
@@ -149,8 +152,8 @@ def the_model_stays_as_it_was(answer, rng):
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, pair(rng))
-    answer.matches(pair(rng, dtype=torch.float64))
+    moves_nothing(answer, pair(rng, layers=1))
+    answer.matches(pair(rng, layers=1, dtype=torch.float64))
 
 
 # --- the reference in steps ---------------------------------------------------------------------
