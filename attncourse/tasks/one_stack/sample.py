@@ -66,22 +66,19 @@ def drawing(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 def probes(rng):
-    three = logits_of(LADDER, STEEP, FLAT)
+    two, three = logits_of(STEEP, FLAT), logits_of(*THREE)
     return {
-        "as they are": drawing(three),
-        "as they are, shifted": drawing(logits_of(LADDER, shift=30.0)),
-        "cold": drawing(three, 0.5),
-        "warm": drawing(three, 2.0),
-        "top 1": drawing(three, top_k=1),
-        "top 2": drawing(three, top_k=2),
-        "top 4": drawing(three, top_k=4),
-        "top all": drawing(three, top_k=6),
-        "more than there are": drawing(three, top_k=50),
-        "nucleus 0.3": drawing(three, top_p=0.3),
-        "nucleus 0.6": drawing(three, top_p=0.6),
-        "nucleus 0.75": drawing(three, top_p=0.75),
-        "nucleus 0.95": drawing(three, top_p=0.95),
-        "nucleus 1": drawing(three, top_p=1.0),
+        "as they are": drawing(two),
+        "cold": drawing(two, 0.5),
+        "warm": drawing(two, 2.0),
+        "top 1": drawing(two, top_k=1),
+        "top 2": drawing(two, top_k=2),
+        "top 4": drawing(two, top_k=4),
+        "more than there are": drawing(two, top_k=50),
+        "nucleus 0.3": drawing(two, top_p=0.3),
+        "nucleus 0.6": drawing(two, top_p=0.6),
+        "nucleus 0.75": drawing(two, top_p=0.75),
+        "nucleus 0.95": drawing(two, top_p=0.95),
         "cold, top 3": drawing(three, 0.5, 3),
         "warm, nucleus 0.7": drawing(three, 2.0, None, 0.7),
         "cold, nucleus 0.7": drawing(three, 0.5, None, 0.7),
