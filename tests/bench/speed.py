@@ -1,10 +1,13 @@
 """How quick the judge and the import are: `make bench`. Nothing is asserted; machines are noisy.
 
+    python tests/bench/speed.py [TASK ...]
+
 The judge uses one core, so its seconds are those of the processor. Every time stands beside a
 yardstick measured in the same run (a fixed piece of torch work), so that two runs on different
 machines can be compared by the ratio.
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -48,6 +51,9 @@ def imports(repeats: int = 7) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", nargs="*", help="names of tasks; all if none is given")
+    tasks = parser.parse_args().task or list(registry.all_tasks())
     torch.set_num_threads(1)
     base, added = imports()
     print(f"import torch, einops: {base:.2f} s; import attncourse on top: {added:.3f} s")
@@ -63,9 +69,9 @@ def main() -> None:
             f"| {middle / unit:.0f} |"
         )
 
-    totals = dict.fromkeys(registry.chapters(), 0.0)
-    for name, right in CORRECT.items():
-        times = [seconds(run, name, answer) for answer in right]
+    totals = dict.fromkeys((registry.find(name).chapter for name in tasks), 0.0)
+    for name in tasks:
+        times = [seconds(run, name, answer) for answer in CORRECT[name]]
         totals[registry.find(name).chapter] += statistics.median(times)
         row(name, "right", times)
         about = registry.find(name)

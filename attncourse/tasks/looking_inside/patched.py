@@ -27,7 +27,25 @@ def with_a_model(patched):
     return function
 
 
+def hooks_left(patched):
+    """How many functions the answer leaves in the given model, to be called in every later run."""
+
+    def function(*, clean, corrupted, place, **made):
+        model = model_of(made["model.numbers"], made["model.layers"])
+        patched(model, clean, corrupted, place)
+        return sum(
+            len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()
+        )
+
+    return function
+
+
+def leaves_a_hook(answer, inputs):
+    return bool(answer.observe(inputs, adapt=hooks_left).returned)
+
+
 def pair(rng, b=2, n=5, layer=0, head=1, position=2, layers=2, dtype=torch.float32):
+    """Two texts and a place; in a model of one layer, where more would only take longer."""
     clean = a_text(rng, b, n)
     return {
         "model.numbers": model_numbers(rng, layers, dtype),  # with a dot: not shown to a student
@@ -43,22 +61,28 @@ def probes(rng):
         "plain": pair(rng),
         "second layer": pair(rng, layer=1, head=2),
         "first head, first place": pair(rng, head=0, position=0),
-        "last place": pair(rng, layer=0, head=2, position=4),
-        "counted from the end": pair(rng, position=-1),
-        "three texts": pair(rng, b=3, n=4, position=1),
+        "last place": pair(rng, layers=1, head=2, position=4),
+        "counted from the end": pair(rng, layers=1, position=-1),
+        "three texts": pair(rng, b=3, n=4, layers=1, position=1),
         "three layers": pair(rng, layers=3, layer=1, head=0),
         "last of three layers": pair(rng, layers=3, layer=2),
         "one text": pair(rng, b=1, layer=1, position=3),
-        "double": pair(rng, dtype=torch.float64),
+        "double": pair(rng, layers=1, dtype=torch.float64),
     }
 
 
 def small(rng):
     for n, position in ((1, 0), (2, 0), (2, 1), (3, 1)):
         for layer in (1, 0):
-            yield pair(rng, b=1, n=n, position=position, layer=layer)
+            yield pair(rng, b=1, n=n, position=position, layer=layer, layers=layer + 1)
     yield pair(rng, n=2, position=0)
     yield pair(rng, b=1, n=1, position=-1)
+
+
+def traits(answer):
+    return {
+        "leaves a hook": leaves_a_hook(answer, pair(torch.Generator().manual_seed(0), layers=1))
+    }
 
 
 task = Task(
@@ -81,6 +105,7 @@ task = Task(
     probes=probes,
     adapt=with_a_model,
     small=small,
+    traits=traits,
 )
 
 
@@ -103,27 +128,33 @@ def before_the_place_nothing_changes(answer, rng):
 @task.check(2)
 def any_head_and_place_can_be_patched(answer, rng):
     for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
-        answer.matches(pair(rng, layer=layer, head=head, position=position))
+        answer.matches(pair(rng, layer=layer, head=head, position=position, layers=layer + 1))
 
 
 @task.check(1)
 def every_text_gets_its_own_patch(answer, rng):
-    answer.matches(pair(rng, b=3, n=4, position=1))
+    answer.matches(pair(rng, b=3, n=4, layers=1, position=1))
     answer.matches(pair(rng, b=1, n=3, layer=1, position=1))
 
 
 @task.check(2)
 def the_model_stays_as_it_was(answer, rng):
     for layer in (0, 1):
-        inputs = pair(rng, layer=layer)
+        inputs = pair(rng, layer=layer, layers=layer + 1)
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+        if leaves_a_hook(answer, inputs):
+            raise Failure(
+                "The given model says what it said, but it still calls a function of yours in "
+                "every run. Remove each hook (`handle.remove()`), or work on a copy.",
+                inputs,
+            )
 
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, pair(rng))
-    answer.matches(pair(rng, dtype=torch.float64))
+    moves_nothing(answer, pair(rng, layers=1))
+    answer.matches(pair(rng, layers=1, dtype=torch.float64))
 
 
 # --- the reference in steps ---------------------------------------------------------------------
@@ -209,6 +240,26 @@ task.fault(
     "Then every later run hears the old text in this place. Remove the hook when you are done, or "
     "work on a copy (`copy.deepcopy`).",
     copied=as_is,
+)
+
+
+def listen_for_ever(model, layer, clean, corrupted):
+    heard = []
+    attention = model.get_submodule(layer)
+    attention.out_proj.register_forward_pre_hook(
+        lambda module, inputs: heard.append(split_heads(inputs[0], attention.num_heads))
+    )
+    with torch.no_grad():
+        model(clean)
+    return heard[0]
+
+
+task.fault(
+    "I-STILL-LISTENING",
+    "A hook that only listens may stay in the model.",
+    "It changes no score, but every later run calls it, and it keeps what it hears. Remove it when "
+    "you have heard enough, or listen to a copy.",
+    listen=listen_for_ever,
 )
 
 # --- faults: which place ------------------------------------------------------------------------

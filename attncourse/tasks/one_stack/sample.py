@@ -40,6 +40,11 @@ def as_shares(sample):
     return function
 
 
+def by_default(sample):
+    """The same of an answer that is given the logits alone."""
+    return as_shares(lambda logits, *_: sample(logits))
+
+
 # Shares of the words, from which logits are made. No two of a row are equal, and no sum of the
 # likeliest is a top_p of below: rounding would decide.
 LADDER = [0.40, 0.24, 0.15, 0.11, 0.07, 0.03]
@@ -61,22 +66,19 @@ def drawing(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 def probes(rng):
-    three = logits_of(LADDER, STEEP, FLAT)
+    two, three = logits_of(STEEP, FLAT), logits_of(*THREE)
     return {
-        "as they are": drawing(three),
-        "as they are, shifted": drawing(logits_of(LADDER, shift=30.0)),
-        "cold": drawing(three, 0.5),
-        "warm": drawing(three, 2.0),
-        "top 1": drawing(three, top_k=1),
-        "top 2": drawing(three, top_k=2),
-        "top 4": drawing(three, top_k=4),
-        "top all": drawing(three, top_k=6),
-        "more than there are": drawing(three, top_k=50),
-        "nucleus 0.3": drawing(three, top_p=0.3),
-        "nucleus 0.6": drawing(three, top_p=0.6),
-        "nucleus 0.75": drawing(three, top_p=0.75),
-        "nucleus 0.95": drawing(three, top_p=0.95),
-        "nucleus 1": drawing(three, top_p=1.0),
+        "as they are": drawing(two),
+        "cold": drawing(two, 0.5),
+        "warm": drawing(two, 2.0),
+        "top 1": drawing(two, top_k=1),
+        "top 2": drawing(two, top_k=2),
+        "top 4": drawing(two, top_k=4),
+        "more than there are": drawing(two, top_k=50),
+        "nucleus 0.3": drawing(two, top_p=0.3),
+        "nucleus 0.6": drawing(two, top_p=0.6),
+        "nucleus 0.75": drawing(two, top_p=0.75),
+        "nucleus 0.95": drawing(two, top_p=0.95),
         "cold, top 3": drawing(three, 0.5, 3),
         "warm, nucleus 0.7": drawing(three, 2.0, None, 0.7),
         "cold, nucleus 0.7": drawing(three, 0.5, None, 0.7),
@@ -190,6 +192,7 @@ def one_id_for_each_row(answer):
 def words_come_as_often_as_they_are_likely(answer):
     draws(answer, drawing(logits_of(*THREE)), "As the model scores them")
     draws(answer, drawing(logits_of(*THREE, shift=30.0)), "With 30 more on every score")
+    draws(answer, drawing(logits_of(*THREE)), "With the logits alone", adapt=by_default)
 
 
 @task.check(1)
@@ -289,7 +292,7 @@ class Drawing:
     def limit(self, logits, top_k):
         return logits if top_k is None else self.cut_off(logits, self.threshold(logits, top_k))
 
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         self.before()
         logits = self.temper(self.own(logits), temperature)
         p = self.shares(self.limit(logits, top_k))
@@ -507,7 +510,7 @@ task.fault(
     "*that*. First top_k, then the softmax, then top_p.",
 )
 class NucleusFirst(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         tempered = logits / temperature
         p = self.shares(self.limit(tempered, top_k))
         if top_p is not None:
@@ -524,13 +527,13 @@ one_of_two = task.fault(
 
 @one_of_two
 class OneFilter(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         return super().__call__(logits, temperature, top_k, None if top_k is not None else top_p)
 
 
 @one_of_two
 class OneFilterTheOther(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         return super().__call__(logits, temperature, None if top_p is not None else top_k, top_p)
 
 
@@ -540,7 +543,7 @@ class OneFilterTheOther(Drawing):
     "The temperature changes how many words are needed to reach top_p, so it comes first.",
 )
 class TemperedLast(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         p = self.shares(self.limit(logits, top_k))
         if top_p is not None:
             p = self.nucleus(p, top_p)
@@ -554,7 +557,7 @@ class TemperedLast(Drawing):
     "a new tensor.",
 )
 class Edits(Drawing):
-    def __call__(self, logits, temperature, top_k=None, top_p=None):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         words = super().__call__(logits, temperature, top_k, top_p)
         logits /= temperature
         logits[self.limit(logits, top_k) == -torch.inf] = -torch.inf

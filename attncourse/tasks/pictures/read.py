@@ -10,6 +10,7 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 
 VOCABULARY = 11  # words; a prime, so that mistakes do not meet again by chance
+BY_DEFAULT = 1, 2, 12  # bos, eos and max_length: then an answer is told none of them
 NOTHING = -1  # stands where a row stops without having said eos
 
 
@@ -95,7 +96,8 @@ def looked(answer):
 
 def _read(answer, image, wants, bos, eos, max_length):
     model = Seer(image, wants, bos, patience=3 * len(image) * (max_length + 2)).eval()
-    return answer(model, image, bos, eos, max_length), model.looks
+    given = bos, eos, max_length
+    return answer(model, image, *(() if given == BY_DEFAULT else given)), model.looks
 
 
 def seen(rng, ends, bos=1, eos=2, max_length=7, same=False):
@@ -244,6 +246,7 @@ def the_picture_is_looked_at_once(answer, rng):
 def after_its_first_eos_a_row_says_nothing_else(answer, rng):
     for ends in ((2, 6), (6, 2, 4), (1, 5)):
         same_words(answer, seen(rng, ends), behind=True)
+    same_words(answer, seen(rng, (9, 0), max_length=12), behind=True)
 
 
 @task.check(1)
