@@ -16,9 +16,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import nbformat
 from conftest import ROOT, copy_course
 
 from attncourse.grading.inbox import sample
+from attncourse.grading.outbox.release import TaskFacts
 
 ASSIGNMENT = "03_scaled_dot_product"
 STOCK = """
@@ -51,7 +53,9 @@ def main() -> None:
     def measure(name: str, outputs: str, *commands: list[str]) -> None:
         started = time.time()
         for command in commands:
-            subprocess.run(command, check=True, capture_output=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
         whole[name] = (time.time() - started) / size
         # A file counts for the last of the steps that wrote it.
         times = sorted(path.stat().st_mtime for path in Path().glob(outputs))
@@ -64,6 +68,9 @@ def main() -> None:
 
     with a_class(size):
         Path("nbgrader_config.py").write_text(STOCK)
+        solution = Path("solutions", ASSIGNMENT, f"{ASSIGNMENT}.ipynb")
+        content, _ = TaskFacts().preprocess(nbformat.read(solution, as_version=4), {})
+        nbformat.write(content, solution)  # nbgrader by itself reads the points there
         release = [*nbgrader, "generate_assignment", ASSIGNMENT, "--force"]
         subprocess.run(release, check=True, capture_output=True)
         notebooks = f"autograded/*/{ASSIGNMENT}/*.ipynb"
