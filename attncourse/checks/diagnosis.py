@@ -173,7 +173,7 @@ def _legible(value: object) -> bool:
     return value.numel() <= 24 if isinstance(value, Tensor) else value is not None
 
 
-def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor | None:
+def _dependencies(task: Task, observed: Callable, inputs: Inputs, moved) -> Tensor | None:
     """(outputs inputs), True where changing an input position changes an output position."""
     fresh = torch.Generator().manual_seed(1)
 
@@ -183,9 +183,7 @@ def _dependencies(task: Task, answer: Callable, inputs: Inputs, moved) -> Tensor
         return tensor.reshape(shape.numel(), -1)
 
     def outputs(inputs: Inputs) -> Tensor:
-        known = answer is task.reference
-        seen = task.expected(inputs) if known else task.observe(answer, inputs)
-        return positions(unpack(task, seen)[0])
+        return positions(unpack(task, observed(inputs))[0])
 
     try:
         before = outputs(inputs)
@@ -211,8 +209,8 @@ def dependencies_of(task: Task, answer: Callable) -> DependencyMap | None:
         return None
     shown = None
     for title, inputs, moved in task.maps(torch.Generator().manual_seed(0)):
-        expected = _dependencies(task, task.reference, inputs, moved)
-        got = _dependencies(task, answer, inputs, moved)
+        expected = _dependencies(task, task.expected, inputs, moved)
+        got = _dependencies(task, functools.partial(task.observe, answer), inputs, moved)
         if got is not None and got.shape != expected.shape:
             got = None  # its rows are other outputs
         found = DependencyMap(title, " and ".join(moved), expected, got)

@@ -121,14 +121,14 @@ def a_silent_head_hands_on_zeros(answer, rng):
 @task.check(2)
 def the_head_says_the_value_whatever_its_axes(answer, rng):
     for shape in ((), (5,), (2, 5), (2, 1), (1, 5)):
-        answer.matches(saying(rng, *shape, layers=1))
-    answer.matches(without(rng, value=0.7, layer=0))
-    answer.matches(saying(rng, b=1, n=1, layers=1))
+        answer.matches(saying(rng, *shape, layer=len(shape) % 2))
+    answer.matches(without(rng, value=0.7))
+    answer.matches(saying(rng, b=1, n=1))
 
 
 @task.check(2)
 def the_model_that_was_given_stays_as_it_was(answer, rng):
-    for inputs in (without(rng), saying(rng, layers=1)):
+    for inputs in (without(rng), saying(rng, layer=0)):
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
 
@@ -152,9 +152,9 @@ def of_the_copy_another_head_can_be_ablated(answer, rng):
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, without(rng, layers=1))
-    answer.matches(without(rng, layers=1, dtype=torch.float64))
-    answer.matches(without(rng, b=3, n=3, head=0, layers=1))
+    moves_nothing(answer, without(rng))
+    answer.matches(without(rng, dtype=torch.float64))
+    answer.matches(without(rng, b=3, n=3, head=0))
 
 
 # --- the reference in steps ---------------------------------------------------------------------
@@ -279,19 +279,24 @@ task.fault(
 )
 
 
-@task.fault(
+def without_rows(projection):
+    def ablated(model, layer, head, value):
+        model = copy.deepcopy(model)
+        attention = model.get_submodule(layer)
+        weight = attention.get_submodule(projection).weight
+        d = len(weight) // attention.num_heads
+        weight.data[head * d : (head + 1) * d] = 0
+        return model
+
+    return ablated
+
+
+task.fault(
     "I-ROWS-OF-W-O",
     "A head is a block of rows in `out_proj`'s weights.",
     "`nn.Linear` keeps them as (out, in): a row makes one output, of all heads. What a head says "
     "meets the *columns* of its features. And weights of 0 say 0, never another value.",
-)
-def _(model, layer, head, value):
-    model = copy.deepcopy(model)
-    attention = model.get_submodule(layer)
-    d = attention.out_proj.in_features // attention.num_heads
-    with torch.no_grad():
-        attention.out_proj.weight[head * d : (head + 1) * d] = 0
-    return model
+)(without_rows("out_proj"))
 
 
 # --- faults: which head -------------------------------------------------------------------------
@@ -448,19 +453,12 @@ class Removed(Ablated):
         return torch.cat([heads[:, left], torch.zeros_like(heads[:, :1])], 1)
 
 
-@task.fault(
+task.fault(
     "I-WEIGHTS-GONE",
     "Setting a head's weights in `v_proj` to zero switches it off.",
     "The bias of `v_proj` is still there, and it passes through any average. And it says 0 at "
     "best, never another value.",
-)
-def _(model, layer, head, value):
-    model = copy.deepcopy(model)
-    attention = model.get_submodule(layer)
-    d = attention.v_proj.out_features // attention.num_heads
-    with torch.no_grad():
-        attention.v_proj.weight[head * d : (head + 1) * d] = 0
-    return model
+)(without_rows("v_proj"))
 
 
 @task.fault(

@@ -128,19 +128,19 @@ def before_the_place_nothing_changes(answer, rng):
 @task.check(2)
 def any_head_and_place_can_be_patched(answer, rng):
     for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
-        answer.matches(pair(rng, layer=layer, head=head, position=position, layers=layer + 1))
+        answer.matches(pair(rng, layer=layer, head=head, position=position))
 
 
 @task.check(1)
 def every_text_gets_its_own_patch(answer, rng):
-    answer.matches(pair(rng, b=3, n=4, layers=1, position=1))
+    answer.matches(pair(rng, b=3, n=4, position=1))
     answer.matches(pair(rng, b=1, n=3, layer=1, position=1))
 
 
 @task.check(2)
 def the_model_stays_as_it_was(answer, rng):
     for layer in (0, 1):
-        inputs = pair(rng, layer=layer, layers=layer + 1)
+        inputs = pair(rng, layer=layer)
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
         if leaves_a_hook(answer, inputs):
@@ -153,8 +153,8 @@ def the_model_stays_as_it_was(answer, rng):
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, pair(rng, layers=1))
-    answer.matches(pair(rng, layers=1, dtype=torch.float64))
+    moves_nothing(answer, pair(rng))
+    answer.matches(pair(rng, dtype=torch.float64))
 
 
 # --- the reference in steps ---------------------------------------------------------------------

@@ -246,7 +246,7 @@ task.fault(
     "That is how a convolution usually goes. Patches lie edge to edge: the step is as long as the "
     "window, and every pixel is in one patch.",
     tiles=(
-        lambda image, height, width: windows(image, height, width),
+        windows,
         lambda image, height, width: windows(image, height, width)[
             :, :, : image.shape[2] // height, :, : image.shape[3] // width
         ],
