@@ -1,18 +1,13 @@
 """Lab 2's promises: its arithmetic is the meter's, its receipt is real, its claims hold."""
 
-import json
 import math
 
-import nbformat
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
-from nbclient import NotebookClient
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks.report import MIME
 from attncourse.lab import lab2_quadratic_wall as course
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.tasks.lab2_quadratic_wall import conclude, fit_growth
@@ -91,12 +86,6 @@ def test_the_conclusions_are_the_truth_of_made_up_records(kind):
 # --- the receipt measured here
 
 
-def test_the_courses_receipt_passes_the_audit_and_says_where_it_is_from(record):
-    assert lab.audit.passed(lab.audit.audit(record))
-    assert record["lab"] == STEM and record["machine"]["label"] == "CPU, 1 thread"
-    assert len(course.lab2_receipt()) < 4300
-
-
 def test_its_times_are_within_the_gates(record):
     found = course.conclude(record)
     assert 1.6 <= found["time_exponent"] <= 2.4
@@ -156,66 +145,9 @@ def test_one_wild_value_and_overhead_mislead_a_line_and_not_a_median():
 # --- the judge
 
 
-def test_a_busy_machine_loses_no_points(record):
-    for point in record["points"]:
-        point["wall_over_cpu"] = 4.0
-    receipt = lab.receipts.encode(record)
-    assert run("lab2_receipt", lambda: receipt).passed
-
-
 def test_a_fused_call_is_no_naive_attention():
     def fused(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
     report = run("naive_attention", fused)
     assert report.earned == 0 and report.diagnosis.id == "SHORT-CUT"
-
-
-def test_every_exception_of_a_receipt_is_a_sentence():
-    for text, said in (
-        ("attn1:", "damaged"),
-        ("hello", "no receipt here"),
-        ("", "empty"),
-        ("attn9:12:12345678:abc", "version 9"),
-    ):
-        report = run("lab2_receipt", lambda text=text: text)
-        assert report.earned == 0 and said in str(report), text
-
-
-def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: registry.find(name).points for name in TASKS} == {
-        "naive_attention": 8,
-        "peak_bytes": 6,
-        "largest_n": 7,
-        "fit_growth": 10,
-        "lab2_receipt": 12,
-        "conclude": 11,
-    }
-
-
-# --- the released notebook
-
-
-def test_it_asks_colab_for_a_gpu():
-    for folder in ("solutions", "exercises"):
-        path = ROOT / folder / STEM / f"{STEM}.ipynb"
-        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
-        assert metadata["accelerator"] == "GPU"
-        assert metadata["colab"] == {"gpuType": "T4", "provenance": []}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("warm_kernels")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_untouched_notebook_asks_for_predictions_and_measures_nothing(tmp_path):
-    content = nbformat.read(ROOT / "exercises" / STEM / f"{STEM}.ipynb", as_version=4)
-    resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(content, timeout=60, resources=resources).execute()
-    outputs = [out for cell in content.cells for out in cell.get("outputs", [])]
-    assert not [out for out in outputs if out.output_type == "error"]
-    text = "".join(out.get("text", "") for out in outputs)
-    assert "First write your three predictions" in text
-    reports = [out["data"][MIME] for out in outputs if MIME in out.get("data", {})]
-    assert {report["task"] for report in reports} == set(TASKS)
-    assert all(report["diagnosis"] == "NOT-ANSWERED" for report in reports)
-    assert not list(tmp_path.glob("*.jsonl"))

@@ -1,20 +1,15 @@
 """Lab 5's promises: its bytes are the meter's, its receipt is real, its claims hold."""
 
-import json
 import math
 import platform
 
-import nbformat
 import pytest
 import torch
-from conftest import ROOT
-from nbclient import NotebookClient
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attncourse import lab
 from attncourse.checks import registry, run
-from attncourse.checks.report import MIME
 from attncourse.lab import lab5_decode_bandwidth as course
 from attncourse.lab.lab2_quadratic_wall import lab2_receipt
 from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_bytes, ridge
@@ -97,12 +92,6 @@ def test_the_conclusions_are_the_truth_of_made_up_records(kind):
 
 
 # --- the receipt measured here
-
-
-def test_the_courses_receipt_passes_the_audit_and_says_where_it_is_from(record):
-    assert lab.audit.passed(lab.audit.audit(record))
-    assert record["lab"] == STEM and record["machine"]["label"] == "CPU, 1 thread"
-    assert len(course.lab5_receipt()) < 4300
 
 
 def test_its_times_are_within_the_gates(record):
@@ -230,13 +219,6 @@ def test_a_batch_helps_until_the_caches_are_what_is_read():
 # --- the judge
 
 
-def test_a_busy_machine_loses_no_points(record):
-    for point in record["points"]:
-        point["wall_over_cpu"] = 4.0
-    receipt = lab.receipts.encode(record)
-    assert run("lab5_receipt", lambda: receipt).passed
-
-
 def test_torchs_own_attention_is_no_step_of_your_own():
     def fused(query, keys, values):
         return scaled_dot_product_attention(query[:, :, None], keys, values, enable_gqa=True)[
@@ -261,17 +243,6 @@ def test_the_copies_are_named_with_the_function_that_makes_them():
     assert run("decode_step", expanded).diagnosis.id == "SHORT-CUT"  # the course's own step
     report = run("decode_step", as_is)
     assert report.diagnosis.id == "L5-REPEAT-INTERLEAVE" and "repeat_interleave" in str(report)
-
-
-def test_every_exception_of_a_receipt_is_a_sentence():
-    for text, said in (
-        ("attn1:", "damaged"),
-        ("hello", "no receipt here"),
-        ("", "empty"),
-        ("attn9:12:12345678:abc", "version 9"),
-    ):
-        report = run("lab5_receipt", lambda text=text: text)
-        assert report.earned == 0 and said in str(report), text
 
 
 def test_the_receipt_of_another_lab_fails_for_that_reason_alone():
@@ -329,42 +300,3 @@ def test_who_refuses_the_last_place_is_told_that_there_was_room():
     report = run("append_to_cache", too_early)
     assert report.diagnosis.id == "L5-LAST-PLACE"
     assert "there was room: 5 of 5 positions are filled" in " ".join(str(report).split())
-
-
-def test_points_are_as_the_page_of_the_teacher_says():
-    assert {name: registry.find(name).points for name in TASKS} == {
-        "cache_bytes": 4,
-        "append_to_cache": 10,
-        "decode_step": 14,
-        "tokens_per_second": 5,
-        "lab5_receipt": 16,
-        "conclude_decode": 12,
-    }
-
-
-# --- the released notebook
-
-
-def test_it_asks_colab_for_a_gpu():
-    for folder in ("solutions", "exercises"):
-        path = ROOT / folder / STEM / f"{STEM}.ipynb"
-        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
-        assert metadata["accelerator"] == "GPU"
-        assert metadata["colab"] == {"gpuType": "T4", "provenance": []}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("warm_kernels")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_untouched_notebook_asks_for_predictions_and_measures_nothing(tmp_path):
-    content = nbformat.read(ROOT / "exercises" / STEM / f"{STEM}.ipynb", as_version=4)
-    resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(content, timeout=60, resources=resources).execute()
-    outputs = [out for cell in content.cells for out in cell.get("outputs", [])]
-    assert not [out for out in outputs if out.output_type == "error"]
-    text = "".join(out.get("text", "") for out in outputs)
-    assert "First write your three predictions" in text
-    reports = [out["data"][MIME] for out in outputs if MIME in out.get("data", {})]
-    assert {report["task"] for report in reports} == set(TASKS)
-    assert all(report["diagnosis"] == "NOT-ANSWERED" for report in reports)
-    assert not list(tmp_path.glob("*.jsonl"))

@@ -154,12 +154,18 @@ def test_a_release_opens_in_colab_and_installs_the_course_there(assignment):
 def test_an_untouched_exercise_runs_and_earns_nothing(assignment, tmp_path):
     cells = execute(notebook("exercises", assignment), tmp_path)
     assert errors(cells) == []
-    for report in reports(cells).values():
+    found = reports(cells)
+    assert {registry.find(name).assignment for name in found} == {assignment}
+    assert len(found) == sum(t.assignment == assignment for t in registry.all_tasks().values())
+    for report in found.values():
         assert report["earned"] == 0 and report["diagnosis"] == "NOT-ANSWERED"
     for cell in cells:
         shown = "".join(output.get("text", "") for output in cell.get("outputs", []))
         said = re.findall("Your `.+` is not finished yet", shown)
         assert len(said) == len(set(said)), "say it once, before a loop"
+        assert ("First write your" in cell.source) == ("First write your" in shown)
+        if "First write your" in shown:  # predictions: nothing is measured before
+            assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.slow
