@@ -6,11 +6,9 @@
 Run as a program it measures again (`python -m attncourse.cache_curves --help`).
 """
 
-import argparse
 import copy
 import json
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ from attncourse.cache import (
 )
 from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
 from attncourse.one_stack import Continuation
-from attncourse.training import side_by_side, train, without_error
+from attncourse.training import command, side_by_side, train, without_error
 
 DATA = Path(__file__).parent / "data"
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
@@ -362,22 +360,13 @@ def _store(found: dict, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.cache_curves",
-        description="Train chapter 10's decoders and store what they show.",
+    command(
+        make,
+        "Train chapter 10's decoders and store what they show.",
+        names=RUNS,
+        folder=DATA,
+        jobs=(2, "models at a time"),
     )
-    parser.add_argument("names", nargs="*", metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="models at a time (%(default)s)")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(RUNS):
-        parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
-    start = time.perf_counter()
-    try:
-        make(arguments.names or RUNS, arguments.folder, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished runs are stored. Name the others to go on.")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ Run as a program it measures again (`python -m attncourse.long_sequences_curves`
 state remembers, what LSH finds, how far heads look, what a ring of processes sends.
 """
 
-import argparse
 import copy
 import json
 import math
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -38,7 +36,7 @@ from attncourse.long_sequences import (
 from attncourse.number_words import corpus
 from attncourse.pretrained import DATA
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.training import side_by_side, teacher_forced, train, without_error
+from attncourse.training import command, side_by_side, teacher_forced, train, without_error
 
 SEEDS = 0, 1, 2
 WIDTH, VALUES = 16, 16  # of a key, and how many different values there are to remember
@@ -382,22 +380,13 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.long_sequences_curves",
-        description="Measure what chapter 11 shows, and store it.",
+    command(
+        make,
+        "Measure what chapter 11 shows, and store it.",
+        names=PARTS,
+        folder=DATA,
+        jobs=(2, "parts at a time"),
     )
-    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="parts at a time (%(default)s)")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
-    start = time.perf_counter()
-    try:
-        make(arguments.names or list(PARTS), arguments.folder, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished parts are stored. Name the others to go on.")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@
 Run as a program it measures again (`python -m attncourse.looking_inside_curves`, a minute).
 """
 
-import argparse
 import json
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ from attncourse.looking_inside import (
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, MARKS, PAD, Pairs, corpus
 from attncourse.positions import BucketAttention
-from attncourse.training import side_by_side
+from attncourse.training import command, side_by_side
 
 DATA = Path(__file__).parent / "data"
 LONGEST = 24  # words in a block at most; a text is twice as long
@@ -428,19 +426,12 @@ MEASURED: dict[str, Callable[[nn.Module], dict]] = {  # of the translator
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.looking_inside_curves",
-        description="Train chapter 12's models, look into them and into the translator.",
+    command(
+        make,
+        "Train chapter 12's models, look into them and into the translator.",
+        folder=DATA,
+        jobs=(2, "at a time"),
     )
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time (%(default)s)")
-    arguments = parser.parse_args()
-    start = time.perf_counter()
-    try:
-        make(arguments.folder, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; what was measured before is kept as it was")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

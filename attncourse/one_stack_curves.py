@@ -6,9 +6,7 @@
 Run as a program it measures them again (`python -m attncourse.one_stack_curves --help`).
 """
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +37,7 @@ from attncourse.one_stack import (
     with_rotation,
 )
 from attncourse.training import (
+    command,
     exact_match,
     shares_by,
     side_by_side,
@@ -353,23 +352,13 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.one_stack_curves",
-        description="Train chapter 9's models and store what was measured.",
+    command(
+        make,
+        "Train chapter 9's models and store what was measured.",
+        names=RUNS,
+        folder=DATA,
+        jobs=(2, "runs at a time"),
     )
-    parser.add_argument("names", nargs="*", metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (%(default)s)")
-    arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(RUNS)
-    if unknown:
-        parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
-    start = time.perf_counter()
-    try:
-        make(arguments.names or RUNS, arguments.folder, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished runs are stored. Name the others to go on.")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

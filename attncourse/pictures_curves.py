@@ -8,11 +8,9 @@
 Run as a program it trains and measures again (`python -m attncourse.pictures_curves`, minutes).
 """
 
-import argparse
 import json
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from attncourse.one_stack import BERT, GPT
 from attncourse.pictures import Flamingo, Reader, TwoTowers, positions_2d, read
 from attncourse.pretrained import DATA
 from attncourse.self_attention import sinusoidal_positions
-from attncourse.training import side_by_side, teacher_forced, train
+from attncourse.training import command, side_by_side, teacher_forced, train
 
 HEIGHT, WIDTH, PATCH = 16, 48, (16, 8)  # pixels
 FONTS = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono"
@@ -533,20 +531,13 @@ def make(seeds: int = SEEDS, folder: Path = DATA, jobs: int = SEEDS) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.pictures_curves",
-        description="Train chapter 13's models and store what was measured.",
+    command(
+        make,
+        "Train chapter 13's models and store what was measured.",
+        folder=DATA,
+        seeds=(SEEDS, "models of a kind"),
+        jobs=(SEEDS, "seeds at a time"),
     )
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="models of a kind (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=SEEDS, help="seeds at a time (%(default)s)")
-    arguments = parser.parse_args()
-    start = time.perf_counter()
-    try:
-        make(arguments.seeds, arguments.folder, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished seeds are stored, and no others")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@
 Run as a program it trains and measures them again (`python -m attncourse.positions_curves --help`).
 """
 
-import argparse
 import json
 import platform
-import sys
 import time
 from functools import partial
 from importlib.metadata import version
@@ -27,7 +25,14 @@ from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, PAD, Pairs, Vocabulary, corpus
 from attncourse.positions import exchange
 from attncourse.pretrained import DATA
-from attncourse.training import count_lengths, exact_match, side_by_side, train, translations
+from attncourse.training import (
+    command,
+    count_lengths,
+    exact_match,
+    side_by_side,
+    train,
+    translations,
+)
 
 LONGEST = 14  # source words in training
 STEPS, BATCH, LEARNING_RATE, SEEDS = 400, 64, 4e-3, 3
@@ -211,23 +216,14 @@ def _by_field(results: list[dict]) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.positions_curves",
-        description="Train chapter 8's translators on short sentences and measure them on long.",
+    command(
+        make,
+        "Train chapter 8's translators on short sentences and measure them on long.",
+        names=RUNS,
+        folder=DATA,
+        seeds=(SEEDS, "models a run"),
+        jobs=(2, "models at a time"),
     )
-    parser.add_argument("names", nargs="*", metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="models a run (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="models at a time (%(default)s)")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(RUNS):
-        parser.error(f"no run {', '.join(sorted(unknown))}; choose from {', '.join(RUNS)}")
-    start = time.perf_counter()
-    try:
-        make(arguments.names or list(RUNS), arguments.folder, arguments.seeds, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished runs are stored. Name the others to go on.")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@
 Run as a program it trains them again (`python -m attncourse.pretrained --help`).
 """
 
-import argparse
 import json
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from attncourse.additive import (
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
 from attncourse.number_words import Vocabulary, corpus
-from attncourse.training import count_lengths, exact_match, side_by_side, train
+from attncourse.training import command, count_lengths, exact_match, side_by_side, train
 
 DATA = Path(__file__).parent / "data"
 HIDDEN = 64  # width of states, keys, queries and words, where nothing else is said
@@ -188,24 +186,14 @@ def make(names: list[str], folder: Path = DATA, seed: int = 0, jobs: int = 2) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m attncourse.pretrained",
-        description="Train the book's translators and store their weights and curves.",
+    command(
+        make,
+        "Train the book's translators and store their weights and curves.",
+        names=RECIPES,
+        folder=DATA,
+        seed=(0, "of weights and batches"),
+        jobs=(2, "models at a time"),
     )
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=", ".join(RECIPES))
-    parser.add_argument("--folder", type=Path, default=DATA, help="where to store (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="models at a time (%(default)s)")
-    arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(RECIPES)
-    if unknown:
-        parser.error(f"no model {', '.join(sorted(unknown))}; choose from {', '.join(RECIPES)}")
-    start = time.perf_counter()
-    try:
-        make(arguments.names or list(RECIPES), arguments.folder, arguments.seed, arguments.jobs)
-    except KeyboardInterrupt:
-        sys.exit("stopped; finished models are stored. Name the others to go on.")
-    print(f"stored in {arguments.folder} after {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """One loop that trains every translator of the course, and one measure to compare them."""
 
+import argparse
 import multiprocessing
 import signal
+import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Int
@@ -198,3 +202,41 @@ def _begin() -> None:
 
 def _with_arguments(work: Callable, arguments: tuple) -> tuple[tuple, object]:
     return arguments, work(*arguments)
+
+
+def command(
+    make: Callable,
+    description: str,
+    *,
+    folder: Path,
+    names: Sequence[str] = (),
+    **numbers: tuple[int, str],
+) -> None:
+    """Let a module that trains and stores be called as a program.
+
+    Args:
+        make: called by keyword with `folder`, with `numbers`, and with `names` if there are any.
+        description: what it does, for `--help`.
+        folder: where to store, unless `--folder` says otherwise.
+        names: what can be made one by one; all, unless some are given.
+        numbers: option -> (default, help).
+    """
+    program = f"python -m attncourse.{Path(sys.argv[0]).stem}"
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    if names:
+        parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("--folder", type=Path, default=folder, help="where to store (%(default)s)")
+    for name, (default, text) in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (%(default)s)")
+    given = vars(parser.parse_args())
+    if names:
+        if unknown := set(given["names"]) - set(names):
+            parser.error(f"no {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
+        given["names"] = given["names"] or list(names)
+    start = time.perf_counter()
+    try:
+        make(**given)
+    except KeyboardInterrupt:
+        go_on = " Name the rest to go on." if names else ""
+        sys.exit(f"stopped; what was finished is stored.{go_on}")
+    print(f"stored in {given['folder']} after {time.perf_counter() - start:.0f} s")

@@ -1,5 +1,6 @@
 """The book builds without a warning, works offline, tells no solution, and can be read by all."""
 
+import gc
 import gzip
 import importlib.util
 import os
@@ -151,7 +152,7 @@ def test_a_changed_package_gets_a_new_execution_cache(tmp_path):
     assert fresh_pages.package_hash(tmp_path) != before
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def twins():
     pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
     return load(ROOT / "book" / "colab_twins.py")
@@ -180,6 +181,14 @@ def test_every_page_with_code_has_a_notebook_for_colab_and_no_other_has():
 # --- the built book: slow the first time, seconds when nothing was changed -----------------------
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_to_collect():
+    """All pages stay in memory while they are looked at; they go when this file is done."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def build_book(folder):
     tools = Path(sys.executable).parent
     return subprocess.run(
@@ -191,7 +200,7 @@ def build_book(folder):
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def book():
     """Build the book as `make book` does; the pages' paths."""
     pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
@@ -205,7 +214,7 @@ def book():
     return sorted(page for page in HTML.rglob("*.html") if HTML / "_static" not in page.parents)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def soups(book):
     bs4 = pytest.importorskip("bs4")
     return {page: bs4.BeautifulSoup(page.read_text("utf-8"), "html.parser") for page in book}
@@ -464,7 +473,7 @@ def test_on_paper_a_link_knows_the_page_it_leads_to(tmp_path):
 # --- in a browser --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def audited(book, tmp_path_factory):
     pages = [page for page in book if page.parent == HTML / "book"]
     kinds = ("index", "03_scaled", "05_multi", "06_mask", "12_look", "lab1", "rosetta")

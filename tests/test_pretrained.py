@@ -295,12 +295,12 @@ def test_help_names_every_model_and_where_they_are_stored():
 
 def test_the_command_line_makes_the_models_it_is_told(monkeypatch, capsys, tmp_path):
     calls = []
-    monkeypatch.setattr(pretrained, "make", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(pretrained, "make", lambda **given: calls.append(given))
     run(monkeypatch)
     run(monkeypatch, "additive", "score-dot", "--folder", tmp_path, "--seed", 7, "--jobs", 1)
     assert calls == [
-        (list(RECIPES), pretrained.DATA, 0, 2),
-        (["additive", "score-dot"], tmp_path, 7, 1),
+        {"names": list(RECIPES), "folder": pretrained.DATA, "seed": 0, "jobs": 2},
+        {"names": ["additive", "score-dot"], "folder": tmp_path, "seed": 7, "jobs": 1},
     ]
     assert f"stored in {tmp_path} after 0 s" in capsys.readouterr().out
 
@@ -309,15 +309,15 @@ def test_an_unknown_model_is_refused_before_anything_is_trained(monkeypatch, cap
     monkeypatch.setattr(pretrained, "make", None)
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, "additive", "gru", "elman")
-    assert "no model elman, gru; choose from fixed-64" in capsys.readouterr().err
+    assert "no elman, gru; choose from fixed-64" in capsys.readouterr().err
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch):
-    def interrupted(*_):
+    def interrupted(**_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pretrained, "make", interrupted)
-    with pytest.raises(SystemExit, match="stopped; finished models are stored"):
+    with pytest.raises(SystemExit, match="stopped; what was finished is stored"):
         run(monkeypatch)
 
 
