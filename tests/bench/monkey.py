@@ -88,7 +88,9 @@ def disturb(kills: int, pause: float, random: random.Random) -> collections.Coun
             family = collections.defaultdict(list)
             for each in (top, *top.children(recursive=True)):
                 family[role(each, grader.pid)].append(each)
-            who = random.choices(ROLES, WEIGHTS)[0] if done else "warm process"
+            # The last is the warm process: those that it has forked go on, out of this family.
+            last = done.total() == kills - 1
+            who = "warm process" if last else random.choices(ROLES, WEIGHTS)[0]
             if family["jailed"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
                 random.choice(family[who]).send_signal(how)
