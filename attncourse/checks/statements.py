@@ -386,6 +386,7 @@ CONDITIONS = (
     ("numbers are large", lambda i: any(v.numel() and v.abs().max() > 99 for v in _floats(i))),
     ("numbers are float64", lambda i: any(v.dtype == torch.float64 for v in _floats(i))),
     ("numbers are float16", lambda i: any(v.dtype == torch.float16 for v in _floats(i))),
+    ("an input has more than two axes", lambda i: any(v.ndim > 2 for v in _floats(i))),
 )
 
 
