@@ -127,7 +127,7 @@ def probes(rng):
         "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5),
         "all": hidden(1.0, 200, 60, mask_id=2, seed=7),
         "none": hidden(0.0, 20, 30, seed=9),
-        "with padding": hidden(0.5, lowest_id=0, seed=13),
+        "with padding": hidden(0.9, mask_id=9, vocabulary_size=5, lowest_id=0, seed=13),
         "two words": hidden(1.0, mask_id=9, vocabulary_size=2, seed=15),
         "two words, one of them the mask": hidden(1.0, mask_id=0, vocabulary_size=2, seed=17),
         "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),

@@ -138,7 +138,7 @@ def traits(answer):
 task = Task(
     reference.sample,
     number=4,
-    returns=("shares",),
+    returns=(f"shares in a batch of {DRAWS:,} such rows",),
     difficulty=4,
     minutes=30,
     section="sampling",
@@ -446,8 +446,8 @@ task.fault(
 task.fault(
     "P-TOP-K-OF-ALL-ROWS",
     "The k largest scores of the whole table stay.",
-    "Then a row whose scores are lower altogether keeps nothing, and one of equal rows takes the "
-    "places of the others. Each row has its own k words: `topk` along the last axis.",
+    "Then a row whose scores are lower altogether loses words that are among its own best k. Each "
+    "row has k words of its own: `topk` along the last axis.",
     threshold=lambda logits, k: logits.flatten().topk(min(k, logits.shape[-1])).values[-1],
     cut_off=lambda logits, least: logits.masked_fill(
         (logits < least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf
@@ -480,8 +480,8 @@ task.fault(
 task.fault(
     "P-TOP-P-WITHOUT-THE-LAST",
     "Words stay as long as their sum does not exceed top_p.",
-    "Then less than top_p is left, and nothing at all where the likeliest word has more. The word "
-    "with which the sum *reaches* top_p stays, too.",
+    "Then less than top_p is left, and where the likeliest word alone has more, nothing (unless it "
+    "is kept anyway). The word with which the sum *reaches* top_p stays, too.",
     stays=(
         lambda likely, top_p: likely.cumsum(-1) <= top_p,
         lambda likely, top_p: (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0),

@@ -77,7 +77,7 @@ task = Task(
         "`x[..., 1::2]`.",
         "even, odd = the two slices; new even = even·cos − odd·sin; new odd = even·sin + odd·cos; "
         "stack the two along a new last axis and flatten the last two axes, so that pairs stand "
-        "side by side again. Compute the angles in x's dtype or better.",
+        "side by side again. Compute the angles in float64, and round cosine and sine.",
     ),
     probes=probes,
     differentiated=("plain", "out of order"),
@@ -155,8 +155,7 @@ def far_places_are_right_too(answer, rng):
     # In float32 an angle of 3,000 radians is off by 1e-4; in 16 bits by whole radians.
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999), tolerance=5e-3)
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64))
-    for dtype in (torch.float16, torch.bfloat16):
-        answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=dtype), tolerance=0.05)
+    answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16), tolerance=0.05)
 
 
 @task.check(1)
