@@ -155,7 +155,9 @@ def far_places_are_right_too(answer, rng):
     # In float32 an angle of 3,000 radians is off by 1e-4; in 16 bits by whole radians.
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999), tolerance=5e-3)
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64))
-    answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16), tolerance=0.05)
+    half = turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16)
+    if answer.observe(half).error is None:  # complex numbers of 16 bits may fail, or come in more
+        compare("turned", answer(half).half(), answer.expected(half), half, 0.05)
 
 
 @task.check(1)
