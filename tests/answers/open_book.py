@@ -967,7 +967,7 @@ def _(logits, temperature=1.0, top_k=None, top_p=None):
     return pull(shares(logits, 1.0, None, top_p))
 
 
-@wrong("sample", "k is too large for topk")
+@wrong("sample", "k is too large for topk", "P-TOP-K-TOO-LARGE")
 def _(logits, temperature=1.0, top_k=None, top_p=None):
     if top_k is not None:
         least = (logits / temperature).topk(top_k)[0][:, -1:]
