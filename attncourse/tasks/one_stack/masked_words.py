@@ -139,6 +139,9 @@ def small(rng):
     yield hidden(1.0)
     yield hidden(0.5)
     yield hidden(0.15)
+    yield hidden(0.9, mask_id=9, vocabulary_size=5, lowest_id=0)
+    yield hidden(0.8, mask_id=9, vocabulary_size=2)
+    yield hidden(0.8, mask_id=0, vocabulary_size=2)
 
 
 task = Task(
