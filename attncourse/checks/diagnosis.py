@@ -164,8 +164,16 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
             ours, theirs = comparable(ours), comparable(theirs)
             finite = not isinstance(theirs, Tensor) or torch.isfinite(theirs.double()).all()
             if not finite or not agree(theirs, ours, 1.5 * tolerance(task)):
-                return Example(inputs, name, ours, theirs)
+                return Example(inputs, name, *_differing(ours, theirs, 1.5 * tolerance(task)))
     return None
+
+
+def _differing(ours: object, theirs: object, near: float) -> tuple[object, object]:
+    """Of two tables of facts, those that differ; anything else as it is."""
+    if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
+        return ours, theirs
+    off = [key for key in ours if not agree(theirs[key], ours[key], near)]
+    return {key: ours[key] for key in off}, {key: theirs[key] for key in off}
 
 
 def _legible(value: object) -> bool:

@@ -142,6 +142,8 @@ def _brief(value: object) -> str:
     table = _table(value)
     if table:
         return " ; ".join("  ".join(row) for row in table)
+    if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
+        return " ; ".join(f"{name} {_number(number)}" for name, number in value.items())
     return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else str(value)
 
 

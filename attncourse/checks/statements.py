@@ -72,10 +72,10 @@ class _Trials:
             return None
 
 
-def _same(one: list | None, two: list | None) -> bool:
+def _same(one: list | None, two: list | None, near: float = NEAR) -> bool:
     if one is None or two is None:
         return one is two
-    return all(fingerprint.agree(left, right, NEAR) for left, right in zip(one, two, strict=True))
+    return all(fingerprint.agree(left, right, near) for left, right in zip(one, two, strict=True))
 
 
 def _chosen(task: Task, name: str) -> list[Inputs]:
@@ -163,7 +163,11 @@ def _other(value: object, rows: slice = slice(None)) -> object:
 
 
 def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[tuple[bool, bool]]:
-    """Whether a change of one input moved the reference, and whether it moved the answer."""
+    """Whether a change of one input moved the reference, and whether it moved the answer.
+
+    Where chance blurs results, the reference has moved only if it moved farther than chance does.
+    """
+    near = max(NEAR, seen.task.tolerance or 0)
     for inputs in _chosen(seen.task, name):
         value = change(inputs[name])
         if value is None:
@@ -171,7 +175,7 @@ def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[tuple[bool, b
         other = inputs | {name: value}
         before, after = seen.expected(inputs), seen.expected(other)
         got = seen.got(inputs)
-        if after is not None and got is not None and not _same(before, after):
+        if after is not None and got is not None and not _same(before, after, near):
             yield True, not _same(got, seen.got(other))
 
 
@@ -275,10 +279,10 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
         elif theirs.value.shape == ours.value.shape:
             partly |= {name} if ((theirs.value == 0) & (ours.value != 0)).any() else set()
     for name in sorted(none):
-        words = f"`{name}` matters for the result, and no gradient arrives at it."
+        words = f"`{name}` should get a gradient, and none arrives at it."
         yield Statement("no gradient", name, words)
     for name in sorted(partly - none):
-        words = f"A part of `{name}` matters for the result, and gets no gradient."
+        words = f"A part of `{name}` should get a gradient, and gets none."
         yield Statement("part of a gradient", name, words)
 
 
@@ -353,9 +357,10 @@ def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
 
     for place, one in enumerate(axes):
         for two in axes[place + 1 :]:
-            equal = [length(inputs, one) == length(inputs, two) for inputs in right]
-            unequal = [length(inputs, one) != length(inputs, two) for inputs in bad]
-            if all(equal) and all(unequal):
+            pairs = [[(length(i, one), length(i, two)) for i in some] for some in (right, bad)]
+            if any(None in lengths for some in pairs for lengths in some):
+                continue
+            if all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1]):
                 shapes = shape_of(right[0][one[0]]), shape_of(right[0][two[0]])
                 words = (
                     f"It is right only where axis {one[1]} of `{one[0]}` is as long as axis "
@@ -381,6 +386,7 @@ CONDITIONS = (
     ("numbers are large", lambda i: any(v.numel() and v.abs().max() > 99 for v in _floats(i))),
     ("numbers are float64", lambda i: any(v.dtype == torch.float64 for v in _floats(i))),
     ("numbers are float16", lambda i: any(v.dtype == torch.float16 for v in _floats(i))),
+    ("an input has more than two axes", lambda i: any(v.ndim > 2 for v in _floats(i))),
 )
 
 

@@ -746,7 +746,7 @@ def _(text, merges):
     return [table[letter] for letter in "".join(byte_words(text))]
 
 
-@wrong("encode_text", "repeats the list until nothing changes", "B-AGAIN-FROM-THE-START")
+@right("encode_text")  # again until nothing changes: the same for merges that were learned
 def _(text, merges):
     table, out = number(merges), []
     for word in byte_words(text):
@@ -967,7 +967,7 @@ def _(logits, temperature=1.0, top_k=None, top_p=None):
     return pull(shares(logits, 1.0, None, top_p))
 
 
-@wrong("sample", "k is too large for topk")
+@wrong("sample", "k is too large for topk", "P-TOP-K-TOO-LARGE")
 def _(logits, temperature=1.0, top_k=None, top_p=None):
     if top_k is not None:
         least = (logits / temperature).topk(top_k)[0][:, -1:]

@@ -4,7 +4,8 @@
 
 The answers in tests/answers/ were written without a look at the judge; only then was each wrong
 one marked with the misconceptions that would be a fair diagnosis. A name counts as right if it is
-among them. (The author of `open_book` had looked; its line shows what is accepted, and no more.)
+among them. (The author of `open_book` had looked, and the catalogue was mended with all answers of
+`first_sight_8_9` in view: their lines show what is accepted, and no more.)
 Every tenth answer is held out: it is judged with --held-out only, and nobody mends the
 catalogue by it.
 """

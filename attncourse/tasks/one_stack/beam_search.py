@@ -103,10 +103,17 @@ def drawn(rng, b, t, words, size=1.5, memory=1.5, **others):
     return searched(size * normal(rng, b, t, words, words), memory=memory, **others)
 
 
-def ending(rng, b, likely, **others):
+def ending(rng, b, likely, eos=0, memory=1.5, **others):
     """The same, with this score for the end of a sentence."""
-    scores = drawn(rng, b, 4, 5)["scores"].index_fill(-1, torch.tensor([0]), likely)
-    return searched(scores, memory=1.5, **others)
+    scores = drawn(rng, b, 4, 5)["scores"].index_fill(-1, torch.tensor([eos]), likely)
+    return searched(scores, eos=eos, memory=memory, **others)
+
+
+def crowded(rng, width):
+    """Three words, many long sentences: a beam of three finds less than a wider one."""
+    inputs = drawn(rng, 24, 8, 3, size=1.0, memory=0.0, width=width, max_length=8)
+    inputs["scores"][..., inputs["eos"]] -= 3  # hardly any sentence ends early
+    return inputs
 
 
 def by_word(table, times=1, **others):
@@ -153,6 +160,8 @@ def probes(rng):
         "wide": drawn(rng, 2, 3, 4, width=6, max_length=4),
         "wider than the vocabulary": drawn(rng, 2, 3, 4, width=9, max_length=3),
         "eos is 3": drawn(rng, 2, 4, 5, bos=0, eos=3, width=3, max_length=5),
+        "eos is 3, ends early": ending(rng, 6, 1.5, bos=0, eos=3, width=3, max_length=6),
+        "wider than the vocabulary, long": crowded(rng, 9),
         "one word": drawn(rng, 3, 2, 5, width=2, max_length=1),
         "square": drawn(rng, 4, 4, 4, width=4, max_length=4),
         "high scores": drawn(rng, 2, 4, 5, size=6.0, width=3, max_length=5),
@@ -291,6 +300,8 @@ def who_has_ended_stays_as_it_is_and_competes(answer, rng):
     finds(answer, by_word(SHORT, width=3, max_length=6), "A sentence that ends early")
     for likely in (-0.5, 0.5, 1.5, 2.5):
         finds(answer, ending(rng, 12, likely, width=4, max_length=6), "Ends are likely")
+    other = ending(rng, 12, 1.5, bos=0, eos=3, memory=0.0, width=4, max_length=6)
+    finds(answer, other, "eos is 3")
 
 
 @task.check(2)
@@ -305,6 +316,7 @@ def sentences_of_a_batch_are_searched_apart(answer, rng):
 def a_beam_may_be_wider_than_the_vocabulary(answer, rng):
     for width in (4, 6, 20):
         finds(answer, drawn(rng, 2, 3, 4, width=width, max_length=4), "Four words")
+    finds(answer, crowded(rng, 9), "Three words")
 
 
 @task.check(1)
@@ -448,6 +460,28 @@ task.fault(
     "logarithms.",
     weigh=lambda logits: logits.softmax(-1),
 )
+
+
+def _narrowed(every, width):
+    total, beginning, word = Search.best(every, width)
+    total[:, every.shape[-1] :] = -torch.inf
+    return total, beginning, word
+
+
+task.fault(
+    "B-NO-WIDER-THAN-WORDS",
+    "A beam is at most as wide as the vocabulary.",
+    "Only in the first round there are no more than that many continuations. In the second each "
+    "beginning has as many, and `width` of all of them are kept.",
+    best=_narrowed,
+)
+task.fault(
+    "B-TOO-FEW-WORDS",
+    "There are always at least `width` words to begin with.",
+    "The vocabulary may be smaller, and `topk` refuses to find more than there are. Beginnings "
+    "with the total −∞ can fill up the beam of the first round.",
+    best=lambda every, width: (every[0, 0].topk(width), Search.best(every, width))[1],
+)
 task.fault(
     "B-LAST-WORD-ONLY",
     "In each round the likeliest words win.",
@@ -512,6 +546,24 @@ task.fault(
     rows=lambda beginning, width: beginning,
 )
 task.fault(
+    "B-BATCH-COMPETES",
+    "The likeliest beginnings of the batch survive.",
+    "Sentences do not compete: an easy one would take the places of a hard one. Each keeps the "
+    "best of its own continuations.",
+    best=lambda every, width: (
+        (found := every.flatten().topk(len(every) * width)),
+        [
+            each.view(len(every), width)
+            for each in (
+                found[0],
+                found[1] // every.shape[-1],
+                found[1] % every.shape[-1],
+            )
+        ],
+    )[1],
+    rows=lambda beginning, width: beginning,
+)
+task.fault(
     "B-TILED",
     "`repeat` makes width copies of each state.",
     "It makes the whole batch width times: 0 1 0 1. The beginnings of a sentence stand side by "
@@ -549,7 +601,23 @@ task.fault(
     "A beginning that has ended leaves the search.",
     "And with it the sentence is lost. It stays among the best, as it is, until something better "
     "pushes it out.",
-    close=lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
+    close=(
+        lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
+        lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e9),
+    ),
+    result=(
+        ...,
+        lambda written, ended, total, width, eos: written.masked_fill(
+            (written == eos).cumsum(1) > 0, eos
+        )[::width],
+    ),
+)
+task.fault(
+    "B-FIRST-SENTENCE-STOPS",
+    "When one sentence has ended, the batch is done.",
+    "The others are cut off in the middle. The search is over when the best beginning of *every* "
+    "sentence has ended.",
+    leave=lambda ended, width, total: ended[::width].any(),
 )
 task.fault(
     "B-FIRST-END-WINS",
@@ -578,8 +646,8 @@ class InLists(Search):
     def worth(self, words, total):
         return total
 
-    def sort_out(self, beams, done, eos):
-        return beams
+    def sort_out(self, beams, width, done, eos):
+        return beams[:width]
 
     def choose(self, beams, done):
         return beams[0][0]
@@ -597,8 +665,8 @@ class InLists(Search):
                     logits, after = step(torch.tensor([words[-1] if words else bos]), now)
                     log_p = logits[0].log_softmax(-1).tolist()
                     every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
-                beams = sorted(every, key=lambda beam: -self.worth(*beam[:2]))[:width]
-                beams = self.sort_out(beams, done, eos)
+                every.sort(key=lambda beam: -self.worth(*beam[:2]))
+                beams = self.sort_out(every, width, done, eos)
             words = self.choose(beams, done)
             rows.append(words + [eos] * (max_length - len(words)))
         return torch.tensor(rows)
@@ -610,19 +678,32 @@ class MeanInEachRound(InLists):
         return total / len(words)
 
 
-@task.fault(
+aside = task.fault(
     "B-ENDED-ASIDE",
     "A beginning that has ended is put aside, and others take its place.",
     "It keeps its place in the beam and competes. Put aside, it wins in the end against sentences "
     "that are likelier and were cut off, and its place goes to beginnings that had already lost.",
 )
+
+
+@aside
 class PutAside(InLists):
-    def sort_out(self, beams, done, eos):
-        done += [beam for beam in beams if beam[0][-1] == eos]
-        return [beam for beam in beams if beam[0][-1] != eos]
+    def sort_out(self, beams, width, done, eos):
+        done += [beam for beam in beams[:width] if beam[0][-1] == eos]
+        return [beam for beam in beams[:width] if beam[0][-1] != eos]
 
     def choose(self, beams, done):
         return max(done or beams, key=lambda beam: beam[1])[0]
+
+
+@aside
+class PutAllAside(InLists):
+    def sort_out(self, beams, width, done, eos):
+        done += [beam for beam in beams if beam[0][-1] == eos]
+        return [beam for beam in beams if beam[0][-1] != eos][:width]
+
+    def choose(self, beams, done):
+        return max(done + beams, key=lambda beam: beam[1])[0]
 
 
 task.fault(
@@ -649,6 +730,14 @@ task.fault(
     result=lambda written, ended, total, width, eos: written,
 )
 task.fault(
+    "B-ZERO-AFTER-EOS",
+    "What stands behind eos is padding, 0.",
+    "Behind eos stands eos, whatever its id is. 0 may be a word like others.",
+    result=lambda written, ended, total, width, eos: written.masked_fill(
+        (written == eos).cumsum(1) - (written == eos).long() > 0, 0
+    )[::width],
+)
+task.fault(
     "B-EOS-CUT-OFF",
     "eos is no word, so it does not belong to the result.",
     "Without it nobody can tell whether a sentence has ended or was cut off. It stays, and what "
@@ -669,3 +758,14 @@ class BosKept(Search):
     def __call__(self, step, state, bos, eos, width, max_length):
         written = super().__call__(step, state, bos, eos, width, max_length)
         return torch.cat([torch.full_like(written[:, :1], bos), written], dim=1)
+
+
+@task.fault(
+    "B-ONE-WORD-LESS",
+    "bos is the first of the max_length words.",
+    "bos is given, not written: a row may have max_length words behind it. Your rows end one word "
+    "too early.",
+)
+class OneWordLess(Search):
+    def __call__(self, step, state, bos, eos, width, max_length):
+        return super().__call__(step, state, bos, eos, width, max(1, max_length - 1))

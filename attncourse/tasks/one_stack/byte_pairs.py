@@ -200,10 +200,10 @@ class Learning:
     def neighbors(parts):
         return list(itertools.pairwise(parts))
 
-    def tally(pieces, counts):
+    def tally(self, pieces, counts):
         pairs = Counter()
-        for word, neighbors in pieces.items():
-            for pair in neighbors:
+        for word, parts in pieces.items():
+            for pair in self.neighbors(parts):
                 pairs[pair] += counts[word]
         return pairs
 
@@ -233,7 +233,7 @@ class Learning:
         pieces = {word: self.letters(word) for word in words}
         age, merges = self.ages(words), []
         for _ in self.rounds(num_merges):
-            pairs = self.tally({w: self.neighbors(parts) for w, parts in pieces.items()}, counts)
+            pairs = self.tally(pieces, counts)
             if self.leave(pairs):
                 break
             pair = self.choose(pairs, age)
@@ -294,15 +294,23 @@ def most_common(words, num_merges):
     return sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:num_merges]
 
 
-@task.fault(
+across = task.fault(
     "B-ACROSS-WORDS",
     "The words stand one after the other, so the end of one and the start of the next are a pair.",
     "In what order the words come is chance, and a piece must not reach from one into the next. "
     "Count inside each word.",
 )
+
+
+@across
+def in_one_text(words, num_merges):
+    return Learning()({"".join(word * count for word, count in words.items()): 1}, num_merges)
+
+
+@across
 class Joined(Learning):
-    def tally(pieces, counts):
-        pairs = Learning.tally(pieces, counts)
+    def tally(self, pieces, counts):
+        pairs = Learning.tally(self, pieces, counts)
         known = list(counts)
         for one, two in itertools.pairwise(known):
             pairs[one[-1], two[0]] += 1
@@ -348,6 +356,49 @@ task.fault(
     "same.",
     choose=lambda pairs, age: min(pairs, key=lambda p: (-pairs[p], age[p[1]], age[p[0]])),
 )
+task.fault(
+    "B-LEFT-ONLY",
+    "Among equals the oldest left piece wins, and then any pair will do.",
+    "Several pairs may begin with that piece. Then the oldest *right* piece decides: otherwise it "
+    "is chance which of them comes first.",
+    choose=lambda pairs, age: max(pairs, key=lambda pair: (pairs[pair], -age[pair[0]])),
+)
+task.fault(
+    "B-SHORTER-IS-OLDER",
+    "Short pieces are older than long ones.",
+    "Letters are older than all others. But among merged pieces it depends on when they were made: "
+    "one of four letters may be older than one of two.",
+    choose=lambda pairs, age: min(
+        pairs, key=lambda p: (-pairs[p], len(p[0]), p[0], len(p[1]), p[1])
+    ),
+)
+task.fault(
+    "B-AGE-BY-OCCURRENCE",
+    "The letter that occurs first is the oldest.",
+    "Then the merges depend on the order in which words happen to come. Letters are as old as "
+    "`sorted` puts them; only merged pieces go by their birth.",
+    ages=lambda words: {
+        letter: age for age, letter in enumerate(dict.fromkeys(itertools.chain(*words)))
+    },
+)
+
+
+@task.fault(
+    "B-WORDPIECE",
+    "A pair counts for more if its pieces are rare elsewhere.",
+    "WordPiece, the tokenizer of BERT, divides by the counts of the two pieces. Byte pairs ask "
+    "only how often the pair itself occurs.",
+)
+class WordPiece(Learning):
+    def tally(self, pieces, counts):
+        alone = Counter()
+        for word, parts in pieces.items():
+            for piece in parts:
+                alone[piece] += counts[word]
+        pairs = super().tally(pieces, counts)
+        return Counter({(a, b): n / (alone[a] * alone[b]) for (a, b), n in pairs.items()})
+
+
 task.fault(
     "B-LEAST-FREQUENT",
     "The smallest count comes first.",

@@ -48,7 +48,6 @@ def probes(rng):
         "the order of the merges": of("abcd bcd", ORDER),
         "a piece that is born twice": of("abcd bc xabc", TWICE),
         "pieces that end alike": of("cab abca cabb", ENDS),
-        "a pair that needs a later piece": of("abab", [("ab", "ab"), ("a", "b")]),
         "nothing": of("", NAMES),
         "drawn": drawn(rng, ORDER, "abcd "),
         "drawn, runs": drawn(rng, RUNS, "ab"),
@@ -140,7 +139,7 @@ def neighbors_are_merged_in_the_order_of_the_merges(answer, rng):
         of("one hundred four", NAMES),
         of("hundreds of fourths", NAMES),
         of("abcd bcd", ORDER),
-        of("abab", [("ab", "ab"), ("a", "b")]),
+        of("abc cabc", [("b", "c"), ("a", "b")]),
         *(drawn(rng, ORDER, "abcd ") for _ in range(4)),
     ):
         encodes(answer, inputs)
@@ -232,7 +231,11 @@ task.fault(
     "A letter of the text is a byte.",
     "A letter without an accent is. Others take two, three or four bytes, and there are more "
     "letters than ids: only bytes are few enough to have one each.",
-    cut=lambda text: ["".join(LETTER[min(ord(letter), 255)] for letter in text)] if text else [],
+    cut=(
+        lambda text: ["".join(LETTER[min(ord(letter), 255)] for letter in text)] if text else [],
+        lambda text: text.replace(" ", " Ġ").split(" "),
+    ),
+    look_up=(..., lambda ids, piece: ids.get(piece, 0), lambda ids, piece: ids[piece]),
 )
 task.fault(
     "B-BLANKS-LOST",
@@ -344,13 +347,6 @@ task.fault(
     "were learned.",
     learned=lambda merges: merges[::-1],
 )
-task.fault(
-    "B-AGAIN-FROM-THE-START",
-    "I go through the list of merges again until nothing changes.",
-    "A pair whose pieces come into being later in the list was not there when its turn came. Each "
-    "merge has its turn once.",
-    learned=lambda merges: merges * 3,
-)
 
 
 @task.fault(
@@ -373,6 +369,18 @@ class Leftmost(Encoding):
 class Longest(Encoding):
     def pieces(self, word, merges):
         return longest_first(word, merges)
+
+
+@task.fault(
+    "B-WHOLE-WORD-FIRST",
+    "A word that is a piece needs no merging.",
+    "That there is such a piece does not say that the merges lead to it here: an earlier merge may "
+    "take one of its letters. Only going through the merges tells.",
+)
+class WholeWords(Encoding):
+    def pieces(self, word, merges):
+        known = any(left + right == word for left, right in merges)
+        return [word] if known else super().pieces(word, merges)
 
 
 # --- faults: ids --------------------------------------------------------------------------------
@@ -400,6 +408,20 @@ task.fault(
     ),
 )
 task.fault(
+    "B-ALL-SORTED",
+    "Letters and pieces are sorted together.",
+    "Only the letters are. The pieces follow in the order of their merges, so that one more merge "
+    "changes no id that is there already.",
+    number=lambda merges: numbered(sorted({*LETTER, *map("".join, merges)})),
+)
+task.fault(
+    "B-PIECES-FIRST",
+    "The pieces of the merges come first, then the letters.",
+    "It is the other way around. With the letters first, one more merge changes no id that is "
+    "there already.",
+    number=lambda merges: numbered(dict.fromkeys([*map("".join, merges), *sorted(LETTER)])),
+)
+task.fault(
     "B-OFF-BY-ONE",
     "Ids begin at 1.",
     "They begin at 0: an id is a place in a list, and the table of vectors has a row 0.",
@@ -410,7 +432,13 @@ task.fault(
     "Each merge has an id of its own.",
     "Two merges can make the same letters, and then it is one piece. It keeps its first id, and "
     "the later merge takes no new one.",
-    number=lambda merges: numbered([*sorted(LETTER), *(left + right for left, right in merges)]),
+    number=(
+        lambda merges: numbered([*sorted(LETTER), *map("".join, merges)]),
+        lambda merges: {  # its first id, and the later merge takes one, too
+            piece: place
+            for place, piece in reversed([*enumerate([*sorted(LETTER), *map("".join, merges)])])
+        },
+    ),
 )
 task.fault(
     "B-PIECES",

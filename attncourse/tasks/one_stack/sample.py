@@ -14,7 +14,7 @@ DRAWS, SAMPLING_ERROR = 2_000, 0.055
 def as_shares(sample):
     """`sample` as a function that says how often each word is drawn: (b vocab).
 
-    Each row is handed in many times, all in one call.
+    Each row is handed in many times, all in one call: a batch of many equal rows.
     """
 
     def function(logits, temperature, top_k=None, top_p=None):
@@ -138,7 +138,7 @@ def traits(answer):
 task = Task(
     reference.sample,
     number=4,
-    returns=("shares",),
+    returns=(f"shares in a batch of {DRAWS:,} such rows",),
     difficulty=4,
     minutes=30,
     section="sampling",
@@ -234,6 +234,12 @@ def every_row_is_drawn_anew_and_nothing_is_reset(answer):
             "anything drawn?",
             inputs,
         )
+    if (one.amax(-1) == 1).all():
+        raise Failure(
+            f"In a batch of {DRAWS:,} equal rows all came out as one word, and in another call as "
+            "another one. Each row needs a chance of its own.",
+            inputs,
+        )
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
@@ -310,7 +316,7 @@ task.fault(
     "the cases.",
     draw=lambda p: p.argmax(-1),
 )
-task.fault(
+evenly = task.fault(
     "P-UNIFORM",
     "Of the words that are left, one is drawn.",
     "Not with equal chances: the model finds some of them likelier. Their probabilities are the "
@@ -365,6 +371,15 @@ task.fault(
 class Reseeds(Drawing):
     def before(self):
         torch.default_generator.manual_seed(0)
+
+
+@evenly
+class EvenlyFromAFilter(Drawing):
+    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
+        p = self.shares(self.limit(self.temper(logits, temperature), top_k))
+        if top_p is not None:
+            p = self.nucleus(p, top_p)
+        return self.draw(p if top_k is None and top_p is None else (p > 0).float())
 
 
 # --- faults: temperature ------------------------------------------------------------------------
@@ -429,6 +444,23 @@ task.fault(
     cut_off=(..., lambda logits, least: logits.masked_fill(logits < least, -1e30)),
 )
 task.fault(
+    "P-TOP-K-OF-ALL-ROWS",
+    "The k largest scores of the whole table stay.",
+    "Then a row whose scores are lower altogether loses words that are among its own best k. Each "
+    "row has k words of its own: `topk` along the last axis.",
+    threshold=lambda logits, k: logits.flatten().topk(min(k, logits.shape[-1])).values[-1],
+    cut_off=lambda logits, least: logits.masked_fill(
+        (logits < least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf
+    ),
+)
+task.fault(
+    "P-TOP-K-TOO-LARGE",
+    "top_k is never larger than the vocabulary.",
+    "It may be, and then all words are left. `topk` refuses to find more than there are, so ask "
+    "for the smaller of the two numbers.",
+    threshold=lambda logits, k: logits.topk(k).values[:, -1:],
+)
+task.fault(
     "P-FILL-ZERO",
     "A word that is out gets the score 0.",
     "0 is a score like others, and exp(0) is 1: the words that should be out are drawn, and maybe "
@@ -448,8 +480,8 @@ task.fault(
 task.fault(
     "P-TOP-P-WITHOUT-THE-LAST",
     "Words stay as long as their sum does not exceed top_p.",
-    "Then less than top_p is left, and nothing at all where the likeliest word has more. The word "
-    "with which the sum *reaches* top_p stays, too.",
+    "Then less than top_p is left, and where the likeliest word alone has more, nothing (unless it "
+    "is kept anyway). The word with which the sum *reaches* top_p stays, too.",
     stays=(
         lambda likely, top_p: likely.cumsum(-1) <= top_p,
         lambda likely, top_p: (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0),
@@ -465,6 +497,25 @@ task.fault(
         lambda likely, top_p: (likely >= top_p) | (torch.arange(likely.shape[-1]) == 0),
         lambda likely, top_p: (likely >= 1 - top_p) | (torch.arange(likely.shape[-1]) == 0),
     ),
+)
+task.fault(
+    "P-TOP-P-OUT",
+    "top_p is how much probability goes, from the unlikely end.",
+    "It is how much *stays*, from the likely end. With 0.9 yours throws out nine tenths of what "
+    "the model believes in.",
+    stays=lambda likely, top_p: (
+        (likely.cumsum(-1) - likely < 1 - top_p) | (torch.arange(likely.shape[-1]) == 0)
+    ),
+)
+task.fault(
+    "P-TOP-P-ORDER-OF-THE-FIRST",
+    "All rows are sorted as the first one is.",
+    "Each sentence has its own likely words. `sort` along the last axis gives an order for every "
+    "row.",
+    sort=lambda p: (
+        (order := p[:1].argsort(dim=-1, descending=True).expand(p.shape)),
+        (p.gather(-1, order), order),
+    )[1],
 )
 task.fault(
     "P-TOP-P-UNSORTED",
@@ -552,9 +603,9 @@ class TemperedLast(Drawing):
 
 @task.fault(
     "P-EDITS-LOGITS",
-    "I may write −∞ into the logits that I was given.",
-    "They belong to the caller, who finds them changed. `masked_fill` without an underscore makes "
-    "a new tensor.",
+    "I may write into the logits that I was given.",
+    "They belong to the caller, who finds them changed. `logits / temperature` and `masked_fill` "
+    "make a new tensor; `/=` and `masked_fill_` do not.",
 )
 class Edits(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):

@@ -163,14 +163,21 @@ task.fault(
     "For 6 heads I take the first 6 slopes of 8.",
     "Those are all steep or all middling, and the flattest, which look far back, are missing. The "
     "4 slopes of 4 heads come first, then 2 that lie between.",
-    power=lambda h: 2 ** math.ceil(math.log2(h)),
+    power=(lambda h: 2 ** math.ceil(math.log2(h)), lambda h: 2 ** round(math.log2(h))),
 )
 task.fault(
     "C-ALIBI-MORE-OF-THE-SAME",
     "Heads beyond the power of two begin again with the first slope.",
     "Two heads with one slope see alike. The further heads take slopes between those that are "
-    "there: every second of twice the power.",
+    "there: of twice the power the first, third, fifth. (The second and fourth are there already.)",
     slopes=lambda first, between, h: torch.cat([first, first])[:h],
+)
+task.fault(
+    "C-ALIBI-ONE-AFTER-THE-OTHER",
+    "The further heads take the first slopes of twice the power.",
+    "Every second of them: the first, third, fifth. Those between are the slopes that are there "
+    "already, and two heads with one slope see alike.",
+    between=lambda p: 2.0 ** (-4 * torch.arange(1, p + 1) / p),
 )
 task.fault(
     "C-ALIBI-SECOND-OF-EACH",
@@ -192,6 +199,14 @@ task.fault(
     "Exponents are counted from 1: head 1 of h has 2^(−8/h) and the last has 2^(−8). Counted from "
     "0, every head is too steep, and the flattest slope is missing.",
     first=lambda p, h: 2.0 ** (-8 * torch.arange(p) / p),
+    between=(..., lambda p: 2.0 ** (-4 * torch.arange(0, 2 * p, 2) / p)),
+)
+task.fault(
+    "C-ALIBI-POWERS-OF-E",
+    "Slopes are powers of e.",
+    "Powers of 2: the last of them is 2^(−8), or 1/256. (The e comes later, in the softmax.)",
+    first=lambda p, h: torch.exp(-8 * torch.arange(1, p + 1) / p),
+    between=lambda p: torch.exp(-4 * torch.arange(1, 2 * p, 2) / p),
 )
 task.fault(
     "C-ALIBI-HALVES",

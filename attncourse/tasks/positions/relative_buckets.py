@@ -177,7 +177,7 @@ class Buckets:
     def distance(offsets, bidirectional):
         return offsets.abs() if bidirectional else (-offsets).clamp(min=0)
 
-    def alone(b):
+    def alone(b, num_buckets):
         return b // 2
 
     def share(distance, alone, max_distance):
@@ -198,7 +198,7 @@ class Buckets:
     def __call__(self, offsets, num_buckets, max_distance, bidirectional):
         b = self.a_side(num_buckets, bidirectional)
         first = self.first(offsets, bidirectional, b)
-        distance, alone = self.distance(offsets, bidirectional), self.alone(b)
+        distance, alone = self.distance(offsets, bidirectional), self.alone(b, num_buckets)
         share = self.share(distance, alone, max_distance)
         far = self.last(self.spread(share, alone, b), b)
         return self.result(first, self.choose(distance, alone, far))
@@ -266,6 +266,22 @@ task.fault(
     distance=lambda offsets, bidirectional: offsets.abs(),
 )
 task.fault(
+    "C-BUCKETS-AHEAD",
+    "With one direction, the distance is how far ahead a key is.",
+    "It is how far *back*: offsets are key minus query, so what came before is negative. Yours "
+    "puts the whole past into bucket 0.",
+    distance=lambda offsets, bidirectional: (
+        offsets.abs() if bidirectional else offsets.clamp(min=0)
+    ),
+)
+task.fault(
+    "C-BUCKETS-AFTER-FROM-ONE",
+    "What comes after begins at distance 1, so this distance gets the first of its buckets.",
+    "Both halves count alike: distance 1 after the query is bucket b + 1. The bucket b itself "
+    "stays empty.",
+    first=lambda offsets, bidirectional, b: Buckets.first(offsets, bidirectional, b - 1),
+)
+task.fault(
     "C-BUCKETS-ALWAYS-BOTH",
     "There are always two directions.",
     "`bidirectional=False` says there is one, the past: it gets all buckets, and what comes after "
@@ -304,7 +320,14 @@ task.fault(
     "Every distance has its bucket, up to the last one.",
     "That is clipping, as in the task before. Here only half of the buckets hold one distance "
     "each; the others reach much farther, all the way to max_distance.",
-    alone=lambda b: b - 1,
+    alone=lambda b, num_buckets: b - 1,
+)
+task.fault(
+    "C-BUCKETS-HALF-OF-ALL-ALONE",
+    "Half of all buckets hold one distance each.",
+    "Half of those of a *direction*. With two directions half of all is everything that a "
+    "direction has, and nothing is left for the far ones to share.",
+    alone=lambda b, num_buckets: num_buckets // 2,
 )
 task.fault(
     "C-BUCKETS-STRAIGHT",
@@ -336,6 +359,15 @@ task.fault(
     ),
 )
 task.fault(
+    "C-BUCKETS-LOG-FROM-ONE",
+    "The logarithm is that of the distance.",
+    "Of the distance divided by `alone`, and so is the other one: the scale is 0 where the near "
+    "buckets end and 1 at max_distance. Begun at 1, it leaves the first shared buckets empty.",
+    share=lambda distance, alone, max_distance: (
+        distance.clamp(min=1).log() / math.log(max_distance)
+    ),
+)
+task.fault(
     "C-BUCKETS-LOG-UNSCALED",
     "A far bucket is the logarithm itself, rounded down.",
     "Then its base, and not max_distance, decides where the buckets end. Divided by "
@@ -353,6 +385,20 @@ task.fault(
     spread=lambda share, alone, b: alone + (share * b).floor(),
 )
 task.fault(
+    "C-BUCKETS-GAP",
+    "The shared buckets begin at alone + 1.",
+    "The near distances have the numbers 0 to alone − 1, so `alone` is the next one. Yours stays "
+    "empty, and all that is far comes one bucket too late.",
+    spread=lambda share, alone, b: alone + 1 + (share * (b - alone)).floor(),
+)
+task.fault(
+    "C-BUCKETS-ONE-LESS",
+    "At max_distance the share is 1 and gives the last bucket, so it is spread over one less.",
+    "The last bucket begins before max_distance, like any other: b − alone of them divide the way, "
+    "and what would go beyond the last is cut off. With one less, all of them get wider.",
+    spread=lambda share, alone, b: alone + (share * (b - alone - 1)).floor(),
+)
+task.fault(
     "C-BUCKETS-FROM-ZERO",
     "Far distances begin again at bucket 0.",
     "There the near ones are. The far ones follow after them, so `alone` is added.",
@@ -367,7 +413,7 @@ task.fault(
 )
 task.fault(
     "C-BUCKETS-ONE-MORE-ALONE",
-    "The distance b/2 has a bucket of its own, too.",
+    "Logarithms are rounded up, or b/2 has a bucket of its own, too.",
     "The distances 0 to b/2 − 1 are b/2 distances already. b/2 is the first one that shares: its "
     "logarithm in the formula is 0, and the logarithms are rounded down.",
     spread=lambda share, alone, b: alone + (share * (b - alone)).ceil(),
@@ -376,6 +422,16 @@ task.fault(
     "C-BUCKETS-NO-END",
     "Farther away, the numbers go on.",
     "The table ends. From max_distance on, everything shares the last bucket of its direction.",
+    last=as_is,
+)
+task.fault(
+    "C-BUCKETS-DISTANCE-CAPPED",
+    "No distance goes beyond max_distance, so no bucket goes beyond the last.",
+    "At max_distance the share is 1, and alone + (b − alone) is b: one more than the last bucket "
+    "of a direction. The bucket itself has to be cut off at b − 1.",
+    share=lambda distance, alone, max_distance: Buckets.share(
+        distance.clamp(max=max_distance), alone, max_distance
+    ),
     last=as_is,
 )
 task.fault(

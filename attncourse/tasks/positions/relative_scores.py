@@ -121,7 +121,7 @@ def equal_offsets_get_equal_vectors(answer, rng):
         if not torch.allclose(along, along[:1].expand_as(along), atol=1e-4):
             raise Failure(
                 f"All keys are zero and all queries alike, so pairs at offset {offset} should "
-                f"score the same; they get {along.tolist()}.",
+                f"score the same; they get {', '.join(f'{score:.3g}' for score in along)}.",
                 inputs,
                 got=scores,
             )
@@ -226,7 +226,10 @@ task.fault(
     offsets=(
         lambda i, j: j.expand(len(i), -1),
         lambda i, j: i[:, None].expand(-1, len(j)),
+        lambda i, j: j.expand(len(i), -1),
     ),
+    clip=(..., ..., lambda offsets, c: offsets.clamp(max=2 * c)),
+    rows=(..., ..., lambda clipped, c: clipped),
 )
 task.fault(
     "P-TOPLEFT",
@@ -281,10 +284,29 @@ task.fault(
 task.fault(
     "C-SHAW-CLIPPED-EARLY",
     "The table of 2c + 1 rows ends before c.",
-    "Rows 0 and 2c are offsets −c and c. Clipped one earlier, the two outer rows are never read "
-    "and would never be learned.",
-    clip=lambda offsets, c: offsets.clamp(1 - c, c - 1) if c else offsets.clamp(0, 0),
+    "Rows 0 and 2c are offsets −c and c, and a clip includes its bounds. Clipped one earlier, an "
+    "outer row is never read and would never be learned.",
+    clip=(
+        lambda offsets, c: offsets.clamp(1 - c, c - 1) if c else offsets.clamp(0, 0),
+        lambda offsets, c: offsets.clamp(-c, c - 1),
+        lambda offsets, c: offsets.clamp(min(1 - c, c), c),
+    ),
 )
+
+
+@task.fault(
+    "C-SHAW-FAR-HIDDEN",
+    "What is farther than c words away cannot be seen.",
+    "A clipped offset hides nothing: the key is still there to be found, and all that is said of "
+    "its place is “far”. It takes the outer row.",
+)
+class FarHidden(Scores):
+    def __call__(self, query, key, table):
+        offsets = self.offsets(*self.places(query.shape[-2], key.shape[-2]))
+        scores = super().__call__(query, key, table)
+        return scores.masked_fill(offsets.abs() > len(table) // 2, -torch.inf)
+
+
 task.fault(
     "C-SHAW-SIGN-ONLY",
     "Before, here, after: more a row cannot say.",
@@ -303,10 +325,14 @@ task.fault(
 
 task.fault(
     "C-SHAW-KEY-TIMES-TABLE",
-    "The vector for the offset is multiplied by the key.",
+    "The vector for the offset is added to the query, or multiplied by the key.",
     "It belongs to the key: it is *added* to it, and both meet the query. What the query asks "
     "decides which distances suit it.",
-    by_offset=lambda query, key, vectors: torch.einsum("...kd,qkd->...qk", key, vectors),
+    by_offset=(
+        lambda query, key, vectors: torch.einsum("...kd,qkd->...qk", key, vectors),
+        lambda query, key, vectors: torch.einsum("...qd,...kd,qkd->...qk", query, key, vectors),
+    ),
+    by_content=(..., lambda query, key: 0 * (query @ key.mT)),
 )
 task.fault(
     "C-SHAW-ADDED-TO-BOTH",

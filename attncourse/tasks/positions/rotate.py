@@ -41,6 +41,7 @@ def probes(rng):
         "later words": turn_inputs(rng, 2, n=3, d=6, start=40),
         "out of order": out_of_order(rng, 2),
         "far": turn_inputs(rng, n=3, d=4, start=2_999),
+        "16 bits, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16),
         "another base": turn_inputs(rng, 2, n=5, d=8, base=100.0),
         "double": out_of_order(rng, 3, dtype=torch.float64),
         "double, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64),
@@ -76,7 +77,7 @@ task = Task(
         "`x[..., 1::2]`.",
         "even, odd = the two slices; new even = even·cos − odd·sin; new odd = even·sin + odd·cos; "
         "stack the two along a new last axis and flatten the last two axes, so that pairs stand "
-        "side by side again. Compute the angles in x's dtype or better.",
+        "side by side again. Compute the angles in float64, and round cosine and sine.",
     ),
     probes=probes,
     differentiated=("plain", "out of order"),
@@ -154,6 +155,9 @@ def far_places_are_right_too(answer, rng):
     # In float32 an angle of 3,000 radians is off by 1e-4; in 16 bits by whole radians.
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999), tolerance=5e-3)
     answer.matches(turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float64))
+    half = turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16)
+    if answer.observe(half).error is None:  # complex numbers of 16 bits may fail, or come in more
+        compare("turned", answer(half).half(), answer.expected(half), half, 0.05)
 
 
 @task.check(1)
@@ -271,6 +275,18 @@ class PairsWithHalves(Rotate):
         return x * side_by_side(cos, cos) + other * side_by_side(sin, sin)
 
 
+@task.fault(
+    "C-ROPE-IN-PART",
+    "It is enough to turn a part of the features.",
+    "GPT-J does so, and models are trained like this. Here all pairs turn, the last ones slowly: "
+    "what your answer leaves as it is says nothing about the place.",
+)
+class InPart(Rotate):
+    def __call__(self, x, positions, base=10_000.0):
+        part = max(2, x.shape[-1] // 4 * 2)
+        return torch.cat([super().__call__(x[..., :part], positions, base), x[..., part:]], -1)
+
+
 task.fault(
     "C-ROPE-EXCHANGED",
     "Which coordinate of a pair comes first makes no difference.",
@@ -369,6 +385,13 @@ task.fault(
     exponents=lambda d: Rotate.exponents(d).floor(),
 )
 task.fault(
+    "C-PAIRS-FROM-ONE",
+    "The first pair is number 1, so its exponent is 2/d.",
+    "Pairs are counted from 0: the first has exponent 0, and turns by one radian a word whatever "
+    "the base is. Counted from 1, all pairs turn too slowly.",
+    exponents=lambda d: torch.arange(2, d + 2, 2, dtype=torch.float64) / d,
+)
+task.fault(
     "C-ENDPOINT",
     "The slowest pair has the speed 1/base exactly.",
     "In the formula the exponent 2i/d ends one step before 1. Spread evenly up to 1, all pairs but "
@@ -446,7 +469,7 @@ task.fault(
     **BREAK,
     places=lambda positions, x: Rotate.places(positions - positions[..., :1], x),
 )
-task.fault(
+lowprec = task.fault(
     "P-LOWPREC",
     "The vectors are in 16 bits in practice, so the angles can be, too.",
     "Near 3,000 float16 knows every second whole number only, and bfloat16 every sixteenth: "
@@ -458,6 +481,15 @@ task.fault(
         lambda places, speeds: Rotate.turn(places.half(), speeds.half()).double(),
     ),
 )
+
+
+@lowprec
+class InTheDtypeOfX(Rotate):
+    def __call__(self, x, positions, base=10_000.0):
+        speeds = self.base(base) ** -self.exponents(x.shape[-1]).to(x.dtype)
+        cos, sin = self.waves(self.turn(positions.to(x.dtype), speeds), x)
+        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+
 
 # --- faults: what comes back --------------------------------------------------------------------
 

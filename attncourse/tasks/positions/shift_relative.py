@@ -208,6 +208,14 @@ task.fault(
     pick=(..., around),
 )
 task.fault(
+    "C-SHIFT-OFFSET-IS-COLUMN",
+    "The score of offset o stands in column o.",
+    "Column 0 is the offset −(k − 1), so k − 1 is added. Without it a negative offset is a column "
+    "counted from the right: Python does so, without a word.",
+    column=lambda start, j: start + j - j[-1],
+    pick=around,
+)
+task.fault(
     "C-SHIFT-TWICE",
     "Two rows are two words apart.",
     "Neighboring queries stand one word apart, so neighboring rows begin one column apart.",
@@ -303,6 +311,17 @@ task.fault(
     pick=reshaped,
 )
 task.fault(
+    "C-SHIFT-ONE-LIST",
+    "The whole table is one list, with its leading axes.",
+    "For each sentence and head its own: in one list for all, every further table begins farther "
+    "off, and its first scores come from the one before. Flatten the last two axes.",
+    pick=lambda scores, columns, k: (
+        torch.nn.functional.pad(scores, (0, 1))
+        .flatten()[scores.shape[-2] - 1 :][: scores.numel()]
+        .view(scores.shape)[..., :k]
+    ),
+)
+task.fault(
     "C-SHIFT-ONE-ROW",
     "The first row shows how to shift, and the others follow it.",
     "Every query has scores of its own. Yours copies those of one query into all rows.",
@@ -325,6 +344,12 @@ task.fault(
             -torch.inf,
         ),
     ),
+)
+task.fault(
+    "C-SHIFT-LAST-QUERY-FIRST",
+    "The last query, whose row is in its place, comes first.",
+    "The rows are moved, and not exchanged: row i stays the row of query i.",
+    result=lambda shifted, scores: shifted.flip(-2),
 )
 task.fault(
     "C-TURNED",
