@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,14 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attncourse.validation import checked, validate_axes, validate_lengths, validate_pair
+from attncourse.validation import (
+    checked,
+    validate_axes,
+    validate_counts,
+    validate_lengths,
+    validate_pair,
+    validate_sizes,
+)
 
 # --- Words into pieces ----------------------------------------------------------------------------
 
@@ -30,18 +37,14 @@ def byte_pairs(words: dict[str, int], num_merges: int) -> list[tuple[str, str]]:
         The merged pairs, in order.
 
     Raises:
-        TypeError: `words` is no mapping from a word to a number.
-        ValueError: `num_merges` < 0.
+        TypeError, ValueError: `words` is no mapping from a word to a whole number of at least 0,
+            or `num_merges` no such number.
 
     Source: Sennrich et al. (2016), "Neural Machine Translation of Rare Words with Subword Units",
     algorithm 1.
     """
-    if not isinstance(words, Mapping):
-        raise TypeError(
-            f"words must map each word to how often it occurs; got {type(words).__name__}"
-        )
-    if num_merges < 0:
-        raise ValueError(f"num_merges must be at least 0; got {num_merges}")
+    validate_counts(words)
+    validate_sizes("", 0, num_merges=num_merges)
     pieces = {word: list(word) for word in words}
     age = {letter: place for place, letter in enumerate(sorted(set().union(*words)))}
     merges = []

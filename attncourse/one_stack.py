@@ -22,6 +22,7 @@ from attncourse.validation import (
     checked,
     validate_axes,
     validate_ids,
+    validate_merges,
     validate_pair,
     validate_sizes,
 )
@@ -213,8 +214,8 @@ def masked_words(
     Args:
         tokens: (b n) ids.
         share: how likely a word is asked for, 0 to 1; one for all, or (b 1).
-        mask_id: id that stands where a word is hidden.
-        vocabulary_size: an exchanged word is any id below it, each as likely.
+        mask_id: id that stands where a word is hidden; it may lie behind the words.
+        vocabulary_size: words; an exchanged word is any id below it, each as likely.
         rng: where chance comes from.
 
     Returns:
@@ -222,17 +223,20 @@ def masked_words(
         targets: (b n), the word that stood there where it is asked for, else −100.
 
     Raises:
-        TypeError, ValueError: tokens that are no (b n) of whole numbers, a share outside 0 to 1 or
-            of another shape, a vocabulary without a word.
+        TypeError, ValueError: tokens that are no (b n) of words, a share outside 0 to 1 or of
+            another shape, a vocabulary without a word, a mask's id below 0.
 
     Source: Devlin et al. (2019), section 3.1 and appendix A.1.
     """
     validate_sizes(vocabulary_size=vocabulary_size)
+    validate_sizes("", 0, mask_id=mask_id)
     share = torch.as_tensor(share, dtype=torch.float32, device=tokens.device)
     if not bool(((share >= 0) & (share <= 1)).all()):
         raise ValueError(f"share must lie between 0 and 1; got {share.tolist()}")
     if share.ndim:
         validate_axes({"b": ("tokens", len(tokens)), "1": ("one a row", 1)}, share=(share, "b 1"))
+    if tokens.numel():
+        validate_ids("tokens", tokens, vocabulary_size)
 
     def draw(chance: Tensor | float) -> Bool[Tensor, "b n"]:
         chance = torch.as_tensor(chance, device=tokens.device).expand(tokens.shape)
@@ -343,6 +347,7 @@ def piece_ids(merges: Sequence[tuple[str, str]]) -> dict[str, int]:
 
     Letters are ordered by code point. A piece that two merges make keeps its first number.
     """
+    validate_merges(merges)
     pieces = [*sorted(byte_letters()), *(left + right for left, right in merges)]
     return {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
 
@@ -355,14 +360,11 @@ def encode_text(text: str, merges: Sequence[tuple[str, str]]) -> list[int]:
         merges: pairs of pieces in byte letters, as `bottleneck.byte_pairs` learns them.
 
     Raises:
-        TypeError, ValueError: a text that is no str, a merge that is no pair of pieces, or one of
+        TypeError, ValueError: a text that is no str, merges that are no list of pairs, or one of
             pieces that no letter or earlier merge makes.
 
     Source: Radford et al. (2019), section 2.2: byte-pair encoding on bytes.
     """
-    for merge in merges:
-        if isinstance(merge, str) or len(merge) != 2:
-            raise ValueError(f"merges must hold pairs of pieces; got {merge!r}")
     ids = piece_ids(merges)
     for left, right in merges:
         if not {left, right} <= ids.keys():
@@ -374,7 +376,8 @@ def decode_text(ids: Sequence[int], merges: Sequence[tuple[str, str]]) -> str:
     """Turn ids into the text they were made of.
 
     Raises:
-        ValueError: an id that is no piece, or bytes that are no text (ids cut off mid-letter).
+        TypeError, ValueError: merges that are no list of pairs, an id that is no piece, or bytes
+            that are no text (ids cut off mid-letter).
     """
     pieces = dict(enumerate(piece_ids(merges)))
     if unknown := [each for each in ids if each not in pieces]:
@@ -486,13 +489,14 @@ def beam_search(
         `eos` only `eos`.
 
     Raises:
-        TypeError, ValueError: `width` or `max_length` is no whole number of at least 1, a state
-            without rows, a `step` that returns no pair, logits that are not (b·width vocab), or no
-            word `eos` among them.
+        TypeError, ValueError: `width` or `max_length` is no whole number of at least 1, `bos` or
+            `eos` none of at least 0, a state without rows, a `step` that returns no pair, logits
+            that are not (b·width vocab), or no word `eos` among them.
 
     Source: Graves (2012), section 2.5; Sutskever et al. (2014), section 3.2.
     """
     validate_sizes(width=width, max_length=max_length)
+    validate_sizes("", 0, bos=bos, eos=eos)
     if not isinstance(state, Tensor):
         raise TypeError(
             f"state must be a torch.Tensor, a row a sentence; got {type(state).__name__}"

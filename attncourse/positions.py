@@ -17,6 +17,7 @@ from attncourse.validation import (
     checked,
     validate_buckets,
     validate_places,
+    validate_positive,
     validate_shift,
     validate_sizes,
     validate_table,
@@ -86,7 +87,8 @@ def rotate(
         base: the larger, the slower the slow pairs turn.
 
     Raises:
-        TypeError, ValueError: shapes or dtypes that do not fit, an odd width.
+        TypeError, ValueError: shapes or dtypes that do not fit, an odd width, places that are NaN
+            or infinite.
 
     Source: Su et al. (2021), "RoFormer", section 3.4.2.
     """
@@ -117,11 +119,13 @@ def ntk_base(base: float, stretch: float, width: int) -> float:
     """The base at which the slowest pair turns `stretch` times slower, and the fastest as before.
 
     Raises:
-        ValueError: `width` is not an even number of at least 4: a single pair is the fastest and
-            the slowest.
+        TypeError, ValueError: `base` or `stretch` is not above 0, or `width` not an even number of
+            at least 4: a single pair is the fastest and the slowest.
 
     Source: bloc97 (2023), "NTK-aware scaled RoPE"; Peng et al. (2023), "YaRN", section 3.1.
     """
+    validate_positive("base", base)
+    validate_positive("stretch", stretch)
     if width < 4 or width % 2:
         raise ValueError(f"needs an even width >= 4, two pairs or more; got width={width}")
     return base * stretch ** (width / (width - 2))
@@ -137,13 +141,13 @@ class RotaryAttention(nn.Module):
         cross: as for `places`.
 
     Raises:
-        ValueError: `stretch` is not above 0.
+        TypeError, ValueError: `base` or `stretch` is not above 0.
     """
 
     def __init__(self, base: float = 10_000.0, stretch: float = 1.0, cross: bool = False):
         super().__init__()
-        if not stretch > 0:
-            raise ValueError(f"stretch must be above 0; got {stretch}")
+        validate_positive("base", base)
+        validate_positive("stretch", stretch)
         self.base, self.stretch, self.cross = base, stretch, cross
 
     def forward(
@@ -218,10 +222,15 @@ class ShawAttention(nn.Module):
         head_width: d
         clip: c, the largest offset that has a vector of its own.
         cross: as for `places`.
+
+    Raises:
+        ValueError: `head_width` is no whole number of at least 1, or `clip` none of at least 0.
     """
 
     def __init__(self, head_width: int, clip: int = 8, cross: bool = False):
         super().__init__()
+        validate_sizes(head_width=head_width)
+        validate_sizes("", 0, clip=clip)
         self.table = nn.Parameter(torch.randn(2 * clip + 1, head_width))
         self.cross = cross
 
@@ -275,6 +284,9 @@ class BucketAttention(nn.Module):
         num_buckets, max_distance, bidirectional: as for `relative_buckets`.
         cross: as for `places`.
 
+    Raises:
+        ValueError: no heads, or buckets that cannot be shared as `relative_buckets` asks.
+
     Source: Raffel et al. (2020), section 2.1. There all layers share one table, and its code does
     not divide scores by √d.
     """
@@ -288,6 +300,8 @@ class BucketAttention(nn.Module):
         cross: bool = False,
     ):
         super().__init__()
+        validate_sizes(num_heads=num_heads)
+        validate_buckets(offsets(0, 0), num_buckets, max_distance, bidirectional)
         self.bias = nn.Embedding(num_buckets, num_heads)
         self.buckets = num_buckets, max_distance, bidirectional
         self.cross = cross

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce, wraps
 from types import UnionType
 
@@ -338,6 +338,29 @@ def validate_sizes(asks: str = "", least: int = 1, /, **sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}; got {size!r}")
 
 
+def validate_counts(words: object) -> None:
+    """Raise unless `words` map each word to how often it occurs, a whole number of at least 0."""
+    expected = "words must map each word to how often it occurs"
+    if not isinstance(words, Mapping):
+        raise TypeError(f"{expected}; got {type(words).__name__}")
+    for word, count in words.items():
+        if not isinstance(word, str):
+            raise TypeError(f"{expected}; got the word {word!r}, of type {type(word).__name__}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(
+                f"{expected}, a whole number of at least 0; got {count!r} for {word!r}"
+            )
+
+
+def validate_merges(merges: object) -> None:
+    """Raise unless merges are a list of pairs."""
+    if isinstance(merges, str) or not isinstance(merges, Sequence):
+        raise TypeError(f"merges must be a list of pairs of pieces; got {type(merges).__name__}")
+    for merge in merges:
+        if not isinstance(merge, tuple | list) or len(merge) != 2:
+            raise ValueError(f"merges must hold pairs of pieces; got {merge!r}")
+
+
 def validate_shared_heads(query: Tensor, key: Tensor) -> None:
     """Raise unless the c heads of key (b c k d) divide the h of query (b h q d)."""
     h, c = query.shape[1], key.shape[1]
@@ -369,6 +392,8 @@ def validate_places(x: Tensor, positions: Tensor) -> None:
         raise TypeError(f"positions must be a torch.Tensor; got {type(positions).__name__}")
     if positions.dtype == torch.bool or positions.is_complex():
         raise TypeError(f"positions must hold real numbers; got {positions.dtype}")
+    if _is_readable(positions) and not positions.isfinite().all():
+        raise ValueError("positions must be finite; some are infinite or NaN")
     if positions.device != x.device:
         raise ValueError(f"positions is on {positions.device} but x is on {x.device}")
     *leading, n = positions.shape or (0,)

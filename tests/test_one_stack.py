@@ -637,7 +637,23 @@ BAD_VALUES = {
     ),
     "text holds '\\ud800', half of a letter, which has no bytes": lambda: byte_words("a \ud800"),
     "merges must hold pairs of pieces; got 'ab'": lambda: encode_text("ab", ["ab"]),
-    "num_merges must be at least 0; got -1": lambda: byte_pairs({"ab": 1}, -1),
+    "num_merges must be a whole number of at least 0; got -1": lambda: byte_pairs({"ab": 1}, -1),
+    "num_merges must be a whole number of at least 0; got 2.5": lambda: byte_pairs({"a": 1}, 2.5),
+    "a whole number of at least 0; got 'x' for 'ab'": lambda: byte_pairs({"ab": "x"}, 2),
+    "a whole number of at least 0; got -3 for 'ab'": lambda: byte_pairs({"ab": -3}, 2),
+    "merges must hold pairs of pieces; got 3": lambda: encode_text("ab", [3]),
+    "mask_id must be a whole number of at least 0; got -1": (
+        lambda: masked_words(TEXT, 0.5, -1, WORDS, chance())
+    ),
+    "tokens holds ids from 0 to 10; known are 0 to 8": (
+        lambda: masked_words(TEXT, 0.5, 2, 9, chance())
+    ),
+    "bos must be a whole number of at least 0; got -1": (
+        lambda: beam_search(print, torch.zeros(1, 1), -1, 0, 2, 3)
+    ),
+    "eos must be a whole number of at least 0; got 2.5": (
+        lambda: beam_search(print, torch.zeros(1, 1), 1, 2.5, 2, 3)
+    ),
     "share must lie between 0 and 1; got 1.5": lambda: masked_words(TEXT, 1.5, 2, 9, chance()),
     "tokens must have axes (b n); got shape (5)": (
         lambda: masked_words(TEXT[0], 0.5, 2, 9, chance())
@@ -682,6 +698,11 @@ BAD_TYPES = {
     ),
     "logits must hold floating-point numbers; got torch.int64": lambda: sample(TEXT),
     "text must be a str; got bytes": lambda: encode_text(b"one", []),
+    "words must map each word to how often it occurs; got the word 3, of type int": (
+        lambda: byte_pairs({3: 1}, 2)
+    ),
+    "merges must be a list of pairs of pieces; got NoneType": lambda: encode_text("a", None),
+    "merges must be a list of pairs of pieces; got int": lambda: decode_text([97], 3),
     "words must map each word to how often it occurs; got list": lambda: byte_pairs(["one"], 3),
     "step(token, state) must return the pair (logits, state); got NoneType": (
         lambda: beam_search(lambda t, s: None, torch.zeros(1, 1), 1, 0, 2, 3)

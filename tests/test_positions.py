@@ -475,6 +475,19 @@ def test_schemes_keep_the_dtype_and_come_close_to_float64(scheme, dtype):
         assert_equal_to(want, got.double(), atol=16 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", [*RELATIVE, "transformer_xl_attention", "relative_scores"])
+def test_relative_attention_stays_on_its_device_and_says_the_same_there(name, device):
+    function, inputs = calls()[name]
+    expected = function(*inputs)
+    there = function.to(device) if isinstance(function, torch.nn.Module) else function
+    actual = there(*(t.to(device) for t in inputs))
+    expected, actual = (r if isinstance(r, tuple) else (r,) for r in (expected, actual))
+    for want, got in zip(expected, actual, strict=True):
+        assert got.device.type == device
+        assert_equal_to(want, got.cpu())
+
+
 @pytest.mark.parametrize("name", calls())
 def test_inputs_stay_and_chance_is_not_touched(name):
     function, inputs = calls()[name]
@@ -522,6 +535,16 @@ QUERY, KEY, _ = make_attention()
         (halves_from_pairs, (5,), "even width >= 2; got width=5"),
         (ntk_base, (1e4, 2.0, 2), "even width >= 4.*got width=2"),
         (RotaryAttention, (1e4, 0.0), "stretch must be above 0; got 0.0"),
+        (RotaryAttention, (0.0,), "base must be above 0; got 0.0"),
+        (ntk_base, (1e4, -1.0, 8), "stretch must be above 0; got -1.0"),
+        (ntk_base, (1e4, 0, 8), "stretch must be above 0; got 0"),
+        (ntk_base, (-1e4, 2.0, 8), "base must be above 0; got -10000.0"),
+        (rotate, (X, PLACES / 0), "positions must be finite; some are infinite or NaN"),
+        (ShawAttention, (4, -1), "clip must be a whole number of at least 0; got -1"),
+        (ShawAttention, (0,), "head_width must be a whole number of at least 1; got 0"),
+        (BucketAttention, (2, 7), "num_buckets must be a multiple of 4.*got 7"),
+        (BucketAttention, (0,), "num_heads must be a whole number of at least 1; got 0"),
+        (BucketAttention, (2, 8, 2), "max_distance must be above 2.*got 2"),
         (BucketAttention(2), make_attention(), "so h = 3; but the layer has h = 2"),
         (
             transformer_xl_attention,
@@ -549,6 +572,8 @@ def test_what_does_not_fit_is_refused_in_the_callers_words(function, arguments, 
     ("function", "arguments", "words"),
     [
         (rotate, ([[1.0, 2.0]], PLACES), "x must be a torch.Tensor; got list"),
+        (ntk_base, (1e4, "2", 8), "stretch must be a number; got str"),
+        (RotaryAttention, (None,), "base must be a number; got NoneType"),
         (rotate, (X, [0, 1, 2, 3]), "positions must be a torch.Tensor; got list"),
         (rotate, (X, PLACES > 1), "positions must hold real numbers; got torch.bool"),
         (rotate, (X.long(), PLACES), "x must hold floating-point numbers; got torch.int64"),
