@@ -439,6 +439,13 @@ task.fault(
     results=lambda output, cache: (cache, output),
 )
 task.fault(
+    "K-LAST-OUTPUT",
+    "The last position says what comes next, so one output is enough.",
+    "For writing, yes. But the layers above attend to every new position, and each of them needs "
+    "the output of its own.",
+    results=lambda output, cache: (output[..., -1:, :], cache),
+)
+task.fault(
     "K-NO-CACHE-BACK",
     "Only the output is needed.",
     "The caller needs the longer cache for the next word. Nothing else holds it: it is no state "
