@@ -263,9 +263,9 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     """
     failed = [result for result in results if not result.passed]
     later = Fingerprint(task, answer).everything()
-    if all(isinstance(result.error, Unanswered) for result in failed):
-        if not any(part in outputs(task) for _, part in later.pieces):  # nowhere a result
-            return Diagnosis.not_answered(task, failed[0].message)
+    nothing = not any(part in outputs(task) for _, part in later.pieces)  # on any probe
+    if nothing and all(isinstance(result.error, Unanswered) for result in failed):
+        return Diagnosis.not_answered(task, failed[0].message)
     keeps = bool(fresh) and bool(differing(later, fresh, fresh.pieces))
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)

@@ -27,13 +27,13 @@ class Text(nn.Module):
         self.layer = layer
 
     def forward(self, x, chunks=None, earlier=None):
-        if earlier is not None:
-            self.layer.step(earlier)
         if chunks is None:
             output = self.layer(x)
             return None if output is None else [output, torch.tensor(0.0)]
         cache, outputs = None, []
         for piece in x.split(chunks, dim=1):
+            if earlier is not None:  # another text comes between
+                self.layer.step(earlier)
             returned = self.layer.step(piece, cache)
             if returned is None:
                 if self.layer(x) is None:
@@ -101,7 +101,8 @@ def probes(rng):
         "word by word": text_inputs(rng, n=4, chunks=1),
         "pieces of two": text_inputs(rng, b=1, n=5, h=2, d=5, latent=7, r=4, chunks=2),
         "wide latent": text_inputs(rng, n=3, m=8, h=2, d=2, latent=8, chunks=1),
-        "after another text": text_inputs(rng, n=3, chunks=2) | {"earlier": normal(rng, 2, 2, 10)},
+        "between steps of another text": text_inputs(rng, n=3, chunks=2)
+        | {"earlier": normal(rng, 2, 2, 10)},
         "one head": text_inputs(rng, n=3, h=1, chunks=2),
     }
 
@@ -318,14 +319,20 @@ class Latent(nn.Module):
     def start(cache):
         return 0 if cache is None else cache[0].shape[1]
 
+    def places(first, q):
+        return torch.arange(first, first + q)
+
     def turn_query(x, places):
         return rotate(x, places)
 
     def turn_key(x, places):
         return rotate(x, places)
 
-    def compress(self, x):
+    def compress(self, x, places):
         return self.norm(self.down(x))
+
+    def compress_in_step(self, x, places):
+        return self.compress(x, places)
 
     def content_query(self, x, places):
         return self.split(self.q_proj(x))
@@ -362,6 +369,9 @@ class Latent(nn.Module):
     def visible_in_step(self, q, n):
         return self.visible(q, n)
 
+    def add(self, content, turned):
+        return content + turned
+
     def weigh(scores, visible, width):
         return (scores / math.sqrt(width)).masked_fill(~visible, -torch.inf).softmax(-1)
 
@@ -374,9 +384,10 @@ class Latent(nn.Module):
     def forward(self, x):
         n = x.shape[1]
         places = torch.arange(n)
-        latent = self.compress(x)
-        scores = self.content_query(x, places) @ self.content_key(latent).mT
-        scores = scores + self.rope_query(x, places) @ self.rope_key(x, places)[:, None].mT
+        latent = self.compress(x, places)
+        content = self.content_query(x, places) @ self.content_key(latent).mT
+        turned = self.rope_query(x, places) @ self.rope_key(x, places)[:, None].mT
+        scores = self.add(content, turned)
         weights = self.weigh(scores, self.visible(n, n), self.width())
         return self.finish(weights @ self.content_value(latent))
 
@@ -388,13 +399,13 @@ class Latent(nn.Module):
 
     def step(self, x, cache=None):
         q, first = x.shape[1], self.start(cache)
-        places = torch.arange(first, first + q)
-        cache = self.extend(cache, self.compress(x), self.rope_key(x, places))
+        places = self.places(first, q)
+        cache = self.extend(cache, self.compress_in_step(x, places), self.rope_key(x, places))
         latents, keys = self.read(cache)
         k_up, v_up = self.matrices()
-        scores = self.absorbed(self.content_query(x, places), latents, k_up)
-        scores = scores + self.rope_query(x, places) @ keys[:, None].mT
-        visible = self.visible_in_step(q, latents.shape[1])
+        content = self.absorbed(self.content_query(x, places), latents, k_up)
+        scores = self.add(content, self.rope_query(x, places) @ keys[:, None].mT)
+        visible = self.visible_in_step(q, keys.shape[1])
         weights = self.weigh(scores, visible, self.width_in_step(latents))
         output = self.finish(self.averaged(weights, latents, v_up))
         return self.given_back(output, self.kept(cache, x))
@@ -463,7 +474,26 @@ task.fault(
     "They were rotated when they came. Rotated again, they stand at twice their place. Rotate "
     "once, and keep the result.",
     section=ROPE,
-    read=lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))),
+    read=(lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))), ...),
+    extend=(..., lambda self, cache, latent, key: turned_again(self, cache, latent, key)),
+)
+
+
+def turned_again(self, cache, latent, key):
+    """The longer cache, the kept keys of which are rotated once more in each step."""
+    if cache is None:
+        return latent, key
+    before = rotate(cache[1], torch.arange(cache[1].shape[1]))
+    return Latent.extend(self, (cache[0], before), latent, key)
+
+
+task.fault(
+    "L-LATENT-TURNED",
+    "Positions belong into what is kept, so the latent is rotated.",
+    "Then a rotation stands between the latent and k_up, and turns the values as well. Positions "
+    "stand beside the latent, in the one short key.",
+    section=ROPE,
+    compress=lambda self, x, places: rotate(self.norm(self.down(x)), places),
 )
 task.fault(
     "L-ROPE-LOST",
@@ -496,7 +526,7 @@ task.fault(
         )
     ),
     read=lambda self, cache: (cache[0], 0 * cache[1]),
-    kept=lambda self, cache, x: (cache[0],),
+    kept=(lambda self, cache, x: (cache[0],), ...),
 )
 task.fault(
     "L-ROPE-MISSING",
@@ -509,13 +539,15 @@ task.fault(
 task.fault(
     "L-UNFOLD",
     "From the kept latents, keys and values are made again when they are needed.",
-    "The numbers are right, and the cache is small. But every step makes the keys and values of "
+    "The result is right, and the cache is small. But every step makes the keys and values of "
     "the whole past again, for all heads: most of what a cache saves.",
     section=ABSORBED,
     absorbed=lambda self, query, latents, k_up: query @ self.content_key(latents).mT,
     averaged=lambda self, weights, latents, v_up: weights @ self.content_value(latents),
 )
-task.fault(
+
+
+@task.fault(
     "L-CACHE-KEYS",
     "A cache holds keys and values; latents are a step on the way to them.",
     "Then nothing is saved: a token leaves 2·h·d numbers instead of l + r. Keep what all heads are "
@@ -525,6 +557,24 @@ task.fault(
     start=lambda cache: 0 if cache is None else cache[0].shape[1],
     extend=lambda self, cache, latent, key: Latent.extend(self, cache and cache[:2], latent, key),
 )
+class KeepsKeys(Latent):
+    """Keys, values and the rotated key, and no latent."""
+
+    def extend(self, cache, latent, key):
+        made = (self.content_key(latent), self.content_value(latent))
+        new = (*(x.transpose(1, 2) for x in made), key)
+        if cache is None:
+            return new
+        return tuple(torch.cat(pair, 1) for pair in zip(cache, new, strict=True))
+
+    def read(self, cache):
+        return cache[:2], cache[2]
+
+    def absorbed(self, query, latents, k_up):
+        return query @ latents[0].transpose(1, 2).mT
+
+    def averaged(self, weights, latents, v_up):
+        return weights @ latents[1].transpose(1, 2)
 
 
 @task.fault(
@@ -568,17 +618,34 @@ task.fault(
     width=lambda self: 1,
 )
 task.fault(
+    "L-SCALE-EACH",
+    "Two products, each divided by the root of its own width.",
+    "They are two parts of *one* sum of d + r products, and have one divisor: √(d + r). Yours "
+    "makes both larger.",
+    add=lambda self, content, turned: (
+        (content / math.sqrt(self.d) + turned / math.sqrt(self.r)) * math.sqrt(self.d + self.r)
+    ),
+)
+task.fault(
     "L-NO-NORM",
     "The norm only rescales; the matrices can learn that.",
     "It rescales each word by its own length, which no matrix can. And weights trained with it are "
     "wrong without.",
-    compress=lambda self, x: self.down(x),
+    compress=lambda self, x, places: self.down(x),
+)
+task.fault(
+    "L-NORM-NOT-IN-STEP",
+    "Kept is what `down` makes; the norm belongs to `forward`.",
+    "k_up and v_up were made for latents that went through the norm, in a step as in a whole text. "
+    "Norm the new latent, then keep it.",
+    section=ABSORBED,
+    compress_in_step=lambda self, x, places: self.down(x),
 )
 task.fault(
     "L-LAYER-NORM",
     "A norm subtracts the mean and divides by the spread.",
     "That is LayerNorm. RMSNorm divides by the root of the mean square, and subtracts nothing.",
-    compress=lambda self, x: (
+    compress=lambda self, x, places: (
         self.norm.weight * nn.functional.layer_norm(self.down(x), self.norm.weight.shape, eps=1e-6)
     ),
 )
@@ -589,6 +656,15 @@ task.fault(
     "the new positions of a step.",
     section="cache-chunks",
     visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+)
+task.fault(
+    "L-FORWARD-FREE",
+    "`forward` has the whole text, so every word may see it.",
+    "In training the whole text is there, too, and each word learns to say what comes next. Who "
+    "sees it learns nothing. `forward` and `step` promise the same numbers.",
+    section="cache-chunks",
+    visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+    visible_in_step=lambda self, q, n: Latent.visible(q, n),
 )
 task.fault(
     "K-NO-TRIANGLE",
@@ -609,7 +685,7 @@ task.fault(
     "L-VALUE-UP",
     "One matrix makes keys and values from the latent.",
     "There are two, k_up and v_up: what a word is found by is not what it says.",
-    content_value=lambda self, latent: self.split(self.k_up(latent)),
+    content_value=(lambda self, latent: self.split(self.k_up(latent)), ...),
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
 task.fault(
@@ -621,6 +697,51 @@ task.fault(
     matrices=lambda self: (
         up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
     ),
+)
+task.fault(
+    "L-WEIGHT-TURNED",
+    "A linear layer from l to h·d has a weight of l rows.",
+    "It has h·d rows: PyTorch keeps (out in). Cut into (l h d), numbers get under the wrong heads, "
+    "though the shapes fit. Cut the rows into (h d).",
+    section=ABSORBED,
+    matrices=lambda self: (
+        up.weight.reshape(-1, self.h, self.d).permute(1, 2, 0) for up in (self.k_up, self.v_up)
+    ),
+)
+task.fault(
+    "L-WEIGHT-DETACHED",
+    "While writing, weights are constants.",
+    "The numbers are right. But whoever trains through `step` finds that k_up and v_up never "
+    "learn: `.data` and `.detach()` cut the graph.",
+    section=ABSORBED,
+    matrices=lambda self: (up.detach() for up in Latent.matrices(self)),
+)
+
+
+def split_turned(self, x):
+    return x.unflatten(-1, (-1, self.h)).permute(0, 3, 1, 2)
+
+
+task.fault(
+    "H-FEATURES-TURNED",
+    "The features are cut into (d h).",
+    "Head after head: the first d numbers are head 1's, (h d). Weights that were trained have that "
+    "order.",
+    split=split_turned,
+    matrices=lambda self: (
+        up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
+    ),
+    rope_query=(
+        lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
+        ...,
+    ),
+)
+task.fault(
+    "L-PLACE-AFTER",
+    "The new positions are counted when the cache has grown.",
+    "Its length is then n + q, and the first new place is n. Count before you extend.",
+    section=ROPE,
+    places=lambda first, q: torch.arange(first + q, first + 2 * q),
 )
 task.fault(
     "L-PLACE-BY-STEPS",
@@ -721,3 +842,14 @@ class Remembers(Latent):
             cache = last
         output, self.last = super().step(x, cache)
         return output, self.last
+
+
+class RemembersOne(Latent):
+    """Its own cache instead of any that is handed in."""
+
+    def step(self, x, cache=None):
+        output, self.last = super().step(x, cache and self.last)
+        return output, self.last
+
+
+task.faults["K-STALE"].forms.append(RemembersOne)

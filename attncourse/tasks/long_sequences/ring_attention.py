@@ -220,6 +220,10 @@ class Ring:
     def average(weights, value, key):
         return weights @ value
 
+    def carried(values, i, j):
+        """The values that process i reads with the keys of shard j."""
+        return values[j]
+
     def begin(query, value):
         return None
 
@@ -237,7 +241,7 @@ class Ring:
         for i, query in enumerate(query_shards):
             so_far = self.begin(query, value_shards[i])
             for j in self.met(i, p):
-                key, value = key_shards[j], value_shards[j]
+                key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
                 total = self.total(scores)
                 output = self.average(self.share(scores), value, key)
@@ -253,6 +257,10 @@ class Ring:
 def as_is(x, *_):
     return x
 
+
+# Joining is the same in any order; what goes wrong in joining is not.
+task.spelling(met=lambda i, p: list(range(p)))
+task.spelling(met=lambda i, p: [(i + step) % p for step in range(p)])
 
 # --- faults: joining ----------------------------------------------------------------------------
 
@@ -393,6 +401,56 @@ task.fault(
     **MERGE,
     total=lambda scores: scores.amax(-1),
 )
+
+
+@task.fault(
+    "R-NOT-RESCALED",
+    "Each shard's scores are shifted by their largest, which a softmax does not notice.",
+    "Within one shard it does not. But shards with different shifts have different units: before "
+    "sums are added, they have to be brought to the same shift.",
+    **MERGE,
+)
+class NotRescaled(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        outputs = []
+        for query in query_shards:
+            sums = total = 0
+            for key, value in zip(key_shards, value_shards, strict=True):
+                scores = self.scale(query @ key.mT, query)
+                powers = (scores - scores.amax(-1, keepdim=True)).exp()
+                sums, total = sums + powers @ value, total + powers.sum(-1, keepdim=True)
+            outputs.append(sums / total)
+        return outputs
+
+
+def half_rescaled(which):
+    """Online softmax, in which one of the two sums is not brought to the new shift."""
+
+    def function(query_shards, key_shards, value_shards):
+        p, outputs = len(query_shards), []
+        for i, query in enumerate(query_shards):
+            largest, sums = torch.tensor(-torch.inf), [0, 0]  # of values, and of weights
+            for j in which(i, p):
+                scores = query @ key_shards[j].mT / math.sqrt(query.shape[-1])
+                new = torch.maximum(largest, scores.amax(-1, keepdim=True))
+                powers = (scores - new).exp()
+                sums[0] = sums[0] * (largest - new).exp() + powers @ value_shards[j]
+                sums[1] = sums[1] + powers.sum(-1, keepdim=True)
+                largest = new
+            outputs.append(sums[0] / sums[1])
+        return outputs
+
+    return function
+
+
+task.fault(
+    "R-DIVISOR-NOT-RESCALED",
+    "When a larger score comes, what was summed so far is rescaled.",
+    "Both sums: that of the values, and that of the weights. Yours divides by a sum of weights "
+    "some of which are still in the old scale.",
+    **MERGE,
+    forms=[half_rescaled(lambda i, p: range(p)), half_rescaled(Ring.met)],
+)
 task.fault(
     "R-BEGINS-AT-ZERO",
     "Everybody begins with an output of 0 and a sum whose logarithm is 0.",
@@ -426,6 +484,13 @@ task.fault(
     "The ring is closed when everybody has one's own shard again.",
     "In that round each process attends to its own keys a second time, and they count twice.",
     met=lambda i, p: [(i - step) % p for step in range(p + 1)],
+)
+task.fault(
+    "R-VALUES-STAY",
+    "Keys go round the ring, and each process reads its values.",
+    "A value belongs to its key: what is found in another shard has to be read there. Both travel "
+    "together.",
+    carried=lambda values, i, j: values[i],
 )
 task.fault(
     "R-NEIGHBORS",
@@ -463,8 +528,8 @@ def gathered(query_shards, key_shards, value_shards):
 task.fault(
     "R-GATHERED",
     "Every process collects all keys and values, and then attends.",
-    "The numbers are right. But a process then holds the whole text, which did not fit: that is "
-    "why it was cut. Attend to one shard at a time and join.",
+    "It gives the right numbers. But a process then holds the whole text, which did not fit: that "
+    "is why it was cut. Attend to one shard at a time and join.",
     forms=[gathered],
 )
 
@@ -490,8 +555,11 @@ task.fault(
 task.fault(
     "R-HANDED-ON",
     "The outputs travel with the keys.",
-    "They stay with their queries. Yours come back one process further.",
-    results=lambda outputs: outputs[-1:] + outputs[:-1],
+    "They belong to their queries. Yours come back at another process.",
+    results=(
+        lambda outputs: outputs[-1:] + outputs[:-1],
+        lambda outputs: outputs[1:] + outputs[:1],
+    ),
 )
 
 
