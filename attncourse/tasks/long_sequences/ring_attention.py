@@ -491,7 +491,15 @@ task.fault(
     "A value belongs to its key: what is found in another shard has to be read there. Both travel "
     "together.",
     carried=lambda values, i, j: values[i],
+    average=(..., lambda weights, value, key: cut_to_fit(weights, value)),
 )
+
+
+def cut_to_fit(weights, value):
+    k = min(weights.shape[-1], value.shape[-2])
+    return weights[..., :k] @ value[..., :k, :]
+
+
 task.fault(
     "R-NEIGHBORS",
     "A process talks to its two neighbors in the ring.",
