@@ -80,16 +80,16 @@ def growth(answer):
     return peaks[1] / max(1, peaks[0]), biggest / (4 * 1024 * 1024)
 
 
-FAR = range(252, 260)  # of 512 words
+FAR = range(508, 516)  # of 1,024 words
 
 
 def hears_from_afar(answer):
-    """Which of 512 words multiply values that are NaN and at least a hundred words away."""
-    inputs = window_inputs(torch.Generator().manual_seed(0), 1, n=512, width=4, d=2, v=1)
+    """Which of 1,024 words multiply values that are NaN and more than 300 words away."""
+    inputs = window_inputs(torch.Generator().manual_seed(0), 1, n=1024, width=4, d=2, v=1)
     inputs["value"][..., FAR, :] = torch.nan
     output = looked_at(answer, inputs, adapt=by_name)
-    far = torch.cat([torch.arange(150), torch.arange(362, 512)])
-    return far[output[0, far, 0].isnan()] if output.shape == (1, 512, 1) else far[:0]
+    far = torch.cat([torch.arange(200), torch.arange(824, 1024)])
+    return far[output[0, far, 0].isnan()] if output.shape == (1, 1024, 1) else far[:0]
 
 
 def by_name(attention):
@@ -176,8 +176,8 @@ def large_scores_give_no_nan(answer, rng):
 def what_is_far_is_never_computed(answer):
     if len(words := hears_from_afar(answer)):
         raise Failure(
-            f"Of 512 words, we made the values of {FAR[0] + 1} to {FAR[-1] + 1} NaN; the width is "
-            f"4. The output of word {words[0] + 1} is NaN, too: a weight of 0 for words so far "
+            f"Of 1,024 words, we made the values of {FAR[0] + 1} to {FAR[-1] + 1} NaN; the width "
+            f"is 4. The output of word {words[0] + 1} is NaN, too: a weight of 0 for words so far "
             "away was computed, and multiplied by their values."
         )
     answer.matches(window_inputs(torch.Generator().manual_seed(0), 1, n=40, width=4))
