@@ -26,14 +26,16 @@ class Text(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x, chunks=None, meanwhile=None):
+    def forward(self, x, chunks=None, between=None, branch=None):
         if chunks is None:
             output = self.layer(x)
             return None if output is None else [output, torch.tensor(0.0)]
         cache, outputs = None, []
         for piece in x.split(chunks, dim=1):
-            if meanwhile is not None:  # the same text might go on in another way
-                self.layer.step(meanwhile, cache)
+            if between is not None:  # a step of another text
+                self.layer.step(between)
+            if branch is not None:  # the same text goes on in another way
+                self.layer.step(branch, cache)
             returned = self.layer.step(piece, cache)
             if returned is None:
                 if self.layer(x) is None:
@@ -69,7 +71,7 @@ def numbers_in(cache) -> int:
 def layer_as_function(cls):
     """The layer as a function of its sizes, a text and its weights."""
 
-    def function(*, x, chunks=None, meanwhile=None, **rest):
+    def function(*, x, chunks=None, between=None, branch=None, **rest):
         layer = made(cls, *(rest.pop(size) for size in SIZES)).to(x.dtype)
         has = dict(layer.named_parameters(remove_duplicate=False))
         if not has:  # perhaps it is not begun
@@ -78,7 +80,7 @@ def layer_as_function(cls):
             if name not in has:
                 raise Unusable(f"lacks `{name}`; the task says how the parts are called")
         weights = {f"layer.{name}": weight for name, weight in rest.items()}
-        return with_weights(Text(layer), weights, x, chunks, meanwhile)
+        return with_weights(Text(layer), weights, x, chunks, between, branch)
 
     return function
 
@@ -89,7 +91,7 @@ def text_inputs(rng, b=2, n=5, m=10, h=3, d=4, latent=6, r=2, chunks=None, dtype
     weights["norm.weight"] = 1 + weights["norm.weight"] / 2
     sizes = zip(SIZES, (m, h, d, latent, r), strict=True)
     x = normal(rng, b, n, m, dtype=dtype)
-    return {"x": x, "chunks": chunks, "meanwhile": None, **dict(sizes), **weights}
+    return {"x": x, "chunks": chunks, "between": None, "branch": None, **dict(sizes), **weights}
 
 
 def probes(rng):
@@ -101,8 +103,9 @@ def probes(rng):
         "word by word": text_inputs(rng, n=4, chunks=1),
         "pieces of two": text_inputs(rng, b=1, n=5, h=2, d=5, latent=7, r=4, chunks=2),
         "wide latent": text_inputs(rng, n=3, m=8, h=2, d=2, latent=8, chunks=1),
-        "with other steps between": text_inputs(rng, n=3, chunks=2)
-        | {"meanwhile": normal(rng, 2, 2, 10)},
+        "between steps of another text": text_inputs(rng, n=3, chunks=2)
+        | {"between": normal(rng, 2, 2, 10)},
+        "a text that branches": text_inputs(rng, n=3, chunks=2) | {"branch": normal(rng, 2, 1, 10)},
         "one head": text_inputs(rng, n=3, h=1, chunks=2),
     }
 
@@ -128,7 +131,7 @@ METERED = {"b": 1, "n": 256, "m": 32, "h": 8, "d": 16, "latent": 8, "r": 4}
 def metered(cls):
     """The last step of a long text under the meter: its biggest tensor, in numbers."""
 
-    def function(*, x, chunks=None, meanwhile=None, **rest):
+    def function(*, x, chunks=None, between=None, branch=None, **rest):
         layer = made(cls, *(rest.pop(size) for size in SIZES))
         with torch.no_grad():
             first = layer.step(x[:, :-1])
@@ -284,7 +287,8 @@ def gradients_reach_the_text_and_every_weight(answer, rng):
 def a_cache_belongs_to_its_text(answer, rng):
     for chunks in (1, 2):
         inputs = text_inputs(rng, n=3, chunks=chunks)
-        answer.matches(inputs | {"meanwhile": normal(rng, 2, 2, 10)})
+        for other in ("between", "branch"):
+            answer.matches(inputs | {other: normal(rng, 2, 2, 10)})
         moves_nothing(answer, inputs)
     moves_nothing(answer, text_inputs(rng))
 

@@ -396,6 +396,16 @@ task.fault(
     sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
 )
 task.fault(
+    "K-NEW-FIRST",
+    "The newest position comes first.",
+    "The triangle takes the *last* columns for the new ones. A text is kept in its order: the new "
+    "stands behind the old.",
+    section="cache-extend",
+    extend=lambda cache, query, key, value: Cached.extend(
+        cache and (key, value), query, *(cache or (key, value))
+    ),
+)
+task.fault(
     "K-CACHE-Q",
     "Queries, keys and values belong together, so the queries are cached, too.",
     "A query asks once, in its own step. You keep queries where keys belong, so later words "

@@ -227,6 +227,15 @@ task.fault(
     begin=(lambda key, value: tuple(None), lambda key, value: None),
 )
 task.fault(
+    "K-BEGINS-WITH-ZEROS",
+    "A cache begins with a position of zeros.",
+    "That is a position nobody wrote. Its key has score 0 with every query and takes weight from "
+    "all others. At the beginning nothing is kept.",
+    begin=lambda key, value: tuple(
+        torch.cat([torch.zeros_like(x[..., :1, :]), x], -2) for x in (key, value)
+    ),
+)
+task.fault(
     "K-PAIR-TURNED",
     "A cache is a pair, in whichever order.",
     "Yours comes back as (values, keys). The next call takes the first for keys. The order "

@@ -381,6 +381,21 @@ task.fault(
         .flatten(2, 3)
     ),
 )
+
+
+def groups_of_c(query, key, value, mask=None):
+    """Head by head, so that no key is copied."""
+    (b, h, q, _), (c, k) = query.shape, key.shape[1:3]
+    mask = torch.ones(b, h, q, k, dtype=torch.bool) if mask is None else mask.expand(b, h, q, k)
+    heads = []
+    for i in range(h):
+        j = min(i // c, c - 1)
+        scores = Grouped.scale(query[:, i] @ key[:, j].mT, query, c)
+        weights = Grouped.clear(Grouped.hide(scores, mask[:, i]).softmax(-1), mask[:, i])
+        heads.append((weights @ value[:, j], weights))
+    return tuple(torch.stack(each, 1) for each in zip(*heads, strict=True))
+
+
 task.fault(
     "G-MEMBERS",
     "c says how many heads share, so there are h/c groups of c.",
@@ -390,6 +405,7 @@ task.fault(
     written_out=lambda x, query: x[
         :, (torch.arange(query.shape[1]) // x.shape[1]).clamp(max=x.shape[1] - 1)
     ],
+    forms=[groups_of_c],
 )
 
 # --- faults: attention over a group --------------------------------------------------------------

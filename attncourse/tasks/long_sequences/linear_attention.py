@@ -375,6 +375,13 @@ def other_axis(query, key, value):
 
 
 task.fault(
+    "L-WEIGHT-NOT-ADDED",
+    "Each word's sum is divided by that word's weight.",
+    "The divisor is the sum of all visible weights, of the words before too: it runs along with "
+    "the sum of the values.",
+    total=lambda scores, every, features: every.diagonal(dim1=-2, dim2=-1)[..., None],
+)
+task.fault(
     "L-COLUMNS",
     "The weights of a key sum to one.",
     "Those of a query do: each row is shared out. Sum over the keys, the last axis.",

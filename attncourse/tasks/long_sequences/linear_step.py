@@ -466,6 +466,13 @@ task.fault(
     ),
 )
 task.fault(
+    "L-STATE-DIVIDED",
+    "The state keeps averages, so it is divided after each word.",
+    "The output is divided, and the state is not: its sums go on, and a divided table cannot be "
+    "added to.",
+    kept=lambda before, after, key, value: (after[0] / after[1][..., None], after[1]),
+)
+task.fault(
     "L-STATE-FIRST",
     "The function returns the state and the output.",
     "In the other order: first the output, then the state.",

@@ -403,53 +403,76 @@ task.fault(
 )
 
 
-@task.fault(
-    "R-NOT-RESCALED",
-    "Each shard's scores are shifted by their largest, which a softmax does not notice.",
-    "Within one shard it does not. But shards with different shifts have different units: before "
-    "sums are added, they have to be brought to the same shift.",
-    **MERGE,
-)
-class NotRescaled(Ring):
-    def __call__(self, query_shards, key_shards, value_shards):
-        outputs = []
-        for query in query_shards:
-            sums = total = 0
-            for key, value in zip(key_shards, value_shards, strict=True):
-                scores = self.scale(query @ key.mT, query)
-                powers = (scores - scores.amax(-1, keepdim=True)).exp()
-                sums, total = sums + powers @ value, total + powers.sum(-1, keepdim=True)
-            outputs.append(sums / total)
-        return outputs
+def own_shifts(query_shards, key_shards, value_shards):
+    """Every shard's scores are shifted by their own largest."""
+    outputs = []
+    for query in query_shards:
+        sums = total = 0
+        for key, value in zip(key_shards, value_shards, strict=True):
+            scores = query @ key.mT / math.sqrt(query.shape[-1])
+            powers = (scores - scores.amax(-1, keepdim=True)).exp()
+            sums, total = sums + powers @ value, total + powers.sum(-1, keepdim=True)
+        outputs.append(sums / total)
+    return outputs
 
 
-def half_rescaled(which):
-    """Online softmax, in which one of the two sums is not brought to the new shift."""
+def online(of_values, of_weights, met=Ring.met):
+    """Sums shifted by the largest score so far, and what they are multiplied by when it grows."""
 
     def function(query_shards, key_shards, value_shards):
         p, outputs = len(query_shards), []
         for i, query in enumerate(query_shards):
-            largest, sums = torch.tensor(-torch.inf), [0, 0]  # of values, and of weights
-            for j in which(i, p):
+            largest, sums, total = None, 0, 0
+            for j in met(i, p):
                 scores = query @ key_shards[j].mT / math.sqrt(query.shape[-1])
-                new = torch.maximum(largest, scores.amax(-1, keepdim=True))
-                powers = (scores - new).exp()
-                sums[0] = sums[0] * (largest - new).exp() + powers @ value_shards[j]
-                sums[1] = sums[1] + powers.sum(-1, keepdim=True)
+                new = scores.amax(-1, keepdim=True)
+                largest = new if largest is None else largest
+                new = torch.maximum(largest, new)
+                powers, grown = (scores - new).exp(), new - largest
+                sums = sums * of_values(grown) + powers @ value_shards[j]
+                total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
                 largest = new
-            outputs.append(sums[0] / sums[1])
+            outputs.append(sums / total)
         return outputs
 
     return function
 
 
+def in_order(i, p):
+    return range(p)
+
+
+def down(grown):
+    return (-grown).exp()
+
+
+def not_at_all(grown):
+    return 1
+
+
+task.fault(
+    "R-NOT-RESCALED",
+    "A softmax does not notice by how much its scores are shifted.",
+    "Within one softmax it does not. But sums with different shifts have different units: where "
+    "the shift changes, what was summed before has to be brought to the new one.",
+    **MERGE,
+    forms=[own_shifts, *(online(not_at_all, not_at_all, met) for met in (Ring.met, in_order))],
+)
 task.fault(
     "R-DIVISOR-NOT-RESCALED",
     "When a larger score comes, what was summed so far is rescaled.",
     "Both sums: that of the values, and that of the weights. Yours divides by a sum of weights "
     "some of which are still in the old scale.",
     **MERGE,
-    forms=[half_rescaled(lambda i, p: range(p)), half_rescaled(Ring.met)],
+    forms=[online(down, not_at_all, met) for met in (Ring.met, in_order)],
+)
+task.fault(
+    "R-RESCALED-UP",
+    "A larger score has come, so the old sums are made larger.",
+    "They were shifted by less, so they are too large already: multiply them by e to old minus "
+    "new.",
+    **MERGE,
+    forms=[online(torch.exp, torch.exp, met) for met in (Ring.met, in_order)],
 )
 task.fault(
     "R-BEGINS-AT-ZERO",
