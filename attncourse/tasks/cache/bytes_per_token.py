@@ -211,7 +211,13 @@ task.fault(
     "K-QUERIES-TOO",
     "Query, key and value are computed for each token, so three vectors are kept.",
     "A query asks once, when its token is the newest. Nobody reads it again.",
-    vectors=lambda: 3,
+    vectors=(lambda: 3, lambda: 1),
+    heads_kept=(
+        ...,
+        lambda scheme, num_heads, kv_heads: (
+            num_heads + 2 * {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+        ),
+    ),
 )
 task.fault(
     "K-ONE-LAYER",
@@ -248,7 +254,13 @@ task.fault(
     "A number is a number, whatever its type.",
     "The number is right, and a float. Bytes are whole: use `//` where you divide, and no factor "
     "with a point.",
-    said=float,
+    said=(float, ...),
+    heads_kept=(
+        ...,
+        lambda scheme, num_heads, kv_heads: (
+            num_heads if scheme == "MHA" else float(kv_heads if scheme == "GQA" else 1)
+        ),
+    ),
 )
 task.fault(
     "G-EXPAND-BYTES",
@@ -335,8 +347,13 @@ task.fault(
     "One latent serves all heads: each reads it with a matrix of its own. That is why the number "
     "of heads does not enter.",
     section="latent",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
-        num_heads * (latent_width + rope_width)
+    in_latent=(
+        lambda latent_width, rope_width, num_heads, head_width: (
+            num_heads * (latent_width + rope_width)
+        ),
+        lambda latent_width, rope_width, num_heads, head_width: (
+            num_heads * latent_width + rope_width
+        ),
     ),
 )
 task.fault(

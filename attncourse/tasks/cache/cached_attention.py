@@ -396,6 +396,16 @@ task.fault(
     sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
 )
 task.fault(
+    "K-NEW-FIRST",
+    "The newest position comes first.",
+    "The triangle takes the *last* columns for the new ones. A text is kept in its order: the new "
+    "stands behind the old.",
+    section="cache-extend",
+    extend=lambda cache, query, key, value: Cached.extend(
+        cache and (key, value), query, *(cache or (key, value))
+    ),
+)
+task.fault(
     "K-CACHE-Q",
     "Queries, keys and values belong together, so the queries are cached, too.",
     "A query asks once, in its own step. You keep queries where keys belong, so later words "
@@ -437,6 +447,13 @@ task.fault(
     "The function returns the cache and the output.",
     "In the other order: first the output, then the cache, which the caller hands in next time.",
     results=lambda output, cache: (cache, output),
+)
+task.fault(
+    "K-LAST-OUTPUT",
+    "The last position says what comes next, so one output is enough.",
+    "For writing, yes. But the layers above attend to every new position, and each of them needs "
+    "the output of its own.",
+    results=lambda output, cache: (output[..., -1:, :], cache),
 )
 task.fault(
     "K-NO-CACHE-BACK",
