@@ -14,7 +14,6 @@ from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.positions import rotate
 from attncourse.tasks import thoughts
-from attncourse.tasks.cache import looked_at
 
 SIZES = ("model_width", "num_heads", "head_width", "latent_width", "rope_width")
 
@@ -145,7 +144,7 @@ def metered(cls):
 
 def biggest(answer, rng=None):
     inputs = text_inputs(rng or torch.Generator().manual_seed(0), **METERED)
-    return looked_at(answer, inputs, adapt=metered)
+    return answer.returned(inputs, adapt=metered)
 
 
 KEYS = METERED["n"] * METERED["h"] * METERED["d"]  # numbers in the keys of all heads
@@ -192,7 +191,7 @@ task = Task(
 @task.check(1)
 def its_parts_have_the_names_of_the_task(answer, rng):
     sizes = dict(zip(SIZES, (10, 3, 4, 6, 2), strict=True))
-    has = {name: tuple(shape) for name, shape in looked_at(answer, sizes, adapt=parts_of)}
+    has = {name: tuple(shape) for name, shape in answer.returned(sizes, adapt=parts_of)}
     if not has:
         answer(text_inputs(rng))
     for name, parameter in made(reference.LatentAttention, *sizes.values()).named_parameters():

@@ -11,8 +11,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.cache import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -81,7 +80,7 @@ METERED = {"b": 2, "h": 8, "q": 1, "k": 128, "d": 64, "v": 64}
 def counts_of(answer, c, rng=None):
     """(biggest tensor, bytes moved), each over what it may be compared with."""
     inputs = shared_inputs(rng or torch.Generator().manual_seed(c), c=c, **METERED)
-    biggest, moved = looked_at(answer, inputs, adapt=metered)
+    biggest, moved = answer.returned(inputs, adapt=metered)
     return biggest / inputs["key"].nbytes, moved / (2 * inputs["key"].nbytes)
 
 
@@ -257,10 +256,6 @@ class Grouped:
             weights = self.clear(weights, mask)
         output = self.join(self.average(weights, key, value), q)
         return self.results(output, self.join_weights(weights, q))
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):

@@ -9,7 +9,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 
 
 def linear_inputs(rng, *batch, n=5, d=4, v=3, make=normal, **options):
@@ -187,10 +187,6 @@ class Linear:
 
 def both(function):
     return {"of_query": function, "of_key": function}
-
-
-def as_is(x, *_):
-    return x
 
 
 def above_zero(x):

@@ -9,8 +9,7 @@ from attncourse.checks.answer import Failure, compare, describe, moves_nothing, 
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.long_sequences.linear_attention import elu_plus_one
 
 STATE = "state[0]", "state[1]"
@@ -175,7 +174,7 @@ def a_word_is_added_and_then_asks(answer, rng):
 def word_by_word_it_is_causal_linear_attention(answer, rng):
     for batch, n in (((2,), 6), ((2, 3), 4), ((), 7)):
         inputs = text_inputs(rng, *batch, n=n)
-        outputs, *_ = looked_at(answer, inputs, adapt=word_by_word)
+        outputs, *_ = answer.returned(inputs, adapt=word_by_word)
         compare("outputs of a text", outputs, reference.linear_attention(**inputs), inputs)
 
 
@@ -188,7 +187,7 @@ def small_weights_are_shared_out_as_large_ones(answer, rng):
 @task.check(1)
 def the_state_does_not_grow(answer, rng):
     for n in (1, 9):
-        _, total, weight = looked_at(answer, text_inputs(rng, 2, n=n), adapt=word_by_word)
+        _, total, weight = answer.returned(text_inputs(rng, 2, n=n), adapt=word_by_word)
         if total.numel() + weight.numel() != 2 * (4 * 3 + 4):
             raise Failure(
                 f"After {n} words the state holds {total.numel() + weight.numel()} numbers; "
@@ -257,10 +256,6 @@ class Step:
         total, weight = self.asked(state, after, key)
         output = self.divide(self.sums(query, total), query, weight)
         return self.results(output, self.kept(state, after, key, value))
-
-
-def as_is(x, *_):
-    return x
 
 
 def both(function):

@@ -10,8 +10,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def in_shards(attention):
@@ -93,7 +92,7 @@ def metered(attention):
 def biggest(answer):
     """The biggest tensor of the answer over a shard of keys, where a text has 16 shards."""
     inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 16, d=8, v=8)
-    return looked_at(answer, inputs, adapt=metered)[0] / (4 * 4 * 8)
+    return answer.returned(inputs, adapt=metered)[0] / (4 * 4 * 8)
 
 
 def traits(answer):
@@ -131,7 +130,7 @@ task = Task(
 def every_process_gets_the_output_of_its_queries(answer, rng):
     for sizes in ((2, 2, 2), (3, 1, 4), (4,)):
         inputs = ring_inputs(rng, 2, sizes=sizes)
-        shapes = looked_at(answer, inputs, adapt=shapes_of)
+        shapes = answer.returned(inputs, adapt=shapes_of)
         expected = [[2, size, 3] for size in sizes]
         if shapes != expected:
             raise Failure(f"The outputs have shapes {shapes}; expected {expected}.", inputs)
@@ -252,10 +251,6 @@ class Ring:
                 so_far = output, total
             outputs.append(so_far[0])
         return self.results(outputs)
-
-
-def as_is(x, *_):
-    return x
 
 
 # Joining is the same in any order; what goes wrong in joining is not.

@@ -12,8 +12,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
@@ -75,7 +74,7 @@ def growth(answer):
     peaks = []
     for n in (512, 1024):
         inputs = window_inputs(torch.Generator().manual_seed(n), 1, n=n, width=16, d=8, v=8)
-        peak, biggest = looked_at(answer, inputs, adapt=metered)
+        peak, biggest = answer.returned(inputs, adapt=metered)
         peaks.append(peak)
     return peaks[1] / max(1, peaks[0]), biggest / (4 * 1024 * 1024)
 
@@ -87,7 +86,7 @@ def hears_from_afar(answer):
     """Which of 1,024 words multiply values that are NaN and more than 300 words away."""
     inputs = window_inputs(torch.Generator().manual_seed(0), 1, n=1024, width=4, d=2, v=1)
     inputs["value"][..., FAR, :] = torch.nan
-    output = looked_at(answer, inputs, adapt=by_name)
+    output = answer.returned(inputs, adapt=by_name)
     far = torch.cat([torch.arange(200), torch.arange(824, 1024)])
     return far[output[0, far, 0].isnan()] if output.shape == (1, 1024, 1) else far[:0]
 
@@ -255,10 +254,6 @@ class Windowed:
         scores = self.hide(self.scale(queries @ keys.mT, query, width), mask, real)
         weights = self.clear(self.share(scores), mask)
         return self.join(self.average(weights, values, keys), n)
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask, real):
