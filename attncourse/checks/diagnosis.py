@@ -294,7 +294,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     return Diagnosis(
         None,
         f"fails: {first.name}",
-        f"Start with the first check that fails: “{first.name}”. We do not recognize this mistake, "
+        f"Start with the first check that fails: “{first.name}”. We have no name for this mistake, "
         "so here is what we saw.",
         section=task.section,
         seen=said,
