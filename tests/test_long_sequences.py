@@ -676,7 +676,7 @@ REFUSED = {
         TypeError,
         lambda: span_mask(torch.ones(3) > 0, 2, 1),
     ),
-    "ramp must be above 0, a number of positions; got 0": (
+    "ramp must be above 0; got 0": (
         ValueError,
         lambda: span_mask(torch.arange(3), 2, 0),
     ),
@@ -687,6 +687,89 @@ REFUSED = {
     "rotations (2 5 3) has axes (t d c), so d = 5; but x has d = 4": (
         ValueError,
         lambda: lsh_buckets(QKV[0], randn(2, 5, 3)),
+    ),
+    "width must be a whole number of at least 0; got -2": (ValueError, lambda: window(-2)),
+    "width must be a whole number of at least 0; got -3": (ValueError, lambda: dilated(-3, 1)),
+    "step must be a whole number of at least 1; got 0": (ValueError, lambda: dilated(1, 0)),
+    "stride must be a whole number of at least 1; got 0": (ValueError, lambda: strided(0)),
+    "size must be a whole number of at least 1; got 0": (ValueError, lambda: fixed(0)),
+    "size must be a whole number of at least 1; got -1": (
+        ValueError,
+        lambda: shifted_blocks(-1, 4, 1),
+    ),
+    "blocks must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: shifted_blocks(4, 0, 1),
+    ),
+    "count must be a whole number of at least 0; got 0.5": (ValueError, lambda: global_tokens(0.5)),
+    "count must be a whole number of at least 0; got -1": (
+        ValueError,
+        lambda: random_keys(4, -1, generator()),
+    ),
+    "count must be at most n = 4, for no key is drawn twice; got 5": (
+        ValueError,
+        lambda: random_keys(4, 5, generator()),
+    ),
+    "keys were drawn for n = 4 positions; the text has more": (
+        ValueError,
+        lambda: mask_of(random_keys(4, 2, generator()), 6),
+    ),
+    "processes must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: ring_bytes(0, *QKV[1:]),
+    ),
+    "span must be a number; got str": (TypeError, lambda: span_mask(torch.arange(3), "a", 1)),
+    "span must broadcast with distance, as (h 1 1) with (q k); got span (2) for distance (3)": (
+        ValueError,
+        lambda: span_mask(torch.arange(3), torch.ones(2), 1),
+    ),
+    "ramp must be a number; got str": (TypeError, lambda: span_mask(torch.arange(3), 2, "a")),
+    "num_heads must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: SpanAttention(0, 9, 3, 2),
+    ),
+    "start must be from 0 to longest = 9; got 10": (ValueError, lambda: SpanAttention(H, 9, 10, 2)),
+    "longest must be above 0; got 0": (ValueError, lambda: SpanAttention(H, 0, 0, 2)),
+    "strength must be a torch.Tensor; got float": (TypeError, lambda: delta_rule(*QKV, 1.0)),
+    "strength (2 3 12) has axes (… n), so n = 12; but key has n = 13": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, H, N - 1)),
+    ),
+    "strength must broadcast to (… n) = (2 3 13); got shape (2 1 3 13)": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, 1, H, N)),
+    ),
+    "decay (2 3 1) has axes (… n), so n = 1; but key has n = 13": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, H, N), randn(B, H, 1)),
+    ),
+    "decay is torch.float32 but key is torch.float64; use one dtype": (
+        TypeError,
+        lambda: delta_rule(*QKV, randn(B, H, N), torch.ones(B, H, N)),
+    ),
+    "query and key must have the same width d to be compared; got query (2 3 13 4)": (
+        ValueError,
+        lambda: partial_attention(QKV[0], QKV[2], QKV[2]),
+    ),
+    "mask must broadcast to (… q k) = (2 3 13 13); got shape (4 4)": (
+        ValueError,
+        lambda: partial_attention(*QKV, causal_mask(4)),
+    ),
+    "mask must be boolean, True = may attend; got torch.int64": (
+        TypeError,
+        lambda: partial_attention(*QKV, causal_mask(N).long()),
+    ),
+    "two must be a pair (output (… q v), logsumexp (… q)); got Tensor": (
+        TypeError,
+        lambda: merge(partial_attention(*QKV), QKV[2]),
+    ),
+    "one must be a pair (output (… q v), logsumexp (… q)); got (2 3 13 5) and (2 3 5)": (
+        ValueError,
+        lambda: merge((QKV[2], randn(2, 3, 5)), partial_attention(*QKV)),
+    ),
+    "one and two must be of the same queries; got outputs (2 3 13 5) and (2 3 5 5)": (
+        ValueError,
+        lambda: merge(partial_attention(*QKV), partial_attention(SHORT[0], *QKV[1:])),
     ),
 }
 

@@ -454,6 +454,16 @@ def test_what_is_no_picture_or_no_size_is_refused():
     assert_refused(ValueError, words, positions_2d, rows=0, columns=3, width=8)
     words = "image must have axes (b c y x)"
     assert_refused(ValueError, words, read, model=a_reader(), image=randn(2, 3))
+    assert_refused(ValueError, words, standardized, image=randn(8, 15))
+
+
+@pytest.mark.parametrize(
+    "model", [PatchEmbedding(SIZE, M, C), Reader(VOCABULARY, SIZE, C, **SMALL)]
+)
+def test_pictures_of_other_colors_are_refused(model):
+    look = getattr(model, "encode", model)
+    words = "image (2 1 8 15) has axes (b c y x), so c = 1; but the layer has c = 3"
+    assert_refused(ValueError, words, look, image=picture(c=1))
 
 
 def test_gates_that_are_not_one_number_are_refused():
