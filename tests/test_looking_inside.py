@@ -310,6 +310,16 @@ def test_scores_and_rollout_compile_to_one_graph():
     assert_equal_to(induction_score(weights[0], 2), compiled(weights[0], 2))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", ["q", "kv"])
+def test_a_path_compiles_to_one_graph(parts):
+    torch.compiler.reset()
+    model, text = make_model(), a_text()
+    cut = ablated(model, "layers.0.attention", 1)
+    compiled = torch.compile(through, fullgraph=True, backend="eager")
+    assert_equal_to(through(model, text, cut, parts), compiled(model, text, cut, parts))
+
+
 def test_the_annotated_axes_are_true():
     model, text = make_model(attend=lambda: BucketAttention(H, 8, 9, False).double()), a_text()
     assert typed(AttentionOnly.forward)(model, text).shape == (B, N, WORDS)

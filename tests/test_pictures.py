@@ -404,6 +404,15 @@ def test_eye_and_gated_layers_compile_to_one_graph():
     assert_equal_to(flamingo(image, words), compiled(image, words))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.3, torch.tensor(0.3).double()], ids=["number", "tensor"])
+def test_the_contrastive_loss_compiles_to_one_graph(temperature):
+    torch.compiler.reset()
+    compiled = torch.compile(contrastive_loss, fullgraph=True, backend="eager")
+    given = randn(4, M), randn(4, M, seed=1), temperature
+    assert_equal_to(contrastive_loss(*given), compiled(*given))
+
+
 def test_the_annotations_hold():
     image, (text, memory, gate) = picture(), gated_inputs()
     assert typed(patches)(image, SIZE).shape == (B, N, P)
