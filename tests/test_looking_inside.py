@@ -310,6 +310,16 @@ def test_scores_and_rollout_compile_to_one_graph():
     assert_equal_to(induction_score(weights[0], 2), compiled(weights[0], 2))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", ["q", "kv"])
+def test_a_path_compiles_to_one_graph(parts):
+    torch.compiler.reset()
+    model, text = make_model(), a_text()
+    cut = ablated(model, "layers.0.attention", 1)
+    compiled = torch.compile(through, fullgraph=True, backend="eager")
+    assert_equal_to(through(model, text, cut, parts), compiled(model, text, cut, parts))
+
+
 def test_the_annotated_axes_are_true():
     model, text = make_model(attend=lambda: BucketAttention(H, 8, 9, False).double()), a_text()
     assert typed(AttentionOnly.forward)(model, text).shape == (B, N, WORDS)
@@ -334,14 +344,26 @@ def test_unknown_heads_layers_and_places_are_refused():
     assert_refused(ValueError, words, ablated, model=model, layer="x", head=0)
     words = "layers.1.attention has heads 0 to 2; got head=3"
     assert_refused(ValueError, words, ablated, model=model, layer=LAYER, head=3)
+    words = "value must be a number; got str"
+    assert_refused(TypeError, words, ablated, model=model, layer=LAYER, head=0, value="x")
     words = "value must broadcast to (b q d) = (2 7 4); got shape (5)"
     assert_refused(ValueError, words, ablated(model, LAYER, 0, randn(5)), text=text)
     words = "the texts have positions 0 to 6; got position=7"
     given = {"model": model, "clean": text, "corrupted": text}
     assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, 7))
+    words = "the texts have positions 0 to 6; got position='x'"
+    assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, "x"))
+    words = "place must be (attention's name, head, position); got ('layers.1.attention', 0)"
+    assert_refused(TypeError, words, patched, **given, place=(LAYER, 0))
     words = "corrupted (2 6) has axes (b n), so n = 6; but clean has n = 7"
     given["corrupted"] = a_text(n=6)
     assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, 1))
+
+
+@pytest.mark.parametrize("head", [5, -1, True])
+def test_a_matrix_of_a_head_that_does_not_exist_is_refused(head):
+    attention, words = MultiHeadAttention(8, 2), f"the attention has heads 0 to 1; got head={head}"
+    assert_refused(ValueError, words, ov_matrix, attention=attention, head=head)
 
 
 def test_models_and_parts_that_no_path_leads_through_are_refused():
