@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attncourse import pretrained
-from attncourse.bottleneck import exact_match_by_length, sequence_loss
+from attncourse.bottleneck import exact_match_by_length, sequence_loss, teacher_inputs
 from attncourse.cross_attention import Transformer
-from attncourse.number_words import BOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
+from attncourse.number_words import BOS, EOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
 from attncourse.number_words import words as name_of
 from attncourse.one_stack import (
     BERT,
@@ -28,11 +28,13 @@ from attncourse.one_stack import (
     NOT_ASKED,
     Continuation,
     all_at_once,
+    beam_search,
     by_confidence,
     close_gaps,
     fill_in,
     half_each_round,
     left_to_right,
+    log_probability,
     masked_words,
     with_rotation,
 )
@@ -51,6 +53,8 @@ DATA = Path(__file__).parent / "data" / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
 ORDERS = (all_at_once, half_each_round, left_to_right, by_confidence)
 SEEDS = range(3)
+GPT_BATCH = 64  # texts in a step of the large decoder; the others take 128
+WIDTHS = (4, 8)  # of the beams in which sentences compete by log p a word
 EVERY = 3  # of the test's sentences, one in so many is filled in, and asked of small decoders
 
 # --- One text, one vocabulary ---------------------------------------------------------------------
@@ -140,6 +144,66 @@ def by_digits(model: nn.Module, task: Corpus) -> dict[int, float]:
     return shares_by(digits, without_error(model, task.test))
 
 
+# --- Beams ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def normalized_beam_search(
+    step: Callable, state: Tensor, bos: int, eos: int, width: int, max_length: int, power: float
+) -> Tensor:
+    """`beam_search` whose beginnings compete by log p / length^power; with 0 it is `beam_search`.
+
+    The length counts `eos`. It stops when all beginnings have ended: one that goes on may gain.
+
+    Source: Wu et al. (2016), section 7, without the smoothing of the length.
+    """
+    b = len(state)
+    state = state.repeat_interleave(width, 0)
+    token = torch.full((b * width,), bos)
+    written = token.new_empty(b * width, 0)
+    total, length = torch.full((b, width), -torch.inf), torch.zeros(b, width)
+    total[:, 0] = 0.0
+    finished = torch.zeros_like(token, dtype=torch.bool)
+    while not finished.all() and written.shape[1] < max_length:
+        logits, state = step(token, state)
+        log_p = logits.log_softmax(-1).masked_fill(finished[:, None], -torch.inf)
+        log_p[finished, eos] = 0.0
+        every = (total.flatten()[:, None] + log_p).view(b, width, -1)
+        length = length + ~finished.view(b, width)
+        place = (every / length[..., None] ** power).flatten(1).topk(width).indices  # b w
+        total, origin = every.flatten(1).gather(1, place), place // logits.shape[-1]
+        length = length.gather(1, origin)
+        row = (origin + width * torch.arange(b)[:, None]).flatten()
+        token = (place % logits.shape[-1]).flatten()
+        state, written = state[row], torch.cat([written[row], token[:, None]], dim=1)
+        finished = finished[row] | (token == eos)
+    return written[::width]
+
+
+def closed(ids: Tensor) -> Tensor:
+    """The ids up to the first eos, padding behind it."""
+    after = (ids == EOS).cumsum(1) - (ids == EOS).int() > 0
+    return ids.masked_fill(after, PAD)
+
+
+@torch.no_grad()
+def judged(model: nn.Module, pairs: Pairs, written: Tensor, known: Vocabulary) -> dict[str, float]:
+    """Exact match of what a search wrote, and how many of its errors are of which kind."""
+
+    def log_p(target: Tensor) -> Tensor:
+        return log_probability(model(pairs.source, teacher_inputs(target, BOS)), target, PAD)
+
+    lines = [(known.decode(a), known.decode(b)) for a, b in zip(written, pairs.target, strict=True)]
+    wrong = torch.tensor([line != right for line, right in lines])
+    search = wrong & (log_p(pairs.target) > log_p(closed(written)))
+    return {
+        "exact match": 1 - wrong.double().mean().item(),
+        "search errors": int(search.sum()),
+        "model errors": int((wrong & ~search).sum()),
+        "too short": sum(len(line) < len(right) for line, right in lines),
+    }
+
+
 # --- Runs -----------------------------------------------------------------------------------------
 
 
@@ -167,6 +231,7 @@ RUNS = [
     *(f"{what}, seed {seed}" for what in ("digits", "last digit first") for seed in SEEDS),
     *(f"{what}, seed 0" for what in ("words", "threes")),
     "errors",
+    "beam",
 ]
 
 
@@ -269,6 +334,39 @@ def run_errors():
     return None, found
 
 
+def run_beam():
+    """What competing by log p a word does, and what a beam mends where little is wrong."""
+    task = corpus()
+    longest = task.test.target.shape[1] + 4
+    model, _, french = pretrained.load("fixed-64")
+    with torch.no_grad():
+        state = model.start(task.test.source)
+    found = {"a word": {}, "mended": {}}
+    for width in WIDTHS:
+        ids = normalized_beam_search(model.step, state, BOS, EOS, width, longest, power=1.0)
+        found["a word"][width] = judged(model, task.test, ids, french)
+    for name in ("additive", "transformer"):
+        model, _, french = pretrained.load(name)
+        wrong = task.test.pick(~without_error(model, task.test))
+        found["mended"][name] = {
+            width: len(wrong) - _wrong_by_beam(model, wrong, width, longest) for width in WIDTHS
+        }
+    return None, found
+
+
+def _wrong_by_beam(model: nn.Module, pairs: Pairs, width: int, longest: int) -> int:
+    """How many sentences a beam writes wrongly; its state is the source and the words so far."""
+    n = pairs.source.shape[1]
+
+    def step(token: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        text = torch.cat([text, token[:, None]], dim=1)
+        return model(text[:, :n], text[:, n:])[:, -1], text
+
+    ids = closed(beam_search(step, pairs.source, BOS, EOS, width, longest))
+    target = F.pad(pairs.target, (0, longest), value=PAD)[:, : ids.shape[1]]
+    return int((ids != target).any(1).sum())
+
+
 def _train(model, pairs, steps, seed, loss, batch=128) -> list[float]:
     return train(model, pairs, steps, batch_size=batch, learning_rate=2e-3, seed=seed,
                  progress=False, loss=loss)  # fmt: skip
@@ -281,8 +379,8 @@ def _means(losses: list[float]) -> list[float]:
 def run(name: str) -> tuple[nn.Module | None, dict]:
     """One of `RUNS`: the model and what was measured."""
     torch.set_num_threads(1)  # two runs side by side on two cores
-    if name == "errors":
-        return run_errors()
+    if name in ("errors", "beam"):
+        return run_errors() if name == "errors" else run_beam()
     what, _, seed = name.partition(", seed ")
     steps, seed = STEPS[what], int(seed or 0)
     if what in SPELLINGS:
@@ -290,7 +388,7 @@ def run(name: str) -> tuple[nn.Module | None, dict]:
     if what == "bert":
         return run_bert(steps, seed)
     if what == "gpt":
-        return run_gpt(steps, seed, make_gpt, teacher_forced, batch=64, every=1)
+        return run_gpt(steps, seed, make_gpt, teacher_forced, batch=GPT_BATCH, every=1)
     loss = {"french": teacher_forced, "everything": next_word_loss}[what]
     return run_gpt(steps, seed, make_small_gpt, loss, batch=128, every=EVERY)
 

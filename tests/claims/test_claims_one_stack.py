@@ -11,7 +11,7 @@ from attncourse.bottleneck import apply_merges, byte_pairs, teacher_inputs
 from attncourse.cross_attention import translate
 from attncourse.number_words import BOS, EOS, PAD, corpus
 from attncourse.one_stack import beam_search, log_probability
-from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, of_target
+from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, closed, of_target
 from attncourse.training import count_lengths
 
 MEASURED, CURVES = one_stack_curves.measured(), pretrained.curves()
@@ -25,7 +25,7 @@ def overall(shares, counts=CURVES["counts"]):
 def test_every_run_is_stored_and_none_was_cut_short():
     assert list(MEASURED) == RUNS
     for name, result in MEASURED.items():
-        if name != "errors":
+        if name not in ("errors", "beam"):
             assert len(result["losses"]) == math.ceil(STEPS[name.split(",")[0]] / 20), name
     folder = one_stack_curves.DATA
     assert {path.stem for path in folder.glob("*.safetensors")} == set(STORED)
@@ -118,6 +118,37 @@ def test_a_wider_beam_mends_search_errors_and_no_model_errors():
         errors[width] = int(search.sum()), int((wrong & ~search).sum())
     assert errors[1][0] >= 15 and errors[8][0] <= 1
     assert errors[8][1] >= errors[1][1]
+
+
+def test_competing_by_log_p_a_word_is_the_beam_with_another_division():
+    model = pretrained.load("fixed-64")[0]
+    few = corpus().test.pick(torch.arange(0, 3117, 12))
+    state = model.start(few.source).detach()
+    given = model.step, state, BOS, EOS, 4, few.target.shape[1] + 4
+    total = one_stack_curves.normalized_beam_search(*given, power=0.0)
+    longest = few.target.shape[1]
+    assert torch.equal(closed(total)[:, :longest], closed(beam_search(*given))[:, :longest])
+    a_word = one_stack_curves.normalized_beam_search(*given, power=1.0)
+    assert not torch.equal(closed(a_word)[:, :longest], closed(total)[:, :longest])
+
+
+def test_length_normalization_lengthens_outputs_and_mends_none():
+    """ "Outputs with too few words fall. But exact match falls, too." """
+    model, _, french = pretrained.load("fixed-64")
+    test = corpus().test
+    for width, a_word in MEASURED["beam"]["a word"].items():
+        ids = beam_search(
+            model.step, model.start(test.source).detach(), BOS, EOS, width, test.target.shape[1] + 4
+        )
+        beam = one_stack_curves.judged(model, test, ids, french)
+        assert a_word["too short"] < beam["too short"] - 100
+        assert a_word["exact match"] < beam["exact match"] - 0.003
+        assert a_word["search errors"] > beam["search errors"] + 30
+
+
+def test_a_beam_mends_some_errors_of_the_good_translators_and_never_all():
+    for name, mended in MEASURED["beam"]["mended"].items():
+        assert all(1 <= n < len(MEASURED["errors"][name]) / 4 for n in mended.values()), name
 
 
 def test_each_number_name_ends_as_one_piece():
