@@ -130,6 +130,24 @@ def validate_ids(name: str, ids: Tensor, words: int, pad: int | None = None) -> 
         raise ValueError(f"{name} {_shape(ids)} holds nothing but padding (id {pad})")
 
 
+def validate_logits(logits: Tensor) -> None:
+    """Raise unless logits (b vocab) score at least one word, and all of them with a number."""
+    if logits.shape[1] == 0 or (_is_readable(logits) and logits.isnan().any()):
+        raise ValueError(
+            "logits (b vocab) must hold a number for at least one word; "
+            f"got shape {tuple(logits.shape)}, {int(logits.isnan().sum())} of them NaN"
+        )
+
+
+def validate_paged(positions: Tensor, places: int) -> None:
+    """Raise unless positions (b) lie in 0 … `places` − 1, as many as the pages of a text have."""
+    if _is_readable(positions) and not 0 <= positions.min() <= positions.max() < places:
+        raise ValueError(
+            f"positions must lie in 0 to {places - 1}, the pages of a text; "
+            f"got {positions.tolist()}"
+        )
+
+
 def validate_lengths(tokens: Tensor, lengths: Tensor) -> None:
     """Raise unless tokens (b n) can have as many real tokens in each row as lengths (b) says."""
     longest = tokens.shape[1]
