@@ -10,7 +10,7 @@ from attncourse import positions_curves
 from attncourse.cross_attention import Transformer
 from attncourse.number_words import corpus, words
 from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
-from attncourse.training import as_source
+from attncourse.training import as_source, without_error
 
 PAGE = Path(__file__).parents[2] / "book" / "08_positions.md"
 
@@ -88,7 +88,7 @@ def test_the_buckets_of_the_page():
 
 
 def test_the_training_holds_every_word_and_no_long_sentence(measured):
-    """ "It learns them, every word of the vocabulary among them." """
+    """ "It has met every word of the vocabulary." """
     short, test = positions_curves.short_and_test()
     vocabularies = corpus().source_words, corpus().target_words
     for rows, vocabulary in zip((short.source, short.target), vocabularies, strict=True):
@@ -96,6 +96,23 @@ def test_the_training_holds_every_word_and_no_long_sentence(measured):
         assert set(range(3, len(vocabulary))) <= set(rows.unique().tolist())
     assert short.lengths.max() == measured["longest"] < test.lengths.max()
     assert not set(short.numbers) & set(test.numbers)
+
+
+def test_up_to_eleven_words_nearly_all_are_right_and_fewer_at_twelve(measured):
+    """ "New sentences of up to eleven words it then translates, nearly all." """
+    assert min(shares(measured, "sinusoidal", range(3, 12))) > 0.95
+    assert all(0.7 < share < 0.9 for share in shares(measured, "sinusoidal", range(12, 15)))
+
+
+def test_billions_fail_within_the_lengths_of_the_training():
+    """ "No billion is right, not one of 12 to 14 words; from 18 words on all have billions." """
+    test = corpus().test
+    large, lengths = torch.tensor(test.numbers) >= 10**9, test.lengths
+    right = without_error(positions_curves.translator()[0], test)
+    inside = (lengths >= 12) & (lengths <= positions_curves.LONGEST)
+    assert (inside & large).sum() >= 50 and not right[large].any()
+    assert right[inside & ~large].double().mean() > 0.9
+    assert large[lengths >= 18].all()
 
 
 def test_the_stored_measurements_are_whole(measured):
