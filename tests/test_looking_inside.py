@@ -1,6 +1,8 @@
 """Chapter 12's reference code against closed forms and loops, its properties and bad input."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -407,3 +409,39 @@ def test_weights_that_fit_nothing_are_refused(words):
 def test_layers_that_are_no_list_are_refused(weights):
     words = "weights must be a list of (b h n n), one a layer, the first layer first; got"
     assert_refused(TypeError, words, rollout, weights=weights)
+
+
+# --- The page's cell for GPT-2, which the book does not run ---
+
+
+def test_the_cell_for_gpt2_names_the_heads_that_look_back(monkeypatch, capsys):
+    transformers = pytest.importorskip("transformers")
+    page = (Path(__file__).parent.parent / "book" / "12_looking_inside.md").read_text("utf-8")
+    (cell,) = re.findall(r"^:tags: \[skip-execution\]\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    places = 101  # a mark and twice 50 words
+    config = transformers.GPT2Config(
+        n_embd=places, n_layer=3, n_head=1, n_positions=places, attn_implementation="eager"
+    )
+    gpt2 = transformers.GPT2LMHeadModel(config)
+    with torch.no_grad():  # a word is its place, and asks for the one so many places back
+        gpt2.transformer.wte.weight.zero_()
+        gpt2.transformer.wpe.weight.copy_(torch.eye(places))
+        for layer, back in zip(gpt2.transformer.h, (1, 49, 50), strict=True):
+            shift = torch.eye(places).roll(-back, 1)
+            layer.attn.c_attn.weight.copy_(torch.cat([shift, *[torch.eye(places)] * 2], 1))
+            for part in (layer.attn.c_proj, layer.mlp.c_proj):  # and stays that
+                part.weight.zero_()
+    asked = []
+    monkeypatch.setattr(
+        transformers.GPT2LMHeadModel,
+        "from_pretrained",
+        lambda name, **options: asked.append((name, options)) or gpt2,
+    )
+    exec(cell, {})
+    assert asked == [("gpt2", {"attn_implementation": "eager"})]
+    found = re.findall(
+        r"^(\d)\.0: induction (\S+), previous word (\S+)$", capsys.readouterr().out, re.M
+    )
+    assert [layer for layer, *_ in found] == ["0", "1"]
+    assert float(found[0][2]) > 0.95 > 0.05 > float(found[0][1])
+    assert float(found[1][1]) > 0.95 > 0.05 > float(found[1][2])
