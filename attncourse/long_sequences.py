@@ -23,6 +23,7 @@ from attncourse.validation import (
     validate_attention,
     validate_linear_state,
     validate_mask,
+    validate_number,
     validate_parts,
     validate_positive,
     validate_rates,
@@ -377,6 +378,9 @@ class SpanAttention(nn.Module):
         start: the span that all heads begin with.
         ramp: as for `span_mask`.
 
+    Raises:
+        TypeError, ValueError: sizes that are no numbers above 0, a start beyond the longest span.
+
     Source: Sukhbaatar et al. (2019), section 2.2.
     """
 
@@ -385,6 +389,7 @@ class SpanAttention(nn.Module):
         validate_sizes(num_heads=num_heads)
         validate_positive("longest", longest)
         validate_positive("ramp", ramp)
+        validate_number("start", start)
         if not 0 <= start <= longest:
             raise ValueError(f"start must be from 0 to longest = {longest}; got {start}")
         self.share = nn.Parameter(torch.full((num_heads,), start / longest))  # of the longest span

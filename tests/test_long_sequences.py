@@ -785,6 +785,7 @@ REFUSED = {
         lambda: SpanAttention(0, 9, 3, 2),
     ),
     "start must be from 0 to longest = 9; got 10": (ValueError, lambda: SpanAttention(H, 9, 10, 2)),
+    "start must be a number; got str": (TypeError, lambda: SpanAttention(H, 9, "far", 2)),
     "longest must be above 0; got 0": (ValueError, lambda: SpanAttention(H, 0, 0, 2)),
     "strength must be a torch.Tensor; got float": (TypeError, lambda: delta_rule(*QKV, 1.0)),
     "strength (2 3 12) has axes (… n), so n = 12; but key has n = 13": (
