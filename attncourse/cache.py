@@ -25,6 +25,7 @@ from attncourse.validation import (
     validate_cache,
     validate_ids,
     validate_mask,
+    validate_paged,
     validate_shared_heads,
     validate_sizes,
     validate_step,
@@ -368,10 +369,19 @@ class CachedLayer(GPTLayer):
         attention: with `forward` and `step`, such as `GroupedAttention`.
         model_width: m
         hidden_width: of the two-layer network.
+
+    Raises:
+        ValueError: an attention that is made for another width.
     """
 
     def __init__(self, attention: nn.Module, model_width: int, hidden_width: int):
         super().__init__(model_width, 1, hidden_width)
+        # An attention of your own may have no `q_proj`; then nothing says what it reads.
+        reads = attention.q_proj.in_features if hasattr(attention, "q_proj") else model_width
+        if reads != model_width:
+            raise ValueError(
+                f"attention reads vectors of width {reads}; expected model_width={model_width}"
+            )
         self.self_attention = attention
 
     def forward(
@@ -402,6 +412,9 @@ class CachedGPT(GPT):
         attentions: one a layer, which know about positions by themselves.
         model_width: m
         hidden_width: of the two-layer networks.
+
+    Raises:
+        ValueError: no attention, or one that is made for another width.
     """
 
     def __init__(
@@ -416,6 +429,8 @@ class CachedGPT(GPT):
         self.layers = nn.ModuleList(
             CachedLayer(attention, model_width, hidden_width) for attention in attentions
         )
+        if not self.layers:
+            raise ValueError("attentions must hold one a layer, so at least one; got none")
 
     def step(
         self,
@@ -488,7 +503,11 @@ def write(
     Raises:
         TypeError, ValueError: a prompt without a word, unknown words, padding on the right.
     """
-    validate_ids("prompt", prompt, model.embedding.num_embeddings, pad)
+    words = model.embedding.num_embeddings
+    validate_ids("prompt", prompt, words, pad)
+    for name, word in (("bos", bos), ("eos", eos)):
+        if word not in range(words):
+            raise ValueError(f"{name} must be the id of a word, 0 to {words - 1}; got {word!r}")
     if pad is not None and bool((prompt[:, -1] == pad).any()):
         raise ValueError(
             "prompt must end with a word in every row, since new ones are written behind it; "
@@ -599,11 +618,7 @@ def write_paged(
     PagedAttention", section 4.
     """
     size = pages.shape[1]
-    if positions.max() >= size * table.shape[1] or positions.min() < 0:
-        raise ValueError(
-            f"positions must lie in 0 to {size * table.shape[1] - 1}, the pages of a text; "
-            f"got {positions.tolist()}"
-        )
+    validate_paged(positions, size * table.shape[1])
     validate_ids("table", table, len(pages))
     page = table.gather(1, (positions // size)[:, None])[:, 0]
     return pages.index_put((page, positions % size), new)

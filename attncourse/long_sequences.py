@@ -22,6 +22,11 @@ from attncourse.validation import (
     checked,
     validate_attention,
     validate_linear_state,
+    validate_mask,
+    validate_number,
+    validate_parts,
+    validate_positive,
+    validate_rates,
     validate_reach,
     validate_shards,
     validate_sizes,
@@ -56,6 +61,7 @@ def window(width: int) -> Pattern:
 
     Source: Beltagy et al. (2020), "Longformer", section 3.1.
     """
+    validate_sizes("", 0, width=width)
     return lambda i, j: (i - j).abs() <= width
 
 
@@ -64,6 +70,8 @@ def dilated(width: int, step: int) -> Pattern:
 
     Source: Beltagy et al. (2020), section 3.1.
     """
+    validate_sizes("", 0, width=width)
+    validate_sizes(step=step)
     return lambda i, j: ((i - j).abs() <= width * step) & ((i - j) % step == 0)
 
 
@@ -72,6 +80,7 @@ def strided(stride: int) -> Pattern:
 
     Source: Child et al. (2019), "Sparse Transformers", section 4.3.
     """
+    validate_sizes(stride=stride)
     return lambda i, j: ((i - j).abs() < stride) | ((i - j) % stride == 0)
 
 
@@ -80,6 +89,7 @@ def fixed(size: int) -> Pattern:
 
     Source: Child et al. (2019), section 4.3, with c = 1.
     """
+    validate_sizes(size=size)
     return lambda i, j: (i // size == j // size) | (j % size == size - 1)
 
 
@@ -88,6 +98,7 @@ def global_tokens(count: int) -> Pattern:
 
     Source: Beltagy et al. (2020), section 3.1.
     """
+    validate_sizes("", 0, count=count)
     return lambda i, j: (i < count) | (j < count)
 
 
@@ -96,9 +107,22 @@ def random_keys(n: int, count: int, generator: torch.Generator) -> Pattern:
 
     Source: Zaheer et al. (2020), "BigBird", section 2; there whole blocks are drawn.
     """
+    validate_sizes(n=n)
+    validate_sizes("", 0, count=count)
+    if count > n:
+        raise ValueError(f"count must be at most n = {n}, for no key is drawn twice; got {count}")
     drawn = torch.rand(n, n, generator=generator).argsort(-1)[:, :count]
     table = torch.zeros(n, n, dtype=torch.bool).scatter(1, drawn, True)
-    return lambda i, j: table[i, j]
+
+    def pattern(i: Tensor, j: Tensor) -> Tensor:
+        try:
+            return table[i, j]
+        except IndexError:
+            raise ValueError(
+                f"keys were drawn for n = {n} positions; the text has more, draw for all of them"
+            ) from None
+
+    return pattern
 
 
 def shifted_blocks(size: int, blocks: int, shift: int) -> Pattern:
@@ -106,6 +130,7 @@ def shifted_blocks(size: int, blocks: int, shift: int) -> Pattern:
 
     Source: Qiu et al. (2020), "Blockwise Self-Attention" (BlockBERT), section 3.1.
     """
+    validate_sizes(size=size, blocks=blocks)
     return lambda i, j: (i // size + shift) % blocks == j // size
 
 
@@ -335,11 +360,12 @@ def span_mask(
         Like distance and span together; a weight of 0 to 1 that multiplies e^score.
 
     Raises:
-        TypeError, ValueError: distances that are no tensor, a ramp that is not above 0.
+        TypeError, ValueError: distances that are no tensor, a span that is no number, a ramp that
+            is not above 0.
 
     Source: Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers", section 2.2.
     """
-    validate_span(distance, ramp)
+    validate_span(distance, span, ramp)
     return (1 + (span - distance) / ramp).clamp(0, 1)
 
 
@@ -352,11 +378,20 @@ class SpanAttention(nn.Module):
         start: the span that all heads begin with.
         ramp: as for `span_mask`.
 
+    Raises:
+        TypeError, ValueError: sizes that are no numbers above 0, a start beyond the longest span.
+
     Source: Sukhbaatar et al. (2019), section 2.2.
     """
 
     def __init__(self, num_heads: int, longest: float, start: float, ramp: float):
         super().__init__()
+        validate_sizes(num_heads=num_heads)
+        validate_positive("longest", longest)
+        validate_positive("ramp", ramp)
+        validate_number("start", start)
+        if not 0 <= start <= longest:
+            raise ValueError(f"start must be from 0 to longest = {longest}; got {start}")
         self.share = nn.Parameter(torch.full((num_heads,), start / longest))  # of the longest span
         self.longest, self.ramp = longest, ramp
 
@@ -472,10 +507,16 @@ def delta_rule(
     Returns:
         (… n v).
 
+    Raises:
+        TypeError, ValueError: shapes or dtypes that do not fit.
+
     Source: Schlag et al. (2021), "Linear Transformers Are Secretly Fast Weight Programmers",
     section 4; gated: Yang et al. (2025), "Gated Delta Networks", section 3.
     """
     validate_text(query, key, value)
+    validate_rates(query, key, value, strength=strength)
+    if decay is not None:
+        validate_rates(query, key, value, decay=decay)
     state = einsum(key[..., 0, :], value[..., 0, :], "... d, ... v -> ... d v") * 0
     outputs = []
     for i in range(query.shape[-2]):
@@ -505,9 +546,14 @@ def partial_attention(
     Returns:
         output: (… q v), 0 where the mask hides all keys.
         logsumexp: (… q), the logarithm of Σ e^score; −∞ where the mask hides all keys.
+
+    Raises:
+        TypeError, ValueError: shapes or dtypes that do not fit, a mask that is not boolean.
     """
+    validate_attention(query, key, value, None)
     scores = einsum(query / math.sqrt(query.shape[-1]), key, "... q d, ... k d -> ... q k")
     if mask is not None:
+        validate_mask(mask, query, tuple(scores.shape), may_hide_all=True)
         # A row of −∞ has no gradient: so the lowest number here, and −∞ when all is done.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     total = scores.logsumexp(-1)
@@ -523,9 +569,13 @@ def merge(one: Part, two: Part) -> Part:
 
     Each output counts as much as e^logsumexp says: the first with e^(l₁) of e^(l₁) + e^(l₂).
 
+    Raises:
+        TypeError, ValueError: what is no pair (… q v), (… q), or pairs of different shapes.
+
     Source: Milakov and Gimelshein (2018), section 3, in the form of Liu and Abbeel (2023),
     "Blockwise Parallel Transformer".
     """
+    validate_parts(one, two)
     (output_1, total_1), (output_2, total_2) = one, two
     nothing = (total_1 == -math.inf) & (total_2 == -math.inf)  # −∞ − (−∞) would be no number
     total_1, total_2 = (total.masked_fill(nothing, 0.0) for total in (total_1, total_2))
@@ -579,6 +629,7 @@ def ring_bytes(processes: int, keys: Tensor, values: Tensor) -> int:
         processes: p
         keys, values: of the whole text; shards are equal.
     """
+    validate_sizes(processes=processes)
     return (processes - 1) * (keys.nbytes + values.nbytes) // processes
 
 

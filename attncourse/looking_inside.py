@@ -18,10 +18,13 @@ from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
 from attncourse.validation import (
     checked,
     validate_fits,
+    validate_head,
     validate_ids,
     validate_layers,
     validate_maps,
+    validate_number,
     validate_period,
+    validate_place,
 )
 
 # --- A model of attention alone -------------------------------------------------------------------
@@ -118,8 +121,7 @@ def _replaced(model: nn.Module, layer: str, head: int, change: Callable) -> nn.M
     model = copy.deepcopy(model)
     attention = attention_in(model, layer)
     h = attention.num_heads
-    if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < h:
-        raise ValueError(f"{layer} has heads 0 to {h - 1}; got head={head!r}")
+    validate_head(layer, head, h)
 
     def hook(_, inputs: tuple[Tensor]) -> Tensor:
         return merge_heads(change(split_heads(inputs[0], h).clone()))
@@ -171,10 +173,13 @@ def ablated(
         A copy that is called as the model is; of a copy another head can be ablated.
 
     Raises:
-        ValueError: there is no such attention or head; or, when called, a value that does not fit.
+        TypeError, ValueError: no such attention or head, a value that is no number and no tensor;
+            or, when called, one that does not fit.
 
     Source: Michel et al. (2019), section 2.3 (zero); Wang et al. (2023), section 2 (mean).
     """
+    if not isinstance(value, Tensor):
+        validate_number("value", value)
 
     def change(heads: Float[Tensor, "b h q d"]) -> Float[Tensor, "b h q d"]:
         if isinstance(value, Tensor):
@@ -207,14 +212,12 @@ def patched(
         What the model returns for the corrupted text, patched.
 
     Raises:
-        ValueError: texts of different shapes, no such attention, head or position.
+        TypeError, ValueError: texts of different shapes, no such attention, head or position.
 
     Source: Meng et al. (2022), section 2.1.
     """
+    validate_place(place, clean.shape[1])
     layer, head, position = place
-    n = clean.shape[1]
-    if not -n <= position < n:
-        raise ValueError(f"the texts have positions 0 to {n - 1}; got position={position}")
     attention_in(model, layer)
     said = head_outputs(model, clean)[layer]
 
@@ -297,6 +300,7 @@ def induction_score(weights: Float[Tensor, "*heads n n"], period: int) -> Float[
 
 def ov_matrix(attention: MultiHeadAttention, head: int) -> Float[Tensor, "m m"]:
     """What a head hands on of what it reads, as one matrix: x ↦ x W_OV (biases left out)."""
+    validate_head("the attention", head, attention.num_heads)
     d = attention.v_proj.out_features // attention.num_heads
     rows = slice(head * d, (head + 1) * d)
     return attention.v_proj.weight[rows].T @ attention.out_proj.weight[:, rows].T

@@ -23,6 +23,7 @@ from attncourse.validation import (
     validate_axes,
     validate_ids,
     validate_merges,
+    validate_logits,
     validate_pair,
     validate_sizes,
 )
@@ -420,11 +421,7 @@ def sampling_distribution(
 
     Source: top-k, Fan et al. (2018), section 5; top-p, Holtzman et al. (2020), section 3.1.
     """
-    if logits.shape[1] == 0 or logits.isnan().any():
-        raise ValueError(
-            "logits (b vocab) must hold a number for at least one word; "
-            f"got shape {tuple(logits.shape)}, {int(logits.isnan().sum())} of them NaN"
-        )
+    validate_logits(logits)
     if not temperature > 0:
         raise ValueError(
             f"temperature must be above 0; got {temperature}. For the likeliest word use argmax"

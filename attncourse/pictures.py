@@ -74,6 +74,7 @@ def positions_2d(rows: int, columns: int, width: int) -> Float[Tensor, "n width"
     return torch.cat([row, column], dim=-1)
 
 
+@checked
 def standardized(image: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     """Shift and scale each picture to mean 0 and deviation 1: light or dark, it looks the same."""
     axes = {"dim": (1, 2, 3), "keepdim": True}
@@ -95,11 +96,12 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, size: tuple[int, int], model_width: int, channels: int = 1):
         super().__init__()
-        self.size = size
+        self.size, self.channels = size, channels
         self.linear = nn.Linear(channels * size[0] * size[1], model_width)
         self.norm = nn.LayerNorm(model_width)
         self.positions = positions_2d  # of rows, columns and features
 
+    @checked(c="channels")
     def forward(self, image: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n m"]:
         """Return (b n m), a vector a patch."""
         x = self.norm(self.linear(patches(standardized(image), self.size)))

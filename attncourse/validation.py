@@ -130,6 +130,24 @@ def validate_ids(name: str, ids: Tensor, words: int, pad: int | None = None) -> 
         raise ValueError(f"{name} {_shape(ids)} holds nothing but padding (id {pad})")
 
 
+def validate_logits(logits: Tensor) -> None:
+    """Raise unless logits (b vocab) score at least one word, and all of them with a number."""
+    if logits.shape[1] == 0 or (_is_readable(logits) and logits.isnan().any()):
+        raise ValueError(
+            "logits (b vocab) must hold a number for at least one word; "
+            f"got shape {tuple(logits.shape)}, {int(logits.isnan().sum())} of them NaN"
+        )
+
+
+def validate_paged(positions: Tensor, places: int) -> None:
+    """Raise unless positions (b) lie in 0 … `places` − 1, as many as the pages of a text have."""
+    if _is_readable(positions) and not 0 <= positions.min() <= positions.max() < places:
+        raise ValueError(
+            f"positions must lie in 0 to {places - 1}, the pages of a text; "
+            f"got {positions.tolist()}"
+        )
+
+
 def validate_lengths(tokens: Tensor, lengths: Tensor) -> None:
     """Raise unless tokens (b n) can have as many real tokens in each row as lengths (b) says."""
     longest = tokens.shape[1]
@@ -211,6 +229,7 @@ def validate_mask(
     shape: tuple[int, ...],
     axes: str = "… q k",
     name: str = "query",
+    may_hide_all: bool = False,
 ) -> None:
     """Raise unless `mask` is boolean, broadcasts to `shape`, and is where `scored` is.
 
@@ -220,6 +239,7 @@ def validate_mask(
         shape: (… q k).
         axes: the letters of `shape`.
         name: of `scored`.
+        may_hide_all: whether a mask of False alone will do, as for some of a text's keys.
     """
     axes = f"({axes}) = ({' '.join(map(str, shape))})"
     if not isinstance(mask, Tensor):
@@ -245,7 +265,7 @@ def validate_mask(
     # One dead row is legal and gives 0. Nothing at all for several queries is a mask that means
     # the opposite.
     queries = (1, *shape)[-2]
-    if _is_readable(mask) and queries > 1 and mask.numel() and not mask.any():
+    if not may_hide_all and _is_readable(mask) and queries > 1 and mask.numel() and not mask.any():
         raise ValueError(
             f"mask {_shape(mask)} hides every key from every query. Here True means "
             "'may attend'; if yours means 'ignore', pass ~mask"
@@ -474,6 +494,21 @@ def validate_period(weights: Tensor, period: int) -> None:
         )
 
 
+def validate_head(where: str, head: object, heads: int) -> None:
+    """Raise unless `where`, an attention of so many heads, has this one."""
+    if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < heads:
+        raise ValueError(f"{where} has heads 0 to {heads - 1}; got head={head!r}")
+
+
+def validate_place(place: object, n: int) -> None:
+    """Raise unless place is (attention, head, position), with a position of a text of n words."""
+    if not isinstance(place, tuple | list) or len(place) != 3:
+        raise TypeError(f"place must be (attention's name, head, position); got {place!r}")
+    position = place[2]
+    if isinstance(position, bool) or not isinstance(position, int) or not -n <= position < n:
+        raise ValueError(f"the texts have positions 0 to {n - 1}; got position={position!r}")
+
+
 def validate_layers(weights: object) -> None:
     """Raise unless weights are a list of (b h n n), of the same texts in every layer."""
     if isinstance(weights, Tensor) or not isinstance(weights, list | tuple) or not weights:
@@ -532,14 +567,54 @@ def validate_reach(mask: Tensor, layers: int) -> None:
     validate_sizes("", 0, layers=layers)
 
 
-def validate_span(distance: Tensor, ramp: float) -> None:
-    """Raise unless distances are numbers in a tensor, and the ramp is above 0."""
+def validate_span(distance: Tensor, span: float | Tensor, ramp: float) -> None:
+    """Raise unless distances are numbers in a tensor, spans fit them, and the ramp is above 0."""
     if not isinstance(distance, Tensor):
         raise TypeError(f"distance must be a torch.Tensor; got {type(distance).__name__}")
     if distance.dtype == torch.bool or distance.is_complex():
         raise TypeError(f"distance must hold real numbers; got {distance.dtype}")
-    if not ramp > 0:
-        raise ValueError(f"ramp must be above 0, a number of positions; got {ramp}")
+    validate_positive("ramp", ramp)
+    if not isinstance(span, Tensor):
+        validate_number("span", span)
+        return
+    try:
+        torch.broadcast_shapes(span.shape, distance.shape)
+    except RuntimeError:
+        raise ValueError(
+            "span must broadcast with distance, as (h 1 1) with (q k); "
+            f"got span {_shape(span)} for distance {_shape(distance)}"
+        ) from None
+
+
+def validate_rates(query: Tensor, key: Tensor, value: Tensor, **rates: Tensor) -> None:
+    """Raise unless each rate is (… n), one number for each position of a text (… n d)."""
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    for name, rate in rates.items():
+        validate_axes(key=(key, "… n d"), **{name: (rate, "… n")})
+        validate_fits(name, rate, (*batch, key.shape[-2]), "… n")
+
+
+def validate_parts(one: object, two: object) -> None:
+    """Raise unless both are pairs (… q v), (… q): of the same queries, over different keys."""
+    for name, part in (("one", one), ("two", two)):
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise TypeError(
+                f"{name} must be a pair (output (… q v), logsumexp (… q)); "
+                f"got {type(part).__name__}"
+            )
+        output, total = part
+        validate_axes(**{f"the output of {name}": (output, "… q v")})
+        validate_axes(**{f"the logsumexp of {name}": (total, "… q")})
+        if output.shape[:-1] != total.shape:
+            raise ValueError(
+                f"{name} must be a pair (output (… q v), logsumexp (… q)); "
+                f"got {_shape(output)} and {_shape(total)}"
+            )
+    if one[0].shape != two[0].shape:
+        raise ValueError(
+            "one and two must be of the same queries; "
+            f"got outputs {_shape(one[0])} and {_shape(two[0])}"
+        )
 
 
 def validate_linear_state(state: object, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -619,14 +694,19 @@ def validate_scalar(name: str, value: object) -> None:
         raise ValueError(f"{name} must be one number; got shape {_shape(value)}")
 
 
+def validate_number(name: str, value: object) -> None:
+    """Raise unless `value` is a number of Python's."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number; got {type(value).__name__}")
+
+
 def validate_positive(name: str, value: object) -> None:
     """Raise unless `value` is one number above 0, as a float or a tensor."""
     if isinstance(value, Tensor):
         validate_scalar(name, value)
         is_positive = not _is_readable(value) or bool(value > 0)
     else:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number; got {type(value).__name__}")
+        validate_number(name, value)
         is_positive = value > 0
     if not is_positive:
         raise ValueError(f"{name} must be above 0; got {value}")

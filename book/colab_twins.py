@@ -195,7 +195,7 @@ def twin(page: Path) -> nbformat.NotebookNode:
             parts.append(("markdown", plain(cell.source, page.stem, figures).strip(), {}))
             continue
         tags = cell.metadata.get("tags", [])
-        kept = {"tags": tags} if "raises-exception" in tags else {}
+        kept = {"tags": tags} if {"raises-exception", "skip-execution"} & set(tags) else {}
         if {"hide-input", "hide-cell", "remove-input", "remove-cell"} & set(tags):
             kept["jupyter"] = {"source_hidden": True}
         parts.append(("code", cell.source, kept))

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from browser import browser
 from warm import warm_kernels  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +45,25 @@ def pytest_collection_finish():
     """What is loaded by now stays; no garbage collection has to look at it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    from attncourse.grading.jail import walls
+    from attncourse.grading.jail.remote import Zygote
+
+    try:
+        with Zygote() as warm:
+            warm.fork([]).kill()
+            yield warm
+    except walls.Unavailable as error:
+        pytest.skip(f"no jail can be built here: {error}")
 
 
 @pytest.fixture(scope="session")

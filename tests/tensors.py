@@ -73,6 +73,15 @@ def assert_refused(error, words, call, **arguments):
     assert raised.value.__suppress_context__ or raised.value.__context__ is None, "one error only"
 
 
+def word_by_word(translator, source, words):
+    """Scores (b t vocab) of a translator that is told one word at a time."""
+    state, logits = translator.start(source), []
+    for word in words.unbind(1):
+        scores, state = translator.step(word, state)
+        logits.append(scores)
+    return torch.stack(logits, 1)
+
+
 def typed(function):
     """The function with its jaxtyping annotations checked at every call."""
     return jaxtyping.jaxtyped(typechecker=beartype.beartype)(function)

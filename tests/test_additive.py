@@ -17,6 +17,7 @@ from tensors import (
     seeded,
     steadily,
     typed,
+    word_by_word,
 )
 from test_bottleneck import tokens
 from torch import nn
@@ -457,13 +458,8 @@ def translator():
 
 def test_teacher_forcing_is_decoding_step_by_step(translator):
     words = tokens(3, 6, words=WORDS + 2)
-    expected, state = [], translator.start(SOURCE)
-    for word in words.unbind(1):
-        logits, state = translator.step(word, state)
-        expected.append(logits)
-    assert_all_agree(
-        [torch.stack(expected, 1)], [translator(SOURCE, words)], translator.parameters()
-    )
+    expected = word_by_word(translator, SOURCE, words)
+    assert_all_agree([expected], [translator(SOURCE, words)], translator.parameters())
 
 
 def test_one_step_looks_back_with_the_old_state_and_scores_with_the_new(translator):

@@ -9,7 +9,16 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tensors import DEVICES, assert_all_agree, assert_equal_to, randn, seeded, steadily, typed
+from tensors import (
+    DEVICES,
+    assert_all_agree,
+    assert_equal_to,
+    randn,
+    seeded,
+    steadily,
+    typed,
+    word_by_word,
+)
 from tokenizers.models import BPE
 from torch import nn
 
@@ -658,14 +667,9 @@ def translator():
 
 def test_teacher_forcing_is_decoding_step_by_step(translator):
     words = tokens(B, 6, words=WORDS + 2)
-    expected, state = [], translator.start(SOURCE)
-    assert state.shape == (B, HIDDEN), "one vector a sentence, and nothing else"
-    for word in words.unbind(1):
-        logits, state = translator.step(word, state)
-        expected.append(logits)
-    assert_all_agree(
-        [torch.stack(expected, 1)], [translator(SOURCE, words)], translator.parameters()
-    )
+    assert translator.start(SOURCE).shape == (B, HIDDEN), "one vector a sentence, and nothing else"
+    expected = word_by_word(translator, SOURCE, words)
+    assert_all_agree([expected], [translator(SOURCE, words)], translator.parameters())
 
 
 def test_the_vector_is_the_state_after_the_last_real_word(translator):

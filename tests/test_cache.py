@@ -424,17 +424,79 @@ def test_a_layer_keeps_dtype_and_device_and_comes_close_to_float64(make, dtype, 
         assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
+PLACES = torch.tensor([[5, 0, 3], [1, 6, 2]]), torch.tensor([4, 1])  # a table, new positions
+QKV = [x.detach() for x in make_qkv(B, H)]
+RING = [x[:, :, :3] for x in QKV[1:]]
+FUNCTIONS = {  # of tensors of floating-point numbers, and those
+    "extend": (lambda k, v, *new: torch.cat(extend((k, v), *new), -1), [*QKV[1:], *QKV[1:]]),
+    "cached": (lambda q, k, v: cached_attention(q, k, v, (k, v))[0], QKV),
+    "shared heads": (
+        lambda *qkv: grouped_query_attention(*qkv)[0],
+        [QKV[0], *(x[:, :C] for x in QKV[1:])],
+    ),
+    "ring": (lambda q, k, v, *ring: rolling_attention(q, k, v, (*ring, 8), 3)[0], [*QKV, *RING]),
+    "ring, empty": (lambda *qkv: rolling_attention(*qkv, None, 3)[0], QKV),
+    "write a page": (
+        lambda pages, new: write_paged(pages, *(x.to(new.device) for x in PLACES), new),
+        [randn(7, 2, D), randn(B, D, seed=1)],
+    ),
+    "read pages": (
+        lambda pages: read_paged(pages, PLACES[0].to(pages.device)),
+        [randn(7, 2, D)],
+    ),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("function", "tensors"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_function_keeps_dtype_and_device_and_comes_close_to_float64(
+    function, tensors, dtype, device
+):
+    tensors = [x.to(device, dtype) for x in tensors]
+    got = function(*tensors)
+    assert got.dtype == dtype and got.device.type == device
+    expected = function(*(x.cpu().double() for x in tensors))
+    assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
+
+
+COMPILED = FUNCTIONS | {
+    f"{name}, {way}": (getattr(layer, way), [randn(B, N, M)])
+    for name in ("GQA", "MLA")
+    for layer in [filled(LAYERS[name]())]
+    for way in ("forward", "step")
+}
+
+
 @pytest.mark.slow
-def test_a_step_compiles_to_one_graph_with_the_same_results():
+@pytest.mark.parametrize(("function", "tensors"), COMPILED.values(), ids=COMPILED)
+def test_it_compiles_to_one_graph_with_the_same_results(function, tensors):
     torch.compiler.reset()
-    layer, x = filled(LAYERS["MLA"]()), randn(B, N, M)
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_equal_to(function(*tensors), compiled(*tensors))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GQA", "MLA"])
+def test_a_step_behind_a_cache_compiles_to_one_graph_with_the_same_results(name):
+    torch.compiler.reset()
+    layer, x = filled(LAYERS[name]()), randn(B, N, M)
     _, cache = layer.step(x)
     new, real = randn(B, 2, M, seed=5), make_mask(B, 1, N + 2)
     compiled = torch.compile(layer.step, fullgraph=True, backend="eager")
-    expected, (kept, _) = layer.step(new, cache, real)
-    actual, (also, _) = compiled(new, cache, real)
-    assert_equal_to(expected, actual)
-    assert torch.equal(kept, also)
+    assert_equal_to(layer.step(new, cache, real), compiled(new, cache, real))
+
+
+@pytest.mark.slow
+def test_a_decoder_compiles_to_one_graph_with_the_same_results():
+    torch.compiler.reset()
+    model, words = make_decoder("MLA", layers=1), torch.arange(B * N).reshape(B, N) % 13
+    real = words > 0  # the first word of the first row is padding
+    _, caches = model.step(words, None, real)
+    behind = words[:, :2], caches, torch.cat([real, real[:, 1:3]], 1)
+    for arguments in ((words, None, real), behind):
+        compiled = torch.compile(model.step, fullgraph=True, backend="eager")
+        assert_equal_to(model.step(*arguments), compiled(*arguments))
 
 
 def test_the_annotations_hold():
@@ -549,6 +611,19 @@ BAD_TEXTS = {
         a_decoder(), torch.tensor([[3, 4], [5, 0]]), 1, 2, 3, 0
     ),
     "num_heads=4 in model_width=12 are 3 wide each": lambda: GroupedAttention(12, 4, 2),
+    "bos must be the id of a word, 0 to 8; got -1": lambda: write(
+        a_decoder(), torch.tensor([[3, 4]]), -1, 2, 3
+    ),
+    "eos must be the id of a word, 0 to 8; got 99": lambda: write(
+        a_decoder(), torch.tensor([[3, 4]]), 1, 99, 3
+    ),
+    "attentions must hold one a layer, so at least one; got none": lambda: CachedGPT(9, [], 8, 8),
+    "attention reads vectors of width 8; expected model_width=10": lambda: CachedGPT(
+        9, [GroupedAttention(8, 2, 1)], 10, 8
+    ),
+    "attention reads vectors of width 24; expected model_width=10": lambda: CachedGPT(
+        9, [LatentAttention(24, H, D, 5, 2)], 10, 8
+    ),
     "the ring has 3 places, but width = 4": lambda: rolling_attention(
         *randn(3, 2, 1, D), (randn(2, 3, D), randn(2, 3, D), 3), 4
     ),

@@ -50,16 +50,6 @@ CHAPTER_3 = "03_scaled_dot_product"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces")
 
 
-@pytest.fixture(scope="module")
-def zygote():
-    try:
-        with Zygote() as warm:
-            warm.fork([]).kill()
-            yield warm
-    except walls.Unavailable as error:
-        pytest.skip(f"no jail can be built here: {error}")
-
-
 def assignment(name: str) -> submission.Assignment:
     both = (json.loads(notebook(folder, name)) for folder in ("solutions", "exercises"))
     return submission.assignment_of(name, *both)

@@ -88,12 +88,6 @@ def first_state(tab, name: str) -> str:
     )
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("browser")) as tab:
-        yield tab
-
-
 @pytest.fixture
 def show(tab, tmp_path):
     def show(*figures, models=(), **how):

@@ -1,6 +1,7 @@
 """Chapter 11's reference code against torch and Hugging Face, its own properties and bad input."""
 
 import itertools
+import math
 import warnings
 
 import pytest
@@ -196,6 +197,16 @@ def test_bigbird_is_window_globals_and_random_blocks_as_hugging_face_has_it():
     assert_equal_to(output, with_mask(heads, mask).transpose(1, 2).flatten(-2))
 
 
+@pytest.mark.parametrize("root", [4, 9, 16, 32])
+def test_the_sparse_transformers_patterns_cost_the_order_of_n_times_its_root(root):
+    def cost(pattern):
+        return mask_of(causally(pattern), root**2).sum().item()
+
+    assert cost(fixed(root)) == root**3
+    nearest, beyond = root**3 - root * (root - 1) // 2, root**2 * (root - 1) // 2
+    assert cost(strided(root)) == nearest + beyond < 1.5 * root**3
+
+
 # --- Reach ---
 
 
@@ -241,6 +252,14 @@ def test_how_many_layers_known_patterns_need():
     doubled = [mask_of(dilated(1, 2**layer), 64) for layer in range(8)]
     assert layers_needed(doubled) == 6
     assert layers_needed(doubled[:5]) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_keys_reach_all_without_global_tokens_and_in_few_layers(seed):
+    """Three drawn keys more in a row: the logarithm of what the window alone needs."""
+    drawn = any_of(window(1), random_keys(256, 3, generator(seed)))
+    assert needed(window(1), 256) == 255
+    assert math.log(256, 6) < needed(drawn, 256) <= math.log2(256)
 
 
 def test_flow_hands_on_everything_and_reaches_as_far_as_reach():
@@ -446,6 +465,23 @@ def test_the_gated_delta_rule_agrees_with_hugging_faces():
         assert_equal_to(theirs.transpose(1, 2).double(), actual, atol=1e-5)  # they use float32
 
 
+@pytest.mark.parametrize("decays", [False, True], ids=["delta", "gated delta"])
+def test_the_delta_rule_by_its_formula_in_loops(decays):
+    query, key, value = make_qkv(B, H)
+    rates = [randn(B, H, N, seed=s).sigmoid().requires_grad_() for s in (7, 8)[: 1 + decays]]
+    expected = []
+    for b, h in itertools.product(range(B), range(H)):
+        state = torch.zeros(D, V, dtype=torch.float64)
+        for i in range(N):
+            k, v = key[b, h, i], value[b, h, i]
+            kept = (rates[1][b, h, i] if decays else 1) * state
+            state = kept + rates[0][b, h, i] * torch.outer(k, v - kept.T @ k)
+            expected.append(state.T @ query[b, h, i])
+    expected = torch.stack(expected).reshape(B, H, N, V)
+    actual = delta_rule(query, key, value, *rates)
+    assert_all_agree([expected], [actual], [query, key, value, *rates])
+
+
 def test_the_delta_rule_overwrites_and_a_sum_does_not():
     key = F.normalize(randn(1, 1, D), dim=-1).expand(1, 2, D)
     value, ones = randn(1, 2, V, seed=1), torch.ones(1, 2).double()
@@ -550,6 +586,7 @@ def test_a_ring_of_real_processes_gives_full_attention_and_sends_what_the_formul
 
 # --- Precise, compiled, pure, typed ---
 
+ROWS, RATES = randn(2, 3, N), randn(2, B, H, N, seed=7).sigmoid()
 FUNCTIONS = {
     "windowed": lambda *qkv: windowed_attention(*qkv, 3),
     "linear": linear_attention,
@@ -558,9 +595,13 @@ FUNCTIONS = {
         ring_attention(*shards(qkv, 3), torch.arange(N, device=qkv[0].device).tensor_split(3)),
         -2,
     ),
-    "Linformer": lambda *qkv: linformer_attention(*qkv, *randn(2, 3, N).to(qkv[0]))[0],
+    "Linformer": lambda *qkv: linformer_attention(*qkv, *ROWS.to(qkv[0]))[0],
     "shared": lambda query, key, value: shared_qk_attention(query, value)[0],
     "span": lambda *qkv: SpanAttention(H, 9, 3, 2).to(qkv[0])(*qkv)[0],
+    "delta": lambda query, key, value: delta_rule(
+        query, F.normalize(key, dim=-1), value, *RATES.to(query)
+    ),
+    "in steps": lambda *qkv: in_steps(*qkv)[0],
 }
 
 
@@ -575,13 +616,28 @@ def test_dtype_and_device_are_kept_and_results_close_to_float64(function, dtype,
     assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_buckets_are_whole_numbers_of_any_dtype_and_those_of_float64(dtype, device):
+    # 1 to 4, each once, with any signs: no two axes are equally near, and all sums are exact.
+    x = (randn(B, H, N, D).argsort(-1) + 1) * randn(B, H, N, D, seed=1).sign()
+    rotations = torch.eye(D)[:, [2, 0, 3]].double() * torch.tensor([[[1.0]], [[-2.0]]])
+    buckets = lsh_buckets(x.to(device, dtype), rotations.to(device, dtype))
+    assert buckets.dtype == torch.long and buckets.device.type == device
+    assert torch.equal(buckets.cpu(), lsh_buckets(x, rotations))
+
+
+SPANS = SpanAttention(H, 9, 3, 2).double()  # parameters are made outside of a graph
+IN_ONE_GRAPH = FUNCTIONS | {"span": lambda *qkv: SPANS(*qkv)[0]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["windowed", "linear", "ring", "shared"])
-def test_it_compiles_to_one_graph_with_the_same_results(name):
+@pytest.mark.parametrize("function", IN_ONE_GRAPH.values(), ids=IN_ONE_GRAPH)
+def test_it_compiles_to_one_graph_with_the_same_results(function):
     torch.compiler.reset()
     qkv = [x.detach() for x in make_qkv(B, H)]
-    compiled = torch.compile(FUNCTIONS[name], fullgraph=True, backend="eager")
-    assert_equal_to(FUNCTIONS[name](*qkv), compiled(*qkv))
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_equal_to(function(*qkv), compiled(*qkv))
 
 
 def test_the_annotations_hold():
@@ -676,7 +732,7 @@ REFUSED = {
         TypeError,
         lambda: span_mask(torch.ones(3) > 0, 2, 1),
     ),
-    "ramp must be above 0, a number of positions; got 0": (
+    "ramp must be above 0; got 0": (
         ValueError,
         lambda: span_mask(torch.arange(3), 2, 0),
     ),
@@ -687,6 +743,90 @@ REFUSED = {
     "rotations (2 5 3) has axes (t d c), so d = 5; but x has d = 4": (
         ValueError,
         lambda: lsh_buckets(QKV[0], randn(2, 5, 3)),
+    ),
+    "width must be a whole number of at least 0; got -2": (ValueError, lambda: window(-2)),
+    "width must be a whole number of at least 0; got -3": (ValueError, lambda: dilated(-3, 1)),
+    "step must be a whole number of at least 1; got 0": (ValueError, lambda: dilated(1, 0)),
+    "stride must be a whole number of at least 1; got 0": (ValueError, lambda: strided(0)),
+    "size must be a whole number of at least 1; got 0": (ValueError, lambda: fixed(0)),
+    "size must be a whole number of at least 1; got -1": (
+        ValueError,
+        lambda: shifted_blocks(-1, 4, 1),
+    ),
+    "blocks must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: shifted_blocks(4, 0, 1),
+    ),
+    "count must be a whole number of at least 0; got 0.5": (ValueError, lambda: global_tokens(0.5)),
+    "count must be a whole number of at least 0; got -1": (
+        ValueError,
+        lambda: random_keys(4, -1, generator()),
+    ),
+    "count must be at most n = 4, for no key is drawn twice; got 5": (
+        ValueError,
+        lambda: random_keys(4, 5, generator()),
+    ),
+    "keys were drawn for n = 4 positions; the text has more": (
+        ValueError,
+        lambda: mask_of(random_keys(4, 2, generator()), 6),
+    ),
+    "processes must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: ring_bytes(0, *QKV[1:]),
+    ),
+    "span must be a number; got str": (TypeError, lambda: span_mask(torch.arange(3), "a", 1)),
+    "span must broadcast with distance, as (h 1 1) with (q k); got span (2) for distance (3)": (
+        ValueError,
+        lambda: span_mask(torch.arange(3), torch.ones(2), 1),
+    ),
+    "ramp must be a number; got str": (TypeError, lambda: span_mask(torch.arange(3), 2, "a")),
+    "num_heads must be a whole number of at least 1; got 0": (
+        ValueError,
+        lambda: SpanAttention(0, 9, 3, 2),
+    ),
+    "start must be from 0 to longest = 9; got 10": (ValueError, lambda: SpanAttention(H, 9, 10, 2)),
+    "start must be a number; got str": (TypeError, lambda: SpanAttention(H, 9, "far", 2)),
+    "longest must be above 0; got 0": (ValueError, lambda: SpanAttention(H, 0, 0, 2)),
+    "strength must be a torch.Tensor; got float": (TypeError, lambda: delta_rule(*QKV, 1.0)),
+    "strength (2 3 12) has axes (… n), so n = 12; but key has n = 13": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, H, N - 1)),
+    ),
+    "strength must broadcast to (… n) = (2 3 13); got shape (2 1 3 13)": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, 1, H, N)),
+    ),
+    "decay (2 3 1) has axes (… n), so n = 1; but key has n = 13": (
+        ValueError,
+        lambda: delta_rule(*QKV, randn(B, H, N), randn(B, H, 1)),
+    ),
+    "decay is torch.float32 but key is torch.float64; use one dtype": (
+        TypeError,
+        lambda: delta_rule(*QKV, randn(B, H, N), torch.ones(B, H, N)),
+    ),
+    "query and key must have the same width d to be compared; got query (2 3 13 4)": (
+        ValueError,
+        lambda: partial_attention(QKV[0], QKV[2], QKV[2]),
+    ),
+    "mask must broadcast to (… q k) = (2 3 13 13); got shape (4 4)": (
+        ValueError,
+        lambda: partial_attention(*QKV, causal_mask(4)),
+    ),
+    "mask must be boolean, True = may attend; got torch.int64": (
+        TypeError,
+        lambda: partial_attention(*QKV, causal_mask(N).long()),
+    ),
+    "two must be a pair (output (… q v), logsumexp (… q)); got Tensor": (
+        TypeError,
+        lambda: merge(partial_attention(*QKV), QKV[2]),
+    ),
+    "one must be a pair (output (… q v), logsumexp (… q)); got (2 3 13 5) and (2 3 5)": (
+        ValueError,
+        lambda: merge((QKV[2], randn(2, 3, 5)), partial_attention(*QKV)),
+    ),
+    "one and two must be of the same queries; got outputs (2 3 13 5) and (2 3 5 5)": (
+        ValueError,
+        lambda: merge(partial_attention(*QKV), partial_attention(SHORT[0], *QKV[1:])),
     ),
 }
 

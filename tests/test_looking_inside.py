@@ -1,6 +1,8 @@
 """Chapter 12's reference code against closed forms and loops, its properties and bad input."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -310,6 +312,16 @@ def test_scores_and_rollout_compile_to_one_graph():
     assert_equal_to(induction_score(weights[0], 2), compiled(weights[0], 2))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", ["q", "kv"])
+def test_a_path_compiles_to_one_graph(parts):
+    torch.compiler.reset()
+    model, text = make_model(), a_text()
+    cut = ablated(model, "layers.0.attention", 1)
+    compiled = torch.compile(through, fullgraph=True, backend="eager")
+    assert_equal_to(through(model, text, cut, parts), compiled(model, text, cut, parts))
+
+
 def test_the_annotated_axes_are_true():
     model, text = make_model(attend=lambda: BucketAttention(H, 8, 9, False).double()), a_text()
     assert typed(AttentionOnly.forward)(model, text).shape == (B, N, WORDS)
@@ -334,14 +346,26 @@ def test_unknown_heads_layers_and_places_are_refused():
     assert_refused(ValueError, words, ablated, model=model, layer="x", head=0)
     words = "layers.1.attention has heads 0 to 2; got head=3"
     assert_refused(ValueError, words, ablated, model=model, layer=LAYER, head=3)
+    words = "value must be a number; got str"
+    assert_refused(TypeError, words, ablated, model=model, layer=LAYER, head=0, value="x")
     words = "value must broadcast to (b q d) = (2 7 4); got shape (5)"
     assert_refused(ValueError, words, ablated(model, LAYER, 0, randn(5)), text=text)
     words = "the texts have positions 0 to 6; got position=7"
     given = {"model": model, "clean": text, "corrupted": text}
     assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, 7))
+    words = "the texts have positions 0 to 6; got position='x'"
+    assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, "x"))
+    words = "place must be (attention's name, head, position); got ('layers.1.attention', 0)"
+    assert_refused(TypeError, words, patched, **given, place=(LAYER, 0))
     words = "corrupted (2 6) has axes (b n), so n = 6; but clean has n = 7"
     given["corrupted"] = a_text(n=6)
     assert_refused(ValueError, words, patched, **given, place=(LAYER, 0, 1))
+
+
+@pytest.mark.parametrize("head", [5, -1, True])
+def test_a_matrix_of_a_head_that_does_not_exist_is_refused(head):
+    attention, words = MultiHeadAttention(8, 2), f"the attention has heads 0 to 1; got head={head}"
+    assert_refused(ValueError, words, ov_matrix, attention=attention, head=head)
 
 
 def test_models_and_parts_that_no_path_leads_through_are_refused():
@@ -385,3 +409,39 @@ def test_weights_that_fit_nothing_are_refused(words):
 def test_layers_that_are_no_list_are_refused(weights):
     words = "weights must be a list of (b h n n), one a layer, the first layer first; got"
     assert_refused(TypeError, words, rollout, weights=weights)
+
+
+# --- The page's cell for GPT-2, which the book does not run ---
+
+
+def test_the_cell_for_gpt2_names_the_heads_that_look_back(monkeypatch, capsys):
+    transformers = pytest.importorskip("transformers")
+    page = (Path(__file__).parent.parent / "book" / "12_looking_inside.md").read_text("utf-8")
+    (cell,) = re.findall(r"^:tags: \[skip-execution\]\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    places = 101  # a mark and twice 50 words
+    config = transformers.GPT2Config(
+        n_embd=places, n_layer=3, n_head=1, n_positions=places, attn_implementation="eager"
+    )
+    gpt2 = transformers.GPT2LMHeadModel(config)
+    with torch.no_grad():  # a word is its place, and asks for the one so many places back
+        gpt2.transformer.wte.weight.zero_()
+        gpt2.transformer.wpe.weight.copy_(torch.eye(places))
+        for layer, back in zip(gpt2.transformer.h, (1, 49, 50), strict=True):
+            shift = torch.eye(places).roll(-back, 1)
+            layer.attn.c_attn.weight.copy_(torch.cat([shift, *[torch.eye(places)] * 2], 1))
+            for part in (layer.attn.c_proj, layer.mlp.c_proj):  # and stays that
+                part.weight.zero_()
+    asked = []
+    monkeypatch.setattr(
+        transformers.GPT2LMHeadModel,
+        "from_pretrained",
+        lambda name, **options: asked.append((name, options)) or gpt2,
+    )
+    exec(cell, {})
+    assert asked == [("gpt2", {"attn_implementation": "eager"})]
+    found = re.findall(
+        r"^(\d)\.0: induction (\S+), previous word (\S+)$", capsys.readouterr().out, re.M
+    )
+    assert [layer for layer, *_ in found] == ["0", "1"]
+    assert float(found[0][2]) > 0.95 > 0.05 > float(found[0][1])
+    assert float(found[1][1]) > 0.95 > 0.05 > float(found[1][2])

@@ -575,6 +575,21 @@ def test_one_stack_compiles_to_one_graph_with_the_same_results(make):
     assert_equal_to(model(TEXT), compiled(TEXT))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda logits: sampling_distribution(logits, 0.5, 3, 0.9),
+        lambda logits: log_probability(logits[None], torch.tensor([[3, 1, 0, 4]]), pad=0),
+    ],
+    ids=["sampling_distribution", "log_probability"],
+)
+def test_what_reads_logits_compiles_to_one_graph_with_the_same_results(function):
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_equal_to(function(LOGITS), compiled(LOGITS))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_choosing_words_works_on_every_device(device):
     logits = LOGITS.float().to(device)

@@ -404,6 +404,15 @@ def test_eye_and_gated_layers_compile_to_one_graph():
     assert_equal_to(flamingo(image, words), compiled(image, words))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.3, torch.tensor(0.3).double()], ids=["number", "tensor"])
+def test_the_contrastive_loss_compiles_to_one_graph(temperature):
+    torch.compiler.reset()
+    compiled = torch.compile(contrastive_loss, fullgraph=True, backend="eager")
+    given = randn(4, M), randn(4, M, seed=1), temperature
+    assert_equal_to(contrastive_loss(*given), compiled(*given))
+
+
 def test_the_annotations_hold():
     image, (text, memory, gate) = picture(), gated_inputs()
     assert typed(patches)(image, SIZE).shape == (B, N, P)
@@ -454,6 +463,16 @@ def test_what_is_no_picture_or_no_size_is_refused():
     assert_refused(ValueError, words, positions_2d, rows=0, columns=3, width=8)
     words = "image must have axes (b c y x)"
     assert_refused(ValueError, words, read, model=a_reader(), image=randn(2, 3))
+    assert_refused(ValueError, words, standardized, image=randn(8, 15))
+
+
+@pytest.mark.parametrize(
+    "model", [PatchEmbedding(SIZE, M, C), Reader(VOCABULARY, SIZE, C, **SMALL)]
+)
+def test_pictures_of_other_colors_are_refused(model):
+    look = getattr(model, "encode", model)
+    words = "image (2 1 8 15) has axes (b c y x), so c = 1; but the layer has c = 3"
+    assert_refused(ValueError, words, look, image=picture(c=1))
 
 
 def test_gates_that_are_not_one_number_are_refused():

@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from browser import browser, needs_browser
+from browser import needs_browser
 from matplotlib.colors import to_rgb
 
 from attncourse import plots
@@ -253,12 +253,6 @@ def test_each_combination_needs_its_view():
 
 
 # --- in a browser --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("browser")) as tab:
-        yield tab
 
 
 @pytest.fixture

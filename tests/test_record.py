@@ -15,9 +15,9 @@ from nbconvert.filters import markdown2html
 from attncourse.checks import pages
 from attncourse.grading.books import disk, gradebook, nbgrader_api, results, run
 from attncourse.grading.inbox import sample, submission
-from attncourse.grading.jail import record, score, walls
+from attncourse.grading.jail import record, score
 from attncourse.grading.jail.job import Job, grade_bytes
-from attncourse.grading.jail.remote import Budget, Zygote
+from attncourse.grading.jail.remote import Budget
 from attncourse.grading.outbox import feedback
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
@@ -25,16 +25,6 @@ CHAPTER_3 = "03_scaled_dot_product"
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the jail is made of Linux namespaces"
 )
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    try:
-        with Zygote() as warm:
-            warm.fork([]).kill()
-            yield warm
-    except walls.Unavailable as error:
-        pytest.skip(f"no jail can be built here: {error}")
 
 
 def text_of(folder: str, name: str = CHAPTER_3) -> str:

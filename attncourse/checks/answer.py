@@ -54,16 +54,20 @@ def shape_of(tensor: Tensor) -> str:
     return "(" + " ".join(map(str, tensor.shape)) + ")"
 
 
-def unpack(task: Task, seen: Observation) -> tuple:
-    """Turn an observation into the values the task promises, or raise a Failure that says why."""
+def _something(seen: Observation, inputs: Inputs | None = None) -> object:
     if seen.unanswered:
         raise Unanswered("The answer still raises NotImplementedError.")
     if seen.error:
         where = f" ({seen.error_line})" if seen.error_line else ""
-        raise Failure(f"Your answer {seen.error}{where}")
-    returned = seen.returned
-    if returned is None:
+        raise Failure(f"Your answer {seen.error}{where}", inputs)
+    if seen.returned is None:
         raise Unanswered("Your answer returned None: is a `return` missing?")
+    return seen.returned
+
+
+def unpack(task: Task, seen: Observation) -> tuple:
+    """Turn an observation into the values the task promises, or raise a Failure that says why."""
+    returned = _something(seen)
     if isinstance(task.returns, type):
         return (_plain_value(task.returns, returned),)
     names = task.returns
@@ -109,6 +113,10 @@ class Answer:
         self.printed += seen.printed
         self._remember(inputs, options, seen)
         return seen
+
+    def returned(self, inputs: Inputs, **options) -> object:
+        """What an observation brings back, whatever it is; a Failure says why there is nothing."""
+        return _something(self.observe(inputs, **options), inputs)
 
     def _remember(self, inputs: Inputs, options: dict, seen: Observation) -> None:
         """Keep one of all calls that can be repeated, each with the same chance."""
@@ -271,6 +279,15 @@ def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
 def _short(value: object) -> str:
     text = repr(float(f"{value:.8g}") if type(value) is float else value)
     return text if len(text) <= 120 else text[:117] + "…"
+
+
+def has_shape(name: str, tensor: Tensor, axes: str, *shape: int, inputs, dtype=torch.float32):
+    """Assert the shape and the dtype of what came back."""
+    if tensor.shape != shape:
+        expected = f"{axes} = ({' '.join(map(str, shape))})"
+        raise Failure(f"{name} has shape {shape_of(tensor)}; expected {expected}.", inputs)
+    if tensor.dtype != dtype:
+        raise Failure(f"{name} has dtype {tensor.dtype}; expected {dtype}.", inputs)
 
 
 def moves_nothing(answer: Answer, inputs: Inputs) -> None:

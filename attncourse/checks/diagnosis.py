@@ -270,9 +270,10 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         fresh: what the answer showed before the checks, on some probes.
     """
     failed = [result for result in results if not result.passed]
-    if all(isinstance(result.error, Unanswered) for result in failed):
-        return Diagnosis.not_answered(task, failed[0].message)
     later = Fingerprint(task, answer).everything()
+    nothing = not any(part in outputs(task) for _, part in later.pieces)  # on any probe
+    if nothing and all(isinstance(result.error, Unanswered) for result in failed):
+        return Diagnosis.not_answered(task, failed[0].message)
     keeps = bool(fresh) and bool(differing(later, fresh, fresh.pieces))
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)
@@ -293,7 +294,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     return Diagnosis(
         None,
         f"fails: {first.name}",
-        f"Start with the first check that fails: “{first.name}”. We do not recognize this mistake, "
+        f"Start with the first check that fails: “{first.name}”. We have no name for this mistake, "
         "so here is what we saw.",
         section=task.section,
         seen=said,

@@ -124,7 +124,7 @@ def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
     names = dict.fromkeys(name for inputs in probes for name in inputs if "." not in name)
     for name in names:
         if _never(seen, name):
-            words = f"Whatever `{name}` is, the result stays the same."
+            words = f"We changed `{name}`, and your result stayed the same."
             yield Statement("unused", name, words)
             continue
         if _first_only(seen, name):
@@ -134,7 +134,7 @@ def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
             words = f"The result for the first of a batch changes with the `{name}` of another one."
             yield Statement("mixes", name, words)
         elif _hears(seen, name):
-            words = f"Numbers of `{name}` that should not matter here change the result."
+            words = f"We changed numbers of `{name}` that do not matter here: your result changed."
             yield Statement("hears", name, words)
 
 
@@ -186,8 +186,13 @@ def _far(value: object) -> object:
     return 3 * value + (0 if isinstance(value, int) else 5)
 
 
+def _less(value: object) -> object:
+    """A smaller number: a large one may lie where nothing depends on it any more."""
+    return value / 8 if isinstance(value, float) else None
+
+
 def _never(seen: _Trials, name: str) -> bool:
-    tried = [each for change in (_other, _far) for each in _tries(seen, name, change)]
+    tried = [each for change in (_other, _far, _less) for each in _tries(seen, name, change)]
     return bool(tried) and not any(moved for _, moved in tried)
 
 

@@ -15,6 +15,7 @@ from attncourse.long_sequences import (
     causally,
     delta_rule,
     dilated,
+    fixed,
     flow,
     global_tokens,
     layers_needed,
@@ -22,7 +23,9 @@ from attncourse.long_sequences import (
     mask_of,
     random_keys,
     ring_utilization,
+    shifted_blocks,
     span_mask,
+    strided,
     window,
     windowed_attention,
 )
@@ -54,6 +57,22 @@ def test_a_global_first_token_under_a_causal_mask_helps_nobody():
     with_first = any_of(window(9), global_tokens(1))
     assert layers(causally(with_first), True) == layers(causally(window(9)), True) == 15
     assert layers(with_first, False) == 2
+
+
+@pytest.mark.parametrize(("n", "width"), [(256, 24), (1024, 48)])
+def test_blockbert_passes_on_one_block_a_layer_at_the_cost_of_a_window(n, width):
+    blocks = math.ceil(n / width)
+    pattern = any_of(*(shifted_blocks(width, blocks, shift) for shift in (0, 1)))
+    mask, dear = mask_of(pattern, n), mask_of(window(width), n).sum()
+    assert 0.98 < mask.sum() / dear < 1.02
+    assert layers_needed(itertools.repeat(mask, blocks)) == blocks - 1
+
+
+@pytest.mark.parametrize("root", [16, 32])
+def test_fixed_needs_two_layers_as_strided_does_at_two_thirds_of_the_cost(root):
+    masks = [mask_of(causally(pattern(root)), root**2) for pattern in (fixed, strided)]
+    assert [layers_needed(itertools.repeat(mask, 5), causal=True) for mask in masks] == [2, 2]
+    assert masks[0].sum() / masks[1].sum() == pytest.approx(2 / 3, abs=0.03)
 
 
 def test_bigbirds_random_keys_do_not_show_beside_global_tokens():

@@ -13,11 +13,10 @@ from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
 from attncourse.tasks.additive.attend import (
     Attend,
-    as_is,
     divided,
     hard,
     low,

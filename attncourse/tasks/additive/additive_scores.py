@@ -7,6 +7,7 @@ from attncourse.checks.answer import moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 from attncourse.tasks.additive import (
     digits_of,
     gives_one_score_a_key,
@@ -19,7 +20,7 @@ from attncourse.tasks.additive import (
     survives_large_numbers,
     turned,
 )
-from attncourse.tasks.additive._scores import as_is, of_every_score, of_hidden_layers
+from attncourse.tasks.additive._scores import of_every_score, of_hidden_layers
 
 
 def additive_inputs(rng, b=2, k=4, e=3, d=5, a=6, dtype=torch.float32):

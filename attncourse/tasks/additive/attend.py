@@ -9,7 +9,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
 
 
@@ -282,10 +282,6 @@ class Attend:
 
     def __call__(self, scores, values, mask=None):
         return self.attend(scores, values, mask)
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):

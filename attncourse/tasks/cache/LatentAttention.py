@@ -14,7 +14,6 @@ from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.positions import rotate
 from attncourse.tasks import thoughts
-from attncourse.tasks.cache import looked_at
 
 SIZES = ("model_width", "num_heads", "head_width", "latent_width", "rope_width")
 
@@ -26,14 +25,16 @@ class Text(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x, chunks=None, earlier=None):
-        if earlier is not None:
-            self.layer.step(earlier)
+    def forward(self, x, chunks=None, between=None, branch=None):
         if chunks is None:
             output = self.layer(x)
             return None if output is None else [output, torch.tensor(0.0)]
         cache, outputs = None, []
         for piece in x.split(chunks, dim=1):
+            if between is not None:  # a step of another text
+                self.layer.step(between)
+            if branch is not None:  # the same text goes on in another way
+                self.layer.step(branch, cache)
             returned = self.layer.step(piece, cache)
             if returned is None:
                 if self.layer(x) is None:
@@ -69,7 +70,7 @@ def numbers_in(cache) -> int:
 def layer_as_function(cls):
     """The layer as a function of its sizes, a text and its weights."""
 
-    def function(*, x, chunks=None, earlier=None, **rest):
+    def function(*, x, chunks=None, between=None, branch=None, **rest):
         layer = made(cls, *(rest.pop(size) for size in SIZES)).to(x.dtype)
         has = dict(layer.named_parameters(remove_duplicate=False))
         if not has:  # perhaps it is not begun
@@ -78,7 +79,7 @@ def layer_as_function(cls):
             if name not in has:
                 raise Unusable(f"lacks `{name}`; the task says how the parts are called")
         weights = {f"layer.{name}": weight for name, weight in rest.items()}
-        return with_weights(Text(layer), weights, x, chunks, earlier)
+        return with_weights(Text(layer), weights, x, chunks, between, branch)
 
     return function
 
@@ -89,7 +90,7 @@ def text_inputs(rng, b=2, n=5, m=10, h=3, d=4, latent=6, r=2, chunks=None, dtype
     weights["norm.weight"] = 1 + weights["norm.weight"] / 2
     sizes = zip(SIZES, (m, h, d, latent, r), strict=True)
     x = normal(rng, b, n, m, dtype=dtype)
-    return {"x": x, "chunks": chunks, "earlier": None, **dict(sizes), **weights}
+    return {"x": x, "chunks": chunks, "between": None, "branch": None, **dict(sizes), **weights}
 
 
 def probes(rng):
@@ -101,7 +102,9 @@ def probes(rng):
         "word by word": text_inputs(rng, n=4, chunks=1),
         "pieces of two": text_inputs(rng, b=1, n=5, h=2, d=5, latent=7, r=4, chunks=2),
         "wide latent": text_inputs(rng, n=3, m=8, h=2, d=2, latent=8, chunks=1),
-        "after another text": text_inputs(rng, n=3, chunks=2) | {"earlier": normal(rng, 2, 2, 10)},
+        "between steps of another text": text_inputs(rng, n=3, chunks=2)
+        | {"between": normal(rng, 2, 2, 10)},
+        "a text that branches": text_inputs(rng, n=3, chunks=2) | {"branch": normal(rng, 2, 1, 10)},
         "one head": text_inputs(rng, n=3, h=1, chunks=2),
     }
 
@@ -127,7 +130,7 @@ METERED = {"b": 1, "n": 256, "m": 32, "h": 8, "d": 16, "latent": 8, "r": 4}
 def metered(cls):
     """The last step of a long text under the meter: its biggest tensor, in numbers."""
 
-    def function(*, x, chunks=None, earlier=None, **rest):
+    def function(*, x, chunks=None, between=None, branch=None, **rest):
         layer = made(cls, *(rest.pop(size) for size in SIZES))
         with torch.no_grad():
             first = layer.step(x[:, :-1])
@@ -141,7 +144,7 @@ def metered(cls):
 
 def biggest(answer, rng=None):
     inputs = text_inputs(rng or torch.Generator().manual_seed(0), **METERED)
-    return looked_at(answer, inputs, adapt=metered)
+    return answer.returned(inputs, adapt=metered)
 
 
 KEYS = METERED["n"] * METERED["h"] * METERED["d"]  # numbers in the keys of all heads
@@ -188,7 +191,7 @@ task = Task(
 @task.check(1)
 def its_parts_have_the_names_of_the_task(answer, rng):
     sizes = dict(zip(SIZES, (10, 3, 4, 6, 2), strict=True))
-    has = {name: tuple(shape) for name, shape in looked_at(answer, sizes, adapt=parts_of)}
+    has = {name: tuple(shape) for name, shape in answer.returned(sizes, adapt=parts_of)}
     if not has:
         answer(text_inputs(rng))
     for name, parameter in made(reference.LatentAttention, *sizes.values()).named_parameters():
@@ -283,7 +286,8 @@ def gradients_reach_the_text_and_every_weight(answer, rng):
 def a_cache_belongs_to_its_text(answer, rng):
     for chunks in (1, 2):
         inputs = text_inputs(rng, n=3, chunks=chunks)
-        answer.matches(inputs | {"earlier": normal(rng, 2, 2, 10)})
+        for other in ("between", "branch"):
+            answer.matches(inputs | {other: normal(rng, 2, 2, 10)})
         moves_nothing(answer, inputs)
     moves_nothing(answer, text_inputs(rng))
 
@@ -318,14 +322,20 @@ class Latent(nn.Module):
     def start(cache):
         return 0 if cache is None else cache[0].shape[1]
 
+    def places(first, q):
+        return torch.arange(first, first + q)
+
     def turn_query(x, places):
         return rotate(x, places)
 
     def turn_key(x, places):
         return rotate(x, places)
 
-    def compress(self, x):
+    def compress(self, x, places):
         return self.norm(self.down(x))
+
+    def compress_in_step(self, x, places):
+        return self.compress(x, places)
 
     def content_query(self, x, places):
         return self.split(self.q_proj(x))
@@ -362,6 +372,9 @@ class Latent(nn.Module):
     def visible_in_step(self, q, n):
         return self.visible(q, n)
 
+    def add(self, content, turned):
+        return content + turned
+
     def weigh(scores, visible, width):
         return (scores / math.sqrt(width)).masked_fill(~visible, -torch.inf).softmax(-1)
 
@@ -374,9 +387,10 @@ class Latent(nn.Module):
     def forward(self, x):
         n = x.shape[1]
         places = torch.arange(n)
-        latent = self.compress(x)
-        scores = self.content_query(x, places) @ self.content_key(latent).mT
-        scores = scores + self.rope_query(x, places) @ self.rope_key(x, places)[:, None].mT
+        latent = self.compress(x, places)
+        content = self.content_query(x, places) @ self.content_key(latent).mT
+        turned = self.rope_query(x, places) @ self.rope_key(x, places)[:, None].mT
+        scores = self.add(content, turned)
         weights = self.weigh(scores, self.visible(n, n), self.width())
         return self.finish(weights @ self.content_value(latent))
 
@@ -388,13 +402,13 @@ class Latent(nn.Module):
 
     def step(self, x, cache=None):
         q, first = x.shape[1], self.start(cache)
-        places = torch.arange(first, first + q)
-        cache = self.extend(cache, self.compress(x), self.rope_key(x, places))
+        places = self.places(first, q)
+        cache = self.extend(cache, self.compress_in_step(x, places), self.rope_key(x, places))
         latents, keys = self.read(cache)
         k_up, v_up = self.matrices()
-        scores = self.absorbed(self.content_query(x, places), latents, k_up)
-        scores = scores + self.rope_query(x, places) @ keys[:, None].mT
-        visible = self.visible_in_step(q, latents.shape[1])
+        content = self.absorbed(self.content_query(x, places), latents, k_up)
+        scores = self.add(content, self.rope_query(x, places) @ keys[:, None].mT)
+        visible = self.visible_in_step(q, keys.shape[1])
         weights = self.weigh(scores, visible, self.width_in_step(latents))
         output = self.finish(self.averaged(weights, latents, v_up))
         return self.given_back(output, self.kept(cache, x))
@@ -463,7 +477,26 @@ task.fault(
     "They were rotated when they came. Rotated again, they stand at twice their place. Rotate "
     "once, and keep the result.",
     section=ROPE,
-    read=lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))),
+    read=(lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))), ...),
+    extend=(..., lambda self, cache, latent, key: turned_again(self, cache, latent, key)),
+)
+
+
+def turned_again(self, cache, latent, key):
+    """The longer cache, the kept keys of which are rotated once more in each step."""
+    if cache is None:
+        return latent, key
+    before = rotate(cache[1], torch.arange(cache[1].shape[1]))
+    return Latent.extend(self, (cache[0], before), latent, key)
+
+
+task.fault(
+    "L-LATENT-TURNED",
+    "Positions belong into what is kept, so the latent is rotated.",
+    "Then a rotation stands between the latent and k_up, and turns the values as well. Positions "
+    "stand beside the latent, in the one short key.",
+    section=ROPE,
+    compress=lambda self, x, places: rotate(self.norm(self.down(x)), places),
 )
 task.fault(
     "L-ROPE-LOST",
@@ -496,7 +529,7 @@ task.fault(
         )
     ),
     read=lambda self, cache: (cache[0], 0 * cache[1]),
-    kept=lambda self, cache, x: (cache[0],),
+    kept=(lambda self, cache, x: (cache[0],), ...),
 )
 task.fault(
     "L-ROPE-MISSING",
@@ -509,13 +542,15 @@ task.fault(
 task.fault(
     "L-UNFOLD",
     "From the kept latents, keys and values are made again when they are needed.",
-    "The numbers are right, and the cache is small. But every step makes the keys and values of "
+    "The result is right, and the cache is small. But every step makes the keys and values of "
     "the whole past again, for all heads: most of what a cache saves.",
     section=ABSORBED,
     absorbed=lambda self, query, latents, k_up: query @ self.content_key(latents).mT,
     averaged=lambda self, weights, latents, v_up: weights @ self.content_value(latents),
 )
-task.fault(
+
+
+@task.fault(
     "L-CACHE-KEYS",
     "A cache holds keys and values; latents are a step on the way to them.",
     "Then nothing is saved: a token leaves 2·h·d numbers instead of l + r. Keep what all heads are "
@@ -525,6 +560,24 @@ task.fault(
     start=lambda cache: 0 if cache is None else cache[0].shape[1],
     extend=lambda self, cache, latent, key: Latent.extend(self, cache and cache[:2], latent, key),
 )
+class KeepsKeys(Latent):
+    """Keys, values and the rotated key, and no latent."""
+
+    def extend(self, cache, latent, key):
+        made = (self.content_key(latent), self.content_value(latent))
+        new = (*(x.transpose(1, 2) for x in made), key)
+        if cache is None:
+            return new
+        return tuple(torch.cat(pair, 1) for pair in zip(cache, new, strict=True))
+
+    def read(self, cache):
+        return cache[:2], cache[2]
+
+    def absorbed(self, query, latents, k_up):
+        return query @ latents[0].transpose(1, 2).mT
+
+    def averaged(self, weights, latents, v_up):
+        return weights @ latents[1].transpose(1, 2)
 
 
 @task.fault(
@@ -568,17 +621,34 @@ task.fault(
     width=lambda self: 1,
 )
 task.fault(
+    "L-SCALE-EACH",
+    "Two products, each divided by the root of its own width.",
+    "They are two parts of *one* sum of d + r products, and have one divisor: √(d + r). Yours "
+    "makes both larger.",
+    add=lambda self, content, turned: (
+        (content / math.sqrt(self.d) + turned / math.sqrt(self.r)) * math.sqrt(self.d + self.r)
+    ),
+)
+task.fault(
     "L-NO-NORM",
     "The norm only rescales; the matrices can learn that.",
     "It rescales each word by its own length, which no matrix can. And weights trained with it are "
     "wrong without.",
-    compress=lambda self, x: self.down(x),
+    compress=lambda self, x, places: self.down(x),
+)
+task.fault(
+    "L-NORM-NOT-IN-STEP",
+    "Kept is what `down` makes; the norm belongs to `forward`.",
+    "k_up and v_up were made for latents that went through the norm, in a step as in a whole text. "
+    "Norm the new latent, then keep it.",
+    section=ABSORBED,
+    compress_in_step=lambda self, x, places: self.down(x),
 )
 task.fault(
     "L-LAYER-NORM",
     "A norm subtracts the mean and divides by the spread.",
     "That is LayerNorm. RMSNorm divides by the root of the mean square, and subtracts nothing.",
-    compress=lambda self, x: (
+    compress=lambda self, x, places: (
         self.norm.weight * nn.functional.layer_norm(self.down(x), self.norm.weight.shape, eps=1e-6)
     ),
 )
@@ -589,6 +659,15 @@ task.fault(
     "the new positions of a step.",
     section="cache-chunks",
     visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+)
+task.fault(
+    "L-FORWARD-FREE",
+    "`forward` has the whole text, so every word may see it.",
+    "In training the whole text is there, too, and each word learns to say what comes next. Who "
+    "sees it learns nothing. `forward` and `step` promise the same numbers.",
+    section="cache-chunks",
+    visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+    visible_in_step=lambda self, q, n: Latent.visible(q, n),
 )
 task.fault(
     "K-NO-TRIANGLE",
@@ -609,7 +688,7 @@ task.fault(
     "L-VALUE-UP",
     "One matrix makes keys and values from the latent.",
     "There are two, k_up and v_up: what a word is found by is not what it says.",
-    content_value=lambda self, latent: self.split(self.k_up(latent)),
+    content_value=(lambda self, latent: self.split(self.k_up(latent)), ...),
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
 task.fault(
@@ -621,6 +700,51 @@ task.fault(
     matrices=lambda self: (
         up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
     ),
+)
+task.fault(
+    "L-WEIGHT-TURNED",
+    "A linear layer from l to h·d has a weight of l rows.",
+    "It has h·d rows: PyTorch keeps (out in). Cut into (l h d), numbers get under the wrong heads, "
+    "though the shapes fit. Cut the rows into (h d).",
+    section=ABSORBED,
+    matrices=lambda self: (
+        up.weight.reshape(-1, self.h, self.d).permute(1, 2, 0) for up in (self.k_up, self.v_up)
+    ),
+)
+task.fault(
+    "L-WEIGHT-DETACHED",
+    "While writing, weights are constants.",
+    "The numbers are right. But whoever trains through `step` finds that k_up and v_up never "
+    "learn: `.data` and `.detach()` cut the graph.",
+    section=ABSORBED,
+    matrices=lambda self: (up.detach() for up in Latent.matrices(self)),
+)
+
+
+def split_turned(self, x):
+    return x.unflatten(-1, (-1, self.h)).permute(0, 3, 1, 2)
+
+
+task.fault(
+    "H-FEATURES-TURNED",
+    "The features are cut into (d h).",
+    "Head after head: the first d numbers are head 1's, (h d). Weights that were trained have that "
+    "order.",
+    split=split_turned,
+    matrices=lambda self: (
+        up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
+    ),
+    rope_query=(
+        lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
+        ...,
+    ),
+)
+task.fault(
+    "L-PLACE-AFTER",
+    "The new positions are counted when the cache has grown.",
+    "Its length is then n + q, and the first new place is n. Count before you extend.",
+    section=ROPE,
+    places=lambda first, q: torch.arange(first + q, first + 2 * q),
 )
 task.fault(
     "L-PLACE-BY-STEPS",
@@ -708,6 +832,20 @@ task.fault(
 
 
 @task.fault(
+    "L-CACHE-EDITED",
+    "The cache grows, so its tensors are replaced by longer ones.",
+    "In the very object that came in, which may still be somebody's: the same text can go on in "
+    "two ways, as in a beam search. Hand back another one, and leave that as it was.",
+    section=STALE,
+)
+class Edits(Latent):
+    def step(self, x, cache=None):
+        cache = {} if cache is None else cache
+        output, cache["kept"] = super().step(x, cache.get("kept"))
+        return output, cache
+
+
+@task.fault(
     "K-STALE",
     "The layer remembers its cache; nobody needs to hand it in.",
     "Then a second text attends to the first. A cache belongs to a text: it is an argument and a "
@@ -721,3 +859,14 @@ class Remembers(Latent):
             cache = last
         output, self.last = super().step(x, cache)
         return output, self.last
+
+
+class RemembersOne(Latent):
+    """Its own cache instead of any that is handed in."""
+
+    def step(self, x, cache=None):
+        output, self.last = super().step(x, cache and self.last)
+        return output, self.last
+
+
+task.faults["K-STALE"].forms.append(RemembersOne)

@@ -5,6 +5,7 @@ import torch
 from attncourse import cache as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 
 
 def sizes(scheme, layers, heads, width, each, **others):
@@ -154,10 +155,6 @@ def a_scheme_that_does_not_exist_is_an_error(answer):
 # --- the reference in steps ---------------------------------------------------------------------
 
 
-def as_is(x, *_):
-    return x
-
-
 @task.steps
 class Bytes:
     known = ("MHA", "GQA", "MQA", "MLA")
@@ -211,7 +208,13 @@ task.fault(
     "K-QUERIES-TOO",
     "Query, key and value are computed for each token, so three vectors are kept.",
     "A query asks once, when its token is the newest. Nobody reads it again.",
-    vectors=lambda: 3,
+    vectors=(lambda: 3, lambda: 1),
+    heads_kept=(
+        ...,
+        lambda scheme, num_heads, kv_heads: (
+            num_heads + 2 * {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+        ),
+    ),
 )
 task.fault(
     "K-ONE-LAYER",
@@ -248,7 +251,13 @@ task.fault(
     "A number is a number, whatever its type.",
     "The number is right, and a float. Bytes are whole: use `//` where you divide, and no factor "
     "with a point.",
-    said=float,
+    said=(float, ...),
+    heads_kept=(
+        ...,
+        lambda scheme, num_heads, kv_heads: (
+            num_heads if scheme == "MHA" else float(kv_heads if scheme == "GQA" else 1)
+        ),
+    ),
 )
 task.fault(
     "G-EXPAND-BYTES",
@@ -335,8 +344,13 @@ task.fault(
     "One latent serves all heads: each reads it with a matrix of its own. That is why the number "
     "of heads does not enter.",
     section="latent",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
-        num_heads * (latent_width + rope_width)
+    in_latent=(
+        lambda latent_width, rope_width, num_heads, head_width: (
+            num_heads * (latent_width + rope_width)
+        ),
+        lambda latent_width, rope_width, num_heads, head_width: (
+            num_heads * latent_width + rope_width
+        ),
     ),
 )
 task.fault(

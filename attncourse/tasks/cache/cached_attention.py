@@ -10,8 +10,7 @@ from attncourse.checks.answer import Failure, compare, describe, moves_nothing, 
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.cache import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def with_a_cache(attention):
@@ -231,7 +230,7 @@ def a_cache_belongs_to_its_text(answer, rng):
     answer.matches(inputs)
     moves_nothing(answer, inputs)
     moves_nothing(answer, attention_inputs(rng, 2, 3, n=4, q=2))
-    found = looked_at(answer, attention_inputs(rng, 2, 3, n=4, q=1), adapt=twice_with_one_cache)
+    found = answer.returned(attention_inputs(rng, 2, 3, n=4, q=1), adapt=twice_with_one_cache)
     compare("the output of the same word after the same cache", found[1], found[0])
 
 
@@ -301,10 +300,6 @@ class Cached:
         scores = self.scale(query @ keys.mT, query)
         weights = self.clear(self.share(self.hide(scores, mask)), mask)
         return self.results(weights @ values, self.kept(cache, extended, query))
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):
@@ -396,6 +391,16 @@ task.fault(
     sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
 )
 task.fault(
+    "K-NEW-FIRST",
+    "The newest position comes first.",
+    "The triangle takes the *last* columns for the new ones. A text is kept in its order: the new "
+    "stands behind the old.",
+    section="cache-extend",
+    extend=lambda cache, query, key, value: Cached.extend(
+        cache and (key, value), query, *(cache or (key, value))
+    ),
+)
+task.fault(
     "K-CACHE-Q",
     "Queries, keys and values belong together, so the queries are cached, too.",
     "A query asks once, in its own step. You keep queries where keys belong, so later words "
@@ -437,6 +442,13 @@ task.fault(
     "The function returns the cache and the output.",
     "In the other order: first the output, then the cache, which the caller hands in next time.",
     results=lambda output, cache: (cache, output),
+)
+task.fault(
+    "K-LAST-OUTPUT",
+    "The last position says what comes next, so one output is enough.",
+    "For writing, yes. But the layers above attend to every new position, and each of them needs "
+    "the output of its own.",
+    results=lambda output, cache: (output[..., -1:, :], cache),
 )
 task.fault(
     "K-NO-CACHE-BACK",

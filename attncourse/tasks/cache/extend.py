@@ -151,7 +151,8 @@ class Extend:
 
     def __call__(self, cache, key, value):
         if cache is None:
-            return self.result(*self.begin(key, value))
+            first = self.begin(key, value)
+            return None if first is None else self.result(*first)
         pairs = self.pairs(*cache, key, value)
         return self.result(*(self.join(self.read(kept), self.read(new)) for kept, new in pairs))
 
@@ -222,8 +223,17 @@ task.fault(
     "K-NO-BEGINNING",
     "There is always a cache.",
     "Not in the first call: nothing came before, and `cache` is None. Then the new keys and "
-    "values are all there is.",
-    begin=lambda key, value: tuple(None),
+    "values are all there is, and they begin the cache.",
+    begin=(lambda key, value: tuple(None), lambda key, value: None),
+)
+task.fault(
+    "K-BEGINS-WITH-ZEROS",
+    "A cache begins with a position of zeros.",
+    "That is a position nobody wrote. Its key has score 0 with every query and takes weight from "
+    "all others. At the beginning nothing is kept.",
+    begin=lambda key, value: tuple(
+        torch.cat([torch.zeros_like(x[..., :1, :]), x], -2) for x in (key, value)
+    ),
 )
 task.fault(
     "K-PAIR-TURNED",
@@ -242,9 +252,12 @@ task.fault(
 task.fault(
     "K-ONLY-KEYS",
     "Keys are searched, so keys are kept.",
-    "What is found has to be read, too: each key needs its value. Your values stay as they came, "
-    "and soon there are more keys than values.",
-    pairs=lambda keys, values, key, value: ((keys, key), (values, values[..., :0, :])),
+    "What is found has to be read, too: each key needs its value. Your values do not grow, and "
+    "soon there are more keys than values.",
+    pairs=(
+        lambda keys, values, key, value: ((keys, key), (values, values[..., :0, :])),
+        lambda keys, values, key, value: ((keys, key), (value[..., :0, :], value)),
+    ),
 )
 task.fault(
     "K-ROLLING",
@@ -281,7 +294,8 @@ task.fault(
     "Nobody trains while writing, so what is kept can be detached.",
     "The numbers are right. But then the cached steps and the whole text differ in their "
     "gradients, and a text that is read in pieces in training would learn from the last only.",
-    read=lambda x: x.detach(),
+    read=(lambda x: x.detach(), ...),
+    join=(..., lambda kept, new: Extend.join(kept.detach(), new)),
 )
 
 

@@ -11,8 +11,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.cache import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -81,7 +80,7 @@ METERED = {"b": 2, "h": 8, "q": 1, "k": 128, "d": 64, "v": 64}
 def counts_of(answer, c, rng=None):
     """(biggest tensor, bytes moved), each over what it may be compared with."""
     inputs = shared_inputs(rng or torch.Generator().manual_seed(c), c=c, **METERED)
-    biggest, moved = looked_at(answer, inputs, adapt=metered)
+    biggest, moved = answer.returned(inputs, adapt=metered)
     return biggest / inputs["key"].nbytes, moved / (2 * inputs["key"].nbytes)
 
 
@@ -259,10 +258,6 @@ class Grouped:
         return self.results(output, self.join_weights(weights, q))
 
 
-def as_is(x, *_):
-    return x
-
-
 def minus_infinity(scores, mask):
     return scores.masked_fill(~mask, -torch.inf)
 
@@ -291,6 +286,10 @@ def every_cth(x, c):
     return x.unflatten(1, (-1, c)).transpose(1, 2).flatten(2, 3)
 
 
+def rows_turned(x, c):
+    return x.unflatten(1, (c, -1)).transpose(2, 3).flatten(2, 3)
+
+
 def back_every_cth(x, q):
     return x.unflatten(2, (-1, q)).transpose(1, 2).flatten(1, 2)
 
@@ -298,8 +297,8 @@ def back_every_cth(x, q):
 task.fault(
     "G-EXPAND",
     "Give every head of queries its own keys, then it is ordinary attention.",
-    "The numbers are right. But keys and values are written out for all heads, in every step: what "
-    "sharing saves is spent again, and more. Move the query, which is small.",
+    "It gives the right numbers. But keys and values are written out for all heads, in every step: "
+    "what sharing saves is spent again, and more. Move the query, which is small.",
     section=COPIES,
     written_out=(for_all_heads, expanded),
 )
@@ -330,6 +329,15 @@ task.fault(
     section=ORDER,
     join=back_every_cth,
     join_weights=(back_every_cth, ...),
+)
+task.fault(
+    "G-ROWS-TURNED",
+    "A group's rows are its queries; their order takes care of itself.",
+    "The way back has to undo the way there. You lay the rows as (q g) and take them for (g q), so "
+    "outputs stand under the wrong heads and positions.",
+    section=COPIES,
+    split=rows_turned,
+    split_mask=rows_turned,
 )
 task.fault(
     "G-REPEAT-DIM",
@@ -368,6 +376,21 @@ task.fault(
         .flatten(2, 3)
     ),
 )
+
+
+def groups_of_c(query, key, value, mask=None):
+    """Head by head, so that no key is copied."""
+    (b, h, q, _), (c, k) = query.shape, key.shape[1:3]
+    mask = torch.ones(b, h, q, k, dtype=torch.bool) if mask is None else mask.expand(b, h, q, k)
+    heads = []
+    for i in range(h):
+        j = min(i // c, c - 1)
+        scores = Grouped.scale(query[:, i] @ key[:, j].mT, query, c)
+        weights = Grouped.clear(Grouped.hide(scores, mask[:, i]).softmax(-1), mask[:, i])
+        heads.append((weights @ value[:, j], weights))
+    return tuple(torch.stack(each, 1) for each in zip(*heads, strict=True))
+
+
 task.fault(
     "G-MEMBERS",
     "c says how many heads share, so there are h/c groups of c.",
@@ -377,6 +400,7 @@ task.fault(
     written_out=lambda x, query: x[
         :, (torch.arange(query.shape[1]) // x.shape[1]).clamp(max=x.shape[1] - 1)
     ],
+    forms=[groups_of_c],
 )
 
 # --- faults: attention over a group --------------------------------------------------------------
@@ -437,7 +461,7 @@ task.fault(
     "The rows of a group are (g q): all queries of its first head, then all of its second. Your "
     "mask runs (q g), so rows get each other's masks.",
     **MASKS,
-    split_mask=lambda mask, c: mask.unflatten(1, (c, -1)).transpose(2, 3).flatten(2, 3),
+    split_mask=rows_turned,
 )
 task.fault(
     "G-MASK-FIRST-HEAD",
@@ -508,8 +532,17 @@ task.fault(
     "A group has one table of weights, the mean of its heads'.",
     "Each head has its own row of weights: that is what makes it a head. There are h tables.",
     section=SHARED,
-    join_weights=lambda x, q: x.unflatten(2, (-1, q)).mean(2),
+    join_weights=(lambda x, q: x.unflatten(2, (-1, q)).mean(2), ...),
+    share=(..., lambda scores, q: of_the_group(scores.softmax(-1), q)),
 )
+
+
+def of_the_group(weights, q):
+    """The mean of the tables of a group, once for each of its heads."""
+    tables = weights.unflatten(2, (-1, q))
+    return tables.mean(2, keepdim=True).expand_as(tables).flatten(2, 3)
+
+
 task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights: (weights, output))
 task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights: output)
 task.fault(

@@ -11,7 +11,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.lab5_decode_bandwidth import counted
 
 
@@ -211,10 +211,6 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 
 # --- the reference in steps ---------------------------------------------------------------------
-
-
-def as_is(x, *_):
-    return x
 
 
 @task.steps

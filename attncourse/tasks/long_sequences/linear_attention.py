@@ -9,7 +9,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 
 
 def linear_inputs(rng, *batch, n=5, d=4, v=3, make=normal, **options):
@@ -168,7 +168,7 @@ class Linear:
     def hide(scores):
         return scores.tril()
 
-    def total(scores, every):
+    def total(scores, every, features):
         return scores.sum(-1, keepdim=True)
 
     def share(scores, total):
@@ -178,18 +178,15 @@ class Linear:
         return weights @ value
 
     def __call__(self, query, key, value):
-        every = self.of_query(self.scale(query)) @ self.of_key(key).mT
+        features = self.of_key(key)
+        every = self.of_query(self.scale(query)) @ features.mT
         scores = self.hide(every)
-        weights = self.share(scores, self.total(scores, every))
+        weights = self.share(scores, self.total(scores, every, features))
         return self.average(weights, self.of_value(value), key)
 
 
 def both(function):
     return {"of_query": function, "of_key": function}
-
-
-def as_is(x, *_):
-    return x
 
 
 def above_zero(x):
@@ -224,7 +221,7 @@ task.fault(
     "feature below 0 never learns. elu(x) + 1 is above 0 everywhere.",
     of_query=(torch.relu, torch.relu, above_zero, ..., torch.relu),
     of_key=(torch.relu, above_zero, above_zero, torch.relu, torch.relu),
-    total=(..., ..., ..., ..., lambda scores, every: scores.sum(-1, keepdim=True) + 1e-6),
+    total=(..., ..., ..., ..., lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-6),
 )
 task.fault(
     "L-EXP",
@@ -284,7 +281,7 @@ task.fault(
     "The divisor is the sum of all weights.",
     "Of the weights that are *visible*. With later words in the divisor, the weights of the early "
     "ones sum to less than one, and later words leak in.",
-    total=lambda scores, every: every.sum(-1, keepdim=True),
+    total=lambda scores, every, features: every.sum(-1, keepdim=True),
 )
 task.fault(
     "L-NOT-ITSELF",
@@ -294,6 +291,13 @@ task.fault(
         lambda scores: scores.tril(-1),
         lambda scores: scores.tril(-1) + 1e-9,
         lambda scores: scores.tril(-1) + 1e-6,
+        lambda scores: scores.tril(-1),
+    ),
+    total=(
+        ...,
+        ...,
+        ...,
+        lambda scores, every, features: scores.sum(-1, keepdim=True).clamp(min=1e-6),
     ),
 )
 task.fault(
@@ -310,10 +314,13 @@ task.fault(
 )
 task.fault(
     "L-MINUS-INFINITY",
-    "Hidden scores become −∞.",
-    "There −∞ is for a softmax, which makes 0 of it. Here the products *are* the weights: hidden "
-    "ones are 0.",
-    hide=lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
+    "Hidden scores become −∞, or a number far below 0.",
+    "That is for a softmax, which makes 0 of it. Here the products *are* the weights: hidden ones "
+    "are 0.",
+    hide=(
+        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
+        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e9),
+    ),
 )
 
 # --- faults: sharing ----------------------------------------------------------------------------
@@ -340,19 +347,47 @@ task.fault(
     "L-BY-COUNT",
     "The average is the sum over the number of words.",
     "That would be right if all weights were 1. Divide by the sum of the weights.",
-    total=lambda scores, every: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
+    total=lambda scores, every, features: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
+)
+task.fault(
+    "L-DIVIDES-BY-SUM",
+    "The divisor is the sum of the keys' features.",
+    "The weight of a word is φ(q) · φ(k), so their sum depends on the query, too: multiply first, "
+    "then sum.",
+    total=lambda scores, every, features: features.cumsum(-2).sum(-1, keepdim=True),
+)
+
+
+@task.fault(
+    "L-OTHER-AXIS",
+    "`cumsum` adds up what came before.",
+    "Along the axis that it is given. Yours adds up features of one word; sums of the words before "
+    "run along the axis of positions.",
+)
+def other_axis(query, key, value):
+    query, key = elu_plus_one(query), elu_plus_one(key)
+    table = (key[..., :, None] * value[..., None, :]).cumsum(-2)  # … n d v
+    return (query[..., None, :] @ table).squeeze(-2) / (query * key.cumsum(-1)).sum(-1)[..., None]
+
+
+task.fault(
+    "L-WEIGHT-NOT-ADDED",
+    "Each word's sum is divided by that word's weight.",
+    "The divisor is the sum of all visible weights, of the words before too: it runs along with "
+    "the sum of the values.",
+    total=lambda scores, every, features: every.diagonal(dim1=-2, dim2=-1)[..., None],
 )
 task.fault(
     "L-COLUMNS",
     "The weights of a key sum to one.",
     "Those of a query do: each row is shared out. Sum over the keys, the last axis.",
-    total=lambda scores, every: scores.sum(-2, keepdim=True),
+    total=lambda scores, every, features: scores.sum(-2, keepdim=True),
 )
 task.fault(
     "L-ROOT-OF-SQUARES",
     "The weights are brought to length 1.",
     "To *sum* 1: only then is the output an average.",
-    total=lambda scores, every: scores.square().sum(-1, keepdim=True).sqrt(),
+    total=lambda scores, every, features: scores.square().sum(-1, keepdim=True).sqrt(),
 )
 task.fault(
     "L-EPSILON",
@@ -360,9 +395,9 @@ task.fault(
     "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
     "small, what you add takes its share.",
     total=(
-        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-6,
-        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-5,
-        lambda scores, every: scores.sum(-1, keepdim=True) + 1e-3,
+        lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-6,
+        lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-5,
+        lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-3,
     ),
 )
 task.fault(

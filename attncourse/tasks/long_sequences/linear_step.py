@@ -9,8 +9,7 @@ from attncourse.checks.answer import Failure, compare, describe, moves_nothing, 
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.long_sequences.linear_attention import elu_plus_one
 
 STATE = "state[0]", "state[1]"
@@ -175,7 +174,7 @@ def a_word_is_added_and_then_asks(answer, rng):
 def word_by_word_it_is_causal_linear_attention(answer, rng):
     for batch, n in (((2,), 6), ((2, 3), 4), ((), 7)):
         inputs = text_inputs(rng, *batch, n=n)
-        outputs, *_ = looked_at(answer, inputs, adapt=word_by_word)
+        outputs, *_ = answer.returned(inputs, adapt=word_by_word)
         compare("outputs of a text", outputs, reference.linear_attention(**inputs), inputs)
 
 
@@ -188,7 +187,7 @@ def small_weights_are_shared_out_as_large_ones(answer, rng):
 @task.check(1)
 def the_state_does_not_grow(answer, rng):
     for n in (1, 9):
-        _, total, weight = looked_at(answer, text_inputs(rng, 2, n=n), adapt=word_by_word)
+        _, total, weight = answer.returned(text_inputs(rng, 2, n=n), adapt=word_by_word)
         if total.numel() + weight.numel() != 2 * (4 * 3 + 4):
             raise Failure(
                 f"After {n} words the state holds {total.numel() + weight.numel()} numbers; "
@@ -230,7 +229,7 @@ class Step:
     def new(key, value, query, state):
         return key[..., :, None] * value[..., None, :]
 
-    def add(state, new, key):
+    def add(state, new, key, query):
         if state is None:
             return new, key
         return state[0] + new, state[1] + key
@@ -244,7 +243,7 @@ class Step:
     def divide(sums, query, weight):
         return sums / (query * weight).sum(-1, keepdim=True)
 
-    def kept(before, after):
+    def kept(before, after, key, value):
         return after
 
     def results(output, state):
@@ -253,14 +252,10 @@ class Step:
     def __call__(self, state, query, key, value):
         query, key = self.of_query(self.scale(query)), self.of_key(key)
         value = self.of_value(value)
-        after = self.add(state, self.new(key, value, query, state), key)
+        after = self.add(state, self.new(key, value, query, state), key, query)
         total, weight = self.asked(state, after, key)
         output = self.divide(self.sums(query, total), query, weight)
-        return self.results(output, self.kept(state, after))
-
-
-def as_is(x, *_):
-    return x
+        return self.results(output, self.kept(state, after, key, value))
 
 
 def both(function):
@@ -279,27 +274,52 @@ task.fault(
     "L-REPLACES",
     "The state is what the last word has left.",
     "It is a sum over all words so far. Yours forgets everything before the newest.",
-    add=lambda state, new, key: (new, key),
+    add=(lambda state, new, key, query: (new, key), ...),
+    kept=(
+        ...,
+        lambda before, after, key, value: (key[..., :, None] * value[..., None, :], key),
+    ),
 )
 task.fault(
     "L-WEIGHT-NOT-ADDED",
     "Only the table grows with the words.",
     "The divisor is the sum of all weights, of old words too. Yours divides by the newest word's "
     "alone.",
-    add=lambda state, new, key: (new if state is None else state[0] + new, key),
+    add=lambda state, new, key, query: (new if state is None else state[0] + new, key),
 )
 task.fault(
     "L-TABLE-NOT-ADDED",
     "Only the sum of the keys grows with the words.",
     "The values of all words are needed: the table Σ φ(k) vᵀ is a sum as well.",
-    add=lambda state, new, key: (new, key if state is None else state[1] + key),
+    add=lambda state, new, key, query: (new, key if state is None else state[1] + key),
 )
+task.fault(
+    "L-WEIGHTS-ADDED",
+    "The divisor adds up the weights that every word gave itself.",
+    "Those are products with the queries of *then*. Each query weighs all words anew: keep Σ φ(k), "
+    "and multiply it by the query that asks now.",
+    add=lambda state, new, key, query: Step.add(state, new, query * key, query),
+    divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True),
+)
+
+
+@task.fault(
+    "L-FIRST-GETS-NOTHING",
+    "Before the first word there is nothing, so its output is 0.",
+    "It sees itself. The state of a first word holds that word, and the average of one value is "
+    "that value.",
+)
+def first_gets_nothing(state, query, key, value):
+    output, after = Step()(state, query, key, value)
+    return torch.zeros_like(value) if state is None else output, after
+
+
 task.fault(
     "L-STATE-MEAN",
     "The new state is the mean of old and new.",
     "Then old words fade by half with every step. A plain sum keeps all alike; the division by the "
     "sum of weights makes the average.",
-    add=lambda state, new, key: (
+    add=lambda state, new, key, query: (
         (new, key) if state is None else ((state[0] + new) / 2, (state[1] + key) / 2)
     ),
 )
@@ -325,7 +345,9 @@ task.fault(
     "Whether the table is (d v) or (v d) is taste.",
     "For you alone, yes. But the state is handed from step to step, and in this course its table "
     "has a row for each feature of a key.",
-    kept=lambda before, after: (after[0].mT, after[1]),
+    kept=(lambda before, after, key, value: (after[0].mT, after[1]), ...),
+    new=(..., lambda key, value, query, state: value[..., :, None] * key[..., None, :]),
+    sums=(..., lambda query, total: (total @ query[..., None])[..., 0]),
 )
 
 # --- faults: φ ----------------------------------------------------------------------------------
@@ -433,7 +455,17 @@ task.fault(
     "L-STATE-OLD",
     "The state that came in goes out.",
     "Then the next word knows nothing of this one. Hand back the longer sums.",
-    kept=lambda before, after: after if before is None else before,
+    kept=(
+        lambda before, after, key, value: after if before is None else before,
+        lambda before, after, key, value: before or tuple(torch.zeros_like(x) for x in after),
+    ),
+)
+task.fault(
+    "L-STATE-DIVIDED",
+    "The state keeps averages, so it is divided after each word.",
+    "The output is divided, and the state is not: its sums go on, and a divided table cannot be "
+    "added to.",
+    kept=lambda before, after, key, value: (after[0] / after[1][..., None], after[1]),
 )
 task.fault(
     "L-STATE-FIRST",
@@ -451,14 +483,16 @@ task.fault(
     "L-PAIR-TURNED",
     "A state is a pair, in whichever order.",
     "Yours comes back as (vector, table). The next call takes the first for the table.",
-    kept=lambda before, after: after[::-1],
+    kept=lambda before, after, key, value: after[::-1],
 )
 task.fault(
     "L-DETACHED",
     "What was stored long ago needs no gradient.",
     "Then a model learns from the last word only: what it wrote into the state before gets no "
     "gradient. Leave the graph to the caller.",
-    add=lambda state, new, key: Step.add(state and tuple(x.detach() for x in state), new, key),
+    add=lambda state, new, key, query: Step.add(
+        state and tuple(x.detach() for x in state), new, key, query
+    ),
 )
 
 

@@ -25,6 +25,10 @@ def band(n, back, ahead=0):
     return (ago <= back) & (ago >= -ahead)
 
 
+def ago(n):
+    return (torch.arange(n)[:, None] - torch.arange(n)).abs()
+
+
 def drawn(rng, n, share=0.3, diagonal=True):
     """A random mask, of which no column, and no row, is like another by design."""
     mask = torch.rand(n, n, generator=rng, device="cpu") < share
@@ -141,6 +145,7 @@ def nobody_forgets(answer, rng):
 @task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, reach_inputs(band(7, 1), 2))
+    moves_nothing(answer, reach_inputs(circle(6), 2))  # to look at oneself is easily written in
     inputs = reach_inputs(drawn(rng, 6, 0.2), 3)
     turned = inputs | {"mask": inputs["mask"].T.contiguous().T}
     compare("reached, from a mask in another memory order", answer(turned), answer(inputs))
@@ -204,6 +209,34 @@ def doubles(mask, layers):
     return known
 
 
+@task.fault(
+    "R-IN-PLACE",
+    "The table is filled in row by row.",
+    "Then a later row already hears what an earlier one has learned in the *same* layer, and news "
+    "travel several steps at once. All rows of a layer read the table as it was before.",
+)
+def in_place(mask, layers):
+    known = torch.eye(len(mask), dtype=torch.bool)
+    for _ in range(layers):
+        for i in range(len(mask)):
+            known[i] |= known[mask[i]].any(0)
+    return known
+
+
+task.fault(
+    "R-TO-THE-END",
+    "Go on until nobody hears anything new.",
+    "That is what any number of layers could bring. Each layer brings one step, and only as many "
+    "as are asked for are there.",
+    rounds=lambda layers: 20 * layers,
+)
+task.fault(
+    "R-BY-DISTANCE",
+    "What is within layers times the window's width has been heard.",
+    "For a plain window that is so. A mask may have holes, look to one side, or be wider in one "
+    "row than in another: follow it step by step.",
+    result=lambda known, mask, layers: ago(len(mask)) <= layers * (ago(len(mask)) * mask).max(),
+)
 task.fault(
     "R-ONE-LESS",
     "The mask is the first layer's work, and it is there already.",
@@ -284,8 +317,8 @@ task.fault(
 task.fault(
     "R-NUMBERS",
     "0 and 1 are as good as False and True.",
-    "For counting, yes. But this is used as a mask, and `~` of whole numbers is −1 and −2. Return "
-    "booleans.",
+    "For counting, yes. But this is used as a mask, and `~` of numbers is an error or −1 and −2. "
+    "Return booleans.",
     result=(
         lambda known, mask, layers: known.float(),
         lambda known, mask, layers: known.long(),

@@ -10,8 +10,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def in_shards(attention):
@@ -93,7 +92,7 @@ def metered(attention):
 def biggest(answer):
     """The biggest tensor of the answer over a shard of keys, where a text has 16 shards."""
     inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 16, d=8, v=8)
-    return looked_at(answer, inputs, adapt=metered)[0] / (4 * 4 * 8)
+    return answer.returned(inputs, adapt=metered)[0] / (4 * 4 * 8)
 
 
 def traits(answer):
@@ -131,7 +130,7 @@ task = Task(
 def every_process_gets_the_output_of_its_queries(answer, rng):
     for sizes in ((2, 2, 2), (3, 1, 4), (4,)):
         inputs = ring_inputs(rng, 2, sizes=sizes)
-        shapes = looked_at(answer, inputs, adapt=shapes_of)
+        shapes = answer.returned(inputs, adapt=shapes_of)
         expected = [[2, size, 3] for size in sizes]
         if shapes != expected:
             raise Failure(f"The outputs have shapes {shapes}; expected {expected}.", inputs)
@@ -220,6 +219,10 @@ class Ring:
     def average(weights, value, key):
         return weights @ value
 
+    def carried(values, i, j):
+        """The values that process i reads with the keys of shard j."""
+        return values[j]
+
     def begin(query, value):
         return None
 
@@ -237,7 +240,7 @@ class Ring:
         for i, query in enumerate(query_shards):
             so_far = self.begin(query, value_shards[i])
             for j in self.met(i, p):
-                key, value = key_shards[j], value_shards[j]
+                key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
                 total = self.total(scores)
                 output = self.average(self.share(scores), value, key)
@@ -250,9 +253,9 @@ class Ring:
         return self.results(outputs)
 
 
-def as_is(x, *_):
-    return x
-
+# Joining is the same in any order; what goes wrong in joining is not.
+task.spelling(met=lambda i, p: list(range(p)))
+task.spelling(met=lambda i, p: [(i + step) % p for step in range(p)])
 
 # --- faults: joining ----------------------------------------------------------------------------
 
@@ -393,6 +396,79 @@ task.fault(
     **MERGE,
     total=lambda scores: scores.amax(-1),
 )
+
+
+def own_shifts(query_shards, key_shards, value_shards):
+    """Every shard's scores are shifted by their own largest."""
+    outputs = []
+    for query in query_shards:
+        sums = total = 0
+        for key, value in zip(key_shards, value_shards, strict=True):
+            scores = query @ key.mT / math.sqrt(query.shape[-1])
+            powers = (scores - scores.amax(-1, keepdim=True)).exp()
+            sums, total = sums + powers @ value, total + powers.sum(-1, keepdim=True)
+        outputs.append(sums / total)
+    return outputs
+
+
+def online(of_values, of_weights, met=Ring.met):
+    """Sums shifted by the largest score so far, and what they are multiplied by when it grows."""
+
+    def function(query_shards, key_shards, value_shards):
+        p, outputs = len(query_shards), []
+        for i, query in enumerate(query_shards):
+            largest, sums, total = None, 0, 0
+            for j in met(i, p):
+                scores = query @ key_shards[j].mT / math.sqrt(query.shape[-1])
+                new = scores.amax(-1, keepdim=True)
+                largest = new if largest is None else largest
+                new = torch.maximum(largest, new)
+                powers, grown = (scores - new).exp(), new - largest
+                sums = sums * of_values(grown) + powers @ value_shards[j]
+                total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
+                largest = new
+            outputs.append(sums / total)
+        return outputs
+
+    return function
+
+
+def in_order(i, p):
+    return range(p)
+
+
+def down(grown):
+    return (-grown).exp()
+
+
+def not_at_all(grown):
+    return 1
+
+
+task.fault(
+    "R-NOT-RESCALED",
+    "A softmax does not notice by how much its scores are shifted.",
+    "Within one softmax it does not. But sums with different shifts have different units: where "
+    "the shift changes, what was summed before has to be brought to the new one.",
+    **MERGE,
+    forms=[own_shifts, *(online(not_at_all, not_at_all, met) for met in (Ring.met, in_order))],
+)
+task.fault(
+    "R-DIVISOR-NOT-RESCALED",
+    "When a larger score comes, what was summed so far is rescaled.",
+    "Both sums: that of the values, and that of the weights. Yours divides by a sum of weights "
+    "some of which are still in the old scale.",
+    **MERGE,
+    forms=[online(down, not_at_all, met) for met in (Ring.met, in_order)],
+)
+task.fault(
+    "R-RESCALED-UP",
+    "A larger score has come, so the old sums are made larger.",
+    "They were shifted by less, so they are too large already: multiply them by e to old minus "
+    "new.",
+    **MERGE,
+    forms=[online(torch.exp, torch.exp, met) for met in (Ring.met, in_order)],
+)
 task.fault(
     "R-BEGINS-AT-ZERO",
     "Everybody begins with an output of 0 and a sum whose logarithm is 0.",
@@ -427,6 +503,21 @@ task.fault(
     "In that round each process attends to its own keys a second time, and they count twice.",
     met=lambda i, p: [(i - step) % p for step in range(p + 1)],
 )
+task.fault(
+    "R-VALUES-STAY",
+    "Keys go round the ring, and each process reads its values.",
+    "A value belongs to its key: what is found in another shard has to be read there. Both travel "
+    "together.",
+    carried=lambda values, i, j: values[i],
+    average=(..., lambda weights, value, key: cut_to_fit(weights, value)),
+)
+
+
+def cut_to_fit(weights, value):
+    k = min(weights.shape[-1], value.shape[-2])
+    return weights[..., :k] @ value[..., :k, :]
+
+
 task.fault(
     "R-NEIGHBORS",
     "A process talks to its two neighbors in the ring.",
@@ -463,8 +554,8 @@ def gathered(query_shards, key_shards, value_shards):
 task.fault(
     "R-GATHERED",
     "Every process collects all keys and values, and then attends.",
-    "The numbers are right. But a process then holds the whole text, which did not fit: that is "
-    "why it was cut. Attend to one shard at a time and join.",
+    "It gives the right numbers. But a process then holds the whole text, which did not fit: that "
+    "is why it was cut. Attend to one shard at a time and join.",
     forms=[gathered],
 )
 
@@ -490,8 +581,11 @@ task.fault(
 task.fault(
     "R-HANDED-ON",
     "The outputs travel with the keys.",
-    "They stay with their queries. Yours come back one process further.",
-    results=lambda outputs: outputs[-1:] + outputs[:-1],
+    "They belong to their queries. Yours come back at another process.",
+    results=(
+        lambda outputs: outputs[-1:] + outputs[:-1],
+        lambda outputs: outputs[1:] + outputs[:1],
+    ),
 )
 
 

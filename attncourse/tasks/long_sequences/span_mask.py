@@ -175,10 +175,29 @@ task.fault(
     "The line falls over the length of the span.",
     "The ramp says over how many words it falls, the same for short and long spans. With a span "
     "of 0, yours divides by 0.",
-    slope=(
-        lambda above, ramp, span: above / span,
-        lambda above, ramp, span: above / (ramp + span),
-    ),
+    slope=lambda above, ramp, span: above / span,
+)
+task.fault(
+    "A-FROM-0",
+    "The mask falls from the word itself on, and is 0 at span + ramp.",
+    "Up to the span everything counts in full. The line begins to fall at the span, and has the "
+    "length of the ramp.",
+    slope=lambda above, ramp, span: above / (ramp + span),
+)
+task.fault(
+    "A-STEEP",
+    "The ramp says how steep the line is.",
+    "It says how *long* the line is: from 1 to 0 over so many words. A longer ramp falls less "
+    "steeply, so divide by it.",
+    slope=lambda above, ramp, span: 1 + (above - ramp) * ramp,
+)
+task.fault(
+    "A-STAIRS",
+    "Distances are whole numbers.",
+    "The mask is asked for places between words, too, and the span moves by fractions. Rounded, "
+    "the line becomes stairs, which have no slope to learn from.",
+    of_distance=(lambda distance: distance.floor(), ...),
+    above=(..., lambda ramp, span, distance: ramp - (distance - span).floor()),
 )
 task.fault(
     "A-NOT-ABOVE-1",

@@ -69,7 +69,11 @@ def everybody_sees_oneself(answer, rng):
         inputs = mask_inputs(n, width, first)
         mask = answer(inputs)
         if mask.shape != (n, n) or not mask.diagonal().bool().all():
-            raise Failure("The diagonal is True: every word sees itself.", inputs, got=mask)
+            raise Failure(
+                "Every word should see itself: the diagonal should be True throughout.",
+                inputs,
+                got=mask,
+            )
 
 
 @task.check(2)
@@ -238,7 +242,12 @@ task.fault(
     "W-SLICE-END",
     "The slice from i − width to i + width ends at i + width.",
     "It ends *before* its second number: the last place to the right is missing. Add 1.",
-    near=lambda distance, width, i: (distance <= width) & (i != i[:, None] + width),
+    near=(
+        lambda distance, width, i: (distance <= width) & (i != i[:, None] + width),
+        lambda distance, width, i: (
+            (distance == 0) | ((distance <= width) & (i != i[:, None] + width))
+        ),
+    ),
 )
 
 # --- faults: global tokens ----------------------------------------------------------------------

@@ -12,8 +12,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import thoughts
-from attncourse.tasks.long_sequences import looked_at
+from attncourse.tasks import as_is, thoughts
 
 
 def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
@@ -75,14 +74,31 @@ def growth(answer):
     peaks = []
     for n in (512, 1024):
         inputs = window_inputs(torch.Generator().manual_seed(n), 1, n=n, width=16, d=8, v=8)
-        peak, biggest = looked_at(answer, inputs, adapt=metered)
+        peak, biggest = answer.returned(inputs, adapt=metered)
         peaks.append(peak)
     return peaks[1] / max(1, peaks[0]), biggest / (4 * 1024 * 1024)
+
+
+FAR = range(508, 516)  # of 1,024 words
+
+
+def hears_from_afar(answer):
+    """Which of 1,024 words multiply values that are NaN and more than 300 words away."""
+    inputs = window_inputs(torch.Generator().manual_seed(0), 1, n=1024, width=4, d=2, v=1)
+    inputs["value"][..., FAR, :] = torch.nan
+    output = answer.returned(inputs, adapt=by_name)
+    far = torch.cat([torch.arange(200), torch.arange(824, 1024)])
+    return far[output[0, far, 0].isnan()] if output.shape == (1, 1024, 1) else far[:0]
+
+
+def by_name(attention):
+    return lambda query, key, value, width: attention(query, key, value, width)
 
 
 def traits(answer):
     ratio, share = growth(answer)
     return {
+        "computes what is far": len(hears_from_afar(answer)) > 0,
         "memory grows as the square": ratio > 3,
         "a table of all pairs": share > 0.2,
         "grows more than the text": ratio > 2.2,
@@ -155,7 +171,18 @@ def large_scores_give_no_nan(answer, rng):
     answer.matches(window_inputs(rng, 2, n=9, width=2) | large)
 
 
-@task.check(4)
+@task.check(2)
+def what_is_far_is_never_computed(answer):
+    if len(words := hears_from_afar(answer)):
+        raise Failure(
+            f"Of 1,024 words, we made the values of {FAR[0] + 1} to {FAR[-1] + 1} NaN; the width "
+            f"is 4. The output of word {words[0] + 1} is NaN, too: a weight of 0 for words so far "
+            "away was computed, and multiplied by their values."
+        )
+    answer.matches(window_inputs(torch.Generator().manual_seed(0), 1, n=40, width=4))
+
+
+@task.check(2)
 def memory_grows_as_the_text_and_not_as_its_square(answer, rng):
     ratio, share = growth(answer)
     if ratio > 2.2:
@@ -196,10 +223,10 @@ class Windowed:
     def real(at, n):
         return (at >= 0) & (at < n)
 
-    def scale(scores, query):
+    def scale(scores, query, width):
         return scores / math.sqrt(query.shape[-1])
 
-    def hide(scores, mask):
+    def hide(scores, mask, real):
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
     def share(scores):
@@ -222,17 +249,14 @@ class Windowed:
         keys, values = (self.spread(x, size, fill) for x in (key, value))
         place = torch.arange(n + fill).unflatten(0, (-1, size, 1))  # c s 1
         at = place[:, :1] + torch.arange(-size, 2 * size)  # c 1 3s
-        mask = self.near(at, place, self.reach(width)) & self.real(at, n)
-        scores = self.hide(self.scale(queries @ keys.mT, query), mask)
+        real = self.real(at, n)
+        mask = self.near(at, place, self.reach(width)) & real
+        scores = self.hide(self.scale(queries @ keys.mT, query, width), mask, real)
         weights = self.clear(self.share(scores), mask)
         return self.join(self.average(weights, values, keys), n)
 
 
-def as_is(x, *_):
-    return x
-
-
-def minus_infinity(scores, mask):
+def minus_infinity(scores, mask, real):
     return scores.masked_fill(~mask, -1e30)
 
 
@@ -250,10 +274,26 @@ def dense(query, key, value, width):
 task.fault(
     "W-DENSE",
     "A mask with a window hides what is far, so far pairs cost nothing.",
-    "The numbers are right. But all n · n scores are computed and held before the mask hides most "
-    "of them. Compute only those that can be seen.",
+    "It gives the right numbers. But all n · n scores are computed and held before the mask hides "
+    "most of them. Compute only those that can be seen.",
     forms=[dense],
 )
+
+
+@task.fault(
+    "W-ROW-BY-ROW",
+    "One row at a time is small, so all its keys may be scored.",
+    "The memory is small. But every row still scores all n keys, and hides most of them: the work "
+    "grows as the square. Take only the keys that this row can see.",
+)
+def row_by_row(query, key, value, width):
+    outputs, j = [], torch.arange(key.shape[-2])
+    for i in range(query.shape[-2]):
+        scores = query[..., i : i + 1, :] @ key.mT / math.sqrt(query.shape[-1])
+        outputs.append(scores.masked_fill((j - i).abs() > width, -torch.inf).softmax(-1) @ value)
+    return torch.cat(outputs, -2)
+
+
 task.fault(
     "W-OWN-BLOCK",
     "The text is cut into blocks, and each block attends to itself.",
@@ -284,8 +324,21 @@ task.fault(
     "W-CUT-TAIL",
     "What does not fill a whole block is left out.",
     "Those places have an output, too. Fill the text up to whole blocks, and cut the result back.",
-    join=lambda output, n: output.flatten(-3, -2)[..., : n - n % output.shape[-2], :],
+    join=(
+        lambda output, n: output.flatten(-3, -2)[..., : n - n % output.shape[-2], :],
+        lambda output, n: without_tail(output.flatten(-3, -2)[..., :n, :], output.shape[-2]),
+    ),
+    size=(..., lambda width, n: width),
 )
+
+
+def without_tail(output, size):
+    """0 where no whole block reaches."""
+    n = output.shape[-2]
+    whole = torch.arange(n)[:, None] < n - n % size
+    return torch.where(whole, output, 0.0)
+
+
 task.fault(
     "W-FILLED",
     "The text is filled up to whole blocks, and so is the output.",
@@ -329,13 +382,21 @@ def in_a_circle(x, size, fill):
     return torch.cat([text, x[..., :size, :]], -2).unfold(-2, 3 * size, size).mT
 
 
+def rolled(query, key, value, width):
+    ways = range(-width, width + 1)
+    keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
+    scores = (keys @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])
+    return (scores.softmax(-1)[..., None, :] @ values).squeeze(-2)
+
+
 task.fault(
     "W-CIRCLE",
-    "`roll` gives each block its neighbors.",
-    "In a circle: the first block gets the last one as its neighbor. A text has two ends, and "
+    "`roll` gives each place its neighbors.",
+    "In a circle: the first places get the last ones as their neighbors. A text has two ends, and "
     "beyond them there is nothing to see.",
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
+    forms=[rolled],
 )
 
 # --- faults: the window -------------------------------------------------------------------------
@@ -379,13 +440,17 @@ task.fault(
 # --- faults: attention itself -------------------------------------------------------------------
 
 task.fault(thoughts.NO_SCALE, scale=as_is)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
+task.fault(thoughts.SCALE_DK, scale=lambda scores, query, width: scores / query.shape[-1])
 task.fault(
     "W-SCALE-WINDOW",
     "The scores are divided by the root of the number of keys.",
     "By the root of d, the width of a key: a score is a sum of d products, however many keys there "
     "are.",
-    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
+    scale=(
+        lambda scores, query, width: scores / math.sqrt(scores.shape[-1]),
+        lambda scores, query, width: scores / math.sqrt(2 * width + 1),
+        lambda scores, query, width: scores / math.sqrt(width),
+    ),
 )
 task.fault(
     "W-SOFTMAX-EACH",
@@ -405,11 +470,11 @@ task.fault(
     replace(thoughts.AFTER_SOFTMAX, id="W-AFTER-SOFTMAX"),
     "Weights outside the window are set to 0.",
     "They had taken their share before: rows no longer sum to one. Hide the scores.",
-    hide=as_is,
+    hide=(as_is, lambda scores, mask, real: Windowed.hide(scores, real, real)),
 )
 task.fault(
     replace(thoughts.FILL_ZERO, id="W-FILL-ZERO"),
-    hide=lambda scores, mask: scores.masked_fill(~mask, 0.0),
+    hide=lambda scores, mask, real: scores.masked_fill(~mask, 0.0),
     clear=as_is,
 )
 task.fault(thoughts.KEY_AS_VALUE, average=lambda weights, values, keys: weights @ keys)

@@ -41,7 +41,3 @@ def model_of(numbers, layers=2):
 
 def a_text(rng, b, n):
     return torch.randint(WORDS, (b, n), generator=rng, device="cpu")
-
-
-def as_is(x, *_):
-    return x

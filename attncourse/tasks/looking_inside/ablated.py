@@ -11,7 +11,8 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import merge_heads, split_heads
-from attncourse.tasks.looking_inside import HEADS, WIDTH, a_text, as_is, model_numbers, model_of
+from attncourse.tasks import as_is
+from attncourse.tasks.looking_inside import HEADS, WIDTH, a_text, model_numbers, model_of
 
 
 def with_a_model(ablated):

@@ -6,7 +6,7 @@ from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
-from attncourse.tasks.looking_inside import as_is
+from attncourse.tasks import as_is
 
 
 def head(rng, w=7, m=5, d=None, lean=0.0, dtype=torch.float64):

@@ -8,8 +8,7 @@ from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.looking_inside import as_is
+from attncourse.tasks import as_is, thoughts
 
 
 def scored(rng, *batch, n=8, period=3, dtype=torch.float32):

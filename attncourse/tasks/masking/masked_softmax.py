@@ -7,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.masking import remembers, still_answers
 
 HALF, DOUBLE = torch.float16, torch.float64
@@ -350,10 +350,6 @@ class Weights:
         read = self.read(scores)
         mask = self.visible(mask, read)
         return self.give(self.clear(self.share(self.hide(read, mask), mask), mask), scores)
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):

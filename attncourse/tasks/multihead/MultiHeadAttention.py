@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from attncourse import multihead as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.multihead import has_shape
+from attncourse.tasks import as_is, thoughts
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -703,10 +702,6 @@ class Layer(nn.Module):
         weights = self.after(weights)
         output = self.write(self.merge(self.average(self.drop(weights), v)))
         return self.results(output, weights, scores, hidden, query)
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):

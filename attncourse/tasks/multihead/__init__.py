@@ -2,22 +2,9 @@
 
 import torch
 
-from attncourse.checks.answer import Failure, shape_of
 from attncourse.checks.task import Chapter
 
 chapter = Chapter("05_multihead", "chapter 5")
-
-
-def has_shape(name, tensor, axes, *shape, inputs):
-    """Assert the shape of what came back, and that it kept the inputs' dtype, float32."""
-    if tensor.shape != shape:
-        raise Failure(
-            f"{name} has shape {shape_of(tensor)}; expected {axes} = "
-            f"{shape_of(torch.empty(shape))}.",
-            inputs,
-        )
-    if tensor.dtype != torch.float32:
-        raise Failure(f"{name} has dtype {tensor.dtype}; the inputs were float32.", inputs)
 
 
 def numbered(*shape):

@@ -9,7 +9,7 @@ from attncourse import pictures as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
-from attncourse.tasks.pictures import as_is
+from attncourse.tasks import as_is
 
 
 def pairs(rng, b=4, m=6, temperature=0.5, like=0.0, dtype=torch.float32, learned=False):

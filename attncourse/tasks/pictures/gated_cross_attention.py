@@ -7,14 +7,13 @@ from torch import nn
 from torch.func import functional_call
 
 from attncourse import pictures as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, weights_of
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.multihead import MultiHeadAttention
-from attncourse.tasks import thoughts
-from attncourse.tasks.pictures import as_is, has_shape
+from attncourse.tasks import as_is, thoughts
 
 like = functools.cache(made)  # modules of which only names and shapes are looked at
 

@@ -3,10 +3,10 @@
 import torch
 
 from attncourse import pictures as reference
-from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.answer import Failure, has_shape, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
-from attncourse.tasks.pictures import as_is, has_shape
+from attncourse.tasks import as_is
 
 
 def cut(rng, b=2, c=3, y=4, x=6, size=(2, 3), dtype=torch.float32):

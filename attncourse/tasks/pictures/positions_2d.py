@@ -3,9 +3,8 @@
 import torch
 
 from attncourse import pictures as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.task import Task
-from attncourse.tasks.pictures import has_shape
 
 
 def grid(rows, columns, width):

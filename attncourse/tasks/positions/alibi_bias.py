@@ -5,9 +5,8 @@ import math
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.task import Task
-from attncourse.tasks.positions import has_shape
 
 
 def bias_inputs(h, q, k):

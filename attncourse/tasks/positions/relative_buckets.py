@@ -5,9 +5,9 @@ import math
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.answer import Failure, has_shape, moves_nothing
 from attncourse.checks.task import Task
-from attncourse.tasks.positions import as_is, has_shape
+from attncourse.tasks import as_is
 
 # Odd values of max_distance: no border between two buckets is a whole number, so it does not
 # matter how precisely an answer takes logarithms.

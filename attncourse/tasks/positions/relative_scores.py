@@ -5,12 +5,11 @@ import math
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
-from attncourse.tasks.positions import as_is, has_shape
+from attncourse.tasks import as_is, thoughts
 
 
 def score_inputs(rng, *batch, q=4, k=4, d=5, c=2, dtype=torch.float32):

@@ -5,11 +5,10 @@ import math
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
 from attncourse.tasks import thoughts
-from attncourse.tasks.positions import has_shape
 
 
 def numbered(*numbers):

@@ -3,11 +3,10 @@
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.answer import Failure, has_shape, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.tasks import thoughts
-from attncourse.tasks.positions import has_shape
 
 
 def shift_inputs(rng, *batch, q=3, k=5, dtype=torch.float32):

@@ -11,7 +11,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
+from attncourse.tasks import as_is, thoughts
 
 # In float64, d = 9: its root has no rounding, however it was computed.
 DOUBLE = {"dtype": torch.float64, "d": 9}
@@ -300,10 +300,6 @@ class Attention:
             weights = self.clear(weights, mask)
         weights = self.after(weights, query)
         return self.results(self.average(weights, query, key, value), weights, scores)
-
-
-def as_is(x, *_):
-    return x
 
 
 def minus_infinity(scores, mask):
