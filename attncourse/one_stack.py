@@ -22,8 +22,8 @@ from attncourse.validation import (
     checked,
     validate_axes,
     validate_ids,
-    validate_merges,
     validate_logits,
+    validate_merges,
     validate_pair,
     validate_sizes,
 )
