@@ -32,14 +32,15 @@ def on_the_virtual_gpu(answer):
 
     def tried(scenario, seed, view="ratio"):
         with no_ready_made_stopwatch():
-            if view == "explained":
-                return {"explained": explain(panel(answer, seed)) or "nothing"}
             outcome = try_out(answer, scenario, seed)
+            explained = explain(panel(answer, seed)) if view == "explained" else None
         error = outcome.error or ""
         if error.startswith("NotImplementedError"):
             raise NotImplementedError
         if "returned nothing (None)" in error:
             return None
+        if view == "explained":
+            return {"explained": explained or "nothing"}
         if view == "verdict":
             return {"verdict": verdict(scenario, outcome)}
         ratio = None if error else outcome.ratio
