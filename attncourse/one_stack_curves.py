@@ -367,6 +367,9 @@ def _wrong_by_beam(model: nn.Module, pairs: Pairs, width: int, longest: int) -> 
     return int((ids != target).any(1).sum())
 
 
+WITHOUT_TRAINING = {"errors": run_errors, "beam": run_beam}
+
+
 def _train(model, pairs, steps, seed, loss, batch=128) -> list[float]:
     return train(model, pairs, steps, batch_size=batch, learning_rate=2e-3, seed=seed,
                  progress=False, loss=loss)  # fmt: skip
@@ -379,8 +382,8 @@ def _means(losses: list[float]) -> list[float]:
 def run(name: str) -> tuple[nn.Module | None, dict]:
     """One of `RUNS`: the model and what was measured."""
     torch.set_num_threads(1)  # two runs side by side on two cores
-    if name in ("errors", "beam"):
-        return run_errors() if name == "errors" else run_beam()
+    if name in WITHOUT_TRAINING:
+        return WITHOUT_TRAINING[name]()
     what, _, seed = name.partition(", seed ")
     steps, seed = STEPS[what], int(seed or 0)
     if what in SPELLINGS:

@@ -54,7 +54,8 @@ def shape_of(tensor: Tensor) -> str:
     return "(" + " ".join(map(str, tensor.shape)) + ")"
 
 
-def _something(seen: Observation, inputs: Inputs | None = None) -> object:
+def _returned(seen: Observation, inputs: Inputs | None = None) -> object:
+    """What came back, whatever it is; a Failure says why there is nothing."""
     if seen.unanswered:
         raise Unanswered("The answer still raises NotImplementedError.")
     if seen.error:
@@ -67,7 +68,7 @@ def _something(seen: Observation, inputs: Inputs | None = None) -> object:
 
 def unpack(task: Task, seen: Observation) -> tuple:
     """Turn an observation into the values the task promises, or raise a Failure that says why."""
-    returned = _something(seen)
+    returned = _returned(seen)
     if isinstance(task.returns, type):
         return (_plain_value(task.returns, returned),)
     names = task.returns
@@ -115,8 +116,8 @@ class Answer:
         return seen
 
     def returned(self, inputs: Inputs, **options) -> object:
-        """What an observation brings back, whatever it is; a Failure says why there is nothing."""
-        return _something(self.observe(inputs, **options), inputs)
+        """What came back, whatever it is, of an answer looked at in another way (`adapt`)."""
+        return _returned(self.observe(inputs, **options), inputs)
 
     def _remember(self, inputs: Inputs, options: dict, seen: Observation) -> None:
         """Keep one of all calls that can be repeated, each with the same chance."""
