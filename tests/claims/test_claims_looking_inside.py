@@ -73,7 +73,8 @@ def test_a_fixed_period_gives_the_score_without_the_circuit(stored):
 @pytest.mark.parametrize("kind", ["one layer", "one layer, vectors, any words"])
 def test_one_layer_learns_little_when_periods_vary_wherever_its_places_come_from(stored, kind):
     for run in stored["learned"][kind]:
-        assert best(run, "induction", 0)[-1] < 0.15 and max(run["at"]["18"], run["at"]["24"]) < 0.35
+        assert best(run, "induction", 0)[-1] < 0.15 and run["accuracy"][-1] < 0.35
+        assert max(run["at"]["18"], run["at"]["24"]) < 0.35
 
 
 def test_by_offset_a_fixed_period_gives_the_words_without_the_score(stored):
@@ -145,7 +146,9 @@ def test_rollout_loses_to_the_plain_mean_and_beats_chance(stored):
     assert abs(rank["chance"]) < 0.05 < 0.3 < rank["rollout"] < rank["cross-attention, mean"]
     # Not because of the idle layer: without it rollout is no better, without all mixing it is.
     more, error = stored["explanations"]["rollout, not the encoder's first"]["more"]
-    assert 0 < error < 0.01 and more < 2 * error
+    assert (
+        0 < error < 0.01 and more < 0 and rank["rollout, not the encoder's first"] < rank["rollout"]
+    )
     alone = rank["rollout, cross-attention alone"]
     assert rank["rollout"] + 0.05 < alone < rank["cross-attention, mean"]
 
