@@ -10,6 +10,25 @@ from attncourse.checks import registry, run
 
 LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))
 
+POINTS = {  # a term's totals stand on them
+    "lab2_quadratic_wall": {
+        "naive_attention": 8, "peak_bytes": 6, "largest_n": 7,
+        "fit_growth": 10, "lab2_receipt": 12, "conclude": 11,
+    },
+    "lab3_who_computed_it": {
+        "which_backend": 12, "backends_for": 13, "attention_work": 9, "roof_over": 6,
+        "sees_future": 13, "lab3_receipt": 13, "who_computed_it": 12,
+    },
+    "lab4_sequential_or_parallel": {
+        "step_loop": 9, "operators": 7, "longest_chain": 9,
+        "multiplications": 8, "lab4_receipt": 12, "verdict": 12,
+    },
+    "lab5_decode_bandwidth": {
+        "cache_bytes": 4, "append_to_cache": 10, "decode_step": 14,
+        "tokens_per_second": 5, "lab5_receipt": 16, "conclude_decode": 12,
+    },
+}  # fmt: skip
+
 
 def receipt_of(stem: str) -> tuple[str, str]:
     """The receipt's task, and the course's own answer."""
@@ -59,3 +78,8 @@ def test_a_busy_machine_loses_no_points(stem):
 def test_every_exception_of_a_receipt_is_a_sentence(stem, text, said):
     report = run(receipt_of(stem)[0], lambda: text)
     assert report.earned == 0 and said in str(report)
+
+
+@pytest.mark.parametrize("stem", POINTS)
+def test_points_are_as_the_term_counts_them(stem):
+    assert {task.name: task.points for task in registry.of_chapter(stem)} == POINTS[stem]
