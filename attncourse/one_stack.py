@@ -366,10 +366,11 @@ def encode_text(text: str, merges: Sequence[tuple[str, str]]) -> list[int]:
 
     Source: Radford et al. (2019), section 2.2: byte-pair encoding on bytes.
     """
-    ids = piece_ids(merges)
+    ids, known = piece_ids(merges), set(byte_letters())
     for left, right in merges:
-        if not {left, right} <= ids.keys():
-            raise ValueError(f"merge {(left, right)} is of pieces that nothing makes")
+        if not {left, right} <= known:
+            raise ValueError(f"merge {(left, right)} is of pieces that nothing before it makes")
+        known.add(left + right)
     return [ids[piece] for word in byte_words(text) for piece in apply_merges(word, merges)]
 
 

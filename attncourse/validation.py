@@ -353,7 +353,7 @@ def validate_sizes(asks: str = "", least: int = 1, /, **sizes: object) -> None:
     """Raise unless every size is a whole number of at least `least`; `asks` names who needs it."""
     for name, size in sizes.items():
         if size is None:
-            raise ValueError(f"{asks} needs {name}")
+            raise ValueError(f"{asks or 'this'} needs {name}")
         if isinstance(size, bool) or not isinstance(size, int) or size < least:
             raise ValueError(f"{name} must be a whole number of at least {least}; got {size!r}")
 

@@ -673,7 +673,10 @@ BAD_VALUES = {
     "tokens must have axes (b n); got shape (5)": (
         lambda: masked_words(TEXT[0], 0.5, 2, 9, chance())
     ),
-    "merge ('x', 'yz') is of pieces that nothing makes": lambda: encode_text("a", [("x", "yz")]),
+    "merge ('x', 'yz') is of pieces that nothing before": lambda: encode_text("a", [("x", "yz")]),
+    "merge ('ab', 'c') is of pieces that nothing before": lambda: encode_text(
+        "abc", [("ab", "c"), ("a", "b")]
+    ),
     "ids are whole numbers from 0 to 255; got [256, -1, 0.5]": (
         lambda: decode_text([97, 256, -1, 0.5], [])
     ),
