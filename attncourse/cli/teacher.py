@@ -182,6 +182,7 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    gc.disable()  # until all is loaded: it would look at a million new objects again and again
     assignment = chosen(assignment)
     warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
     from attncourse.grading.books import disk, run
@@ -192,7 +193,8 @@ def grade(
     from attncourse.grading.jail.cluster import Unusable, on_cluster
     from attncourse.grading.jail.walls import Unavailable
 
-    gc.freeze()  # of what was loaded nothing ends: no collection looks at a million objects again
+    gc.freeze()  # and of what was loaded nothing ends
+    gc.enable()
     job = disk.job_of(assignment, jailed=not no_jail, record=not no_record)
     handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
     if not (handed_in or nameless):
