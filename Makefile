@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Hundreds of processes would compile the package again, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
 

@@ -638,6 +638,7 @@ def corrupted(name: str, kind: str, seed: int) -> dict:
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, kind", CASES, ids=lambda part: part)
 def test_a_mistake_is_called_by_its_name(name, kind):
     record = corrupted(name, kind, seed=1)
@@ -681,6 +682,7 @@ def test_what_is_no_record_gets_an_error_that_says_where():
         audit({"lab": "x", "machine": {}, "points": [{}], "predictions": {}})
 
 
+@pytest.mark.slow
 def test_a_nonsensical_record_is_refused_or_judged_but_never_breaks_the_audit():
     nonsense = [None, -1, 0, 1e29, "x", [], {}, [1, 2], {"a": [1]}, True, 0.5, ["a"], [None]]
     random = np.random.default_rng(0)

@@ -158,6 +158,7 @@ def test_tasks_and_scores_add_up(data):
     assert bins[0]["from"] == 0 and bins[-1]["to"] >= data["scores"]["most"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in Path("solutions").glob("[0l]*")))
 def test_a_report_can_be_made_of_every_assignment_and_every_misconception(name, root, tmp_path):
     """Chapters and labs keep their reference code in different places."""
@@ -303,6 +304,7 @@ def groups(students: list[list[str]], known=()):
     return [group.students for group in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_independent_right_answers_are_not_accused(chapter):
     assert len(independent()[chapter]) >= similarity.FEWEST
@@ -339,6 +341,7 @@ def disguised(cells: list[str]) -> list[str]:
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", ["scaled_dot_product", "multihead", "cross_attention"])
 def test_a_disguised_copy_is_found_and_its_lines_are_shown(chapter):
     students = independent()[chapter]

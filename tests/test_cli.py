@@ -59,6 +59,7 @@ def test_hints_come_one_at_a_time():
     assert code == 0 and hints[2][:40] in out and hints[0][:40] not in out
 
 
+@pytest.mark.slow
 def test_doctor_finds_this_environment_healthy(root):
     code, out, _ = attncourse("doctor", cwd=root)
     assert code == 0, out

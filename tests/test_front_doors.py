@@ -80,6 +80,7 @@ def test_a_notebook_gives_its_definitions_and_trains_nothing(tmp_path):
     assert list(found) == ["softmax"] and run("softmax", found["softmax"]).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignment", sorted(p.name for p in Path("solutions").glob("[0l]*")))
 def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
     path = root / "solutions" / assignment / f"{assignment}.ipynb"

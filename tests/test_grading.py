@@ -791,6 +791,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
     jobs, tmp_path, monkeypatch
@@ -825,6 +826,7 @@ print(len(job.grade_or_say_why(None, b"1000000000")))
 """
 
 
+@pytest.mark.slow
 @linux
 def test_what_needs_too_much_memory_outside_of_the_jail_ends_in_a_sentence():
     done = subprocess.run([sys.executable, "-c", HUNGRY], capture_output=True, text=True)
@@ -909,6 +911,7 @@ def made_up(small_course, monkeypatch):
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
 
 
+@pytest.mark.slow
 def test_the_log_has_a_line_for_each_submission(made_up):
     done = grade("--verbose")
     log = Path(f"autograded/{CHAPTER_3}.log").read_text(encoding="utf-8")
@@ -1068,6 +1071,7 @@ def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeyp
     assert "graded before" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -182,6 +182,7 @@ def restored(here, data: bytes) -> tuple[bytes, list[str]]:
     return made.data, notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_any_notebook_is_made_whole_and_keeps_what_was_written(here, name):
     released = here.released[ASSIGNMENT]
@@ -526,6 +527,7 @@ ODD_LISTS = {  # what follows the entry of submission_1
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD_LISTS)
 def test_a_list_of_gradescope_ends_no_run(desk, name):
     lists = f"submission_1: {{':submitters': [{{':sid': ann}}]}}\n{ODD_LISTS[name]}\n"

@@ -94,6 +94,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_a_pattern_is_one_line_of_flex_attention(pattern):
     mask = mask_of(pattern, 24)
@@ -254,6 +255,7 @@ def test_how_many_layers_known_patterns_need():
     assert layers_needed(doubled[:5]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_keys_reach_all_without_global_tokens_and_in_few_layers(seed):
     """Three drawn keys more in a row: the logarithm of what the window alone needs."""
@@ -286,6 +288,7 @@ def test_blocks_give_what_a_mask_gives_for_any_sizes(n, width, d, seed):
     assert_equal_to(with_mask(qkv, window_mask(n, width)), windowed_attention(*qkv, width))
 
 
+@pytest.mark.slow
 def test_memory_of_blocks_grows_as_the_text_and_that_of_a_masked_table_as_its_square():
     def peak(attend, n):
         qkv = torch.randn(3, 1, 4, n, 16)

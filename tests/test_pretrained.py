@@ -285,6 +285,7 @@ def run(monkeypatch, *arguments):
     main()
 
 
+@pytest.mark.slow
 def test_help_names_every_model_and_where_they_are_stored():
     _, out, _ = warm.run("attncourse.pretrained", "--help")
     said = "".join(out.split())  # lines break anywhere

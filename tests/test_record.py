@@ -78,6 +78,7 @@ def page_of(text: str) -> str:
 # --- what a record shows
 
 
+@pytest.mark.slow
 def test_a_record_shows_what_cells_print_return_draw_and_raise(zygote):
     printed, returned, drawn, raised, twice, asked = shown(
         zygote,
@@ -97,6 +98,7 @@ def test_a_record_shows_what_cells_print_return_draw_and_raise(zygote):
     assert asked[-1].ename == "EOFError"
 
 
+@pytest.mark.slow
 def test_what_only_a_notebook_understands_works_or_fails_in_its_own_cell(zygote):
     timed, shell, pip, awaited, broken, after = shown(
         zygote,

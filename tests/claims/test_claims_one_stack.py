@@ -132,6 +132,7 @@ def test_competing_by_log_p_a_word_is_the_beam_with_another_division():
     assert not torch.equal(closed(a_word)[:, :longest], closed(total)[:, :longest])
 
 
+@pytest.mark.slow
 def test_length_normalization_lengthens_outputs_and_mends_none():
     """ "Outputs with too few words fall. But exact match falls, too." """
     model, _, french = pretrained.load("fixed-64")
