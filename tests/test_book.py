@@ -73,6 +73,13 @@ def test_every_citation_is_in_the_bibliography(page):
     assert keys <= set(re.findall(r"^@\w+\{([^,]+),", bibliography, re.MULTILINE))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=stem)
+def test_no_caption_of_a_cell_cites(page):
+    """A citation gets its page's name when Sphinx reads it: the cell would be executed again."""
+    cells = re.findall(r"^```\{code-cell\}.*?^```$", page.read_text("utf-8"), re.M | re.S)
+    assert not [cell for cell in cells if "{cite" in cell]
+
+
 def test_every_entry_of_the_bibliography_is_cited():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
