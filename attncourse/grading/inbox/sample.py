@@ -172,31 +172,32 @@ def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
     return [each for each in getattr(node, "decorator_list", ()) if _says(each, known)]
 
 
+@functools.cache
+def _calls(module: ModuleType) -> dict[str, ast.Call]:
+    """What a module says of its task, by the id of a fault."""
+    nodes, known, found = ast.parse(inspect.getsource(module)).body, vars(module), {}
+    for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
+        if isinstance(call, ast.Call) and call.args:
+            # A name may be that of a function which says it of several tasks.
+            with contextlib.suppress(NameError):
+                who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
+                found.setdefault(str(getattr(who, "id", who)), call)
+    return found
+
+
 def _changes(task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
-    module = sys.modules[task.module]
-    nodes, known = ast.parse(inspect.getsource(module)).body, vars(module)
-    steps: dict[str, ast.expr] = {}
-    for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
-        if not (isinstance(call, ast.Call) and call.args):
-            continue
-        try:
-            who = eval(compile(ast.Expression(call.args[0]), "", "eval"), known)
-        except NameError:
-            continue  # inside of a function that says it of several tasks
-        if getattr(who, "id", who) == fault.id:
-            steps = {
-                each.arg: each.value for each in call.keywords if each.arg in fault.forms[place]
-            }
-            break
-    if steps.keys() != fault.forms[place].keys():
+    module, form = sys.modules[task.module], fault.forms[place]
+    call, known = _calls(module).get(fault.id), vars(module)
+    steps = {each.arg: each.value for each in call.keywords if each.arg in form} if call else {}
+    if steps.keys() != form.keys():
         raise LookupError(fault.id)
     body = []
     for step, value in steps.items():
         text = ast.unparse(value)
         if isinstance(value, ast.Tuple):
             text = f"({text})[{min(place, len(eval(text, dict(known))) - 1)}]"
-        if isinstance(fault.forms[place][step], staticmethod):
+        if isinstance(form[step], staticmethod):
             text = f"staticmethod({text})"
         body += ast.parse(f"{step} = {text}").body
     return body
