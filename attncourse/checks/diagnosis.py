@@ -286,6 +286,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         best = None
     said = tuple(each.words for each in seen)
     if best:
+        if map_ and map_.right:
+            map_ = None  # it would say where the mistake is not, beside its name
         return replace(_named(task, best.faults), seen=said, example=example, map=map_)
     first = failed[0]
     error = first.error

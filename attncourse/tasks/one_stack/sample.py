@@ -328,7 +328,10 @@ task.fault(
     "One draw decides for the whole batch.",
     "Each row has probabilities of its own and a chance of its own. `torch.multinomial` draws for "
     "every row of a table.",
-    draw=lambda p: torch.multinomial(p[0], 1).expand(len(p)),
+    draw=(
+        lambda p: torch.multinomial(p[0], 1).expand(len(p)),
+        lambda p: ((p / p.sum(-1, keepdim=True)).cumsum(-1) < torch.rand(1)).sum(-1),
+    ),
 )
 task.fault(
     "P-FIRST-ROW",
