@@ -78,7 +78,7 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 3 --durations 25
+	$(BIN)/python -m pytest -n 2 --durations 25
 
 fast-test: $(STAMP)  ## what takes seconds
 	$(BIN)/python -m pytest -n 2 -m "not slow"
