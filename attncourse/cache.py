@@ -156,7 +156,7 @@ def bytes_per_token(
         bytes_per_number: 4 for float32, 2 for float16.
         kv_heads: c, of the cache; GQA alone asks for it.
         latent_width: l; MLA alone asks for it.
-        rope_width: r, of the one rotated key; MLA alone asks for it.
+        rope_width: r, of the one rotated key, even; MLA alone asks for it.
 
     Raises:
         ValueError: no such scheme, a size it needs and has not, heads that do not divide.
@@ -169,6 +169,8 @@ def bytes_per_token(
     validate_sizes(bytes_per_number=bytes_per_number)
     if scheme == "MLA":
         validate_sizes(scheme, latent_width=latent_width, rope_width=rope_width)
+        if rope_width % 2:
+            raise ValueError(f"rope_width must be even: it turns in pairs; got {rope_width}")
         numbers = latent_width + rope_width  # one of each, whatever the number of heads
     else:
         if scheme == "GQA":

@@ -646,6 +646,11 @@ BAD_SIZES = {
     "GQA needs kv_heads": {"scheme": "GQA"},
     "6 heads cannot share kv_heads=4 equally": {"scheme": "GQA", "kv_heads": 4},
     "MLA needs rope_width": {"scheme": "MLA", "latent_width": 5},
+    "rope_width must be even: it turns in pairs; got 3": {
+        "scheme": "MLA",
+        "latent_width": 5,
+        "rope_width": 3,
+    },
     "num_layers must be a whole number of at least 1; got 0": {"num_layers": 0},
     "bytes_per_number must be a whole number of at least 1; got 2.0": {"bytes_per_number": 2.0},
 }

@@ -124,7 +124,8 @@ def shared_heads_are_kept_once(answer, rng):
 @task.check(2)
 def a_latent_and_one_rotated_key_serve_all_heads(answer, rng):
     exactly(answer, latent(1, 8, 16, 1, 40, 4))
-    exactly(answer, latent(*drawn(rng, 9, 9, 99), 1, *drawn(rng, 99, 9)))
+    *others, latent_width, pairs = drawn(rng, 9, 9, 99, 99, 9)
+    exactly(answer, latent(*others, 1, latent_width, 2 * pairs))
     exactly(answer, DEEPSEEK)
 
 
