@@ -17,9 +17,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbgrader.api import Assignment as Released
-from nbgrader.api import Gradebook, GradeCell, InvalidEntry, MissingEntry, Notebook
+from nbgrader.api import (
+    BaseCell,
+    Grade,
+    Gradebook,
+    GradeCell,
+    InvalidEntry,
+    MissingEntry,
+    Notebook,
+    SubmittedNotebook,
+)
 from nbgrader.api import SubmittedAssignment as Submission
 from nbgrader.preprocessors import AssignLatePenalties
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
@@ -97,6 +107,25 @@ class Writer:
             book.db.remove()
             book.db = scoped_session(joined)
             self._book(student, result, timestamp, before)
+        self._look_again(student, result)
+
+    def _look_again(self, student: str, result: Result) -> None:
+        """See that the points are kept: a session that rolls back on its way ends without an error.
+
+        Raises:
+            InvalidEntry: they are not.
+        """
+        points = (
+            select(func.count(Grade.id), func.coalesce(func.sum(Grade.auto_score), 0.0))
+            .join(SubmittedNotebook, SubmittedNotebook.id == Grade.notebook_id)
+            .join(Submission, Submission.id == SubmittedNotebook.assignment_id)
+            .join(Released, Released.id == Submission.assignment_id)
+            .where(Released.name == self.about.name, Submission.student_id == student)
+        )
+        with self.gradebook.engine.connect() as connection:
+            cells, booked = connection.execute(points).one()
+        if not cells or abs(booked - result.score) > 1e-6:
+            raise InvalidEntry(f"the points of {student} were written, and are not there")
 
     def _book(self, student: str, result: Result, timestamp, before: Result | None) -> None:
         book, about = self.gradebook, self.about
@@ -108,8 +137,11 @@ class Writer:
         when = {"timestamp": timestamp} if timestamp else {}
         submission = book.update_or_create_submission(about.name, student, **when)
         notebook = submission.notebooks[0]
-        grades = {grade.name: grade for grade in notebook.grades}
-        comments = {comment.name: comment for comment in notebook.comments}
+        # Asked for at once: a grade would ask for its cell's name by itself.
+        cells = book.db.query(BaseCell).filter_by(notebook_id=notebook.notebook_id)
+        names = {cell.id: cell.name for cell in cells}
+        grades = {names[grade.cell_id]: grade for grade in notebook.grades}
+        comments = {names[comment.cell_id]: comment for comment in notebook.comments}
         for each in about.graded:
             verdict = result.verdicts[each.task.name]
             for grade_id, points in (

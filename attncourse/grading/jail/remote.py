@@ -1,6 +1,7 @@
 """The grader's side of a jailed child: start it, ask it, and get over its death."""
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -62,6 +63,12 @@ class Meddled(Died):
     """The child was ended, as its program talked to the grader by itself."""
 
 
+@functools.cache
+def _folders(package: Path) -> tuple[Path, ...]:
+    """They stay while a class is graded; into which of them Python compiles, does not."""
+    return package, *(path for path in package.rglob("*/") if path.name != "__pycache__")
+
+
 def hidden() -> tuple[str, ...]:
     """What a jail does not show of the course's package: reference answers and what grades them."""
     package = Path(attncourse.__file__).parent
@@ -73,7 +80,7 @@ def hidden() -> tuple[str, ...]:
     outside = registry.outside_files()
     folders += [path for path in outside if path.is_dir()]
     files += [path for path in outside if path.is_file()]
-    compiled = [*package.rglob("__pycache__"), *(path.parent / "__pycache__" for path in outside)]
+    compiled = [path / "__pycache__" for path in (*_folders(package), *{p.parent for p in outside})]
     return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
 

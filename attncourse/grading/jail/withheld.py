@@ -75,6 +75,7 @@ def _file_of(task: Task) -> types.ModuleType:
     )
 
 
+@functools.cache
 def codes_of(task: str) -> list[tuple[str, int, str]]:
     """A task's reference, what is ready-made of it, and all that these need, for `give_back`."""
     about = registry.find(task)
