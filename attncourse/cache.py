@@ -23,6 +23,7 @@ from attncourse.validation import (
     checked,
     positions_in,
     validate_cache,
+    validate_even,
     validate_ids,
     validate_mask,
     validate_paged,
@@ -169,8 +170,7 @@ def bytes_per_token(
     validate_sizes(bytes_per_number=bytes_per_number)
     if scheme == "MLA":
         validate_sizes(scheme, latent_width=latent_width, rope_width=rope_width)
-        if rope_width % 2:
-            raise ValueError(f"rope_width must be even: it turns in pairs; got {rope_width}")
+        validate_even(rope_width=rope_width)
         numbers = latent_width + rope_width  # one of each, whatever the number of heads
     else:
         if scheme == "GQA":
@@ -293,8 +293,7 @@ class LatentAttention(nn.Module):
                 f"latent_width={latent_width} is wider than model_width={model_width}: "
                 "nothing is saved"
             )
-        if rope_width % 2:
-            raise ValueError(f"rope_width={rope_width} must be even: numbers are rotated in pairs")
+        validate_even(rope_width=rope_width)
         self.num_heads, self.head_width, self.latent_width = num_heads, head_width, latent_width
         wide = num_heads * head_width
         self.q_proj = nn.Linear(model_width, wide, bias=False)

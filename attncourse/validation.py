@@ -358,6 +358,13 @@ def validate_sizes(asks: str = "", least: int = 1, /, **sizes: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}; got {size!r}")
 
 
+def validate_even(**widths: int) -> None:
+    """Raise unless features of these widths can be rotated: in pairs."""
+    for name, width in widths.items():
+        if width % 2:
+            raise ValueError(f"{name}={width} must be even: numbers are rotated in pairs")
+
+
 def validate_counts(words: object) -> None:
     """Raise unless `words` map each word to how often it occurs, a whole number of at least 0."""
     expected = "words must map each word to how often it occurs"

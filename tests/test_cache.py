@@ -646,7 +646,7 @@ BAD_SIZES = {
     "GQA needs kv_heads": {"scheme": "GQA"},
     "6 heads cannot share kv_heads=4 equally": {"scheme": "GQA", "kv_heads": 4},
     "MLA needs rope_width": {"scheme": "MLA", "latent_width": 5},
-    "rope_width must be even: it turns in pairs; got 3": {
+    "rope_width=3 must be even: numbers are rotated in pairs": {
         "scheme": "MLA",
         "latent_width": 5,
         "rope_width": 3,

@@ -336,15 +336,15 @@ def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
 # --- where it is right --------------------------------------------------------------------------
 
 
-# By place from the end.
-AXES = ("", "last axis", *(f"last axis but {number}" for number in ("one", "two", "three", "four")))
-
-
 def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, list]:
     bad = {probe for probe, _ in wrong}
     probes = fingerprint.probes(task)
     right = [inputs for name, inputs in probes.items() if name not in bad]
     return right, [inputs for name, inputs in probes.items() if name in bad]
+
+
+def _axis(place: int) -> str:
+    return "last axis" if place == -1 else f"last axis but {-1 - place}"
 
 
 def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
@@ -372,8 +372,8 @@ def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
             if all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1]):
                 shapes = shape_of(right[0][one[0]]), shape_of(right[0][two[0]])
                 words = (
-                    f"It is right only where the {AXES[-one[1]]} of `{one[0]}` is as long as "
-                    f"the {AXES[-two[1]]} of `{two[0]}`, as in shapes {shapes[0]} and {shapes[1]}."
+                    f"It is right only where the {_axis(one[1])} of `{one[0]}` is as long as "
+                    f"the {_axis(two[1])} of `{two[0]}`, as in shapes {shapes[0]} and {shapes[1]}."
                 )
                 yield Statement("equal sizes", f"{one} {two}", words)
                 return

@@ -182,9 +182,9 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
-    gc.disable()  # until all is loaded: it would look at a million new objects again and again
     assignment = chosen(assignment)
     warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
+    gc.disable()  # until all is loaded: it would look at a million new objects again and again
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.gradebook import NotReleased
     from attncourse.grading.books.nbgrader_api import NoGradebook

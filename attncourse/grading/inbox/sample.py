@@ -173,7 +173,7 @@ def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
 
 
 @functools.cache
-def _calls(module: ModuleType) -> dict[str, ast.Call]:
+def _calls_by_fault(module: ModuleType) -> dict[str, ast.Call]:
     """What a module says of its task, by the id of a fault."""
     nodes, known, found = ast.parse(inspect.getsource(module)).body, vars(module), {}
     for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
@@ -188,7 +188,7 @@ def _calls(module: ModuleType) -> dict[str, ast.Call]:
 def _changes(task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
     module, form = sys.modules[task.module], fault.forms[place]
-    call, known = _calls(module).get(fault.id), vars(module)
+    call, known = _calls_by_fault(module).get(fault.id), vars(module)
     steps = {each.arg: each.value for each in call.keywords if each.arg in form} if call else {}
     if steps.keys() != form.keys():
         raise LookupError(fault.id)
