@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce, wraps
+from itertools import zip_longest
 from types import UnionType
 
 import torch
@@ -110,6 +111,23 @@ def _sum(letters: str, known: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
     return where, sum(known[part][1] if part in known else int(part) for part in parts)
 
 
+def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape that these broadcast to; None if there is none.
+
+    `torch.broadcast_shapes` imports sympy with its first call, which takes most of a second.
+    """
+    lengths = []
+    for axis in zip_longest(*map(reversed, shapes), fillvalue=1):
+        length = 1
+        for each in axis:
+            if length != each != 1:
+                if length != 1:
+                    return None
+                length = each
+        lengths.append(length)
+    return tuple(reversed(lengths))
+
+
 def _is_readable(tensor: Tensor) -> bool:
     """Whether its numbers can be looked at: not in a compiled graph, nor on the meta device."""
     return not torch.compiler.is_compiling() and tensor.device.type != "meta"
@@ -214,11 +232,10 @@ def validate_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
             f"got key {_shape(key)} with k = {key.shape[-2]} "
             f"and value {_shape(value)} with k = {value.shape[-2]}"
         )
-    try:
-        batch = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors.values()))
-    except RuntimeError:
+    batch = _broadcast(*(tensor.shape[:-2] for tensor in tensors.values()))
+    if batch is None:
         shapes = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in tensors.items())
-        raise ValueError(f"the leading axes do not broadcast together; got {shapes}") from None
+        raise ValueError(f"the leading axes do not broadcast together; got {shapes}")
     if mask is not None:
         validate_mask(mask, query, (*batch, query.shape[-2], key.shape[-2]))
 
@@ -251,11 +268,7 @@ def validate_mask(
         )
     if mask.device != scored.device:
         raise ValueError(f"mask is on {mask.device} but {name} is on {scored.device}")
-    try:
-        fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if _broadcast(mask.shape, shape) != tuple(shape):
         inserted = "None, " * (len(shape) - 2)
         advice = f". A padding mask (b k) needs an axis for the queries: mask[:, {inserted}:]"
         raise ValueError(
@@ -424,10 +437,7 @@ def validate_places(x: Tensor, positions: Tensor) -> None:
     if positions.device != x.device:
         raise ValueError(f"positions is on {positions.device} but x is on {x.device}")
     *leading, n = positions.shape or (0,)
-    try:
-        fits = torch.broadcast_shapes(leading, x.shape[:-2]) == x.shape[:-2]
-    except RuntimeError:
-        fits = False
+    fits = _broadcast(leading, x.shape[:-2]) == x.shape[:-2]
     if not fits or positions.ndim == 0 or n != x.shape[-2]:
         raise ValueError(
             f"positions must have axes (n), or (… n) as x has (… n d): one place a vector; "
@@ -540,11 +550,7 @@ def validate_layers(weights: object) -> None:
 
 def validate_fits(name: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
     """Raise unless `value` broadcasts to `shape`, and makes it no larger."""
-    try:
-        fits = torch.broadcast_shapes(value.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if _broadcast(value.shape, shape) != tuple(shape):
         raise ValueError(
             f"{name} must broadcast to ({axes}) = ({' '.join(map(str, shape))}); "
             f"got shape {_shape(value)}"
@@ -584,18 +590,16 @@ def validate_span(distance: Tensor, span: float | Tensor, ramp: float) -> None:
     if not isinstance(span, Tensor):
         validate_number("span", span)
         return
-    try:
-        torch.broadcast_shapes(span.shape, distance.shape)
-    except RuntimeError:
+    if _broadcast(span.shape, distance.shape) is None:
         raise ValueError(
             "span must broadcast with distance, as (h 1 1) with (q k); "
             f"got span {_shape(span)} for distance {_shape(distance)}"
-        ) from None
+        )
 
 
 def validate_rates(query: Tensor, key: Tensor, value: Tensor, **rates: Tensor) -> None:
     """Raise unless each rate is (… n), one number for each position of a text (… n d)."""
-    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    batch = _broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     for name, rate in rates.items():
         validate_axes(key=(key, "… n d"), **{name: (rate, "… n")})
         validate_fits(name, rate, (*batch, key.shape[-2]), "… n")

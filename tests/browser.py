@@ -134,17 +134,19 @@ class Browser:
             if time.monotonic() > again:  # a busy page moves on, or lets a click pass
                 again = time.monotonic() + 5
                 self.run(
-                    f"link = document.querySelector({json.dumps(place)});"
-                    "link.scrollIntoView({block: 'center'});"
-                    "at = () => {"  # the middle of its first line
-                    "  const box = link.getClientRects()[0];"
-                    "  return {x: box.x + box.width / 2, y: box.y + box.height / 2};"
+                    f"find = () => document.querySelector({json.dumps(place)});"
+                    "at = () => {"  # the middle of its first line, once it is there
+                    "  find()?.scrollIntoView({block: 'center'});"
+                    "  const box = find()?.getClientRects()[0];"
+                    "  return box && {x: box.x + box.width / 2, y: box.y + box.height / 2};"
                     "}"
                 )
-                self.wait("link.contains(document.elementFromPoint(at().x, at().y))")
+                self.wait(
+                    "(spot = at()) && find().contains(document.elementFromPoint(spot.x, spot.y))"
+                )
                 for kind in ("mousePressed", "mouseReleased"):
                     how = {"type": kind, "button": "left", "clickCount": 1}
-                    self._ask("Input.dispatchMouseEvent", **how, **self.run("return at()"))
+                    self._ask("Input.dispatchMouseEvent", **how, **self.run("return spot"))
             time.sleep(0.1)
         return opened[0]
 

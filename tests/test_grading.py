@@ -713,7 +713,7 @@ def stop(process: subprocess.Popen, how: signal.Signals) -> None:
 @linux
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
-    sample.write_class(CHAPTER_3, 8)
+    sample.write_class(CHAPTER_3, 20)  # so many that a busy machine, too, is interrupted midway
     command = [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--jobs", "1", "--no-record"]
     kept: dict[str, float] = {}
     for how in (signal.SIGKILL, signal.SIGINT):
@@ -726,7 +726,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
             assert disk.result_path(CHAPTER_3, student).stat().st_mtime == when
         before = len(kept)
         kept = {s: disk.result_path(CHAPTER_3, s).stat().st_mtime for s in stored()}
-        assert before < len(kept) < 8
+        assert before < len(kept) < 20
 
     def here(job, notebooks):
         for student, path in notebooks.items():
@@ -738,7 +738,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
     before = stored()
     events = list(run.grade_class(job, handed_in, here))
     assert {event.student for event in events if not event.fresh} == kept.keys()
-    assert len(stored()) == 8
+    assert len(stored()) == 20
     booked = points()
 
     # points that a person gave stay

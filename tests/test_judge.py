@@ -441,6 +441,25 @@ def test_hints_are_a_ladder_of_three():
         assert len(set(task.hints)) == 3 and all(task.hints)
 
 
+CHECKED = """
+import sys
+from attncourse.checks import registry, run
+from attncourse.checks.task import answer_of
+for task in registry.all_tasks().values():
+    if task.name == "which_backend":  # asks torch what fused attention gives on "meta"
+        continue
+    run(task.name, answer_of(task, next(iter(task.faults.values())).forms[0]))
+    slow = {"sympy", "torch._dynamo"} & sys.modules.keys()
+    assert not slow, f"{task.name}: {slow}"
+"""
+
+
+@pytest.mark.slow
+def test_no_check_waits_for_what_torch_imports_late():
+    """One call of torch.broadcast_shapes, or one on the device "meta", takes a second and more."""
+    subprocess.run([sys.executable, "-c", CHECKED], check=True)
+
+
 def test_importing_the_course_does_not_import_pytest():
     code = "import attncourse, sys; print([m for m in sys.modules if m in ('pytest', 'nbgrader')])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

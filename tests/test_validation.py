@@ -204,7 +204,7 @@ def test_axes_that_do_not_broadcast_show_all_three_shapes_and_no_error_of_torch(
     with pytest.raises(ValueError, match="leading axes do not broadcast") as error:
         validate_attention(*inputs, None)
     assert "query (2 3 4), key (7 5 4), value (5 4)" in str(error.value)
-    assert error.value.__suppress_context__
+    assert error.value.__context__ is None
 
 
 def test_advice_is_given_only_where_it_helps():

@@ -159,18 +159,21 @@ def several_calls_if_short(fn, flush):
     return [seconds / calls for seconds in between_events(several, flush)]
 
 
-def standard_library(fn, flush):
-    def call():
-        fn()
-        torch.cuda.synchronize()
+def standard_library(seconds):
+    def timed(fn, flush):
+        def call():
+            fn()
+            torch.cuda.synchronize()
 
-    warm_up(fn)
-    times = []
-    for _ in range(30):
-        flush()
-        torch.cuda.synchronize()
-        times.append(timeit.timeit(call, number=1))
-    return times
+        warm_up(fn)
+        times = []
+        for _ in range(30):
+            flush()
+            torch.cuda.synchronize()
+            times.append(seconds(call))
+        return times
+
+    return timed
 
 
 @torch.inference_mode()
@@ -196,7 +199,8 @@ GOOD = {
     "clock in a partial": functools.partial(wall_clock, clock=time.process_time),
     "several calls a sample": several_calls_if_short,
     "own flush buffer": buffer_of_its_own,
-    "timeit.timeit": standard_library,
+    "timeit.timeit": standard_library(lambda call: timeit.timeit(call, number=1)),
+    "timeit.Timer": standard_library(lambda call: timeit.Timer(call).timeit(1)),
     "decorated": decorated,
     "min with a flush": shortest_with_a_flush,  # no harm that one could see
     "lab.measure": lambda fn, flush: timing.measure(fn, flush=flush),

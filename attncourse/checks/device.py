@@ -1,48 +1,85 @@
 """Does an answer make its tensors where its inputs are? Seen without a GPU.
 
 An answer that mixes devices runs on a CPU, where there is one device, and stops on a GPU. Here its
-inputs are on torch's meta device, which computes shapes and no numbers, and every operation is
+inputs say that they are on another device, and keep their numbers on the CPU; every operation is
 held to the rule of a GPU: all tensors on one device, but for copies, indices and single numbers.
 """
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
 from attncourse.checks.answer import Answer, Failure, Inputs, shape_of
 
 aten = torch.ops.aten
 MAY_MIX = (aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_)
+# Of all devices that torch knows, the one that needs no hardware. What torch itself computes on it
+# is not used: it holds no numbers, and the first operation imports torch._dynamo, for 1.5 s.
+THERE = torch.device("meta")
 
 
 class _Mixed(Exception):
     """Tensors of two devices met."""
 
 
-class _OneDevice(TorchDispatchMode):
+class _There(Tensor):
+    """A tensor that says it is on another device."""
+
+    here: Tensor
+
+    @staticmethod
+    def __new__(cls, here: Tensor):
+        made = Tensor._make_wrapper_subclass(
+            cls, here.shape, strides=here.stride(), dtype=here.dtype, device=THERE
+        )
+        made.here = here
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        """Compute on the CPU; the result is where its device says, or else where its inputs are."""
+        kwargs = dict(kwargs or {})
+        name, device = function.overloadpacket, kwargs.get("device")
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        away = [x for x in tensors if x.device != THERE and x.ndim]
+        if name not in MAY_MIX and away and len(away) < len(tensors):
+            operation = str(name).removeprefix("aten.").rstrip("_")
+            raise _Mixed(f"`{operation}` gets a tensor of shape {shape_of(away[0])} on the CPU")
+        if device == THERE:
+            kwargs["device"] = torch.device("cpu")
+        there = device == THERE or (device is None and any(x.device == THERE for x in tensors))
+        if name in (aten.copy_, aten.index_put_):  # what is written into stays where it is
+            there = args[0].device == THERE
+        returned = function(*tree_map(_here, args), **tree_map(_here, kwargs))
+        if not there:
+            return returned
+        returned = tree_map(lambda x: cls(x) if isinstance(x, Tensor) else x, returned)
+        return return_and_correct_aliasing(function, args, kwargs, returned)
+
+
+class _Watched(TorchDispatchMode):
+    """For what is made, and for what no such tensor takes part in."""
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in observe.py
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs, name = kwargs or {}, function.overloadpacket
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        away = [x for x in tensors if not x.is_meta and x.ndim]
-        if name in MAY_MIX:
-            # Numbers cannot leave the meta device; that they may leave a GPU is all that counts.
-            if name is aten.copy_ and not args[0].is_meta and args[1].is_meta:
-                return args[0]
-            if name is aten._to_copy and args[0].is_meta and kwargs.get("device") is not None:
-                return torch.zeros_like(args[0], **{"device": kwargs["device"]})
-        elif away and len(away) < len(tensors):
-            operation = str(name).removeprefix("aten.").rstrip("_")
-            raise _Mixed(f"`{operation}` gets a tensor of shape {shape_of(away[0])} on the CPU")
-        return function(*args, **kwargs)
+        return _There.__torch_dispatch__(function, types, args, kwargs)
+
+
+def _here(x):
+    if isinstance(x, Tensor) and x.device == THERE:
+        # `torch.tensor` makes its own on "meta", without the numbers it was given.
+        return x.here if isinstance(x, _There) else torch.zeros(x.shape, dtype=x.dtype)
+    return x
 
 
 def _move(x):
-    return x.to("meta") if isinstance(x, Tensor) else x
+    return _There(x.detach()) if isinstance(x, Tensor) else x
 
 
 def elsewhere(function):
@@ -55,15 +92,14 @@ def elsewhere(function):
     def watched(**inputs):
         inputs = tree_map(_move, inputs)
         try:
-            with _OneDevice():
+            with _Watched():
                 returned = function(*inputs.values())
         except _Mixed as mixed:
             return {"mixed": str(mixed)}
-        except Exception:  # it asks for numbers, and here there are none
+        except Exception:  # what it does with them is for other checks
             return {"mixed": ""}
-        left = [
-            x for x in tree_leaves(returned) if isinstance(x, Tensor) and x.ndim and not x.is_meta
-        ]
+        tensors = [x for x in tree_leaves(returned) if isinstance(x, Tensor)]
+        left = [x for x in tensors if x.device != THERE and x.ndim]
         said = f"it returns a tensor of shape {shape_of(left[0])} on the CPU" if left else ""
         return {"mixed": said}
 

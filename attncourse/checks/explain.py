@@ -46,10 +46,11 @@ class Evidence:
     keys: set
     wrong: set
 
-    def share(self, explanation: Explanation) -> float:
-        """How much of what is wrong it explains; 0 if it is contradicted, or explains too little.
+    def share(self, explanation: Explanation, least: float = PARTLY) -> float:
+        """How much of what is wrong it explains; 0 if it is contradicted, or below `least`.
 
-        Probe by probe, and no further than needed: few explanations get past the first.
+        Probe by probe, and no further than needed: few explanations get past the first. In the
+        order in which the answer was looked at, for there are faults that keep something.
         """
         reference, theirs = of_reference(self.task), explanation.shows
         explained, missed, failing, values = 0, 0, 0, False
@@ -64,7 +65,7 @@ class Evidence:
             missed += len(wrong_here) - len(found)
             failing += sum((probe, FAILED) in theirs.pieces for _ in found)
             values |= any(key[1] in outputs(self.task) for key in differs)
-            if missed > PARTLY * len(self.wrong):
+            if missed > (1 - least) * len(self.wrong):
                 return 0.0
         # What is wrong about gradients or dtypes alone cannot explain wrong values.
         if not values and any(key[1] in outputs(self.task) for key in self.wrong):
@@ -105,25 +106,23 @@ def best(found: Evidence) -> Explanation | None:
     if not found.wrong:
         return None
     table = stored.load(found.task)
-    shares: dict[Explanation, float] = {}
+    alone = table.singles(found) if table else singles(found.task)
     full: list[Explanation] = []
-    for each in table.singles(found) if table else singles(found.task):
+    for each in alone:
         if any(each.faults == other.faults for other in full):
             continue  # another wording of what explains everything
-        share = found.share(each)
-        if share >= PARTLY:
-            shares[each] = share
-        if share == 1:
+        if found.share(each, 1) == 1:
             full.append(each)
     if full:
         return _only(full)
     if len(found.wrong) >= FEWEST:
         likely = table.pairs(found) if table else stored.live_pairs(found)
-        complete = [each for each in likely if found.share(each) == 1]
+        complete = [each for each in likely if found.share(each, 1) == 1]
         for kind in (_is_generic, _is_pair, _is_mixed):
             alike = [each for each in complete if kind(each)]
             if alike:
                 return _only(alike)
+    shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
 

@@ -221,10 +221,14 @@ def sdpa_call(
         made = made.permute([axes.index(axis) for axis in "bhnd" if axis in axes])
         return made.requires_grad_(requires_grad)
 
-    allowed = torch.ones(n, n_keys, dtype=torch.bool, device=device).tril()
+    def allowed() -> Tensor:
+        every = torch.ones(n, n_keys, dtype=torch.bool, device=device)
+        # On "meta" there are no numbers to clear, and `tril` would import torch._dynamo: 1.5 s.
+        return every if every.is_meta else every.tril()
+
     masks = {
         None: lambda: None,
-        "bool": lambda: allowed,
+        "bool": allowed,
         "float": lambda: torch.zeros(n, n_keys, dtype=dtype, device=device),
         "learned": lambda: torch.zeros(n, n_keys, dtype=dtype, device=device, requires_grad=True),
     }

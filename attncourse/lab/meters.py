@@ -11,7 +11,7 @@ dispatcher one operation at a time (`torch.compile`, Triton kernels, `flex_atten
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -180,19 +180,19 @@ class Meter(TorchDispatchMode):
                 return result
             _NAMES[func] = str(func).split(".")[1]  # aten.bmm.default, aten.add_.Tensor
         name = _NAMES[func]
+        given = _tensors((args, kwargs))
         if name != "lift_fresh":  # its argument was born a moment ago, in torch.tensor
-            for tensor in _tensors((args, kwargs)):
+            for tensor in given:
                 self._meet(tensor)
         result = func(*args, **kwargs)
-        allocates = False
-        for tensor in _tensors(result):
-            allocates |= self._allocate(tensor)
+        made = _tensors(result)
+        are_new = [self._allocate(tensor) for tensor in made]
         self.names.append(name)
         # What is no view allocates, or writes in place and says so by its last letter or `out`.
-        if allocates or name.endswith("_") or "out" in kwargs:
+        if any(are_new) or name.endswith("_") or "out" in kwargs:
             self._operations[name] += 1
             if "empty" not in name:  # which touches no byte
-                self._moved += sum(map(_size, _tensors((args, kwargs, result))))
+                self._moved += sum(map(_size, given + made))
         return result
 
     def _meet(self, tensor: Tensor) -> None:
@@ -252,12 +252,12 @@ def _size(tensor: Tensor) -> int:
     return size if storage is None else min(size, storage.nbytes())
 
 
-def _tensors(tree: object) -> Iterator[Tensor]:
+def _tensors(tree: object) -> list[Tensor]:
     """All tensors in nested tuples, lists and dicts."""
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for branch in tree:
-            yield from _tensors(branch)
-    elif isinstance(tree, dict):
-        yield from _tensors(tuple(tree.values()))
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if not isinstance(tree, (tuple, list)):
+        return []
+    return [tensor for branch in tree for tensor in _tensors(branch)]

@@ -421,7 +421,9 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
             if any(id(each) in virtual for each in defaults):
                 new = tuple(virtual.get(id(each), each) for each in defaults)
                 yield functools.partial(setattr, thing, "__defaults__"), defaults, new
-            todo += [thing.__globals__, thing.__kwdefaults__, *defaults]
+            todo += [thing.__kwdefaults__, *defaults]
+            if not _is_standard(thing):
+                todo.append(thing.__globals__)
             for cell in thing.__closure__ or ():
                 try:
                     value = cell.cell_contents
@@ -432,7 +434,7 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
                     yield put, value, virtual[id(value)]
                 todo.append(value)
         elif isinstance(thing, type):
-            for name, value in vars(thing).items():
+            for name, value in () if _is_standard(thing) else vars(thing).items():
                 if id(value) in virtual:  # static: a function of Python would be given `self`
                     put = functools.partial(setattr, thing, name)
                     yield put, value, staticmethod(virtual[id(value)])
@@ -443,6 +445,12 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
             todo += [thing.func, thing.keywords, *thing.args, *thing.keywords.values()]
         elif isinstance(getattr(thing, "__dict__", None), dict):
             todo += [vars(thing), type(thing)]
+
+
+def _is_standard(thing: FunctionType | type) -> bool:
+    """Whether the standard library defines it, except `timeit`, which keeps a clock."""
+    home = str(thing.__module__).split(".")[0]
+    return home in sys.stdlib_module_names and home != "timeit"
 
 
 def _made_in(thing: object) -> str | None:

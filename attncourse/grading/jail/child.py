@@ -118,7 +118,6 @@ def torch_is_ready() -> None:
     # What a first call sets up takes a second; the children inherit it.
     observe(torch.exp, {"scores": torch.ones(2)}, gradient=True)
     find_short_cut(torch.exp, {"scores": torch.ones(2)}, ("softmax",), None)
-    torch.broadcast_shapes((2, 1), (3,))  # loads sympy
     einops.rearrange(torch.ones(2, 3), "a b -> b a")  # looks for libraries
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
     # Autograd on the CPU runs in the caller's thread; a second thread would not survive a fork.
