@@ -97,10 +97,10 @@ def _sum(n: np.ndarray, values: np.ndarray) -> Fit:
     # Relative to the values, overhead·a + c·b should be 1 everywhere.
     a = np.broadcast_to(1 / values, (len(EXPONENTS), len(n)))
     b = (n / n[-1]) ** EXPONENTS[:, None] / values
+    terms = np.stack([a * a, b * b, a * b, a, b], axis=-1)
     trust = np.ones_like(b)
     for _ in range(30):  # least absolute error, as least squares that trust far points less
-        aa, bb, ab = ((trust * x).sum(1) for x in (a * a, b * b, a * b))
-        ones_a, ones_b = (trust * a).sum(1), (trust * b).sum(1)
+        aa, bb, ab, ones_a, ones_b = (trust[:, None] @ terms)[:, 0].T
         determinant = np.maximum(aa * bb - ab**2, 1e-12 * aa * bb)
         overhead = np.maximum((ones_a * bb - ones_b * ab) / determinant, 0)
         scale = np.maximum((ones_b - overhead * ab) / bb, 0)
