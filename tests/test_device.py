@@ -27,6 +27,10 @@ def left_behind(x):
     return table
 
 
+def after_a_number(x):
+    return x + torch.zeros(x.shape) if x.abs().max().item() > 0 else x
+
+
 def asked(x):
     return torch.maximum(x.new_full(x.shape, -math.inf), x + torch.zeros_like(x))
 
@@ -44,13 +48,21 @@ def by_a_number(x):
     return x / x.max().item() if (x > 0).any() else x
 
 
-@pytest.mark.parametrize("answer", [by_full, by_a_product, in_place, left_behind])
+def written_into(x):
+    y = x.new_zeros(x.shape, dtype=torch.float64)
+    y[:, 0] = x[:, 0]
+    y.add_(torch.tensor([0.0, -1.0, 1.0, 0.0], device=x.device)).unsqueeze_(0)
+    assert y[0, 0, 0, 0].item() == x[0, 0, 0].item()  # or the test would show nothing
+    return y @ y.mT
+
+
+@pytest.mark.parametrize("answer", [by_full, by_a_product, in_place, left_behind, after_a_number])
 def test_a_tensor_on_the_cpu_is_noticed(answer):
     answer(torch.randn(2, 3, 4))  # on a CPU nobody sees it
     assert "on the CPU" in elsewhere(answer)(x=torch.randn(2, 3, 4))["mixed"]
 
 
-@pytest.mark.parametrize("answer", [asked, told, there_and_back, by_a_number])
+@pytest.mark.parametrize("answer", [asked, told, there_and_back, by_a_number, written_into])
 def test_what_a_gpu_would_run_is_not_blamed(answer):
     assert elsewhere(answer)(x=torch.randn(2, 3, 4)) == {"mixed": ""}
 

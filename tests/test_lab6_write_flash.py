@@ -7,6 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from attncourse import lab
+from attncourse.checks import registry
+from attncourse.checks.answer import Answer
 from attncourse.lab import lab6_write_flash as flash
 from attncourse.lab.audit import audit, passed
 from attncourse.lab.receipts import decode
@@ -193,3 +195,19 @@ def test_the_stored_receipt_is_possible_and_says_what_the_page_draws():
     assert found["u_shaped"] and found["n"] == 2048
     assert best["tiled", 2048, 32] > 5 * best["tiled", 2048, found["tile"]]
     assert best["fused", 2048, None] < best["tiled", 2048, found["tile"]]
+
+
+def keeps_yes_and_no(query, key, value, tile, causal=False):
+    """Tiles; then a table of who may see whom for each, kept as if for the way back."""
+    found = flash.tiled_attention(query, key, value, tile, causal)
+    kept = []
+    for row in range(0, query.shape[2], tile):
+        for column in range(0, row + 1, tile):
+            rows, columns = torch.arange(row, row + tile), torch.arange(column, column + tile)
+            kept.append(columns <= rows[:, None])
+    return found
+
+
+def test_not_even_tiles_of_one_byte_a_number_may_all_be_kept():
+    about = registry.find("tiled_attention")
+    assert about.traits(Answer(about, keeps_yes_and_no))["keeps its tiles"]

@@ -3,11 +3,14 @@
 The messages of `validate_attention` are tested with chapter 3, which they belong to.
 """
 
+import itertools
+
 import pytest
 import torch
 from tensors import assert_refused
 
 from attncourse.validation import (
+    _broadcast,
     validate_attention,
     validate_axes,
     validate_heads,
@@ -205,6 +208,18 @@ def test_axes_that_do_not_broadcast_show_all_three_shapes_and_no_error_of_torch(
         validate_attention(*inputs, None)
     assert "query (2 3 4), key (7 5 4), value (5 4)" in str(error.value)
     assert error.value.__context__ is None
+
+
+def test_shapes_broadcast_as_torch_says():
+    axes = [shape for n in range(4) for shape in itertools.product((0, 1, 2, 3), repeat=n)]
+    for one, two in itertools.product(axes, repeat=2):
+        try:
+            expected = torch.broadcast_shapes(one, two)
+        except RuntimeError:
+            expected = None
+        assert _broadcast(one, two) == expected, (one, two)
+    assert _broadcast((3, 1), (1,), (2, 1, 4)) == torch.broadcast_shapes((3, 1), (1,), (2, 1, 4))
+    assert _broadcast((2, 1), (1, 3), (4,)) is None
 
 
 def test_advice_is_given_only_where_it_helps():

@@ -61,7 +61,7 @@ class _There(Tensor):
 
 
 class _Watched(TorchDispatchMode):
-    """For what is made, and for what no such tensor takes part in."""
+    """Sees what no such tensor takes part in, too: how others are made, and where."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint
+from attncourse.checks import compositions, fingerprint, registry
 from attncourse.checks.compositions import Explanation
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
 from attncourse.checks.task import Task
@@ -146,7 +146,8 @@ class Table:
         compared = np.array([self.keys[column] in found.keys for column in columns])
         wrong = np.array([self.keys[column] in found.wrong for column in columns])
         differs = (codes != self.reference[columns]) & compared
-        # Also where a code cannot tell: a small number beside a large one, a few of many entries.
+        # Even where its code is the reference's: codes are coarse, and a small number beside a
+        # large one, or one entry of many, may be wrong without another code.
         explained = fits[:, wrong].sum(1) / max(1, wrong.sum())
         contradicted = differs[:, ~wrong].sum(1)
         return explained, contradicted
@@ -266,7 +267,7 @@ def is_wanted(task: Task) -> bool:
     Not where chance blurs what an answer shows: a code would stand for values that differ.
     """
     blurred = task.chance or tolerance(task) > 0.01
-    return task.module.startswith("attncourse.tasks.") and not blurred
+    return task.module.startswith(f"{registry.COURSE}.") and not blurred
 
 
 def path_of(task: Task) -> Path:
@@ -331,8 +332,6 @@ def live_pairs(found: Evidence) -> list[Explanation]:
 
 
 def main() -> None:
-    from attncourse.checks import registry
-
     parser = argparse.ArgumentParser(
         prog="python -m attncourse.checks.stored",
         description="Store what tells a task's explanations apart, where a table is out of date.",

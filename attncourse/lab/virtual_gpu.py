@@ -434,7 +434,9 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
                     yield put, value, virtual[id(value)]
                 todo.append(value)
         elif isinstance(thing, type):
-            for name, value in () if _is_standard(thing) else vars(thing).items():
+            if _is_standard(thing):
+                continue
+            for name, value in vars(thing).items():
                 if id(value) in virtual:  # static: a function of Python would be given `self`
                     put = functools.partial(setattr, thing, name)
                     yield put, value, staticmethod(virtual[id(value)])

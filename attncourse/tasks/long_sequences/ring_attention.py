@@ -90,14 +90,14 @@ def metered(attention):
 
 
 def biggest(answer):
-    """The biggest tensor of the answer over a shard of keys, where a text has 8 shards."""
-    inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 8, d=8, v=8)
+    """The biggest tensor of the answer over a shard of keys, where a text has 16 shards."""
+    inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 16, d=8, v=8)
     return answer.returned(inputs, adapt=metered)[0] / (4 * 4 * 8)
 
 
 def traits(answer):
     size = biggest(answer)
-    return {"holds more than two shards": size > 2, "holds all keys": size >= 8}
+    return {"holds more than two shards": size > 2, "holds all keys": size >= 16}
 
 
 task = Task(
@@ -178,8 +178,8 @@ def no_process_holds_more_than_two_shards(answer, rng):
     size = biggest(answer)
     if size > 2:
         raise Failure(
-            f"A text of 32 positions in 8 shards: your answer makes a tensor {size:.0f} times as "
-            "large as a shard of keys. Then nothing is gained by having 8 processes; attend to "
+            f"A text of 64 positions in 16 shards: your answer makes a tensor {size:.0f} times as "
+            "large as a shard of keys. Then nothing is gained by having 16 processes; attend to "
             "one shard at a time."
         )
 
