@@ -20,6 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The labs' notebooks measure few and small sizes.
 os.environ.setdefault("ATTNCOURSE_QUICK", "1")
 
+# matplotlib's list of fonts is made anew for each clone. The one in the home folder may be of a
+# program whose own fonts were deleted while it ran: then every logarithmic axis warns.
+os.environ.setdefault("MPLCONFIGDIR", str(ROOT / "_build" / "matplotlib"))
+
 # Programs that tests start by name (jupyter-book, nbgrader) are those of this environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
