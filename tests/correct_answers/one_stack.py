@@ -168,10 +168,8 @@ def with_dictionaries_only(words, num_merges):
 
 
 class Learner:
-    def __init__(self):
-        print("a learner")  # harmless, and common
-
     def __call__(self, words, num_merges):
+        print("learning", num_merges)  # harmless, and common
         return tuple(plainly(words, num_merges))
 
 
