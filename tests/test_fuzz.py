@@ -92,7 +92,7 @@ def size_of(value: object) -> int:
 @example(form=["tensor", "float32", [0, 2**62, 2**62], 0], body=b"")
 @example(form=["dict", [["list"], 1]], body=b"")
 @example(form=10**4000, body=b"")
-@fuzz(1500)
+@fuzz(3000)
 def test_a_message_is_a_value_or_malformed(form, body):
     header = json.dumps(form).encode()
     lengths = struct.pack("!IQ", len(header), len(body))
