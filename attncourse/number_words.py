@@ -5,11 +5,12 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 
 import torch
 from jaxtyping import Int
 from num2words import CONVERTER_CLASSES, num2words
+from num2words.base import Num2Word_Base
 from torch import Tensor
 from tqdm import tqdm
 
@@ -47,14 +48,17 @@ def words(number: int, language: str) -> list[str]:
 def _converter(language: str):
     """What num2words uses for a language, for numbers below 10¹².
 
-    For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Without those,
-    the corpus is there in a fifth of the time.
+    For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Here it goes from
+    10¹² down, and knows the parts that it has met: the corpus is there in a tenth of the time.
     """
     known = CONVERTER_CLASSES
     converter = copy.copy(known[language if language in known else language[:2]])
     if hasattr(converter, "cards"):
         names = {number: name for number, name in converter.cards.items() if number < 10**12}
         converter.cards = type(converter.cards)(names)
+        if type(converter).splitnum is Num2Word_Base.splitnum:
+            split = converter.splitnum
+            converter.splitnum = lru_cache(2**13)(lambda part: [converter.clean(split(part))])
     return converter
 
 

@@ -291,13 +291,27 @@ ROOM = """[...document.querySelectorAll("math")].flatMap(formula => {
 })"""
 
 
+# Most of a page are the words of its code. Of those of a block that look the same, keep the longest
+# (axe passes over a letter that stands alone): it takes half the time.
+ONE_OF_EACH = """
+    document.querySelectorAll(".highlight pre").forEach(block => {
+        const kept = new Set(), words = [...block.querySelectorAll("span:not(:has(*))")];
+        words.sort((one, other) => other.textContent.length - one.textContent.length);
+        words.forEach(word => {
+            if (kept.has(word.className)) word.replaceWith(...word.childNodes);
+            kept.add(word.className);
+        });
+    });"""
+
+
 def audit(
     pages: Iterable[Path], folder: Path, closely: Sequence[Path]
 ) -> dict[tuple[Path, str, int], dict]:
     """Look at many pages with one browser, on a telephone and on a desktop.
 
     axe looks at every page on a telephone; at some also at what surrounds the article in a wide
-    window, and at the colors in the dark, both the same everywhere. `make pictures` looks at all.
+    window, and at the colors in the dark, both the same everywhere. `make pictures` looks at all,
+    and at each word of the code.
 
     Returns:
         (page, theme, width of the window) -> {"width": pixels the page needs, "formulas": how many
@@ -308,6 +322,7 @@ def audit(
     with browser(folder) as tab:
         for page in pages:
             tab.open(page, width=390, theme="light")
+            tab.run(ONE_OF_EACH)
             for theme in ("light", "dark") if page in closely else ("light",):
                 # as the button does it: a page is not made anew
                 tab.run(f"document.documentElement.dataset.theme = '{theme}'")

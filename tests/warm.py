@@ -1,5 +1,7 @@
 """`python -m …` for programs and Jupyter's kernels, quickly: a fork of a process that has loaded
 torch, pytest and the course. The tests that are about the start itself use `subprocess`.
+
+`python tests/warm.py …` is `jupyter-book …` with such kernels.
 """
 
 import functools
@@ -33,6 +35,8 @@ def _processes():
         # Read when matplotlib is loaded; a kernel would set it by itself.
         patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         forkserver.ensure_running()
+    # A worker of a pool may have no children as long as it is a daemon.
+    multiprocessing.current_process().daemon = False
     return made
 
 
@@ -97,3 +101,10 @@ def run(*arguments, cwd=None, env=None, timeout=300) -> tuple[int, str, str]:
 def warm_kernels(monkeypatch):
     """Notebooks run as ever, in kernels that start in no time."""
     monkeypatch.setattr(local_provisioner, "launch_kernel", Popen)
+
+
+if __name__ == "__main__":
+    from jupyter_book.cli.main import main
+
+    local_provisioner.launch_kernel = Popen
+    main()
