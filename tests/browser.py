@@ -322,7 +322,6 @@ def audit(
     with browser(folder) as tab:
         for page in pages:
             tab.open(page, width=390, theme="light")
-            tab.run(ONE_OF_EACH)
             for theme in ("light", "dark") if page in closely else ("light",):
                 # as the button does it: a page is not made anew
                 tab.run(f"document.documentElement.dataset.theme = '{theme}'")
@@ -340,5 +339,6 @@ def audit(
                     )
                     if page in closely or width == 390:
                         rules = WCAG if theme == "light" else COLORS
+                        tab.run(ONE_OF_EACH)
                         found["violations"] = tab.violations(rules, outside)
     return seen

@@ -136,8 +136,9 @@ class Table:
             if value is None:
                 fits[:, place] = codes[:, place] == 0
                 continue
-            same = np.flatnonzero(_alike(_sign(value), self.signs[column], near)) + 1
-            fits[:, place] = np.isin(codes[:, place], same)
+            alike = _alike(_sign(value), self.signs[column], near)
+            # nothing to compare, the codes from 1 on, and (clipped) NEVER
+            fits[:, place] = np.r_[False, alike, False].take(codes[:, place], mode="clip")
         return fits
 
     def _seems(self, found, codes, columns) -> tuple[np.ndarray, np.ndarray]:

@@ -24,8 +24,10 @@ import re
 import shutil
 from pathlib import Path
 
+import zmq
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
+from jupyter_client import KernelManager
 from sphinx.util import logging as sphinx_logging
 from sphinx_external_toc.parsing import parse_toc_yaml
 
@@ -132,6 +134,9 @@ def setup(app):
     gc.disable()
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
+    encryption = KernelManager.class_traits().get("transport_encryption")
+    if encryption and zmq.has("curve"):  # or each kernel warns that others may listen
+        encryption.default_value = "auto"
     app.connect("config-inited", key_the_cache)
     app.connect("config-inited", read_every_page)
     app.connect("config-inited", execute_in_parallel, priority=900)
