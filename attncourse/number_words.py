@@ -49,7 +49,7 @@ def _converter(language: str):
     """What num2words uses for a language, for numbers below 10¹².
 
     For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Here it goes from
-    10¹² down, and knows the parts that it has met: the corpus is there in a tenth of the time.
+    10¹² down, and knows the parts that it has met: names are there in a tenth of the time.
     """
     known = CONVERTER_CLASSES
     converter = copy.copy(known[language if language in known else language[:2]])

@@ -501,6 +501,25 @@ def test_no_script_of_a_page_fails(audited):
 
 @pytest.mark.slow
 @needs_browser
+@pytest.mark.parametrize("pale", [".mi", ".hll .n", "[style]"])
+def test_a_word_of_code_that_is_too_pale_is_found(tmp_path, pale):
+    """Only one word of each kind is looked at, and not one of a single letter."""
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><html lang=en><title>A page</title><style>{pale} {{color: #b8b8b8}}"
+        "</style><main><h1>A page</h1><details><summary>Answer</summary><div class=highlight><pre>"
+        "<span class=n>long_name</span><span class=o>=</span><span class=mi>2</span>\n"
+        "<span class=n>name</span><span class=o>+=</span><span class=mi>182</span>\n"
+        "<span class=hll><span class=n>last</span><span class=n style=''>styled</span></span>"
+        "</pre></div></details></main>",
+        "utf-8",
+    )
+    seen = audit([page], tmp_path, [])
+    assert any("color-contrast" in each for each in seen[page, "light", 390]["violations"])
+
+
+@pytest.mark.slow
+@needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
     found = {
