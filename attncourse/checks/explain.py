@@ -10,6 +10,7 @@ there is to explain, one thought is believed at most.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,6 +47,15 @@ class Evidence:
     keys: set
     wrong: set
 
+    @functools.cached_property
+    def by_probe(self) -> dict[str, tuple[set, set]]:
+        """Of each probe, what can be compared and what is wrong."""
+        found = {probe: (set(), set()) for probe in all_probes(self.task)}
+        for place, keys in enumerate((self.keys, self.wrong)):
+            for key in keys:
+                found[key[0]][place].add(key)
+        return found
+
     def share(self, explanation: Explanation, least: float = PARTLY) -> float:
         """How much of what is wrong it explains; 0 if it is contradicted, or below `least`.
 
@@ -54,13 +64,11 @@ class Evidence:
         """
         reference, theirs = of_reference(self.task), explanation.shows
         explained, missed, failing, values = 0, 0, 0, False
-        for probe in all_probes(self.task):
-            here = {key for key in reference.pieces if key[0] == probe}
-            differs = differing(theirs, reference, here & self.keys)
-            if differs - self.wrong:
+        for probe, (here, wrong_here) in self.by_probe.items():
+            differs = differing(theirs, reference, here)
+            if differs - wrong_here:
                 return 0.0  # contradicted
             found = differs - differing(self.got, theirs, differs)
-            wrong_here = {key for key in self.wrong if key[0] == probe}
             explained += len(found)
             missed += len(wrong_here) - len(found)
             failing += sum((probe, FAILED) in theirs.pieces for _ in found)

@@ -104,6 +104,8 @@ def agree(left: object, right: object, tolerance: float, floor: float = 0.0) -> 
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape:
             return False
+        if left.dtype == right.dtype and torch.equal(left, right):
+            return True  # most pieces are, and to look for a distance takes forty times as long
         left, right = left.double(), right.double()
         scale = torch.nan_to_num(right, 0, 0, 0).abs().max().item() if right.numel() else 0.0
         near = max(tolerance * scale, floor)

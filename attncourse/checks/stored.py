@@ -136,20 +136,21 @@ class Table:
             if value is None:
                 fits[:, place] = codes[:, place] == 0
                 continue
-            alike = _alike(_sign(value), self.signs[column], near)
             # nothing to compare, the codes from 1 on, and (clipped) NEVER
-            fits[:, place] = np.r_[False, alike, False].take(codes[:, place], mode="clip")
+            of_code = np.zeros(len(self.signs[column]) + 2, dtype=bool)
+            of_code[1:-1] = _alike(_sign(value), self.signs[column], near)
+            fits[:, place] = of_code.take(codes[:, place], mode="clip")
         return fits
 
     def _seems(self, found, codes, columns) -> tuple[np.ndarray, np.ndarray]:
         """How much each explanation seems to explain, and what it seems to contradict."""
-        fits = self._fits(found, codes, columns)
         compared = np.array([self.keys[column] in found.keys for column in columns])
         wrong = np.array([self.keys[column] in found.wrong for column in columns])
+        fits = self._fits(found, codes[:, wrong], np.array(columns)[wrong])
         differs = (codes != self.reference[columns]) & compared
         # Even where its code is the reference's: codes are coarse, and a small number beside a
         # large one, or one entry of many, may be wrong without another code.
-        explained = fits[:, wrong].sum(1) / max(1, wrong.sum())
+        explained = fits.sum(1) / max(1, wrong.sum())
         contradicted = differs[:, ~wrong].sum(1)
         return explained, contradicted
 
