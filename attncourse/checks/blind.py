@@ -6,9 +6,12 @@ and a jail does not show the file.
 """
 
 import ast
+import contextlib
 import importlib.abc
 import importlib.machinery
+import marshal
 import sys
+from importlib import util
 
 VERBS = ("check", "steps", "spelling", "fault")  # what a file says about its task, and keeps secret
 SECRET = ("probes", "small", "maps")  # the same, of what makes a task; traits name adapters
@@ -47,9 +50,19 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    def get_code(self, fullname):  # never a compiled file: that would hold everything
-        tree = without_secrets(ast.parse(self.get_source(fullname)))
-        return compile(tree, self.path, "exec", dont_inherit=True)
+    def get_code(self, fullname):
+        """Of a compiled file of its own: Python's would hold everything."""
+        source = self.get_data(self.path)
+        mark = util.source_hash(source + self.get_data(__file__))
+        kept = util.cache_from_source(self.path, optimization="blind")
+        with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
+            data = self.get_data(kept)
+            if data.startswith(mark):
+                return marshal.loads(data[len(mark) :])
+        code = compile(without_secrets(ast.parse(source)), self.path, "exec", dont_inherit=True)
+        if not sys.dont_write_bytecode:
+            self.set_data(kept, mark + marshal.dumps(code))  # what cannot be written is not
+        return code
 
 
 def without_secrets(tree: ast.Module) -> ast.Module:

@@ -11,7 +11,6 @@ in a child of its own, about what the cells show, for the record.
 import ast
 import contextlib
 import ctypes
-import dataclasses
 import gc
 import json
 import linecache
@@ -53,25 +52,64 @@ def zygote(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the grader is gone
-        this = os.getpid()
         control.sendall(b"ready")
-        while True:
-            message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
-            if not message:
-                return
-            settings = json.loads(message)
-            if settings["tasks"]:  # a class brings the same ones again
-                withheld.emptied(tuple(settings["tasks"]), tuple(settings["allowed"]))
-            try:
-                forked = os.fork()
-            except OSError as error:  # too many processes, for now
-                _refuse(handles[0], error)
-            else:
-                if forked == 0:
-                    control.close()
-                    _keep(settings, *handles, zygote=this)
-            for handle in handles:
-                os.close(handle)
+        _fork_what_is_prepared(control)
+
+
+def _fork_what_is_prepared(control: socket.socket) -> None:
+    """Give every message to the process that is prepared for a class like this."""
+    this, prepared = os.getpid(), {}
+    while True:
+        message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
+        if not message:
+            return
+        settings = json.loads(message)
+        # A class brings the same again and again.
+        kind = json.dumps([settings[name] for name in ("jailed", "tasks", "allowed")])
+        try:
+            for _ in range(2):  # somebody may have killed it
+                if kind not in prepared:
+                    ours, theirs = socket.socketpair()
+                    if os.fork() == 0:
+                        for each in (control, ours, *prepared.values()):
+                            each.close()
+                        for handle in handles:
+                            os.close(handle)
+                        _end_with(this)
+                        if settings["jailed"]:
+                            walls.plain_surroundings()
+                        _fork_children(theirs, Child(settings["tasks"], settings["allowed"]))
+                    theirs.close()
+                    prepared[kind] = ours
+                try:
+                    socket.send_fds(prepared[kind], [message], handles)
+                    break
+                except OSError:
+                    prepared.pop(kind).close()
+        except OSError as error:  # too many processes, for now
+            _refuse(handles[0], error)
+        for handle in handles:
+            os.close(handle)
+
+
+def _fork_children(control: socket.socket, child: "Child") -> None:
+    """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    gc.freeze()
+    this = os.getpid()
+    while True:
+        message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
+        if not message:
+            os._exit(0)
+        try:
+            forked = os.fork()
+        except OSError as error:  # too many processes, for now
+            _refuse(handles[0], error)
+        else:
+            if forked == 0:
+                control.close()
+                _keep(json.loads(message), child, *handles, zygote=this)
+        for handle in handles:
+            os.close(handle)
 
 
 def alone(settings: dict, channel: int) -> None:
@@ -79,7 +117,7 @@ def alone(settings: dict, channel: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     load()
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-    _live(settings, channel)
+    _live(settings, Child(settings["tasks"], settings["allowed"]), channel)
 
 
 def _watch(parent: int) -> None:
@@ -124,7 +162,7 @@ def torch_is_ready() -> None:
     assert threads == 1, f"{threads} threads before a fork"
 
 
-def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
+def _keep(settings: dict, child: "Child", channel: int, status: int, zygote: int) -> None:
     """Fork the child, wait for its end, and say how it ended. Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keeper = os.getpid()
@@ -136,7 +174,7 @@ def _keep(settings: dict, channel: int, status: int, zygote: int) -> None:
     if inside == 0:
         if not settings["jailed"]:  # a jail does the same when it is shut
             _end_with(keeper)
-        _live(settings, channel)
+        _live(settings, child, channel)
     _end_with(zygote)
     os.close(channel)
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
@@ -157,7 +195,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _live(settings: dict, handle: int) -> None:
+def _live(settings: dict, child: "Child", handle: int) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
     channel = socket.socket(fileno=_only_this_is_open(handle))
@@ -171,7 +209,7 @@ def _live(settings: dict, handle: int) -> None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
         wire.send(channel, (0, ("ready",)))
-        serve(channel, settings["tasks"], settings["allowed"])
+        serve(channel, child)
     except (walls.Unavailable, OSError) as error:
         wire.send(channel, (0, ("unavailable", str(error))))
     except EOFError:
@@ -193,9 +231,8 @@ def _only_this_is_open(handle: int) -> int:
 # --- one submission -----------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket, tasks: list[str], allowed: list[str]) -> None:
+def serve(channel: socket.socket, child: "Child") -> None:
     """Answer the grader until it hangs up."""
-    child = Child(tasks, allowed)
     while True:
         number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
         reply = getattr(child, question)(*arguments)
@@ -207,8 +244,9 @@ def serve(channel: socket.socket, tasks: list[str], allowed: list[str]) -> None:
         channel.sendall(message)
 
 
-def plain(seen: Observation) -> dict:
-    return {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+def plain(seen: Observation) -> tuple:
+    """What it shows, in the order of its fields."""
+    return tuple(getattr(seen, name) for name in Observation.__dataclass_fields__)
 
 
 class Child:
@@ -234,6 +272,10 @@ class Child:
         for door in (attncourse, checks):
             for name, function in silent.items():
                 setattr(door, name, function)
+        if not tasks:
+            from attncourse.grading.jail import shell
+
+            self.shell = shell.start(self.module)
 
     def module_name(self, name: str) -> object:
         return vars(self.module).get(name)
@@ -300,20 +342,20 @@ class Child:
             return f"{type(error).__name__}: {str(error)[:200]}"
         return ""
 
-    def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> dict:
+    def observe(self, task: str, adapt: str | None, inputs: dict, options: dict) -> tuple:
         about = self._ready(task)
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
     def _ready(self, name: str) -> Task:
         """A task, with nothing there that does it, or one of those that come later."""
-        task = registry.find(name)
-        self.torch.withhold(self.tasks[self.tasks.index(task) :])
-        if task is not self.task:
-            self.task = task
+        if self.task is None or name != self.task.name:
+            self.task = registry.find(name)
+            self.later = self.tasks[self.tasks.index(self.task) :]
             withheld.refused.clear()
-        return task
+        self.torch.withhold(self.later)
+        return self.task
 
-    def short_cut(self, task: str, inputs: dict, options: dict) -> tuple[str | None, dict]:
+    def short_cut(self, task: str, inputs: dict, options: dict) -> tuple[str | None, tuple]:
         about = self._ready(task)
         found, seen = about.short_cut(self._answer(task), inputs, **options)
         return found or next(iter(withheld.refused), None), plain(seen)
@@ -335,9 +377,7 @@ class Child:
         Args:
             passed: tasks of which `use` gives the student's answer.
         """
-        from attncourse.grading.jail import shell
-
-        self.shell = shell.start(self.module)
+        os.environ["PIP_NO_INDEX"] = "1"  # without a network, pip shall say so at once
 
         def use(name: str) -> object:
             if name in passed:

@@ -556,7 +556,7 @@ class RemoteAnswer(Elsewhere):
                     case (str() | None as found, seen):
                         # The name goes into pages and tables, and may be a student's invention.
                         return found and _NO_NAME.sub("", found)[:100], _observation(seen)
-                    case dict() as seen:  # what it returned cannot be sent
+                    case tuple() as seen:  # what it returned cannot be sent
                         return None, _observation(seen)
                     case _:
                         raise Meddled("sent something that is no observation")
@@ -586,29 +586,34 @@ def _observation(reply: object) -> Observation:
     def all_are(values, *kinds: type) -> bool:
         return len(values) < 100 and all(type(each) in kinds for each in values)
 
-    kinds = {
-        "error": str | None,
-        "error_line": str | None,
-        "unanswered": bool,
-        "gradients": dict,
-        "gradient_error": str | None,
-        "edited": tuple,
-        "random_state_moved": bool,
-        "random_states": tuple,
-        "settings_changed": bool,
-        "printed": int,
-    }
+    if not isinstance(reply, tuple) or len(reply) != len(_SEEN):
+        raise Meddled("sent something that is no observation")
+    seen = dict(zip(_SEEN, reply, strict=True))
     if not (
-        isinstance(reply, dict)
-        and reply.keys() == {each.name for each in fields(Observation)}
-        and all(isinstance(reply[name], kind) for name, kind in kinds.items())
-        and all_are(reply["gradients"], str)
-        and all_are(reply["gradients"].values(), Tensor, type(None))
-        and all_are(reply["edited"], str)
-        and all_are(reply["random_states"], int)
+        all(isinstance(seen[name], kind) for name, kind in _SEEN.items())
+        and all_are(seen["gradients"], str)
+        and all_are(seen["gradients"].values(), Tensor, type(None))
+        and all_are(seen["edited"], str)
+        and all_are(seen["random_states"], int)
     ):
         raise Meddled("sent something that is no observation")
-    for name in kinds:
-        if isinstance(reply[name], str):
-            reply[name] = reply[name][:1000]
-    return Observation(**reply)
+    return Observation(
+        **{name: each[:1000] if name in _TEXTS and each else each for name, each in seen.items()}
+    )
+
+
+_SEEN = {  # what an observation holds
+    "returned": object,
+    "error": (str, type(None)),
+    "error_line": (str, type(None)),
+    "unanswered": bool,
+    "gradients": dict,
+    "gradient_error": (str, type(None)),
+    "edited": tuple,
+    "random_state_moved": bool,
+    "random_states": tuple,
+    "settings_changed": bool,
+    "printed": int,
+}
+_TEXTS = ("error", "error_line", "gradient_error")
+assert [*_SEEN] == [each.name for each in fields(Observation)]

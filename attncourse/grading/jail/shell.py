@@ -195,7 +195,6 @@ def start(module: types.ModuleType) -> Shell:
     # Of the user's own settings nothing is read, and nothing is written there.
     folder = tempfile.gettempdir()
     shell = Shell.instance(config=settings, user_module=module, ipython_dir=folder)
-    os.environ["PIP_NO_INDEX"] = "1"  # without a network, pip shall say so at once
     shell.enable_matplotlib("inline")
     return shell
 

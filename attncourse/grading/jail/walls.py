@@ -114,6 +114,11 @@ def enter(
     # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
     _give_up_rights(slot, programs)
+    plain_surroundings()
+
+
+def plain_surroundings() -> None:
+    """Forget where we are, and what the environment says."""
     os.environ.clear()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", PATH="/usr/bin:/bin", OMP_NUM_THREADS="1")
     os.chdir("/tmp")

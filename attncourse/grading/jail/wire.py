@@ -29,6 +29,9 @@ _DTYPES = {
 }
 
 
+_AS_IT_IS = (bool, str)  # in JSON
+
+
 class Malformed(Exception):
     """A message that no honest process sends, or one that is too large."""
 
@@ -68,9 +71,9 @@ def receive(
     header_size, body_size = _LENGTHS.unpack(lengths)
     if header_size > longest or body_size > LARGEST:
         raise Malformed("sent more than expected")
-    header, body = _read(channel, header_size, wait), _read(channel, body_size, wait)
+    data = _read(channel, header_size + body_size, wait)
     try:
-        return _Reader(body).value(json.loads(header))
+        return _Reader(data, header_size).value(json.loads(data[:header_size].decode()))
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError) as error:
         raise Malformed(f"sent something unreadable ({type(error).__name__})") from None
 
@@ -92,18 +95,19 @@ def _read(channel: socket.socket, size: int, wait: Callable[[], None]) -> bytear
 
 def _shrink(value: object, body: list[bytes]) -> object:
     """The JSON form: scalars as they are, all else as a list that begins with its kind."""
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, _AS_IT_IS):
         return value
+    if isinstance(value, dict):
+        return ["dict", *[[_shrink(k, body), _shrink(v, body)] for k, v in value.items()]]
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
         offset = sum(map(len, body))
         body.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
         return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), offset]
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return [kind, *(_shrink(item, body) for item in value)]
-    if isinstance(value, dict):
-        return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
+    if isinstance(value, list):
+        return ["list", *[_shrink(item, body) for item in value]]
+    if isinstance(value, tuple):
+        return ["tuple", *[_shrink(item, body) for item in value]]
     if isinstance(value, numbers.Integral):
         value = int(value)
         if value.bit_length() > 64:
@@ -117,9 +121,9 @@ def _shrink(value: object, body: list[bytes]) -> object:
 class _Reader:
     """Makes values of their JSON forms; each byte of the body is part of one tensor at most."""
 
-    def __init__(self, body: bytearray):
-        self.body = body
-        self.left = len(body)  # else a short header could ask for any amount of memory
+    def __init__(self, data: bytearray, start: int):
+        self.data, self.start = data, start  # where the body begins
+        self.left = len(data) - start  # else a short header could ask for any amount of memory
 
     def value(self, form: object) -> object:
         if not isinstance(form, list):
@@ -149,11 +153,12 @@ class _Reader:
             raise ValueError("too many axes")
         size = math.prod(shape) * dtype.itemsize
         self.left -= size
-        if self.left < 0 or offset + size > len(self.body):
+        offset += self.start
+        if self.left < 0 or offset + size > len(self.data):
             raise ValueError("not that many bytes")
         if not size:
             return torch.empty(shape, dtype=dtype)
-        data = self.body[offset : offset + size]
+        data = self.data[offset : offset + size]
         if dtype is torch.bool:  # a byte of 2 would be neither
             return torch.frombuffer(data, dtype=torch.uint8).reshape(shape) != 0
         return torch.frombuffer(data, dtype=dtype).reshape(shape)
