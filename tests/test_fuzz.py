@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import time
+import types
 import zipfile
 
 import pytest
@@ -279,8 +280,15 @@ of_run = st.fixed_dictionaries(
         "defined": st.dictionaries(st.sampled_from(ABOUT.tasks), texts, max_size=4) | replies,
     }
 )
-SEEN = plain(Observation(returned=torch.ones(2, 3)))
-of_observe = st.dictionaries(st.sampled_from(sorted(SEEN)), replies, max_size=3).map(SEEN.__or__)
+SEEN = vars(Observation(returned=torch.ones(2, 3)))
+
+
+def seen(changes: dict) -> tuple:
+    """What a child says of a call, with some of it made up."""
+    return plain(types.SimpleNamespace(**(SEEN | changes)))
+
+
+of_observe = st.dictionaries(st.sampled_from(sorted(SEEN)), replies, max_size=3).map(seen)
 
 
 class Forged:
@@ -323,8 +331,8 @@ class Forged:
 @example(
     written={
         "run": [{"problems": ["x"], "defined": {}}, {"problems": {}, "defined": {}}],
-        "observe": [SEEN | {"printed": 9 * 10**4298}, SEEN | {"gradients": {"scores": [1]}}],
-        "short_cut": [("\x1b[2J", SEEN), (None, SEEN | {"returned": 10**400})],
+        "observe": [seen({"printed": 9 * 10**4298}), seen({"gradients": {"scores": [1]}})],
+        "short_cut": [("\x1b[2J", seen({})), (None, seen({"returned": 10**400}))],
         "provide": [None],
     }
 )

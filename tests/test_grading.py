@@ -25,7 +25,7 @@ from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.checks import engine, registry
+from attncourse.checks import blind, engine, registry
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
@@ -509,6 +509,47 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
         child = warm.fork([])
         assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
         child.kill()
+
+
+@linux
+@pytest.mark.slow
+def test_a_prepared_process_that_dies_is_replaced(zygote):
+    with Zygote() as warm:
+        warm.fork([]).kill()
+        (prepared,) = (
+            Path(f"/proc/{warm.process.pid}/task/{warm.process.pid}/children").read_text().split()
+        )
+        os.kill(int(prepared), signal.SIGKILL)
+        child = warm.fork([])
+        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
+        child.kill()
+
+
+def test_what_a_jail_may_know_of_tasks_is_compiled_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, cut = tmp_path / "entropy.py", []
+    kept = blind.without_secrets
+    monkeypatch.setattr(blind, "without_secrets", lambda tree: cut.append(1) or kept(tree))
+    for size in (2, 3):
+        file.write_text(TASK.format(size=size))
+        for _ in range(2):
+            code = blind._Loader("entropy", str(file)).get_code("entropy")
+            assert size in code.co_consts and "a_secret" not in code.co_names
+    assert len(cut) == 2
+    (compiled,) = tmp_path.glob("__pycache__/*")
+    assert b"secret" not in compiled.read_bytes()
+    compiled.write_bytes(compiled.read_bytes()[:50])  # as a full disk leaves it
+    assert 3 in blind._Loader("entropy", str(file)).get_code("entropy").co_consts
+
+
+TASK = """
+from attncourse.checks.task import Task
+SIZE = {size}
+task = Task(lambda x: x * SIZE, probes=lambda rng: {{}}, small=lambda rng: iter(()))
+@task.check(1)
+def a_secret(answer):
+    assert answer(SIZE) == "the secret"
+"""
 
 
 @linux

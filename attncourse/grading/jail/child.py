@@ -43,7 +43,11 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 def zygote(control: socket.socket) -> None:
-    """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    """Fork a child for every message: its settings in JSON, its channel and its status pipe.
+
+    Between this process and the children stands one for each kind of them, which is prepared: what
+    all students of a class need is done before the fork.
+    """
     untrusted.lift_memory_limit()
     gc.disable()  # to look at a million new objects again and again doubles the time
     load()
@@ -51,49 +55,58 @@ def zygote(control: socket.socket) -> None:
     gc.freeze()  # no collection touches these pages, so the children share them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepared: dict[str, socket.socket] = {}
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the grader is gone
         control.sendall(b"ready")
-        _fork_what_is_prepared(control)
-
-
-def _fork_what_is_prepared(control: socket.socket) -> None:
-    """Give every message to the process that is prepared for a class like this."""
-    this, prepared = os.getpid(), {}
-    while True:
-        message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
-        if not message:
-            return
-        settings = json.loads(message)
-        # A class brings the same again and again.
-        kind = json.dumps([settings[name] for name in ("jailed", "tasks", "allowed")])
-        try:
-            for _ in range(2):  # somebody may have killed it
+        while True:
+            message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
+            if not message:
+                return
+            settings = json.loads(message)
+            kind = json.dumps([settings[name] for name in ("jailed", "tasks", "allowed")])
+            try:
+                if kind in prepared and not _handed_on(prepared[kind], message, handles):
+                    prepared.pop(kind).close()  # somebody has killed it
                 if kind not in prepared:
-                    ours, theirs = socket.socketpair()
-                    if os.fork() == 0:
-                        for each in (control, ours, *prepared.values()):
-                            each.close()
-                        for handle in handles:
-                            os.close(handle)
-                        _end_with(this)
-                        if settings["jailed"]:
-                            walls.plain_surroundings()
-                        _fork_children(theirs, Child(settings["tasks"], settings["allowed"]))
-                    theirs.close()
-                    prepared[kind] = ours
-                try:
-                    socket.send_fds(prepared[kind], [message], handles)
-                    break
-                except OSError:
-                    prepared.pop(kind).close()
-        except OSError as error:  # too many processes, for now
-            _refuse(handles[0], error)
-        for handle in handles:
-            os.close(handle)
+                    prepared[kind] = _prepare(settings, handles, control, *prepared.values())
+                    _handed_on(prepared[kind], message, handles)
+            except OSError as error:  # too many processes, for now
+                _refuse(handles[0], error)
+            for handle in handles:
+                os.close(handle)
+
+
+def _handed_on(control: socket.socket, message: bytes, handles: list[int]) -> bool:
+    """Whether there is still somebody to take it."""
+    try:
+        socket.send_fds(control, [message], handles)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def _prepare(settings: dict, handles: list[int], *others: socket.socket) -> socket.socket:
+    """The way to a new process that forks children of this kind."""
+    this = os.getpid()
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            for each in (ours, *others):
+                each.close()
+            for handle in handles:
+                os.close(handle)
+            _end_with(this)
+            if settings["jailed"]:
+                walls.plain_surroundings()
+            _fork_children(theirs, Child(settings["tasks"], settings["allowed"]))
+        finally:
+            os._exit(1)
+    theirs.close()
+    return ours
 
 
 def _fork_children(control: socket.socket, child: "Child") -> None:
-    """Fork a child for every message: its settings in JSON, its channel and its status pipe."""
+    """Fork one for every message, until there are no more. Never returns."""
     gc.freeze()
     this = os.getpid()
     while True:

@@ -6,7 +6,6 @@ are cut where they arise, so that none fills the memory; and again by the grader
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
