@@ -104,6 +104,7 @@ def _states_of(seed: int, with_numpy: bool) -> tuple[int, ...]:
 def _own_surroundings(seed: int):
     """Give the answer fixed random states and torch's own settings; put the settings back."""
     settings = torch.get_default_dtype(), torch.get_num_threads()
+    autocast = torch.is_autocast_enabled("cpu")
     deterministic = torch.are_deterministic_algorithms_enabled()
     device = torch.get_default_device()
     _seed_generators(seed)
@@ -111,12 +112,13 @@ def _own_surroundings(seed: int):
         with (
             warnings.catch_warnings(),
             torch.inference_mode(False),
-            torch.autocast("cpu", enabled=False),
             torch.enable_grad(),  # as in a notebook, whatever the caller has switched off
         ):
             warnings.simplefilter("ignore")
+            torch.set_autocast_enabled("cpu", False)
             yield
     finally:
+        torch.set_autocast_enabled("cpu", autocast)
         torch.set_default_dtype(settings[0])
         if torch.get_num_threads() != settings[1]:
             torch.set_num_threads(settings[1])

@@ -376,6 +376,8 @@ def _check_list(data: object, where: str, fits: Callable[[object], bool], what: 
 
 def _check_plain(value: object, where: str, depth: int = 0) -> None:
     """JSON types only, bounded."""
+    if value is None or isinstance(value, bool) or _is_number(value):
+        return
     if isinstance(value, Mapping | list):
         if depth > 4 or len(value) > MAX_SAMPLES:
             raise ValueError(f"{where} is nested or filled beyond what a lab writes")
@@ -387,13 +389,13 @@ def _check_plain(value: object, where: str, depth: int = 0) -> None:
     elif isinstance(value, str):
         if len(value) > MAX_STRING:
             raise ValueError(f"{where} holds a string of {len(value)} characters")
-    elif not (value is None or isinstance(value, bool) or _is_number(value)):
+    else:
         raise ValueError(f"{where} holds {value!r:.60}, which is not a finite number or plain data")
 
 
 def _is_number(value: object) -> bool:
     return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
     )  # NaN and infinity are not below
 
 
