@@ -180,12 +180,12 @@ class Meter(TorchDispatchMode):
                 return result
             _NAMES[func] = str(func).split(".")[1]  # aten.bmm.default, aten.add_.Tensor
         name = _NAMES[func]
-        given = _tensors((args, kwargs))
+        given = _tensors((*args, kwargs))
         if name != "lift_fresh":  # its argument was born a moment ago, in torch.tensor
             for tensor in given:
                 self._meet(tensor)
         result = func(*args, **kwargs)
-        made = _tensors(result)
+        made = _tensors((result,))
         are_new = [self._allocate(tensor) for tensor in made]
         self.names.append(name)
         # What is no view allocates, or writes in place and says so by its last letter or `out`.
@@ -252,12 +252,12 @@ def _size(tensor: Tensor) -> int:
     return size if storage is None else min(size, storage.nbytes())
 
 
-def _tensors(tree: object) -> list[Tensor]:
+def _tensors(tree: tuple | list | dict) -> list[Tensor]:
     """All tensors in nested tuples, lists and dicts."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    if not isinstance(tree, (tuple, list)):
-        return []
-    return [tensor for branch in tree for tensor in _tensors(branch)]
+    found: list[Tensor] = []
+    for branch in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(branch, Tensor):  # most are: no call for each
+            found.append(branch)
+        elif isinstance(branch, (tuple, list, dict)):
+            found += _tensors(branch)
+    return found
