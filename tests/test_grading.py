@@ -396,6 +396,24 @@ def test_a_jail_knows_no_secret_of_the_instructors(python):
     assert seen["problems"] == {"cell": "SystemExit: ['jail']"}
 
 
+PLACES = """
+import os, tempfile
+from IPython import get_ipython
+shell = get_ipython()
+places = [os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()]
+places += [shell.home_dir, shell.ipython_dir, *shell.user_ns["_dh"]]
+raise SystemExit(sorted(set(map(str, places))))
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_what_is_prepared_outside_of_a_jail_does_not_say_where(python):
+    moves = "import os\nos.chdir('/usr/share')\n"
+    seen = in_jail(python, PLACES, moves, HOME="/usr/lib", TMPDIR="/var/tmp")
+    assert seen["problems"] == {"cell": "SystemExit: ['/tmp']"}
+
+
 # Builds a jail in this process, with something gone wrong.
 BROKEN = """
 import errno, os

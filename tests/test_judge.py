@@ -339,12 +339,24 @@ def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):
         assert run(SDPA, ANSWER).passed
     with torch.inference_mode():
         assert run(SDPA, ANSWER).passed
+    with torch.autocast("cpu"):  # products in 16 bits
+        assert run(SDPA, ANSWER).passed
+        assert torch.is_autocast_enabled("cpu")
     torch.set_default_dtype(torch.float64)
     try:
         assert run(SDPA, ANSWER).passed
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_an_answer_that_switches_autocast_on_leaves_it_off():
+    def switches(scores, dim=-1):
+        torch.set_autocast_enabled("cpu", True)
+        return (scores - scores.amax(dim, keepdim=True)).exp()
+
+    assert not run("softmax", switches).passed
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def in_another_function(answer):

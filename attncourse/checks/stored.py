@@ -166,9 +166,8 @@ class Table:
     def pairs(self, found: Evidence) -> list[Explanation]:
         """Explanations with two faults, or a generic one, that seem to explain everything."""
         explained, contradicted = self._seems(found, self.two, self.columns)
-        good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT].tolist()
+        good = set(np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT].tolist())
         every = itertools.islice(compositions.pairs(self.task), max(good, default=-1) + 1)
-        good = set(good)
         return [each for n, each in enumerate(every) if n in good]
 
 

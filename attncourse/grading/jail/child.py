@@ -11,6 +11,7 @@ in a child of its own, about what the cells show, for the record.
 import ast
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import json
 import linecache
@@ -259,7 +260,7 @@ def serve(channel: socket.socket, child: "Child") -> None:
 
 def plain(seen: Observation) -> tuple:
     """What it shows, in the order of its fields."""
-    return tuple(getattr(seen, name) for name in Observation.__dataclass_fields__)
+    return tuple(getattr(seen, field.name) for field in dataclasses.fields(Observation))
 
 
 class Child:
@@ -274,7 +275,8 @@ class Child:
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
         self.torch = withheld.Torch()
-        self.tasks, self.task = list(map(registry.find, tasks)), None  # of all, the one at hand
+        self.tasks = list(map(registry.find, tasks))
+        self.task, self.not_yet = None, self.tasks  # the one at hand; it, and those that come later
         if tasks:  # before anything of the student's runs: it could keep what is there
             withheld.of_course(tasks, allowed)
             withheld.no_compiler()
@@ -363,9 +365,9 @@ class Child:
         """A task, with nothing there that does it, or one of those that come later."""
         if self.task is None or name != self.task.name:
             self.task = registry.find(name)
-            self.later = self.tasks[self.tasks.index(self.task) :]
+            self.not_yet = self.tasks[self.tasks.index(self.task) :]
             withheld.refused.clear()
-        self.torch.withhold(self.later)
+        self.torch.withhold(self.not_yet)
         return self.task
 
     def short_cut(self, task: str, inputs: dict, options: dict) -> tuple[str | None, tuple]:

@@ -586,34 +586,31 @@ def _observation(reply: object) -> Observation:
     def all_are(values, *kinds: type) -> bool:
         return len(values) < 100 and all(type(each) in kinds for each in values)
 
-    if not isinstance(reply, tuple) or len(reply) != len(_SEEN):
+    kinds = {
+        "error": str | None,
+        "error_line": str | None,
+        "unanswered": bool,
+        "gradients": dict,
+        "gradient_error": str | None,
+        "edited": tuple,
+        "random_state_moved": bool,
+        "random_states": tuple,
+        "settings_changed": bool,
+        "printed": int,
+    }
+    names = [each.name for each in fields(Observation)]
+    if not isinstance(reply, tuple) or len(reply) != len(names):
         raise Meddled("sent something that is no observation")
-    seen = dict(zip(_SEEN, reply, strict=True))
+    seen = dict(zip(names, reply, strict=True))
     if not (
-        all(isinstance(seen[name], kind) for name, kind in _SEEN.items())
+        all(isinstance(seen[name], kind) for name, kind in kinds.items())
         and all_are(seen["gradients"], str)
         and all_are(seen["gradients"].values(), Tensor, type(None))
         and all_are(seen["edited"], str)
         and all_are(seen["random_states"], int)
     ):
         raise Meddled("sent something that is no observation")
-    return Observation(
-        **{name: each[:1000] if name in _TEXTS and each else each for name, each in seen.items()}
-    )
-
-
-_SEEN = {  # what an observation holds
-    "returned": object,
-    "error": (str, type(None)),
-    "error_line": (str, type(None)),
-    "unanswered": bool,
-    "gradients": dict,
-    "gradient_error": (str, type(None)),
-    "edited": tuple,
-    "random_state_moved": bool,
-    "random_states": tuple,
-    "settings_changed": bool,
-    "printed": int,
-}
-_TEXTS = ("error", "error_line", "gradient_error")
-assert [*_SEEN] == [each.name for each in fields(Observation)]
+    for name in kinds:
+        if isinstance(seen[name], str):
+            seen[name] = seen[name][:1000]
+    return Observation(**seen)

@@ -19,6 +19,7 @@ import resource
 import site
 import stat
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +122,7 @@ def plain_surroundings() -> None:
     """Forget where we are, and what the environment says."""
     os.environ.clear()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", PATH="/usr/bin:/bin", OMP_NUM_THREADS="1")
+    tempfile.tempdir = None  # it remembers the one of before
     os.chdir("/tmp")
 
 

@@ -29,9 +29,6 @@ _DTYPES = {
 }
 
 
-_AS_IT_IS = (bool, str)  # in JSON
-
-
 class Malformed(Exception):
     """A message that no honest process sends, or one that is too large."""
 
@@ -73,7 +70,7 @@ def receive(
         raise Malformed("sent more than expected")
     data = _read(channel, header_size + body_size, wait)
     try:
-        return _Reader(data, header_size).value(json.loads(data[:header_size].decode()))
+        return _Reader(data, header_size).value(json.loads(data[:header_size]))
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError) as error:
         raise Malformed(f"sent something unreadable ({type(error).__name__})") from None
 
@@ -95,19 +92,18 @@ def _read(channel: socket.socket, size: int, wait: Callable[[], None]) -> bytear
 
 def _shrink(value: object, body: list[bytes]) -> object:
     """The JSON form: scalars as they are, all else as a list that begins with its kind."""
-    if value is None or isinstance(value, _AS_IT_IS):
+    if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, dict):
-        return ["dict", *[[_shrink(k, body), _shrink(v, body)] for k, v in value.items()]]
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
         offset = sum(map(len, body))
         body.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
         return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), offset]
-    if isinstance(value, list):
-        return ["list", *[_shrink(item, body) for item in value]]
-    if isinstance(value, tuple):
-        return ["tuple", *[_shrink(item, body) for item in value]]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, *(_shrink(item, body) for item in value)]
+    if isinstance(value, dict):
+        return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
     if isinstance(value, numbers.Integral):
         value = int(value)
         if value.bit_length() > 64:
