@@ -420,10 +420,11 @@ import errno, os
 from attncourse.grading.jail import walls
 {broken}
 channel, theirs = os.pipe()
-inside = walls.unshare()
+owner = os.getuid(), os.getgid()
+inside = walls.fork()
 if not inside:
     try:
-        walls.enter(walls.Limits())
+        walls.enter(walls.Limits(), owner=owner)
         said = "built"
     except BaseException as error:
         said = f"{{type(error).__name__}}: {{error}}"

@@ -18,6 +18,7 @@ import linecache
 import os
 import random
 import resource
+import select
 import signal
 import socket
 import sys
@@ -99,31 +100,62 @@ def _prepare(settings: dict, handles: list[int], *others: socket.socket) -> sock
             _end_with(this)
             if settings["jailed"]:
                 walls.plain_surroundings()
-            _fork_children(theirs, Child(settings["tasks"], settings["allowed"]))
+            child = Child(settings["tasks"], settings["allowed"])
+            _fork_children(theirs, child, settings["jailed"])
         finally:
             os._exit(1)
     theirs.close()
     return ours
 
 
-def _fork_children(control: socket.socket, child: "Child") -> None:
-    """Fork one for every message, until there are no more. Never returns."""
+def _fork_children(control: socket.socket, child: "Child", jailed: bool) -> None:
+    """Fork one for every message, and say how each has ended, until no more come. Never returns."""
     gc.freeze()
-    this = os.getpid()
+    this, owner = os.getpid(), (os.getuid(), os.getgid())
+    living: dict[int, int] = {}  # the number of a child, and the pipe to its grader
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes us
     while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+            _bury(living)
+        if control not in ready:
+            continue
         message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
         if not message:
             os._exit(0)
+        channel, status = handles
         try:
-            forked = os.fork()
-        except OSError as error:  # too many processes, for now
-            _refuse(handles[0], error)
+            forked = walls.fork() if jailed else os.fork()
+        except (walls.Unavailable, OSError) as error:  # or too many processes, for now
+            _refuse(channel, error)
+            os.close(status)
         else:
             if forked == 0:
-                control.close()
-                _keep(json.loads(message), child, *handles, zygote=this)
-        for handle in handles:
-            os.close(handle)
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                if not jailed:  # a jail does the same when it is shut
+                    _end_with(this)
+                _live(json.loads(message), child, channel, owner)
+            living[forked] = status
+            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+                os.write(status, f"{forked}\n".encode())
+        os.close(channel)
+
+
+def _bury(living: dict[int, int]) -> None:
+    """Tell the graders of children that have ended."""
+    while living:
+        number, code, used = os.wait4(-1, os.WNOHANG)
+        if not number:
+            return
+        status = living.pop(number)
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
+        os.close(status)
 
 
 def alone(settings: dict, channel: int) -> None:
@@ -176,28 +208,6 @@ def torch_is_ready() -> None:
     assert threads == 1, f"{threads} threads before a fork"
 
 
-def _keep(settings: dict, child: "Child", channel: int, status: int, zygote: int) -> None:
-    """Fork the child, wait for its end, and say how it ended. Never returns."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    keeper = os.getpid()
-    try:
-        inside = walls.unshare() if settings["jailed"] else os.fork()
-    except (walls.Unavailable, OSError) as error:
-        _refuse(channel, error)
-        os._exit(1)
-    if inside == 0:
-        if not settings["jailed"]:  # a jail does the same when it is shut
-            _end_with(keeper)
-        _live(settings, child, channel)
-    _end_with(zygote)
-    os.close(channel)
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
-        os.write(status, f"{inside}\n".encode())
-        _, code, used = os.wait4(inside, 0)
-        os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
-    os._exit(0)
-
-
 def _refuse(channel: int, error: Exception) -> None:
     wire.send(socket.socket(fileno=os.dup(channel)), (0, ("unavailable", str(error))))
 
@@ -209,7 +219,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _live(settings: dict, child: "Child", handle: int) -> None:
+def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = (0, 0)) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
     channel = socket.socket(fileno=_only_this_is_open(handle))
@@ -218,7 +228,7 @@ def _live(settings: dict, child: "Child", handle: int) -> None:
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
             judged = bool(settings["tasks"])  # the record may show what a program says
-            walls.enter(limits, hidden, settings["slot"], programs=not judged)
+            walls.enter(limits, hidden, settings["slot"], not judged, owner)
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))

@@ -195,8 +195,12 @@ def _does(function: types.FunctionType, forbidden: Iterable[str]) -> bool:
 
 @functools.cache
 def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
-    names = torch._C._dispatch_get_all_op_names()
-    return tuple(name for name in names if any(part in name for part in forbidden))
+    return tuple(name for name in _all_operators() if any(part in name for part in forbidden))
+
+
+@functools.cache
+def _all_operators() -> tuple[str, ...]:
+    return tuple(torch._C._dispatch_get_all_op_names())
 
 
 @functools.cache
@@ -236,22 +240,25 @@ class Torch:
     """Torch without some of its functions, from one `withhold` to the next."""
 
     def __init__(self):
+        self.tasks: list[Task] = []
         self.forbidden: tuple[str, ...] = ()
-        self.libraries: list[torch.library.Library] = []
+        self.libraries: dict[str, torch.library.Library] = {}  # by operator
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
         self.modules = _loaded()
 
     def withhold(self, tasks: list[Task]) -> None:
         """Let what these tasks forbid refuse: in all threads, and in forks."""
-        forbidden = _forbidden(tasks)
-        if forbidden != self.forbidden:
-            self._give_back()
-            self.forbidden = forbidden
-            with warnings.catch_warnings():  # a student's filter may make errors of them
-                warnings.simplefilter("ignore")
-                for name in _operators(forbidden):
-                    self._refuse(*name.split("::"))
-            self._empty(functions_of_torch())
+        if tasks is not self.tasks:
+            self.tasks, forbidden = tasks, _forbidden(tasks)
+            if forbidden != self.forbidden:
+                self._give_back(forbidden)
+                self.forbidden = forbidden
+                with warnings.catch_warnings():  # a student's filter may make errors of them
+                    warnings.simplefilter("ignore")
+                    for operator in _operators(forbidden):
+                        if operator not in self.libraries:
+                            self._refuse(operator)
+                self._empty(functions_of_torch())
         if len(sys.modules) != len(self.modules):  # something was imported since
             fresh = set(sys.modules) - self.modules
             self.modules |= fresh
@@ -260,12 +267,12 @@ class Torch:
                 if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
                     self._empty(functions_in(module))
 
-    def _refuse(self, space: str, operator: str) -> None:
-        library = torch.library.Library(space, "IMPL")
-        self.libraries.append(library)
-        public = f"torch.ops.{space}.{operator.split('.')[0]}"
+    def _refuse(self, operator: str) -> None:
+        space, name = operator.split("::")
+        self.libraries[operator] = library = torch.library.Library(space, "IMPL")
+        public = f"torch.ops.{space}.{name.split('.')[0]}"
         for key in _KEYS:
-            library.impl(operator, functools.partial(_kernel, public), key)
+            library.impl(name, functools.partial(_kernel, public), key)
 
     def _empty(self, functions: Iterable[types.FunctionType]) -> None:
         for function in functions:
@@ -274,14 +281,15 @@ class Torch:
                 self.codes.append((function, function.__code__))
                 function.__code__ = _refusing(name, function)
 
-    def _give_back(self) -> None:
+    def _give_back(self, forbidden: tuple[str, ...]) -> None:
+        """All functions, and of the operators, which cost more, those that are not forbidden."""
         if "torch._dynamo" in sys.modules:  # what was compiled holds what was there
             torch._dynamo.reset()
-        for library in self.libraries:
-            library._destroy()
+        for operator in self.libraries.keys() - set(_operators(forbidden)):
+            self.libraries.pop(operator)._destroy()
         for function, code in reversed(self.codes):
             function.__code__ = code
-        self.libraries, self.codes = [], []
+        self.codes = []
 
 
 OURS = {"__main__", "attncourse"}
