@@ -21,7 +21,7 @@ from attncourse import cli
 from attncourse.checks import pages, registry
 from attncourse.grading.books import disk, nbgrader_api, results
 from attncourse.grading.inbox import sample
-from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import class_report, lms, similarity
 
 NAME = "03_scaled_dot_product"
@@ -35,9 +35,9 @@ def result(about, wrong=None, **more) -> Result:
     """As the judge would give it: everything right but `wrong` (task -> title)."""
     verdicts = {}
     for each in about.graded:
-        title = (wrong or {}).get(each.task.name, "")
+        title = (wrong or {}).get(each.task, "")
         earned = 0 if title else each.points
-        verdicts[each.task.name] = Verdict(earned, earned, each.points, title)
+        verdicts[each.task] = Verdict(earned, earned, each.points, title)
     texts = dict.fromkeys(about.questions, "Because.")
     return Result(verdicts, **{"texts": texts, "seconds": 1.5} | more)
 

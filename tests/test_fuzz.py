@@ -24,10 +24,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from zoo import ASSIGNMENT, NAME, right
 
+from attncourse.checks import registry
 from attncourse.checks.observe import Observation
 from attncourse.grading.inbox import archives, ingest, restore, senders, submission
 from attncourse.grading.jail import remote, score, wire
 from attncourse.grading.jail.child import plain
+from attncourse.grading.jail.job import Budget
 
 pytestmark = pytest.mark.slow
 TIMES = int(os.environ.get("ATTNCOURSE_FUZZ", "1"))
@@ -198,7 +200,7 @@ def test_a_notebook_is_read_and_made_whole_or_unreadable(data):
     except submission.Unreadable as error:
         assert str(error)
         return
-    submission.odd_code(found.code, [each.task for each in ABOUT.graded])
+    submission.odd_code(found.code, [registry.find(task) for task in ABOUT.tasks])
     COURSE.assignment_in(submission.notebook_of(data).cells, NAME)
     whole = restored(data)
     assert restored(whole) == whole
@@ -340,6 +342,6 @@ class Forged:
 def test_a_forged_reply_is_judged_like_any_other(written):
     notebook = json.dumps(RIGHT).encode()
     found = submission.read(notebook, ABOUT)
-    result = score.score(found, ABOUT, Forged(written), remote.Budget())
+    result = score.score(found, ABOUT, Forged(written), Budget())
     assert result.verdicts.keys() == set(ABOUT.tasks)
     json.dumps(result.as_data(), ensure_ascii=False).encode()

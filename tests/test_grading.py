@@ -30,10 +30,10 @@ from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
 from attncourse.grading.jail import cgroup, remote, score, walls, warm, wire, workers
-from attncourse.grading.jail import job as pure
-from attncourse.grading.jail.job import Job, grade_bytes
+from attncourse.grading.jail import grade as pure
+from attncourse.grading.jail.grade import grade_bytes
+from attncourse.grading.jail.job import Budget, Job
 from attncourse.grading.jail.remote import (
-    Budget,
     Died,
     Killed,
     Meddled,
@@ -44,6 +44,7 @@ from attncourse.grading.jail.remote import (
     Zygote,
     children,
 )
+from attncourse.grading.jail.result import Result, Verdict, nothing
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
@@ -878,9 +879,9 @@ def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
 
 HUNGRY = """
 from attncourse.grading.inbox import untrusted
-from attncourse.grading.jail import job
+from attncourse.grading.jail import grade
 job.MEMORY = untrusted.MEMORY = 2**28
-job.grade_bytes = lambda job, data: bytearray(int(data))
+grade.grade_bytes = lambda job, data: bytearray(int(data))
 with untrusted.limited_memory():
     print(len(job.grade_or_say_why(None, b"1000000")), job.grade_or_say_why(None, b"1000000000"))
 print(len(job.grade_or_say_why(None, b"1000000000")))
@@ -966,7 +967,7 @@ def made_up(small_course, monkeypatch):
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            result = score.nothing(job.about, f"made up for {student}")
+            result = nothing(job.about, f"made up for {student}")
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
@@ -1012,8 +1013,8 @@ def test_without_a_jail_grading_says_so(made_up):
 
 def test_who_is_late_pays_what_the_course_says(made_up):
     about = assignment(CHAPTER_3)
-    right = {each.task.name: each.points for each in about.graded}
-    result = score.Result({task: score.Verdict(most, most, most) for task, most in right.items()})
+    right = {each.task: each.points for each in about.graded}
+    result = Result({task: Verdict(most, most, most) for task, most in right.items()})
     with nbgrader_api.gradebook() as book, Writer(about) as writer:
         book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
         writer.write("student01", result, parse_utc("2026-01-31 11:59:00 UTC"))
@@ -1029,10 +1030,8 @@ def written(monkeypatch, **texts):
 
     def grade_all(job, notebooks):
         for student in notebooks:
-            verdicts = {
-                g.task.name: score.Verdict(g.points, g.points, g.points) for g in job.about.graded
-            }
-            result = score.Result(verdicts, texts={"why-scaled": texts[student]})
+            verdicts = {g.task: Verdict(g.points, g.points, g.points) for g in job.about.graded}
+            result = Result(verdicts, texts={"why-scaled": texts[student]})
             yield student, {"result": result.as_data(), "notebook": "{}"}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)

@@ -18,7 +18,7 @@ from attncourse import cli
 from attncourse.grading.books import disk, nbgrader_api
 from attncourse.grading.inbox import sample
 from attncourse.grading.jail.job import key_of
-from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.jail.result import Result, Verdict
 
 CHAPTER_3 = "03_scaled_dot_product"
 STUDENTS = 24
@@ -71,7 +71,7 @@ def graded(course) -> dict[str, float]:
     job = disk.job_of(CHAPTER_3)
     graded, points = job.about.graded, {}
     for number, (student, folder) in enumerate(disk.submissions(CHAPTER_3).items()):
-        result = Result({g.task.name: Verdict(number % 5, 2, g.points) for g in graded})
+        result = Result({g.task: Verdict(number % 5, 2, g.points) for g in graded})
         key = key_of(job, (folder / f"{CHAPTER_3}.ipynb").read_bytes())
         disk.store_result(disk.result_path(CHAPTER_3, student), key, result)
         disk.store(disk.record_path(CHAPTER_3, student), "{}")

@@ -15,9 +15,11 @@ from nbconvert.filters import markdown2html
 from attncourse.checks import pages
 from attncourse.grading.books import disk, gradebook, nbgrader_api, results, run
 from attncourse.grading.inbox import sample, submission
+from attncourse.grading.jail import page as record_page
 from attncourse.grading.jail import record, score
-from attncourse.grading.jail.job import Job, grade_bytes
-from attncourse.grading.jail.remote import Budget
+from attncourse.grading.jail.grade import grade_bytes
+from attncourse.grading.jail.job import Budget, Job
+from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import feedback
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
@@ -50,7 +52,7 @@ def handed_in(*more: dict) -> bytes:
 def recorded(zygote, data: bytes, name: str = CHAPTER_3, judge: bool = False, seconds=20.0) -> str:
     about = assignment(name)
     found, released = submission.read(data, about), text_of("exercises", name)
-    result = score.score(found, about, zygote, Budget()) if judge else score.Result()
+    result = score.score(found, about, zygote, Budget()) if judge else Result()
     return record.executed(found, released, about, result, zygote, Budget(record=seconds))
 
 
@@ -197,7 +199,7 @@ def test_a_record_has_every_mark_and_no_secret(name, zygote):
         nbformat.validate(notebook)
         assert len({c.id for c in notebook.cells}) == len(notebook.cells)
         marks = {c["metadata"].get("nbgrader", {}).get("grade_id") for c in notebook.cells}
-        assert marks >= record._marked(text_of("exercises", name)).keys()
+        assert marks >= record_page.marked(text_of("exercises", name)).keys()
         for c in notebook.cells:
             assert not [o for o in c.get("outputs", ()) if o.output_type == "error"], c.source
     hidden = secrets(name)
@@ -222,7 +224,7 @@ def test_the_judge_reports_in_its_own_cells_whatever_was_made_of_them(zygote):
         each["metadata"] = {}
     notebook["cells"] = [c for c in notebook["cells"] if c["id"] != "softmax-hidden"]
     made = json.loads(recorded(zygote, json.dumps(notebook).encode(), judge=True))
-    marked = record._marked(json.dumps(made))
+    marked = record_page.marked(json.dumps(made))
     assert marked["softmax"]["source"] == wrong
     check, hidden = marked["softmax-check"], marked["softmax-hidden"]
     assert 'check("softmax")' in check["source"]
@@ -241,7 +243,7 @@ def test_an_unreadable_file_has_a_record_too():
     text = grade_bytes(Job(CHAPTER_3, text_of("solutions"), text_of("exercises")), b"{")["notebook"]
     nbformat.validate(nbformat.reads(text, as_version=4))
     assert "its JSON is broken" in text
-    assert record._marked(text).keys() == record._marked(text_of("exercises")).keys()
+    assert record_page.marked(text).keys() == record_page.marked(text_of("exercises")).keys()
 
 
 # --- nothing that harms
@@ -319,13 +321,13 @@ def as_in_formgrader(text: str) -> str:
 @pytest.mark.slow
 def test_html_that_would_take_minutes_is_not_looked_at():
     started = time.monotonic()
-    record.harmless("![" * 50_000 + "](" * 50_000 + "<" * 50_000)
+    record_page.harmless("![" * 50_000 + "](" * 50_000 + "<" * 50_000)
     stream = {"output_type": "stream", "text": "x" * 3_000_000 + "\rdone"}
-    assert record._cleaned({"outputs": [stream]}, record._Room())[0]["text"] == "done"
-    room = record._Room()
+    assert record_page.cleaned({"outputs": [stream]}, record_page.Room())[0]["text"] == "done"
+    room = record_page.Room()
     for attack in ("<b>" * 20_000, "<a><p>" * 9_000, "<table>" * 8_000, "<" * 60_000, "&" * 60_000):
         output = {"output_type": "display_data", "data": {"text/html": attack}}
-        record._cleaned({"outputs": [output] * 40}, room)
+        record_page.cleaned({"outputs": [output] * 40}, room)
     assert time.monotonic() - started < 60
 
 
@@ -341,10 +343,10 @@ def test_no_text_takes_long_to_show():
     ends = "\n\n" + r"\\)\\]\end{a}"
     for text in (opener * (90_000 // len(opener)) + ends for opener in openers):
         started = time.process_time()
-        markdown2html(record.harmless(text))
+        markdown2html(record_page.harmless(text))
         assert time.process_time() - started < 10, text[:20]  # a second; it was a minute
     kept = "\\begin{align} a \\end{align}, \\\\(b\\\\) and $c$\n\n" * 50
-    assert record.harmless(kept) == kept
+    assert record_page.harmless(kept) == kept
 
 
 @pytest.mark.parametrize(
@@ -354,12 +356,12 @@ def test_no_text_takes_long_to_show():
      "<https://x.example>", "<!-- -->", "</div></body>", "&lt;b>"],
 )  # fmt: skip
 def test_a_comment_in_the_gradebook_is_text(text):
-    for verdict in (score.Verdict(0, 0, 6, f"calls softmax;{text}", why=f"x\n\n{text}"),
-                    score.Verdict(0, 0, 6, "D-X", thinks=text, why=f"\n\n{text}")):  # fmt: skip
+    for verdict in (Verdict(0, 0, 6, f"calls softmax;{text}", why=f"x\n\n{text}"),
+                    Verdict(0, 0, 6, "D-X", thinks=text, why=f"\n\n{text}")):  # fmt: skip
         shown = markdown2html(gradebook.comment_on(verdict))
         shown = re.sub(r'<a href="(https://[^"]*)">\1</a>', "", shown.replace("&gt;", "%3E"))
         assert set(re.findall(r"<(\w+)", shown)) == {"p"}, shown
-    plain = score.Verdict(0, 0, 6, "fails: the shape", why="For i < 3, `weights[i]` is 0.")
+    plain = Verdict(0, 0, 6, "fails: the shape", why="For i < 3, `weights[i]` is 0.")
     assert gradebook.comment_on(plain) == "fails: the shape. For i < 3, `weights[i]` is 0."
 
 
@@ -371,7 +373,7 @@ def test_a_comment_in_the_gradebook_is_text(text):
        for kind in ("stream", "error", "display_data", "execute_result", [])],
 )  # fmt: skip
 def test_a_child_that_lies_about_outputs_is_no_problem(reply):
-    outputs = record._cleaned(reply, record._Room())
+    outputs = record_page.cleaned(reply, record_page.Room())
     made = nbformat.v4.new_code_cell("1", outputs=[nbformat.from_dict(o) for o in outputs])
     nbformat.validate(nbformat.v4.new_notebook(cells=[made]))
 
@@ -409,7 +411,7 @@ def grade_here(job, notebooks):
 
 @pytest.mark.slow
 def test_records_feed_nbgrader_and_our_pages(course, zygote, monkeypatch):
-    monkeypatch.setattr("attncourse.grading.jail.job.zygote", lambda jailed: zygote)
+    monkeypatch.setattr("attncourse.grading.jail.grade.zygote", lambda jailed: zygote)
     sample.write_class(CHAPTER_3, 3)
     broken = Path("submitted", "broken", CHAPTER_3)
     broken.mkdir(parents=True)

@@ -48,7 +48,7 @@ def contents() -> dict[Path, bytes]:
 GRADE = f"""
 from attncourse.grading.books import disk, run
 from attncourse.grading.jail import workers
-from attncourse.grading.jail.remote import Budget
+from attncourse.grading.jail.job import Budget
 job = disk.job_of("{ASSIGNMENT}", budget=Budget(call=2.5, task=5, submission=25), record=False)
 for _ in run.grade_class(job, disk.submissions("{ASSIGNMENT}"), workers.in_processes(6)):
     pass

@@ -7,8 +7,6 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-from attncourse.checks import registry
-
 # What a notebook does besides: train for minutes, draw, check. Only these are needed for answers.
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
@@ -26,6 +24,8 @@ def load(path: Path) -> dict[str, Callable]:
     Raises:
         Exception: whatever running the file raises, a SyntaxError for instance.
     """
+    from attncourse.checks import registry  # with torch, which who only reads text need not load
+
     if path.suffix == ".ipynb":
         names = _of_notebook(path)
     else:
@@ -57,6 +57,8 @@ def plain_python(source: str) -> str:
 
 def of_chapters(answers: dict[str, Callable]) -> list[str]:
     """The tasks of every chapter of which at least one answer is there; all if none is."""
+    from attncourse.checks import registry
+
     tasks = registry.all_tasks()
     begun = {tasks[name].chapter for name in answers} or {task.chapter for task in tasks.values()}
     return [name for name, task in tasks.items() if task.chapter in begun]

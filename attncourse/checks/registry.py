@@ -9,14 +9,14 @@ import difflib
 import functools
 import importlib
 import sys
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from types import ModuleType
 
 from attncourse.checks import blind
+from attncourse.checks.installed import entry_points
 from attncourse.checks.task import Chapter, Mistake, Task
 
-GROUP = "attncourse.tasks"  # entry points: name of an assignment = module with its tasks
 COURSE = "attncourse.tasks"  # the package of the course's own
 FOLDER = Path(__file__).parent.parent / "tasks"
 
@@ -103,29 +103,6 @@ def _at_home(task: Task, chapter: Chapter) -> Task:
 
 
 # --- packages from outside ----------------------------------------------------------------------
-
-
-@functools.cache
-def entry_points() -> tuple[metadata.EntryPoint, ...]:
-    """What outside packages have registered, by name."""
-    found = metadata.entry_points(group=GROUP)
-    return tuple(sorted(set(found), key=lambda point: (point.name, point.value)))
-
-
-@functools.cache
-def outside_files() -> tuple[Path, ...]:
-    """The files or folders that hold outside tasks: a jail hides them."""
-    found = []
-    for point in entry_points():
-        try:
-            spec = util.find_spec(point.module.split(".")[0])  # all of the package
-        except (ImportError, ValueError):
-            continue
-        if spec and spec.submodule_search_locations:
-            found += map(Path, spec.submodule_search_locations)
-        elif spec and spec.origin:
-            found.append(Path(spec.origin))
-    return tuple(found)
 
 
 @functools.cache

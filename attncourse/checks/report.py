@@ -90,7 +90,11 @@ class Report:
         }
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        return {"text/plain": repr(self), "text/html": str(_html(self)), MIME: self.as_dict()}
+        return {"text/plain": repr(self), "text/html": str(_html(self))} | self.as_bundle()
+
+    def as_bundle(self) -> dict:
+        """The part of a notebook's output that programs read."""
+        return {MIME: self.as_dict()}
 
     def __repr__(self) -> str:
         return _text(self)

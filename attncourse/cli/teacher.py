@@ -195,7 +195,7 @@ def grade(
 
     gc.freeze()  # and of what was loaded nothing ends
     gc.enable()
-    job = disk.job_of(assignment, jailed=not no_jail, record=not no_record)
+    job = disk.job_of(assignment, jailed=not no_jail, record=not no_record, checked=False)
     handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
     if not (handed_in or nameless):
         cure = "`attncourse ingest FILES` files what students sent"

@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 
 from attncourse.checks import registry
 from attncourse.grading.books import disk
-from attncourse.grading.jail.job import grade_bytes
+from attncourse.grading.jail.grade import grade_bytes
 from attncourse.lab import audit, decode
 
 ROOT = Path(__file__).parent.parent.parent

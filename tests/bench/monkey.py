@@ -32,7 +32,7 @@ from zoo import ASSIGNMENT, CASES, built
 from attncourse.grading.books import disk, run
 from attncourse.grading.inbox import sample
 from attncourse.grading.jail import workers
-from attncourse.grading.jail.remote import Budget
+from attncourse.grading.jail.job import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
 ROLES = ("grader", "warm process", "worker or zygote", "keeper", "jailed")

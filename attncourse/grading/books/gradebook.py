@@ -38,8 +38,8 @@ from attncourse.grading.books import nbgrader_api
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import Roster
 from attncourse.grading.inbox.submission import Assignment, OtherPoints
-from attncourse.grading.jail.record import harmless
-from attncourse.grading.jail.score import Result, Verdict
+from attncourse.grading.jail.page import harmless
+from attncourse.grading.jail.result import Result, Verdict
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds to wait for a gradebook that is locked, restarting or on a full disk
@@ -143,18 +143,18 @@ class Writer:
         grades = {names[grade.cell_id]: grade for grade in notebook.grades}
         comments = {names[comment.cell_id]: comment for comment in notebook.comments}
         for each in about.graded:
-            verdict = result.verdicts[each.task.name]
+            verdict = result.verdicts[each.task]
             for grade_id, points in (
                 (each.visible, verdict.visible),
                 (each.hidden, verdict.hidden),
             ):
                 grade = grades[grade_id]
                 grade.auto_score = points
-                if not _same(before, result, each.task.name):
+                if not _same(before, result, each.task):
                     # nbgrader's rule: what a person has graded is looked at again.
                     looked_at = grade.manual_score is not None
                     grade.needs_manual_grade = looked_at or (bool(result.review) and points == 0)
-            comments[each.task.name].auto_comment = comment_on(verdict)
+            comments[each.task].auto_comment = comment_on(verdict)
         for question in about.questions:
             text = result.texts.get(question, "").strip()
             empty = text in ("", about.released.get(question, "").strip())

@@ -10,7 +10,7 @@ from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import MIME
 from attncourse.checks.task import Fault
 from attncourse.grading.books import disk, nbgrader_api
-from attncourse.grading.jail.score import Result
+from attncourse.grading.jail.result import Result
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 from attncourse.grading.books import disk
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.senders import timestamp_of
-from attncourse.grading.jail import record
 from attncourse.grading.jail.job import Job, key_of
-from attncourse.grading.jail.score import Result, nothing
+from attncourse.grading.jail.page import unread
+from attncourse.grading.jail.result import Result, nothing
 from attncourse.grading.jail.workers import GradeAll
 
 
@@ -87,13 +87,13 @@ def grade_class(
                 yield book(student, same[student], fresh=False)
             elif student not in todo:
                 result = nothing(about, odd.pop(student))
-                notebook = job.record and record.unread(job.released, about, result)
+                notebook = job.record and unread(job.released, about, result)
                 yield book(student, result, True, notebook)
         for student, data in graded:
             if isinstance(data, str):
                 keys[student] = ""  # the next run tries again
                 result = nothing(about, data)
-                notebook = job.record and record.unread(job.released, about, result)
+                notebook = job.record and unread(job.released, about, result)
             else:
                 result, notebook = Result.from_data(data["result"]), data["notebook"]
                 if result.disturbed:

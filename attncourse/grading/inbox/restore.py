@@ -74,7 +74,7 @@ def recognize(cells: list[dict], about: Assignment, released: dict) -> dict[int,
     numbers = {cell.get("id"): name for name, cell in graded.items() if name not in about.tasks}
     checks = {}
     for each in about.graded:
-        checks[each.task.name, None], checks[each.task.name, " hidden"] = each.visible, each.hidden
+        checks[each.task, None], checks[each.task, " hidden"] = each.visible, each.hidden
     names: dict[int, str] = {}
     for place, cell in enumerate(cells):
         source, own = source_of(cell), grade_id_of(cell)

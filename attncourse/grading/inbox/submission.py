@@ -11,11 +11,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from attncourse.checks import registry
 from attncourse.checks.answers import plain_python
-from attncourse.checks.task import Task
 from attncourse.grading import Refusal
+
+if TYPE_CHECKING:
+    from attncourse.checks.task import Task
 
 LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
 MOST_CELLS = 10_000
@@ -40,7 +42,7 @@ class OtherPoints(Refusal):
 class Graded:
     """A task of an assignment, and the two cells of the gradebook that book its points."""
 
-    task: Task
+    task: str  # its name
     visible: str  # grade ids
     hidden: str
     points: float  # of each
@@ -58,7 +60,7 @@ class Assignment:
 
     @property
     def tasks(self) -> list[str]:
-        return [each.task.name for each in self.graded]
+        return [each.task for each in self.graded]
 
     @property
     def points(self) -> float:
@@ -66,7 +68,10 @@ class Assignment:
 
 
 def assignment_of(name: str, solution: dict, released: dict) -> Assignment:
-    """Read an assignment from its notebooks in solutions/ and exercises/."""
+    """Read an assignment from its notebooks in solutions/ and exercises/.
+
+    Points are those of the release: `check_points` sees that they are the tasks' own.
+    """
     checks: dict[str, dict[bool, tuple[str, int]]] = {}
     questions = {}
     for cell in solution["cells"]:
@@ -79,9 +84,10 @@ def assignment_of(name: str, solution: dict, released: dict) -> Assignment:
             for keyword in call.keywords:
                 seed = ast.literal_eval(keyword.value) if keyword.arg == "seed" else seed
             checks.setdefault(task, {})[bool(call.keywords)] = mark["grade_id"], seed
+    worth = {mark["grade_id"]: float(mark["points"]) for mark, _ in _graded_cells(released)}
     graded = tuple(
-        Graded(about, both[False][0], both[True][0], about.points, both[True][1])
-        for about, both in ((registry.find(task), both) for task, both in checks.items())
+        Graded(task, both[False][0], both[True][0], worth.get(both[False][0], 0.0), both[True][1])
+        for task, both in checks.items()
     )
     sources = {grade_id_of(cell) or cell.get("id"): source_of(cell) for cell in released["cells"]}
     return Assignment(name, graded, questions, sources)
@@ -95,6 +101,8 @@ def check_points(name: str, solution_text: str, released_text: str = "") -> None
     Raises:
         OtherPoints: the solution says something else of a task, or the release of a cell.
     """
+    from attncourse.checks import registry  # with torch, which who reads notebooks need not load
+
     solution = json.loads(solution_text)
     worth = {}
     for mark, source in _graded_cells(solution):
@@ -363,7 +371,7 @@ def named_in(released: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def odd_code(code: Iterable[tuple[str, str, bool]], tasks: list[Task]) -> list[str]:
+def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list[str]:
     """Why a person should look at a student's own cells: what no answer needs, and could hide one.
 
     It decides no points: what is ready-made refuses where it is called (see withheld).

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attncourse.grading.jail import workers
-from attncourse.grading.jail.job import Job, version
-from attncourse.grading.jail.remote import TRIES
+from attncourse.grading.jail.job import TRIES, Job, version
 from attncourse.grading.jail.workers import GradeAll
 
 log = logging.getLogger(__name__)

@@ -20,35 +20,22 @@ from pathlib import Path
 from torch import Tensor
 
 import attncourse
-from attncourse.checks import registry
+from attncourse.checks import installed, registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
 from attncourse.grading.jail import cgroup, wire, withheld
+from attncourse.grading.jail.job import DEFAULT, TRIES, Budget
 from attncourse.grading.jail.walls import Limits, Unavailable
 from attncourse.grading.jail.warm import Forked, surroundings
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
-TRIES = 3  # how often we do again what was disturbed
 PATIENCE = 3  # times as long as an answer may take, it may wait for a processor besides
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
 _NO_NAME = re.compile(r"[^\w.: ']")
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Seconds that answers may take to reply, where none waits for a processor that others have.
-
-    Generous: a right answer needs a hundredth.
-    """
-
-    call: float = 10.0
-    task: float = 30.0
-    submission: float = 120.0
-    record: float = 20.0  # for the executed notebook, which costs no points
 
 
 class Died(Exception):
@@ -77,7 +64,7 @@ def hidden() -> tuple[str, ...]:
         package / where / f"{stem}.py" for stem in registry.stems() for where in ("", "lab")
     ]
     files = [path for path in references if path.exists()]
-    outside = registry.outside_files()
+    outside = installed.outside_files()
     folders += [path for path in outside if path.is_dir()]
     files += [path for path in outside if path.is_file()]
     compiled = [path / "__pycache__" for path in (*_folders(package), *{p.parent for p in outside})]
@@ -433,7 +420,7 @@ class Sandbox:
     zygote: Zygote
     tasks: list[str]  # of the assignment, in order
     cells: list  # (label, source, everything)
-    budget: Budget = Budget()
+    budget: Budget = DEFAULT
     allowed: tuple[str, ...] = ()  # of the course, what the released notebook uses
     problems: dict[str, str] = field(default_factory=dict)  # label -> error of a cell
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function

@@ -1,67 +1,18 @@
 """The points of one submission that was read: plain data comes out, nothing else is touched."""
 
 import time
-from dataclasses import asdict, dataclass, field, replace
 
-from attncourse.checks import engine
+from attncourse.checks import engine, registry
 from attncourse.checks.report import Report
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment, Submission
 from attncourse.grading.inbox.untrusted import printable
-from attncourse.grading.jail.remote import Budget, RemoteAnswer, Sandbox, Zygote
+from attncourse.grading.jail.job import Budget
+from attncourse.grading.jail.remote import RemoteAnswer, Sandbox, Zygote
+from attncourse.grading.jail.result import Result, Verdict
 
 LONGEST, MOST = 500, 100  # characters of a note, notes of each kind
 LONGEST_TEXT = 100_000  # characters of a written answer
-
-
-@dataclass
-class Verdict:
-    """What became of one answer."""
-
-    visible: float  # points of the check that the student can run
-    hidden: float  # of the same checks on fresh numbers
-    points: float  # the most for each of the two
-    title: str = ""  # the misconception's id, or a few words; "" if the answer is right
-    thinks: str = ""
-    why: str = ""
-    section: str = ""  # anchor in the book
-    failed: list[str] = field(default_factory=list)  # names of the checks
-    report: str = ""  # as the student would see it
-
-
-@dataclass
-class Result:
-    """What became of one submission."""
-
-    verdicts: dict[str, Verdict] = field(default_factory=dict)  # by task
-    texts: dict[str, str] = field(default_factory=dict)  # written answers, for a person to read
-    repairs: list[str] = field(default_factory=list)
-    review: list[str] = field(default_factory=list)
-    disturbed: str = ""  # why it must be judged again, by no fault of the answers
-    seconds: float = 0.0
-    # What stands in the record, by task: of the visible and of the hidden check. Not kept as data.
-    reports: dict[str, tuple[Report, Report]] = field(default_factory=dict, repr=False)
-
-    @property
-    def score(self) -> float:
-        """Points without the written answers."""
-        return sum(each.visible + each.hidden for each in self.verdicts.values())
-
-    def as_data(self) -> dict:
-        data = asdict(replace(self, reports={}))
-        del data["reports"]
-        return data
-
-    @classmethod
-    def from_data(cls, data: dict) -> "Result":
-        verdicts = {task: Verdict(**each) for task, each in data["verdicts"].items()}
-        return cls(**data | {"verdicts": verdicts})
-
-
-def nothing(about: Assignment, reason: str) -> Result:
-    """The result of a submission that could not be judged."""
-    verdicts = {g.task.name: Verdict(0, 0, g.points, "not readable") for g in about.graded}
-    return Result(verdicts, review=[reason])
 
 
 def score(found: Submission, about: Assignment, zygote: Zygote, budget: Budget) -> Result:
@@ -93,22 +44,22 @@ def _make_printable(result: Result) -> None:
 
 
 def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Result) -> None:
-    result.review += reading.odd_code(found.code, [each.task for each in about.graded])
+    result.review += reading.odd_code(found.code, list(map(registry.find, about.tasks)))
     try:
         for each in about.graded:
             task = each.task
-            answer = RemoteAnswer(sandbox, task.name)
-            if task.name not in sandbox.defined:
+            answer = RemoteAnswer(sandbox, task)
+            if task not in sandbox.defined:
                 answer = None
-            elif sandbox.defined[task.name]:
-                answer = sandbox.defined[task.name]  # not callable: the judge says so
-            report, hidden = engine.run_each(task.name, answer, (0, each.seed))
-            result.reports[task.name] = report, hidden
-            verdict = result.verdicts[task.name] = _verdict(report, hidden, each.points)
+            elif sandbox.defined[task]:
+                answer = sandbox.defined[task]  # not callable: the judge says so
+            report, hidden = engine.run_each(task, answer, (0, each.seed))
+            result.reports[task] = report, hidden
+            verdict = result.verdicts[task] = _verdict(report, hidden, each.points)
             if not sandbox.whole and (answer is None or "NameError" in verdict.report):
-                sandbox.review.append(f"`{task.name}` may need what was left out of its cells")
+                sandbox.review.append(f"`{task}` may need what was left out of its cells")
             sandbox.look_behind()
-            sandbox.provide(task.name, rebind=not report.passed)
+            sandbox.provide(task, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
         result.disturbed = sandbox.disturbed

@@ -140,14 +140,14 @@ def serve(control: socket.socket, zygotes: int) -> None:
     import matplotlib.pyplot  # noqa: F401
     import numpy as np  # noqa: F401
 
-    from attncourse.checks import registry
+    from attncourse.checks import installed, registry
     from attncourse.grading.jail import (
         child,
         shell,  # noqa: F401
     )
 
     child.torch_is_ready()
-    registry.entry_points()  # all that is installed is looked through once, and not by every fork
+    installed.entry_points()  # all that is installed is looked through once, and not by every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # no collection touches these pages, so the forks share them

@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.inbox.untrusted import limited_memory
 from attncourse.grading.jail import cgroup
-from attncourse.grading.jail.job import Job, born_with, grade_or_say_why, zygote
-from attncourse.grading.jail.remote import TRIES, Born, Killed
+from attncourse.grading.jail.job import TRIES, Job
 from attncourse.grading.jail.walls import Unavailable
 from attncourse.grading.jail.warm import Warm, can_fork, surroundings
+
+if TYPE_CHECKING:
+    from attncourse.grading.jail.remote import Born
 
 DIED = f"the process that graded it died {TRIES} times"
 SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
@@ -122,6 +126,7 @@ class Worker:
 
         Raises:
             Unavailable: no jail can be built here.
+            OtherPoints: the release says something else about points than the tasks.
         """
         try:
             if not self.channel.poll(self.left()):
@@ -129,7 +134,7 @@ class Worker:
             reply = self.channel.recv()
         except (EOFError, OSError):
             return None
-        if isinstance(reply, Unavailable):
+        if isinstance(reply, Unavailable | OtherPoints):
             raise reply
         return reply
 
@@ -192,27 +197,34 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
     return DIED
 
 
-def work(handle: int, born: Born | None = None) -> None:
+# --- a worker's own side ------------------------------------------------------------------------
+
+
+def work(handle: int, born: "Born | None" = None) -> None:
     """A worker's life."""
-    born_with(born)
+    from attncourse.grading.jail import grade  # with torch, which those that ask need not load
+
+    grade.born_with(born)
     threading.Thread(target=_end_with_grader, daemon=True).start()
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
         job = channel.recv()
         with contextlib.suppress(Unavailable):  # said when the first submission is graded
-            zygote(job.jailed)  # before the limit, which its children do not need
+            grade.zygote(job.jailed)  # before the limit, which its children do not need
         with limited_memory():
             _serve(channel, job)
 
 
 def _serve(channel: connection.Connection, job: Job) -> None:
+    from attncourse.grading.jail import grade
+
     while True:
         data = channel.recv_bytes()
         try:
-            reply = grade_or_say_why(job, data)
-        except Unavailable as error:
+            reply = grade.grade_or_say_why(job, data)
+        except (Unavailable, OtherPoints) as error:
             reply = error
-        except Killed:
+        except grade.Killed:
             return  # a new worker may have more luck
         channel.send(reply)
 

@@ -128,7 +128,7 @@ def _failures(rows: list[Row]) -> list[dict]:
 def _earned(row: Row, about: Assignment) -> dict[str, float | None]:
     """Points by task and written answer; None where a person has not read it yet."""
     points = {
-        each.task.name: row.points.get(each.visible, 0.0) + row.points.get(each.hidden, 0.0)
+        each.task: row.points.get(each.visible, 0.0) + row.points.get(each.hidden, 0.0)
         for each in about.graded
     }
     for question in about.questions:
@@ -137,7 +137,7 @@ def _earned(row: Row, about: Assignment) -> dict[str, float | None]:
 
 
 def _tasks(rows: list[Row], about: Assignment) -> list[dict]:
-    most = {each.task.name: 2 * each.points for each in about.graded} | about.questions
+    most = {each.task: 2 * each.points for each in about.graded} | about.questions
     table = [_earned(row, about) for row in rows]
     tasks = []
     for name, points in most.items():
@@ -196,7 +196,7 @@ def _student(row: Row, about: Assignment) -> dict:
 def _alike(about: Assignment, handed_in: Iterable[tuple[str, Path]], solution: str) -> list[dict]:
     """Who wrote the same; what the course has written, right or wrong, is no evidence."""
     known = [*about.released.values(), *map(reading.source_of, json.loads(solution)["cells"])]
-    for chapter in {each.task.chapter for each in about.graded}:
+    for chapter in {registry.find(task).chapter for task in about.tasks}:
         known += course_code(chapter)
     written = ((student, _cells(folder, about)) for student, folder in handed_in)
     return [

@@ -114,7 +114,7 @@ def _grades(about: Assignment, row: results.Row, comments: dict[str, str]) -> Gr
 
     lines, points = [], {}
     for each in about.graded:
-        name, cells = each.task.name, (each.visible, each.hidden)
+        name, cells = each.task, (each.visible, each.hidden)
         about_it = sentence(row, name)
         lines.append(Line(name, name, told(2 * each.points, *cells), about_it))
         points |= {cell: told(each.points, cell) for cell in cells}

@@ -1,0 +1,83 @@
+"""Grading one submission, as a pure function: a notebook's bytes go in, plain data comes out."""
+
+import functools
+
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.submission import OtherPoints, Unreadable
+from attncourse.grading.inbox.untrusted import MEMORY, printable
+from attncourse.grading.jail import page, record
+from attncourse.grading.jail.job import TRIES, Job
+from attncourse.grading.jail.remote import Born, Killed, children
+from attncourse.grading.jail.result import nothing
+from attncourse.grading.jail.score import score
+from attncourse.grading.jail.walls import Unavailable
+
+
+def grade_bytes(job: Job, data: bytes) -> dict:
+    """Grade one submission.
+
+    Returns:
+        "result", a `Result` as data, and "notebook", the executed notebook's text or None.
+
+    Raises:
+        Unavailable: no jail can be built here, and the job asks for one.
+        OtherPoints: the release says something else about points than the tasks.
+    """
+    _points_agree(job)
+    about, notebook = job.about, None
+    try:
+        found = reading.read(data, about)
+    except Unreadable as error:
+        result = nothing(about, f"the file cannot be read: {error}")
+        if job.record:
+            notebook = page.unread(job.released, about, result)
+        return {"result": result.as_data(), "notebook": notebook}
+    kept = zygote(job.jailed)
+    for _ in range(TRIES):
+        result = score(found, about, kept, job.budget)
+        if not result.disturbed:
+            break
+    if job.record:
+        notebook = record.executed(found, job.released, about, result, kept, job.budget)
+    if result.disturbed:
+        result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
+    return {"result": result.as_data(), "notebook": notebook}
+
+
+@functools.cache
+def _points_agree(job: Job) -> None:
+    reading.check_points(job.assignment, job.solution, job.released)
+
+
+@functools.cache
+def zygote(jailed: bool):
+    """What forks this process's jailed children."""
+    return children(jailed, _born)
+
+
+_born: Born | None = None  # the zygote that a worker was born with
+
+
+def born_with(born: Born | None) -> None:
+    """Use what a worker was born with, instead of starting one."""
+    global _born
+    _born = born
+
+
+def grade_or_say_why(job: Job, data: bytes) -> dict | str:
+    """`grade_bytes`, or why it failed: a fault of ours on one submission stops no other.
+
+    Raises:
+        Unavailable: no jail can be built here, and the job asks for one.
+        Killed: what starts jails is killed again and again.
+        OtherPoints: the release says something else about points than the tasks.
+    """
+    try:
+        return grade_bytes(job, data)
+    except (Unavailable, Killed, OtherPoints):
+        raise
+    except MemoryError:
+        return f"to read and judge it takes more than {MEMORY / 2**30:.0f} GiB of memory"
+    except Exception as error:
+        said = printable(f"{type(error).__name__}: {error}")[:300]
+        return f"the judge itself failed, please report it ({said})"
