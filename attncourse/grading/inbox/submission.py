@@ -9,9 +9,9 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from attncourse.checks.answers import plain_python
 from attncourse.grading import Refusal
@@ -19,6 +19,7 @@ from attncourse.grading import Refusal
 if TYPE_CHECKING:
     from attncourse.checks.task import Task
 
+T = TypeVar("T")
 LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
 MOST_CELLS = 10_000
 MOST_VALUES = 4_000_000  # of JSON: each takes a hundred bytes or so
@@ -61,6 +62,16 @@ class Assignment:
     @property
     def tasks(self) -> list[str]:
         return [each.task for each in self.graded]
+
+    @functools.cached_property
+    def stubs(self) -> dict[str, str]:
+        """Task -> the code of its cell as students get it."""
+        return {task: code_of(self.released.get(task, "")) for task in self.tasks}
+
+    @functools.cached_property
+    def allowed(self) -> tuple[str, ...]:
+        """Full names of what its notebook uses of the course."""
+        return named_in(self.released.values())
 
     @property
     def points(self) -> float:
@@ -248,7 +259,6 @@ def read(data: bytes, about: Assignment) -> Submission:
 def answers_in(cells: list[dict], about: Assignment) -> Submission:
     """The same, in the cells of a notebook."""
     found = Submission(cells)
-    stubs = {task: code_of(about.released.get(task, "")) for task in about.tasks}
     released = {plain_python(source) for source in about.released.values()}
     answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code
     for number, cell in enumerate(found.cells, start=1):
@@ -282,7 +292,9 @@ def answers_in(cells: list[dict], about: Assignment) -> Submission:
         found.code.append((label, source, bool(name) or source not in released))
     dropped = set()
     for name, places in answers.items():
-        stubs_here = {place for place in places if code_of(found.code[place][1]) == stubs[name]}
+        stubs_here = {
+            place for place in places if code_of(found.code[place][1]) == about.stubs[name]
+        }
         if not places:
             found.review.append(f"no cell answers `{name}`")
         elif len(stubs_here) == len(places):
@@ -333,6 +345,21 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
             yield from _defined_by(inner)
 
 
+USUAL = 10_000  # characters of a cell
+
+
+def _remembered(function: Callable[[str], T]) -> Callable[[str], T]:
+    """What came of cells of a usual size: the course's own come with every student."""
+    kept = functools.lru_cache(maxsize=100)(function)  # trees are a hundred times as large
+
+    @functools.wraps(function)
+    def of(source: str) -> T:
+        return (kept if len(source) < USUAL else function)(source)
+
+    return of
+
+
+@_remembered
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
     if tree := parsed(plain_python(source)):
@@ -341,22 +368,13 @@ def code_of(source: str) -> str:
     return source
 
 
+@_remembered
 def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a cell; None if it is no Python. The course's own come again and again."""
-    return (_remembered if len(source) < USUAL else _parsed)(source)
-
-
-USUAL = 10_000  # characters of a cell
-
-
-def _parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a cell; None if it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-_remembered = functools.lru_cache(maxsize=100)(_parsed)  # trees are a hundred times as large
 
 
 # --- what a person should look at ---------------------------------------------------------------
@@ -366,8 +384,8 @@ def named_in(released: Iterable[str]) -> tuple[str, ...]:
     """Full names of what a released notebook imports from the course, or speaks of."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    for tree in filter(None, map(parsed, sources)):
-        names |= {name for name in _imports(tree).values() if name.startswith("attncourse.")}
+    for source in sources:
+        names |= {name for name in _imports(source).values() if name.startswith("attncourse.")}
     return tuple(sorted(names))
 
 
@@ -382,7 +400,7 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
     trees, aliases, reasons = [], {}, []
     for label, source, own in code:
         if tree := parsed(source):
-            aliases |= _imports(tree)
+            aliases |= _imports(source)
             trees += [(label, source, tree)] * own
     aside = ASIDE if any(task.forbidden for task in tasks) else ()
     for label, source, tree in trees:
@@ -435,10 +453,11 @@ def _looks_up(node: ast.AST) -> bool:
     return False
 
 
-def _imports(tree: ast.AST) -> dict[str, str]:
+@_remembered
+def _imports(source: str) -> dict[str, str]:
     """Local name -> full name, of everything that is imported anywhere."""
     found = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(source) or ast.Module([], [])):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.split(".")[0]

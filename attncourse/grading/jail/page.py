@@ -107,8 +107,9 @@ def notebook_of(record: list[dict], released: str, about: Assignment, result: Re
             if left < 0:
                 cell["outputs"][number:] = [note("The outputs of this notebook are too long.")]
                 break
-    notebook = json.loads(released) | {"cells": record}
-    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in record)  # a line for each
+    rest = json.dumps({key: value for key, value in json.loads(released).items() if key != "cells"})
+    text = f'{{"cells": [\n{cells}\n],\n{rest[1:]}\n'
     return text.encode(errors="replace").decode()  # half a character pair fits into no file
 
 

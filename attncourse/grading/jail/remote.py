@@ -31,6 +31,7 @@ from attncourse.grading.jail.warm import Forked, surroundings
 
 # Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
 INHERITED = 300 * 2**20
+BRIEF = 0.005  # seconds of a call in which nobody asks how long it has waited for a processor
 PATIENCE = 3  # times as long as an answer may take, it may wait for a processor besides
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
@@ -238,6 +239,7 @@ class Process:
         self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
         self.late = False  # it was not the first that was tried
         self.clocks = _clock("thread-self")  # and that of its process, once that is known
+        self.before = 0.0  # seconds that were waited for a processor when it was last asked
 
     def ask(self, seconds: float, *question) -> object:
         """Send a question, if there is one, and wait for the reply.
@@ -246,12 +248,14 @@ class Process:
             Died: it took too long, used too much, sent nonsense, or ended.
             Killed: it ended, and not by its own doing.
         """
-        deadline = time.monotonic() + seconds
-        looked, before = time.monotonic(), self.waited()
+        looked = time.monotonic()
+        deadline, self.before = looked + seconds, self.waited()
 
         def late() -> float:
             over = time.monotonic() - deadline
-            return over - min(self.waited() - before, PATIENCE * seconds) if over > 0 else over
+            if over > 0:
+                over -= min(self.waited() - self.before, PATIENCE * seconds)
+            return over
 
         def look():
             nonlocal looked
@@ -473,13 +477,14 @@ class Sandbox:
         left, process = self.budget.submission - self.spent, self.process
         if left <= 0 or process is None:
             raise Died("used up the time for the whole submission")
-        started, before = time.monotonic(), process.waited()
+        started = time.monotonic()
         try:
             with self._heeded():
                 return process.ask(min(self.budget.call, left), *question)
         finally:
             took = time.monotonic() - started
-            self.spent += max(took - max(0.0, process.waited() - before), took / (1 + PATIENCE))
+            waited = max(0.0, process.waited() - process.before) if took > BRIEF else 0.0
+            self.spent += max(took - waited, took / (1 + PATIENCE))
 
     @contextlib.contextmanager
     def _heeded(self):
@@ -563,6 +568,22 @@ def _texts(reply: object, key: str, names: set[str]) -> dict[str, str]:
     return {name: text[:300] for name, text in found.items() if name in names}
 
 
+_KINDS = {
+    "returned": object,
+    "error": (str, type(None)),
+    "error_line": (str, type(None)),
+    "unanswered": bool,
+    "gradients": dict,
+    "gradient_error": (str, type(None)),
+    "edited": tuple,
+    "random_state_moved": bool,
+    "random_states": tuple,
+    "settings_changed": bool,
+    "printed": int,
+}
+_NAMES = [each.name for each in fields(Observation)]
+
+
 def _observation(reply: object) -> Observation:
     """An observation of the right types and sizes, whoever made it.
 
@@ -573,31 +594,18 @@ def _observation(reply: object) -> Observation:
     def all_are(values, *kinds: type) -> bool:
         return len(values) < 100 and all(type(each) in kinds for each in values)
 
-    kinds = {
-        "error": str | None,
-        "error_line": str | None,
-        "unanswered": bool,
-        "gradients": dict,
-        "gradient_error": str | None,
-        "edited": tuple,
-        "random_state_moved": bool,
-        "random_states": tuple,
-        "settings_changed": bool,
-        "printed": int,
-    }
-    names = [each.name for each in fields(Observation)]
-    if not isinstance(reply, tuple) or len(reply) != len(names):
+    if not isinstance(reply, tuple) or len(reply) != len(_NAMES):
         raise Meddled("sent something that is no observation")
-    seen = dict(zip(names, reply, strict=True))
+    seen = dict(zip(_NAMES, reply, strict=True))
     if not (
-        all(isinstance(seen[name], kind) for name, kind in kinds.items())
+        all(isinstance(seen[name], kind) for name, kind in _KINDS.items())
         and all_are(seen["gradients"], str)
         and all_are(seen["gradients"].values(), Tensor, type(None))
         and all_are(seen["edited"], str)
         and all_are(seen["random_states"], int)
     ):
         raise Meddled("sent something that is no observation")
-    for name in kinds:
-        if isinstance(seen[name], str):
+    for name in ("error", "error_line", "gradient_error"):
+        if seen[name]:
             seen[name] = seen[name][:1000]
     return Observation(**seen)

@@ -19,6 +19,7 @@ LARGEST = 64 * 2**20  # bytes of one message's tensors
 LONGEST = 2**20  # bytes of a reply's header
 QUESTION = 16 * 2**20  # of a question's, which holds a notebook's code: 6 bytes for a byte, at most
 _LENGTHS = struct.Struct("!IQ")
+_SCALARS = {type(None), bool, float, str}  # whose JSON form is what they are
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -92,18 +93,22 @@ def _read(channel: socket.socket, size: int, wait: Callable[[], None]) -> bytear
 
 def _shrink(value: object, body: list[bytes]) -> object:
     """The JSON form: scalars as they are, all else as a list that begins with its kind."""
-    if value is None or isinstance(value, bool | str):
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
         offset = sum(map(len, body))
         body.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
         return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), offset]
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return [kind, *(_shrink(item, body) for item in value)]
+    if isinstance(value, (list, tuple)):
+        form = ["list" if isinstance(value, list) else "tuple"]
+        for item in value:
+            form.append(item if type(item) in _SCALARS else _shrink(item, body))
+        return form
     if isinstance(value, dict):
         return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
+    if isinstance(value, str):
+        return value
     if isinstance(value, numbers.Integral):
         value = int(value)
         if value.bit_length() > 64:
@@ -131,15 +136,18 @@ class _Reader:
             case "tensor":
                 return self._tensor(*rest)
             case "list":
-                return [self.value(item) for item in rest]
+                return self._values(rest)
             case "tuple":
-                return tuple(self.value(item) for item in rest)
+                return tuple(self._values(rest))
             case "dict":
                 return {self.value(k): self.value(v) for k, v in rest}
             case "other":
                 module, name = (re.sub(r"\W", "_", str(part)[:60]) or "_" for part in rest)
                 return type(name, (), {"__module__": module})()
         raise ValueError("not a form of this wire")
+
+    def _values(self, forms: list) -> list:
+        return [form if type(form) in _SCALARS else self.value(form) for form in forms]
 
     def _tensor(self, name: str, shape: list[int], offset: int) -> Tensor:
         dtype = _DTYPES[name]
