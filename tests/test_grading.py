@@ -880,11 +880,12 @@ def test_what_takes_for_ever_outside_of_the_jail_is_stopped_and_stops_nobody(
 HUNGRY = """
 from attncourse.grading.inbox import untrusted
 from attncourse.grading.jail import grade
-job.MEMORY = untrusted.MEMORY = 2**28
+grade.MEMORY = untrusted.MEMORY = 2**28
 grade.grade_bytes = lambda job, data: bytearray(int(data))
 with untrusted.limited_memory():
-    print(len(job.grade_or_say_why(None, b"1000000")), job.grade_or_say_why(None, b"1000000000"))
-print(len(job.grade_or_say_why(None, b"1000000000")))
+    said = grade.grade_or_say_why(None, b"1000000000")
+    print(len(grade.grade_or_say_why(None, b"1000000")), said)
+print(len(grade.grade_or_say_why(None, b"1000000000")))
 """
 
 
@@ -1029,6 +1030,7 @@ def written(monkeypatch, **texts):
     """From now on, whatever is graded has full points and these written answers."""
 
     def grade_all(job, notebooks):
+        pure.points_agree(job)  # as whoever grades does
         for student in notebooks:
             verdicts = {g.task: Verdict(g.points, g.points, g.points) for g in job.about.graded}
             result = Result(verdicts, texts={"why-scaled": texts[student]})
@@ -1129,6 +1131,20 @@ def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeyp
     assert "graded 3" in grade().stdout
     done = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"})
     assert "graded before" not in done.stdout
+
+
+@pytest.mark.slow
+def test_who_grades_sees_that_the_release_counts_as_the_tasks_do(course):
+    job = disk.job_of(CHAPTER_3)
+    released = json.loads(job.released)
+    (cell,) = (each for each in released["cells"] if each["id"] == "softmax-check")
+    assert cell["metadata"]["nbgrader"]["points"] == registry.find("softmax").points
+    cell["metadata"]["nbgrader"]["points"] += 1
+    other = replace(job, released=json.dumps(released))
+    for _ in range(2):
+        with pytest.raises(submission.OtherPoints, match="was released with 7 points"):
+            workers.in_own_process(other, b"{}")
+    assert "it has no cells" in workers.in_own_process(job, b"{}")["result"]["review"][0]
 
 
 @pytest.mark.slow

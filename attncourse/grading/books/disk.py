@@ -110,7 +110,7 @@ def job_of(
     """What is to be done for an assignment.
 
     Args:
-        checked: see that nobody disagrees about points. It needs torch, and who grades does it.
+        checked: see that nobody disagrees about points of tasks. Who grades does it, with torch.
 
     Raises:
         Unreleased: it is not in solutions/, or not released yet.
@@ -123,8 +123,7 @@ def job_of(
         ]
     except FileNotFoundError:
         raise Unreleased(f"{assignment} is not released; run `attncourse release` first") from None
-    if checked:
-        reading.check_points(assignment, *texts)
+    reading.check_points(assignment, *texts, tasks=checked)
     return Job(assignment, *texts, jailed, budget, record)
 
 

@@ -104,42 +104,55 @@ def assignment_of(name: str, solution: dict, released: dict) -> Assignment:
     return Assignment(name, graded, questions, sources)
 
 
-def check_points(name: str, solution_text: str, released_text: str = "") -> None:
+def check_points(
+    name: str, solution_text: str, released_text: str = "", tasks: bool = True
+) -> None:
     """See that nobody disagrees about points.
 
     A task's stand in its file, and the release copies them; a written answer's in the solution.
 
+    Args:
+        tasks: look into the tasks' files, too, for which torch is loaded.
+
     Raises:
         OtherPoints: the solution says something else of a task, or the release of a cell.
     """
-    from attncourse.checks import registry  # with torch, which who reads notebooks need not load
-
     solution = json.loads(solution_text)
-    worth = {}
+    worth: dict[str, float | None] = {}  # None: as much as the release says
     for mark, source in _graded_cells(solution):
         points = float(mark.get("points") or 0)
         if not mark["solution"]:
-            task = registry.find(ast.literal_eval(_check_in(source).args[0]))
-            if points not in (0, task.points):
-                raise OtherPoints(
-                    f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
-                    f"{task.points:g}. A task's points are the sum of its checks', in its file "
-                    f"{task.module.replace('.', '/')}.py: change them there, and write 0 here"
-                )
-            points = task.points
+            points = _points_of_task(name, mark, points, source) if tasks else None
         worth[mark["grade_id"]] = points
     for mark, _ in _graded_cells(json.loads(released_text)) if released_text else ():
-        released, wanted = float(mark["points"]), worth.pop(mark["grade_id"], None)
-        if released != wanted:
-            now = "gone" if wanted is None else f"worth {wanted:g}"
-            raise OtherPoints(
-                f"{mark['grade_id']} was released with {released:g} points, and is {now} now; "
-                f"run `attncourse release {name}`"
-            )
+        released, now = float(mark["points"]), "gone"
+        if mark["grade_id"] in worth:
+            wanted = worth.pop(mark["grade_id"])
+            if wanted in (None, released):
+                continue
+            now = f"worth {wanted:g}"
+        raise OtherPoints(
+            f"{mark['grade_id']} was released with {released:g} points, and is {now} now; "
+            f"run `attncourse release {name}`"
+        )
     if released_text and worth:
         raise OtherPoints(
             f"{', '.join(worth)} is not in exercises/{name} yet; run `attncourse release {name}`"
         )
+
+
+def _points_of_task(name: str, mark: dict, points: float, source: str) -> float:
+    """What a check is worth; the solution may say the same of it, or 0."""
+    from attncourse.checks import registry  # with torch, which who reads notebooks need not load
+
+    task = registry.find(ast.literal_eval(_check_in(source).args[0]))
+    if points not in (0, task.points):
+        raise OtherPoints(
+            f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
+            f"{task.points:g}. A task's points are the sum of its checks', in its file "
+            f"{task.module.replace('.', '/')}.py: change them there, and write 0 here"
+        )
+    return task.points
 
 
 def _graded_cells(notebook: dict) -> list[tuple[dict, str]]:

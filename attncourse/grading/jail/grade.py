@@ -23,7 +23,7 @@ def grade_bytes(job: Job, data: bytes) -> dict:
         Unavailable: no jail can be built here, and the job asks for one.
         OtherPoints: the release says something else about points than the tasks.
     """
-    _points_agree(job)
+    points_agree(job)
     about, notebook = job.about, None
     try:
         found = reading.read(data, about)
@@ -45,7 +45,12 @@ def grade_bytes(job: Job, data: bytes) -> dict:
 
 
 @functools.cache
-def _points_agree(job: Job) -> None:
+def points_agree(job: Job) -> None:
+    """See once for each job that nobody disagrees about points.
+
+    Raises:
+        OtherPoints: the release says something else about points than the tasks.
+    """
     reading.check_points(job.assignment, job.solution, job.released)
 
 

@@ -28,6 +28,7 @@ _DTYPES = {
         *(torch.complex64, torch.complex128),
     )
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Malformed(Exception):
@@ -99,7 +100,7 @@ def _shrink(value: object, body: list[bytes]) -> object:
         value = value.detach().cpu().contiguous()
         offset = sum(map(len, body))
         body.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-        return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), offset]
+        return ["tensor", _NAMES.get(value.dtype, ""), list(value.shape), offset]
     if isinstance(value, (list, tuple)):
         form = ["list" if isinstance(value, list) else "tuple"]
         for item in value:
@@ -109,7 +110,7 @@ def _shrink(value: object, body: list[bytes]) -> object:
         return ["dict", *([_shrink(k, body), _shrink(v, body)] for k, v in value.items())]
     if isinstance(value, str):
         return value
-    if isinstance(value, numbers.Integral):
+    if type(value) is int or isinstance(value, numbers.Integral):
         value = int(value)
         if value.bit_length() > 64:
             raise Malformed(f"returned an integer of {value.bit_length():,} bits")
