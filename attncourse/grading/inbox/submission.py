@@ -419,8 +419,9 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
     for label, source, tree in trees:
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
-        inner = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
-        for part in ast.walk(tree):
+        parts = [*ast.walk(tree)]
+        inner = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+        for part in parts:
             dotted = "" if id(part) in inner else _dotted(part, aliases)
             if (
                 dotted in HIDING
@@ -470,7 +471,8 @@ def _looks_up(node: ast.AST) -> bool:
 def _imports(source: str) -> dict[str, str]:
     """Local name -> full name, of everything that is imported anywhere."""
     found = {}
-    for node in ast.walk(parsed(source) or ast.Module([], [])):
+    tree = parsed(source) if "import" in source else None
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.split(".")[0]
