@@ -23,4 +23,5 @@ def welcome() -> None:
     gpu = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
     warm_up()
-    print(f"attncourse {attncourse.__version__}, torch {torch.__version__}, {device}. The judge is ready.")
+    versions = f"attncourse {attncourse.__version__}, torch {torch.__version__}"
+    print(f"{versions}, {device}. The judge is ready.")
