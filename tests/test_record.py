@@ -19,6 +19,7 @@ from attncourse.grading.jail import page as record_page
 from attncourse.grading.jail import record, score
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
+from attncourse.grading.jail.remote import Zygote
 from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import feedback
 
@@ -98,6 +99,63 @@ def test_a_record_shows_what_cells_print_return_draw_and_raise(zygote):
     assert "return x / 0" in "\n".join(raised[0].traceback)
     assert said(twice) == "2\n"
     assert asked[-1].ename == "EOFError"
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """The tasks of each child that is forked from now on; none, for a record."""
+    kept, seen = Zygote.fork, []
+
+    def fork(zygote, tasks, *rest):
+        seen.append(tasks)
+        return kept(zygote, tasks, *rest)
+
+    monkeypatch.setattr(Zygote, "fork", fork)
+    return seen
+
+
+@pytest.mark.slow
+def test_what_only_defines_is_not_run_a_second_time(zygote, forked):
+    quiet = (
+        "import math\nfrom math import pi",
+        "def halve(x: float = 1.0) -> float:\n    print(x)\n    return x / 0",
+        "import functools\n@functools.cache\ndef f():\n    'Says so.'\nclass A:\n    b = 1",
+        "# nothing at all",
+    )
+    assert shown(zygote, *quiet, judge=True) == [[]] * 4
+    assert [tasks for tasks in forked if not tasks] == []
+    assert shown(zygote, *quiet) == [[]] * 4  # and it would have shown nothing
+    assert [tasks for tasks in forked if not tasks] == [[]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Loud:\n    print('here')",
+        "def f(x=print('default')):\n    return x",
+        "import sys\nclass Loud:\n    sys.stderr.write('a word')",
+        "class Late:\n    import warnings\n    warnings.warn('old', stacklevel=1)",
+        "class Old:\n    import warnings\n    warnings.warn('old', DeprecationWarning)",
+        "def f():\n    return '\\d'",  # from Python 3.12 on, this says something
+        "class Drawn:\n    import matplotlib.pyplot as plt\n    plt.plot([1, 2])",
+        "from IPython.display import display\nclass Shown:\n    display(3)",
+        "@undefined\ndef f():\n    pass",
+        "import nothing_of_this_name",
+        "def f(:",
+        "%time x = 1",
+        "!echo from the shell",
+        "x = 3",
+        "'a value'",
+    ],
+)
+def test_what_looks_like_a_definition_and_shows_something_is_shown(source, zygote, forked):
+    (run,) = shown(zygote, source)
+    forked.clear()
+    (judged,) = shown(zygote, source, judge=True)
+    assert [o.output_type for o in judged] == [o.output_type for o in run]
+    assert bool(run) or source == "x = 3" or "\\d" in source
+    assert [] in forked or not run
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ class Observation:
     printed: int = 0  # characters
 
 
-class _Counter(io.TextIOBase):
+class Counter(io.TextIOBase):
     """A stream that counts what is written and keeps none of it."""
 
     encoding = "utf-8"
@@ -195,7 +195,7 @@ def observe(
             arguments[name] = value
     keywords = {name: value for name, value in arguments.items() if by_name or name in NAMED}
     positional = [value for name, value in arguments.items() if name not in keywords]
-    output = _Counter()
+    output = Counter()
     facts: dict = {}
     before = _states_of(seed, "numpy" in sys.modules)
     with (

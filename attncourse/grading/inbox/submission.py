@@ -344,6 +344,13 @@ def only_defines(source: str) -> bool:
     return all(isinstance(node, quiet) or offers(node) for node in tree.body)
 
 
+def does_nothing(source: str) -> bool:
+    """Whether a cell imports and defines, and no more: then it shows what that prints or draws."""
+    tree = parsed(source)
+    quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+    return tree is not None and all(isinstance(node, quiet) for node in tree.body)
+
+
 def _defined_by(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ import attncourse
 from attncourse import checks
 from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
-from attncourse.checks.observe import Observation, find_short_cut, observe
+from attncourse.checks.observe import Counter, Observation, find_short_cut, observe
 from attncourse.checks.task import Task
 from attncourse.grading.inbox import untrusted
 from attncourse.grading.jail import seccomp, walls, wire, withheld
@@ -273,6 +274,13 @@ def serve(channel: socket.socket, child: "Child") -> None:
 plain = operator.attrgetter(*(field.name for field in dataclasses.fields(Observation)))
 
 
+class _Nowhere(Counter):
+    """What is written goes nowhere, as what is written to its file does."""
+
+    def fileno(self) -> int:
+        return 1
+
+
 class Child:
     """The names a student's notebook defines, and what the grader may ask of them.
 
@@ -306,6 +314,12 @@ class Child:
         return vars(self.module).get(name)
 
     def run(self, cells: list, patience: float | None = None) -> dict:
+        """Run a notebook's cells, and listen to what they say: see `_run`."""
+        output = _Nowhere()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            return self._run(cells, patience, output)
+
+    def _run(self, cells: list, patience: float | None, output: Counter) -> dict:
         """Run (label, source, everything) statement by statement; one that fails stops no other.
 
         Where `everything` is False, only imports and definitions run.
@@ -314,14 +328,22 @@ class Child:
             patience: seconds for each statement that defines nothing, and five times as much for
                 all outside of the cells of answers; after that, and from the beginning if it is 0,
                 those that call something are left out. None: as long as they take.
+
+        Returns:
+            By label, "problems", and in "said" the cells that have printed or drawn something; in
+            "defined" by task, why its answer is none, or "".
         """
+        import matplotlib.pyplot as plt
         import numpy as np
         import torch
 
         random.seed(0)
         np.random.seed(0)
         torch.default_generator.manual_seed(0)
-        tasks, problems, spent = registry.all_tasks(), {}, 0.0
+        # As in a notebook: then it is known that a cell warns.
+        warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
+        tasks, problems, said, spent = registry.all_tasks(), {}, {}, 0.0
+        shown = output.characters, plt.get_fignums()
         for label, source, everything in cells:
             # As in a notebook: some look at their own source, such as torch.jit.script.
             linecache.cache[label] = len(source), None, source.splitlines(keepends=True), label
@@ -344,6 +366,8 @@ class Child:
                     continue
                 if problem:
                     problems.setdefault(label, problem)
+            if (shows := (output.characters, plt.get_fignums())) != shown:
+                said[label], shown = "", shows
         torch.set_default_dtype(torch.float32)  # a cell's settings are for its own experiments
         torch.set_default_device(None)
         torch.set_grad_enabled(True)
@@ -352,7 +376,7 @@ class Child:
             for name, value in vars(self.module).items()
             if name in tasks
         }
-        return {"problems": problems, "defined": defined}
+        return {"problems": problems, "defined": defined, "said": said}
 
     def _statement(self, node: ast.stmt, label: str, seconds: float | None = None) -> str:
         try:

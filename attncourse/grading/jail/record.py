@@ -75,7 +75,13 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
     whole = {label: everything for label, _, everything in found.code}
     passed = [task for task, reports in result.reports.items() if reports[0].passed]
     record, count = [], 0
-    with contextlib.closing(_Student(zygote, passed, budget.record)) as student:
+    silent = result.said is not None and all(
+        reading.does_nothing(reading.source_of(cell)) and f"cell {number}" not in result.said
+        for number, cell in enumerate(cells, start=1)
+        if whole.get(f"cell {number}")
+    )
+    student = _Student(None if silent else zygote, passed, budget.record)
+    with contextlib.closing(student):
         for number, cell in enumerate(cells, start=1):
             name, label = names.get(number - 1), f"cell {number}"
             made = page.cell_of(cell, number, marked.get(name), about)
@@ -94,16 +100,24 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
 
 
 class _Student:
-    """A student's names in a jailed child. After its death no cell is run; that costs no point."""
+    """A student's names in a jailed child. After its death no cell is run; that costs no point.
 
-    def __init__(self, zygote: Zygote, passed: list[str], seconds: float):
+    Args:
+        zygote: forks the child; None if all cells have shown nothing when they were judged.
+        passed: the tasks of which `use` gives the student's answer.
+        seconds: for all cells together.
+    """
+
+    def __init__(self, zygote: Zygote | None, passed: list[str], seconds: float):
         self.deadline = time.monotonic() + seconds
-        self.process, self.over, self.disturbed = zygote.fork([]), "", ""
+        self.process, self.over, self.disturbed = zygote and zygote.fork([]), "", ""
         self.room = page.Room()
         self._ask(10, "open", passed)
 
     def run(self, cell: dict) -> list[dict]:
         """Everything in a cell, and what it shows."""
+        if not self.process:
+            return []
         seconds = min(CELL_SECONDS, self.deadline - time.monotonic())
         if seconds <= 0 and not self.over:
             self.over = "the cells above have used up the time"
@@ -131,6 +145,8 @@ class _Student:
         return shown and [page.note("Not run here. This is what the student saw:"), *shown]
 
     def _ask(self, seconds: float, *question) -> object:
+        if not self.process:
+            return None
         try:
             return self.process.ask(seconds, *question)
         except Died as error:
@@ -140,4 +156,5 @@ class _Student:
         return None
 
     def close(self) -> None:
-        self.process.kill()
+        if self.process:
+            self.process.kill()

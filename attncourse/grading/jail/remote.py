@@ -428,6 +428,7 @@ class Sandbox:
     allowed: tuple[str, ...] = ()  # of the course, what the released notebook uses
     problems: dict[str, str] = field(default_factory=dict)  # label -> error of a cell
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
+    said: set[str] | None = None  # labels of cells that print or draw; None if that is not known
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
     whole: bool = True  # nothing that stands in the cells was left out
@@ -449,9 +450,12 @@ class Sandbox:
                     if self.process.late:
                         self.disturbed = "its process could not be started at once"
                     found = self._ask("run", self.cells, patience)
-                    self.problems = _texts(found, "problems", {cell[0] for cell in self.cells})
+                    labels = {cell[0] for cell in self.cells}
+                    self.problems = _texts(found, "problems", labels)
                     self.defined = _texts(found, "defined", set(self.tasks))
                     self.whole = patience is None
+                    if self.whole and self.said is None:
+                        self.said = set(_texts(found, "said", labels))
                 for task, rebind in self.given.items():
                     self._provide(task, rebind)
                 self.beside = max(1, self.process.count())

@@ -34,7 +34,9 @@ class Result:
     review: list[str] = field(default_factory=list)
     disturbed: str = ""  # why it must be judged again, by no fault of the answers
     seconds: float = 0.0
-    # What stands in the record, by task: of the visible and of the hidden check. Not kept as data.
+    # For the record, and not kept as data. Labels of cells that fail, print or draw something, or
+    # None if that is not known; the reports, by task, of the visible and of the hidden check.
+    said: set[str] | None = field(default=None, repr=False)
     reports: dict[str, "tuple[Report, Report]"] = field(default_factory=dict, repr=False)
 
     @property
@@ -44,7 +46,7 @@ class Result:
 
     def as_data(self) -> dict:
         data = asdict(replace(self, reports={}))
-        del data["reports"]
+        del data["reports"], data["said"]
         return data
 
     @classmethod

@@ -62,6 +62,8 @@ def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Resul
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
         result.disturbed = sandbox.disturbed
+        if sandbox.said is not None:
+            result.said = sandbox.said | sandbox.problems.keys()
         for label, problem in sandbox.problems.items():
             result.repairs.append(f"{label}: {problem}")
     finally:
