@@ -457,7 +457,7 @@ def test_a_jail_that_is_not_shut_is_none(broken, said, python):
 # --- who dies without a fault of the answer's
 
 
-def keeper(child) -> int:
+def parent(child) -> int:
     return psutil.Process(child.pid).ppid()
 
 
@@ -481,13 +481,13 @@ def killing(monkeypatch):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["child", "keeper", "zygote"])
+@pytest.mark.parametrize("who", ["child", "parent", "zygote"])
 def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
     job, solution = replace(disk.job_of(CHAPTER_3), record=True), notebook("solutions", CHAPTER_3)
     undisturbed = grade_bytes(job, solution)
     victims = {
         "child": lambda child: child.pid,
-        "keeper": keeper,
+        "parent": parent,
         "zygote": lambda _: pure.zygote(True).process.pid,
     }
     # The first questions are asked of a child that starts, of which nobody knows the number yet.

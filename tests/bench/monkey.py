@@ -1,8 +1,8 @@
 """Nobody loses a point to a process that dies: `python tests/bench/monkey.py [--kills N]`.
 
 A class of made-up students and of the whole zoo is graded undisturbed. Then it is graded while a
-monkey kills random processes of the run (the grader, the warm process, what that has forked, the
-jails' keepers, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the
+monkey kills random processes of the run (the grader, the warm process, what that has forked, those
+that fork jails, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the
 grader again when it was the one. Every point must be the same. A class that is done before the
 monkey has had enough is graded once more. Exit code 1 if a point differs.
 """
@@ -35,7 +35,7 @@ from attncourse.grading.jail import workers
 from attncourse.grading.jail.job import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
-ROLES = ("grader", "warm process", "worker or zygote", "keeper", "jailed")
+ROLES = ("grader", "warm process", "worker or zygote", "who forks jails", "jailed")
 WEIGHTS = (1, 1, 4, 12, 12)
 
 

@@ -336,10 +336,10 @@ class Process:
         self.status, self.handle, self.clocks = None, None, []
 
     def _listen(self, lines: int, seconds: float = 5) -> list[bytes] | None:
-        """What the keeper said so far; waits until there are that many lines, but not for ever.
+        """What its parent said so far; waits until there are that many lines, but not for ever.
 
         Returns:
-            None if the keeper is gone without having said as much.
+            None if the parent is gone without having said as much.
         """
         while self.status is not None and self.said.count(b"\n") < lines:
             if not select.select([self.status], [], [], seconds)[0]:
