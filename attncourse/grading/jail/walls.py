@@ -83,6 +83,8 @@ def fork() -> int:
     Raises:
         Unavailable: the kernel refuses.
     """
+    if not seccomp.supported():
+        raise Unavailable(f"no jail for {platform.machine()} processors yet")
     flags = NEW_MOUNTS | NEW_UTS | NEW_IPC | NEW_PIDS | NEW_NET | signal.SIGCHLD
     if os.getuid() != 0:
         flags |= NEW_USER
@@ -112,16 +114,14 @@ def enter(
     """Shut this process, the first of its namespaces, into the jail.
 
     Args:
-        owner: user and group of who has forked it: nobody has a name in a namespace that is new.
         hidden: files and folders below the readable ones that nevertheless stay out.
         slot: makes the jail's user number its own, if we are root.
         programs: whether others may be started in it.
+        owner: user and group of who has forked it: nobody has a name in a namespace that is new.
 
     Raises:
         Unavailable: the kernel refuses.
     """
-    if not seccomp.supported():
-        raise Unavailable(f"no jail for {platform.machine()} processors yet")
     _libc.prctl(_DIE_WITH_PARENT, 9)
     user, group = owner
     if user != 0:
