@@ -415,6 +415,24 @@ def test_what_is_prepared_outside_of_a_jail_does_not_say_where(python):
     assert seen["problems"] == {"cell": "SystemExit: ['/tmp']"}
 
 
+CLOCKS = """
+import os, threading, time
+def own():
+    return time.clock_gettime(time.pthread_getcpuclockid(threading.get_ident())) > 0
+seen = [os.getpid(), own()]
+other = threading.Thread(target=lambda: seen.append(own()))
+other.start()
+other.join()
+raise SystemExit(seen)
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_the_c_library_knows_the_threads_of_a_jail(python):
+    assert in_jail(python, CLOCKS)["problems"] == {"cell": "SystemExit: [1, True, True]"}
+
+
 # Builds a jail in this process, with something gone wrong.
 BROKEN = """
 import errno, os
@@ -543,6 +561,25 @@ def test_a_prepared_process_that_dies_is_replaced(zygote):
         child = warm.fork([])
         assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
         child.kill()
+
+
+WITHOUT_TORCH = """
+import sys
+from attncourse.cli import teacher
+from attncourse.grading.books import disk, gradebook, run
+from attncourse.grading.jail import cluster, job, warm, workers
+about = disk.job_of("03_scaled_dot_product", checked=False)
+job.key_of(about, b""), about.about.points, run.nothing(about.about, "no reason")
+run.unread(about.released, about.about, run.nothing(about.about, "no reason"))
+print("torch" in sys.modules)
+"""
+
+
+def test_who_grades_a_class_loads_no_torch():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_what_a_jail_may_know_of_tasks_is_compiled_once(tmp_path, monkeypatch):
