@@ -130,11 +130,10 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         if under_test.printed:
             note = f"(Your answer printed {under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
-        right = f"{_next_step(about)} {note}".strip()
         return [
             Report(about, results, diagnosis, note)
             if results in failed
-            else Report(about, results, None, right)
+            else Report(about, results, None, f"{_next_step(about)} {note}".strip())
             for results in by_seed
         ]
 
