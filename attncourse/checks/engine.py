@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import inspect
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -12,10 +11,10 @@ import torch
 from attncourse.checks import registry
 from attncourse.checks.answer import Answer, Failure, describe
 from attncourse.checks.diagnosis import Diagnosis, diagnose
-from attncourse.checks.fingerprint import Fingerprint, all_probes
+from attncourse.checks.fingerprint import Fingerprint, all_probes, probes
 from attncourse.checks.observe import kept_random_states
 from attncourse.checks.report import Report, Result
-from attncourse.checks.task import Task
+from attncourse.checks.task import Check, Task
 
 # The capture of output belongs to the whole process.
 _ONE_AT_A_TIME = threading.RLock()
@@ -53,25 +52,24 @@ def _judge(task: Task, answer: Answer, seeds: tuple[int, ...]) -> list[tuple[Res
     """
     results: list[list[Result]] = [[] for _ in seeds]
     for check in task.checks.values():
-        chance = "rng" in inspect.signature(check.function).parameters
         result = None
         for place, seed in enumerate(seeds):
-            if chance or result is None:
-                error = _error(check.function, answer, seed, chance)
+            if check.draws or result is None:
+                error = _error(check, answer, seed)
                 result = Result(check.name, check.points, error)
             results[place].append(result)
     return [tuple(each) for each in results]
 
 
-def _error(check: Callable, answer: Answer, seed: int, chance: bool) -> BaseException | None:
+def _error(check: Check, answer: Answer, seed: int) -> BaseException | None:
     """What a check says against an answer, if anything."""
     fixtures: dict = {"answer": answer}
-    if chance:  # fresh numbers for each check and seed, the same ones every time: stored points
-        # were earned with those that a name beginning with "test_" gives
-        name = zlib.crc32(f"test_{check.__name__}".encode())
+    if check.draws:  # fresh numbers for each check and seed, the same ones every time: points that
+        # are stored were earned with those that a name beginning with "test_" gives
+        name = zlib.crc32(f"test_{check.function.__name__}".encode())
         fixtures["rng"] = torch.Generator().manual_seed(seed * 1_000_003 + name)
     try:
-        check(**fixtures)
+        check.function(**fixtures)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a hostile answer may make a check itself stumble
@@ -132,11 +130,10 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         if under_test.printed:
             note = f"(Your answer printed {under_test.printed:,} characters while "
             note += "it was checked. They are not shown, and cost nothing.)"
-        right = f"{_next_step(about)} {note}".strip()
         return [
             Report(about, results, diagnosis, note)
             if results in failed
-            else Report(about, results, None, right)
+            else Report(about, results, None, f"{_next_step(about)} {note}".strip())
             for results in by_seed
         ]
 
@@ -151,12 +148,12 @@ def _next_step(task: Task) -> str:
 
 
 def _short_cut(task: Task, answer) -> str | None:
-    probes = list(task.probes(torch.Generator().manual_seed(0)).values())
+    inputs = list(probes(task).values())
     # A mask of each number of axes: an answer may treat them apart.
-    masked = {p["mask"].ndim: p for p in probes if isinstance(p.get("mask"), torch.Tensor)}
-    chosen = {id(inputs): inputs for inputs in (probes[0], probes[-1], *masked.values())}
-    for inputs in chosen.values():
-        found, _ = task.short_cut(answer, inputs)
+    masked = {p["mask"].ndim: p for p in inputs if isinstance(p.get("mask"), torch.Tensor)}
+    chosen = {id(each): each for each in (inputs[0], inputs[-1], *masked.values())}
+    for each in chosen.values():
+        found, _ = task.short_cut(answer, each)
         if found:
             return found
     return None

@@ -62,10 +62,10 @@ class Evidence:
         Probe by probe, and no further than needed: few explanations get past the first. In the
         order in which the answer was looked at, for there are faults that keep something.
         """
-        reference, theirs = of_reference(self.task), explanation.shows
+        theirs = explanation.shows
         explained, missed, failing, values = 0, 0, 0, False
         for probe, (here, wrong_here) in self.by_probe.items():
-            differs = differing(theirs, reference, here)
+            differs = theirs.wrong(probe) & here if here else set()
             if differs - wrong_here:
                 return 0.0  # contradicted
             found = differs - differing(self.got, theirs, differs)

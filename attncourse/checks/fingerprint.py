@@ -107,9 +107,14 @@ def agree(left: object, right: object, tolerance: float, floor: float = 0.0) -> 
         if left.dtype == right.dtype and torch.equal(left, right):
             return True  # most pieces are, and to look for a distance takes forty times as long
         left, right = left.double(), right.double()
-        scale = torch.nan_to_num(right, 0, 0, 0).abs().max().item() if right.numel() else 0.0
-        near = max(tolerance * scale, floor)
-        return torch.allclose(left, right, rtol=0, atol=near, equal_nan=True)
+        if not right.numel():
+            return True
+        near = max(tolerance * torch.nan_to_num(right, 0, 0, 0).abs().max().item(), floor)
+        off = (left - right).abs().max().item()
+        # No number where NaN, or infinities of one sign, are in the same place.
+        return off <= near or (
+            math.isnan(off) and torch.allclose(left, right, rtol=0, atol=near, equal_nan=True)
+        )
     if isinstance(left, dict) and isinstance(right, dict):
         same = left.keys() == right.keys()
         return same and all(agree(left[key], right[key], tolerance) for key in left)
@@ -140,6 +145,7 @@ class Fingerprint:
     gradients: bool = True
     pieces: dict[Key, object] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
+    _wrong: dict[str, set[Key]] = field(default_factory=dict)
 
     def look(self, probe: str) -> None:
         if probe not in self._seen:
@@ -161,6 +167,13 @@ class Fingerprint:
         if key in self.pieces:
             return self.pieces[key]
         return self.pieces.get((key[0], FAILED)) if key[1] in outputs(self.task) else None
+
+    def wrong(self, probe: str) -> set[Key]:
+        """In which pieces of the reference it differs from it."""
+        if probe not in self._wrong:
+            reference = of_reference(self.task)
+            self._wrong[probe] = differing(self, reference, reference.on(probe))
+        return self._wrong[probe]
 
 
 def all_probes(task: Task) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What the judge knows of a task, and how a check sees an answer."""
 
 import copy
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,11 @@ class Check:
     name: str  # the sentence a teacher would say
     points: float
     function: Callable
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether it draws inputs, other ones for each seed."""
+        return "rng" in inspect.signature(self.function).parameters
 
 
 @dataclass(frozen=True)
