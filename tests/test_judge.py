@@ -333,6 +333,18 @@ def test_an_answer_that_behaves_while_it_is_watched_is_noticed():
     assert "while we watch" in " ".join(str(report).split())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here that device is there")
+def test_an_answer_that_asks_for_a_device_that_is_not_there_gets_its_report():
+    def softmax(scores, dim=-1):
+        torch.set_default_device("cuda")
+        e = (scores - scores.amax(dim, keepdim=True)).exp()
+        return e / torch.ones(()) / e.sum(dim, keepdim=True)
+
+    report = run("softmax", softmax)
+    assert report.earned == 0 and "CUDA" in str(report)
+    assert torch.get_default_device() == torch.device("cpu")
+
+
 def test_the_verdict_does_not_depend_on_the_surroundings(monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--nonsense")
     with torch.no_grad():

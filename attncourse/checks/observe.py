@@ -125,8 +125,16 @@ def _own_surroundings(seed: int):
             torch.set_num_threads(settings[1])
         if torch.are_deterministic_algorithms_enabled() != deterministic:
             torch.use_deterministic_algorithms(deterministic)
-        if torch.get_default_device() != device:
+        if _default_device() != device:
             torch.set_default_device(device)
+
+
+def _default_device() -> torch.device | None:
+    """None if it is a device that is not there."""
+    try:
+        return torch.get_default_device()
+    except Exception:
+        return None
 
 
 class Unusable(Exception):
