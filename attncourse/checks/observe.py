@@ -322,15 +322,19 @@ class _Functions(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.names: dict[Callable, str] = {}  # a name takes longer than most calls
+        self.names: dict[Callable, str] = {}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function not in self.names:
-            known = resolve_name(function) or getattr(function, "__qualname__", function)
-            if getattr(function, "__module__", None) == "torch.autograd":
-                known = f"torch.autograd.{known}"
-            self.names[function] = str(known)
+            self.names[function] = _name_of(function)
         return function(*args, **(kwargs or {}))
+
+
+@functools.lru_cache(1000)  # it takes longer than most calls
+def _name_of(function: Callable) -> str:
+    name = str(resolve_name(function) or getattr(function, "__qualname__", function))
+    inside = getattr(function, "__module__", None) == "torch.autograd"
+    return f"torch.autograd.{name}" if inside else name
 
 
 class _Operators(TorchDispatchMode):

@@ -135,16 +135,10 @@ class Forked:
 def serve(control: socket.socket, zygotes: int) -> None:
     """Load, and fork a worker for every message. Never returns."""
     gc.disable()  # it would look at a million new objects again and again
-    # What students' notebooks import, and what a child imports before it looks at any task.
-    import einops  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
-    import numpy as np  # noqa: F401
-
     from attncourse.checks import installed, registry
     from attncourse.grading.jail import (
         child,
-        shell,  # noqa: F401
-    )
+    )  # with torch: what both load besides, they load at once
 
     child.torch_is_ready()
     installed.entry_points()  # all that is installed is looked through once, and not by every fork

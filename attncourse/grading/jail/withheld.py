@@ -8,6 +8,7 @@ import functools
 import gc
 import inspect
 import marshal
+import re
 import sys
 import types
 import warnings
@@ -172,7 +173,7 @@ _KEYS = ("CPU", "MkldnnCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "Qu
 @functools.cache
 def functions_of_torch() -> tuple[types.FunctionType, ...]:
     """Functions in Python that do some task. Found once, for all forks of this process."""
-    parts = {part for task in registry.all_tasks().values() for part in task.forbidden}
+    parts = tuple({part for task in registry.all_tasks().values() for part in task.forbidden})
     gc.unfreeze()  # who has forked this process has hidden all that was there before
     every = gc.get_objects()
     gc.freeze()
@@ -185,12 +186,17 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
     )
 
 
-def _does(function: types.FunctionType, forbidden: Iterable[str]) -> bool:
+def _does(function: types.FunctionType, forbidden: tuple[str, ...]) -> bool:
     """Whether its name says that it does a task; of private functions, their file's name, too."""
     name = function.__qualname__
     if str(function.__module__).startswith("torch._"):
         name = f"{function.__module__}.{name}"
-    return any(part in name for part in forbidden)
+    return bool(forbidden) and _one_of(forbidden).search(name) is not None
+
+
+@functools.cache
+def _one_of(parts: tuple[str, ...]) -> re.Pattern:
+    return re.compile("|".join(map(re.escape, parts)))
 
 
 @functools.cache
