@@ -136,9 +136,7 @@ def serve(control: socket.socket, zygotes: int) -> None:
     """Load, and fork a worker for every message. Never returns."""
     gc.disable()  # it would look at a million new objects again and again
     from attncourse.checks import installed, registry
-    from attncourse.grading.jail import (
-        child,
-    )  # with torch: what both load besides, they load at once
+    from attncourse.grading.jail import child  # with torch; the rest both load side by side
 
     child.torch_is_ready()
     installed.entry_points()  # all that is installed is looked through once, and not by every fork
