@@ -545,7 +545,7 @@ def test_a_warm_process_that_dies_is_replaced(zygote):
         warm.fork([]).kill()
         os.kill(warm.process.pid, signal.SIGKILL)
         child = warm.fork([])
-        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
+        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}, "said": {}}
         child.kill()
 
 
@@ -559,7 +559,7 @@ def test_a_prepared_process_that_dies_is_replaced(zygote):
         )
         os.kill(int(prepared), signal.SIGKILL)
         child = warm.fork([])
-        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}}
+        assert child.ask(10, "run", []) == {"problems": {}, "defined": {}, "said": {}}
         child.kill()
 
 
