@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from attncourse.cli.app import app, console, fail, need, progress, read_notebook
 
@@ -175,6 +174,8 @@ def tasks() -> None:
     A task's points are those of the check that you can run, and as many again for the same checks
     on other numbers, after you hand in. Written answers are listed in the course's own folder.
     """
+    from rich.table import Table
+
     from attncourse.checks import registry
 
     chapters: dict[str, list] = {}

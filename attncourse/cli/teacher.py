@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from attncourse.cli.app import (
     ALLOW_JAILS,
@@ -120,6 +119,7 @@ def ingest(
 
 def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
     """Print what was odd and what is not filed; True if everything is."""
+    from rich.table import Table
     from rich.text import Text
 
     from attncourse.grading.inbox.untrusted import printable
@@ -354,6 +354,7 @@ def report(
     """
     need("grader", "nbgrader")
     from rich.markup import escape
+    from rich.table import Table
 
     from attncourse.grading.books import results
     from attncourse.grading.inbox.untrusted import printable
@@ -490,6 +491,7 @@ def total(
     """
     need("grader", "nbgrader")
     from rich.markup import escape
+    from rich.table import Table
 
     from attncourse.grading.books import results
     from attncourse.grading.inbox.untrusted import printable
