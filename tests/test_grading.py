@@ -309,7 +309,7 @@ from attncourse.grading.jail import walls, remote
 try:
     with remote.Zygote() as warm:
         child = warm.fork([])
-        print(json.dumps(child.ask(20, "run", [("cell", sys.stdin.read(), True)])))
+        print(json.dumps(child.ask(60, "run", [("cell", sys.stdin.read(), True)])))
         child.kill()
 except walls.Unavailable as error:
     print(json.dumps({"unavailable": str(error)}))
