@@ -322,11 +322,10 @@ class _Functions(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.names: dict[Callable, str] = {}
+        self.names: set[str] = set()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function not in self.names:
-            self.names[function] = _name_of(function)
+        self.names.add(_name_of(function))
         return function(*args, **(kwargs or {}))
 
 
@@ -386,7 +385,7 @@ def find_short_cut(
     seen = observe(traced, inputs, **options)
     if course:
         return f"attncourse's own {course[0]}", seen
-    for name in sorted(functions.names.values()) + sorted(operators.names.values()):
+    for name in sorted(functions.names) + sorted(operators.names.values()):
         if any(part in name for part in forbidden):
             return name, seen
     return None, seen

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from attncourse.checks.answers import plain_python
+from attncourse.checks.answers import DEFINITIONS, plain_python
 from attncourse.grading import Refusal
 
 if TYPE_CHECKING:
@@ -335,20 +335,19 @@ def only_defines(source: str) -> bool:
     """Whether nobody misses what a cell shows: it imports and defines, or offers hints."""
     if not (tree := parsed(plain_python(source))):
         return False
-    quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
 
     def offers(node: ast.stmt) -> bool:
         call = node.value if isinstance(node, ast.Expr) else None
         return isinstance(call, ast.Call) and getattr(call.func, "id", "") == "hint"
 
+    quiet = (*DEFINITIONS, ast.Assign)
     return all(isinstance(node, quiet) or offers(node) for node in tree.body)
 
 
-def does_nothing(source: str) -> bool:
-    """Whether a cell imports and defines, and no more: then it shows what that prints or draws."""
+def all_defines(source: str) -> bool:
+    """Whether a cell holds imports and definitions only: it shows what these print or draw."""
     tree = parsed(source)
-    quiet = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    return tree is not None and all(isinstance(node, quiet) for node in tree.body)
+    return tree is not None and all(isinstance(node, DEFINITIONS) for node in tree.body)
 
 
 def _defined_by(node: ast.stmt) -> Iterator[str]:

@@ -34,13 +34,13 @@ import attncourse
 from attncourse import checks
 from attncourse.checks import blind, registry
 from attncourse.checks.answer import describe
+from attncourse.checks.answers import DEFINITIONS
 from attncourse.checks.observe import Counter, Observation, find_short_cut, observe
 from attncourse.checks.task import Task
 from attncourse.grading.inbox import untrusted
 from attncourse.grading.jail import seccomp, walls, wire, withheld
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
-DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 # --- the warm process ---------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
     passed = [task for task, reports in result.reports.items() if reports[0].passed]
     record, count = [], 0
     silent = result.said is not None and all(
-        reading.does_nothing(reading.source_of(cell)) and f"cell {number}" not in result.said
+        reading.all_defines(reading.source_of(cell)) and f"cell {number}" not in result.said
         for number, cell in enumerate(cells, start=1)
         if whole.get(f"cell {number}")
     )

@@ -33,9 +33,9 @@ from attncourse.grading.jail.warm import Forked, surroundings
 INHERITED = 300 * 2**20
 BRIEF = 0.005  # seconds of a call in which nobody asks how long it has waited for a processor
 PATIENCE = 3  # times as long as an answer may take, it may wait for a processor besides
+_NO_NAME = re.compile(r"[^\w.: ']")
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
-_NO_NAME = re.compile(r"[^\w.: ']")
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 
 

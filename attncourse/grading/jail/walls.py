@@ -39,12 +39,8 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _AT_RECURSIVE = 442, 0x8000
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _KEYCTL, _JOIN_SESSION = {"x86_64": 250, "aarch64": 219}, 1
-_CLONE, _SET_TID, _CLEAR_TID, _GET_TID_ADDRESS = (
-    {"x86_64": 56, "aarch64": 220},
-    1 << 24,
-    1 << 21,
-    40,
-)
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_SET_TID, _CLEAR_TID, _GET_TID_ADDRESS = 1 << 24, 1 << 21, 40
 _NO_DUMP, _DROP_BOUND, _NO_NEW_RIGHTS, _DIE_WITH_PARENT = 4, 24, 38, 1
 _CAP_VERSION = 0x2008_0522
 

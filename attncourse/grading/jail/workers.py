@@ -220,6 +220,7 @@ def work(handle: int, born: "Born | None" = None) -> None:
 
 def _serve(channel: connection.Connection, job: Job) -> None:
     from attncourse.grading.jail import grade
+    from attncourse.grading.jail.remote import Killed
 
     while True:
         data = channel.recv_bytes()
@@ -227,7 +228,7 @@ def _serve(channel: connection.Connection, job: Job) -> None:
             reply = grade.grade_or_say_why(job, data)
         except (Unavailable, OtherPoints) as error:
             reply = error
-        except grade.Killed:
+        except Killed:
             return  # a new worker may have more luck
         channel.send(reply)
 
