@@ -376,7 +376,9 @@ def find_short_cut(
         if watching:
             sys.setprofile(profile)
         try:
-            with functions, operators:
+            with contextlib.ExitStack() as watched:
+                for each in (functions, operators) if forbidden else ():
+                    watched.enter_context(each)
                 return function(*arguments, **keywords)
         finally:
             if watching:

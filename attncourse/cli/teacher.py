@@ -183,7 +183,7 @@ def grade(
     if cluster:
         need("cluster", "distributed")
     assignment = chosen(assignment)
-    warm = None if cluster else warm_up(ctx, assignment, jobs, not no_jail, force)
+    warm = warm_for(ctx, assignment, jobs, force) if not cluster else None
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.gradebook import NotReleased
@@ -258,8 +258,8 @@ def grade(
     raise typer.Exit(1 if nameless else 0)
 
 
-def warm_up(ctx: typer.Context, assignment: str, jobs: int, jailed: bool, force: bool):
-    """While this process loads nbgrader, another one loads torch, if there is work for it."""
+def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
+    """The process that loads torch while this one loads nbgrader, if there is work for it."""
     from attncourse.grading.jail.warm import Warm, can_fork
 
     there = Path("autograded")
@@ -267,11 +267,11 @@ def warm_up(ctx: typer.Context, assignment: str, jobs: int, jailed: bool, force:
         not (there / folder.parent.name / assignment / "result.json").exists()
         for folder in Path("submitted").glob(f"*/{assignment}")
     )
-    if not (can_fork() and (any(new) or force)):
+    if not (can_fork() and (force or any(new))):
         return None
-    warm = Warm(jailed, jobs)
+    warm = ctx.obj or Warm()
     ctx.call_on_close(warm.end)
-    return warm
+    return warm.for_workers(jobs)
 
 
 def line_of(event) -> str:

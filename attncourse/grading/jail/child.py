@@ -182,8 +182,6 @@ def load() -> None:
     import matplotlib.pyplot as plt
     import numpy as np  # noqa: F401
 
-    from attncourse.grading.jail import shell  # noqa: F401
-
     plt.switch_backend("agg")
 
     blind.switch_on(registry.guarded())

@@ -1,7 +1,10 @@
 """Grading one submission, as a pure function: a notebook's bytes go in, plain data comes out."""
 
+import contextlib
 import functools
 
+from attncourse.checks import registry, stored
+from attncourse.checks.fingerprint import of_reference
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import OtherPoints, Unreadable
 from attncourse.grading.inbox.untrusted import MEMORY, printable
@@ -42,6 +45,15 @@ def grade_bytes(job: Job, data: bytes) -> dict:
     if result.disturbed:
         result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
     return {"result": result.as_data(), "notebook": notebook}
+
+
+def get_ready(job: Job) -> None:
+    """Find what is needed for every submission, while what forks their children still loads."""
+    with contextlib.suppress(Exception):  # said when a submission is graded
+        for each in job.about.graded:
+            task = registry.find(each.task)
+            of_reference(task)
+            stored.load(task)
 
 
 @functools.cache

@@ -108,26 +108,29 @@ class Zygote:
         self, jailed: bool = True, limits: Limits | None = None, born: "Born | None" = None
     ):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
-        self.worked = False
+        self.worked, self.loaded = False, False
         if born:
             self.control, self.process = born
-            with contextlib.suppress(ConnectionError):
-                if self.control.recv(16, socket.MSG_PEEK) == b"ready":  # all who share it see it
-                    return
-            self.control.close()
-        self._start()
+        else:
+            self._start()
 
     def _start(self) -> None:
         for _ in range(TRIES):
             self.control, theirs = socket.socketpair()
             self.process = _start_python(theirs)
             theirs.close()
-            with contextlib.suppress(ConnectionError):
-                if self.control.recv(16) == b"ready":
-                    return
+            if self._is_loaded():
+                return
             self.control.close()
             self.process.wait()
         raise Killed("one process that forks the students' children after the other was killed")
+
+    def _is_loaded(self) -> bool:
+        """Wait until it has loaded what its children need; False if it ended before."""
+        with contextlib.suppress(ConnectionError):
+            # All who share it see what it says.
+            self.loaded = self.control.recv(16, socket.MSG_PEEK) == b"ready"
+        return self.loaded
 
     def __enter__(self):
         return self
@@ -193,8 +196,8 @@ class Zygote:
         return child
 
     def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
-        if self.process.poll() is not None:  # somebody has killed it
-            self.control.close()
+        if self.process.poll() is not None or not (self.loaded or self._is_loaded()):
+            self.control.close()  # somebody has killed it
             self._start()
         socket.send_fds(self.control, [settings.encode()], [channel.fileno(), status])
 

@@ -1,6 +1,6 @@
 """One process loads what all others need, and forks them: those that grade, and their zygotes.
 
-    python -m attncourse.grading.jail.warm FD ZYGOTES
+    python -m attncourse.grading.jail.warm FD
 
 Without it, each of them would load torch, which takes as long as to grade ten students.
 It begins with a clean environment, so no secret of the instructor's is in the memory of any fork.
@@ -53,24 +53,29 @@ def can_fork() -> bool:
 
 
 class Warm:
-    """The process that forks; it is ready a while after it was made. One that dies is replaced.
+    """The process that forks; it is ready a while after it was made. One that dies is replaced."""
 
-    Args:
-        jailed: its forks will need jails.
-        workers: how many it will fork, more or less.
-    """
-
-    def __init__(self, jailed: bool, workers: int):
-        if jailed:
-            cgroup.take()
-        self.zygotes, self.lock = 1 + (workers - 1) // TOGETHER, threading.Lock()
+    def __init__(self):
+        cgroup.take()
+        self.zygotes, self.lock = 0, threading.Lock()
         self.started: list[subprocess.Popen] = []  # all but the last are dead, and forks live on
         self._start()
 
+    def for_workers(self, number: int) -> "Warm":
+        """Say how many it will fork, more or less; before it knows, it loads only torch."""
+        self.zygotes = 1 + (number - 1) // TOGETHER
+        self._tell()
+        return self
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError):  # it is dead: that is seen when it is to fork
+            self.control.send(str(self.zygotes).encode())
+
     def _start(self) -> None:
-        self.control, theirs = socket.socketpair()
+        # Of messages, each is read by itself.
+        self.control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(self.zygotes)],
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of all forks
             env=surroundings(),
@@ -86,6 +91,7 @@ class Warm:
             if self.process.poll() is not None:
                 self.control.close()
                 self._start()
+                self._tell()
             # It may die now, and nobody is born: that is seen when the worker is asked.
             with contextlib.suppress(OSError):
                 socket.send_fds(self.control, [b"fork"], [channel.fileno(), theirs.fileno()])
@@ -132,8 +138,11 @@ class Forked:
 # --- the warm process ---------------------------------------------------------------------------
 
 
-def serve(control: socket.socket, zygotes: int) -> None:
-    """Load, and fork a worker for every message. Never returns."""
+def serve(control: socket.socket) -> None:
+    """Load, hear how many zygotes there shall be, and fork a worker for every message after that.
+
+    Never returns.
+    """
     gc.disable()  # it would look at a million new objects again and again
     from attncourse.checks import installed, registry
     from attncourse.grading.jail import child  # with torch; the rest both load side by side
@@ -144,7 +153,7 @@ def serve(control: socket.socket, zygotes: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # no collection touches these pages, so the forks share them
     born = []
-    for _ in range(zygotes):
+    for _ in range(int(control.recv(16) or os._exit(0))):
         ours, theirs = socket.socketpair()
         number = os.fork()
         if number == 0:
@@ -179,4 +188,4 @@ def serve(control: socket.socket, zygotes: int) -> None:
 if __name__ == "__main__":
     from attncourse.grading.jail import warm  # by the name that others know it by
 
-    warm.serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    warm.serve(socket.socket(fileno=int(sys.argv[1])))

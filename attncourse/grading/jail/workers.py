@@ -44,11 +44,13 @@ def _graded(
     jobs: int, warm: Warm | None, job: Job, notebooks: dict[str, Path]
 ) -> Iterator[tuple[str, dict | str]]:
     if warm is None and notebooks and can_fork():
-        warm = Warm(job.jailed, jobs)
+        warm = Warm().for_workers(jobs)
     idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
     busy: dict[Worker, str] = {}
     jails = False  # whether one could be built
-    waiting, deaths = collections.deque(notebooks), collections.Counter()
+    # Those that may take long come first, so that at the end no worker waits long for another.
+    by_size = sorted(notebooks, key=lambda student: -_size(notebooks[student]))
+    waiting, deaths = collections.deque(by_size), collections.Counter()
     done: list[tuple[str, dict | str]] = []
     try:
         while True:
@@ -94,6 +96,13 @@ def _graded(
             worker.end()
         if warm:
             warm.end()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it is said when its turn comes
+        return 0
 
 
 class Worker:
@@ -161,15 +170,15 @@ _mine = threading.local()  # of a thread: the job it had last, and the worker fo
 _one_warm = threading.Lock()
 
 
-def _warm(jailed: bool) -> Warm | None:
+def _warm() -> Warm | None:
     """What forks the workers of all threads of this process, and ends with it."""
     with _one_warm:
-        return _warm_of(jailed) if can_fork() else None
+        return _only_warm() if can_fork() else None
 
 
 @functools.cache
-def _warm_of(jailed: bool) -> Warm:
-    return Warm(jailed, 1)
+def _only_warm() -> Warm:
+    return Warm().for_workers(1)
 
 
 def in_own_process(job: Job, data: bytes) -> dict | str:
@@ -183,7 +192,7 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
         if worker and last != job:
             worker.end()
         if not worker or last != job:
-            worker = Worker(job, _warm(job.jailed))
+            worker = Worker(job, _warm())
         reply = None
         try:
             worker.take(data)
@@ -215,6 +224,7 @@ def work(handle: int, born: "Born | None" = None) -> None:
         with contextlib.suppress(Unavailable):  # said when the first submission is graded
             grade.zygote(job.jailed)  # before the limit, which its children do not need
         with limited_memory():
+            grade.get_ready(job)
             _serve(channel, job)
 
 

@@ -1,5 +1,6 @@
 """The variance of q·k for random vectors: measured, with the scale and without."""
 
+import functools
 import math
 
 import torch
@@ -61,6 +62,12 @@ def measured_often(answer):
     return scatter
 
 
+@functools.lru_cache(2)  # several checks ask the same of an answer
+def noise_of(answer, scaled):
+    """How far measurements of several widths scatter, and those of one width."""
+    return [answer(inputs | {"scaled": scaled}, adapt=measured_often) for inputs in (WIDE, NARROW)]
+
+
 def is_measured(answer, scaled):
     """A Failure unless results differ from each other as measurements do."""
     if same_for_any_samples(answer, scaled):
@@ -68,9 +75,7 @@ def is_measured(answer, scaled):
             "10 samples and 1,000 samples give exactly the same variance: is it "
             "measured, and is `samples` used?"
         )
-    wide, narrow = (
-        answer(inputs | {"scaled": scaled}, adapt=measured_often) for inputs in (WIDE, NARROW)
-    )
+    wide, narrow = noise_of(answer, scaled)
     # For one width, a generator of one's own may draw the same again, and for others the same in
     # another order. The limits are five standard errors or more away from what is right.
     again = abs(narrow) < 1e-9
