@@ -1,5 +1,38 @@
-"""`python -m attncourse` is the command `attncourse`."""
+"""The command `attncourse`, also as `python -m attncourse`."""
 
-from attncourse.cli import main
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-main()
+if TYPE_CHECKING:
+    from attncourse.grading.jail.warm import Warm
+
+
+def main() -> None:
+    try:
+        with _loading_torch() as warm:
+            from attncourse.cli import app
+
+            app(obj=warm)
+    except KeyboardInterrupt:  # before there was a command that could say something
+        sys.exit(130)
+
+
+@contextlib.contextmanager
+def _loading_torch() -> "Iterator[Warm | None]":
+    """A process that loads torch for `grade`, while this one loads the command line and more."""
+    warm = None
+    if sys.argv[1:2] == ["grade"]:
+        from attncourse.grading.jail.warm import Warm, can_fork
+
+        warm = Warm() if can_fork() else None
+    try:
+        yield warm
+    finally:
+        if warm:
+            warm.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ from correct_answers import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
+from attncourse import __main__ as entrance
 from attncourse import cli
 from attncourse.checks import blind, engine, registry
 from attncourse.grading.books import disk, nbgrader_api, results, run
@@ -580,6 +581,53 @@ def test_who_grades_a_class_loads_no_torch():
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT
     )
     assert done.stdout == "False\n", done.stderr
+
+
+@linux
+@pytest.mark.parametrize("ends", [SystemExit(0), KeyboardInterrupt()], ids=repr)
+def test_what_loads_torch_ahead_ends_with_the_command(monkeypatch, ends):
+    begun = []
+
+    class Commands:
+        def app(obj):
+            begun.append(obj)
+            raise ends
+
+    monkeypatch.setattr(sys, "argv", ["attncourse", "grade", "--help"])
+    monkeypatch.setitem(sys.modules, "attncourse.cli", Commands)
+    with pytest.raises(SystemExit) as end:
+        entrance.main()
+    assert end.value.code == (0 if isinstance(ends, SystemExit) else 130)
+    assert begun[0].process.returncode == -signal.SIGKILL
+
+
+@linux
+def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced(monkeypatch):
+    job = disk.job_of(CHAPTER_3)
+    many = warm.Warm().for_workers(warm.TOGETHER + 1)
+    try:
+        many.process.kill()
+        many.process.wait()
+        worker = workers.Worker(job, many)
+        worker.take(notebook("solutions", CHAPTER_3))
+        assert worker.reply()["result"]
+        forked = Path(f"/proc/{many.process.pid}/task/{many.process.pid}/children")
+        assert len(forked.read_text().split()) == 2 + 1
+    finally:
+        many.end()
+
+
+@linux
+def test_a_zygote_that_dies_while_it_loads_is_replaced():
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as loads:
+        theirs.close()
+        born = ours, warm.Forked(os.pidfd_open(loads.pid))
+        with Zygote(born=born) as zygote:
+            child = zygote.fork([])
+            assert child.ask(10, "run", []) == {"problems": {}, "defined": {}, "said": {}}
+            child.kill()
+        loads.kill()
 
 
 def test_what_a_jail_may_know_of_tasks_is_compiled_once(tmp_path, monkeypatch):
