@@ -179,9 +179,14 @@ def load() -> None:
     """Load what a child needs, so that its forks are ready at once."""
     # What students' notebooks import: loaded here once, and not in every child.
     import einops  # noqa: F401
-    import matplotlib.pyplot as plt
     import numpy as np  # noqa: F401
+    from matplotlib import artist
 
+    # A third of the time goes into tables for docstrings, which nobody reads in a jail.
+    kept, artist.kwdoc = artist.kwdoc, lambda _: ""
+    import matplotlib.pyplot as plt
+
+    artist.kwdoc = kept
     plt.switch_backend("agg")
 
     blind.switch_on(registry.guarded())
