@@ -43,8 +43,8 @@ def differs_between_seeds(answer):
 # How far a variance of n samples scatters, as a share of itself: the root of (2 + 6/d) / n, since a
 # sum of d products of two normal numbers has a kurtosis of 3 + 6/d. So wide vectors show whether
 # there is any noise of this size, and d = 1 whether it is that of a product.
-WIDE = {"d": 4, "step": 1, "times": 96, "samples": 24}
-NARROW = {"d": 1, "step": 0, "times": 256, "samples": 500}
+WIDE = {"d": 4, "step": 1, "times": 64, "samples": 24}
+NARROW = {"d": 1, "step": 0, "times": 192, "samples": 500}
 WIDTHS = range(WIDE["d"], WIDE["d"] + WIDE["times"])
 SCATTER = math.sqrt(sum(2 + 6 / d for d in WIDTHS) / len(WIDTHS) / WIDE["samples"])
 NARROW_SCATTER = math.sqrt((2 + 6) / NARROW["samples"])
