@@ -2,11 +2,12 @@
 
 The same made-up class is graded by stock nbgrader and by this course, each as one command from
 start to end. "Each further" leaves out the start: it is the time between the first output and the
-last, by student. What takes seconds is done several times, and the median counts. All figures are
-of one run on one machine, and only their ratios travel.
+last, by student. What takes seconds is done several times, before stock nbgrader and after it, and
+the median counts. All figures are of one run on one machine, and only their ratios travel.
 """
 
 import argparse
+import collections
 import contextlib
 import os
 import statistics
@@ -25,7 +26,7 @@ from attncourse.grading.inbox import sample
 from attncourse.grading.outbox.release import TaskFacts
 
 ASSIGNMENT = "03_scaled_dot_product"
-OURS = 5  # times that each of our commands is measured; nbgrader's own take minutes, once
+OURS = 4  # times that each of our commands is measured, before stock nbgrader and after it
 STOCK = """
 c = get_config()
 c.CourseDirectory.course_id = "attncourse"
@@ -40,25 +41,29 @@ def main() -> None:
     size = parser.parse_args().students
     nbgrader = [sys.executable, "-m", "nbgrader"]
     course = [sys.executable, "-m", "attncourse"]
-    whole, further = {}, {}
+    taken, between = collections.defaultdict(list), collections.defaultdict(list)
+    pages = f"feedback/*/{ASSIGNMENT}/*.html"
 
-    def measure(name: str, outputs: str, command: list[str], often: int = 1) -> None:
-        taken, between = [], []
-        for _ in range(often):
-            started = time.time()
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-            taken.append((time.time() - started) / size)
-            times = sorted(path.stat().st_mtime for path in Path().glob(outputs))
-            assert len(times) == size, f"{name}: {len(times)} of {size}"
-            between.append((times[-1] - times[0]) / (size - 1))
-        whole[name], further[name] = statistics.median(taken), statistics.median(between)
+    def measure(name: str, outputs: str, command: list[str]) -> None:
+        started = time.time()
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        taken[name].append((time.time() - started) / size)
+        times = sorted(path.stat().st_mtime for path in Path().glob(outputs))
+        assert len(times) == size, f"{name}: {len(times)} of {size}"
+        between[name].append((times[-1] - times[0]) / (size - 1))
 
-    def plus(name: str, first: str, second: str) -> None:
-        for each in (whole, further):
-            each[name] = each[first] + each[second]
+    def ours() -> None:
+        with a_class(size):
+            results = f"autograded/*/{ASSIGNMENT}/result.json"
+            grade = [*course, "grade", ASSIGNMENT, "--force"]
+            for _ in range(OURS):
+                measure("points", results, [*grade, "--no-record"])
+                measure("grade", results, grade)
+                measure("feedback", pages, [*course, "feedback", ASSIGNMENT, "--force"])
 
+    ours()
     with a_class(size):
         Path("nbgrader_config.py").write_text(STOCK)
         solution = Path("solutions", ASSIGNMENT, f"{ASSIGNMENT}.ipynb")
@@ -67,15 +72,18 @@ def main() -> None:
         release = [*nbgrader, "generate_assignment", ASSIGNMENT, "--force"]
         subprocess.run(release, check=True, capture_output=True)
         notebooks = f"autograded/*/{ASSIGNMENT}/*.ipynb"
-        pages = f"feedback/*/{ASSIGNMENT}/*.html"
         measure("nbgrader autograde", notebooks, [*nbgrader, "autograde", ASSIGNMENT])
         measure("nbgrader feedback", pages, [*nbgrader, "generate_feedback", ASSIGNMENT])
-    with a_class(size):
-        results = f"autograded/*/{ASSIGNMENT}/result.json"
-        grade = [*course, "grade", ASSIGNMENT, "--force"]
-        measure("points", results, [*grade, "--no-record"], often=OURS)
-        measure("grade", results, grade, often=OURS)
-        measure("feedback", pages, [*course, "feedback", ASSIGNMENT, "--force"], often=OURS)
+    ours()
+    whole, further = (
+        {name: statistics.median(values) for name, values in each.items()}
+        for each in (taken, between)
+    )
+
+    def plus(name: str, first: str, second: str) -> None:
+        for each in (whole, further):
+            each[name] = each[first] + each[second]
+
     plus("nbgrader autograde and generate_feedback", "nbgrader autograde", "nbgrader feedback")
     plus("attncourse grade and feedback", "grade", "feedback")
 
