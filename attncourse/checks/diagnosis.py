@@ -304,7 +304,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         fresh: what the answer showed before the checks, on some probes.
     """
     failed = [result for result in results if not result.passed]
-    later = Fingerprint(task, answer).everything()
+    later = (fresh.again() if fresh else Fingerprint(task, answer)).everything()
     nothing = not any(part in outputs(task) for _, part in later.pieces)  # on any probe
     if nothing and all(isinstance(result.error, Unanswered) for result in failed):
         return Diagnosis.not_answered(task, failed[0].message)

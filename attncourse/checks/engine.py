@@ -116,7 +116,7 @@ def run_each(task: str, answer, seeds: Iterable[int]) -> list[Report]:
         short_cut = _short_cut(about, answer)
         if short_cut:
             return [refuse(about, Diagnosis.short_cut(about, short_cut))] * len(seeds)
-        under_test = Answer(about, answer)
+        under_test = fresh.under_test
         by_seed = _judge(about, under_test, seeds)
         short_cut = under_test.while_watched()
         if short_cut:

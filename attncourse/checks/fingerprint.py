@@ -47,16 +47,17 @@ class Gradient:
     floor: float = 0.0
 
 
-def pieces(task: Task, answer: Callable, probe: str, gradients: bool = True) -> dict[Key, object]:
+def pieces(answer: Answer, probe: str, gradients: bool = True) -> dict[Key, object]:
     """What an answer shows on one probe, or its traits."""
+    task = answer.task
     if probe == TRAITS:
         try:
-            parts = task.traits(Answer(task, answer)) if task.traits else {}
+            parts = task.traits(answer) if task.traits else {}
         except Failure:
             parts = {}
     else:
         gradients = gradients and probe in task.differentiated
-        parts = _parts(task, answer, probes(task)[probe], gradients)
+        parts = _parts(task, answer.function, probes(task)[probe], gradients)
     return {(probe, part): value for part, value in parts.items()}
 
 
@@ -147,10 +148,21 @@ class Fingerprint:
     _seen: set[str] = field(default_factory=set)
     _wrong: dict[str, set[Key]] = field(default_factory=dict)
 
+    @functools.cached_property
+    def under_test(self) -> Answer:
+        """The answer, as checks and traits see it: what one has measured, another need not."""
+        return Answer(self.task, self.answer)
+
+    def again(self) -> Fingerprint:
+        """A later look at the same answer: it may keep something."""
+        later = Fingerprint(self.task, self.answer, self.gradients)
+        later.under_test = self.under_test
+        return later
+
     def look(self, probe: str) -> None:
         if probe not in self._seen:
             self._seen.add(probe)
-            self.pieces |= pieces(self.task, self.answer, probe, self.gradients)
+            self.pieces |= pieces(self.under_test, probe, self.gradients)
 
     def on(self, probe: str) -> dict[Key, object]:
         self.look(probe)
