@@ -184,7 +184,7 @@ def test_a_reply_that_comes_too_late_is_nobody_elses(monkeypatch):
             ended.append(self)
 
     monkeypatch.setattr(workers, "Worker", lambda *_: Interrupted())
-    monkeypatch.setattr(workers, "_warm", lambda _: None)
+    monkeypatch.setattr(workers, "_warm", lambda: None)
     with pytest.raises(KeyboardInterrupt):
         workers.in_own_process(Job(ASSIGNMENT, "", ""), b"")
     assert "kept" not in vars(workers._mine) and len(ended) == 1
