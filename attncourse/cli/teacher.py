@@ -183,7 +183,9 @@ def grade(
     if cluster:
         need("cluster", "distributed")
     assignment = chosen(assignment)
-    warm = warm_for(ctx, assignment, jobs, force) if not cluster else None
+    warm = None if cluster else warm_for(ctx, assignment, jobs, force)
+    if ctx.obj and not warm:
+        ctx.obj.end()
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.gradebook import NotReleased
