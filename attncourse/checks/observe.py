@@ -376,9 +376,7 @@ def find_short_cut(
         if watching:
             sys.setprofile(profile)
         try:
-            with contextlib.ExitStack() as watched:
-                for each in (functions, operators) if forbidden else ():
-                    watched.enter_context(each)
+            with functions, operators:
                 return function(*arguments, **keywords)
         finally:
             if watching:
