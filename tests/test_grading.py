@@ -602,7 +602,7 @@ def test_what_loads_torch_ahead_ends_with_the_command(monkeypatch, ends):
 
 
 @linux
-def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced(monkeypatch):
+def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced():
     job = disk.job_of(CHAPTER_3)
     many = warm.Warm().for_workers(warm.TOGETHER + 1)
     try:

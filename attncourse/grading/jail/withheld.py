@@ -177,11 +177,12 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
     gc.unfreeze()  # who has forked this process has hidden all that was there before
     every = gc.get_objects()
     gc.freeze()
-    kind = types.FunctionType
     return tuple(
         each
-        for each in [each for each in every if type(each) is kind]
-        if str(each.__module__).startswith("torch.") and _does(each, parts)
+        for each in every
+        if type(each) is types.FunctionType
+        and str(each.__module__).startswith("torch.")
+        and _does(each, parts)
     )
 
 
