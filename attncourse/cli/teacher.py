@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from attncourse.cli.app import (
-    ALLOW_JAILS,
     Assignment,
     app,
     assignment_names,
@@ -172,10 +171,11 @@ def grade(
     """Grade what is in submitted/ and not graded yet, into nbgrader's gradebook.
 
     Students' code runs in jails. Safe to interrupt at any moment: what is graded stays graded, and
-    the next run goes on from there.
+    the next run goes on from there. The course's own solution is graded first, in the same way: a
+    machine that fails with it grades nobody.
 
-    Exit code 0: every submission has points, or a reason why a person should look; 1: one has a
-    name that no gradebook can hold.
+    Exit code 0: everybody was judged; 3: somebody was not, keeps what was booked before, and is
+    named with the reason; 2: this machine cannot grade.
     """
     if sys.platform == "win32":
         raise fail("students' code cannot be jailed on Windows; grade in WSL (aka.ms/wsl)")
@@ -193,6 +193,8 @@ def grade(
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
     from attncourse.grading.jail.cluster import Unusable, on_cluster
+    from attncourse.grading.jail.cures import cure_for
+    from attncourse.grading.jail.job import CannotGrade
     from attncourse.grading.jail.walls import Unavailable
 
     gc.freeze()  # and of what was loaded nothing ends
@@ -216,7 +218,7 @@ def grade(
     kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
     where = on_cluster(cluster) if cluster else workers.in_processes(jobs, warm)
-    fresh, same, look = 0, 0, {}
+    fresh, same, look, not_judged = 0, 0, {}, {}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8", buffering=1) as lines, progress() as bar:
@@ -225,18 +227,25 @@ def grade(
                 if event.fresh and not fresh:  # the time that is left is that of fresh ones
                     bar.reset(step, completed=same)
                 bar.advance(step)
-                fresh, same = fresh + event.fresh, same + (not event.fresh)
                 line = line_of(event)
                 if event.fresh:
                     lines.write(line + "\n")
-                if event.result.review:
-                    look[event.student] = event.result.review
+                if event.result is None:
+                    not_judged[event.student] = event.why
+                else:
+                    fresh, same = fresh + event.fresh, same + (not event.fresh)
+                    if event.result.review:
+                        look[event.student] = event.result.review
                 if verbose:
                     bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
     except Unavailable as error:
         raise fail(
-            f"no jail can be built on this machine: {error}. {ALLOW_JAILS}. Or accept, with "
-            "--no-jail, that students' code can read, change and send whatever you can"
+            f"no jail can be built on this machine: {error}. {cure_for(str(error))}. {kept}"
+        ) from None
+    except CannotGrade as error:
+        raise fail(
+            "this machine cannot grade, as it fails with the course's own solution: "
+            f"{error}. {cure_for(str(error))}. {kept if fresh else 'Nothing was booked'}"
         ) from None
     except NotReleased as error:
         raise fail(f"nbgrader could not release {assignment}: {error}") from None
@@ -245,7 +254,8 @@ def grade(
     except Unusable as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
-        raise fail(f"{error.filename or log}: {error.strerror or error}. {kept}") from None
+        said = f"{error.filename or log}: {error.strerror or error}"
+        raise fail(f"{said}. {cure_for(said)}. {kept}") from None
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
     console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
@@ -257,7 +267,11 @@ def grade(
     for student in nameless:
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
-    raise typer.Exit(1 if nameless else 0)
+    for student, why in not_judged.items():
+        console.print(printable(f"not graded: {student}: {why}"), **plainly)
+    if not_judged:
+        console.print("Who was not graded keeps what was booked before; no zero was written.")
+    raise typer.Exit(3 if nameless or not_judged else 0)
 
 
 def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
@@ -281,6 +295,8 @@ def line_of(event) -> str:
     from attncourse.grading.inbox.untrusted import printable
 
     result = event.result
+    if result is None:
+        return printable(f"{time.strftime('%F %T')} {event.student}: not graded, {event.why}")
     took = f"{result.seconds:.1f} s" if event.fresh else "as before"
     parts = [f"{time.strftime('%F %T')} {event.student}: {result.score:g} points", took]
     return printable("; ".join([", ".join(parts), *result.review, *result.repairs]))
@@ -326,6 +342,8 @@ def feedback(
     same = len(wanted) - fresh - len(without)
     console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
     say_stale(assignment, stale)
+    if not students:
+        say_not_graded(assignment, sorted(pages.not_graded(assignment)))
     for student, problem in without.items():
         console.print(printable(f"no page for {student}: {problem}"), markup=False, highlight=False)
     raise typer.Exit(1 if without else 0)
@@ -333,12 +351,20 @@ def feedback(
 
 def say_stale(assignment: str, students: list[str]) -> None:
     """Whose points are those of another day."""
+    _say_whom(f"graded before something changed, run `attncourse grade {assignment}`", students)
+
+
+def say_not_graded(assignment: str, students: list[str]) -> None:
+    """Who handed something in and has no points, which is no zero."""
+    _say_whom(f"handed in and not graded, run `attncourse grade {assignment}`", students)
+
+
+def _say_whom(line: str, students: list[str]) -> None:
     from attncourse.grading.inbox.untrusted import printable
 
     if students:
-        cure = f"run `attncourse grade {assignment}`"
-        said = f"graded before something changed, {cure}: {'; '.join(students)}"
-        console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
+        said = printable(f"{line}: {'; '.join(students)}")
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -364,7 +390,7 @@ def report(
 
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
-    if not rows:
+    if all(row.score is None for row in rows):
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
     table = Table("student", "points", "what was misunderstood")
     for row in rows:
@@ -374,6 +400,7 @@ def report(
         points += " +" if row.needs_reading else ""
         table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
+    say_not_graded(assignment, [row.student for row in rows if row.score is None])
     say_stale(assignment, [row.student for row in rows if row.stale])
     if absent := results.without_submission(assignment):
         said = f"in the gradebook, nothing handed in: {'; '.join(absent)}"
@@ -425,14 +452,14 @@ def export(
 
     Only the assignment's cells change. Late penalties and points that a person gave are in them.
 
-    Exit code 0: everybody with points is in the file; 1: somebody is not, and it says who.
+    Exit code 0: everybody who handed in is in the file; 1: somebody is not, and it says who.
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
     assignment = chosen(assignment)
-    points, most = lms.graded(assignment)
+    points, most, not_graded = lms.graded(assignment)
     if not points:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
     if output.resolve() == roster.resolve():
@@ -447,11 +474,6 @@ def export(
     except OSError as error:
         raise fail(f"{error.filename}: {error.strerror}") from None
 
-    def say(line: str, names: list[str]) -> None:
-        if names:
-            said = printable(f"{line}: {'; '.join(names)}")
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
-
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
     console.print(
         f"{output}: points of {len(filled.rows)} students in {where}",
@@ -461,22 +483,23 @@ def export(
     )
     there = system.capitalize()
     unread = [each.student for each in points if each.unread and each.student in filled.rows]
-    say("note", filled.notes)
+    _say_whom("note", filled.notes)
+    say_not_graded(assignment, not_graded)
     say_stale(assignment, [each.student for each in points if each.stale])
-    say("found by name only, check them", filled.by_name)
-    say("had other points before", filled.changed)
-    say("written answers not read yet, and not in the points", unread)
-    say(f"left as they were, excused or without the assignment in {there}", filled.kept)
-    say(f"in {there} without points here", filled.without_points)
-    say(f"in {there} and not certain whose row it is", filled.doubtful)
-    say(f"graded here and not found in {there}", filled.without_row)
+    _say_whom("found by name only, check them", filled.by_name)
+    _say_whom("had other points before", filled.changed)
+    _say_whom("written answers not read yet, and not in the points", unread)
+    _say_whom(f"left as they were, excused or without the assignment in {there}", filled.kept)
+    _say_whom(f"in {there} without points here", filled.without_points)
+    _say_whom(f"in {there} and not certain whose row it is", filled.doubtful)
+    _say_whom(f"graded here and not found in {there}", filled.without_row)
     if filled.without_row:
         console.print(
             "Tell the gradebook their e-mail addresses or IDs: "
             "nbgrader db student add NAME --email=ADDRESS --lms-user-id=ID",
             soft_wrap=True,
         )
-        raise typer.Exit(1)
+    raise typer.Exit(1 if filled.without_row or not_graded else 0)
 
 
 @app.command()
@@ -489,7 +512,8 @@ def total(
     """Show each student's total of the course, in percent.
 
     It is the mean of points / most over all assignments that somebody has points in, weighted. Who
-    handed nothing in has 0 there; late penalties and points that a person gave are in.
+    handed nothing in has 0 there; for whom it is not graded, it does not count. Late penalties and
+    points that a person gave are in.
     """
     need("grader", "nbgrader")
     from rich.markup import escape
@@ -514,14 +538,21 @@ def total(
     number = {name: f"{n}" for n, name in enumerate(most, start=1)}
     table = Table("student", "total", *number.values())
     for each in totals:
-        shown = ["–" if points is None else f"{points:g}" for points in each.points.values()]
-        shown = [s + " +" * (n in each.waiting) for s, n in zip(shown, most, strict=True)]
-        table.add_row(escape(printable(each.student)), f"{each.percent:.1f} %", *shown)
+        shown = []
+        for name, points in each.points.items():
+            nothing = "not graded" if name in each.not_graded else "–"
+            waits = " +" * (name in each.waiting)
+            shown.append(nothing if points is None else f"{points:g}{waits}")
+        percent = "–" if each.percent is None else f"{each.percent:.1f} %"
+        table.add_row(escape(printable(each.student)), percent, *shown)
     console.print(table)
     for name, points in most.items():
         said = f"{number[name]}: {name}, {points:g} points, weight {weighed[name]:g}"
         console.print(said, highlight=False)
     console.print("+ a written answer waits for a person, and is not in the total", style="dim")
+    if any(each.not_graded for each in totals):
+        said = "not graded: it does not count for that student; run `attncourse grade ASSIGNMENT`"
+        console.print(said, style="dim", highlight=False)
     if csv:
         try:
             class_report.write_totals(most, totals, csv)

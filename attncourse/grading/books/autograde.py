@@ -18,13 +18,15 @@ from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
+from attncourse.grading import Refusal
 from attncourse.grading.books import disk, nbgrader_api, run
 from attncourse.grading.books.gradebook import NotReleased, Writer
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.jail import workers
-from attncourse.grading.jail.job import Job
+from attncourse.grading.jail.cures import cure_for
+from attncourse.grading.jail.job import CannotGrade, Job
 from attncourse.grading.jail.walls import Unavailable
 
 warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1
@@ -86,18 +88,16 @@ class JailedExporter(NotebookExporter):
             job = disk.job_of(about["assignment"], self.jailed)
             handed_in = {about["student"]: folder}
             for event in run.grade_class(job, handed_in, _one_by_one, force=True):
+                if event.result is None:  # nbgrader goes on with the next student
+                    raise Refusal(f"{event.student} is not graded: {event.why}")
                 self.log.info("%s: %g points", event.student, event.result.score)
                 for reason in event.result.review:
                     self.log.warning("Look at %s: %s", event.student, reason)
-        except Unavailable as error:
+        except (Unavailable, CannotGrade) as error:
             # What nbgrader has begun to copy would pass for graded in the next run.
             begun = disk.record_path(about["assignment"], about["student"]).parent
             shutil.rmtree(begun, ignore_errors=True)
-            self.log.error(
-                "No jail can be built on this machine: %s. On Linux, allow user namespaces; or "
-                "accept that students' code runs as you, with --JailedExporter.jailed=False",
-                error,
-            )
+            self.log.error("This machine cannot grade: %s. %s", error, cure_for(str(error)))
             raise SystemExit(1) from None  # of all students, not of this one
 
 

@@ -92,12 +92,15 @@ def store(path: Path, text: str, lasting: bool = True) -> None:
     """Write a file so that it is there completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}.part")  # somebody else may write the same one
-    with scratch.open("w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-        if lasting:
-            file.flush()
-            os.fsync(file.fileno())
-    scratch.replace(path)
+    try:
+        with scratch.open("w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)  # half of it, on a full disk
 
 
 def job_of(

@@ -47,7 +47,7 @@ def diagnoses(notebook: Path) -> dict[str, str]:
 
 
 def of_class(assignment: str) -> list[Row]:
-    """Every graded submission of an assignment, by student.
+    """Every submission of an assignment, by student, also those that are not graded.
 
     What being late costs is computed from the points that they have now, a person's included, and
     is written into the gradebook where something else stands there.
@@ -92,6 +92,10 @@ def of_class(assignment: str) -> list[Row]:
             )
         if not settled:
             gradebook.db.commit()
+        waiting = disk.submissions(assignment).keys() - {row.student for row in rows}
+        names = {each.id: name_of(each) for each in gradebook.students} if waiting else {}
+    most = job.about.points
+    rows += [Row(each, None, most, False, {}, names.get(each, "")) for each in waiting]
     return sorted(rows, key=lambda row: row.student)
 
 
@@ -134,15 +138,17 @@ class Total:
 
     student: str
     name: str
-    percent: float
+    percent: float | None  # None if nothing counts yet
     points: dict[str, float | None]  # by assignment; None if nothing of it is graded
     waiting: tuple[str, ...]  # assignments in which a person has to look at something
+    not_graded: tuple[str, ...] = ()  # those with work that is not graded, and does not count
 
 
 def of_course(weights: dict[str, float]) -> tuple[dict[str, float], list[Total]]:
     """Every student's total: Σ weight · points / most, divided by Σ weight.
 
-    An assignment counts once something of it is graded. Who has nothing there has 0 points of it.
+    An assignment counts once something of it is graded. Who handed nothing in has 0 points of it;
+    for whom it is not graded yet, it does not count yet.
 
     Args:
         weights: by assignment, zero or more; with 0 it does not count.
@@ -152,23 +158,27 @@ def of_course(weights: dict[str, float]) -> tuple[dict[str, float], list[Total]]
     """
     begun = {folder.name for folder in Path("autograded").glob("*/*")}
     counted = [name for name in weights if weights[name] and name in begun]
-    graded = {name: of_class(name) for name in counted}
-    graded = {name: [row for row in rows if row.score is not None] for name, rows in graded.items()}
+    classes = {name: of_class(name) for name in counted}
+    graded = {name: [row for row in all if row.score is not None] for name, all in classes.items()}
     most = {name: rows[0].max_score for name, rows in graded.items() if rows}
-    rows = {(name, row.student): row for name in most for row in graded[name]}
+    rows = {(name, row.student): row for name in most for row in classes[name]}
     with nbgrader_api.gradebook() as gradebook:
-        people = sorted((student.id, name_of(student)) for student in gradebook.students)
-    whole, totals = sum(weights[name] for name in most), []
-    for student, called in people:
+        known = {student.id: name_of(student) for student in gradebook.students}
+    totals = []
+    for student in sorted(known.keys() | {student for _, student in rows}):
         own = {name: rows.get((name, student)) for name in most}
-        share = sum(weights[name] * row.score / most[name] for name, row in own.items() if row)
+        not_graded = [name for name, row in own.items() if row and row.score is None]
+        points = {name: row and row.score for name, row in own.items()}
+        share = sum(weights[name] * (points[name] or 0) / most[name] for name in most)
+        whole = sum(weights[name] for name in most if name not in not_graded)
         totals.append(
             Total(
                 student,
-                called,
-                100 * share / whole if whole else 0.0,
-                {name: row and row.score for name, row in own.items()},
+                known.get(student, ""),
+                100 * share / whole if whole else None,
+                points,
                 tuple(name for name, row in own.items() if row and row.needs_reading),
+                tuple(not_graded),
             )
         )
     return most, totals

@@ -37,6 +37,7 @@ class Result:
     # For the record, and not kept as data. Labels of cells that fail, print or draw something, or
     # None if that is not known; the reports, by task, of the visible and of the hidden check.
     said: set[str] | None = field(default=None, repr=False)
+    doubt: str = field(default="", repr=False)  # what a broken machine may have done as well
     reports: dict[str, "tuple[Report, Report]"] = field(default_factory=dict, repr=False)
 
     @property
@@ -46,7 +47,7 @@ class Result:
 
     def as_data(self) -> dict:
         data = asdict(replace(self, reports={}))
-        del data["reports"], data["said"]
+        del data["reports"], data["said"], data["doubt"]
         return data
 
     @classmethod

@@ -79,6 +79,11 @@ def graded(assignment: str) -> list[str]:
     return sorted(folder.parent.name for folder in folders if folder.is_dir())
 
 
+def not_graded(assignment: str) -> set[str]:
+    """The students who handed something in and have nothing in autograded/."""
+    return disk.submissions(assignment).keys() - graded(assignment)
+
+
 def write(
     assignment: str, students: list[str], jobs: int = 1, force: bool = False
 ) -> Iterator[Event]:
