@@ -31,8 +31,8 @@ def jail_state() -> tuple[str, str, str]:
         return "only on Linux; needed only to grade", ABSENT, cure
     if find_spec("nbgrader") is None:
         return "not tried; needed only to grade", ABSENT, ""
+    from attncourse.grading import CannotGrade
     from attncourse.grading.jail.cures import cure_for
-    from attncourse.grading.jail.job import CannotGrade
     from attncourse.grading.jail.walls import Unavailable
     from attncourse.grading.jail.workers import in_own_process
 

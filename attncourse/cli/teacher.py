@@ -187,6 +187,7 @@ def grade(
     if ctx.obj and not warm:
         ctx.obj.end()
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
+    from attncourse.grading import CannotGrade
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.gradebook import NotReleased
     from attncourse.grading.books.nbgrader_api import NoGradebook
@@ -194,7 +195,6 @@ def grade(
     from attncourse.grading.jail import workers
     from attncourse.grading.jail.cluster import Unusable, on_cluster
     from attncourse.grading.jail.cures import cure_for
-    from attncourse.grading.jail.job import CannotGrade
     from attncourse.grading.jail.walls import Unavailable
 
     gc.freeze()  # and of what was loaded nothing ends

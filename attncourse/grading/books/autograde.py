@@ -18,7 +18,7 @@ from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
-from attncourse.grading import Refusal
+from attncourse.grading import CannotGrade, Refusal
 from attncourse.grading.books import disk, nbgrader_api, run
 from attncourse.grading.books.gradebook import NotReleased, Writer
 from attncourse.grading.books.nbgrader_api import NoGradebook
@@ -26,7 +26,7 @@ from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.jail import workers
 from attncourse.grading.jail.cures import cure_for
-from attncourse.grading.jail.job import CannotGrade, Job
+from attncourse.grading.jail.job import Job
 from attncourse.grading.jail.walls import Unavailable
 
 warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")  # not made for SQLAlchemy 2.1

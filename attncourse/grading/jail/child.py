@@ -214,8 +214,9 @@ def torch_is_ready() -> None:
 
 
 def _refuse(channel: int, error: Exception) -> None:
-    reason = str(error) or type(error).__name__
-    wire.send(socket.socket(fileno=os.dup(channel)), (0, ("unavailable", reason)))
+    way = socket.socket(fileno=channel)  # no copy of it: there may be too many files
+    wire.send(way, (0, ("unavailable", str(error) or type(error).__name__)))
+    way.detach()
 
 
 def _end_with(parent: int) -> None:
@@ -228,10 +229,9 @@ def _end_with(parent: int) -> None:
 def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = (0, 0)) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
-    handle = _only_this_is_open(handle)
-    channel = socket.socket(fileno=handle)
     limits = walls.Limits(**settings["limits"])
     try:
+        handle = _only_this_is_open(handle)
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
             judged = bool(settings["tasks"])  # the record may show what a program says
@@ -242,6 +242,7 @@ def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = 
     except (walls.Unavailable, OSError, MemoryError) as error:
         _refuse(handle, error)
         os._exit(0)
+    channel = socket.socket(fileno=handle)
     with contextlib.suppress(EOFError, OSError):  # the grader has what it wants
         try:
             wire.send(channel, (0, ("ready",)))

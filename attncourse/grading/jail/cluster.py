@@ -17,8 +17,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import workers
-from attncourse.grading.jail.job import TRIES, CannotGrade, Job, version
+from attncourse.grading.jail.job import TRIES, Job, version
 from attncourse.grading.jail.workers import GradeAll
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ ALLOW_NAMESPACES = (
 )
 _MEMORY = "Free memory, lift `ulimit -v`, or grade with fewer --jobs"
 _CURES = (  # the first that fits
-    (r"`ulimit -(\w)` is lower", r"Raise it: `ulimit -\1 unlimited`"),
+    (r"`ulimit -([fv])` is lower", r"Raise it: `ulimit -\1 unlimited`"),
+    (r"`ulimit -([nu])` is lower", r"Raise it: `ulimit -\1 4096`"),
     (r"open files in system", "Close other programs: the whole machine has too many files open"),
     (r"Too many open files", "Let a process open more files: `ulimit -n 4096`"),
     (r"clone .*No space left", "Allow more: `sudo sysctl user.max_user_namespaces=15000`"),
@@ -23,6 +24,8 @@ _CURES = (  # the first that fits
      f"{_MEMORY}"),
     (r"\b(?:clone|u?mount\w*|pivot_root|sethostname|capset|prctl) \(|uid_map|setgroups|namespaces",
      ALLOW_NAMESPACES),
+    (r"marshal data|bad marshal", "A full disk has cut what Python keeps: make room, and remove the "
+     "folders named __pycache__ of the course's package"),
     (r"ImportError|ModuleNotFoundError|AttributeError|undefined symbol", "Install the versions "
      "that the course was tested with: pip install -r requirements.txt"),
 )  # fmt: skip

@@ -5,11 +5,12 @@ import functools
 
 from attncourse.checks import registry, stored
 from attncourse.checks.fingerprint import of_reference
+from attncourse.grading import CannotGrade
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import OtherPoints, Unreadable
 from attncourse.grading.inbox.untrusted import MEMORY, printable
 from attncourse.grading.jail import page, record
-from attncourse.grading.jail.job import TRIES, CannotGrade, Job
+from attncourse.grading.jail.job import TRIES, Job
 from attncourse.grading.jail.remote import Born, Killed, children
 from attncourse.grading.jail.result import Result, nothing
 from attncourse.grading.jail.score import score
@@ -54,11 +55,11 @@ def prove(job: Job) -> str:
     except (Unavailable, OtherPoints, CannotGrade, Killed):
         raise
     except NotJudged as error:
-        raise CannotGrade(str(error)) from None
+        raise CannotGrade(str(error).replace(": a call to exit?", "")) from None
     except Exception as error:
         raise CannotGrade(printable(f"{type(error).__name__}: {error}")[:300]) from None
     if reason := result.disturbed or result.doubt:
-        raise CannotGrade(reason)
+        raise CannotGrade(reason.replace(": a call to exit?", ""))
     for task, verdict in result.verdicts.items():
         if (got := verdict.visible + verdict.hidden) < (most := 2 * verdict.points):
             why = "; ".join([*result.review, verdict.title or verdict.failed[0]])

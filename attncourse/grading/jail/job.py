@@ -8,15 +8,10 @@ from pathlib import Path
 
 import attncourse
 from attncourse.checks import installed
-from attncourse.grading import Refusal
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment
 
 TRIES = 3  # how often we do again what was disturbed
-
-
-class CannotGrade(Refusal):
-    """This machine fails with the course's own solution, too; says how it does."""
 
 
 @dataclass(frozen=True)

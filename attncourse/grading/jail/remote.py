@@ -24,8 +24,9 @@ from attncourse.checks import installed, registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import cgroup, wire, withheld
-from attncourse.grading.jail.job import DEFAULT, TRIES, Budget, CannotGrade
+from attncourse.grading.jail.job import DEFAULT, TRIES, Budget
 from attncourse.grading.jail.walls import Limits, Unavailable
 from attncourse.grading.jail.warm import Forked, surroundings
 
@@ -127,8 +128,10 @@ class Zygote:
                 return
             self.control.close()
             if (code := self.process.wait()) >= 0:  # by itself: the next one would do the same
-                raise CannotGrade(f"the process that forks students' ended with exit code {code}")
-        raise Killed("one process that forks the students' children after the other was killed")
+                raise CannotGrade(f"the process that forks the jails ended with exit code {code}")
+            if (name := signal.Signals(-code).name) in CRASHES:
+                raise CannotGrade(f"the process that forks the jails crashed ({name})")
+        raise CannotGrade(f"the process that forks the jails was killed {TRIES} times")
 
     def _is_loaded(self) -> bool:
         """Wait until it has loaded what its children need; False if it ended before."""

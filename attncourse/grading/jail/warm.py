@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import cgroup
 
 TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second for a fork
@@ -113,10 +114,16 @@ class Warm:
         theirs.close()
 
     def fork(self, channel: socket.socket) -> "Forked":
-        """A worker (see `workers.work`) that listens to a channel."""
+        """A worker (see `workers.work`) that listens to a channel.
+
+        Raises:
+            CannotGrade: what forks workers cannot load what they need.
+        """
         news, theirs = socket.socketpair()
         with theirs, self.lock:
-            if self.process.poll() is not None:
+            if select.select([self.control], [], [], 0)[0]:  # it says nothing: this is its end
+                if (code := self.process.wait()) > 0:  # by itself: the next one would do the same
+                    raise CannotGrade(self.log.cause() or f"what loads torch ends with code {code}")
                 self.control.close()
                 self._start()
                 self._tell()

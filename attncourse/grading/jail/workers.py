@@ -14,10 +14,11 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.inbox.untrusted import limited_memory, printable
 from attncourse.grading.jail import cgroup
-from attncourse.grading.jail.job import TRIES, CannotGrade, Job
+from attncourse.grading.jail.job import TRIES, Job
 from attncourse.grading.jail.walls import Unavailable
 from attncourse.grading.jail.warm import Log, Warm, can_fork, surroundings
 
@@ -282,7 +283,7 @@ def work(handle: int, born: "Born | None" = None) -> None:
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
         job = channel.recv()
-        with contextlib.suppress(Unavailable):  # said when the first submission is graded
+        with contextlib.suppress(Unavailable, CannotGrade):  # said when a submission is graded
             grade.zygote(job.jailed)  # before the limit, which its children do not need
         with limited_memory():
             grade.get_ready(job)
