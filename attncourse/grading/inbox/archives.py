@@ -26,6 +26,7 @@ MOST_SECONDS = 60.0  # to read them; a right notebook needs a tenth
 METADATA = "submission_metadata.yml"  # of a Gradescope export
 EXPORT = re.compile(r"assignment_\d+_export")  # the one folder in its zip
 LARGEST_ZIP = 256 * 2**20  # bytes of a student's zip
+OUTER = 5  # folders within each other in which a student's may be the innermost
 LONGEST_PART = 255  # characters of a name in a path
 KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may ask for gigabytes to be unpacked
 SPECIAL = (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
@@ -140,6 +141,7 @@ def _together(files: list[Sent], folders: list[tuple[str, ...]]) -> list[Sent]:
     A list counts where an export has it, at the top or in the export's folder, and for what lies
     beside it. A student may send a file of that name, too: it says nothing about anybody.
     """
+    files = [*files, *_empty(files, folders)]
     paths = [sent.path for sent in files if not is_noise(sent.path)]
     inner = zip(*(path[:-1] for path in paths), strict=False)
     common = len(list(itertools.takewhile(lambda names: len(set(names)) == 1, inner)))
@@ -157,28 +159,26 @@ def _together(files: list[Sent], folders: list[tuple[str, ...]]) -> list[Sent]:
             beside=beside,
             metadata=lists.get(sent.path[:base], b""),
         )
-        for sent in [*files, *_empty(files, folders)]
+        for sent in files
         for base in [_base(sent)]
     ]
 
 
 def _empty(files: list[Sent], folders: list[tuple[str, ...]]) -> list[Sent]:
-    """A file that cannot be read for each outermost folder that has none, as systems' do not count.
+    """For each folder that holds nothing, or only a system's own, a file that cannot be read.
 
-    Where a folder cannot be read, it seems to be empty, too.
+    A folder that cannot be read seems to be empty, too.
     """
-    full = {()}
+    full, maybe = {()}, set(folders)
     for sent in files:
         if is_noise(sent.path):
-            folders = [*folders, sent.path[:-1]]
+            maybe.add(sent.path[:-1])
         else:
-            full |= {sent.path[:end] for end in range(len(sent.path))}
-    outer = {path[:end] for path in folders for end in range(1, len(path) + 1)}
-    return [
-        Sent((*path, ""), _refusing(NOTHING))
-        for path in sorted(outer - full)
-        if path[:-1] in full and not is_noise(path)
-    ]
+            full |= {sent.path[:end] for end in range(min(len(sent.path), OUTER))}
+    empty = {path[:end] for path in maybe for end in range(min(len(path) + 1, OUTER))} - full
+    empty = {path for path in empty if not is_noise(path)}
+    innermost = empty - {path[:-1] for path in empty}
+    return [Sent((*path, ""), _refusing(NOTHING)) for path in sorted(innermost)]
 
 
 def _base(sent: Sent) -> int:

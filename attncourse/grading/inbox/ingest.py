@@ -294,18 +294,18 @@ class Desk:
 
         Copies of one name, and attempts at different times, are versions of one.
         """
-        name, when = comparable(without_copies(sender.file)), sender.when
+        name = comparable(without_copies(sender.file)), () if self.student else sender.names
         came = self.came.setdefault((row.student, row.assignment), [])
-        for other, file, before, when_before in came:
-            attempts = when and when_before and when != when_before
+        for other, when, before, source in came:
+            attempts = sender.when and when and sender.when != when
             if name != other and hash(data) != before and not attempts:
                 row.doubt = True
                 row.notes.append(
-                    f"{printable(file)} came, too: two different notebooks of {row.assignment}. "
-                    "Which one counts, and are both of this student? The other is kept beside it"
+                    f"{source} came, too: two different notebooks of {row.assignment}. Are both of "
+                    f"{row.student}, and which one counts? The other one is kept beside it"
                 )
                 break
-        came.append((name, sender.file, hash(data), when))
+        came.append((name, sender.when, hash(data), row.source))
 
     def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent, answered: bool) -> None:
         """Write a notebook, and keep the one that was there before."""

@@ -128,7 +128,11 @@ def outermost(sent: Sent, assignments: list[str]) -> int:
 def _owners(names: frozenset[str], assignments: tuple[str, ...]) -> int:
     """How many students there are, if these are the names of their files."""
     notebooks = [name for name in names if name.lower().endswith((".ipynb", ".zip"))]
-    return len({comparable(_named(name, assignments)[0]) for name in notebooks})
+    named = [_named(name, assignments) for name in notebooks]
+    # A name like the assignment's says nobody, any other may be somebody's.
+    return len(
+        {student if any(a in stem for a in assignments) else stem for student, stem in named}
+    )
 
 
 def is_added(sent: Sent) -> bool:
@@ -308,11 +312,12 @@ def _parts(name: str) -> tuple[str, ...]:
     words = [word for word in re.split(r"[\s_,;()\[\]]+", undated) if comparable(word)][:12]
     found = re.split(r" - |[()\[\]]", undated)
     found += ["".join(words[i:j]) for i in range(len(words)) for j in range(i + 2, len(words) + 1)]
+    found += [part for word in words for part in (word, *word.split("-")) if re.search(r"\d", part)]
     if len(words) > 3 and words[-1].isdecimal():
         found.append(words[-2])  # ILIAS: last name, first name, login, number
-    numbers = [part for word in words for part in (word, *word.split("-"))]
-    found += [n for n in numbers if re.search(r"\d|@", n) and not re.fullmatch(r"\d{1,3}", n)]
-    return tuple(dict.fromkeys(each.strip() for each in found if comparable(each)))
+    # Numbers that count something, or a year, are nobody's.
+    known = (each.strip() for each in found if not re.fullmatch(r"[\W_]*(\d{1,3}|20\d\d)?", each))
+    return tuple(dict.fromkeys(known))
 
 
 COPY_OF = r"copy[ _]of[ _]|kopie[ _]von[ _]|copia[ _]de[ _]|copie[ _]de[ _]"
