@@ -200,6 +200,17 @@ def test_a_folder_around_a_class_is_no_student(desk, roster):
     assert filed() == {"aone", "btwo"}
 
 
+def test_of_a_zip_of_a_drive_the_names_are_read_and_parts_of_one_are_refused(desk):
+    names = [f"HW3/{who} - Copy of {NAME}" for who in ("Jane Doe", "Kim Lee")]
+    zips = [zipped({name: numbered(n), f"HW3/x{n}_{NAME}": numbered(n + 2)},
+                   f"HW3-20260913T100000Z-00{n}.zip") for n, name in enumerate(names)]  # fmt: skip
+    rows = desk(*zips).values()
+    assert not filed() and all("Its name holds a date" in row.notes[0] for row in rows)
+    for place in zips:
+        desk(place)
+    assert filed() == {"Jane_Doe", "Kim_Lee", "x0", "x1"}
+
+
 def test_names_of_course_systems_are_read_in_a_folder_around_them_all(desk):
     names = (f"smithbob_1_5_{NAME}", "lee_2_6_x.ipynb")
     sent = {f"submissions/{name}": numbered(n) for n, name in enumerate(names)}
@@ -212,6 +223,8 @@ def test_a_folder_around_files_that_name_nobody_is_refused_with_what_to_do(desk)
     assert all("put each student's name before the file's" in row.notes[0] for row in rows.values())
     assert not filed() and len(rows) == 2
     assert all(row.outcome for row in desk("sent.zip", student="jane").values())
+    zipped({"kim/a.ipynb": numbered(1), "kim/b.ipynb": numbered(2), "kim/old/c.ipynb": numbered(3)})
+    assert not any(row.outcome for row in desk("sent.zip").values()) and filed() == {"jane"}
 
 
 def test_brightspace_names_students_and_attempts(desk):
@@ -318,7 +331,7 @@ def test_a_roster_knows_students_by_parts_of_unknown_names(desk, name, student):
     assert row.student == student or student in row.notes[0]
     rows = desk("sent.zip")
     if "2026" in name or "attempt" in name:
-        assert "a date or an attempt is in its name" in rows[f"{name}/{NAME}"].notes[0].lower()
+        assert "its name holds a date or an attempt" in rows[f"{name}/{NAME}"].notes[0].lower()
     else:
         assert rows[f"{name}/{NAME}"].outcome
 
@@ -623,7 +636,8 @@ def test_a_submission_of_nobody_is_said(desk):
 def test_two_different_notebooks_of_one_student_are_no_success(desk):
     zipped({"jane/hw.ipynb": numbered(1), "jane/Untitled.ipynb": numbered(2),
             f"kim/{NAME}": numbered(3), f"kim/Copy of {ASSIGNMENT} (1).ipynb": numbered(4),
-            f"lee/{NAME}": numbered(5), "lee/again.ipynb": numbered(5)})  # fmt: skip
+            f"lee/{NAME}": numbered(5), "lee/again.ipynb": numbered(5),
+            "lee/released.ipynb": (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()})  # fmt: skip
     for _ in range(2):
         rows = desk("sent.zip")
         (row,) = (row for row in rows.values() if row.doubt)

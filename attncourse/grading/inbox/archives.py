@@ -121,7 +121,7 @@ def _unpack(place: Path, alone: bool) -> list[Sent]:
                 files.append(Sent(parts, _on_disk(path), _saved(path)))
         return _together(files, folders)
     file = Sent((place.name,), _on_disk(place), _saved(place), common=1)
-    if not alone or not _is_zip(place.name):
+    if not alone or not is_zip(place.name):
         return [file]
     try:
         return _together(*_members(zipfile.ZipFile(place), (), Purse()))
@@ -191,7 +191,7 @@ def contents(sent: Sent, depth: int = 2) -> Iterator[Sent]:
     def refused(reason: str) -> Sent:
         return replace(sent, unpack=_refusing(reason))
 
-    if not _is_zip(sent.name):
+    if not is_zip(sent.name):
         yield sent
     elif not depth:
         yield refused("a zip in a zip in a zip; ask for the notebook (.ipynb)")
@@ -224,10 +224,10 @@ def _too_many() -> Refused:
 
 
 def _largest(name: str) -> int:
-    return LARGEST_ZIP if _is_zip(name) else LARGEST
+    return LARGEST_ZIP if is_zip(name) else LARGEST
 
 
-def _is_zip(name: str) -> bool:
+def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 

@@ -204,7 +204,8 @@ class Desk:
                 alone = contextlib.nullcontext() if self.dry_run else one_at_a_time(SUBMITTED)
                 with alone:
                     self._put(row, notebook.data, sender, sent, answered)
-                self._look_at_several(row, notebook.data, sender)
+                if answered:
+                    self._look_at_several(row, notebook.data, sender)
             except Refused as error:
                 row.notes, row.outcome = [str(error)], ""
             except OSError as error:
@@ -290,7 +291,7 @@ class Desk:
                 raise Refused(f"{both} are both {row.student}{where}; whose is it?")
 
     def _look_at_several(self, row: Filed, data: bytes, sender: Sender) -> None:
-        """Of two different notebooks one may be somebody else's, or the one that should count.
+        """Of two different answers one may be somebody else's, or the one that should count.
 
         Copies of one name, and attempts at different times, are versions of one.
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from attncourse.grading.inbox.archives import LONGEST_PART, Refused, Sent
+from attncourse.grading.inbox.archives import LONGEST_PART, Refused, Sent, is_zip
 from attncourse.grading.inbox.untrusted import TooMuch, limited, printable
 
 # All patterns here are quick on names up to LONGEST_PART.
@@ -95,10 +95,10 @@ def senders(sent: Sent, assignments: list[str]) -> list[Sender]:
             Sender(sent.name, names, "".join(names[:1]), account=_number(names), when=when)
             for names, when in listed
         ]
-    if sender := _of_system(top, sent, last, assignments):
+    if sender := _of_system(top, None if last else sent.name, assignments):
         return [sender]
     for part in sent.path[place + 1 :]:
-        if _of_system(part, sent, False, assignments):
+        if _of_system(part, sent.name, assignments):
             raise Refused(
                 f"whose is it? It lies in {top}, and its name is from a "
                 "course system; give the folder of its export by itself"
@@ -116,11 +116,11 @@ def outermost(sent: Sent, assignments: list[str]) -> int:
     while place < end and sent.path[place] in assignments:
         place += 1
     top = sent.path[place]
-    if place == end or len(top) > LONGEST_PART or top.lower().endswith(".zip"):
+    if place == end or len(top) > LONGEST_PART or is_zip(top):
         return place
     given = any(pattern.fullmatch(top) for pattern in (*PATTERNS, SUBMISSION))
-    all_in = sent.common == place + 1 and not given
-    is_class = all_in and _owners(sent.beside, tuple(assignments)) > 1
+    directly = sent.common == place + 1 and (place + 1 == end or is_zip(sent.path[place + 1]))
+    is_class = directly and not given and _owners(sent.beside, tuple(assignments)) > 1
     return place + bool(is_class or OPEN_EDX_UNIT.fullmatch(top))
 
 
@@ -142,11 +142,14 @@ def is_added(sent: Sent) -> bool:
     return bool(beside and outer and any(beside.fullmatch(name) for name in sent.beside))
 
 
-def _of_system(part: str, sent: Sent, last: bool, assignments: list[str]) -> Sender | None:
-    """From a name of a course system's; None if it is none."""
-    file = None if last else sent.name
+def _of_system(part: str, file: str | None, assignments: list[str]) -> Sender | None:
+    """From a name of a course system's; None if it is none.
+
+    Args:
+        file: what the student called the file; None if that stands in this name, too.
+    """
     ways = (
-        _of_moodle(part, file, sent),
+        _of_moodle(part, file),
         _of_canvas(part, file, assignments),
         _of_brightspace(part, file),
         _of_blackboard(part, file),
@@ -158,13 +161,13 @@ def _of_system(part: str, sent: Sent, last: bool, assignments: list[str]) -> Sen
     return found[0] if found else None
 
 
-def _of_moodle(part: str, file: str | None, sent: Sent) -> Sender | None:
+def _of_moodle(part: str, file: str | None) -> Sender | None:
     found = MOODLE.fullmatch(part)
     if not found:
         return None
     _refuse_twice(found["rest"])
     name, number = found["name"], found["id"]
-    file = file or found["rest"] or sent.name
+    file = file or found["rest"] or part
     return Sender(file, (number, name), f"{name}_{number}", account=number)
 
 
@@ -197,7 +200,7 @@ def _of_brightspace(part: str, file: str | None) -> Sender | None:
     _refuse_twice(rest)
     student, number = f"{names[-1]}_{found['id']}", found["id"]
     when = _brightspace_time(parts[dates[0]])
-    return Sender(file or rest, (number, *names), student, account=number, when=when)
+    return Sender(file or rest or part, (number, *names), student, account=number, when=when)
 
 
 def _brightspace_time(said: str) -> datetime | None:
@@ -251,8 +254,7 @@ def _by_folder(sent: Sent, place: int, assignments: list[str]) -> Sender:
     """`jane/x.ipynb`, `jane.zip/work/x.ipynb`, or `jane_03_x.ipynb`."""
     number = re.search(r"(?:-| ?\()(\d+)\)?\.", sent.name)
     count = int(number[1]) if number else 0
-    is_zip = sent.name.lower().endswith(".zip")
-    folders = sent.path[place:] if is_zip else sent.path[place:-1]
+    folders = sent.path[place:] if is_zip(sent.name) else sent.path[place:-1]
     folders = [part for part in folders if part not in assignments]
     if len(folders) > 1 and place < sent.common:
         raise Refused(
@@ -272,10 +274,11 @@ def _by_folder(sent: Sent, place: int, assignments: list[str]) -> Sender:
                 "--student NAME"
             )
     if DATED.search(student):
-        student, doubt = "", (
-            "whose is it? A date or an attempt is in its name, so that is more than a student's: "
-            "give a roster with what stands beside it, or say it: --student NAME"
-        )  # fmt: skip
+        student = ""
+        doubt = (
+            "whose is it? Its name holds a date or an attempt, too: give a roster with the name or "
+            "the number that stands there, or say it: --student NAME"
+        )
     names = tuple(dict.fromkeys(filter(None, (student, stem))))
     return Sender(
         sent.name,
