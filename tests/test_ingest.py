@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import resource
 import stat
 import sys
@@ -185,6 +186,20 @@ def test_two_students_never_share_a_folder(desk):
     zipped({f"Jane Doe/{NAME}": numbered(1), f"Jane_Doe/{NAME}": numbered(2)})
     rows = list(desk("sent.zip").values())
     assert rows[0].outcome == "filed" and "would share a folder" in rows[1].notes[0]
+
+
+def test_names_are_read_as_the_page_for_teachers_says(desk):
+    page = (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
+    table = page[page.index("| from | for example") :].partition("\n\n")[0].splitlines()[2:]
+    read = 0
+    for line in table:
+        examples, students = (re.findall("`(.+?)`", part) for part in line.split("|")[2:4])
+        for example, student in zip(examples, students, strict=len(students) > 1):
+            sent = archives.Sent(tuple(example.split("/")), None)
+            (sender,) = senders.senders(sent, [ASSIGNMENT])
+            assert senders.safe_name(sender.student) == student, line
+            read += 1
+    assert read == len(table)  # Gradescope's says nobody, and Drive's two
 
 
 @pytest.mark.parametrize("roster", [False, True])
@@ -634,10 +649,11 @@ def test_a_submission_of_nobody_is_said(desk):
 
 
 def test_two_different_notebooks_of_one_student_are_no_success(desk):
+    released = (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()
     zipped({"jane/hw.ipynb": numbered(1), "jane/Untitled.ipynb": numbered(2),
             f"kim/{NAME}": numbered(3), f"kim/Copy of {ASSIGNMENT} (1).ipynb": numbered(4),
             f"lee/{NAME}": numbered(5), "lee/again.ipynb": numbered(5),
-            "lee/released.ipynb": (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()})  # fmt: skip
+            "lee/released.ipynb": released})  # fmt: skip
     for _ in range(2):
         rows = desk("sent.zip")
         (row,) = (row for row in rows.values() if row.doubt)
