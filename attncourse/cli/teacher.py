@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+import zoneinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -72,15 +73,19 @@ def ingest(
     roster: Annotated[
         Path | None, typer.Option(help="CSV: a column id, and names, e-mails, LMS ids beside it")
     ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Of times in names (Brightspace, Blackboard), e.g. Europe/Berlin")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it, but write nothing")] = False,
 ) -> None:
     """File what students sent into submitted/: notebooks, folders, zips of a course system.
 
-    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student),
-    of several zips each one's own name; which assignment, its content. Lost marks are put back.
-    What is replaced is kept beside it.
+    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, Brightspace, Blackboard,
+    Open edX, one folder a student), of several zips each one's own name; which assignment, its
+    content. Lost marks are put back. What is replaced is kept beside it.
 
-    Exit code 0: everything is filed; 1: something is not, with the reason.
+    Exit code 0: everything is filed; 1: something is not, with the reason, or two different
+    notebooks of one assignment came from one student.
     """
     need("grader", "nbgrader")
     from attncourse.grading.books.gradebook import roster as registered
@@ -99,25 +104,32 @@ def ingest(
         by_name = roster_in(roster) if roster else registered()
     except Refused as error:
         raise fail(str(error)) from None
-    clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
+    try:
+        zone = zoneinfo.ZoneInfo(timezone) if timezone else None
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise fail(f"no time zone is named {timezone}; e.g. Europe/Berlin or UTC") from None
+    clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run, zone)
     rows, stopped = [], False
     with limited_memory(), progress() as bar:
         try:
             sent = unpack(*files)
-            if not sent:
-                raise fail(f"there is nothing in {', '.join(map(str, files))}")
             for each in bar.track(sent, description="filing"):
                 rows += clerk.take(each)
         except KeyboardInterrupt:
             stopped = True
+    if not (rows or stopped):
+        raise fail(f"there is nothing in {', '.join(map(str, files))}")
     complete = show_filed(desk.settled(rows), desk.OUTCOMES, clerk.ignored, dry_run)
+    if clerk.zoneless:
+        said = f"the times in names ({clerk.zoneless}) are the school's: --timezone writes them"
+        console.print(f"{said} into timestamp.txt; without it nothing is late", soft_wrap=True)
     if stopped:
         raise fail("stopped; what is filed is filed, run it again for the rest")
     raise typer.Exit(0 if complete else 1)
 
 
 def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
-    """Print what was odd and what is not filed; True if everything is."""
+    """Print what was odd and what is not filed; True if everything is, beyond doubt."""
     from rich.table import Table
     from rich.text import Text
 
@@ -125,9 +137,15 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
 
     told = Table("student", "file", "what was done")
     refused = Table("student", "file", "not filed, because")
+    alike: dict[tuple, list] = {}  # of one student, for the same reason
     for row in rows:
+        whose = row.student or row.source.split("/")[0]
+        key = (whose, *row.notes) if not row.outcome else id(row)
+        alike.setdefault(key, []).append(row)
+    for row, *others in alike.values():
         if row.notes:
             notes = "\n".join(printable(note)[:LONGEST_NOTE] for note in row.notes)
+            notes += f"\nand {len(others):,} more like this" if others else ""
             cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             table = told if row.outcome else refused
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
@@ -135,7 +153,8 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         if table.row_count:
             console.print(table)
     counts = {name: sum(row.outcome == name for row in rows) for name in outcomes}
-    counts |= {"not filed": refused.row_count}
+    counts |= {"not filed": sum(not row.outcome for row in rows)}
+    counts |= {"to look at": sum(row.doubt for row in rows)}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
     console.print(f"submitted/{' (dry run)' if dry_run else ''}: {said}", highlight=False)
     of = collections.Counter(row.assignment for row in rows if row.assignment and row.outcome)
@@ -143,8 +162,9 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         said = ", ".join(f"{count} of {name}" for name, count in of.most_common())
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     if ignored:
-        console.print(f"{ignored} files of the computer's own are passed over", style="dim")
-    return not refused.row_count
+        said = "files that a computer or a course system added are passed over"
+        console.print(f"{ignored} {said}", style="dim")
+    return all(row.outcome and not row.doubt for row in rows)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from attncourse.grading import Refusal
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.inbox.writing import write
 from attncourse.grading.jail.job import DEFAULT, Budget, Job, key_of
 from attncourse.grading.jail.result import Result
 
@@ -90,17 +91,7 @@ def store_result(path: Path, key: str, result: Result, booked: bool = False) -> 
 
 def store(path: Path, text: str, lasting: bool = True) -> None:
     """Write a file so that it is there completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}.part")  # somebody else may write the same one
-    try:
-        with scratch.open("w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)  # half of it, on a full disk
+    write(path, text.encode(errors="replace"), lasting)
 
 
 def job_of(

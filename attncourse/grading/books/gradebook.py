@@ -5,14 +5,11 @@ PostgreSQL on many. A submission is one transaction; what another writer has loc
 the meantime is tried again.
 """
 
-import contextlib
-import fcntl
 import logging
-import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +35,7 @@ from attncourse.grading.books import nbgrader_api
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import Roster
 from attncourse.grading.inbox.submission import Assignment, OtherPoints
+from attncourse.grading.inbox.writing import one_at_a_time
 from attncourse.grading.jail.page import harmless
 from attncourse.grading.jail.result import Result, Verdict
 
@@ -63,7 +61,7 @@ class Writer:
         self.about = about
         # nbgrader logs a traceback for each error that is tried again here.
         logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
-        with _one_at_a_time():  # who comes first makes the tables
+        with one_at_a_time(Path("autograded")):  # who comes first makes the tables
             self.gradebook = patiently(nbgrader_api.open_gradebook, _is_no_server)
             if not patiently(self._is_known):
                 reason = nbgrader_api.release(about.name)
@@ -242,19 +240,6 @@ def patiently(step: Callable[[], T], hopeless: Callable[[Exception], bool] = lam
 def _is_no_server(error: Exception) -> bool:
     """Nobody answers at the address, or not to us; a file that is locked is another thing."""
     return isinstance(error, OperationalError) and "locked" not in str(error)
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Of all that grade in this folder."""
-    folder = Path("autograded")
-    folder.mkdir(exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def comment_on(verdict: Verdict) -> str | None:
