@@ -32,19 +32,21 @@ LONGEST_NOTE = 300  # characters of what is said about a file
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
-    from attncourse.grading.books import nbgrader_api
+    from attncourse.grading.books import generate
     from attncourse.grading.inbox.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
+    for name in names:
+        solution = Path("solutions") / name / f"{name}.ipynb"
+        check_points(name, solution.read_text(encoding="utf-8"))
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
-        for name in names:
-            solution = Path("solutions") / name / f"{name}.ipynb"
-            check_points(name, solution.read_text(encoding="utf-8"))
-            error = nbgrader_api.release(name)
-            bar.advance(step)
-            if error:
-                raise fail(f"nbgrader could not release {name}: {error}")
+        try:
+            generate.release(names, lambda: bar.advance(step))
+        except OSError as error:
+            raise fail(f"{error.filename}: {error.strerror}; exercises/ is as it was") from None
+        except KeyboardInterrupt:
+            raise fail("stopped; exercises/ is as it was") from None
     console.print(f"exercises/: {', '.join(names)}")
 
 
@@ -188,7 +190,6 @@ def grade(
         ctx.obj.end()
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
     from attncourse.grading.books import disk, run
-    from attncourse.grading.books.gradebook import NotReleased
     from attncourse.grading.books.nbgrader_api import NoGradebook
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
@@ -238,8 +239,6 @@ def grade(
             f"no jail can be built on this machine: {error}. {ALLOW_JAILS}. Or accept, with "
             "--no-jail, that students' code can read, change and send whatever you can"
         ) from None
-    except NotReleased as error:
-        raise fail(f"nbgrader could not release {assignment}: {error}") from None
     except NoGradebook as error:
         raise fail(f"{error}. {kept}") from None
     except Unusable as error:

@@ -19,7 +19,8 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from attncourse.grading.books import disk, nbgrader_api, run
-from attncourse.grading.books.gradebook import NotReleased, Writer
+from attncourse.grading.books.generate import NotReleased
+from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.inbox.submission import OtherPoints
