@@ -53,7 +53,14 @@ def open_gradebook():
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     try:
-        return api().gradebook
+        book = api().gradebook
+        if _is_of_another_nbgrader(book.engine):
+            book.close()
+            raise NoGradebook(
+                "the gradebook was made by another version of nbgrader; keep a copy of it, and "
+                "run `nbgrader db upgrade`"
+            )
+        return book
     except DBAPIError:
         raise
     except ModuleNotFoundError as error:
@@ -62,6 +69,17 @@ def open_gradebook():
     except (SQLAlchemyError, ValueError, OSError) as error:
         where = "the gradebook's address, db_url in nbgrader_config.py,"
         raise NoGradebook(f"{where} is no database's: {_first_line(error)}") from None
+
+
+def _is_of_another_nbgrader(engine) -> bool:
+    import nbgrader.api
+    from sqlalchemy import inspect, text
+
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):  # it is being made
+            return False
+        versions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        return bool(set(versions) - {nbgrader.api.get_alembic_version()})
 
 
 def has_gradebook() -> bool:
