@@ -1,6 +1,7 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
+import contextlib
 import functools
 import gc
 import os
@@ -26,6 +27,46 @@ from attncourse.cli.app import (
 )
 
 LONGEST_NOTE = 300  # characters of what is said about a file
+WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
+MADE_OF = ("nbgrader_config.py", "_config.yml", "_toc.yml")
+
+
+def writable(*outputs: Path | None, read: Path | None = None) -> None:
+    """Refuse to replace work, a gradebook, a roster, or a part of the course by a table or a page.
+
+    Args:
+        read: what the command reads.
+    """
+    for path in filter(None, outputs):
+        if what := _is_needed(path, read):
+            raise fail(f"{path} {what}; give the output another name")
+
+
+def _is_needed(path: Path, read: Path | None) -> str:
+    """What a place is that nothing may be written to; "" for others, such as an earlier table."""
+    from attncourse.grading.inbox.archives import Refused
+    from attncourse.grading.inbox.senders import roster_in
+
+    place = path.resolve()
+    for folder in WORK:
+        log = folder == "autograded" and place.suffix == ".log"
+        if place.is_relative_to(Path(folder).resolve()) and not log:
+            return f"is in {folder}/"
+    if not path.is_file():
+        return ""
+    files = [Path(name) for name in MADE_OF] + [read] * (read is not None)
+    if path.stat().st_nlink > 1:  # it has another name, perhaps among the work
+        files += [file for folder in WORK for file in Path(folder).rglob("*")]
+    for other in files:
+        if other.exists() and path.samefile(other):
+            return f"is the same file as {other}"
+    with path.open("rb") as file:
+        if file.read(15) == b"SQLite format 3":
+            return "is a gradebook"
+    with contextlib.suppress(Refused):
+        roster_in(path)
+        return "is a roster"
+    return "is a notebook" if place.suffix == ".ipynb" else ""
 
 
 @app.command()
@@ -184,6 +225,7 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    writable(log)
     assignment = chosen(assignment)
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
@@ -361,6 +403,7 @@ def report(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(html, csv, as_json)
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
     if not rows:
@@ -430,12 +473,11 @@ def export(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
+    writable(output, read=roster)
     assignment = chosen(assignment)
     points, most = lms.graded(assignment)
     if not points:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
-    if output.resolve() == roster.resolve():
-        raise fail("the filled file would replace the roster; give it another name with -o")
     if not output.parent.is_dir():
         raise fail(f"there is no folder {output.parent} for the filled file")
     try:
@@ -498,6 +540,7 @@ def total(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(csv)
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
         name, _, number = each.partition("=")
