@@ -173,6 +173,7 @@ class JailedExporter(NotebookExporter):
         self._use(about["db_url"])
         for path in (disk.record_path, disk.result_path):
             earlier = path(about["assignment"], about["student"])
+            earlier.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # it tells what a person has read
                 shutil.copy2(before(earlier.parent) / earlier.name, earlier)
         try:
