@@ -79,7 +79,10 @@ def release(assignment: Assignment = "") -> None:
     names = [known(assignment)] if assignment else assignment_names()
     for name in names:
         solution = Path("solutions") / name / f"{name}.ipynb"
-        check_points(name, solution.read_text(encoding="utf-8"))
+        try:
+            check_points(name, solution.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise fail(f"{solution} cannot be read, and nothing was released: {error}") from None
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
         try:

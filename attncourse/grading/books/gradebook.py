@@ -80,8 +80,14 @@ class Writer:
         """Students have the release that is in exercises/: it stays as it is."""
         from attncourse.grading.books import generate
 
+        name = self.about.name
+        if any(Path("autograded").glob(f"*/{name}/result.json")):
+            log.warning(
+                f"the gradebook does not know {name}, which was graded before; points and comments "
+                "that a person gave are in another one. Is db_url in nbgrader_config.py right?"
+            )
         with nbgrader_api.all_or_nothing(self.gradebook):
-            generate.register(self.gradebook, self.about.name)
+            generate.register(self.gradebook, name)
             check_points(self.gradebook, self.about)
 
     def write(
