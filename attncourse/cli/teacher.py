@@ -1,6 +1,7 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
+import contextlib
 import functools
 import gc
 import os
@@ -26,25 +27,70 @@ from attncourse.cli.app import (
 )
 
 LONGEST_NOTE = 300  # characters of what is said about a file
+WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
+MADE_OF = ("nbgrader_config.py", "_config.yml", "_toc.yml")
+
+
+def writable(*outputs: Path | None, read: Path | None = None) -> None:
+    """Refuse to replace work, a gradebook, a roster, or a part of the course by a table or a page.
+
+    Args:
+        read: what the command reads.
+    """
+    for path in filter(None, outputs):
+        if what := _is_needed(path, read):
+            raise fail(f"{path} {what}; give the output another name")
+
+
+def _is_needed(path: Path, read: Path | None) -> str:
+    """What a place is that nothing may be written to; "" for others, such as an earlier table."""
+    from attncourse.grading.inbox.archives import Refused
+    from attncourse.grading.inbox.senders import roster_in
+
+    place = path.resolve()
+    for folder in WORK:
+        log = folder == "autograded" and place.suffix == ".log"
+        if place.is_relative_to(Path(folder).resolve()) and not log:
+            return f"is in {folder}/"
+    if not path.is_file():
+        return ""
+    files = [Path(name) for name in MADE_OF] + [read] * (read is not None)
+    if path.stat().st_nlink > 1:  # it has another name, perhaps among the work
+        files += [file for folder in WORK for file in Path(folder).rglob("*")]
+    for other in files:
+        if other.exists() and path.samefile(other):
+            return f"is the same file as {other}"
+    with path.open("rb") as file:
+        if file.read(15) == b"SQLite format 3":
+            return "is a gradebook"
+    with contextlib.suppress(Refused):
+        roster_in(path)
+        return "is a roster"
+    return "is a notebook" if place.suffix == ".ipynb" else ""
 
 
 @app.command()
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
-    from attncourse.grading.books import nbgrader_api
+    from attncourse.grading.books import generate
     from attncourse.grading.inbox.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
+    for name in names:
+        solution = Path("solutions") / name / f"{name}.ipynb"
+        try:
+            check_points(name, solution.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise fail(f"{solution} cannot be read, and nothing was released: {error}") from None
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
-        for name in names:
-            solution = Path("solutions") / name / f"{name}.ipynb"
-            check_points(name, solution.read_text(encoding="utf-8"))
-            error = nbgrader_api.release(name)
-            bar.advance(step)
-            if error:
-                raise fail(f"nbgrader could not release {name}: {error}")
+        try:
+            generate.release(names, lambda: bar.advance(step))
+        except OSError as error:
+            raise fail(f"{error.filename}: {error.strerror}; exercises/ is as it was") from None
+        except KeyboardInterrupt:
+            raise fail("stopped; exercises/ is as it was") from None
     console.print(f"exercises/: {', '.join(names)}")
 
 
@@ -202,6 +248,7 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    writable(log)
     assignment = chosen(assignment)
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
@@ -209,7 +256,6 @@ def grade(
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
     from attncourse.grading import CannotGrade
     from attncourse.grading.books import disk, run
-    from attncourse.grading.books.gradebook import NotReleased
     from attncourse.grading.books.nbgrader_api import NoGradebook
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
@@ -267,8 +313,6 @@ def grade(
             "this machine cannot grade, as it fails with the course's own solution: "
             f"{error}. {cure_for(str(error))}. {kept if fresh else 'Nothing was booked'}"
         ) from None
-    except NotReleased as error:
-        raise fail(f"nbgrader could not release {assignment}: {error}") from None
     except NoGradebook as error:
         raise fail(f"{error}. {kept}") from None
     except Unusable as error:
@@ -408,6 +452,7 @@ def report(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(html, csv, as_json)
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
     if all(row.score is None for row in rows):
@@ -478,12 +523,11 @@ def export(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
+    writable(output, read=roster)
     assignment = chosen(assignment)
     points, most, not_graded = lms.graded(assignment)
     if not points:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
-    if output.resolve() == roster.resolve():
-        raise fail("the filled file would replace the roster; give it another name with -o")
     if not output.parent.is_dir():
         raise fail(f"there is no folder {output.parent} for the filled file")
     try:
@@ -543,6 +587,7 @@ def total(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(csv)
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
         name, _, number = each.partition("=")

@@ -71,12 +71,13 @@ class Stored(NamedTuple):
 
 
 def load_result(path: Path) -> Stored | None:
-    """What is stored; None if there is nothing that can be read."""
+    """What is stored; None if there is nothing, or something else: then it is graded again."""
+    damaged = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         key, booked = data.pop("key"), data.pop("booked", False)
-        return Stored(key, Result.from_data(data), booked)
-    except (OSError, ValueError, TypeError, KeyError):
+        return Stored(str(key), Result.from_data(data), booked is True)
+    except (OSError, *damaged):
         return None
 
 

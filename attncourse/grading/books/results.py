@@ -1,7 +1,7 @@
 """What became of a class: points from the gradebook, diagnoses from the stored results."""
 
 import collections
-import json
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import MIME
 from attncourse.checks.task import Fault
 from attncourse.grading.books import disk, nbgrader_api
+from attncourse.grading.inbox import submission as reading
 from attncourse.grading.jail.result import Result
 
 
@@ -36,13 +37,18 @@ class Row:
 
 
 def diagnoses(notebook: Path) -> dict[str, str]:
-    """The titles of the diagnoses in a notebook that nbgrader itself has executed, by task."""
+    """The titles of the diagnoses in a notebook that nbgrader itself has executed, by task.
+
+    Anything may stand in one: what cannot be read says nothing.
+    """
     found = {}
-    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        for output in cell.get("outputs", ()):
-            report = output.get("data", {}).get(MIME)
-            if report and not report["passed"]:
-                found.setdefault(report["task"], report["title"])
+    damaged = (reading.Unreadable, LookupError, TypeError, AttributeError)
+    with contextlib.suppress(OSError, *damaged):
+        for cell in reading.notebook_of(notebook.read_bytes()).cells:
+            for output in cell.get("outputs", ()):
+                report = output.get("data", {}).get(MIME)
+                if report and not report["passed"]:
+                    found.setdefault(str(report["task"]), str(report["title"]))
     return found
 
 
@@ -67,7 +73,8 @@ def of_class(assignment: str) -> list[Row]:
             lost = penalty(submission)
             if lost != notebook_row.late_submission_penalty:
                 notebook_row.late_submission_penalty, settled = lost, False
-            stored = disk.load_result(disk.result_path(assignment, student))
+            path = disk.result_path(assignment, student)
+            stored = disk.load_result(path)
             notebook = Path("autograded") / student / assignment / f"{assignment}.ipynb"
             if stored:
                 verdicts = stored.result.verdicts.items()
@@ -84,7 +91,7 @@ def of_class(assignment: str) -> list[Row]:
                     wrong,
                     name_of(submission.student),
                     late,
-                    stored is not None and disk.is_stale(job, student, stored.key),
+                    path.exists() and disk.is_stale(job, student, stored.key if stored else ""),
                     {cell: score for cell, score, _ in cells[student]},
                     frozenset(cell for cell, _, unread in cells[student] if unread),
                     stored.result if stored else None,

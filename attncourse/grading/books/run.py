@@ -63,7 +63,8 @@ def grade_class(
         if stored and stored.booked:
             known[student] = stored.result
         recorded = not job.record or disk.record_path(job.assignment, student).exists()
-        if stored and stored.key == keys[student] and recorded and not force:
+        whole = stored and stored.result.verdicts.keys() >= set(about.tasks)
+        if whole and stored.key == keys[student] and recorded and not force:
             same[student] = stored.result
         else:
             todo[student] = path

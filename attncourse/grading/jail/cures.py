@@ -22,7 +22,7 @@ _CURES = (  # the first that fits
     (r"[Mm]emory|MemoryError|std::bad_alloc", _MEMORY),
     (r"was killed|killed from outside", "Is memory short, or does another program end it? "
      f"{_MEMORY}"),
-    (r"\b(?:clone|u?mount\w*|pivot_root|sethostname|capset|prctl) \(|uid_map|setgroups|namespaces",
+    (r"\b(?:clone|u?mount\w*|pivot_root|sethostname|capset|prctl) \(|uid_map|setgroups|namespaces|not permitted|no jail for",
      ALLOW_NAMESPACES),
     (r"marshal data|bad marshal", "A full disk has cut what Python keeps: make room, and remove the "
      "folders named __pycache__ of the course's package"),

@@ -1,12 +1,15 @@
 """What became of one submission: plain data, which needs no torch."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from attncourse.grading.inbox.submission import Assignment
 
 if TYPE_CHECKING:
     from attncourse.checks.report import Report
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -52,8 +55,34 @@ class Result:
 
     @classmethod
     def from_data(cls, data: dict) -> "Result":
-        verdicts = {task: Verdict(**each) for task, each in data["verdicts"].items()}
-        return cls(**data | {"verdicts": verdicts})
+        """What `as_data` made.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if not _is(data.get("verdicts"), dict[str, dict]):
+            raise TypeError("there are no verdicts")
+        verdicts = {task: _made(Verdict, each) for task, each in data["verdicts"].items()}
+        return _made(cls, data | {"verdicts": verdicts})
+
+
+def _made(kind: type[T], data: dict[str, Any]) -> T:
+    for each in fields(kind):
+        if each.name in data and not _is(data[each.name], each.type):
+            raise TypeError(f"{each.name} is no {each.type}")
+    return kind(**data)
+
+
+def _is(value: object, kind: Any) -> bool:
+    """Whether data is what an annotation says."""
+    inner = get_args(kind)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is(each, inner[0]) for each in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_is(each, inner[1]) for each in value.values())
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(value, kind)
 
 
 def nothing(about: Assignment, reason: str) -> Result:

@@ -212,8 +212,9 @@ def serve(control: socket.socket) -> None:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             channel, news = handles
-            with socket.socket(fileno=news) as grader:
+            with socket.socket(fileno=news) as grader, contextlib.suppress(BrokenPipeError):
                 socket.send_fds(grader, [b"born"], [os.pidfd_open(os.getpid())])
+            # If the grader is gone, the worker finds its channel closed.
             workers.work(channel, zygote)
             os._exit(0)
         for each in handles:

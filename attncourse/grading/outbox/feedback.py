@@ -99,7 +99,7 @@ def write(
             yield Event(student, problem="there is no executed notebook; run `attncourse grade`")
             continue
         grades = _grades(about, graded[student], comments[student])
-        text = record.read_text(encoding="utf-8")
+        text = record.read_text(encoding="utf-8", errors="replace")
         key = _key(text, grades)
         if _key_of(path_of(about.name, student)) == key and not force:
             yield Event(student, stale=graded[student].stale)
