@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PLAIN = numbers.Real | str | dict | None  # what a check takes, besides tensors and lists
 # What torch says where there is no GPU, or where it is hidden, as it is when a class is graded.
-_NO_GPU = re.compile(
+NO_GPU = re.compile(
     "not compiled with CUDA|No CUDA GPUs|NVIDIA driver|not linked with support for"
 )
 OTHERWISE = "something else while it is watched"
@@ -65,7 +65,7 @@ def _returned(seen: Observation, inputs: Inputs | None = None) -> object:
         raise Unanswered("The answer still raises NotImplementedError.")
     if seen.error:
         said = f"{seen.error} ({seen.error_line})" if seen.error_line else seen.error
-        if _NO_GPU.search(said):
+        if NO_GPU.search(said):
             said += (
                 ". It asks for a GPU, and answers are judged on a CPU, where their inputs are. "
                 "Make tensors there: `device=x.device`, of an input x."
