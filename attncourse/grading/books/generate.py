@@ -173,9 +173,9 @@ def _refuse_other_cells(book: Gradebook, assignment: str, made: Made) -> None:
             f"gradebook has points for ({said}), and {len(known.submissions)} students have "
             f"submissions there. Either give solutions/{assignment} the cells that it had; or "
             "begin the assignment anew, which costs all points and comments that a person gave, "
-            "due date and extensions: keep a copy of gradebook.db, then `nbgrader db assignment "
-            f"remove {assignment} --force`, `attncourse release {assignment}` and "
-            f"`attncourse grade {assignment}`"
+            "due date and extensions: keep a copy of gradebook.db, then "
+            f"`nbgrader db assignment remove {assignment} --force`, "
+            f"`attncourse release {assignment}` and `attncourse grade {assignment}`"
         )
 
 
