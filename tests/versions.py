@@ -32,9 +32,9 @@ print(right.earned, wrong.earned, wrong.diagnosis.ids)
 """
 HEADER = """# Versions that were tried
 
-Written by `python tests/versions.py`: a made-up class of 24 graded in jails, and a right and a wrong
-answer judged, with other versions than the pinned ones. "The same": all points, misconceptions and
-cells of records as with the pinned versions.
+Written by `python tests/versions.py`: a made-up class of 24 graded in jails, and a right and a
+wrong answer judged, with other versions than the pinned ones. "The same": all points,
+misconceptions and cells of records as with the pinned versions.
 
 | versions | Python | class and judge | of them |
 |---|---|---|---|
