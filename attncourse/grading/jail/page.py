@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.inbox.written import Written
 from attncourse.grading.jail.result import Result
 
 TEXT = 21_000  # characters of a stream, an error or a text: as in the shell, and its last line
@@ -35,7 +36,10 @@ def unread(released: str, about: Assignment, result: Result) -> str:
         cell_of(cell, number, cell, about)
         for number, cell in enumerate(json.loads(released)["cells"], start=1)
     ]
-    return notebook_of(record, released, about, result)
+    texts = {
+        question: {"source": harmless(text)} for question, text in result.texts.items() if text
+    }
+    return notebook_of(record, released, about, result, texts)
 
 
 # --- the cells of a notebook --------------------------------------------------------------------
@@ -85,8 +89,34 @@ def cell_of(cell: dict, number: int, released: dict | None, about: Assignment) -
     return made
 
 
-def notebook_of(record: list[dict], released: str, about: Assignment, result: Result) -> str:
-    """Add the graded cells that were deleted, each behind its neighbor, and the grader's notes."""
+def box(answer: Written, place: int | None, cells: list[dict]) -> dict:
+    """A written answer with its pictures in one cell, where a person enters its points.
+
+    Args:
+        place: of that cell in `cells`; None if it was deleted.
+    """
+    texts, pictures, last = [], {}, None
+    for each, text in answer.parts.items():
+        prefix = "" if each == place else f"cell-{each + 1}-"  # pictures share their names
+        for name, picture in _attachments(cells[each]).items():
+            pictures[prefix + name] = picture
+            text = text.replace(f"(attachment:{name})", f"(attachment:{prefix}{name})")
+        if each != place and each - 1 != last:
+            texts.append(f"*In cell {each + 1}:*")
+        texts.append(text)
+        last = each
+    made = {"source": harmless("\n\n".join(texts)[:SOURCE], pictures)}
+    return made | ({"attachments": pictures} if pictures else {})
+
+
+def notebook_of(
+    record: list[dict], released: str, about: Assignment, result: Result, boxes: dict[str, dict]
+) -> str:
+    """Add the graded cells that were deleted, each behind its neighbor, and the grader's notes.
+
+    Args:
+        boxes: by grade id, what stands in the cell of a written answer.
+    """
     place = 0
     for name, cell in marked(released).items():
         here = [i for i, each in enumerate(record) if _mark(each).get("grade_id") == name]
@@ -94,6 +124,7 @@ def notebook_of(record: list[dict], released: str, about: Assignment, result: Re
             record.insert(place, cell_of(cell, f"deleted-{name}"[:50], cell, about))
         place = (here[0] if here else place) + 1
         made = record[place - 1]
+        made |= boxes.get(name, {})
         if is_judge(made) and not made["outputs"]:
             made["outputs"] = judged(name, about, result)
     if notes := [*result.review, *result.repairs]:
