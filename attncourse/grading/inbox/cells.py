@@ -8,6 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
+DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _CELL_MARK = re.compile(r"\A# ?%%.*\n?")  # PyCharm's first line
 # Databricks keeps a text as code that begins with %md.
 _TEXT_MAGIC = re.compile(r"\s*%{1,2}(?:md(?:-sandbox)?|markdown|html|latex)\b[ \t]*")

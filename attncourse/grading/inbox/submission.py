@@ -17,6 +17,7 @@ from attncourse.checks.answers import DEFINITIONS, plain_python
 from attncourse.grading import Refusal
 from attncourse.grading.inbox import written
 from attncourse.grading.inbox.cells import (
+    DEFINES,
     MARKER,
     grade_id_of,
     parsed,
@@ -35,7 +36,6 @@ MOST_CELLS = 10_000
 MOST_VALUES = 4_000_000  # of JSON: each takes a hundred bytes or so
 MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
-_DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
 _WORD = re.compile(r"\d[\w.]*|\w+|[^\w\s]")
 
@@ -251,7 +251,7 @@ def notebook_of(data: bytes) -> Notebook:
 
 def may_be_code(cell: dict) -> bool:
     """Whether Python may stand in a cell: an editor may have turned an answer into text."""
-    return cell.get("cell_type") != "markdown" or _DEFINES.search(source_of(cell)) is not None
+    return cell.get("cell_type") != "markdown" or DEFINES.search(source_of(cell)) is not None
 
 
 def _words(source: str) -> int:
@@ -325,7 +325,7 @@ def defined_in(source: str) -> list[str]:
     if tree := parsed(source):
         with contextlib.suppress(RecursionError):  # a long chain of `elif`
             return list(dict.fromkeys(name for node in tree.body for name in _defined_by(node)))
-    return _DEFINES.findall(source)
+    return DEFINES.findall(source)
 
 
 def only_defines(source: str) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from attncourse.checks.answers import plain_python
 from attncourse.grading.inbox.cells import (
+    DEFINES,
     MARKER,
     grade_id_of,
     parsed,
@@ -103,10 +104,12 @@ def _marks(about: "Assignment") -> frozenset[str]:
 
 def _task_of(cell: dict, about: "Assignment", question: str) -> str | None:
     """Which other task or question a cell belongs to."""
-    marker, grade_id = MARKER.search(source_of(cell)), grade_id_of(cell)
-    if marker and marker[1] == about.name:
-        return marker[0].strip()
-    return grade_id if grade_id in about.released and grade_id != question else None
+    source, grade_id = source_of(cell), grade_id_of(cell)
+    if (marker := MARKER.search(source)) and marker[1] == about.name:
+        return marker[0].strip() if marker[4] else marker[2]
+    if grade_id in about.released:
+        return grade_id if grade_id != question else None
+    return next((name for name in DEFINES.findall(source) if name in about.tasks), None)
 
 
 def _between(borders: list[int], anchors: list[int], size: int) -> list[int]:

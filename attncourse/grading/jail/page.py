@@ -97,13 +97,17 @@ def box(answer: Written, place: int | None, cells: list[dict]) -> dict:
     """
     texts, pictures, last = [], {}, None
     for each, text in answer.parts.items():
-        prefix = "" if each == place else f"cell-{each + 1}-"  # pictures share their names
-        for name, picture in _attachments(cells[each]).items():
-            pictures[prefix + name] = picture
-            text = text.replace(f"(attachment:{name})", f"(attachment:{prefix}{name})")
         if each != place and each - 1 != last:
             texts.append(f"*In cell {each + 1}:*")
+        prefix = "" if each == place else f"cell-{each + 1}-"  # pictures share their names
+        kept, pasted = _attachments(cells[each]), cells[each].get("attachments")
+        for name in kept:
+            pictures[prefix + name] = kept[name]
+            text = text.replace(f"(attachment:{name})", f"(attachment:{prefix}{name})")
         texts.append(text)
+        if lost := pasted.keys() - kept.keys() if isinstance(pasted, dict) else ():
+            names, where = ", ".join(sorted(lost)), f"in cell {each + 1} of what was handed in"
+            texts.append(f"*Too large to be shown, or no PNG or JPEG: {names}, {where}.*")
         last = each
     made = {"source": harmless("\n\n".join(texts)[:SOURCE], pictures)}
     return made | ({"attachments": pictures} if pictures else {})
