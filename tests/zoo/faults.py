@@ -165,7 +165,7 @@ def _(content):
         cell["metadata"] = {}
 
 
-@edited("metadata and markers lost", "FFFF", repair="has lost its marks")
+@edited("metadata and markers lost", "FFFF", review="sys.modules", repair="has lost its marks")
 def _(content):
     for cell in content["cells"]:
         lines = source_of(cell).splitlines(keepends=True)

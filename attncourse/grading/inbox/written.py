@@ -34,6 +34,7 @@ LONG = 20_000  # characters; no text of the course has as many
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _SAYING = ("Sm", "So", "Sc")  # what √, → and € are
 _SPACE = re.compile(r"<(?:/?p|/?div|br|hr) ?/?>")
+_LINK = re.compile(r"(?<!!)(\[[^\]\n]*\])\([^)\n]*\)")  # a release has other addresses
 _COMMENT = re.compile(r"\s*#+ ?")
 
 
@@ -248,7 +249,7 @@ def _lines(source: str) -> list[list[str]]:
 def _words(text: str) -> list[str]:
     """What a text says, without its markup: its words, or its signs if it has none."""
     text = _SPACE.sub(" ", unicodedata.normalize("NFC", html.unescape(text)).casefold())
-    parts = _WORD.findall(text)
+    parts = _WORD.findall(_LINK.sub(r"\1", text))
     words = [part for part in parts if part.isalnum() or _says(part)]
     return words or [part for part in parts if part.isascii() and part not in "*_#>`~|-\\"]
 
