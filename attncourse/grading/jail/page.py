@@ -36,10 +36,8 @@ def unread(released: str, about: Assignment, result: Result) -> str:
         cell_of(cell, number, cell, about)
         for number, cell in enumerate(json.loads(released)["cells"], start=1)
     ]
-    texts = {
-        question: {"source": harmless(text)} for question, text in result.texts.items() if text
-    }
-    return notebook_of(record, released, about, result, texts)
+    boxes = {name: {"source": harmless(text)} for name, text in result.texts.items() if text}
+    return notebook_of(record, released, about, result, boxes)
 
 
 # --- the cells of a notebook --------------------------------------------------------------------
