@@ -208,7 +208,8 @@ def test_a_spreadsheet_reads_the_csv_and_computes_nothing(data, tmp_path):
     raw = (tmp_path / "class.csv").read_bytes()
     assert raw.startswith(b"\xef\xbb\xbf")
     rows = list(csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline="")))
-    assert [row["student"] for row in rows] == [SLY, "'" + FORMULA, MARKUP, "ann", "bob"]
+    assert [row["student"] for row in rows] == [SLY, "'" + FORMULA, MARKUP, "ann", "bob", "later"]
+    assert rows[5]["points"] == "not graded" and rows[5]["softmax"] == ""  # and no zero
     assert rows[3]["why-scaled"] == "7.5" and rows[4]["why-scaled"] == ""
     assert rows[4]["misunderstood"] == f"scaled_dot_product_attention: {WRONG}"
     for row in rows:
@@ -228,7 +229,8 @@ def test_the_command_shows_the_class_and_says_where_the_page_is(graded):
 
 
 def test_points_go_to_the_course_system_with_penalty_and_comments(graded):
-    points, most = lms.graded(NAME)
+    points, most, not_graded = lms.graded(NAME)
+    assert not_graded == ["later"]
     by_name = {each.student: each for each in points}
     assert most == graded.points and by_name["ann"].score == graded.points - 6.5
     assert not by_name["ann"].unread and by_name["bob"].unread
@@ -237,6 +239,7 @@ def test_points_go_to_the_course_system_with_penalty_and_comments(graded):
     arguments = ["export", NAME, "--format", "canvas", "--roster", "roster.csv"]
     done = CliRunner().invoke(cli.app, [*arguments, "-o", "filled.csv"])
     assert done.exit_code == 1 and "graded here and not found in Canvas" in done.output
+    assert "handed in and not graded, run `attncourse grade" in done.output
     assert f"\nA,1,ann,X,{graded.points - 6.5:g}\n" in Path("filled.csv").read_text()
     refused = CliRunner().invoke(cli.app, [*arguments, "-o", "./roster.csv"])
     assert refused.exit_code == 2 and Path("roster.csv").read_text().endswith("ann,X,\n")
@@ -255,7 +258,9 @@ def test_everybody_can_read_the_page(page, tmp_path):
         assert tab.run("return document.activeElement.href").endswith("#person")
         rows = "[...document.querySelectorAll('#every tbody tr')]"
         tab.run("document.querySelectorAll('#every th button')[1].click()")
-        shown = tab.run(f"return {rows}.map(row => parseFloat(row.cells[1].innerText))")
+        said = tab.run(f"return {rows}.map(row => row.cells[1].innerText)")
+        assert said[0] == "not graded"
+        shown = tab.run(f"return {rows}.slice(1).map(row => parseFloat(row.cells[1].innerText))")
         assert shown == sorted(shown) and len(set(shown)) > 1
         tab.run(
             "const box = document.querySelector('#filter'); box.value = 'bob';"

@@ -89,3 +89,10 @@ def naive(query, key, value, tile, causal=False):
 def test_who_writes_no_flash_earns_less_than_half_of_it():
     report = run("tiled_attention", naive)
     assert 0 < report.earned < report.points / 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("ask", [lambda x: x.cuda(), lambda x: x + torch.zeros(1, device="cuda")])
+def test_who_asks_for_a_gpu_is_told_where_answers_are_judged(ask):
+    report = run("softmax", lambda scores, dim=-1: torch.exp(ask(scores)))
+    assert report.earned == 0 and "`device=x.device`" in str(report)

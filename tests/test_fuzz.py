@@ -212,7 +212,10 @@ def test_a_notebook_is_read_and_made_whole_or_unreadable(data):
 parts = st.sampled_from(
     ["jane", "..", ".", "", "C:", "a\\b", "victim_1_2_x.ipynb", "-copy" * 40 + "x", "__MACOSX",
      f"X_12_assignsubmission_file_{NAME}", "assignment_1_export", "submission_7", "x.zip", NAME,
-     "submission_metadata.yml", "\udc80", "con", "a" * 300, ASSIGNMENT, "_1" * 100, "(1" * 90]
+     "submission_metadata.yml", "\udc80", "con", "a" * 300, ASSIGNMENT, "_1" * 100, "(1" * 90,
+     "1-2 - Jo - Sep 13, 2026 900 AM", "1-2 - 2026 - 2026 - x", "index.html", "submissions.csv",
+     "x_jo_attempt_2026-01-30-20-30-10_x.ipynb", "_jo_attempt_2026-99-30-20-30-10.txt",
+     "[1]A, [1]B, [1]C", "[1] - jo - x.ipynb", "hw 2026-01-30 jo", "jo_attempt 2", "a_b_jo_4711"]
 ) | st.text(max_size=6)  # fmt: skip
 names = st.lists(parts, min_size=1, max_size=5).map("/".join)
 
@@ -228,7 +231,7 @@ def zips(draw, depth: int = 2) -> bytes:
                 inner |= zips(depth - 1)
             info = zipfile.ZipInfo(draw(names).encode(errors="replace").decode() or "x")
             info.compress_type = draw(st.sampled_from(kinds))
-            info.external_attr = draw(st.sampled_from([0, 0o120777 << 16, 0o10644 << 16]))
+            info.external_attr = draw(st.sampled_from([0, 0o120777, 0o10644, 0o20666])) << 16
             archive.writestr(info, draw(inner))
     data = bytearray(buffer.getvalue())
     for _ in range(draw(st.integers(0, 3))):
@@ -256,12 +259,17 @@ def test_an_archive_gives_files_or_reasons(data, tmp_path_factory):
                 assert "/" not in safe and "\\" not in safe and not safe.startswith(".")
         except archives.Refused as error:
             assert str(error)
-    rows = [row for outer in archives.unpack(place) for row in DRY.take(outer)]
-    assert all(row.outcome or row.notes for row in rows)
+    for desk in (DRY, WITH_ROSTER):
+        for outer in archives.unpack(place):
+            rows = list(desk.take(outer))
+            assert rows or archives.is_noise(outer.path) or senders.is_added(outer)
+            assert all(row.outcome or row.notes for row in rows)
     assert time.monotonic() - started < SECONDS
 
 
 DRY = ingest.Desk(COURSE, dry_run=True)
+ROSTER = senders.Roster([{"id": "jo", "lms_user_id": "1"}, {"id": "x", "e": "4711"}], "the roster")
+WITH_ROSTER = ingest.Desk(COURSE, roster=ROSTER, dry_run=True)
 
 
 # --- replies of a child

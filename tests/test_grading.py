@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from attncourse import __main__ as entrance
 from attncourse import cli
 from attncourse.checks import blind, engine, registry
+from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
@@ -36,6 +37,7 @@ from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
 from attncourse.grading.jail.remote import (
     Died,
+    Ended,
     Killed,
     Meddled,
     Process,
@@ -520,23 +522,26 @@ def test_a_death_from_outside_costs_nobody_a_point(who, killing, zygote):
 
 @linux
 @pytest.mark.slow
-def test_who_is_killed_again_and_again_is_under_review_and_graded_again(killing, course, zygote):
+def test_who_is_killed_again_and_again_keeps_what_was_there(killing, course, zygote, monkeypatch):
     sample.write_class(CHAPTER_3, 1)
     job, handed_in = replace(disk.job_of(CHAPTER_3), record=False), disk.submissions(CHAPTER_3)
 
     def here(job, notebooks):
         for student, path in notebooks.items():
-            yield student, grade_bytes(job, path.read_bytes())
+            yield student, pure.grade_or_say_why(job, path.read_bytes())
 
     (first,) = run.grade_class(job, handed_in, here)
+    before = stored()
     killing(lambda number: (lambda child: child.pid) if number % 12 == 7 else None)
+    with pytest.raises(CannotGrade, match="SIGKILL"):  # the course's own solution is killed, too
+        list(run.grade_class(job, handed_in, here, force=True))
+    monkeypatch.setattr(pure, "prove", lambda job: "proven")
     (event,) = run.grade_class(job, handed_in, here, force=True)
-    assert any("killed from outside (SIGKILL), 3 times" in why for why in event.result.review)
-    assert event.result.score < first.result.score  # of other tasks there are points all the same
+    assert event.result is None and "killed from outside (SIGKILL), 3 times" in event.why
+    assert stored() == before and points() == {"student01": first.result.score}
     killing(lambda number: None)
-    (event,) = run.grade_class(job, handed_in, here)  # without being told to
-    assert event.fresh and not event.result.review
-    assert event.result.score == first.result.score
+    (event,) = run.grade_class(job, handed_in, here, force=True)
+    assert not event.result.review and event.result.score == first.result.score
 
 
 @linux
@@ -570,8 +575,7 @@ from attncourse.cli import teacher
 from attncourse.grading.books import disk, gradebook, run
 from attncourse.grading.jail import cluster, job, warm, workers
 about = disk.job_of("03_scaled_dot_product", checked=False)
-job.key_of(about, b""), about.about.points, run.nothing(about.about, "no reason")
-run.unread(about.released, about.about, run.nothing(about.about, "no reason"))
+job.key_of(about, b""), about.about.points, run.Result(), gradebook.Writer
 print("torch" in sys.modules)
 """
 
@@ -675,7 +679,7 @@ def test_a_jail_that_could_be_built_a_moment_ago_is_not_given_up(zygote, monkeyp
 def test_a_warm_process_that_never_starts_is_no_reason_to_grade_without_a_jail(monkeypatch):
     killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(remote, "_start_python", lambda _: subprocess.Popen(killed))
-    with pytest.raises(Killed):
+    with pytest.raises(CannotGrade, match="killed 3 times"):
         Zygote()
 
 
@@ -688,11 +692,11 @@ def fails():
 @pytest.mark.parametrize(
     ("cell", "error", "said"),
     [
-        ("import os\nos._exit(3)", Died, "ended Python itself"),
-        ("import ctypes\nctypes.string_at(0)", Died, "crash"),
-        ("import os\nos.abort()", Died, "crash"),
+        ("import os\nos._exit(3)", Ended, "ended Python itself"),
+        ("import ctypes\nctypes.string_at(0)", Ended, "crash"),
+        ("import os\nos.abort()", Ended, "crash"),
         ("import os\nos.kill(os.getpid(), 9)\nos.close(3)\nwhile True: pass", Meddled, "closed"),
-        ("import os\nos.execv('/bin/false', ['false'])", Died, "ended Python itself"),
+        ("import os\nos.execv('/bin/false', ['false'])", Ended, "ended Python itself"),
     ],
 )
 def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
@@ -931,10 +935,10 @@ from multiprocessing.connection import Connection
 channel = Connection(int(sys.argv[1]))
 channel.recv_bytes()
 while True:
-    data = channel.recv_bytes()
+    data = channel.recv()
     if data == b"kills":
         os.kill(os.getpid(), 9)
-    channel.send(data.decode())
+    channel.send("proven" if data is None else data.decode())
 """
 
 
@@ -966,7 +970,7 @@ HUNGRY = """
 from attncourse.grading.inbox import untrusted
 from attncourse.grading.jail import grade
 grade.MEMORY = untrusted.MEMORY = 2**28
-grade.grade_bytes = lambda job, data: bytearray(int(data))
+grade.grade_bytes, grade.prove = lambda job, data: bytearray(int(data)), lambda job: "proven"
 with untrusted.limited_memory():
     said = grade.grade_or_say_why(None, b"1000000000")
     print(len(grade.grade_or_say_why(None, b"1000000")), said)
@@ -994,15 +998,15 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
     for name, path in notebooks.items():
         path.write_text(name)
     notebooks["is gone"].unlink()
-    job = Job(CHAPTER_3, "", "")
+    job, died = Job(CHAPTER_3, "", ""), f"the process that graded it {workers.DIED}"
     assert sorted(workers.in_processes(jobs)(job, notebooks)) == [
         ("a", "a"),
         ("is gone", "the file cannot be read: No such file or directory"),
-        ("kills", workers.DIED),
+        ("kills", died),
         ("m", "m"),
         ("z", "z"),
     ]
-    assert workers.in_own_process(job, b"kills") == workers.DIED
+    assert workers.in_own_process(job, b"kills") == died
     assert workers.in_own_process(job, b"a") == "a"
 
 
@@ -1080,14 +1084,14 @@ def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     strange = [Path("submitted", name) for name in ("x" * 129, "a\u200fb", "a\nb: 56 points")]
     alike = [Path("submitted", name) for name in ("anna", "Anna", "аnna")]  # the last: Cyrillic
     for folder in (*strange, *alike):
-        (folder / CHAPTER_3).mkdir(parents=True)
+        shutil.copytree(Path("submitted", "student01"), folder)
     done = grade("--verbose")
     for folder in (*strange, *alike):
         shutil.rmtree(folder)
     with nbgrader_api.gradebook() as book:
         for folder in alike:
             book.remove_student(folder.name)
-    assert done.exit_code == 1 and "graded 6 submissions" in done.stdout
+    assert done.exit_code == 3 and "graded 6 submissions" in done.stdout
     assert done.stdout.count("not graded: rename the folder") == 3
     assert "submitted/'a\\nb: 56 points'" in done.stdout and "\nb: 56" not in done.output
     assert "names that look alike: Anna, anna, аnna" in done.stdout

@@ -4,12 +4,15 @@ import copy
 import functools
 import io
 import json
+import multiprocessing
 import os
+import re
 import resource
 import stat
 import sys
 import time
 import zipfile
+import zoneinfo
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +24,7 @@ from typer.testing import CliRunner
 from zoo import ASSIGNMENT, CASES, NAME, built, cell_of, grade_id, right, source_of
 
 from attncourse import cli
-from attncourse.grading.inbox import archives, ingest, restore, senders, submission
+from attncourse.grading.inbox import archives, ingest, restore, senders, submission, writing
 
 TARGET = f"submitted/{{}}/{ASSIGNMENT}/{NAME}"
 
@@ -105,6 +108,21 @@ submission_8: nonsense
         (f"assignment_1_export/submission_7/{NAME}", "100 two@school.edu", NAME),
         (f"assignment_1_export/submission_8/{NAME}", "", NAME),
         (f"assignment_1_export/submission_9/{NAME}", "", NAME),
+        # Brightspace
+        (f"100126-6203 - Di Four - Sep 13, 2026 900 AM/{NAME}", "Di_Four_100126", NAME),
+        (f"100126-6203 - Di Four - Sep 13, 2026 900 AM - {NAME}", "Di_Four_100126", NAME),
+        (f"100126-6203 - N0123 - Di Four - 13 mei 2026 0900/x/{NAME}", "Di_Four_100126", NAME),
+        (f"100126-6203 - Di Four - Sep 13, 2026 900 AM - hw.zip/{NAME}", "Di_Four_100126", NAME),
+        # Blackboard
+        (f"Exercise_3_aone_attempt_2026-01-30-20-30-10_{NAME}", "aone", NAME),
+        (f"Exercise 3_aone_attempt_2026-01-30-20-30-10_hw.zip/work/{NAME}", "aone", NAME),
+        # Open edX
+        (f"[1]Week 3, [2]Attention, [1]Unit/[1] - aone - {NAME}", "aone", NAME),
+        ("Removed from course/[x] - 00f636b9ac6d480c - x.ipynb", "00f636b9ac6d480c", "x.ipynb"),
+        (f"[1] - a_one - {NAME}", "a_one", NAME),
+        # ILIAS, Sakai
+        (f"One_Anna_aone_4711/{NAME}", "One_Anna_aone_4711", NAME),
+        (f"One, Anna(aone)/Submission attachment(s)/{NAME}", "One_Anna_aone", NAME),
         # folders and names
         (f"jane/{NAME}", "jane", NAME),
         (f"jane/{ASSIGNMENT}/{NAME}", "jane", NAME),
@@ -168,6 +186,179 @@ def test_two_students_never_share_a_folder(desk):
     zipped({f"Jane Doe/{NAME}": numbered(1), f"Jane_Doe/{NAME}": numbered(2)})
     rows = list(desk("sent.zip").values())
     assert rows[0].outcome == "filed" and "would share a folder" in rows[1].notes[0]
+
+
+def test_names_are_read_as_the_page_for_teachers_says(desk):
+    page = (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
+    table = page[page.index("| from | for example") :].partition("\n\n")[0].splitlines()[2:]
+    read = 0
+    for line in table:
+        examples, students = (re.findall("`(.+?)`", part) for part in line.split("|")[2:4])
+        for example, student in zip(examples, students, strict=len(students) > 1):
+            sent = archives.Sent(tuple(example.split("/")), None)
+            (sender,) = senders.senders(sent, [ASSIGNMENT])
+            assert senders.safe_name(sender.student) == student, line
+            read += 1
+    assert read == len(table)  # Gradescope's says nobody, and Drive's two
+
+
+@pytest.mark.parametrize("roster", [False, True])
+def test_a_folder_around_a_class_is_no_student(desk, roster):
+    Path("roster.csv").write_text("id,email\naone,a@uni.edu\nbtwo,b@uni.edu\n")
+    options = {"roster": senders.roster_in(Path("roster.csv"))} if roster else {}
+    for around in ("hw3", f"{ASSIGNMENT}/hw3", "HW3 2026-01-30"):
+        zipped({f"{around}/{who}_{NAME}": numbered(len(who + around)) for who in ("aone", "btwo")})
+        assert {row.student for row in desk("sent.zip", **options).values()} == {"aone", "btwo"}
+    zips = {f"hw3/{who}.zip": Path(zipped({f"x/{NAME}": numbered(1)}, "z.zip")).read_bytes()
+            for who in ("aone", "btwo")}  # fmt: skip
+    assert {row.student for row in desk(zipped(zips), **options).values()} == {"aone", "btwo"}
+    assert filed() == {"aone", "btwo"}
+
+
+def test_of_a_zip_of_a_drive_the_names_are_read_and_parts_of_one_are_refused(desk):
+    names = [f"HW3/{who} - Copy of {NAME}" for who in ("Jane Doe", "Kim Lee")]
+    zips = [zipped({name: numbered(n), f"HW3/x{n}_{NAME}": numbered(n + 2)},
+                   f"HW3-20260913T100000Z-00{n}.zip") for n, name in enumerate(names)]  # fmt: skip
+    rows = desk(*zips).values()
+    assert not filed() and all("Its name holds a date" in row.notes[0] for row in rows)
+    for place in zips:
+        desk(place)
+    assert filed() == {"Jane_Doe", "Kim_Lee", "x0", "x1"}
+
+
+def test_names_of_course_systems_are_read_in_a_folder_around_them_all(desk):
+    names = (f"smithbob_1_5_{NAME}", "lee_2_6_x.ipynb")
+    sent = {f"submissions/{name}": numbered(n) for n, name in enumerate(names)}
+    desk(zipped(sent | {"submissions/kim_3_7_x.pdf": b"%PDF"}))
+    assert filed() == {"smithbob_1", "lee_2"}
+
+
+def test_a_folder_around_files_that_name_nobody_is_refused_with_what_to_do(desk):
+    rows = desk(zipped({f"hw3/{NAME}": numbered(1), "hw3/Untitled.ipynb": numbered(2)}))
+    assert all("put each student's name before the file's" in row.notes[0] for row in rows.values())
+    assert not filed() and len(rows) == 2
+    assert all(row.outcome for row in desk("sent.zip", student="jane").values())
+    zipped({"kim/a.ipynb": numbered(1), "kim/b.ipynb": numbered(2), "kim/old/c.ipynb": numbered(3)})
+    assert not any(row.outcome for row in desk("sent.zip").values()) and filed() == {"jane"}
+
+
+def test_brightspace_names_students_and_attempts(desk):
+    later, earlier = (f"126-62 - Di Four - Sep 13, 2026 {t}/x.ipynb" for t in ("100 PM", "900 AM"))
+    zipped({later: numbered(2), earlier: numbered(1), "index.html": b"<html>",
+            f"127-62 - Ed Five - Sep 9, 2026 901 PM - {NAME}": numbered(3)})  # fmt: skip
+    for _ in range(2):
+        rows = desk("sent.zip")
+        assert filed() == {"Di_Four_126", "Ed_Five_127"} and len(rows) == 3
+        assert all(row.outcome and not row.doubt for row in rows.values())
+        assert Path(TARGET.format("Di_Four_126")).read_bytes() == numbered(2)
+        assert not list(Path("submitted").rglob("timestamp.txt"))  # whose clock is not known
+    assert len(list(Path("submitted/Di_Four_126").rglob("*.ipynb.*"))) == 1
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    for _ in range(2):  # once more, when it is known
+        desk("sent.zip", zone=zone)
+        folder = Path(TARGET.format("Di_Four_126")).parent
+        assert str(senders.timestamp_of(folder)) == "2026-09-13 11:00:00"
+        assert len(list(folder.iterdir())) == 3
+    desk(zipped({"126-62 - Di Four - Sep 12, 2026 100 PM/x.ipynb": numbered(4)}), zone=zone)
+    assert Path(TARGET.format("Di_Four_126")).read_bytes() == numbered(2)
+
+
+def test_blackboard_names_students_and_attempts(desk):
+    def name(login: str, day: int, end: str) -> str:
+        return f"Exercise_3_attention_{login}_attempt_2026-01-{day}-20-30-10{end}"
+
+    sent = {
+        name(who, day, end): numbered(day) if "x" in end[1:2] else b"Name: X (x)\n"
+        for who, day in (("aone", 31), ("aone", 30), ("btwo", 30))
+        for end in ("_x.ipynb", ".txt")
+    }
+    zipped(sent | {name("cten", 30, ".txt"): b"Name: Cy Ten (cten)\n"})
+    rows = desk("sent.zip")
+    assert filed() == {"aone", "btwo"}
+    assert Path(TARGET.format("aone")).read_bytes() == numbered(31)
+    (row,) = (row for row in rows.values() if not row.outcome)
+    assert row.student == "cten" and "ask for the notebook" in row.notes[0]
+    assert not any(row.doubt for row in rows.values())
+    desk("sent.zip", zone=zoneinfo.ZoneInfo("UTC"))
+    folder = Path(TARGET.format("aone")).parent
+    assert str(senders.timestamp_of(folder)) == "2026-01-31 20:30:10"
+
+
+def test_a_login_with_a_line_in_it_is_not_mixed_up_with_another(desk):
+    names = [f"HW3_{who}_one_attempt_2026-01-30-20-30-10_{NAME}" for who in "ab"]
+    zipped({name: numbered(n) for n, name in enumerate(names)})
+    first, second = desk("sent.zip").values()
+    assert first.student == "one" and "the accounts HW3_a_one and HW3_b_one" in second.notes[0]
+    Path("roster.csv").write_text("id\na_one\nb_one\n")
+    desk("sent.zip", roster=senders.roster_in(Path("roster.csv")))
+    assert filed() == {"one", "a_one", "b_one"}
+
+
+def test_open_edx_puts_a_class_into_a_folder(desk):
+    unit = "[1]Week 3, [1]Attention, [2]Exercise"
+    sent = {f"{who} - x.ipynb": numbered(len(who)) for who in ("aone", "a_two")}
+    sent |= {"aone - prompt_0.txt": b"see the file", "cten - prompt_0.txt": b"I forgot"}
+    zipped({f"{unit}/[1] - {name}": data for name, data in sent.items()}
+           | {"submissions.csv": b"key\n"})  # fmt: skip
+    rows = desk("sent.zip")
+    assert filed() == {"aone", "a_two"}
+    assert [row.student for row in rows.values() if not row.outcome] == ["cten"]
+    rows = desk(zipped({"jane/[1] - aone - x.ipynb": numbered(3), f"kim/{NAME}": numbered(4)}))
+    assert "its name is from a course system" in rows["jane/[1] - aone - x.ipynb"].notes[0]
+
+
+def test_folders_in_a_folder_are_refused_by_the_name_of_what_to_give(desk):
+    zipped(
+        {f"Ex 3/Abgaben/{who}/{NAME}": numbered(len(who)) for who in ("One_A_aone_7", "T_B_b_8")}
+    )
+    (note,) = {row.notes[0] for row in desk("sent.zip").values()}
+    assert "All lies in Ex 3/Abgaben:" in note and "give that by itself" in note and not filed()
+
+
+ROSTER = """id,first_name,last_name,email,lms_user_id
+aone,Anna,One,anna@uni.edu,100126
+bob,Bo,Van Dam,,100127
+anna,Cy,Ten,,20261234
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "student"),
+    [
+        ("hw3 - 2026-01-30 20.30 - 100126", "aone"),
+        ("30.01.2026 Bo Van Dam", "bob"),
+        ("Exercise_attempt_2_anna@uni.edu", "aone"),
+        ("One_Anna_aone_4711", "aone"),  # ILIAS: `anna` is another one's login
+        ("One_Anna_x_4711", "aone"),
+        ("Dam, Bo Van(bob)", "bob"),  # Sakai
+        ("20261234 20260913T100000Z", "anna"),
+        ("attempt 1 of 100126 for 100127", "parts of its name are aone and bob in the roster"),
+        ("hw3 2026-01-30 20.30 zoe", "nobody in the roster is hw3 2026-01-30 20.30 zoe"),
+        ("Ten_Anna_zoe_4711", "nobody in the roster is Ten_Anna_zoe_4711"),
+        ("group 126", "nobody in the roster is group 126"),
+    ],
+)
+def test_a_roster_knows_students_by_parts_of_unknown_names(desk, name, student):
+    Path("roster.csv").write_text(ROSTER)
+    zipped({f"{name}/{NAME}": numbered(1), f"bob/{NAME[:-6]} (1).ipynb": numbered(1)})
+    rows = desk("sent.zip", roster=senders.roster_in(Path("roster.csv")))
+    row = rows[f"{name}/{NAME}"]
+    assert row.student == student or student in row.notes[0]
+    rows = desk("sent.zip")
+    if "2026" in name or "attempt" in name:
+        assert "its name holds a date or an attempt" in rows[f"{name}/{NAME}"].notes[0].lower()
+    else:
+        assert rows[f"{name}/{NAME}"].outcome
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["jane_1234", "20201105", "2021-00123-MN-0", "jane2026", "Anna May", "s2026_1", "attempter"],
+)
+def test_a_number_alone_is_no_date(desk, name):
+    zipped({f"{name}/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)})
+    desk("sent.zip")
+    assert filed() == {senders.safe_name(name), "kim"}
 
 
 # --- what it is
@@ -397,6 +588,84 @@ def test_what_lies_beside_a_notebook_need_not_be_one(desk):
                     "jane/y.ipynb": "", "kim/x.pdf": ""}  # fmt: skip
 
 
+def test_no_note_has_a_name_that_is_empty(desk):
+    sent = {f"s{n}/{NAME}": numbered(n) for n in range(5)}
+    rows = desk(zipped(sent | {"s0/x.pdf": b"%PDF", "s1/x.png": b"\x89PNG"}))
+    assert not [note for row in rows.values() for note in row.notes]
+
+
+EMPTY = {
+    "empty": {},
+    "folders only": {"work/": b"", f"{NAME}/": b""},
+    "a computer's own only": {f"__MACOSX/{NAME}": b"x", f".ipynb_checkpoints/{NAME}": b"x"},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_zip_is_somebodys(desk, name):
+    data = Path(zipped(EMPTY[name], "empty.zip")).read_bytes()
+    zipped({"annasmith_11_101_work.zip": data, f"bert_12_102_{NAME}": numbered(1)})
+    write(Path("drop"), {"anna.zip": data, f"bert/{NAME}": 1})
+    for place, student in (("sent.zip", "annasmith_11"), ("drop", "anna")):
+        (row,) = (row for row in desk(place).values() if not row.outcome)
+        assert row.student == student
+        assert row.notes == ["an empty zip; ask for the notebook (.ipynb)"]
+    rows = desk("empty.zip", "drop")
+    assert not rows["empty.zip"].outcome and rows["empty.zip"].student == "empty"
+
+
+def test_an_empty_folder_is_somebodys(desk):
+    zipped({f"Ann Lee_12_assignsubmission_file_/{NAME}": numbered(1), "__MACOSX/": b"",
+            "Bo Lee_13_assignsubmission_file_/": b"", "C_14_assignsubmission_file_/.DS_Store": b"",
+            "Ann Lee_12_assignsubmission_file_/data/": b""})  # fmt: skip
+    for folder in ("bo/work", f"{ASSIGNMENT}/cy/.ipynb_checkpoints", ".git"):
+        Path("drop", folder).mkdir(parents=True)
+    write(Path("drop"), {f"ann/{NAME}": 1})
+    Path("nothing").mkdir()
+    for places, students in (
+        (["sent.zip"], ["Bo_Lee_13", "C_14"]),
+        (["drop"], ["cy", "bo"]),
+        (["nothing", "drop"], ["nothing", "cy", "bo"]),
+    ):
+        lost = [row for row in desk(*places).values() if not row.outcome]
+        assert [row.student for row in lost] == students
+        assert {*(row.notes[0] for row in lost)} == {archives.NOTHING}
+
+
+def test_thirty_thousand_folders_in_each_other_cost_nothing(desk):
+    zipped({"a/" * 30_000 + NAME: numbered(1), "b/" * 30_000: b"", "c/" * 30_000 + "._x": b""})
+    began = time.monotonic()
+    rows = desk("sent.zip")
+    assert time.monotonic() - began < 10 and filed() == {"a"} and len(rows) == 3
+
+
+def test_a_submission_of_nobody_is_said(desk):
+    metadata = METADATA + b"submission_9:\n  :submitters: []\n"
+    folder = "assignment_1_export"
+    zipped({f"{folder}/submission_metadata.yml": metadata,
+            f"{folder}/submission_7/{NAME}": numbered(1),
+            f"{folder}/submission_9/{NAME}": numbered(2)})  # fmt: skip
+    assert "whose is it?" in desk("sent.zip")[f"{folder}/submission_9/{NAME}"].notes[0]
+
+
+def test_two_different_notebooks_of_one_student_are_no_success(desk):
+    released = (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()
+    zipped({"jane/hw.ipynb": numbered(1), "jane/Untitled.ipynb": numbered(2),
+            f"kim/{NAME}": numbered(3), f"kim/Copy of {ASSIGNMENT} (1).ipynb": numbered(4),
+            f"lee/{NAME}": numbered(5), "lee/again.ipynb": numbered(5),
+            "lee/released.ipynb": released})  # fmt: skip
+    for _ in range(2):
+        rows = desk("sent.zip")
+        (row,) = (row for row in rows.values() if row.doubt)
+        assert row.student == "jane" and all(row.outcome for row in rows.values())
+        assert "came, too: two different notebooks" in row.notes[-1]
+    assert len(list(Path("submitted/jane").rglob("*.ipynb*"))) == 2
+    Path("roster.csv").write_text("id,email\njane,j@uni.edu\n")
+    zipped({f"jane/{NAME}": numbered(6), f"j@uni.edu/{NAME}": numbered(7)})
+    rows = desk("sent.zip", roster=senders.roster_in(Path("roster.csv"))).values()
+    assert [row.doubt for row in rows] == [False, True]
+
+
 # --- hostile zips
 
 
@@ -444,6 +713,10 @@ DROPS = {
     "Canvas": {f"victim_1_2_{NAME}": 1},
     "Canvas in a zip": {"hw.zip": {f"victim_1_2_{NAME}": 1}},
     "Moodle": {f"victim_1_assignsubmission_file_/{NAME}": 1},
+    "Brightspace": {f"12-34 - victim - Sep 13, 2026 900 AM - {NAME}": 1},
+    "Blackboard": {f"HW3_victim_attempt_2026-01-30-20-30-10_{NAME}": 1},
+    "Open edX": {f"[1] - victim - {NAME}": 1},
+    "a unit of Open edX": {f"[1]A, [1]B, [1]C/[1] - victim - {NAME}": 1},
     "with a roster, a file's name": {"victim.ipynb": 1},
 }
 
@@ -490,7 +763,12 @@ def test_of_several_zips_none_hands_in_for_another(desk, name):
     assert Path(TARGET.format("victim")).read_bytes() == numbered(3)
     assert Path(TARGET.format("kim")).read_bytes() == numbered(2)
     (mine,) = (row for source, row in rows.items() if source.startswith("mallory.zip/"))
-    if name in ("Canvas", "Canvas in a zip", "Moodle"):
+    if name in (
+        "Canvas",
+        "Canvas in a zip",
+        "Moodle",
+        *(n for n in DROPS if n[0] == "B" or "edX" in n),
+    ):
         assert "whose is it?" in mine.notes[0] and filed() == {"kim", "victim"}
     else:
         assert filed() == {"kim", "victim", "mallory"} and mine.student == "mallory"
@@ -561,6 +839,11 @@ def test_lists_of_two_exports_beside_each_other_each_say_their_own(desk):
         f"x_340934_5_y_666_777_{NAME}",  # Canvas: her name is "x_ 340934_ 5_ y"
         f"Eve_66_assignsubmission_file_Bob_34_assignsubmission_file_{NAME}",  # Moodle: the file's
         f"Bob_34_assignsubmission_file_Eve_66_assignsubmission_file_/{NAME}",  # her own
+        f"eve_66_777_x_bob_attempt_2026-01-30-20-30-10_{NAME}",  # Canvas or Blackboard
+        f"HW_eve_attempt_2026-01-30-20-30-10_x_bob_attempt_2026-01-30-20-30-10_{NAME}",
+        f"HW_bob_attempt_2026-01-30-20-30-10_eve_attempt_2026-01-30-20-30-10_{NAME}",
+        f"66-1 - Eve - Jan 1, 2026 100 AM - Sep 13, 2026 900 AM/{NAME}",  # her name says when
+        f"66-1 - Eve - Sep 13, 2026 900 AM - x_bob_attempt_2026-01-30-20-30-10_{NAME}",
     ],
 )
 def test_a_name_that_was_made_to_be_misread_is_refused(desk, path):
@@ -636,6 +919,68 @@ def test_a_bomb_is_not_unpacked(desk, monkeypatch):
     assert "more than 3 files" in desk("sent.zip")[""].notes[0]
 
 
+def bomb(times: int, data: bytes) -> bytes:
+    """A zip in which many names are of the same bytes."""
+    whole = Path(zipped({"hw.ipynb": data}, "one.zip")).read_bytes()
+    start, end = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
+    tail = bytearray(whole[end:])
+    tail[8:12] = 2 * times.to_bytes(2, "little")
+    tail[12:16] = (times * (end - start)).to_bytes(4, "little")
+    return whole[:start] + times * whole[start:end] + tail
+
+
+def test_files_over_each_other_in_a_zip_are_read_once(desk):
+    zipped({"mallory.zip": bomb(500, numbered(1)), f"kim/{NAME}": numbered(2)})
+    with mock.patch.object(ingest, "restore", wraps=ingest.restore) as read:
+        rows = [*archives.contents(archives.unpack(Path("sent.zip"))[0])]
+        desk("sent.zip")
+    assert read.call_count == 2 and len(rows) == 500 and filed() == {"mallory", "kim"}
+    one = Path(zipped({"a.ipynb": numbered(1), "b.ipynb": numbered(2)}, "one.zip")).read_bytes()
+    place = one.index(b"PK\x01\x02")
+    longer = bytearray(one)
+    longer[place + 20 : place + 24] = (len(numbered(1))).to_bytes(4, "little")
+    Path("quoted.zip").write_bytes(longer)  # the first holds the second
+    rows = desk("quoted.zip", student="jane").values()
+    assert [row.notes == [archives.OVER] for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize("kind", archives.SPECIAL)
+def test_what_is_no_file_in_a_zip_is_refused(desk, kind):
+    with zipfile.ZipFile("sent.zip", "w") as archive:
+        for name, mode in (("jane", kind | 0o666), ("kim", stat.S_IFREG | 0o4755), ("lee", 0)):
+            info = zipfile.ZipInfo(f"{name}/{NAME}")
+            info.external_attr = mode << 16
+            archive.writestr(info, numbered(len(name)))
+    assert desk("sent.zip")[f"jane/{NAME}"].notes == ["not a file: a pipe or a device"]
+    assert filed() == {"kim", "lee"}
+
+
+def test_who_sends_too_much_costs_nobody_else(desk, monkeypatch):
+    monkeypatch.setattr(ingest, "Purse", functools.partial(archives.Purse, bytes=10**6))
+    zeros = Path(zipped({f"{n}.ipynb": b"0" * 4 * 10**5 for n in range(50)}, "z.zip")).read_bytes()
+    zipped({"a.zip": zeros, f"kim/{NAME}": numbered(1)})
+    rows = desk("sent.zip")
+    notes = [row.notes[0] for row in rows.values() if not row.outcome]
+    assert (
+        filed() == {"kim"} and notes.count("unpacked, what was sent has more than 4,096 MiB") == 48
+    )
+
+
+def test_one_student_has_so_many_seconds_and_no_more(desk, monkeypatch):
+    monkeypatch.setattr(ingest, "Purse", functools.partial(archives.Purse, seconds=0.4))
+    slow = mock.patch.object(ingest, "restore", wraps=ingest.restore,
+                             side_effect=lambda *_: time.sleep(0.1) or mock.DEFAULT)  # fmt: skip
+    sent = {f"mallory/{n}.ipynb": numbered(n) for n in range(30)} | {f"kim/{NAME}": numbered(99)}
+    sent["lee.zip"] = Path(zipped({f"{n}.ipynb": numbered(n) for n in range(9)})).read_bytes()
+    began = time.monotonic()
+    with slow:
+        rows = desk(zipped(sent))
+    assert time.monotonic() - began < 10  # without purses 4 s of sleep alone; two of 0.4 s
+    late = [row.student for row in rows.values() if "more than 60 seconds" in str(row.notes)]
+    assert late.count("mallory") > 25 and late.count("lee") in (1, 2) and len(rows) < 40
+    assert filed() == {"mallory", "kim", "lee"}
+
+
 def test_a_zip_that_lies_about_a_size_is_not_believed(desk):
     zipped({f"jane/{NAME}": b"0" * 10**6, f"kim/{NAME}": numbered(1)})
     data = bytearray(Path("sent.zip").read_bytes())
@@ -701,7 +1046,7 @@ def test_names_that_look_alike_are_pointed_out_also_in_a_later_run(desk):
 
 
 def test_reading_that_never_ends_is_stopped_and_stops_nobody(desk, monkeypatch):
-    monkeypatch.setattr(ingest, "SECONDS", 0.5)
+    monkeypatch.setattr(ingest, "Purse", functools.partial(archives.Purse, seconds=0.5))
     kept = ingest.restore
 
     def restore(notebook, *rest):
@@ -712,7 +1057,8 @@ def test_reading_that_never_ends_is_stopped_and_stops_nobody(desk, monkeypatch):
     monkeypatch.setattr(ingest, "restore", restore)
     zipped({f"jane/{NAME}": numbered(1), f"kim/{NAME}": numbered(2)})
     rows = desk("sent.zip")
-    assert rows[f"jane/{NAME}"].notes == ["to read it takes more than 0 seconds"]
+    (note,) = rows[f"jane/{NAME}"].notes
+    assert note.startswith("to read what was sent takes more than 60 seconds; ask for")
     assert filed() == {"kim"}
 
 
@@ -738,7 +1084,69 @@ def test_names_in_other_alphabets_survive(desk):
     assert filed() == {"é", "Łukasz_Żółć", "李小龙"}
 
 
+# --- several at once
+
+
+def test_ingests_at_once_lose_no_version(here, desk):
+    students, versions = [f"s{n}" for n in range(8)], range(6)
+    for version in versions:
+        write(Path(f"drop{version}"), {f"{who}/{NAME}": 10 + version for who in students})
+    start = multiprocessing.get_context("fork").Barrier(len(versions))
+    programs = []
+    for version in versions:
+        if not (program := os.fork()):
+            start.wait()
+            lost = [row for row in desk(f"drop{version}").values() if not row.outcome]
+            os._exit(len(lost))
+        programs.append(program)
+    assert [os.waitpid(program, 0)[1] for program in programs] == [0] * len(versions)
+    for who in students:
+        kept = [path.read_bytes() for path in Path("submitted", who).rglob(f"{NAME}*")]
+        assert sorted(kept) == [numbered(10 + version) for version in versions]
+    assert not list(Path().rglob("*.part"))
+
+
+def test_what_cannot_be_written_leaves_what_was_there(desk):
+    Path(NAME).write_bytes(numbered(1))
+    desk(NAME, student="jane")
+    Path(NAME).write_bytes(numbered(2))
+    with mock.patch.object(writing.os, "fsync", side_effect=OSError(28, "No space left")):
+        (row,) = desk(NAME, student="jane").values()
+    assert "it cannot be written" in row.notes[0] and not row.outcome
+    assert [path.name for path in Path("submitted/jane", ASSIGNMENT).iterdir()] == [NAME]
+    assert Path(TARGET.format("jane")).read_bytes() == numbered(1)
+
+
 # --- the command
+
+
+def test_a_line_for_each_student_and_reason(course, monkeypatch):
+    monkeypatch.setattr(cli.teacher, "console", Console(width=160))
+    zipped({f"mallory/{n}.pdf": b"%PDF" for n in range(1500)} | {"kim/x.pdf": b"%PDF"})
+    done = CliRunner().invoke(cli.app, ["ingest", "sent.zip"])
+    assert done.exit_code == 1 and "submitted/: 1501 not filed" in done.output
+    assert "and 1,499 more like this" in done.output and len(done.output.splitlines()) < 20
+
+
+def test_a_doubt_and_times_without_a_zone_are_said(course, monkeypatch):
+    monkeypatch.setattr(cli.teacher, "console", Console(width=160))
+    attncourse = functools.partial(CliRunner().invoke, cli.app)
+    zipped({"jane/a.ipynb": numbered(1), "jane/b.ipynb": numbered(2), f"kim/{NAME}": numbered(3)})
+    done = attncourse(["ingest", "sent.zip"])
+    assert done.exit_code == 1 and "1 to look at" in done.output, done.output
+    zipped({f"12-3 - Di Four - Sep 13, 2026 900 AM/{NAME}": numbered(1)})
+    done = attncourse(["ingest", "sent.zip"])
+    assert done.exit_code == 0 and "--timezone" in done.output, done.output
+    done = attncourse(["ingest", "sent.zip", "--timezone", "Asia/Tokyo"])
+    assert done.exit_code == 0 and "--timezone" not in done.output, done.output
+    assert (
+        Path(f"submitted/Di_Four_12/{ASSIGNMENT}/timestamp.txt")
+        .read_text()
+        .startswith("2026-09-13 00:00:00")
+    )
+    for name in ("Mars/Base", "../etc", "/etc/passwd", "Europe"):
+        done = attncourse(["ingest", "sent.zip", "--timezone", name])
+        assert done.exit_code == 2 and f"no time zone is named {name}" in done.output, done.output
 
 
 def test_the_gradebooks_students_are_known_and_others_said(desk):

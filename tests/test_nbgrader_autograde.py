@@ -11,7 +11,7 @@ from conftest import ROOT, copy_course
 from test_zoo import contents, hand_in, letters, student
 from zoo import ASSIGNMENT, CASES, NAME, built, files, right
 
-from attncourse.grading.books import autograde, disk, nbgrader_api, results, run
+from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results, run
 from attncourse.grading.jail import walls, workers
 from attncourse.grading.jail.job import Job
 
@@ -144,7 +144,7 @@ def test_formgraders_button_gives_solutions_everything_and_releases_nothing(cour
         target = Path("submitted", folder, assignment)
         target.mkdir(parents=True)
         shutil.copy(Path(folder, assignment, f"{assignment}.ipynb"), target)
-    nbgrader_api.release(assignment)
+    generate.release([assignment])
     api, scores = nbgrader_api.api(), {}
     for who in ("solutions", "exercises"):
         done = api.autograde(assignment, who)
@@ -164,7 +164,7 @@ def test_without_a_jail_nothing_is_graded_and_nothing_left_behind(course, monkey
     hand_in("a", files(right()))
     hand_in("b", files(right()))
     Path("submitted/a", ASSIGNMENT, "data.csv").write_text("1")
-    nbgrader_api.release(ASSIGNMENT)
+    generate.release([ASSIGNMENT])
     jobs = []
 
     def refuse(job, notebooks):

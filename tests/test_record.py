@@ -233,6 +233,17 @@ def test_cells_of_the_course_are_not_run_again_and_show_what_the_student_saw(zyg
 # --- marks, reports, secrets
 
 
+@pytest.mark.slow
+def test_a_cell_that_asks_for_a_gpu_shows_what_the_student_saw(zygote):
+    source = "torch.ones(2, device='cuda').sum()"
+    seen = {"output_type": "stream", "name": "stdout", "text": "tensor(2., device='cuda:0')"}
+    data = handed_in(cell(f"{source}  # here", outputs=[seen]), cell(source))
+    notebook = nbformat.reads(recorded(zygote, data), as_version=4)
+    here, bare = (c.outputs for c in notebook.cells if c.source.startswith(source))
+    assert "what the student saw" in said(here) and said(here).endswith("device='cuda:0')")
+    assert bare[0].output_type == "error"  # there is nothing else to show
+
+
 def secrets(name: str) -> set[str]:
     """Every line of a solution notebook that is not released."""
     lines = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import random
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from attncourse.checks.task import Task
 
 _PLAIN = numbers.Real | str | dict | None  # what a check takes, besides tensors and lists
+# What torch says where there is no GPU, or where it is hidden, as it is when a class is graded.
+NO_GPU = re.compile(
+    "not compiled with CUDA|No CUDA GPUs|NVIDIA driver|not linked with support for"
+)
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
@@ -59,8 +64,13 @@ def _returned(seen: Observation, inputs: Inputs | None = None) -> object:
     if seen.unanswered:
         raise Unanswered("The answer still raises NotImplementedError.")
     if seen.error:
-        where = f" ({seen.error_line})" if seen.error_line else ""
-        raise Failure(f"Your answer {seen.error}{where}", inputs)
+        said = f"{seen.error} ({seen.error_line})" if seen.error_line else seen.error
+        if NO_GPU.search(said):
+            said += (
+                ". It asks for a GPU, and answers are judged on a CPU, where their inputs are. "
+                "Make tensors there: `device=x.device`, of an input x."
+            )
+        raise Failure(f"Your answer {said}", inputs)
     if seen.returned is None:
         raise Unanswered("Your answer returned None: is a `return` missing?")
     return seen.returned

@@ -38,11 +38,6 @@ console = Console()
 
 DEFAULT = "03_scaled_dot_product"
 Assignment = Annotated[str, typer.Argument(help="Its name, e.g. " + DEFAULT)]
-ALLOW_JAILS = (
-    "On Linux, allow user namespaces (Ubuntu: "
-    "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; containers: `--privileged`); "
-    "elsewhere, grade on a Linux machine"
-)
 
 
 def fail(message: str) -> typer.Exit:

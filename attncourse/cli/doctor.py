@@ -7,27 +7,71 @@ from importlib import metadata
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from attncourse.cli.app import ALLOW_JAILS, app, console
+from attncourse.cli.app import app, console
+
+GOOD, BAD, ABSENT = "[green]✓[/]", "[red]✗[/]", "[dim]–[/]"  # the last: nothing needs it here
+# An answer that is right everywhere, and spelled as no answer of the course's is.
+SOFTMAX = """
+import torch
+
+def softmax(scores, dim=-1):
+    powers = torch.exp(scores - torch.amax(scores, dim, keepdim=True))
+    return powers / torch.sum(powers, dim, keepdim=True)
+"""
 
 
-def jail_state() -> tuple[str, bool, str]:
-    """For `doctor`: whether a jail can be built here. Only graders need one."""
+def jail_state() -> tuple[str, str, str]:
+    """Whether this machine grades an answer in a jail; only graders need that."""
     from importlib.util import find_spec
 
-    if sys.platform == "win32":
-        return "none on Windows; needed only to grade", True, "grade in WSL (aka.ms/wsl)"
+    if sys.platform != "linux":
+        cure = "grade in WSL (aka.ms/wsl)" if sys.platform == "win32" else "grade on Linux"
+        return "only on Linux; needed only to grade", ABSENT, cure
     if find_spec("nbgrader") is None:
-        return "not tried; needed only to grade", True, ""
-    from attncourse.grading.jail.remote import why_no_jail
+        return "not tried; needed only to grade", ABSENT, ""
+    from attncourse.grading import CannotGrade
+    from attncourse.grading.jail.cures import cure_for
+    from attncourse.grading.jail.walls import Unavailable
+    from attncourse.grading.jail.workers import in_own_process
 
-    with Console(stderr=True).status("building a jail, to see"):
-        reason = why_no_jail()
-    if reason:
-        unlimited = "memory, files, network" if sys.platform == "darwin" else "files, network"
-        cure = f"{ALLOW_JAILS}. With --no-jail, time is limited, and not: {unlimited}"
-        return f"cannot be built, and is needed to grade: {reason}", True, cure
-    return "students' code runs in one when it is graded", True, ""
+    try:
+        with Console(stderr=True).status("grading an answer in a jail, to see"):
+            in_own_process(_one_answer(), None)
+    except (Unavailable, CannotGrade, OSError) as error:
+        return f"cannot grade here: {error}", BAD, cure_for(str(error))
+    return "an answer was graded in one", GOOD, ""
+
+
+def _one_answer():
+    """A notebook with one right answer, as `attncourse grade` gets it."""
+    import json
+
+    from attncourse.checks import registry
+    from attncourse.grading.jail.job import Job
+
+    points = registry.find("softmax").points
+    cells = [
+        {
+            "cell_type": "code",
+            "id": name,
+            "metadata": {
+                "nbgrader": {"grade_id": name, "grade": graded, "solution": not graded}
+                | ({"points": points} if graded else {})
+            },
+            "source": source,
+            "outputs": [],
+            "execution_count": None,
+        }
+        for name, graded, source in (
+            ("softmax", False, SOFTMAX),
+            ("softmax-check", True, 'check("softmax")'),
+            ("softmax-hidden", True, 'check("softmax", seed=1)'),
+        )
+    ]
+    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    return Job("doctor", text, text)
 
 
 @app.command()
@@ -37,15 +81,17 @@ def doctor() -> None:
 
     healthy = True
 
-    def line(name: str, state: str, good: bool = True, cure: str = "") -> None:
+    def line(name: str, state: str, mark: str = GOOD, cure: str = "") -> None:
         nonlocal healthy
-        healthy &= good
-        mark = "[green]✓[/]" if good else "[red]✗[/]"
-        console.print(f"{mark} {name:<14} {state}" + (f"\n  → {cure}" if cure else ""))
+        healthy &= mark != BAD
+        console.print(f"{mark} {name:<14} {escape(state)}", soft_wrap=True, highlight=False)
+        if cure:
+            console.print(f"  → {cure}", markup=False, soft_wrap=True, highlight=False)
 
     python = sys.version_info
     fits = (3, 11) <= python[:2] < (3, 14)
-    line("Python", platform.python_version(), fits, "" if fits else "use Python 3.11 to 3.13")
+    mark, cure = (GOOD, "") if fits else (BAD, "use Python 3.11 to 3.13")
+    line("Python", platform.python_version(), mark, cure)
 
     def package(name: str, extra: str = "") -> None:
         wanted = f"attncourse[{extra}]" if extra else "attncourse"
@@ -54,7 +100,7 @@ def doctor() -> None:
         except metadata.PackageNotFoundError:
             needed = {"grader": "to check files and grade", "book": "to build the book"}
             state = f"missing, needed {needed[extra]}" if extra else "missing"
-            line(name, state, bool(extra), f"pip install '{wanted}'")
+            line(name, state, ABSENT if extra else BAD, f"pip install '{wanted}'")
 
     for name in ("attncourse", "torch", "einops", "jaxtyping", "matplotlib", "pytest"):
         package(name)
@@ -67,6 +113,6 @@ def doctor() -> None:
         line("GPU", "none; everything here runs on the CPU")
     line("jail", *jail_state())
     free = shutil.disk_usage(".").free / 2**30
-    enough = free > 1
-    line("disk", f"{free:.0f} GiB free", enough, "" if enough else "grading needs about 1 GiB")
+    mark, cure = (GOOD, "") if free > 1 else (BAD, "grading needs about 1 GiB")
+    line("disk", f"{free:.0f} GiB free", mark, cure)
     raise typer.Exit(0 if healthy else 1)

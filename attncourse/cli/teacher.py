@@ -1,11 +1,13 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
+import contextlib
 import functools
 import gc
 import os
 import sys
 import time
+import zoneinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,6 @@ from typing import Annotated
 import typer
 
 from attncourse.cli.app import (
-    ALLOW_JAILS,
     Assignment,
     app,
     assignment_names,
@@ -26,25 +27,70 @@ from attncourse.cli.app import (
 )
 
 LONGEST_NOTE = 300  # characters of what is said about a file
+WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
+MADE_OF = ("nbgrader_config.py", "_config.yml", "_toc.yml")
+
+
+def writable(*outputs: Path | None, read: Path | None = None) -> None:
+    """Refuse to replace work, a gradebook, a roster, or a part of the course by a table or a page.
+
+    Args:
+        read: what the command reads.
+    """
+    for path in filter(None, outputs):
+        if what := _is_needed(path, read):
+            raise fail(f"{path} {what}; give the output another name")
+
+
+def _is_needed(path: Path, read: Path | None) -> str:
+    """What a place is that nothing may be written to; "" for others, such as an earlier table."""
+    from attncourse.grading.inbox.archives import Refused
+    from attncourse.grading.inbox.senders import roster_in
+
+    place = path.resolve()
+    for folder in WORK:
+        log = folder == "autograded" and place.suffix == ".log"
+        if place.is_relative_to(Path(folder).resolve()) and not log:
+            return f"is in {folder}/"
+    if not path.is_file():
+        return ""
+    files = [Path(name) for name in MADE_OF] + [read] * (read is not None)
+    if path.stat().st_nlink > 1:  # it has another name, perhaps among the work
+        files += [file for folder in WORK for file in Path(folder).rglob("*")]
+    for other in files:
+        if other.exists() and path.samefile(other):
+            return f"is the same file as {other}"
+    with path.open("rb") as file:
+        if file.read(15) == b"SQLite format 3":
+            return "is a gradebook"
+    with contextlib.suppress(Refused):
+        roster_in(path)
+        return "is a roster"
+    return "is a notebook" if place.suffix == ".ipynb" else ""
 
 
 @app.command()
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
-    from attncourse.grading.books import nbgrader_api
+    from attncourse.grading.books import generate
     from attncourse.grading.inbox.submission import check_points
 
     names = [known(assignment)] if assignment else assignment_names()
+    for name in names:
+        solution = Path("solutions") / name / f"{name}.ipynb"
+        try:
+            check_points(name, solution.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise fail(f"{solution} cannot be read, and nothing was released: {error}") from None
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
-        for name in names:
-            solution = Path("solutions") / name / f"{name}.ipynb"
-            check_points(name, solution.read_text(encoding="utf-8"))
-            error = nbgrader_api.release(name)
-            bar.advance(step)
-            if error:
-                raise fail(f"nbgrader could not release {name}: {error}")
+        try:
+            generate.release(names, lambda: bar.advance(step))
+        except OSError as error:
+            raise fail(f"{error.filename}: {error.strerror}; exercises/ is as it was") from None
+        except KeyboardInterrupt:
+            raise fail("stopped; exercises/ is as it was") from None
     console.print(f"exercises/: {', '.join(names)}")
 
 
@@ -73,15 +119,19 @@ def ingest(
     roster: Annotated[
         Path | None, typer.Option(help="CSV: a column id, and names, e-mails, LMS ids beside it")
     ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Of times in names (Brightspace, Blackboard), e.g. Europe/Berlin")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it, but write nothing")] = False,
 ) -> None:
     """File what students sent into submitted/: notebooks, folders, zips of a course system.
 
-    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, one folder a student),
-    of several zips each one's own name; which assignment, its content. Lost marks are put back.
-    What is replaced is kept beside it.
+    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, Brightspace, Blackboard,
+    Open edX, one folder a student), of several zips each one's own name; which assignment, its
+    content. Lost marks are put back. What is replaced is kept beside it.
 
-    Exit code 0: everything is filed; 1: something is not, with the reason.
+    Exit code 0: everything is filed; 1: something is not, with the reason, or two different
+    notebooks of one assignment came from one student.
     """
     need("grader", "nbgrader")
     from attncourse.grading.books.gradebook import roster as registered
@@ -100,25 +150,32 @@ def ingest(
         by_name = roster_in(roster) if roster else registered()
     except Refused as error:
         raise fail(str(error)) from None
-    clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run)
+    try:
+        zone = zoneinfo.ZoneInfo(timezone) if timezone else None
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise fail(f"no time zone is named {timezone}; e.g. Europe/Berlin or UTC") from None
+    clerk = desk.Desk(desk.Course.here(), student, assignment, by_name, dry_run, zone)
     rows, stopped = [], False
     with limited_memory(), progress() as bar:
         try:
             sent = unpack(*files)
-            if not sent:
-                raise fail(f"there is nothing in {', '.join(map(str, files))}")
             for each in bar.track(sent, description="filing"):
                 rows += clerk.take(each)
         except KeyboardInterrupt:
             stopped = True
+    if not (rows or stopped):
+        raise fail(f"there is nothing in {', '.join(map(str, files))}")
     complete = show_filed(desk.settled(rows), desk.OUTCOMES, clerk.ignored, dry_run)
+    if clerk.zoneless:
+        said = f"the times in names ({clerk.zoneless}) are the school's: --timezone writes them"
+        console.print(f"{said} into timestamp.txt; without it nothing is late", soft_wrap=True)
     if stopped:
         raise fail("stopped; what is filed is filed, run it again for the rest")
     raise typer.Exit(0 if complete else 1)
 
 
 def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
-    """Print what was odd and what is not filed; True if everything is."""
+    """Print what was odd and what is not filed; True if everything is, beyond doubt."""
     from rich.table import Table
     from rich.text import Text
 
@@ -126,9 +183,15 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
 
     told = Table("student", "file", "what was done")
     refused = Table("student", "file", "not filed, because")
+    alike: dict[tuple, list] = {}  # of one student, for the same reason
     for row in rows:
+        whose = row.student or row.source.split("/")[0]
+        key = (whose, *row.notes) if not row.outcome else id(row)
+        alike.setdefault(key, []).append(row)
+    for row, *others in alike.values():
         if row.notes:
             notes = "\n".join(printable(note)[:LONGEST_NOTE] for note in row.notes)
+            notes += f"\nand {len(others):,} more like this" if others else ""
             cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             table = told if row.outcome else refused
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
@@ -136,7 +199,8 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         if table.row_count:
             console.print(table)
     counts = {name: sum(row.outcome == name for row in rows) for name in outcomes}
-    counts |= {"not filed": refused.row_count}
+    counts |= {"not filed": sum(not row.outcome for row in rows)}
+    counts |= {"to look at": sum(row.doubt for row in rows)}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
     console.print(f"submitted/{' (dry run)' if dry_run else ''}: {said}", highlight=False)
     of = collections.Counter(row.assignment for row in rows if row.assignment and row.outcome)
@@ -144,8 +208,9 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         said = ", ".join(f"{count} of {name}" for name, count in of.most_common())
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     if ignored:
-        console.print(f"{ignored} files of the computer's own are passed over", style="dim")
-    return not refused.row_count
+        said = "files that a computer or a course system added are passed over"
+        console.print(f"{ignored} {said}", style="dim")
+    return all(row.outcome and not row.doubt for row in rows)
 
 
 @app.command()
@@ -172,27 +237,30 @@ def grade(
     """Grade what is in submitted/ and not graded yet, into nbgrader's gradebook.
 
     Students' code runs in jails. Safe to interrupt at any moment: what is graded stays graded, and
-    the next run goes on from there.
+    the next run goes on from there. The course's own solution is graded first, in the same way: a
+    machine that fails with it grades nobody.
 
-    Exit code 0: every submission has points, or a reason why a person should look; 1: one has a
-    name that no gradebook can hold.
+    Exit code 0: everybody was judged; 3: somebody was not, keeps what was booked before, and is
+    named with the reason; 2: this machine cannot grade.
     """
     if sys.platform == "win32":
         raise fail("students' code cannot be jailed on Windows; grade in WSL (aka.ms/wsl)")
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
+    writable(log)
     assignment = chosen(assignment)
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
         ctx.obj.end()
     gc.disable()  # until all is loaded: it would look at a million new objects again and again
+    from attncourse.grading import CannotGrade
     from attncourse.grading.books import disk, run
-    from attncourse.grading.books.gradebook import NotReleased
     from attncourse.grading.books.nbgrader_api import NoGradebook
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
     from attncourse.grading.jail.cluster import Unusable, on_cluster
+    from attncourse.grading.jail.cures import cure_for
     from attncourse.grading.jail.walls import Unavailable
 
     gc.freeze()  # and of what was loaded nothing ends
@@ -216,7 +284,7 @@ def grade(
     kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
     where = on_cluster(cluster) if cluster else workers.in_processes(jobs, warm)
-    fresh, same, look = 0, 0, {}
+    fresh, same, look, not_judged = 0, 0, {}, {}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8", buffering=1) as lines, progress() as bar:
@@ -225,27 +293,33 @@ def grade(
                 if event.fresh and not fresh:  # the time that is left is that of fresh ones
                     bar.reset(step, completed=same)
                 bar.advance(step)
-                fresh, same = fresh + event.fresh, same + (not event.fresh)
                 line = line_of(event)
                 if event.fresh:
                     lines.write(line + "\n")
-                if event.result.review:
-                    look[event.student] = event.result.review
+                if event.result is None:
+                    not_judged[event.student] = event.why
+                else:
+                    fresh, same = fresh + event.fresh, same + (not event.fresh)
+                    if event.result.review:
+                        look[event.student] = event.result.review
                 if verbose:
                     bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
     except Unavailable as error:
         raise fail(
-            f"no jail can be built on this machine: {error}. {ALLOW_JAILS}. Or accept, with "
-            "--no-jail, that students' code can read, change and send whatever you can"
+            f"no jail can be built on this machine: {error}. {cure_for(str(error))}. {kept}"
         ) from None
-    except NotReleased as error:
-        raise fail(f"nbgrader could not release {assignment}: {error}") from None
+    except CannotGrade as error:
+        raise fail(
+            "this machine cannot grade, as it fails with the course's own solution: "
+            f"{error}. {cure_for(str(error))}. {kept if fresh else 'Nothing was booked'}"
+        ) from None
     except NoGradebook as error:
         raise fail(f"{error}. {kept}") from None
     except Unusable as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
-        raise fail(f"{error.filename or log}: {error.strerror or error}. {kept}") from None
+        said = f"{error.filename or log}: {error.strerror or error}"
+        raise fail(f"{said}. {cure_for(said)}. {kept}") from None
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
     console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
@@ -257,7 +331,11 @@ def grade(
     for student in nameless:
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
-    raise typer.Exit(1 if nameless else 0)
+    for student, why in not_judged.items():
+        console.print(printable(f"not graded: {student}: {why}"), **plainly)
+    if not_judged:
+        console.print("Who was not graded keeps what was booked before; no zero was written.")
+    raise typer.Exit(3 if nameless or not_judged else 0)
 
 
 def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
@@ -281,6 +359,8 @@ def line_of(event) -> str:
     from attncourse.grading.inbox.untrusted import printable
 
     result = event.result
+    if result is None:
+        return printable(f"{time.strftime('%F %T')} {event.student}: not graded, {event.why}")
     took = f"{result.seconds:.1f} s" if event.fresh else "as before"
     parts = [f"{time.strftime('%F %T')} {event.student}: {result.score:g} points", took]
     return printable("; ".join([", ".join(parts), *result.review, *result.repairs]))
@@ -326,6 +406,8 @@ def feedback(
     same = len(wanted) - fresh - len(without)
     console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
     say_stale(assignment, stale)
+    if not students:
+        say_not_graded(assignment, sorted(pages.not_graded(assignment)))
     for student, problem in without.items():
         console.print(printable(f"no page for {student}: {problem}"), markup=False, highlight=False)
     raise typer.Exit(1 if without else 0)
@@ -333,12 +415,20 @@ def feedback(
 
 def say_stale(assignment: str, students: list[str]) -> None:
     """Whose points are those of another day."""
+    _say_whom(f"graded before something changed, run `attncourse grade {assignment}`", students)
+
+
+def say_not_graded(assignment: str, students: list[str]) -> None:
+    """Who handed something in and has no points, which is no zero."""
+    _say_whom(f"handed in and not graded, run `attncourse grade {assignment}`", students)
+
+
+def _say_whom(line: str, students: list[str]) -> None:
     from attncourse.grading.inbox.untrusted import printable
 
     if students:
-        cure = f"run `attncourse grade {assignment}`"
-        said = f"graded before something changed, {cure}: {'; '.join(students)}"
-        console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
+        said = printable(f"{line}: {'; '.join(students)}")
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -362,9 +452,10 @@ def report(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(html, csv, as_json)
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
-    if not rows:
+    if all(row.score is None for row in rows):
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
     table = Table("student", "points", "what was misunderstood")
     for row in rows:
@@ -374,6 +465,7 @@ def report(
         points += " +" if row.needs_reading else ""
         table.add_row(escape(row.student), points, escape(wrong))
     console.print(table)
+    say_not_graded(assignment, [row.student for row in rows if row.score is None])
     say_stale(assignment, [row.student for row in rows if row.stale])
     if absent := results.without_submission(assignment):
         said = f"in the gradebook, nothing handed in: {'; '.join(absent)}"
@@ -425,18 +517,17 @@ def export(
 
     Only the assignment's cells change. Late penalties and points that a person gave are in them.
 
-    Exit code 0: everybody with points is in the file; 1: somebody is not, and it says who.
+    Exit code 0: everybody who handed in is in the file; 1: somebody is not, and it says who.
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
+    writable(output, read=roster)
     assignment = chosen(assignment)
-    points, most = lms.graded(assignment)
+    points, most, not_graded = lms.graded(assignment)
     if not points:
         raise fail(f"nothing is graded yet for {assignment}; run `attncourse grade` first")
-    if output.resolve() == roster.resolve():
-        raise fail("the filled file would replace the roster; give it another name with -o")
     if not output.parent.is_dir():
         raise fail(f"there is no folder {output.parent} for the filled file")
     try:
@@ -447,11 +538,6 @@ def export(
     except OSError as error:
         raise fail(f"{error.filename}: {error.strerror}") from None
 
-    def say(line: str, names: list[str]) -> None:
-        if names:
-            said = printable(f"{line}: {'; '.join(names)}")
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
-
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
     console.print(
         f"{output}: points of {len(filled.rows)} students in {where}",
@@ -461,22 +547,23 @@ def export(
     )
     there = system.capitalize()
     unread = [each.student for each in points if each.unread and each.student in filled.rows]
-    say("note", filled.notes)
+    _say_whom("note", filled.notes)
+    say_not_graded(assignment, not_graded)
     say_stale(assignment, [each.student for each in points if each.stale])
-    say("found by name only, check them", filled.by_name)
-    say("had other points before", filled.changed)
-    say("written answers not read yet, and not in the points", unread)
-    say(f"left as they were, excused or without the assignment in {there}", filled.kept)
-    say(f"in {there} without points here", filled.without_points)
-    say(f"in {there} and not certain whose row it is", filled.doubtful)
-    say(f"graded here and not found in {there}", filled.without_row)
+    _say_whom("found by name only, check them", filled.by_name)
+    _say_whom("had other points before", filled.changed)
+    _say_whom("written answers not read yet, and not in the points", unread)
+    _say_whom(f"left as they were, excused or without the assignment in {there}", filled.kept)
+    _say_whom(f"in {there} without points here", filled.without_points)
+    _say_whom(f"in {there} and not certain whose row it is", filled.doubtful)
+    _say_whom(f"graded here and not found in {there}", filled.without_row)
     if filled.without_row:
         console.print(
             "Tell the gradebook their e-mail addresses or IDs: "
             "nbgrader db student add NAME --email=ADDRESS --lms-user-id=ID",
             soft_wrap=True,
         )
-        raise typer.Exit(1)
+    raise typer.Exit(1 if filled.without_row or not_graded else 0)
 
 
 @app.command()
@@ -489,7 +576,8 @@ def total(
     """Show each student's total of the course, in percent.
 
     It is the mean of points / most over all assignments that somebody has points in, weighted. Who
-    handed nothing in has 0 there; late penalties and points that a person gave are in.
+    handed nothing in has 0 there; for whom it is not graded, it does not count. Late penalties and
+    points that a person gave are in.
     """
     need("grader", "nbgrader")
     from rich.markup import escape
@@ -499,6 +587,7 @@ def total(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
+    writable(csv)
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
         name, _, number = each.partition("=")
@@ -514,14 +603,21 @@ def total(
     number = {name: f"{n}" for n, name in enumerate(most, start=1)}
     table = Table("student", "total", *number.values())
     for each in totals:
-        shown = ["–" if points is None else f"{points:g}" for points in each.points.values()]
-        shown = [s + " +" * (n in each.waiting) for s, n in zip(shown, most, strict=True)]
-        table.add_row(escape(printable(each.student)), f"{each.percent:.1f} %", *shown)
+        shown = []
+        for name, points in each.points.items():
+            nothing = "not graded" if name in each.not_graded else "–"
+            waits = " +" * (name in each.waiting)
+            shown.append(nothing if points is None else f"{points:g}{waits}")
+        percent = "–" if each.percent is None else f"{each.percent:.1f} %"
+        table.add_row(escape(printable(each.student)), percent, *shown)
     console.print(table)
     for name, points in most.items():
         said = f"{number[name]}: {name}, {points:g} points, weight {weighed[name]:g}"
         console.print(said, highlight=False)
     console.print("+ a written answer waits for a person, and is not in the total", style="dim")
+    if any(each.not_graded for each in totals):
+        said = "not graded: it does not count for that student; run `attncourse grade ASSIGNMENT`"
+        console.print(said, style="dim", highlight=False)
     if csv:
         try:
             class_report.write_totals(most, totals, csv)

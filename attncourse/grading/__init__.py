@@ -15,6 +15,10 @@ class Refusal(Exception):
     """What cannot be done with the course as it is; says why, and what to do."""
 
 
+class CannotGrade(Refusal):
+    """This machine fails with the course's own solution, too; says how it does."""
+
+
 # jsonschema, which nbformat needs, looks whether this package is there, and to be there takes it
 # 1.6 s: it compiles a grammar for international web addresses. No notebook has one to check.
 sys.modules.setdefault("rfc3987_syntax", None)

@@ -1,7 +1,7 @@
 """Submissions that go wrong, each with the exact points it must get.
 
 A case turns the notebook of a student who did everything right into what was handed in. `points`
-has a letter for each task, in order: F full, P some, 0 none.
+has a letter for each task, in order: F full, P some, 0 none; "" if nothing is graded, and no zero.
 """
 
 import copy

@@ -389,9 +389,8 @@ for whose, target in (
         f"a link to {whose}",
         Case(
             lambda nb, target=target: {NAME: target},
-            "0000",
+            "",
             review="there is no notebook",
-            title="not readable",
         ),
     )
 

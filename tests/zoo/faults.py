@@ -342,7 +342,6 @@ def sent(name: str, points: str, make, **outcome) -> None:
     add(name, Case(make, points, **outcome))
 
 
-NOTHING = {"title": "not readable"}
 sent("byte order mark", "FFFF", lambda nb: {NAME: b"\xef\xbb\xbf" + json.dumps(nb).encode()})
 sent("renamed by Colab", "FFFF", lambda nb: files(nb, f"Copy of {NAME}"), repair="was named")
 sent(
@@ -353,12 +352,11 @@ sent(
 )
 sent(
     "two notebooks",
-    "0000",
+    "",
     lambda nb: files(nb, "a.ipynb") | files(nb, "b.ipynb"),
     review="several notebooks",
-    **NOTHING,
 )
-sent("no notebook", "0000", lambda nb: {"a.txt": b"x"}, review="there is no notebook", **NOTHING)
+sent("no notebook", "", lambda nb: {"a.txt": b"x"}, review="there is no notebook")
 sent("files beside it", "FFFF", lambda nb: files(nb) | {"torch.py": b"1/0", "random.py": b"1/0"})
 sent("bad timestamp", "FFFF", lambda nb: files(nb) | {"timestamp.txt": b"soon"})
 

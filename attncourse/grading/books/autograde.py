@@ -14,16 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbconvert.exporters import NotebookExporter
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
+from attncourse.grading import CannotGrade, Refusal
 from attncourse.grading.books import disk, nbgrader_api, run
-from attncourse.grading.books.gradebook import NotReleased, Writer
+from attncourse.grading.books.generate import NotReleased
+from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.jail import workers
+from attncourse.grading.jail.cures import cure_for
 from attncourse.grading.jail.job import Job
 from attncourse.grading.jail.walls import Unavailable
 
@@ -37,6 +41,92 @@ def under_its_name(assignment: str, student: str, notebooks: list[str]) -> None:
     notebooks[:] = [str(Path(notebooks[0]).with_name(f"{assignment}.ipynb"))]
 
 
+class Keeping(Autograde):
+    """nbgrader's converter, which takes away what a student had before it grades.
+
+    Here all of it lies beside until the student is graded, and comes back if that fails, or at
+    the next try if this process was killed.
+    """
+
+    _folder: Path | None = None  # in autograded/, of the student that is being graded
+
+    def convert_notebooks(self) -> None:
+        try:
+            super().convert_notebooks()
+        finally:
+            self._settle()
+
+    def init_destination(self, assignment_id: str, student_id: str) -> bool:
+        self._settle()
+        self._folder = folder = Path(self._format_dest(assignment_id, student_id))
+        _put_back(folder)
+        copy = folder.with_name(f".{folder.name}.copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        if folder.is_dir():
+            shutil.copytree(folder, copy)
+        else:
+            copy.mkdir(parents=True)
+        copy.rename(before(folder))
+        wanted = super().init_destination(assignment_id, student_id)
+        if not wanted:
+            self._let_go()
+        return wanted
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        # nbgrader books zeros for a notebook that was renamed; grading finds it.
+        with self._submission(assignment_id, student_id) as (submission, grades):
+            when = submission and submission.timestamp
+            was = [(grade.auto_score, grade.needs_manual_grade) for grade in grades]
+        super().init_assignment(assignment_id, student_id)
+        with self._submission(assignment_id, student_id) as (submission, grades):
+            submission.timestamp = when
+            for grade, (score, look) in zip(grades, was, strict=False):  # none, of a new one
+                grade.auto_score, grade.needs_manual_grade = score, look
+
+    @contextlib.contextmanager
+    def _submission(self, assignment_id: str, student_id: str) -> Iterator[tuple]:
+        """What the gradebook has of a student, and the grades in it; what is changed is booked."""
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book:
+            try:
+                found = book.find_submission(assignment_id, student_id)
+            except MissingEntry:
+                yield None, []
+            else:
+                grades = [grade for notebook in found.notebooks for grade in notebook.grades]
+                yield found, sorted(grades, key=lambda grade: grade.id)
+                book.db.commit()
+
+    def run_post_convert_hook(self) -> None:
+        super().run_post_convert_hook()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What was before is not needed any more."""
+        copy = before(self._folder).rename(self._folder.with_name(f".{self._folder.name}.copy"))
+        shutil.rmtree(copy)
+        self._folder = None
+
+    def _settle(self) -> None:
+        if self._folder:
+            _put_back(self._folder)
+            self._folder = None
+
+
+def before(folder: Path) -> Path:
+    """Where a student's folder in autograded/ lies while it is made anew."""
+    return folder.with_name(f".{folder.name}.before")
+
+
+def _put_back(folder: Path) -> None:
+    kept = before(folder)
+    if kept.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        if any(kept.iterdir()):
+            kept.rename(folder)
+        else:
+            kept.rmdir()
+
+
 class JailedExporter(NotebookExporter):
     """Turns a submission into the record of its grading."""
 
@@ -48,6 +138,7 @@ class JailedExporter(NotebookExporter):
     def __init__(self, **options):
         super().__init__(**options)
         if isinstance(self.parent, Autograde):
+            self.parent.__class__ = Keeping  # nbgrader makes its converters by itself
             self._release(self.parent.coursedir)
 
     def _release(self, course: CourseDirectory) -> None:
@@ -82,22 +173,24 @@ class JailedExporter(NotebookExporter):
 
     def _grade(self, about: dict, folder: Path) -> None:
         self._use(about["db_url"])
+        for path in (disk.record_path, disk.result_path):
+            earlier = path(about["assignment"], about["student"])
+            earlier.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # it tells what a person has read
+                shutil.copy2(before(earlier.parent) / earlier.name, earlier)
         try:
             job = disk.job_of(about["assignment"], self.jailed)
             handed_in = {about["student"]: folder}
             for event in run.grade_class(job, handed_in, _one_by_one, force=True):
+                if event.result is None:  # nbgrader goes on with the next student
+                    raise Refusal(f"{event.student} is not graded: {event.why}")
                 self.log.info("%s: %g points", event.student, event.result.score)
                 for reason in event.result.review:
                     self.log.warning("Look at %s: %s", event.student, reason)
-        except Unavailable as error:
-            # What nbgrader has begun to copy would pass for graded in the next run.
-            begun = disk.record_path(about["assignment"], about["student"]).parent
-            shutil.rmtree(begun, ignore_errors=True)
-            self.log.error(
-                "No jail can be built on this machine: %s. On Linux, allow user namespaces; or "
-                "accept that students' code runs as you, with --JailedExporter.jailed=False",
-                error,
-            )
+        except (Unavailable, CannotGrade) as error:
+            what = "No jail can be built" if isinstance(error, Unavailable) else "Nobody is graded"
+            cure = cure_for(str(error)).replace("--no-jail", "--JailedExporter.jailed=False")
+            self.log.error("%s on this machine: %s. %s", what, error, cure)
             raise SystemExit(1) from None  # of all students, not of this one
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from attncourse.grading import Refusal
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.inbox.writing import write
 from attncourse.grading.jail.job import DEFAULT, Budget, Job, key_of
 from attncourse.grading.jail.result import Result
 
@@ -70,12 +71,13 @@ class Stored(NamedTuple):
 
 
 def load_result(path: Path) -> Stored | None:
-    """What is stored; None if there is nothing that can be read."""
+    """What is stored; None if there is nothing, or something else: then it is graded again."""
+    damaged = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         key, booked = data.pop("key"), data.pop("booked", False)
-        return Stored(key, Result.from_data(data), booked)
-    except (OSError, ValueError, TypeError, KeyError):
+        return Stored(str(key), Result.from_data(data), booked is True)
+    except (OSError, *damaged):
         return None
 
 
@@ -90,14 +92,7 @@ def store_result(path: Path, key: str, result: Result, booked: bool = False) -> 
 
 def store(path: Path, text: str, lasting: bool = True) -> None:
     """Write a file so that it is there completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}.part")  # somebody else may write the same one
-    with scratch.open("w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-        if lasting:
-            file.flush()
-            os.fsync(file.fileno())
-    scratch.replace(path)
+    write(path, text.encode(errors="replace"), lasting)
 
 
 def job_of(

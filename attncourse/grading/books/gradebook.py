@@ -5,14 +5,11 @@ PostgreSQL on many. A submission is one transaction; what another writer has loc
 the meantime is tried again.
 """
 
-import contextlib
-import fcntl
 import logging
-import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,13 +28,12 @@ from nbgrader.api import SubmittedAssignment as Submission
 from nbgrader.preprocessors import AssignLatePenalties
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.orm import scoped_session, sessionmaker
 
-from attncourse.grading import Refusal
 from attncourse.grading.books import nbgrader_api
 from attncourse.grading.books.nbgrader_api import NoGradebook
 from attncourse.grading.inbox.senders import Roster
 from attncourse.grading.inbox.submission import Assignment, OtherPoints
+from attncourse.grading.inbox.writing import one_at_a_time
 from attncourse.grading.jail.page import harmless
 from attncourse.grading.jail.result import Result, Verdict
 
@@ -47,15 +43,11 @@ PATIENCE = 60.0  # seconds to wait for a gradebook that is locked, restarting or
 log = logging.getLogger(__name__)
 
 
-class NotReleased(Refusal):
-    """The assignment is not in the gradebook, and nbgrader cannot put it there; says why."""
-
-
 class Writer:
     """An open gradebook; a context manager.
 
     Raises:
-        NotReleased: the gradebook does not know the assignment.
+        NotReleased: the gradebook does not know the assignment, and cannot be told.
         NoGradebook: it cannot be opened.
     """
 
@@ -63,12 +55,9 @@ class Writer:
         self.about = about
         # nbgrader logs a traceback for each error that is tried again here.
         logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
-        with _one_at_a_time():  # who comes first makes the tables
+        with one_at_a_time(Path("autograded")):  # who comes first makes the tables
             self.gradebook = patiently(nbgrader_api.open_gradebook, _is_no_server)
-            if not patiently(self._is_known):
-                reason = nbgrader_api.release(about.name)
-                if reason:
-                    raise NotReleased(reason)
+            patiently(lambda: self._is_known() or self._register())
             check_points(self.gradebook, about)
             self.gradebook.db.rollback()
         self.penalty = penalties()
@@ -85,6 +74,20 @@ class Writer:
         self.gradebook.db.rollback()  # the transaction of this look
         return self.about.name in known
 
+    def _register(self) -> None:
+        """Students have the release that is in exercises/: it stays as it is."""
+        from attncourse.grading.books import generate
+
+        name = self.about.name
+        if any(Path("autograded").glob(f"*/{name}/result.json")):
+            log.warning(
+                f"the gradebook does not know {name}, which was graded before; points and comments "
+                "that a person gave are in another one. Is db_url in nbgrader_config.py right?"
+            )
+        with nbgrader_api.all_or_nothing(self.gradebook):
+            generate.register(self.gradebook, name)
+            check_points(self.gradebook, self.about)
+
     def write(
         self, student: str, result: Result, timestamp=None, before: Result | None = None
     ) -> None:
@@ -100,12 +103,7 @@ class Writer:
         patiently(lambda: self._write(student, result, timestamp, before))
 
     def _write(self, student: str, result: Result, timestamp, before: Result | None) -> None:
-        book = self.gradebook
-        with book.engine.begin() as connection:
-            # nbgrader's own commits end here: all or nothing of a submission is booked.
-            joined = sessionmaker(bind=connection, join_transaction_mode="rollback_only")
-            book.db.remove()
-            book.db = scoped_session(joined)
+        with nbgrader_api.all_or_nothing(self.gradebook):
             self._book(student, result, timestamp, before)
         self._look_again(student, result)
 
@@ -134,8 +132,8 @@ class Writer:
             book.find_submission(about.name, student)
         except MissingEntry:
             before = None  # this is another gradebook than the one that was told
-        when = {"timestamp": timestamp} if timestamp else {}
-        submission = book.update_or_create_submission(about.name, student, **when)
+        # None, too: a time that is gone makes nobody late.
+        submission = book.update_or_create_submission(about.name, student, timestamp=timestamp)
         notebook = submission.notebooks[0]
         # Asked for at once: a grade would ask for its cell's name by itself.
         cells = book.db.query(BaseCell).filter_by(notebook_id=notebook.notebook_id)
@@ -191,12 +189,18 @@ def check_points(book: Gradebook, about: Assignment) -> None:
     )
     worth = dict(about.questions)
     worth |= {cell: each.points for each in about.graded for cell in (each.visible, each.hidden)}
-    for cell, points in rows:
+    known = dict(map(tuple, rows))
+    for cell, points in known.items():
         if points != worth.get(cell, 0):
             raise OtherPoints(
                 f"{cell} has {points:g} points in the gradebook, and {worth.get(cell, 0):g} in "
                 f"exercises/; run `attncourse release {about.name}`"
             )
+    if known and (unknown := worth.keys() - known):
+        raise OtherPoints(
+            f"{', '.join(sorted(unknown))} is in exercises/, and the gradebook does not know it; "
+            f"run `attncourse release {about.name}`"
+        )
 
 
 def penalties() -> Callable[[Submission], float | None]:
@@ -241,19 +245,6 @@ def patiently(step: Callable[[], T], hopeless: Callable[[Exception], bool] = lam
 def _is_no_server(error: Exception) -> bool:
     """Nobody answers at the address, or not to us; a file that is locked is another thing."""
     return isinstance(error, OperationalError) and "locked" not in str(error)
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Of all that grade in this folder."""
-    folder = Path("autograded")
-    folder.mkdir(exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def comment_on(verdict: Verdict) -> str | None:

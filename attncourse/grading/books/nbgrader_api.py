@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import io
 import logging
 import os
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,31 +38,6 @@ def _api_of(root: str):
     return NbGraderAPI(config=config)
 
 
-def _run(step, *arguments, **options) -> str:
-    """Run one step of nbgrader quietly; returns why it failed, or ''."""
-    silence = io.StringIO()
-    with contextlib.redirect_stderr(silence), contextlib.redirect_stdout(silence):
-        result = step(*arguments, **options)
-    if result["success"]:
-        return ""
-    log = (result.get("error") or "") + (result.get("log") or "")
-    reasons = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", log, flags=re.MULTILINE)
-    return next(
-        (reason for reason in reversed(reasons) if "traceback" not in reason), "no reason given"
-    )
-
-
-def release(assignment: str) -> str:
-    """Generate exercises/<assignment>; returns the reason of a failure, or ''.
-
-    Raises:
-        NoGradebook: nbgrader would delete what was released before, and then fail.
-    """
-    with gradebook():
-        pass
-    return _run(api().generate_assignment, assignment, force=True, create=True)
-
-
 def configuration():
     """What nbgrader_config.py says."""
     return api().config
@@ -80,7 +53,14 @@ def open_gradebook():
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     try:
-        return api().gradebook
+        book = api().gradebook
+        if _is_of_another_nbgrader(book.engine):
+            book.close()
+            raise NoGradebook(
+                "the gradebook was made by another version of nbgrader; keep a copy of it, and "
+                "run `nbgrader db upgrade`"
+            )
+        return book
     except DBAPIError:
         raise
     except ModuleNotFoundError as error:
@@ -89,6 +69,17 @@ def open_gradebook():
     except (SQLAlchemyError, ValueError, OSError) as error:
         where = "the gradebook's address, db_url in nbgrader_config.py,"
         raise NoGradebook(f"{where} is no database's: {_first_line(error)}") from None
+
+
+def _is_of_another_nbgrader(engine) -> bool:
+    import nbgrader.api
+    from sqlalchemy import inspect, text
+
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):  # it is being made
+            return False
+        versions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        return bool(set(versions) - {nbgrader.api.get_alembic_version()})
 
 
 def has_gradebook() -> bool:
@@ -119,6 +110,24 @@ def gradebook() -> Iterator:
             yield book
     except (SQLAlchemyError, InvalidEntry) as error:
         raise NoGradebook(f"the gradebook cannot be used: {said(error)}") from None
+
+
+@contextlib.contextmanager
+def all_or_nothing(book) -> Iterator[None]:
+    """What is done to an open gradebook in here is booked at the end, or not at all."""
+    from sqlalchemy.orm import scoped_session, sessionmaker
+
+    own = book.db
+    own.remove()
+    try:
+        with book.engine.begin() as connection:
+            # nbgrader's own commits end here.
+            joined = sessionmaker(bind=connection, join_transaction_mode="rollback_only")
+            book.db = scoped_session(joined)
+            yield
+    finally:
+        book.db.remove()
+        book.db = own
 
 
 def said(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """What became of a class: points from the gradebook, diagnoses from the stored results."""
 
 import collections
-import json
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import MIME
 from attncourse.checks.task import Fault
 from attncourse.grading.books import disk, nbgrader_api
+from attncourse.grading.inbox import submission as reading
 from attncourse.grading.jail.result import Result
 
 
@@ -36,18 +37,23 @@ class Row:
 
 
 def diagnoses(notebook: Path) -> dict[str, str]:
-    """The titles of the diagnoses in a notebook that nbgrader itself has executed, by task."""
+    """The titles of the diagnoses in a notebook that nbgrader itself has executed, by task.
+
+    Anything may stand in one: what cannot be read says nothing.
+    """
     found = {}
-    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        for output in cell.get("outputs", ()):
-            report = output.get("data", {}).get(MIME)
-            if report and not report["passed"]:
-                found.setdefault(report["task"], report["title"])
+    damaged = (reading.Unreadable, LookupError, TypeError, AttributeError)
+    with contextlib.suppress(OSError, *damaged):
+        for cell in reading.notebook_of(notebook.read_bytes()).cells:
+            for output in cell.get("outputs", ()):
+                report = output.get("data", {}).get(MIME)
+                if report and not report["passed"]:
+                    found.setdefault(str(report["task"]), str(report["title"]))
     return found
 
 
 def of_class(assignment: str) -> list[Row]:
-    """Every graded submission of an assignment, by student.
+    """Every submission of an assignment, by student, also those that are not graded.
 
     What being late costs is computed from the points that they have now, a person's included, and
     is written into the gradebook where something else stands there.
@@ -67,7 +73,8 @@ def of_class(assignment: str) -> list[Row]:
             lost = penalty(submission)
             if lost != notebook_row.late_submission_penalty:
                 notebook_row.late_submission_penalty, settled = lost, False
-            stored = disk.load_result(disk.result_path(assignment, student))
+            path = disk.result_path(assignment, student)
+            stored = disk.load_result(path)
             notebook = Path("autograded") / student / assignment / f"{assignment}.ipynb"
             if stored:
                 verdicts = stored.result.verdicts.items()
@@ -84,7 +91,7 @@ def of_class(assignment: str) -> list[Row]:
                     wrong,
                     name_of(submission.student),
                     late,
-                    stored is not None and disk.is_stale(job, student, stored.key),
+                    path.exists() and disk.is_stale(job, student, stored.key if stored else ""),
                     {cell: score for cell, score, _ in cells[student]},
                     frozenset(cell for cell, _, unread in cells[student] if unread),
                     stored.result if stored else None,
@@ -92,6 +99,10 @@ def of_class(assignment: str) -> list[Row]:
             )
         if not settled:
             gradebook.db.commit()
+        waiting = disk.submissions(assignment).keys() - {row.student for row in rows}
+        names = {each.id: name_of(each) for each in gradebook.students} if waiting else {}
+    most = job.about.points
+    rows += [Row(each, None, most, False, {}, names.get(each, "")) for each in waiting]
     return sorted(rows, key=lambda row: row.student)
 
 
@@ -134,15 +145,17 @@ class Total:
 
     student: str
     name: str
-    percent: float
+    percent: float | None  # None if nothing counts yet
     points: dict[str, float | None]  # by assignment; None if nothing of it is graded
     waiting: tuple[str, ...]  # assignments in which a person has to look at something
+    not_graded: tuple[str, ...] = ()  # those with work that is not graded, and does not count
 
 
 def of_course(weights: dict[str, float]) -> tuple[dict[str, float], list[Total]]:
     """Every student's total: Σ weight · points / most, divided by Σ weight.
 
-    An assignment counts once something of it is graded. Who has nothing there has 0 points of it.
+    An assignment counts once something of it is graded. Who handed nothing in has 0 points of it;
+    for whom it is not graded yet, it does not count yet.
 
     Args:
         weights: by assignment, zero or more; with 0 it does not count.
@@ -152,23 +165,27 @@ def of_course(weights: dict[str, float]) -> tuple[dict[str, float], list[Total]]
     """
     begun = {folder.name for folder in Path("autograded").glob("*/*")}
     counted = [name for name in weights if weights[name] and name in begun]
-    graded = {name: of_class(name) for name in counted}
-    graded = {name: [row for row in rows if row.score is not None] for name, rows in graded.items()}
+    classes = {name: of_class(name) for name in counted}
+    graded = {name: [row for row in all if row.score is not None] for name, all in classes.items()}
     most = {name: rows[0].max_score for name, rows in graded.items() if rows}
-    rows = {(name, row.student): row for name in most for row in graded[name]}
+    rows = {(name, row.student): row for name in most for row in classes[name]}
     with nbgrader_api.gradebook() as gradebook:
-        people = sorted((student.id, name_of(student)) for student in gradebook.students)
-    whole, totals = sum(weights[name] for name in most), []
-    for student, called in people:
+        known = {student.id: name_of(student) for student in gradebook.students}
+    totals = []
+    for student in sorted(known.keys() | {student for _, student in rows}):
         own = {name: rows.get((name, student)) for name in most}
-        share = sum(weights[name] * row.score / most[name] for name, row in own.items() if row)
+        not_graded = [name for name, row in own.items() if row and row.score is None]
+        points = {name: row and row.score for name, row in own.items()}
+        share = sum(weights[name] * (points[name] or 0) / most[name] for name in most)
+        whole = sum(weights[name] for name in most if name not in not_graded)
         totals.append(
             Total(
                 student,
-                called,
-                100 * share / whole if whole else 0.0,
-                {name: row and row.score for name, row in own.items()},
+                known.get(student, ""),
+                100 * share / whole if whole else None,
+                points,
                 tuple(name for name, row in own.items() if row and row.needs_reading),
+                tuple(not_graded),
             )
         )
     return most, totals

@@ -5,31 +5,34 @@ the file is written completely or not at all, the one before it is kept, and wha
 is said, with what to ask the student for.
 """
 
+import contextlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from attncourse.grading.inbox import submission as reading
-from attncourse.grading.inbox.archives import NOISE, Refused, Sent, contents
+from attncourse.grading.inbox.archives import Purse, Refused, Sent, contents, is_noise
 from attncourse.grading.inbox.restore import recognize, restore
 from attncourse.grading.inbox.senders import (
     Roster,
     Sender,
     comparable,
+    is_added,
+    outermost,
     safe_name,
     senders,
     timestamp_of,
+    without_copies,
 )
 from attncourse.grading.inbox.submission import MARKER, Assignment, Notebook, grade_id_of, source_of
-from attncourse.grading.inbox.untrusted import TooMuch, limited, looks_like, printable
+from attncourse.grading.inbox.untrusted import looks_like, printable
+from attncourse.grading.inbox.writing import one_at_a_time, write
 
 SUBMITTED = Path("submitted")
-SECONDS = 60.0  # to read one file: a right one needs a tenth
 
 
 # --- what it is ---------------------------------------------------------------------------------
@@ -130,6 +133,7 @@ class Filed:
     assignment: str = ""
     outcome: str = ""  # one of OUTCOMES; "" = not filed
     notes: list[str] = field(default_factory=list)  # repairs, or why it is not filed
+    doubt: bool = False  # somebody must look, though it is filed
 
 
 @dataclass
@@ -141,7 +145,11 @@ class Desk:
     assignment: str = ""  # all is of this one
     roster: Roster | None = None
     dry_run: bool = False
+    zone: tzinfo | None = None  # of times that stand in names
+    zoneless: int = 0  # of these, where that is not known
     ignored: int = 0
+    purses: dict[tuple[str, ...], Purse] = field(default_factory=dict)  # of outermost names
+    came: dict[tuple[str, str], list[tuple]] = field(default_factory=dict)  # in this run
     filed: dict[tuple[str, str], tuple] = field(default_factory=dict)  # -> what to compare by
     names: dict[str, str] = field(default_factory=dict)  # what it looks like -> the first of these
     accounts: dict[tuple[str, str], str] = field(default_factory=dict)  # -> the number it came from
@@ -153,42 +161,63 @@ class Desk:
 
     def take(self, outer: Sent) -> Iterator[Filed]:
         """File a file, or all that is in a student's zip."""
-        for sent in contents(outer):
-            if NOISE.search("/".join(sent.path)):
-                self.ignored += 1
-                continue
-            source = printable("/".join(sent.path))
-            group: list[Sender] = []
+        name = outer.path[: outermost(outer, [*self.course.about]) + 1]
+        outer = replace(outer, purse=self.purses.setdefault(name, Purse()))
+        files = contents(outer)
+        while True:
             try:
-                group = self._group(sent)
-                with limited(SECONDS):
-                    data = notebook_in(sent.name, sent.read())
-                    assignment, notebook, repairs = self._understood(sent.name, data)
-                    answered = _answered(notebook, self.course.about[assignment])
-            except (Refused, TooMuch, MemoryError) as problem:
-                error = problem if str(problem) else "to read it takes too much memory"
-                whose = ", ".join(self._named(sender) or "?" for sender in group)
-                yield Filed(source, whose, notes=[str(error)])
-                continue
-            for sender in group:
-                row = Filed(source, assignment=assignment, notes=list(repairs))
-                if sender.file != f"{assignment}.ipynb":
-                    row.notes.insert(0, f"it was named {printable(sender.file)}")
-                try:
-                    row.student = self._student(sender)
-                    self._only_one(row, sender)
-                    if self.roster and row.student not in self.roster.students:
-                        row.notes.append(f"{row.student} is not in {self.roster.called} yet")
-                    if other := self._looks_like_another(row.student):
-                        row.notes.append(f"{row.student} looks like {other}, who is another one")
-                    if sender.inside:
-                        row.notes.append(f"it lay in {printable(sender.inside)}")
+                with outer.purse.spent():
+                    sent = next(files, None)
+            except (Refused, MemoryError) as problem:
+                yield self._refused(outer, problem)
+                return
+            if sent is None:
+                return
+            if is_noise(sent.path) or is_added(sent):
+                self.ignored += 1
+            else:
+                yield from self._take(sent)
+
+    def _take(self, sent: Sent) -> Iterator[Filed]:
+        try:
+            group = self._group(sent)
+            with sent.purse.spent():
+                data = notebook_in(sent.name, sent.read())
+                assignment, notebook, repairs = self._understood(sent.name, data)
+                answered = _answered(notebook, self.course.about[assignment])
+        except (Refused, MemoryError) as problem:
+            yield self._refused(sent, problem)
+            return
+        for sender in group:
+            row = Filed(_source(sent), assignment=assignment, notes=list(repairs))
+            if sender.file != f"{assignment}.ipynb":
+                row.notes.insert(0, f"it was named {printable(sender.file)}")
+            try:
+                row.student = self._student(sender)
+                self._only_one(row, sender)
+                if self.roster and row.student not in self.roster.students:
+                    row.notes.append(f"{row.student} is not in {self.roster.called} yet")
+                if other := self._looks_like_another(row.student):
+                    row.notes.append(f"{row.student} looks like {other}, who is another one")
+                if sender.inside:
+                    row.notes.append(f"it lay in {printable(sender.inside)}")
+                alone = contextlib.nullcontext() if self.dry_run else one_at_a_time(SUBMITTED)
+                with alone:
                     self._put(row, notebook.data, sender, sent, answered)
-                except Refused as error:
-                    row.notes, row.outcome = [str(error)], ""
-                except OSError as error:
-                    row.notes, row.outcome = [f"it cannot be written: {error}"], ""
-                yield row
+                if answered:
+                    self._look_at_several(row, notebook.data, sender)
+            except Refused as error:
+                row.notes, row.outcome = [str(error)], ""
+            except OSError as error:
+                row.notes, row.outcome = [f"it cannot be written: {error}"], ""
+            yield row
+
+    def _refused(self, sent: Sent, problem: Exception) -> Filed:
+        whose = ""
+        with contextlib.suppress(Refused):
+            whose = ", ".join(self._named(sender) or "?" for sender in self._group(sent))
+        said = str(problem) or "to read it takes too much memory"
+        return Filed(_source(sent), whose, notes=[said])
 
     def _group(self, sent: Sent) -> list[Sender]:
         try:
@@ -227,16 +256,17 @@ class Desk:
         if self.student:
             return self.student
         if self.roster:
-            student = self.roster.find(sender.names)
+            student = self.roster.find(sender.names, sender.parts)
             if student is None and self.roster.complete:
-                tried = printable(", ".join(sender.names))
+                tried = printable(", ".join(sender.names or sender.parts[:1]))
                 raise Refused(f"nobody in the roster is {tried}; --student NAME says who it is")
             student = student or sender.student
         else:
             student = sender.student
         name = safe_name(student)
         if not name:
-            raise Refused("whose is it? Say it: --student NAME, or put it in a folder of that name")
+            cure = "whose is it? Say it: --student NAME, or put it in a folder of that name"
+            raise Refused(printable(sender.doubt or cure))
         other = self.spelled.setdefault(name.casefold(), student)
         if other == student and self._looks_like_another(name).casefold() == name.casefold():
             other = self._looks_like_another(name)  # there from an earlier run
@@ -252,21 +282,41 @@ class Desk:
         return first if first != name else ""
 
     def _only_one(self, row: Filed, sender: Sender) -> None:
-        """In the roster two accounts may fit one name; people choose what they are called."""
-        account = next(iter(sender.names), "")
-        if self.roster and not self.student and account.isdecimal():
-            first = self.accounts.setdefault((row.student, row.assignment), account)
-            if first != account:
-                both = f"the accounts {first} and {account}"
-                where = self.roster.called
-                raise Refused(f"{both} are both {row.student} in {where}; whose is it?")
+        """Two accounts may seem to be one student: people choose what they are called."""
+        if sender.account and not self.student:
+            first = self.accounts.setdefault((row.student, row.assignment), sender.account)
+            if first != sender.account:
+                both = printable(f"the accounts {first} and {sender.account}")
+                where = f" in {self.roster.called}" if self.roster else ""
+                raise Refused(f"{both} are both {row.student}{where}; whose is it?")
+
+    def _look_at_several(self, row: Filed, data: bytes, sender: Sender) -> None:
+        """Of two different answers one may be somebody else's, or the one that should count.
+
+        Copies of one name, and attempts at different times, are versions of one.
+        """
+        name = comparable(without_copies(sender.file)), () if self.student else sender.names
+        came = self.came.setdefault((row.student, row.assignment), [])
+        for other, when, before, source in came:
+            attempts = sender.when and when and sender.when != when
+            if name != other and hash(data) != before and not attempts:
+                row.doubt = True
+                row.notes.append(
+                    f"{source} came, too: two different notebooks of {row.assignment}. Are both of "
+                    f"{row.student}, and which one counts? The other one is kept beside it"
+                )
+                break
+        came.append((name, sender.when, hash(data), row.source))
 
     def _put(self, row: Filed, data: bytes, sender: Sender, sent: Sent, answered: bool) -> None:
         """Write a notebook, and keep the one that was there before."""
         folder = SUBMITTED / row.student / row.assignment
         target = folder / f"{row.assignment}.ipynb"
         about = self.course.about[row.assignment]
-        when = sender.when and sender.when.astimezone(UTC).replace(tzinfo=None)
+        said, when = sender.when, None  # without a time zone it tells only which one is later
+        if said and (zone := said.tzinfo or self.zone):
+            said = when = said.replace(tzinfo=zone).astimezone(UTC).replace(tzinfo=None)
+        self.zoneless += said is not when
         if sender.late and not when:
             row.notes.append(
                 "the course system says it was late, but not when: write it into timestamp.txt "
@@ -274,7 +324,9 @@ class Desk:
             )
         old = target.read_bytes() if target.is_file() else None
         before = self.filed.get((row.student, row.assignment))
-        order = answered, when or datetime.min, sender.number, sent.saved
+        order = answered, said or datetime.min, sender.number, sent.saved
+        then = before[1] if before else timestamp_of(folder) or datetime.max
+        later = (said if before else when) and order[1] > then
         if old == data:
             row.outcome, row.notes = "unchanged", []
             if when and when < (timestamp_of(folder) or datetime.max):
@@ -283,11 +335,11 @@ class Desk:
             row.outcome = "filed"
             self._write(target, data)
             self._stamp(folder, when)
-        elif not when and any(path.read_bytes() == data for path in _kept(target)):
+        elif not later and any(path.read_bytes() == data for path in _kept(target)):
             row.outcome = "unchanged"
             row.notes = ["it came before, and another has replaced it since"]
             return
-        elif reason := self._older(order, before, old, folder, about):
+        elif reason := self._older(order, when, before, old, folder, about):
             row.outcome = "set aside"
             row.notes.append(f"{reason}; kept as {self._keep(target, data).name}")
             return
@@ -298,12 +350,12 @@ class Desk:
             self._stamp(folder, when)
         self.filed[row.student, row.assignment] = order
 
-    def _older(self, order: tuple, before: tuple | None, old: bytes, folder: Path, about) -> str:
+    def _older(self, order: tuple, when, before: tuple | None, old: bytes, folder, about) -> str:
         """Why what is there stays; "" if it does not."""
-        answered, when, *_ = order
+        answered = order[0]
         if before is None:
-            then = timestamp_of(folder) or datetime.min
-            if when > datetime.min and then > datetime.min:
+            then = timestamp_of(folder)
+            if when and then:
                 return "it was sent earlier than the one that is there" if when < then else ""
             before = (old is not None and _was_answered(old, about),)
         if before[0] and not answered:
@@ -313,12 +365,16 @@ class Desk:
         return ""
 
     def _keep(self, target: Path, data: bytes | None) -> Path:
-        """Keep a notebook under the next free number."""
-        number = max((int(path.suffix[1:]) for path in _kept(target)), default=0) + 1
-        kept = target.with_name(f"{target.name}.{number}")
+        """Keep a notebook under the next free number, if it is not kept yet."""
+        kept = _kept(target)
+        for path in kept:
+            if path.read_bytes() == data:
+                return path
+        number = max((int(path.suffix[1:]) for path in kept), default=0) + 1
+        path = target.with_name(f"{target.name}.{number}")
         if data is not None:
-            self._write(kept, data)
-        return kept
+            self._write(path, data)
+        return path
 
     def _stamp(self, folder: Path, when: datetime | None) -> None:
         """Say when it was handed in, as nbgrader reads it; an older time would be wrong."""
@@ -330,16 +386,8 @@ class Desk:
             (folder / "timestamp.txt").unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes) -> None:
-        """Write a file so that it is there completely or not at all."""
-        if self.dry_run:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f"{path.name}.part")
-        with scratch.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
+        if not self.dry_run:
+            write(path, data)
 
 
 def settled(rows: list[Filed]) -> list[Filed]:
@@ -347,18 +395,26 @@ def settled(rows: list[Filed]) -> list[Filed]:
 
     And what came among notebooks of another assignment may have been sent by mistake.
     """
-    have = {row.student for row in rows if row.assignment and row.outcome}
+    sent = [row for row in rows if row.outcome]
+    have = {row.student for row in rows if row.student and (row.outcome or _may_be(row))}
     for row in rows:
-        other = not row.source.lower().endswith((".ipynb", ".zip"))
-        if not row.outcome and row.student in have and other:
+        if not row.outcome and row.student in have and not _may_be(row):
             row.outcome, row.notes = "beside a notebook", []
-    sent = Counter(row.assignment for row in rows if row.assignment and row.outcome)
-    for row in rows:
-        usual, count = sent.most_common(1)[0] if sent else ("", 0)
-        few = row.outcome and 4 * sent[row.assignment] <= sent.total()
-        if few and 2 * count > sent.total():
+    of = Counter(row.assignment for row in sent)
+    usual, count = of.most_common(1)[0] if of else ("", 0)
+    for row in sent:
+        if 4 * of[row.assignment] <= of.total() < 2 * count:
             row.notes.append(f"it is of {row.assignment}, and most here is of {usual}: a mistake?")
     return rows
+
+
+def _may_be(row: Filed) -> bool:
+    """Whether somebody handed it in as a notebook."""
+    return row.source.lower().endswith((".ipynb", ".zip"))
+
+
+def _source(sent: Sent) -> str:
+    return printable("/".join(sent.path))
 
 
 def _kept(target: Path) -> list[Path]:

@@ -5,6 +5,7 @@ import builtins
 import contextlib
 import copy
 import functools
+import hashlib
 import inspect
 import itertools
 import random
@@ -19,7 +20,9 @@ import nbformat
 from attncourse.checks import registry
 from attncourse.checks.blind import VERBS, bound, names, verb
 from attncourse.checks.task import Fault, Task, answer_of, compose, is_change
-from attncourse.grading.inbox.submission import grade_id_of
+from attncourse.grading import Refusal
+from attncourse.grading.inbox.submission import Unreadable, grade_id_of, notebook_of
+from attncourse.grading.inbox.submission import source_of as source_of_cell
 
 # Right, but not as the course would write it.
 UNUSUAL = {
@@ -243,12 +246,16 @@ def students(tasks: list[str], chance: random.Random) -> Iterator[dict[str, str 
 
 
 def write_class(assignment: str, size: int, seed: int = 3) -> int:
-    """Write `size` submissions into submitted/; returns how many were not there already."""
+    """Write `size` submissions into submitted/; returns how many were not there already.
+
+    Raises:
+        Refusal: somebody's own work is there; nothing is written then.
+    """
     released = nbformat.read(Path("exercises", assignment, f"{assignment}.ipynb"), as_version=4)
     solution = nbformat.read(Path("solutions", assignment, f"{assignment}.ipynb"), as_version=4)
     right = {grade_id_of(cell): cell.source for cell in solution.cells if grade_id_of(cell)}
     tasks = [name for name in registry.all_tasks() if name in right]
-    written = 0
+    made: dict[Path, str] = {}
     for number, answers in enumerate(
         itertools.islice(students(tasks, random.Random(seed)), size), start=1
     ):
@@ -262,10 +269,45 @@ def write_class(assignment: str, size: int, seed: int = 3) -> int:
                 cell.source = right[name] if code is None else marker + code.strip("\n")
             elif started and name in right and cell.cell_type == "markdown":
                 cell.source = "A made-up student would explain it here."
-        path = Path("submitted", f"student{number:02}", assignment, f"{assignment}.ipynb")
-        text = nbformat.writes(notebook) + "\n"
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            written += 1
-    return written
+        folder = Path("submitted", f"student{number:02}", assignment)
+        made[folder / f"{assignment}.ipynb"] = _signed(notebook)
+    if theirs := [path for target in made for path in _of_others(target)]:
+        raise Refusal(
+            f"{theirs[0]} is not as sample-class wrote it, so it may be somebody's work, and "
+            "stays. Move it out of submitted/, or make up the class in a copy of the course"
+        )
+    new = {
+        path: text
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+    for path, text in new.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".part").write_text(text, encoding="utf-8")
+        path.with_suffix(".part").replace(path)
+    return len(new)
+
+
+def _signed(notebook: nbformat.NotebookNode) -> str:
+    """Its text, with the mark by which we know that nobody has changed it."""
+    notebook.metadata["made_up"] = _digest(notebook.cells)
+    return nbformat.writes(notebook) + "\n"
+
+
+def _digest(cells: list[dict]) -> str:
+    return hashlib.sha256("\0".join(map(source_of_cell, cells)).encode()).hexdigest()
+
+
+def _of_others(target: Path) -> list[Path]:
+    """What stands in the way of a made-up notebook, and is none."""
+    folders = [target.parent.parent, target.parent]
+    links = [folder for folder in folders if folder.is_symlink()]
+    return links or [path for path in target.parent.glob("*.ipynb") if not _is_made_up(path)]
+
+
+def _is_made_up(path: Path) -> bool:
+    try:
+        notebook = notebook_of(path.read_bytes())
+        return notebook.says["metadata"]["made_up"] == _digest(notebook.cells)
+    except (OSError, Unreadable, LookupError, TypeError, UnicodeEncodeError):
+        return False

@@ -214,7 +214,9 @@ def torch_is_ready() -> None:
 
 
 def _refuse(channel: int, error: Exception) -> None:
-    wire.send(socket.socket(fileno=os.dup(channel)), (0, ("unavailable", str(error))))
+    way = socket.socket(fileno=channel)  # no copy of it: there may be too many files
+    wire.send(way, (0, ("unavailable", str(error) or type(error).__name__)))
+    way.detach()
 
 
 def _end_with(parent: int) -> None:
@@ -227,9 +229,9 @@ def _end_with(parent: int) -> None:
 def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = (0, 0)) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
-    channel = socket.socket(fileno=_only_this_is_open(handle))
     limits = walls.Limits(**settings["limits"])
     try:
+        handle = _only_this_is_open(handle)
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
             judged = bool(settings["tasks"])  # the record may show what a program says
@@ -237,14 +239,16 @@ def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = 
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
-        wire.send(channel, (0, ("ready",)))
-        serve(channel, child)
-    except (walls.Unavailable, OSError) as error:
-        wire.send(channel, (0, ("unavailable", str(error))))
-    except EOFError:
-        pass
-    finally:
+    except (walls.Unavailable, OSError, MemoryError) as error:
+        _refuse(handle, error)
         os._exit(0)
+    channel = socket.socket(fileno=handle)
+    with contextlib.suppress(EOFError, OSError):  # the grader has what it wants
+        try:
+            wire.send(channel, (0, ("ready",)))
+            serve(channel, child)
+        finally:
+            os._exit(0)
 
 
 def _only_this_is_open(handle: int) -> int:
@@ -264,7 +268,10 @@ def serve(channel: socket.socket, child: "Child") -> None:
     """Answer the grader until it hangs up."""
     while True:
         number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
-        reply = getattr(child, question)(*arguments)
+        try:
+            reply = getattr(child, question)(*arguments)
+        except Exception as error:  # of ours: what an answer raises is part of an observation
+            reply = "failed", f"{type(error).__name__}: {error}"
         try:
             message = wire.pack((number, reply))
         except (wire.Malformed, ValueError, RecursionError) as error:

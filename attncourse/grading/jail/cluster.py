@@ -17,6 +17,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import workers
 from attncourse.grading.jail.job import TRIES, Job, version
 from attncourse.grading.jail.workers import GradeAll
@@ -93,7 +94,8 @@ def _map(client, job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, di
                 if deaths[student] < TRIES:
                     waiting.append(student)
                     continue
-            graded.append((student, reply or workers.DIED))
+                _result(client.submit(_grade, version(), job, None, pure=False))
+            graded.append((student, reply or f"the worker that graded it {workers.DIED}"))
 
 
 def _result(future) -> dict | str | None:
@@ -101,6 +103,7 @@ def _result(future) -> dict | str | None:
 
     Raises:
         Unusable: the cluster is gone, or has not the course that is here.
+        CannotGrade: a worker's machine fails with the course's own solution.
         Unavailable: a worker may not build jails.
     """
     from distributed import KilledWorker
@@ -119,18 +122,23 @@ def _result(future) -> dict | str | None:
         ) from None
 
 
-def _grade(theirs: bytes, job: Job, data: bytes) -> dict | str:
+def _grade(theirs: bytes, job: Job, data: bytes | None) -> dict | str:
     """What a worker runs: it has a process of ours, as dask's threads would disturb the judge.
 
     Raises:
         Unusable: this is another version of the course.
+        CannotGrade: this machine fails with the course's own solution.
         Unavailable: no jail can be built here.
     """
     from distributed import get_worker
 
+    place = f"the worker {get_worker().address}"
     if version() != theirs:
         raise Unusable(
-            f"the worker {get_worker().address} has another version of attncourse than this "
+            f"{place} has another version of attncourse than this "
             "machine: install the same one, and start the workers again"
         )
-    return workers.in_own_process(job, data)
+    try:
+        return workers.in_own_process(job, data)
+    except CannotGrade as error:
+        raise CannotGrade(f"{place}: {error}") from None

@@ -5,15 +5,20 @@ import functools
 
 from attncourse.checks import registry, stored
 from attncourse.checks.fingerprint import of_reference
+from attncourse.grading import CannotGrade
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import OtherPoints, Unreadable
 from attncourse.grading.inbox.untrusted import MEMORY, printable
 from attncourse.grading.jail import page, record
 from attncourse.grading.jail.job import TRIES, Job
 from attncourse.grading.jail.remote import Born, Killed, children
-from attncourse.grading.jail.result import nothing
+from attncourse.grading.jail.result import Result, nothing
 from attncourse.grading.jail.score import score
 from attncourse.grading.jail.walls import Unavailable
+
+
+class NotJudged(Exception):
+    """Nothing can be said of a submission, by no fault of its own; says why."""
 
 
 def grade_bytes(job: Job, data: bytes) -> dict:
@@ -23,9 +28,47 @@ def grade_bytes(job: Job, data: bytes) -> dict:
         "result", a `Result` as data, and "notebook", the executed notebook's text or None.
 
     Raises:
+        NotJudged: its process was killed again and again.
+        CannotGrade: the machine fails with the course's own solution, too.
         Unavailable: no jail can be built here, and the job asks for one.
         OtherPoints: the release says something else about points than the tasks.
     """
+    result, notebook = _graded(job, data)
+    if result.doubt:
+        prove(job)
+    return {"result": result.as_data(), "notebook": notebook}
+
+
+def prove(job: Job) -> str:
+    """Grade the course's own solution: a machine can grade if that has all points.
+
+    Returns:
+        That it has.
+
+    Raises:
+        CannotGrade: it has not.
+        Unavailable: no jail can be built here, and the job asks for one.
+        OtherPoints: the release says something else about points than the tasks.
+    """
+    try:
+        result, _ = _graded(job, job.solution.encode())
+    except (Unavailable, OtherPoints, CannotGrade, Killed):
+        raise
+    except NotJudged as error:
+        raise CannotGrade(str(error).replace(": a call to exit?", "")) from None
+    except Exception as error:
+        raise CannotGrade(printable(f"{type(error).__name__}: {error}")[:300]) from None
+    if reason := result.disturbed or result.doubt:
+        raise CannotGrade(reason.replace(": a call to exit?", ""))
+    for task, verdict in result.verdicts.items():
+        if (got := verdict.visible + verdict.hidden) < (most := 2 * verdict.points):
+            why = "; ".join([*result.review, verdict.title or verdict.failed[0]])
+            raise CannotGrade(f"its `{task}` gets {got:g} of {most:g} points ({why})")
+    return "proven"
+
+
+def _graded(job: Job, data: bytes) -> tuple[Result, str | None]:
+    """The result of a submission, and its executed notebook."""
     points_agree(job)
     about, notebook = job.about, None
     try:
@@ -34,17 +77,19 @@ def grade_bytes(job: Job, data: bytes) -> dict:
         result = nothing(about, f"the file cannot be read: {error}")
         if job.record:
             notebook = page.unread(job.released, about, result)
-        return {"result": result.as_data(), "notebook": notebook}
+        return result, notebook
     kept = zygote(job.jailed)
     for _ in range(TRIES):
         result = score(found, about, kept, job.budget)
         if not result.disturbed:
             break
+    else:
+        raise NotJudged(f"{result.disturbed}, {TRIES} times")
     if job.record:
         notebook = record.executed(found, job.released, about, result, kept, job.budget)
     if result.disturbed:
         result.review.append(f"{result.disturbed}, {TRIES} times: short of memory? Grade again")
-    return {"result": result.as_data(), "notebook": notebook}
+    return result, notebook
 
 
 def get_ready(job: Job) -> None:
@@ -85,16 +130,21 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
     """`grade_bytes`, or why it failed: a fault of ours on one submission stops no other.
 
     Raises:
+        CannotGrade: it would fail with every submission.
         Unavailable: no jail can be built here, and the job asks for one.
         Killed: what starts jails is killed again and again.
         OtherPoints: the release says something else about points than the tasks.
     """
     try:
         return grade_bytes(job, data)
-    except (Unavailable, Killed, OtherPoints):
+    except (Unavailable, Killed, OtherPoints, CannotGrade):
         raise
+    except NotJudged as error:
+        why = str(error)
     except MemoryError:
-        return f"to read and judge it takes more than {MEMORY / 2**30:.0f} GiB of memory"
+        why = f"to read and judge it takes more than {MEMORY / 2**30:.0f} GiB of memory"
     except Exception as error:
         said = printable(f"{type(error).__name__}: {error}")[:300]
-        return f"the judge itself failed, please report it ({said})"
+        why = f"the judge itself failed, please report it ({said})"
+    prove(job)
+    return why

@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 
+from attncourse.checks.answer import NO_GPU
 from attncourse.grading.inbox import restore
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment, Submission
@@ -135,6 +136,8 @@ class _Student:
         shown = page.cleaned(reply, self.room)
         if isinstance(reply, dict) and reply.get("stopped") is True:
             return [*shown, page.note(f"Stopped after {seconds:.1f} seconds."), *self.saved(cell)]
+        if any(NO_GPU.search(str(output.get("evalue"))) for output in shown):
+            return self.saved(cell) or shown  # the student had one
         return shown
 
     def define(self, cell: dict) -> list[dict]:

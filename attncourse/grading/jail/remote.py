@@ -24,6 +24,7 @@ from attncourse.checks import installed, registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import cgroup, wire, withheld
 from attncourse.grading.jail.job import DEFAULT, TRIES, Budget
 from attncourse.grading.jail.walls import Limits, Unavailable
@@ -41,6 +42,10 @@ CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 class Died(Exception):
     """The child is gone; says what the answer did, e.g. "ran for more than 10 seconds …"."""
+
+
+class Ended(Died):
+    """The child ended by itself: an answer can do that, and so can a machine that is broken."""
 
 
 class Killed(Died):
@@ -93,7 +98,7 @@ def why_no_jail() -> str:
     try:
         with children(jailed=True) as warm:
             warm.fork([]).kill()
-    except (Unavailable, Killed) as error:
+    except (Unavailable, Killed, CannotGrade) as error:
         return str(error)
     return ""
 
@@ -122,8 +127,11 @@ class Zygote:
             if self._is_loaded():
                 return
             self.control.close()
-            self.process.wait()
-        raise Killed("one process that forks the students' children after the other was killed")
+            if (code := self.process.wait()) >= 0:  # by itself: the next one would do the same
+                raise CannotGrade(f"the process that forks the jails ended with exit code {code}")
+            if (name := signal.Signals(-code).name) in CRASHES:
+                raise CannotGrade(f"the process that forks the jails crashed ({name})")
+        raise CannotGrade(f"the process that forks the jails was killed {TRIES} times")
 
     def _is_loaded(self) -> bool:
         """Wait until it has loaded what its children need; False if it ended before."""
@@ -286,6 +294,8 @@ class Process:
                 self.channel.sendall(wire.pack((self.asked, *question), wire.QUESTION))
             while True:
                 match wire.receive(self.channel, wait):
+                    case (self.asked, ("failed", str(reason))):
+                        raise Ended(f"could not be asked ({_NO_NAME.sub('', reason)[:300]})")
                     case (self.asked, reply):
                         return reply
                     case (int(number), _) if number in self.past:
@@ -372,12 +382,12 @@ class Process:
             return Meddled("closed its channel to the grader")
         code, seconds = map(int, lines[1].split())
         if not os.WIFSIGNALED(code):
-            return Died("ended Python itself: a call to exit?")
+            return Ended("ended Python itself: a call to exit?")
         name = signal.Signals(os.WTERMSIG(code)).name
         if name == "SIGKILL" and self.group and self.group.was_full():
             return Died(self._hungry())
         if name in CRASHES:
-            return Died(f"made Python crash ({name})")
+            return Ended(f"made Python crash ({name})")
         if name == "SIGXCPU" or (name == "SIGKILL" and seconds >= self.limits.seconds):
             return Died(f"used more than {self.limits.seconds} seconds of computing time")
         return Killed(f"was killed from outside ({name})")
@@ -436,6 +446,7 @@ class Sandbox:
     review: list[str] = field(default_factory=list)
     whole: bool = True  # nothing that stands in the cells was left out
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
+    doubt: str = ""  # how a process ended, where the machine may have ended it as well
 
     def __post_init__(self):
         self.spent = 0.0  # seconds that its answers took
@@ -449,9 +460,11 @@ class Sandbox:
         for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
-                    self.process = self.zygote.fork(self.tasks, self.allowed)
-                    if self.process.late:
-                        self.disturbed = "its process could not be started at once"
+                    child = self.zygote.fork(self.tasks, self.allowed)
+                    if child.late:
+                        child.kill()
+                        raise Killed("could not be started at once")
+                    self.process = child
                     found = self._ask("run", self.cells, patience)
                     labels = {cell[0] for cell in self.cells}
                     self.problems = _texts(found, "problems", labels)
@@ -467,6 +480,8 @@ class Sandbox:
                 reason = str(error)
                 if patience is None:
                     self.notes.append(f"what stands outside of the definitions {reason}")
+            if self.disturbed:
+                break
         self.process, self.defined = None, {}
         self.review.append(f"even its definitions cannot be run: the notebook {reason}")
 
@@ -482,6 +497,8 @@ class Sandbox:
 
     def _ask(self, *question) -> object:
         left, process = self.budget.submission - self.spent, self.process
+        if self.disturbed:
+            raise Died("is not asked any more")
         if left <= 0 or process is None:
             raise Died("used up the time for the whole submission")
         started = time.monotonic()
@@ -499,7 +516,10 @@ class Sandbox:
         try:
             yield
         except Killed as error:
-            self.disturbed = f"its process {error}"
+            self.disturbed = self.disturbed or f"its process {error}"
+            raise
+        except Ended as error:
+            self.doubt = self.doubt or f"its process {error}"
             raise
         except Meddled as error:
             self.review.append(f"its code talks to the grader by itself: it {error}")
@@ -526,7 +546,7 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.last = sandbox.spent + sandbox.budget.task
         self.died = ""
-        if sandbox.process is None:
+        if sandbox.process is None and not sandbox.disturbed:
             sandbox.start()
 
     def _ask(self, *question) -> object:

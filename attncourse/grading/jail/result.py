@@ -1,12 +1,15 @@
 """What became of one submission: plain data, which needs no torch."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from attncourse.grading.inbox.submission import Assignment
 
 if TYPE_CHECKING:
     from attncourse.checks.report import Report
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Result:
     # For the record, and not kept as data. Labels of cells that fail, print or draw something, or
     # None if that is not known; the reports, by task, of the visible and of the hidden check.
     said: set[str] | None = field(default=None, repr=False)
+    doubt: str = field(default="", repr=False)  # what a broken machine may have done as well
     reports: dict[str, "tuple[Report, Report]"] = field(default_factory=dict, repr=False)
 
     @property
@@ -46,13 +50,39 @@ class Result:
 
     def as_data(self) -> dict:
         data = asdict(replace(self, reports={}))
-        del data["reports"], data["said"]
+        del data["reports"], data["said"], data["doubt"]
         return data
 
     @classmethod
     def from_data(cls, data: dict) -> "Result":
-        verdicts = {task: Verdict(**each) for task, each in data["verdicts"].items()}
-        return cls(**data | {"verdicts": verdicts})
+        """What `as_data` made.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if not _is(data.get("verdicts"), dict[str, dict]):
+            raise TypeError("there are no verdicts")
+        verdicts = {task: _made(Verdict, each) for task, each in data["verdicts"].items()}
+        return _made(cls, data | {"verdicts": verdicts})
+
+
+def _made(kind: type[T], data: dict[str, Any]) -> T:
+    for each in fields(kind):
+        if each.name in data and not _is(data[each.name], each.type):
+            raise TypeError(f"{each.name} is no {each.type}")
+    return kind(**data)
+
+
+def _is(value: object, kind: Any) -> bool:
+    """Whether data is what an annotation says."""
+    inner = get_args(kind)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is(each, inner[0]) for each in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_is(each, inner[1]) for each in value.values())
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(value, kind)
 
 
 def nothing(about: Assignment, reason: str) -> Result:

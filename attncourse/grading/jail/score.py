@@ -1,5 +1,6 @@
 """The points of one submission that was read: plain data comes out, nothing else is touched."""
 
+import re
 import time
 
 from attncourse.checks import engine, registry
@@ -13,6 +14,11 @@ from attncourse.grading.jail.result import Result, Verdict
 
 LONGEST, MOST = 500, 100  # characters of a note, notes of each kind
 LONGEST_TEXT = 100_000  # characters of a written answer
+# What a machine says that is short of something: an answer can provoke it, too.
+_SHORT = re.compile(
+    "MemoryError|(?:can't|Cannot) allocate memory|Too many open files|No space left on device|"
+    "can't start new thread|Resource temporarily unavailable|Disk quota exceeded"
+)
 
 
 def score(found: Submission, about: Assignment, zygote: Zygote, budget: Budget) -> Result:
@@ -62,6 +68,9 @@ def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Resul
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
         result.disturbed = sandbox.disturbed
+        said = [*sandbox.problems.values(), *(each.report for each in result.verdicts.values())]
+        short = _SHORT.search("\n".join(said))
+        result.doubt = sandbox.doubt or (f"an answer met “{short[0]}”" if short else "")
         if sandbox.said is not None:
             result.said = sandbox.said | sandbox.problems.keys()
         for label, problem in sandbox.problems.items():

@@ -129,14 +129,17 @@ def enter(
     _call("sethostname", "no name", _libc.sethostname(b"jail", 4))
     platform._uname_cache = None  # it remembers the machine's name
     _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
-    for name, most in (
-        (resource.RLIMIT_CORE, 1),  # not 0: then a program of the machine's would get it
-        (resource.RLIMIT_FSIZE, limits.file_size),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_AS, _address_space() + limits.memory),
-        (resource.RLIMIT_NPROC, limits.processes),
+    for letter, name, most in (
+        ("c", resource.RLIMIT_CORE, 1),  # not 0: then a program of the machine's would get it
+        ("f", resource.RLIMIT_FSIZE, limits.file_size),
+        ("n", resource.RLIMIT_NOFILE, 256),
+        ("v", resource.RLIMIT_AS, _address_space() + limits.memory),
+        ("u", resource.RLIMIT_NPROC, limits.processes),
     ):
-        resource.setrlimit(name, (most, most))
+        try:
+            resource.setrlimit(name, (most, most))
+        except ValueError:  # an ordinary user cannot raise what the machine has set
+            raise Unavailable(f"`ulimit -{letter}` is lower here than in a jail") from None
     # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
     _give_up_rights(slot, programs)

@@ -17,8 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.jail import cgroup
 
 TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second for a fork
@@ -28,6 +30,7 @@ NEEDED = {
     *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
     *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
 }
+GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # which ones a program sees
 
 
 def surroundings() -> dict[str, str]:
@@ -37,7 +40,32 @@ def surroundings() -> dict[str, str]:
     """
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     kept = {k: v for k, v in os.environ.items() if k in NEEDED or k.startswith("LC_")}
-    return kept | dict.fromkeys(threads, "1")  # children share the cores, not each has all
+    kept |= dict.fromkeys(threads, "1")  # children share the cores, not each has all
+    # Where torch sees a GPU, autograd starts a thread for it, which would not survive a fork.
+    return kept | dict.fromkeys(GPUS, "")
+
+
+class Log:
+    """What processes write to their stderr: nobody reads it, unless they cannot do their work."""
+
+    def __init__(self):
+        if hasattr(os, "memfd_create"):  # a full disk has its say, too
+            self.file = os.fdopen(os.memfd_create("log"), "w+b")
+        else:
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this object
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+    def length(self) -> int:
+        return os.fstat(self.fileno()).st_size
+
+    def cause(self, since: int = 0) -> str:
+        """The first error that was written after a place, in its own words; "" if there is none."""
+        text = os.pread(self.fileno(), 1 << 20, since).decode(errors="replace")
+        _, _, error = text.partition("Traceback (most recent call last):\n")
+        lines = (line.strip() for line in error.splitlines() if line[:1].strip())
+        return next(lines, "")[:300]
 
 
 def can_fork() -> bool:
@@ -57,7 +85,7 @@ class Warm:
 
     def __init__(self):
         cgroup.take()
-        self.zygotes, self.lock = 0, threading.Lock()
+        self.zygotes, self.lock, self.log = 0, threading.Lock(), Log()
         self.started: list[subprocess.Popen] = []  # all but the last are dead, and forks live on
         self._start()
 
@@ -78,6 +106,7 @@ class Warm:
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,  # nothing comes: its end is the end of all forks
+            stderr=self.log,
             env=surroundings(),
             start_new_session=True,  # Ctrl-C stops the grader, which ends the others
         )
@@ -85,10 +114,16 @@ class Warm:
         theirs.close()
 
     def fork(self, channel: socket.socket) -> "Forked":
-        """A worker (see `workers.work`) that listens to a channel."""
+        """A worker (see `workers.work`) that listens to a channel.
+
+        Raises:
+            CannotGrade: what forks workers cannot load what they need.
+        """
         news, theirs = socket.socketpair()
         with theirs, self.lock:
-            if self.process.poll() is not None:
+            if select.select([self.control], [], [], 0)[0]:  # it says nothing: this is its end
+                if (code := self.process.wait()) > 0:  # by itself: the next one would do the same
+                    raise CannotGrade(self.log.cause() or f"what loads torch ends with code {code}")
                 self.control.close()
                 self._start()
                 self._tell()
@@ -177,8 +212,9 @@ def serve(control: socket.socket) -> None:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             channel, news = handles
-            with socket.socket(fileno=news) as grader:
+            with socket.socket(fileno=news) as grader, contextlib.suppress(BrokenPipeError):
                 socket.send_fds(grader, [b"born"], [os.pidfd_open(os.getpid())])
+            # If the grader is gone, the worker finds its channel closed.
             workers.work(channel, zygote)
             os._exit(0)
         for each in handles:

@@ -14,20 +14,22 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attncourse.grading import CannotGrade
 from attncourse.grading.inbox.submission import OtherPoints
-from attncourse.grading.inbox.untrusted import limited_memory
+from attncourse.grading.inbox.untrusted import limited_memory, printable
 from attncourse.grading.jail import cgroup
 from attncourse.grading.jail.job import TRIES, Job
 from attncourse.grading.jail.walls import Unavailable
-from attncourse.grading.jail.warm import Warm, can_fork, surroundings
+from attncourse.grading.jail.warm import Log, Warm, can_fork, surroundings
 
 if TYPE_CHECKING:
     from attncourse.grading.jail.remote import Born
 
-DIED = f"the process that graded it died {TRIES} times"
+DIED = f"was killed {TRIES} times"
 SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
+PROOF = 180.0  # seconds for the course's own solution, and to load what judges it
 
-# Grades notebooks by student, in any order: yields data of a result, or why there is none.
+# Grades notebooks by student, in any order: yields data of a result, or why nobody could judge it.
 GradeAll = Callable[[Job, dict[str, Path]], Iterator[tuple[str, dict | str]]]
 
 
@@ -46,48 +48,66 @@ def _graded(
     if warm is None and notebooks and can_fork():
         warm = Warm().for_workers(jobs)
     idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
-    busy: dict[Worker, str] = {}
-    jails = False  # whether one could be built
+    busy: dict[Worker, str | None] = {}
     # Those that may take long come first, so that at the end no worker waits long for another.
     by_size = sorted(notebooks, key=lambda student: -_size(notebooks[student]))
-    waiting, deaths = collections.deque(by_size), collections.Counter()
+    # Before them comes None: the course's own solution, which says whether this machine can grade.
+    waiting: collections.deque[str | None] = collections.deque([None, *by_size] if by_size else [])
+    proven, deaths = False, collections.Counter()
+    in_a_row = 0  # deaths since anybody was judged
     done: list[tuple[str, dict | str]] = []
+    given_up: dict[str, str] = {}  # students who are not judged, if the machine can grade
     try:
         while True:
             while idle and waiting:
                 student = waiting.popleft()
                 try:
-                    idle[-1].take(notebooks[student].read_bytes())
+                    idle[-1].take(student and notebooks[student].read_bytes())
                 except OSError as error:
                     done.append((student, f"the file cannot be read: {error.strerror}"))
                 else:
                     busy[idle.pop()] = student
-            yield from done  # the workers do not wait for what is done with it
+            if proven:
+                yield from done  # the workers do not wait for what is done with it
+                done = []
             if not busy:
                 return
-            done = []
             ready = connection.wait(busy, timeout=min(worker.left() for worker in busy))
             for worker in [each for each in busy if each in ready or not each.left()]:
                 try:
                     reply = worker.reply()
-                    jails |= reply is not None
                 except Unavailable:
-                    if not jails:
+                    if not proven:
                         raise
                     reply = None  # a moment ago one could: the machine is short of something
-                student = busy.pop(worker)
-                if reply is None or reply == worker.too_long:
+                student, late = busy.pop(worker), reply == worker.too_long
+                died = late or reply is None
+                if died:
+                    cause = worker.cause()
                     worker.end()
                     worker = Worker(job, warm)
-                if reply is None:
-                    deaths[student] += 1
-                    if deaths[student] == TRIES:
-                        done.append((student, DIED))
-                    else:
-                        waiting.append(student)
-                else:
-                    done.append((student, reply))
                 idle.append(worker)
+                if not died:
+                    in_a_row = 0
+                    if student is None:
+                        proven, deaths[None] = True, 0
+                        done += given_up.items()
+                        given_up = {}
+                    else:
+                        done.append((student, reply))
+                    continue
+                deaths[student] += 1
+                in_a_row += 1
+                if student is None:
+                    if late or cause or deaths[None] == TRIES:
+                        raise CannotGrade(reply or cause or f"the process for it {DIED}")
+                elif late or deaths[student] == TRIES:
+                    given_up[student] = reply or f"the process that graded it {DIED}"
+                else:
+                    waiting.append(student)
+                asked = None in waiting or None in busy.values()
+                if not asked and (late or deaths[student] > 1 or in_a_row > 1 or student is None):
+                    waiting.appendleft(None)
     finally:
         ending = [worker.process for worker in (*idle, *busy)] + (warm.started if warm else [])
         for process in ending:  # together: to end, each needs a hundredth of a second
@@ -113,21 +133,25 @@ class Worker:
             cgroup.take()
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
-        self.process = warm.fork(theirs) if warm else _start(theirs.fileno())
+        self.log = warm.log if warm else Log()
+        self.born = self.log.length()
+        self.process = warm.fork(theirs) if warm else _start(theirs.fileno(), self.log)
         theirs.close()
         with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
             self.channel.send(job)
         self.seconds = TRIES * job.budget.submission + job.budget.record + SPARE
-        self.too_long = f"to read and judge it takes more than {self.seconds:.0f} seconds"
-        self.deadline = 0.0
+        self.too_long, self.deadline = "", 0.0
 
     def fileno(self) -> int:
         return self.channel.fileno()
 
-    def take(self, data: bytes) -> None:
-        self.deadline = time.monotonic() + self.seconds
+    def take(self, data: bytes | None) -> None:
+        """Give it a submission; or None, to prove with the course's own solution that it works."""
+        seconds = PROOF if data is None else self.seconds
+        self.deadline = time.monotonic() + seconds
+        self.too_long = f"to read and judge it takes more than {seconds:.0f} seconds"
         with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
-            self.channel.send_bytes(data)
+            self.channel.send(data)
 
     def left(self) -> float:
         """Seconds that it still has for the submission."""
@@ -137,6 +161,7 @@ class Worker:
         """What came of the submission; None if the process died. `too_long`: end this one.
 
         Raises:
+            CannotGrade: the machine fails with the course's own solution.
             Unavailable: no jail can be built here.
             OtherPoints: the release says something else about points than the tasks.
         """
@@ -146,9 +171,18 @@ class Worker:
             reply = self.channel.recv()
         except (EOFError, OSError):
             return None
-        if isinstance(reply, Unavailable | OtherPoints):
-            raise reply
+        if isinstance(reply, Unavailable | OtherPoints | CannotGrade):
+            raise self._explained(reply)
         return reply
+
+    def _explained(self, error: Exception) -> Exception:
+        """With the first cause, which a process that died may have written to its log."""
+        cause = self.cause() if isinstance(error, CannotGrade) else ""
+        return CannotGrade(f"{error}: {cause}") if cause else error
+
+    def cause(self) -> str:
+        """Why it has died, if it or what had forked it said so."""
+        return printable(self.log.cause(self.born))
 
     def end(self) -> None:
         self.process.kill()
@@ -156,11 +190,12 @@ class Worker:
         self.channel.close()
 
 
-def _start(handle: int) -> subprocess.Popen:
+def _start(handle: int, log: Log) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-P", "-c", f"from {__name__} import work; work({handle})"],
         pass_fds=[handle],
         stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
+        stderr=log,
         env=surroundings(),
         start_new_session=True,  # Ctrl-C stops this process, which ends the others
     )
@@ -184,7 +219,10 @@ def _only_warm() -> Warm:
 def in_own_process(job: Job, data: bytes) -> dict | str:
     """Grade one submission in a worker that stays warm for the next of the same job.
 
+    Each worker proves first that it can grade, so one that follows a dead one does.
+
     Raises:
+        CannotGrade: the machine fails with the course's own solution.
         Unavailable: no jail can be built here.
     """
     for _ in range(TRIES):
@@ -192,21 +230,45 @@ def in_own_process(job: Job, data: bytes) -> dict | str:
         if worker and last != job:
             worker.end()
         if not worker or last != job:
-            worker = Worker(job, _warm())
-        reply = None
-        try:
-            worker.take(data)
-            reply = worker.reply()
-        finally:
-            # Dead, late, or interrupted: the next question would get this reply.
-            if reply is None or reply == worker.too_long:
-                worker.end()
-        if reply == worker.too_long:
-            return reply
-        if reply is not None:
+            worker = _proven(job)
+        if reply := _asked(worker, data):
+            if reply == worker.too_long:
+                break
             _mine.kept = job, worker
             return reply
-    return DIED
+    _mine.kept = job, _proven(job)
+    return reply or f"the process that graded it {DIED}"
+
+
+def _proven(job: Job) -> "Worker":
+    """A new worker that has all points for the course's own solution.
+
+    Raises:
+        CannotGrade: no such worker can be had here.
+    """
+    for _ in range(TRIES):
+        worker = Worker(job, _warm())
+        reply = _asked(worker, None)
+        if reply == worker.too_long:
+            raise CannotGrade(reply)
+        if reply:
+            return worker
+        if cause := worker.cause():
+            raise CannotGrade(cause)
+    raise CannotGrade(f"the process for it {DIED}")
+
+
+def _asked(worker: "Worker", data: bytes | None) -> dict | str | None:
+    """Its reply; a worker that is dead or late is ended."""
+    reply = None
+    try:
+        worker.take(data)
+        reply = worker.reply()
+    finally:
+        # Dead, late, or interrupted: the next question would get this reply.
+        if reply is None or reply == worker.too_long:
+            worker.end()
+    return reply
 
 
 # --- a worker's own side ------------------------------------------------------------------------
@@ -221,7 +283,7 @@ def work(handle: int, born: "Born | None" = None) -> None:
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
         job = channel.recv()
-        with contextlib.suppress(Unavailable):  # said when the first submission is graded
+        with contextlib.suppress(Unavailable, CannotGrade):  # said when a submission is graded
             grade.zygote(job.jailed)  # before the limit, which its children do not need
         with limited_memory():
             grade.get_ready(job)
@@ -233,10 +295,10 @@ def _serve(channel: connection.Connection, job: Job) -> None:
     from attncourse.grading.jail.remote import Killed
 
     while True:
-        data = channel.recv_bytes()
+        data = channel.recv()
         try:
-            reply = grade.grade_or_say_why(job, data)
-        except (Unavailable, OtherPoints) as error:
+            reply = grade.prove(job) if data is None else grade.grade_or_say_why(job, data)
+        except (Unavailable, OtherPoints, CannotGrade) as error:
             reply = error
         except Killed:
             return  # a new worker may have more luck

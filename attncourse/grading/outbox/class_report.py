@@ -288,7 +288,7 @@ def write_csv(data: dict, path: Path) -> None:
             [
                 harmless(each["student"]),
                 harmless(each["name"]),
-                each["score"],
+                "not graded" if each["score"] is None else each["score"],
                 each["most"],
                 each["late"],
                 *(each["points"].get(task) for task in tasks),
@@ -306,11 +306,13 @@ def write_totals(most: dict[str, float], totals: list[results.Total], path: Path
     text = io.StringIO()
     table = csv.writer(text)
     of = [f"{name} (of {points:g})" for name, points in most.items()]
-    table.writerow(["student", "name", "percent", *map(harmless, of), "unread"])
+    table.writerow(["student", "name", "percent", *map(harmless, of), "unread", "not graded"])
     for each in totals:
         names = [harmless(each.student), harmless(each.name)]
         points = [each.points[name] for name in most]
-        table.writerow([*names, round(each.percent, 2), *points, "; ".join(each.waiting)])
+        percent = None if each.percent is None else round(each.percent, 2)
+        lists = ["; ".join(each.waiting), "; ".join(each.not_graded)]
+        table.writerow([*names, percent, *points, *lists])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
 

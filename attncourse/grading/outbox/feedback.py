@@ -79,6 +79,11 @@ def graded(assignment: str) -> list[str]:
     return sorted(folder.parent.name for folder in folders if folder.is_dir())
 
 
+def not_graded(assignment: str) -> set[str]:
+    """The students who handed something in and have nothing in autograded/."""
+    return disk.submissions(assignment).keys() - graded(assignment)
+
+
 def write(
     assignment: str, students: list[str], jobs: int = 1, force: bool = False
 ) -> Iterator[Event]:
@@ -94,7 +99,7 @@ def write(
             yield Event(student, problem="there is no executed notebook; run `attncourse grade`")
             continue
         grades = _grades(about, graded[student], comments[student])
-        text = record.read_text(encoding="utf-8")
+        text = record.read_text(encoding="utf-8", errors="replace")
         key = _key(text, grades)
         if _key_of(path_of(about.name, student)) == key and not force:
             yield Event(student, stale=graded[student].stale)

@@ -72,8 +72,8 @@ KEPT = {"EX", "N/A"}
 # --- what there is to say -----------------------------------------------------------------------
 
 
-def graded(assignment: str) -> tuple[list[Graded], float]:
-    """Everybody with points, and the most that can be had.
+def graded(assignment: str) -> tuple[list[Graded], float, list[str]]:
+    """Everybody with points, the most that can be had, and who handed in and is not graded.
 
     Raises:
         Refusal: as in `results.of_class`.
@@ -82,7 +82,8 @@ def graded(assignment: str) -> tuple[list[Graded], float]:
     about = job.about
     order = [*about.tasks, *about.questions]
     found = []
-    rows = {row.student: row for row in results.of_class(assignment) if row.score is not None}
+    everybody = results.of_class(assignment)
+    rows = {row.student: row for row in everybody if row.score is not None}
     with nbgrader_api.gradebook() as gradebook:
         comments = _comments(gradebook, assignment)
         for student in gradebook.students:
@@ -99,7 +100,8 @@ def graded(assignment: str) -> tuple[list[Graded], float]:
                         row.name,
                     )
                 )
-    return sorted(found, key=lambda each: each.student), about.points
+    not_graded = [row.student for row in everybody if row.score is None]
+    return sorted(found, key=lambda each: each.student), about.points, not_graded
 
 
 def _comments(gradebook, assignment: str) -> dict[str, dict[str, str]]:

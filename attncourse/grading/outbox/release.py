@@ -12,6 +12,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 import attncourse
 from attncourse.checks import pages, registry
 from attncourse.checks.task import Task
+from attncourse.grading import Refusal
 
 MARKER = "# attncourse: bootstrap"
 SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./(book/\w+)\.md(?:#([\w-]+))?\)")
@@ -19,7 +20,11 @@ SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./(book/\w+)\.md(?:#([\w-]+))?\)")
 
 def configuration() -> dict:
     """The book's: the course's address is written there and nowhere else."""
-    return yaml.safe_load(Path("_config.yml").read_text(encoding="utf-8"))
+    try:
+        return yaml.safe_load(Path("_config.yml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        cure = "copy it from the course's repository, and write yours into it"
+        raise Refusal(f"_config.yml, with the course's address, is not here; {cure}") from None
 
 
 class TaskFacts(NbGraderPreprocessor):

@@ -1,0 +1,39 @@
+"""What helps where this machine cannot grade, by the words of the first error."""
+
+import re
+
+ALLOW_JAILS = (
+    "On Linux, allow user namespaces (Ubuntu: "
+    "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; containers: `--privileged`); "
+    "elsewhere, grade on a Linux machine. Or accept, with --no-jail, that students' code can "
+    "read, change and send whatever you can"
+)
+_MEMORY = "Free memory, lift `ulimit -v`, or grade with fewer --jobs"
+_CURES = {  # the first that fits
+    r"`ulimit -([fv])` is lower": r"Raise it: `ulimit -\1 unlimited`",
+    r"`ulimit -([nu])` is lower": r"Raise it: `ulimit -\1 4096`",
+    r"open files in system": "Close other programs: the whole machine has too many files open",
+    r"Too many open files": "Let a process open more files: `ulimit -n 4096`",
+    r"clone .*No space left": "Allow more: `sudo sysctl user.max_user_namespaces=15000`",
+    r"No space left|Disk quota": "Make room on the disk, in this folder and in /tmp",
+    r"File too large": "Allow larger files: `ulimit -f unlimited`",
+    r"temporarily unavailable|start new thread|Thread creation": "Allow more processes "
+    "(`ulimit -u`), or grade with fewer --jobs",
+    r"[Mm]emory|MemoryError|bad_alloc": _MEMORY,
+    r"was killed|killed from outside": "Is memory short, or does another program end it? "
+    + _MEMORY,
+    r"\b(?:clone|u?mount\w*|pivot_root|sethostname|capset|prctl) \(|uid_map|setgroups": ALLOW_JAILS,
+    r"namespaces|not permitted|no jail for": ALLOW_JAILS,
+    r"marshal data": "A full disk has cut what Python keeps: make room, and remove the folders "
+    "named __pycache__ of the course's package",
+    r"ImportError|ModuleNotFoundError|AttributeError|undefined symbol": "Install the versions "
+    "that the course was tested with: pip install -r requirements.txt",
+}
+
+
+def cure_for(reason: str) -> str:
+    """What to do about it, in one or two sentences without the last period."""
+    for words, cure in _CURES.items():
+        if found := re.search(words, reason):
+            return found.expand(cure)
+    return "`attncourse doctor` tries it once more, by itself"
