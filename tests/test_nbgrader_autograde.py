@@ -55,6 +55,9 @@ def graded(tmp_path_factory):
             hand_in(student(name), built(CASES[name]))
         for name in NEIGHBORS:
             hand_in(name, files(right()))
+        below = right()
+        below["cells"].append({"cell_type": "markdown", "metadata": {}, "source": "Since √d."})
+        hand_in("below", files(below))
         Path("submitted/a_good", ASSIGNMENT, disk.RESULT).write_text('{"forged": true}')
         Path("submitted/a_good", ASSIGNMENT, f"{NAME}.1").write_text("{}")
         before = contents()
@@ -67,7 +70,7 @@ def graded(tmp_path_factory):
         assert contents() == before
         stored = {
             who: disk.load_result(disk.result_path(ASSIGNMENT, who))[1]
-            for who in (*map(student, STOPPING), *NEIGHBORS)
+            for who in (*map(student, STOPPING), *NEIGHBORS, "below")
             if who != student(A_LINK)
         }
         yield stored, done.stderr
@@ -97,6 +100,16 @@ def test_the_gradebook_has_the_same_points(graded):
     rows = {row.student: row.score for row in results.of_class(ASSIGNMENT)}
     assert rows.pop(student(A_LINK)) is None
     assert rows == {who: result.score for who, result in graded[0].items()}
+
+
+def test_a_written_answer_below_its_cell_waits_for_a_person(graded):
+    rows = {row.student: row for row in results.of_class(ASSIGNMENT)}
+    assert rows["below"].unread == {"why-scaled"} and not rows["a_good"].unread
+    assert "Look at below: the written answer `why-scaled` seems to stand in cell 30" in graded[1]
+    done = nbgrader_api.api().generate_feedback(ASSIGNMENT, "below")
+    assert done["success"], done
+    text = Path("feedback/below", ASSIGNMENT, f"{ASSIGNMENT}.html").read_text(encoding="utf-8")
+    assert text.count("Since √d.") == 2 and "No response." not in text  # in the box, and below
 
 
 def test_attncourse_grade_finds_nothing_left_to_do(graded):

@@ -499,8 +499,8 @@ def test_records_feed_nbgrader_and_our_pages(course, zygote, monkeypatch):
     assert texts == {s: path.read_text(encoding="utf-8") for s, path in records.items()}
 
     # nbgrader's own page, from our record
-    error = nbgrader_api._run(nbgrader_api.api().generate_feedback, CHAPTER_3, force=True)
-    assert not error
+    done = nbgrader_api.api().generate_feedback(CHAPTER_3, force=True)
+    assert done["success"], done
     wrong = next(s for s, event in first.items() if event.result.verdicts["softmax"].title)
     assert "Grade cell" in feedback.path_of(CHAPTER_3, wrong).read_text(encoding="utf-8")
 

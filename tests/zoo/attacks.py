@@ -395,14 +395,14 @@ for whose, target in (
     )
 
 
-@edited("HTML in names and texts", "FFFF")
+@edited("HTML in names and texts", "FFFF", review="seems to stand in cell 30")
 def _(content):
     content["cells"].append(
         {"cell_type": "markdown", "metadata": {}, "source": "<script>alert(1)</script>"}
     )
 
 
-@edited("grade ids that are paths", "FFFF")
+@edited("grade ids that are paths", "FFFF", review="may be the code in cell 30")
 def _(content):
     content["cells"].append(
         {

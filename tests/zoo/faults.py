@@ -159,13 +159,13 @@ def _(content):
     content["cells"].insert(place + 3, cell_of(notebook("exercises"), "softmax"))
 
 
-@edited("metadata lost", "FFFF", review="why-scaled")
+@edited("metadata lost", "FFFF")
 def _(content):
     for cell in content["cells"]:
         cell["metadata"] = {}
 
 
-@edited("metadata and markers lost", "FFFF", review="why-scaled", repair="has lost its marks")
+@edited("metadata and markers lost", "FFFF", review="sys.modules", repair="has lost its marks")
 def _(content):
     for cell in content["cells"]:
         lines = source_of(cell).splitlines(keepends=True)
@@ -182,7 +182,7 @@ def _(content):
         cell["metadata"]["outputId"] = "9a7f"
 
 
-@edited("saved by Colab, metadata gone, a pip line added", "FFFF", review="why-scaled")
+@edited("saved by Colab, metadata gone, a pip line added", "FFFF")
 def _(content):
     content["nbformat_minor"] = 0
     for cell in content["cells"]:
@@ -245,7 +245,7 @@ def _(content):
             cell["metadata"]["nbgrader"] |= {"grade": False, "solution": True}
 
 
-@edited("metadata of odd types", "FFFF", review="why-scaled")
+@edited("metadata of odd types", "FFFF")
 def _(content):
     for cell in content["cells"]:
         cell["metadata"] = [1, 2] if cell["cell_type"] == "code" else {"nbgrader": "yes"}

@@ -154,11 +154,10 @@ class Writer:
                     grade.needs_manual_grade = looked_at or (bool(result.review) and points == 0)
             comments[each.task].auto_comment = comment_on(verdict)
         for question in about.questions:
-            text = result.texts.get(question, "").strip()
-            empty = text in ("", about.released.get(question, "").strip())
-            grade = grades[question]
+            text, grade = result.texts.get(question), grades[question]
+            empty = text == ""  # of a file that cannot be read nobody knows
             grade.auto_score = 0 if empty else None
-            if before is None or before.texts.get(question, "").strip() != text:
+            if before is None or before.texts.get(question) != text:
                 grade.needs_manual_grade = not empty or grade.manual_score is not None
             comments[question].auto_comment = "No response." if empty else None
         book.db.flush()

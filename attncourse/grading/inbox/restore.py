@@ -12,6 +12,7 @@ from collections import defaultdict
 from nbformat.validator import iter_validate
 
 from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox import written
 from attncourse.grading.inbox.submission import MARKER, Assignment, code_of, grade_id_of, source_of
 
 MOST_OUTPUT = 2**20  # bytes of outputs that a notebook keeps when it is written anew
@@ -93,10 +94,10 @@ def recognize(cells: list[dict], about: Assignment, released: dict) -> dict[int,
             defined = reading.defined_in(reading.plain_python(source))
             if here := [name for name in defined if name in about.tasks]:
                 names[place] = here[0]
-    for question in about.questions.keys() - set(names.values()):
-        place = _below(cells, question, released)
-        if place is not None and place not in names:
-            names[place] = question
+    if about.questions.keys() - set(names.values()):
+        for question, each in written.answers(cells, about).items():
+            if question not in names.values() and each.place not in (None, *names):
+                names[each.place] = question
     return names
 
 
@@ -105,25 +106,6 @@ def _number_of(cell: dict) -> str | None:
     metadata = cell.get("metadata")
     number = cell.get("id") or (metadata.get("id") if isinstance(metadata, dict) else None)
     return number if isinstance(number, str) else None
-
-
-def _below(cells: list[dict], question: str, released: dict) -> int | None:
-    """The first text of the student's own below the text that asks the question."""
-    theirs = [_words(cell) for cell in released["cells"]]
-    place = [grade_id_of(cell) for cell in released["cells"]].index(question)
-    asked, stub = theirs[place - 1], theirs[place]
-    texts = [_words(cell) for cell in cells]
-    if asked not in texts:
-        return None
-    for below in range(texts.index(asked) + 1, len(cells)):
-        is_text = cells[below].get("cell_type") != "code"
-        if is_text and (texts[below] == stub or texts[below] not in theirs):
-            return below
-    return None
-
-
-def _words(cell: dict) -> str:
-    return " ".join(source_of(cell).split())
 
 
 def choose(

@@ -9,26 +9,35 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from attncourse.checks.answers import DEFINITIONS, plain_python
 from attncourse.grading import Refusal
+from attncourse.grading.inbox import written
+from attncourse.grading.inbox.cells import (
+    DEFINES,
+    MARKER,
+    grade_id_of,
+    parsed,
+    remembered,
+    source_of,
+    text_of,
+    unmarked,
+)
+from attncourse.grading.inbox.written import Written
 
 if TYPE_CHECKING:
     from attncourse.checks.task import Task
 
-T = TypeVar("T")
 LARGEST = 64 * 2**20  # bytes of a notebook that we are willing to read
 MOST_CELLS = 10_000
 MOST_VALUES = 4_000_000  # of JSON: each takes a hundred bytes or so
 MOST_CODE = 2 * 2**20  # bytes of all its code; a table of 200,000 numbers fits
 MOST_WORDS = 500_000  # and signs in it: a syntax tree takes a kilobyte for each
-_DEFINES = re.compile(r"^(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _OF_COURSE = re.compile(r"\battncourse(?:\.\w+)+")
 _WORD = re.compile(r"\d[\w.]*|\w+|[^\w\s]")
-MARKER = re.compile(r"^# attncourse: *([\w.-]+)/([\w-]+)( hidden)?( check)?[ \t]*$", re.MULTILINE)
 
 
 class Unreadable(Exception):
@@ -184,9 +193,14 @@ class Submission:
     cells: list[dict] = field(default_factory=list)  # as they were handed in
     code: list[tuple[str, str, bool]] = field(default_factory=list)  # label, source, run all of it
     untouched: set[str] = field(default_factory=set)  # tasks whose cell is as it was released
-    texts: dict[str, str] = field(default_factory=dict)  # grade id -> written answer
+    written: dict[str, Written] = field(default_factory=dict)  # grade id -> what answers it
     repairs: list[str] = field(default_factory=list)  # what was odd, and is dealt with
     review: list[str] = field(default_factory=list)  # what a person should look at
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Grade id -> written answer; "" where there is none."""
+        return {question: each.text for question, each in self.written.items()}
 
 
 def notebook_of(data: bytes) -> Notebook:
@@ -237,27 +251,12 @@ def notebook_of(data: bytes) -> Notebook:
 
 def may_be_code(cell: dict) -> bool:
     """Whether Python may stand in a cell: an editor may have turned an answer into text."""
-    return cell.get("cell_type") != "markdown" or _DEFINES.search(source_of(cell)) is not None
+    return cell.get("cell_type") != "markdown" or DEFINES.search(source_of(cell)) is not None
 
 
 def _words(source: str) -> int:
     """An upper bound for how large a syntax tree gets, without making it; a line weighs most."""
     return 2 * source.count("\n") + sum(1 for _ in _WORD.finditer(source))
-
-
-def source_of(cell: dict) -> str:
-    """A cell's text; "" if there is none."""
-    source = cell.get("source", cell.get("input", ""))
-    if isinstance(source, list):
-        source = "".join(part for part in source if isinstance(part, str))
-    return source if isinstance(source, str) else ""
-
-
-def grade_id_of(cell: dict) -> str | None:
-    metadata = cell.get("metadata")
-    mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
-    return grade_id if isinstance(grade_id, str) else None
 
 
 def read(data: bytes, about: Assignment) -> Submission:
@@ -271,21 +270,20 @@ def read(data: bytes, about: Assignment) -> Submission:
 
 def answers_in(cells: list[dict], about: Assignment) -> Submission:
     """The same, in the cells of a notebook."""
-    found = Submission(cells)
+    found = Submission(cells, written=written.answers(cells, about))
     released = {plain_python(source) for source in about.released.values()}
     answers: dict[str, list[int]] = {task: [] for task in about.tasks}  # places in found.code
     for number, cell in enumerate(found.cells, start=1):
         label, source, grade_id = f"cell {number}", source_of(cell), grade_id_of(cell)
-        is_code = cell.get("cell_type") == "code"
-        if grade_id in about.questions and not is_code:
-            found.texts[grade_id] = source
+        is_code = text_of(cell) is None
+        if grade_id in about.questions and not (is_code and parsed(plain_python(source))):
             continue
         marker = MARKER.search(source)
         if marker and marker[4]:
             continue  # a cell of the judge
         if not is_code and not may_be_code(cell):
             continue
-        source = plain_python(source)
+        source = plain_python(unmarked(source))
         defines = defined_in(source)
         name = grade_id if grade_id in answers else None
         if name is None and marker and marker[1] == about.name and marker[2] in answers:
@@ -317,9 +315,8 @@ def answers_in(cells: list[dict], about: Assignment) -> Submission:
             if len(places) - len(stubs_here) > 1:
                 found.repairs.append(f"`{name}` is answered {len(places)} times; the last counts")
     found.code = [cell for place, cell in enumerate(found.code) if place not in dropped]
-    for grade_id in about.questions:
-        if grade_id not in found.texts:
-            found.review.append(f"the written answer `{grade_id}` is not there")
+    found.review += [each.review for each in found.written.values() if each.review]
+    found.repairs += [each.repair for each in found.written.values() if each.repair]
     return found
 
 
@@ -328,7 +325,7 @@ def defined_in(source: str) -> list[str]:
     if tree := parsed(source):
         with contextlib.suppress(RecursionError):  # a long chain of `elif`
             return list(dict.fromkeys(name for node in tree.body for name in _defined_by(node)))
-    return _DEFINES.findall(source)
+    return DEFINES.findall(source)
 
 
 def only_defines(source: str) -> bool:
@@ -364,36 +361,13 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
             yield from _defined_by(inner)
 
 
-USUAL = 10_000  # characters of a cell
-
-
-def _remembered(function: Callable[[str], T]) -> Callable[[str], T]:
-    """What came of cells of a usual size: the course's own come with every student."""
-    kept = functools.lru_cache(maxsize=100)(function)  # trees are a hundred times as large
-
-    @functools.wraps(function)
-    def of(source: str) -> T:
-        return (kept if len(source) < USUAL else function)(source)
-
-    return of
-
-
-@_remembered
+@remembered
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
     if tree := parsed(plain_python(source)):
         with contextlib.suppress(RecursionError, ValueError):  # many dots, or many digits
             return ast.dump(tree)
     return source
-
-
-@_remembered
-def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a cell; None if it is no Python."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 # --- what a person should look at ---------------------------------------------------------------
@@ -473,7 +447,7 @@ def _looks_up(node: ast.AST) -> bool:
     return False
 
 
-@_remembered
+@remembered
 def _imports(source: str) -> dict[str, str]:
     """Local name -> full name, of everything that is imported anywhere."""
     found = {}

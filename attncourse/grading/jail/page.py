@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment
+from attncourse.grading.inbox.written import Written
 from attncourse.grading.jail.result import Result
 
 TEXT = 21_000  # characters of a stream, an error or a text: as in the shell, and its last line
@@ -35,7 +36,8 @@ def unread(released: str, about: Assignment, result: Result) -> str:
         cell_of(cell, number, cell, about)
         for number, cell in enumerate(json.loads(released)["cells"], start=1)
     ]
-    return notebook_of(record, released, about, result)
+    boxes = {name: {"source": harmless(text)} for name, text in result.texts.items() if text}
+    return notebook_of(record, released, about, result, boxes)
 
 
 # --- the cells of a notebook --------------------------------------------------------------------
@@ -85,8 +87,38 @@ def cell_of(cell: dict, number: int, released: dict | None, about: Assignment) -
     return made
 
 
-def notebook_of(record: list[dict], released: str, about: Assignment, result: Result) -> str:
-    """Add the graded cells that were deleted, each behind its neighbor, and the grader's notes."""
+def box(answer: Written, place: int | None, cells: list[dict]) -> dict:
+    """A written answer with its pictures in one cell, where a person enters its points.
+
+    Args:
+        place: of that cell in `cells`; None if it was deleted.
+    """
+    texts, pictures, last = [], {}, None
+    for each, text in answer.parts.items():
+        if each != place and each - 1 != last:
+            texts.append(f"*In cell {each + 1}:*")
+        prefix = "" if each == place else f"cell-{each + 1}-"  # pictures share their names
+        kept, pasted = _attachments(cells[each]), cells[each].get("attachments")
+        for name in kept:
+            pictures[prefix + name] = kept[name]
+            text = text.replace(f"(attachment:{name})", f"(attachment:{prefix}{name})")
+        texts.append(text)
+        if lost := pasted.keys() - kept.keys() if isinstance(pasted, dict) else ():
+            names, where = ", ".join(sorted(lost)), f"in cell {each + 1} of what was handed in"
+            texts.append(f"*Too large to be shown, or no PNG or JPEG: {names}, {where}.*")
+        last = each
+    made = {"source": harmless("\n\n".join(texts)[:SOURCE], pictures)}
+    return made | ({"attachments": pictures} if pictures else {})
+
+
+def notebook_of(
+    record: list[dict], released: str, about: Assignment, result: Result, boxes: dict[str, dict]
+) -> str:
+    """Add the graded cells that were deleted, each behind its neighbor, and the grader's notes.
+
+    Args:
+        boxes: by grade id, what stands in the cell of a written answer.
+    """
     place = 0
     for name, cell in marked(released).items():
         here = [i for i, each in enumerate(record) if _mark(each).get("grade_id") == name]
@@ -94,6 +126,7 @@ def notebook_of(record: list[dict], released: str, about: Assignment, result: Re
             record.insert(place, cell_of(cell, f"deleted-{name}"[:50], cell, about))
         place = (here[0] if here else place) + 1
         made = record[place - 1]
+        made |= boxes.get(name, {})
         if is_judge(made) and not made["outputs"]:
             made["outputs"] = judged(name, about, result)
     if notes := [*result.review, *result.repairs]:

@@ -88,13 +88,19 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
             made = page.cell_of(cell, number, marked.get(name), about)
             if name and page.is_judge(made):
                 made["outputs"] = page.judged(name, about, result)
-            elif label in whole:
+            elif label in whole and name not in about.questions:
                 made |= {"cell_type": "code", "outputs": [], "execution_count": None}
                 made["outputs"] = student.run(cell) if whole[label] else student.define(cell)
                 count += whole[label]
                 made["execution_count"] = count if whole[label] else None
             record.append(made)
-    return page.notebook_of(record, released, about, result), student.disturbed
+    places = {name: place for place, name in names.items()}
+    boxes = {
+        question: page.box(answer, places.get(question), found.cells)
+        for question, answer in found.written.items()
+        if answer.parts
+    }
+    return page.notebook_of(record, released, about, result, boxes), student.disturbed
 
 
 # --- the student's process -----------------------------------------------------------------------

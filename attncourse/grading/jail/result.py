@@ -32,7 +32,7 @@ class Result:
     """What became of one submission."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # by task
-    texts: dict[str, str] = field(default_factory=dict)  # written answers, for a person to read
+    texts: dict[str, str] = field(default_factory=dict)  # written answers, "" where there is none
     repairs: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
     disturbed: str = ""  # why it must be judged again, by no fault of the answers
