@@ -54,7 +54,12 @@ def environment(versions: str, folder: Path) -> Path:
     limits = folder / "constraints.txt"
     limits.write_text("\n".join(lowest() if versions == "lowest" else []))
     python = folder / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "-c", limits, f"{ROOT}[grader]"]
+    source = folder / "source"  # pip would leave a folder of its own where it builds
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "attncourse", source / "attncourse")
+    install = [python, "-m", "pip", "install", "--quiet", "-c", limits, f"{source}[grader]"]
     subprocess.run(install, check=True)
     return python
 
