@@ -70,7 +70,7 @@ class Assignment:
 
     @functools.cached_property
     def allowed(self) -> tuple[str, ...]:
-        """Full names of what its notebook uses of the course."""
+        """Full names of what its notebook uses of the course, or imports."""
         return named_in(self.released.values())
 
     @property
@@ -400,12 +400,10 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def named_in(released: Iterable[str]) -> tuple[str, ...]:
-    """Full names of what a released notebook imports from the course, or speaks of."""
+    """Full names of what a released notebook imports, or speaks of from the course."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    for source in sources:
-        names |= {name for name in _imports(source).values() if name.startswith("attncourse.")}
-    return tuple(sorted(names))
+    return tuple(sorted(names.union(*(_imports(source).values() for source in sources))))
 
 
 def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list[str]:

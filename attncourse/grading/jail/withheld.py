@@ -30,7 +30,8 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
 
     Args:
         own: the names of the assignment's tasks.
-        keep: full names, "attncourse.multihead.MultiHeadAttention".
+        keep: full names, such as "attncourse.multihead.MultiHeadAttention"; those of others do not
+            matter.
     """
     for function, code in emptied(tuple(own), tuple(keep)):
         function.__code__ = code
@@ -42,7 +43,8 @@ def emptied(
 ) -> tuple[tuple[types.FunctionType, types.CodeType], ...]:
     """What `of_course` empties, and how. Found once, for all forks of this process."""
     tasks = registry.all_tasks()
-    kept = {id(each) for name in keep for each in _needed_by(_found(name))}
+    used = (name for name in keep if name.startswith("attncourse."))
+    kept = {id(each) for name in used for each in _needed_by(_found(name))}
     for name in own:  # what turns an answer into a function of tensors runs here, too
         adapters = functions_in(_file_of(tasks[name]))
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
