@@ -62,7 +62,7 @@ def _with_requirements(
     todo, seen = [(package, ()) for package in packages], set()
     while todo:
         package, extras = todo.pop()
-        name = re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
+        name = re.sub(r"[-_.]+", "-", str(package.metadata["Name"])).lower()
         if (name, extras) in seen:
             continue
         seen.add((name, extras))

@@ -369,7 +369,7 @@ def _without_derivative(name: str) -> Callable:
 
     def give(kept):
         if not _judge_differentiates():
-            refuse(f"a derivative of torch.{name}")
+            refuse(f"the derivative of {name}")
         tensor, version = kept
         if tensor._version != version:  # torch looks only where nobody keeps it otherwise
             raise RuntimeError(
