@@ -283,7 +283,8 @@ looks("for settings of pip", "glob.glob(socket.sys.prefix + '/pip.conf') or "
       "glob.glob(os.path.dirname(HERE) + '/.git')".replace("HERE", HERE))  # fmt: skip
 looks("for the path of its control groups", "any(line.rstrip().split(':', 2)[2] != '/' for line in "
       "open('/proc/self/cgroup'))")  # fmt: skip
-looks("for a package that no notebook imports", "__import__('nbgrader')")
+looks("for a package that no notebook imports", "[p for p in socket.sys.path "
+      "if os.path.exists(f'{p}/nbgrader')]")  # fmt: skip
 attempt("do what no answer needs: namespaces*, mounts*, keys*, locks*, memory that nobody owns*, "
         "sockets to the host*, `io_uring`*, `io_setup`*, a bell that other jails hear*, news of "
         "what they have read*, files sent*, outliving the run*, limits of its own*, each refused "
