@@ -473,8 +473,8 @@ ASIDE = (
     *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
     *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
     *("torch.library.", "torch.export.", "torch.fx.", "attncourse.grading", "attncourse.tasks"),
-    *("attncourse.checks.observe", "attncourse.checks.task", "attncourse.checks.answer"),
-    *("attncourse.checks.engine", "attncourse.checks.registry"),
+    *("attncourse.checks.observe.observe", "attncourse.checks.observe.differentiate"),
+    *("attncourse.checks.task", "attncourse.checks.engine", "attncourse.checks.registry"),
 )
 OTHERS = ("torch", "attncourse", "builtins")  # they belong to the judge, too
 
