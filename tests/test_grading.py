@@ -489,9 +489,11 @@ def test_where_nobody_says_whose_files_they_are_all_packages_are_shown(monkeypat
     def read_text(package, name):
         return None if name == "RECORD" else kept(package, name)
 
-    assert packages._files([metadata.distribution("einops")])
+    assert packages._files(("einops",))
+    packages._files.cache_clear()
     monkeypatch.setattr(metadata.PathDistribution, "read_text", read_text)
-    assert packages._files([metadata.distribution("einops")]) == {}
+    assert packages._files(("einops",)) == {}
+    packages._files.cache_clear()
 
 
 WRITES = """

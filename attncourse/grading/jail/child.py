@@ -195,7 +195,8 @@ def load() -> None:
     torch_is_ready()
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
-        walls.readable()  # these two keep what they found
+        walls.readable()  # these three keep what they found
+        packages.shown()
         for programs in (False, True):
             seccomp.program(programs)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 
 from attncourse.checks import installed
 
@@ -21,29 +21,32 @@ SHELL = "ipython"  # it runs the cells of a record
 
 
 @functools.cache
-def shown(imported: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
+def shown(imported: tuple[str, ...] = ()) -> dict[Path, tuple[str, ...]]:
     """What a jail shows of each folder of packages; {}, which is all, where that is not known.
 
     Args:
         imported: full names of what the released notebook imports.
     """
-    course = _found(COURSE)
-    wanted = [*course, *_found(SHELL)]
-    wanted += [point.dist for point in installed.entry_points() if point.dist]
+    outside = (point.dist.name for point in installed.entry_points() if point.dist)
+    wanted = COURSE, SHELL, *outside
     kept = _files(wanted)
     tops = {name.partition(".")[0] for names in kept.values() for name in names}
     tops |= {COURSE, *sys.stdlib_module_names}
     if strange := {name.partition(".")[0] for name in imported} - tops:
         owners = metadata.packages_distributions()  # which takes a quarter of a second
-        names = {owner for name in strange for owner in owners.get(name, ())}
-        kept = _files([*wanted, *(each for name in names for each in _found(name))])
-    return kept if course else {}
+        kept = _files((*wanted, *(owner for name in strange for owner in owners.get(name, ()))))
+    return kept if _found(COURSE) else {}
 
 
-def _files(wanted: list[metadata.Distribution]) -> dict[Path, tuple[str, ...]]:
-    """What belongs to them in each folder of packages; {} if one of them does not say it."""
+@functools.cache
+def _files(wanted: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
+    """What belongs to packages in each of their folders; {} if one of them does not say it."""
     kept = {Path(each): set() for each in site.getsitepackages() if Path(each).is_dir()}
-    for package in _with_requirements(wanted):
+    try:
+        needed = list(_with_requirements(wanted))
+    except InvalidRequirement:
+        return {}
+    for package in needed:
         files, folder = package.read_text("RECORD"), Path(package.locate_file(""))
         if files is None:
             return {}
@@ -55,28 +58,34 @@ def _files(wanted: list[metadata.Distribution]) -> dict[Path, tuple[str, ...]]:
     }
 
 
-def _with_requirements(
-    packages: Iterable[metadata.Distribution],
-) -> Iterator[metadata.Distribution]:
-    """These, all that they require, and all that this requires."""
-    todo, seen = [(package, ()) for package in packages], set()
+def _with_requirements(names: Iterable[str]) -> Iterator[metadata.Distribution]:
+    """These packages, all that they require, and all that this requires; what is installed."""
+    todo, seen = [(name, ()) for name in names], set()
     while todo:
-        package, extras = todo.pop()
-        name = re.sub(r"[-_.]+", "-", str(package.metadata["Name"])).lower()
-        if (name, extras) in seen:
+        name, extras = todo.pop()
+        key = re.sub(r"[-_.]+", "-", name).lower(), extras
+        if key in seen or not (package := _found(name)):
             continue
-        seen.add((name, extras))
+        seen.add(key)
         yield package
-        for line in package.requires or ():
-            other = Requirement(line)
+        for other in _requirements(package):
             wanted = (other.marker.evaluate({"extra": each}) for each in ("", *extras))
             if other.marker is None or any(wanted):
-                todo += [(each, tuple(sorted(other.extras))) for each in _found(other.name)]
+                todo.append((other.name, tuple(sorted(other.extras))))
 
 
-def _found(name: str) -> list[metadata.Distribution]:
+def _requirements(package: metadata.Distribution) -> Iterator[Requirement]:
+    """As `package.requires`, without a parser of mails, which takes most of the time."""
+    head = (package.read_text("METADATA") or "").partition("\n\n")[0]
+    for line in head.splitlines():
+        field, _, value = line.partition(": ")
+        if field == "Requires-Dist":
+            yield Requirement(value)
+
+
+def _found(name: str) -> metadata.Distribution | None:
     """The installed package of that name, if there is one."""
     try:
-        return [metadata.distribution(name)]
+        return metadata.distribution(name)
     except metadata.PackageNotFoundError:
-        return []
+        return None
