@@ -38,6 +38,11 @@ def by_tensors(b, layers, kv_heads, n, d, bytes_per_number):
     return torch.empty(layers, 2, b, kv_heads, n, d, dtype=dtype, device="meta").nbytes
 
 
+def layer_by_layer(b, layers, kv_heads, n, d, bytes_per_number):
+    of_a_layer = sum(b * kv_heads * n * d * bytes_per_number for _ in ("key", "value"))
+    return layers * of_a_layer
+
+
 # --- append_to_cache
 
 
@@ -323,6 +328,7 @@ CORRECT = {
         by_a_product,
         by_token,
         by_tensors,
+        layer_by_layer,
     ],
     "append_to_cache": [
         by_slices,

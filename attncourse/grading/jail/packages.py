@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from attncourse.checks import installed
 
 COURSE = "attncourse"
-SHELL = "ipython"  # it runs the cells of a record
+SHELL = "ipython", "pip"  # what runs the cells of a record; some say %pip
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def shown(imported: tuple[str, ...] = ()) -> dict[Path, tuple[str, ...]]:
         imported: full names of what the released notebook imports.
     """
     outside = (point.dist.name for point in installed.entry_points() if point.dist)
-    wanted = COURSE, SHELL, *outside
+    wanted = COURSE, *SHELL, *outside
     kept = _files(wanted)
     tops = {name.partition(".")[0] for names in kept.values() for name in names}
     tops |= {COURSE, *sys.stdlib_module_names}
