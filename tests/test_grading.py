@@ -356,6 +356,7 @@ FLAGGED = {
     "a frame by an error": "try:\n    1 / 0\nexcept Exception as e:\n    e.__traceback__.tb_frame",
     "who holds it": "import gc\nwho = gc.get_referrers(f)",
     "a change of the judge": "import attncourse.checks.task as t\nsetattr(t, 'find_short_cut', 0)",
+    "the judge by a text": "def f(modules):\n    return modules['attncourse.checks.task']",
     "a change of torch": "import torch.nn.functional as F\nF.softmax = lambda *_: 0",
     "a module by hand": "import importlib.util as u\nspec = u.spec_from_file_location('a', 'b')",
     "a node": "def softmax(s, dim=-1):\n    y = s.logsumexp(dim)\n    return y.grad_fn(y)",

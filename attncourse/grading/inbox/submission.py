@@ -438,6 +438,9 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
                 or (answers and dotted in IN_ANSWERS)
             ):
                 odd[f"uses `{dotted[:100]}`"] = None
+            text = getattr(part, "value", "") if isinstance(part, ast.Constant) else ""
+            if isinstance(text, str) and text.startswith(aside) and text.isprintable():
+                odd[f"names `{text[:100]}`"] = None
             for name in inside.intersection(_names_in(part)):
                 odd[f"uses `{name}`"] = None
             if changed := _changes(part, aliases):
