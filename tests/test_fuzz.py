@@ -305,6 +305,7 @@ class Forged:
     """A child of which somebody else writes the replies; None: it dies."""
 
     late = False  # it started at once
+    before = 0.0  # it has not waited for a processor
 
     def __init__(self, written: dict[str, list]):
         self.written = {question: itertools.cycle(each) for question, each in written.items()}

@@ -14,6 +14,7 @@ import threading
 import time
 import tracemalloc
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,7 @@ from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
-from attncourse.grading.jail import cgroup, remote, score, walls, warm, wire, workers
+from attncourse.grading.jail import cgroup, packages, remote, score, walls, warm, wire, workers
 from attncourse.grading.jail import grade as pure
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
@@ -264,6 +265,132 @@ def test_what_a_lab_has_ready_made_cannot_be_copied(task, zygote):
     assert judged(zygote, task, source).earned == 0
 
 
+# What is ready-made of tasks of other chapters than the zoo's.
+READY_MADE = {
+    "masked_softmax": """
+def masked_softmax(scores, mask):
+    mask = mask.expand_as(scores)
+    return torch.nan_to_num(torch.masked.softmax(scores, -1, mask=mask))
+""",
+    "masked_softmax, of a tensor with a mask": """
+from torch.masked import masked_tensor
+def masked_softmax(scores, mask):
+    both = masked_tensor(scores.detach(), mask.expand_as(scores).contiguous())
+    return torch.nan_to_num(torch.softmax(both, -1).get_data()) * mask
+""",
+    "masked_softmax, the operator": """
+def masked_softmax(scores, mask):
+    hidden = ~mask.expand_as(scores)
+    return torch.nan_to_num(torch._masked_softmax(scores, hidden, scores.dim() - 1)) * mask
+""",
+    "causal_mask": """
+def causal_mask(query_length, key_length=None):
+    q, k = query_length, key_length or query_length
+    seen = torch.nn.Transformer.generate_square_subsequent_mask(max(k, q)) == 0
+    return seen[max(k - q, 0):max(k, q), :k][:q]
+""",
+    "rotate": """
+import torch.onnx.ops
+def rotate(x, positions, base=10000.0):
+    d, n = x.shape[-1], x.shape[-2]
+    angles = positions[..., None].to(x.dtype) * base ** (-torch.arange(0, d, 2).to(x.dtype) / d)
+    angles = angles.expand(*x.shape[:-1], d // 2).reshape(-1, n, d // 2)
+    cos, sin = angles.cos().contiguous(), angles.sin().contiguous()
+    rows = x.reshape(-1, 1, n, d)
+    return torch.onnx.ops.rotary_embedding(rows, cos, sin, interleaved=True).reshape(x.shape)
+""",
+    "cache_bytes": """
+from attncourse.lab.roofline import cache_bytes_per_token
+def cache_bytes(b, layers, kv_heads, n, d, bytes_per_number):
+    return b * n * cache_bytes_per_token(layers, kv_heads, d, bytes_per_number)
+""",
+    "cache_bytes, layer by layer": """
+from attncourse.lab.roofline import decode_bytes
+def cache_bytes(b, layers, kv_heads, n, d, bytes_per_number):
+    return layers * decode_bytes(b, kv_heads, n, d, bytes_per_number)
+""",
+    "exact_match_by_length": """
+from attncourse.training import shares_by
+def exact_match_by_length(predictions, targets, lengths):
+    if not len(predictions) == len(targets) == len(lengths):
+        raise ValueError("lengths differ")
+    right = [list(a) == list(b) for a, b in zip(predictions, targets)]
+    return shares_by(torch.tensor(list(lengths)), torch.tensor(right))
+""",
+}
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READY_MADE)
+def test_what_is_ready_made_refuses(name, zygote):
+    task, here = name.partition(",")[0], {"torch": torch}
+    exec(READY_MADE[name], here)
+    in_a_notebook = engine.run(task, here[task])
+    # It would do, where nothing is taken away; or is seen there, too.
+    assert in_a_notebook.earned > 0 or in_a_notebook.diagnosis.id == "SHORT-CUT"
+    report = judged(zygote, task, READY_MADE[name])
+    assert report.earned == 0 and report.diagnosis.id == "SHORT-CUT"
+
+
+@linux
+@pytest.mark.slow
+def test_an_edit_of_what_a_derivative_needs_is_seen_in_a_jail_too(zygote):
+    source = (
+        "def softmax(scores, dim=-1):\n"
+        "    moved = scores * 1\n"
+        "    moved -= moved.logsumexp(dim, keepdim=True)\n"
+        "    return moved.exp()\n"
+    )
+    here = {}
+    exec(source, here)
+    report, notebooks = judged(zygote, "softmax", source), engine.run("softmax", here["softmax"])
+    assert report.diagnosis.id == notebooks.diagnosis.id == "D-SOFTMAX-INPLACE-GRAPH"
+    assert report.earned == notebooks.earned
+
+
+# What cannot be withheld. A person is asked to look.
+FLAGGED = {
+    "native code": "from ctypes import cdll\nlib = cdll.LoadLibrary('libtorch_cpu.so')",
+    "native code by another name": "import ctypes as c\nlib = c.PyDLL('libtorch_cpu.so')",
+    "a frame by a text": "import operator\nback = operator.attrgetter('f_back')",
+    "a frame by getattr": "def f(frame):\n    return getattr(frame, 'f_back')",
+    "a frame by an error": "try:\n    1 / 0\nexcept Exception as e:\n    e.__traceback__.tb_frame",
+    "who holds it": "import gc\nwho = gc.get_referrers(f)",
+    "a change of the judge": "import attncourse.checks.task as t\nsetattr(t, 'find_short_cut', 0)",
+    "the judge by a text": "def f(modules):\n    return modules['attncourse.checks.task']",
+    "a change of torch": "import torch.nn.functional as F\nF.softmax = lambda *_: 0",
+    "a module by hand": "import importlib.util as u\nspec = u.spec_from_file_location('a', 'b')",
+    "a node": "def softmax(s, dim=-1):\n    y = s.logsumexp(dim)\n    return y.grad_fn(y)",
+    "a node's neighbor": "def f(node):\n    return node.next_functions[0][0]",
+    "the engine": "import torch\nrun = torch.autograd.Variable._execution_engine",
+    "the engine by a text": "import operator\nrun = operator.methodcaller('run_backward', 1)",
+}
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_what_cannot_be_withheld_is_flagged(name):
+    softmax = [registry.find("softmax")]
+    assert submission.odd_code([("cell 1", FLAGGED[name], True)], softmax)
+    assert not submission.odd_code([("cell 1", FLAGGED[name], False)], softmax)  # not their own
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        "import torch\ntorch.backends.cudnn.deterministic = True",
+        "class A:\n    def __init__(self):\n        setattr(self, 'head', 1)\n        self.a = 2",
+        "import matplotlib.pyplot as plt\nplt.rcParams['figure.dpi'] = 80",
+        "import importlib.util\nthere = importlib.util.find_spec('triton')",
+        "from operator import itemgetter, mul\nsorted([(1, 2)], key=itemgetter(1))",
+    ],
+)
+def test_what_is_usual_is_not(usual):
+    for chapter in registry.chapters():
+        tasks = list(registry.of_chapter(chapter))
+        assert not submission.odd_code([("cell 1", usual, True)], tasks)
+
+
 # What the judge passes to an answer is made up, and somewhere in it is the truth.
 IN_WHAT_IS_GIVEN = {
     "operators": ("return run.fixed, run.per_position", "run"),
@@ -332,6 +459,44 @@ def in_jail(python: list[str], cell: str, before: str = "", **environment: str) 
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+IMPORTS = """
+import os, sys
+found = []
+for name in ("torch", "numpy", "sympy", "IPython", "PIL", "einops", "jaxtyping", "safetensors"):
+    __import__(name)  # what is needed
+for name in ("nbgrader", "sqlalchemy", "sphinx", "hypothesis"):
+    for folder in sys.path:
+        found += [f"{folder}/{name}"] * os.path.exists(f"{folder}/{name}")
+assert not found, found
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_a_jail_shows_only_the_packages_that_somebody_asks_for(python):
+    assert in_jail(python, IMPORTS)["problems"] == {}
+
+
+def test_what_a_notebook_imports_is_shown_with_what_it_requires():
+    (usual,) = packages.shown(("torch", "attncourse.checks.check", "tqdm.auto.tqdm")).values()
+    assert {"torch", "numpy", "tqdm"} <= {*usual} and not {"nbformat", "fastjsonschema"} & {*usual}
+    (more,) = packages.shown(("nbformat.read",)).values()
+    assert {*usual, "nbformat", "fastjsonschema"} <= {*more} and "nbgrader" not in more
+
+
+def test_where_nobody_says_whose_files_they_are_all_packages_are_shown(monkeypatch):
+    kept = metadata.PathDistribution.read_text
+
+    def read_text(package, name):
+        return None if name == "RECORD" else kept(package, name)
+
+    assert packages._files(("einops",))
+    packages._files.cache_clear()
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", read_text)
+    assert packages._files(("einops",)) == {}
+    packages._files.cache_clear()
 
 
 WRITES = """

@@ -141,11 +141,20 @@ class Diagnosis:
             )
         return cls(
             "SHORT-CUT",
-            f"calls {name.rsplit('.', 1)[-1] if 'attncourse' not in name else name}",
+            f"calls {name if 'attncourse' in name else _last(name)}",
             f"Your answer calls {name}, which does the task itself. {build}, then "
             "compare with that function.",
             section=task.section,
         )
+
+
+def _last(name: str) -> str:
+    """What a function goes by: `Categorical` of `torch.distributions.Categorical.__init__`."""
+    parts = name.split(".")
+    return next((p for p in reversed(parts) if p[:2] != "__" and p not in OVERLOADS), parts[-1])
+
+
+OVERLOADS = ("default", "opset23")
 
 
 # --- evidence -----------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def observe(
             returned = function(*positional, **keywords)
             facts["returned"] = _plain(returned)
             if leaves:
-                facts["gradients"], facts["gradient_error"] = _gradients(returned, leaves)
+                facts["gradients"], facts["gradient_error"] = differentiate(returned, leaves)
         except KeyboardInterrupt:
             raise
         except Unusable as error:
@@ -277,7 +277,9 @@ def _identical(left: object, right: object) -> bool:
     return torch.equal(left, right) or torch.equal(left.nan_to_num(), right.nan_to_num())
 
 
-def _gradients(returned, leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor | None], str | None]:
+def differentiate(
+    returned, leaves: dict[str, Tensor]
+) -> tuple[dict[str, Tensor | None], str | None]:
     """Gradients by input (None where none arrives), and what autograd said if it gave up."""
     outputs = returned if isinstance(returned, list | tuple) else [returned]
     outputs = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point()]
@@ -301,7 +303,11 @@ def _gradients(returned, leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor | 
 
 # --- short cuts ---------------------------------------------------------------------------------
 
+# Parts of names, such as torch.nn.functional.softmax and aten._softmax. One that begins with
+# "torch." is the beginning of a full name.
+ONNX = ("torch.onnx.ops.", "onnx.")  # whole layers: attention, a rotary embedding
 FUSED_ATTENTION = (
+    *ONNX,
     "scaled_dot_product",  # also the aten names _scaled_dot_product_…
     "multi_head_attention",
     "MultiheadAttention",
@@ -309,12 +315,23 @@ FUSED_ATTENTION = (
     "_transformer_encoder_layer",
     "_native_multi_head",
 )
-LIBRARY_SOFTMAX = (
-    *("softmax", "softmin"),  # log_softmax, gumbel_softmax, _safe_softmax, … too
-    # A softmax is the gradient of torch.logsumexp.
-    *("autograd.grad", "autograd.backward", "Tensor.backward", "autograd.functional", "forward_ad"),
+# A softmax is the gradient of torch.logsumexp.
+DERIVATIVES = (
+    *("autograd.grad", "autograd.backward", "Tensor.backward", "autograd.functional"),
+    *("forward_ad", "make_dual"),
     *("func.grad", "func.vjp", "func.jvp", "func.jac", "func.hessian", "func.linearize"),
 )
+LIBRARY_SOFTMAX = (
+    *("softmax", "softmin"),  # log_softmax, gumbel_softmax, _safe_softmax, … too
+    "Categorical",  # of torch.distributions; what it keeps of its logits is normalized
+    *DERIVATIVES,
+)
+MASKED_SOFTMAX = (
+    "_masked_softmax",
+    *("torch.masked._ops.softmax", "torch.masked._ops.log_softmax", "torch.masked._ops.softmin"),
+    *("torch.masked._ops.normalize", "torch.masked.maskedtensor."),
+)
+CAUSAL_MASK = ("square_subsequent_mask", "torch.nn.attention.bias.")
 
 
 class _Functions(TorchFunctionMode):

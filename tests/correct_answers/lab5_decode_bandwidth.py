@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from attncourse.lab.receipts import encode, wrap
-from attncourse.lab.roofline import cache_bytes_per_token, decode_bytes, ridge
+from attncourse.lab.roofline import ridge
 from attncourse.tasks.lab5_decode_bandwidth.lab5_receipt import CPU, a_record
 
 # --- cache_bytes
@@ -38,12 +38,9 @@ def by_tensors(b, layers, kv_heads, n, d, bytes_per_number):
     return torch.empty(layers, 2, b, kv_heads, n, d, dtype=dtype, device="meta").nbytes
 
 
-def by_the_course(b, layers, kv_heads, n, d, bytes_per_number):
-    return b * n * cache_bytes_per_token(layers, kv_heads, d, bytes_per_number)
-
-
 def layer_by_layer(b, layers, kv_heads, n, d, bytes_per_number):
-    return layers * decode_bytes(b, kv_heads, n, d, bytes_per_number)
+    of_a_layer = sum(b * kv_heads * n * d * bytes_per_number for _ in ("key", "value"))
+    return layers * of_a_layer
 
 
 # --- append_to_cache
@@ -331,7 +328,6 @@ CORRECT = {
         by_a_product,
         by_token,
         by_tensors,
-        by_the_course,
         layer_by_layer,
     ],
     "append_to_cache": [

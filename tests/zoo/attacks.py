@@ -25,18 +25,30 @@ def around(name: str, points: str, before: str, **outcome) -> None:
 def inside(name: str, points: str, body: str, **outcome) -> None:
     """Something hostile in the answer itself."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    source = f"import os, sys, ctypes\ndef softmax(scores, dim=-1):\n{lines}"
+    native = ", ctypes" if "ctypes" in body else ""
+    source = f"import os, sys{native}\ndef softmax(scores, dim=-1):\n{lines}"
     hostile(name, points, source, **outcome)
 
 
 attempt("patch torch or the judge, return what equals everything, print points")
 patch = "import torch\nfor f in ('allclose', 'equal', 'isclose'):\n"
-around("patched comparisons", "PFFF", f"{patch}    setattr(torch, f, lambda *a, **k: True)")
-around("patched assert", "PFFF", "import builtins\nbuiltins.AssertionError = type('A', (), {})")
+around(
+    "patched comparisons",
+    "PFFF",
+    f"{patch}    setattr(torch, f, lambda *a, **k: True)",
+    review="changes `torch`",
+)
+around(
+    "patched assert",
+    "PFFF",
+    "import builtins\nbuiltins.AssertionError = type('A', (), {})",
+    review="changes `builtins.AssertionError`",
+)
 around(
     "patched judge",
     "PFFF",
     "import attncourse.checks.answer as t\nt.compare = t.agree_plain = lambda *a, **k: True",
+    review="changes `attncourse.checks.answer.compare`",
 )
 around(
     "patched observe",
@@ -218,7 +230,7 @@ inside("a program of the system", "0FFF",
        "import subprocess\nsubprocess.run(['/bin/true'])\nreturn scores",
        review="subprocess")  # fmt: skip
 attempt("look for answers, checks, other submissions, users, secrets*, the machine*, processes, "
-        "disks, a network")  # fmt: skip
+        "disks, a network, packages that no notebook imports*")  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 
@@ -269,10 +281,14 @@ looks("for names of the machine", "[p for p in ('/etc/hostname', '/etc/hosts', '
       "'/etc/machine-id', '/var/run') if os.path.exists(p)]")  # fmt: skip
 looks("for settings of pip", "glob.glob(socket.sys.prefix + '/pip.conf') or "
       "glob.glob(os.path.dirname(HERE) + '/.git')".replace("HERE", HERE))  # fmt: skip
-attempt("do what no answer needs: namespaces*, mounts, keys*, locks*, memory that nobody owns*, "
-        "sockets to the host*, `io_uring`*, a bell that other jails hear*, news of what they have "
-        "read*, files sent*, outliving the run*, limits of its own*, each refused call, writing "
-        "into the course")  # fmt: skip
+looks("for the path of its control groups", "any(line.rstrip().split(':', 2)[2] != '/' for line in "
+      "open('/proc/self/cgroup'))")  # fmt: skip
+looks("for a package that no notebook imports", "[p for p in socket.sys.path "
+      "if os.path.exists(f'{p}/nbgrader')]")  # fmt: skip
+attempt("do what no answer needs: namespaces*, mounts*, keys*, locks*, memory that nobody owns*, "
+        "sockets to the host*, `io_uring`*, `io_setup`*, a bell that other jails hear*, news of "
+        "what they have read*, files sent*, outliving the run*, limits of its own*, each refused "
+        "call, writing into the course")  # fmt: skip
 # Answers that try what no answer needs: right if it works.
 TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
 
@@ -319,6 +335,10 @@ tries("to be told of files", "libc.inotify_init1(0) >= 0")
 tries("a socket to the host", "socket.socket(40, socket.SOCK_STREAM)")
 tries("a socket to the kernel", "socket.socket(16, socket.SOCK_RAW)")
 tries("io_uring", "call(425, 425, 1, ctypes.create_string_buffer(120)) >= 0")
+tries(
+    "places that all of the machine share", "call(206, 0, 1, ctypes.byref(ctypes.c_ulong())) == 0"
+)
+tries("a mount by its newest name", "call(467, 467, -100, b'/', 0, None, 0) >= 0")
 tries("userfaultfd", "call(323, 282, 1) >= 0")
 tries("to outlive its parent", "libc.prctl(1, 0) == 0")
 tries("to be looked at", "libc.prctl(4, 1) == 0")
@@ -337,7 +357,7 @@ tries("to change the course", "os.open(here, os.O_WRONLY)")
 tries("to change the kernel's settings", "os.open('/proc/self/oom_score_adj', os.O_WRONLY)")
 
 # Everything that the filter of system calls refuses, with arguments that would be harmless.
-NUMBERS = [(x86, arm) for x86, arm in seccomp.REFUSED.values() if arm]
+NUMBERS = [(x86, arm) for x86, arm in seccomp.REFUSED.values() if arm is not None]
 tries(
     "each refused call",
     "any(call(*each, 0, 0, 0, 0) != -1 or ctypes.get_errno() != "
@@ -421,7 +441,8 @@ add(
 
 attempt("have a ready-made function compute the answer: while nobody looks*, in a thread*, a fork*,"
         " another Python*, a process from before*, kept, copied*, traced, compiled*, as a kernel*, "
-        "as a gradient*, as another function's case*, from the course*")  # fmt: skip
+        "as a gradient*, by a node of the graph*, as another function's case*, from the course*"
+        )  # fmt: skip
 SOFTMAX = 'getattr(F, "soft" + "max")(scores, dim)'
 READY = "import torch, torch.nn.functional as F\n"
 
@@ -578,6 +599,58 @@ for name, gradient in {
           # a first call of torch.func loads a compiler, and may be too slow to be caught at it
           title="" if name == "func" else "calls")  # fmt: skip
 
+LEAF = "s = scores if scores.requires_grad else scores.detach().requires_grad_()\n    "
+SUM = f"{LEAF}y = torch.logsumexp(s, dim).sum()\n    "
+ONE = "(y,), (torch.ones_like(y),), True, True, (s,)"
+ENGINE = "torch.autograd.Variable._execution_engine.run_backward"
+for name, gradient, said in (
+    ("the node", f"{LEAF}y = torch.logsumexp(s, dim)\n    "
+     "return y.grad_fn(torch.ones_like(y))", "grad_fn"),
+    ("the node before it", f"{SUM}many = y.grad_fn(torch.ones_like(y))\n    "
+     "return y.grad_fn.next_functions[0][0](many)", "next_functions"),
+    ("what the node has kept", f"{LEAF}y = torch.logsumexp(s, dim, keepdim=True)\n    "
+     "return (s - y.grad_fn._saved_result).exp()", "grad_fn"),
+    ("the engine", f"{SUM}return {ENGINE}({ONE}, True, False)[0]", "_execution_engine"),
+    ("the engine's other door", f"{SUM}return torch.autograd.graph._engine_run_backward({ONE}, "
+     "allow_unreachable=True, accumulate_grad=False)[0]", "_engine_run_backward"),
+):  # fmt: skip
+    ready(f"a gradient by {name}", "", gradient, review=said)
+ready("a gradient in a thread, of steps of one's own", "import threading",
+      "s = scores.detach().requires_grad_()\n    out = []\n"
+      "    rest = s - s.detach().amax(dim, keepdim=True)\n"
+      "    t = threading.Thread(target=lambda: out.append(torch.autograd.grad(\n"
+      "        rest.exp().sum(dim).log().sum(), s)[0]))\n"
+      "    t.start()\n    t.join()\n    return out[0]")  # fmt: skip
+ready("a gradient by dual numbers", "import torch.autograd.forward_ad as fw",
+      "s = scores.movedim(dim, -1)\n    n = s.shape[-1]\n"
+      "    eye = torch.eye(n, dtype=s.dtype).expand(*s.shape, n).contiguous()\n"
+      "    many = s[..., None, :].expand_as(eye).contiguous()\n    with fw.dual_level():\n"
+      "        y = torch.logsumexp(fw.make_dual(many, eye), -1)\n"
+      "        return fw.unpack_dual(y).tangent.movedim(-1, dim)")  # fmt: skip
+for name, kept in {
+    "the logits": "c.logits",
+    "the logarithms": "torch.stack([c.log_prob(torch.full(s.shape[:-1], i)) "
+    "for i in range(s.shape[-1])], -1)",
+}.items():
+    ready(f"{name} of a distribution", "from torch.distributions import Categorical",
+          "s = scores.movedim(dim, -1)\n    c = Categorical(logits=s)\n"
+          f"    return {kept}.exp().movedim(-1, dim)")  # fmt: skip
+
+code("ready-made attention: ONNX's", "F0FF", """import torch.onnx.ops
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    lead, n, k = query.shape[:-2], query.shape[-2], key.shape[-2]
+    mask = torch.ones(n, k, dtype=torch.bool) if mask is None else mask
+    mask = mask.expand(*lead, n, k)
+    some = mask.any(-1, keepdim=True)
+    q, keys, v = (x.expand(*lead, *x.shape[-2:]).reshape(1, -1, *x.shape[-2:])
+                  for x in (query, key, value))
+    whole = (mask | ~some).reshape(1, -1, n, k)
+    weights = torch.onnx.ops.attention(q, keys, v, whole, qk_matmul_output_mode=3)[3]
+    weights = weights.reshape(*lead, n, k) * some
+    return weights @ value, weights
+""", task="scaled_dot_product_attention", title="calls Attention")  # fmt: skip
+
 code("ready-made attention: torch's own, in small steps", "F0FF", """import sys
 import torch._higher_order_ops.flex_attention
 
@@ -590,6 +663,13 @@ attempt("")  # what compiles, and computes by itself, is right
 code("a right answer that is compiled", "FFFF", "{right}\nsoftmax = torch.compile(softmax)")
 code("a right answer that is compiled by a decorator", "FFFF",
      "@torch.compile(dynamic=True)\n{right}")  # fmt: skip
+for how, total in {
+    "logsumexp": "torch.logsumexp(scores, dim, keepdim=True)",
+    "logaddexp": "functools.reduce(torch.logaddexp, scores.unbind(dim)).unsqueeze(dim)",
+    "logcumsumexp": "torch.logcumsumexp(scores, dim).narrow(dim, -1, 1)",
+}.items():
+    code(f"a right answer by {how}", "FFFF", "import functools\n\ndef softmax(scores, dim=-1):\n"
+         f"    return torch.exp(scores - {total})")  # fmt: skip
 
 attempt("return a variance that nobody measured*: it is worth what any number is, 4 of 10")
 VARIANCE = """import torch

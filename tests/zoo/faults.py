@@ -37,8 +37,10 @@ code(
 )
 code("sleeps", "0FFF", "import time\n\ndef softmax(scores, dim=-1):\n    time.sleep(3600)")
 code("exits", "0FFF", "import os\n\ndef softmax(scores, dim=-1):\n    os._exit(1)")
-code("crashes", "0FFF", "import ctypes\n\ndef softmax(scores, dim=-1):\n    ctypes.string_at(0)")
-code("crashes at the top", "FFFF", "{right}\nimport ctypes\nctypes.string_at(0)", repair="crash")
+code("crashes", "0FFF", "import faulthandler\n\ndef softmax(scores, dim=-1):\n"
+     "    faulthandler._read_null()")  # fmt: skip
+code("crashes at the top", "FFFF", "{right}\nimport faulthandler\nfaulthandler._read_null()",
+     repair="crash")  # fmt: skip
 code("quits at the top", "FFFF", "quit()\n{right}")
 code("sys.exit above the answer", "FFFF", "import sys\nsys.exit()\n{right}")
 code("sys.exit in the answer", "0FFF", "def softmax(scores, dim=-1):\n    raise SystemExit")

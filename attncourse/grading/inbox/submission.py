@@ -79,7 +79,7 @@ class Assignment:
 
     @functools.cached_property
     def allowed(self) -> tuple[str, ...]:
-        """Full names of what its notebook uses of the course."""
+        """Full names of what its notebook uses of the course, or imports."""
         return named_in(self.released.values())
 
     @property
@@ -374,12 +374,10 @@ def code_of(source: str) -> str:
 
 
 def named_in(released: Iterable[str]) -> tuple[str, ...]:
-    """Full names of what a released notebook imports from the course, or speaks of."""
+    """Full names of what a released notebook imports, or speaks of from the course."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    for source in sources:
-        names |= {name for name in _imports(source).values() if name.startswith("attncourse.")}
-    return tuple(sorted(names))
+    return tuple(sorted(names.union(*(_imports(source).values() for source in sources))))
 
 
 def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list[str]:
@@ -391,16 +389,21 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
         code: label and source of a cell, and whether it is the student's own.
     """
     trees, aliases, reasons = [], {}, []
+    forbidden = {part for task in tasks for part in task.forbidden}
     for label, source, own in code:
         if tree := parsed(source):
             aliases |= _imports(source)
             trees += [(label, source, tree)] * own
-    aside = ASIDE if any(task.forbidden for task in tasks) else ()
+    aside = ASIDE if forbidden else ()
+    inside = INSIDE | NODES if "autograd.grad" in forbidden else INSIDE
     for label, source, tree in trees:
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
         parts = [*ast.walk(tree)]
         inner = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+        for name in _imports(source).values():
+            if name.partition(".")[0] in NATIVE:
+                odd[f"imports `{name[:100]}`"] = None
         for part in parts:
             dotted = "" if id(part) in inner else _dotted(part, aliases)
             if (
@@ -409,9 +412,14 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
                 or (answers and dotted in IN_ANSWERS)
             ):
                 odd[f"uses `{dotted[:100]}`"] = None
-            if getattr(part, "attr", "") in INSIDE:
-                odd[f"uses `{part.attr}`"] = None
-            elif answers and aside and _looks_up(part):
+            text = getattr(part, "value", "") if isinstance(part, ast.Constant) else ""
+            if isinstance(text, str) and text.startswith(aside) and text.isprintable():
+                odd[f"names `{text[:100]}`"] = None
+            for name in inside.intersection(_names_in(part)):
+                odd[f"uses `{name}`"] = None
+            if changed := _changes(part, aliases):
+                odd[f"changes `{changed[:100]}`"] = None
+            if answers and aside and _looks_up(part):
                 odd["looks up a name that is made as it runs"] = None
         if odd:
             reasons.append(f"{label} {', '.join([*odd][:5])}")
@@ -420,23 +428,52 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
 
 # What a notebook of these tasks never needs, and what could hide a call from us.
 HIDING = {
-    *("exec", "eval", "compile", "__import__", "sys.modules", "gc.get_objects", "ctypes.CDLL"),
-    *("importlib.import_module", "inspect.currentframe", "sys._getframe", "sys.setprofile"),
-    *("sys.settrace", "threading.setprofile", "threading.settrace", "resource.setrlimit"),
+    *("exec", "eval", "compile", "__import__", "sys.modules", "resource.setrlimit"),
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "operator.attrgetter"),
+    *("operator.methodcaller", "importlib.import_module", "importlib.reload"),
+    *("importlib.util.module_from_spec", "importlib.util.spec_from_file_location"),
+    *("inspect.currentframe", "inspect.stack", "traceback.walk_stack", "sys._current_frames"),
+    *("sys.settrace", "sys.setprofile", "threading.setprofile", "threading.settrace"),
 }
+NATIVE = {"ctypes", "_ctypes", "cffi"}  # what lies below torch's operators
 IN_ANSWERS = {"globals", "vars"}
 # Attributes that lead from an object to what was not given to the answer.
 INSIDE = {
     *("__globals__", "__closure__", "__code__", "cell_contents", "tb_frame", "f_back", "f_locals"),
-    *("f_globals", "gi_frame", "cr_frame", "__subclasses__", "__kwdefaults__"),
+    *("f_globals", "gi_frame", "cr_frame", "__subclasses__", "__kwdefaults__", "_getframe"),
 }
+# Where a task may not be done by a derivative: ways to one around torch's functions.
+NODES = {"grad_fn", "next_functions", "_execution_engine", "_engine_run_backward", "run_backward"}
 # Where a ready-made function could still be had: in another Python, and where torch and the course
 # keep their own definitions. Threads and forks do not help, since it refuses there, too.
 ASIDE = (
     *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
     *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
     *("torch.library.", "torch.export.", "torch.fx.", "attncourse.grading", "attncourse.tasks"),
+    *("attncourse.checks.observe.observe", "attncourse.checks.observe.differentiate"),
+    *("attncourse.checks.task", "attncourse.checks.engine", "attncourse.checks.registry"),
 )
+OTHERS = ("torch", "attncourse", "builtins")  # they belong to the judge, too
+
+
+def _names_in(node: ast.AST) -> list[str]:
+    """The attributes that it names, also in a text: "f_back.f_locals"."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.split(".")
+    return [getattr(node, "attr", "")]
+
+
+def _changes(node: ast.AST, aliases: dict[str, str]) -> str:
+    """What it puts in the place of something that was imported."""
+    match node:
+        case ast.Call(func=ast.Name("setattr" | "delattr"), args=[owner, *_]):
+            full = _dotted(owner, aliases)
+        case ast.Attribute(ctx=ast.Store() | ast.Del()):
+            full = _dotted(node, aliases)
+        case _:
+            return ""
+    ours = full.partition(".")[0] in OTHERS and not full.startswith("torch.backends.")
+    return full if ours else ""
 
 
 def _looks_up(node: ast.AST) -> bool:

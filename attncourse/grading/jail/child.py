@@ -38,7 +38,7 @@ from attncourse.checks.answers import DEFINITIONS
 from attncourse.checks.observe import Counter, Observation, find_short_cut, observe
 from attncourse.checks.task import Task
 from attncourse.grading.inbox import untrusted
-from attncourse.grading.jail import seccomp, walls, wire, withheld
+from attncourse.grading.jail import packages, seccomp, walls, wire, withheld
 
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
@@ -101,6 +101,7 @@ def _prepare(settings: dict, handles: list[int], *others: socket.socket) -> sock
                 os.close(handle)
             _end_with(this)
             if settings["jailed"]:
+                packages.shown(tuple(settings["allowed"]))  # it keeps what it has found
                 walls.plain_surroundings()
             child = Child(settings["tasks"], settings["allowed"])
             _fork_children(theirs, child, settings["jailed"])
@@ -194,7 +195,8 @@ def load() -> None:
     torch_is_ready()
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
-        walls.readable()  # these two keep what they found
+        walls.readable()  # these three keep what they found
+        packages.shown()
         for programs in (False, True):
             seccomp.program(programs)
 
@@ -235,7 +237,8 @@ def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = 
         if settings["jailed"]:
             hidden = tuple(map(Path, settings["hidden"]))
             judged = bool(settings["tasks"])  # the record may show what a program says
-            walls.enter(limits, hidden, settings["slot"], not judged, owner)
+            kept = packages.shown(tuple(settings["allowed"]))
+            walls.enter(limits, hidden, settings["slot"], not judged, owner, kept)
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))

@@ -81,7 +81,7 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
         for number, cell in enumerate(cells, start=1)
         if whole.get(f"cell {number}")
     )
-    student = _Student(None if silent else zygote, passed, budget.record)
+    student = _Student(None if silent else zygote, passed, budget.record, about.allowed)
     with contextlib.closing(student):
         for number, cell in enumerate(cells, start=1):
             name, label = names.get(number - 1), f"cell {number}"
@@ -113,11 +113,18 @@ class _Student:
         zygote: forks the child; None if all cells have shown nothing when they were judged.
         passed: the tasks of which `use` gives the student's answer.
         seconds: for all cells together.
+        allowed: full names of what the released notebook uses.
     """
 
-    def __init__(self, zygote: Zygote | None, passed: list[str], seconds: float):
+    def __init__(
+        self,
+        zygote: Zygote | None,
+        passed: list[str],
+        seconds: float,
+        allowed: tuple[str, ...],
+    ):
         self.deadline = time.monotonic() + seconds
-        self.process, self.over, self.disturbed = zygote and zygote.fork([]), "", ""
+        self.process, self.over, self.disturbed = zygote and zygote.fork([], allowed), "", ""
         self.room = page.Room()
         self._ask(10, "open", passed)
 

@@ -152,7 +152,8 @@ class Zygote:
 
         Args:
             tasks: that it is asked about; the course's answers are not there, to these and others.
-            allowed: full names of what is there of the course all the same.
+            allowed: full names of what the released notebook uses. It is there all the same: of
+                the course, and of the packages that are installed.
 
         Raises:
             Unavailable: the kernel refuses to build a jail on this machine.
@@ -438,7 +439,7 @@ class Sandbox:
     tasks: list[str]  # of the assignment, in order
     cells: list  # (label, source, everything)
     budget: Budget = DEFAULT
-    allowed: tuple[str, ...] = ()  # of the course, what the released notebook uses
+    allowed: tuple[str, ...] = ()  # what the released notebook uses
     problems: dict[str, str] = field(default_factory=dict)  # label -> error of a cell
     defined: dict[str, str] = field(default_factory=dict)  # task -> "" or why it is no function
     said: set[str] | None = None  # labels of cells that print or draw; None if that is not known

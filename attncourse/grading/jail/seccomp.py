@@ -36,12 +36,18 @@ REFUSED = {
     **{name: (428 + i, 428 + i) for i, name in enumerate(
         ("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick"))},
     **{"mount_setattr": (442, 442), "open_by_handle_at": (304, 265)},
+    **{name: (number, number) for name, number in (
+        ("statmount", 457), ("listmount", 458), ("removexattrat", 466), ("open_tree_attr", 467),
+        ("file_getattr", 468), ("file_setattr", 469))},
     # looking into other processes
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)},
     **{"pidfd_getfd": (438, 438), "kcmp": (312, 272)},
     # large parts of the kernel that only experts need, and attackers like
     **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "modify_ldt": (154, None)},
+    # the older kind of the same: all of a machine share a number of places
+    **{"io_setup": (206, 0), "io_destroy": (207, 1), "io_getevents": (208, 4)},
+    **{"io_submit": (209, 2), "io_cancel": (210, 3), "io_pgetevents": (333, 292)},
     "setsid": (112, 157),  # Linux may give each session as much of a processor as a neighbor
     **{"setrlimit": (160, 164), "io_uring_register": (427, 427), "name_to_handle_at": (303, 264)},
 }  # fmt: skip

@@ -31,6 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _locked = ctypes.PyDLL(None, use_errno=True) if _libc else None
 NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 NEW_USER, NEW_PIDS, NEW_NET = 0x1000_0000, 0x2000_0000, 0x4000_0000
+NEW_CGROUPS = 0x0200_0000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT = 1, 2, 4, 8, 32
 BIND, DETACH, RECURSIVE, PRIVATE = 4096, 2, 16384, 1 << 18
 _OPTIONS = {"ro": READ_ONLY, "nosuid": NO_SUID, "nodev": NO_DEVICES, "noexec": NO_EXEC,
@@ -106,6 +107,7 @@ def enter(
     slot: int = 0,
     programs: bool = True,
     owner: tuple[int, int] = (0, 0),
+    packages: dict[Path, tuple[str, ...]] | None = None,
 ) -> None:
     """Shut this process, the first of its namespaces, into the jail.
 
@@ -114,6 +116,7 @@ def enter(
         slot: makes the jail's user number its own, if we are root.
         programs: whether others may be started in it.
         owner: user and group of who has forked it: nobody has a name in a namespace that is new.
+        packages: what is shown of folders of packages, if it is not all.
 
     Raises:
         Unavailable: the kernel refuses.
@@ -124,8 +127,9 @@ def enter(
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _libc.unshare(NEW_CGROUPS)  # or its path would show; without them, it has none
     _mount(None, "/", None, RECURSIVE | PRIVATE)
-    _build_root(limits, hidden)
+    _build_root(limits, hidden, packages or {})
     _call("sethostname", "no name", _libc.sethostname(b"jail", 4))
     platform._uname_cache = None  # it remembers the machine's name
     _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
@@ -156,7 +160,10 @@ def plain_surroundings() -> None:
 
 @functools.cache
 def readable() -> list[Path]:
-    """What the jail shows: the system's programs and libraries, Python, its packages, ours."""
+    """What the jail shows: the system's programs and libraries, Python, its packages, ours.
+
+    Of the packages only some, if `enter` is told which.
+    """
     prefixes = ("/", "/usr", "/usr/local", sys.base_prefix, sys.prefix)
     paths = [Path(prefix, part) for prefix in prefixes for part in PARTS]
     paths += map(Path, [*site.getsitepackages(), Path(__file__).parents[2]])
@@ -172,11 +179,14 @@ def _not_ours() -> list[Path]:
     return [Path(each) for each in site.getsitepackages([sys.base_prefix])]
 
 
-def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
+def _build_root(
+    limits: Limits, hidden: tuple[Path, ...], packages: dict[Path, tuple[str, ...]]
+) -> None:
     """Put together a tree of what may be read, and make it the root."""
     # Opened before the new root covers /tmp, in case something of it lies there.
     links = {path: os.readlink(path) for path in readable() if path.is_symlink()}
     sources = {path: os.open(path, os.O_PATH) for path in readable() if path not in links}
+    folders = {path: os.open(path, os.O_PATH) for path in packages}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
     processes = os.open("/proc", os.O_PATH)
     root, attributes = "/tmp", NO_SUID | NO_DEVICES
@@ -190,6 +200,11 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
         os.makedirs(os.path.dirname(f"{root}{path}"), exist_ok=True)
         if not os.path.lexists(f"{root}{path}"):
             os.symlink(target, f"{root}{path}")
+    for path, folder in folders.items():
+        os.makedirs(f"{root}{path}", exist_ok=True)
+        _mount("tmpfs", f"{root}{path}", "tmpfs", attributes, "mode=755,size=1m")
+        for name in packages[path]:
+            _show(f"/proc/self/fd/{folder}/{name}", f"{root}{path}/{name}")
     for folder in ("empty", "dev/shm", "proc"):
         os.makedirs(f"{root}/{folder}")
     Path(f"{root}/nothing").touch()
@@ -216,7 +231,7 @@ def _build_root(limits: Limits, hidden: tuple[Path, ...]) -> None:
     _call("umount", "the old root away", _libc.umount2(b".", DETACH))
     os.chdir("/tmp")
     _verify(processes)
-    for handle in (*sources.values(), *devices.values(), processes):
+    for handle in (*sources.values(), *folders.values(), *devices.values(), processes):
         os.close(handle)
 
 
@@ -230,6 +245,15 @@ def _bind(source: int, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
     _mount(f"/proc/self/fd/{source}", target, None, BIND | RECURSIVE)
+
+
+def _show(source: str, target: str) -> None:
+    """The same for one that lies in an opened folder, at a place that is empty."""
+    if os.path.isdir(source):
+        os.mkdir(target)
+    else:
+        os.mknod(target)
+    _mount(source, target, None, BIND)
 
 
 def _restrict(root: str, attributes: int, processes: int) -> None:

@@ -12,11 +12,12 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 from attncourse.checks import registry
+from attncourse.checks.observe import DERIVATIVES, differentiate
 from attncourse.checks.task import Task
 
 # --- the course's answers -----------------------------------------------------------------------
@@ -29,7 +30,8 @@ def of_course(own: Iterable[str], keep: Iterable[str]) -> None:
 
     Args:
         own: the names of the assignment's tasks.
-        keep: full names, "attncourse.multihead.MultiHeadAttention".
+        keep: full names, such as "attncourse.multihead.MultiHeadAttention"; those of others do not
+            matter.
     """
     for function, code in emptied(tuple(own), tuple(keep)):
         function.__code__ = code
@@ -41,7 +43,8 @@ def emptied(
 ) -> tuple[tuple[types.FunctionType, types.CodeType], ...]:
     """What `of_course` empties, and how. Found once, for all forks of this process."""
     tasks = registry.all_tasks()
-    kept = {id(each) for name in keep for each in _needed_by(_found(name))}
+    used = (name for name in keep if name.startswith("attncourse."))
+    kept = {id(each) for name in used for each in _needed_by(_found(name))}
     for name in own:  # what turns an answer into a function of tensors runs here, too
         adapters = functions_in(_file_of(tasks[name]))
         kept |= {id(found) for each in adapters for found in _needed_by(each)}
@@ -188,10 +191,11 @@ def functions_of_torch() -> tuple[types.FunctionType, ...]:
 
 def _does(function: types.FunctionType, forbidden: tuple[str, ...]) -> bool:
     """Whether its name says that it does a task; of private functions, their file's name, too."""
-    name = function.__qualname__
-    if str(function.__module__).startswith("torch._"):
-        name = f"{function.__module__}.{name}"
-    return bool(forbidden) and _one_of(forbidden).search(name) is not None
+    if not forbidden:
+        return False
+    full = f"{function.__module__}.{function.__qualname__}"
+    name = full if full.startswith("torch._") else function.__qualname__
+    return _one_of(forbidden).search(name) is not None or full.startswith(_beginnings(forbidden))
 
 
 @functools.cache
@@ -200,8 +204,18 @@ def _one_of(parts: tuple[str, ...]) -> re.Pattern:
 
 
 @functools.cache
+def _beginnings(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for part in parts if part.startswith("torch."))
+
+
+@functools.cache
 def _operators(forbidden: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in _all_operators() if any(part in name for part in forbidden))
+    return _among(_all_operators(), forbidden)
+
+
+def _among(operators: Iterable[str], forbidden: tuple[str, ...]) -> tuple[str, ...]:
+    found = ((name, name.replace("::", ".")) for name in operators)
+    return tuple(name for name, dotted in found if any(part in dotted for part in forbidden))
 
 
 @functools.cache
@@ -222,6 +236,9 @@ def _forbidden(tasks: list[Task]) -> tuple[str, ...]:
 def find() -> None:
     """Do the searching once, for all forks of this process."""
     functions_of_torch()
+    _own_engine()
+    for name in _LOG_SUMS:
+        _without_derivative(name)
     _loaded()
     for chapter in registry.chapters():
         tasks = registry.of_chapter(chapter)
@@ -259,12 +276,10 @@ class Torch:
             if forbidden != self.forbidden:
                 self._give_back(forbidden)
                 self.forbidden = forbidden
-                with warnings.catch_warnings():  # a student's filter may make errors of them
-                    warnings.simplefilter("ignore")
-                    for operator in _operators(forbidden):
-                        if operator not in self.libraries:
-                            self._refuse(operator)
+                self._refuse(_operators(forbidden))
                 self._empty(functions_of_torch())
+                if set(DERIVATIVES) <= set(forbidden):
+                    self._no_derivatives()
         if len(sys.modules) != len(self.modules):  # something was imported since
             fresh = set(sys.modules) - self.modules
             self.modules |= fresh
@@ -272,13 +287,24 @@ class Torch:
                 module = sys.modules[name]
                 if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
                     self._empty(functions_in(module))
+            if self.forbidden:  # some bring operators of their own
+                self._refuse(_among(torch._C._dispatch_get_all_op_names(), self.forbidden))
 
-    def _refuse(self, operator: str) -> None:
-        space, name = operator.split("::")
-        self.libraries[operator] = library = torch.library.Library(space, "IMPL")
-        public = f"torch.ops.{space}.{name.split('.')[0]}"
-        for key in _KEYS:
-            library.impl(name, functools.partial(_kernel, public), key)
+    def _refuse(self, operators: Iterable[str]) -> None:
+        for operator in operators:
+            if operator not in self.libraries:
+                space, name = operator.split("::")
+                public = f"torch.ops.{space}.{name.split('.')[0]}"
+                kernel = functools.partial(_kernel, public)
+                self.libraries[operator] = _library(operator, dict.fromkeys(_KEYS, kernel))
+
+    def _no_derivatives(self) -> None:
+        """The judge alone can differentiate, and it does so after the answer has returned."""
+        for name in _LOG_SUMS:
+            kernel = _without_derivative(name)
+            self.libraries[name] = _library(f"aten::{name}", {"AutogradCPU": kernel}, True)
+        self.codes.append((_engine, _engine.__code__))
+        _engine.__code__ = _asks.__code__
 
     def _empty(self, functions: Iterable[types.FunctionType]) -> None:
         for function in functions:
@@ -301,8 +327,79 @@ class Torch:
 OURS = {"__main__", "attncourse"}
 
 
+def _library(operator: str, kernels: dict[str, Callable], with_keyset=False):
+    """Other kernels for an operator, by key, for as long as the library is there."""
+    space, name = operator.split("::")
+    library = torch.library.Library(space, "IMPL")
+    with warnings.catch_warnings():  # a student's filter may make errors of them
+        warnings.simplefilter("ignore")
+        for key, kernel in kernels.items():
+            library.impl(name, kernel, key, with_keyset=with_keyset)
+    return library
+
+
 def _kernel(name: str, *_, **__):
     refuse(name)
+
+
+# --- what differentiates ------------------------------------------------------------------------
+
+# A softmax is their derivative.
+_LOG_SUMS = ("logsumexp", "logcumsumexp", "logaddexp", "logaddexp2")
+_engine = torch.autograd.graph._engine_run_backward  # torch's functions come to this one
+
+
+def _judge_differentiates() -> bool:
+    frame = sys._getframe()
+    while frame and frame.f_code is not differentiate.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+@functools.cache
+def _without_derivative(name: str) -> Callable:
+    """An operator's own kernel, but what it keeps for its derivative is for the judge alone.
+
+    So it does not matter who asks: torch's functions, its engine, or a node called by hand.
+    """
+    own = torch.library.get_kernel(f"aten::{name}", "AutogradCPU")
+
+    def keep(tensor):
+        return tensor, tensor._version
+
+    def give(kept):
+        if not _judge_differentiates():
+            refuse(f"the derivative of {name}")
+        tensor, version = kept
+        if tensor._version != version:  # torch looks only where nobody keeps it otherwise
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                "inplace operation"
+            )
+        return tensor
+
+    def kernel(keys, *arguments, **options):
+        with torch.autograd.graph.saved_tensors_hooks(keep, give):
+            return own.call_boxed(keys, *arguments, **options)
+
+    return kernel
+
+
+@functools.cache
+def _own_engine() -> Callable:
+    return types.FunctionType(_engine.__code__, _engine.__globals__)
+
+
+def run_engine(*arguments, **options):
+    if not _judge_differentiates():
+        refuse("torch.autograd")
+    return _own_engine()(*arguments, **options)
+
+
+def _asks(*arguments, **options):
+    from attncourse.grading.jail import withheld  # its globals are those of another module
+
+    return withheld.run_engine(*arguments, **options)
 
 
 # --- how a function refuses ---------------------------------------------------------------------

@@ -7,6 +7,7 @@ import operator
 import torch
 
 from attncourse import bottleneck as reference
+from attncourse import training
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.task import Task
 from attncourse.tasks.bottleneck import ids
@@ -132,6 +133,7 @@ task = Task(
     ),
     probes=probes,
     small=small,
+    ready_made=(training.shares_by,),
     traits=traits,
 )
 

@@ -3,6 +3,7 @@
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
+from attncourse.lab import roofline
 from attncourse.tasks import as_is
 from attncourse.tasks.lab5_decode_bandwidth import pick, said_of, sizes
 
@@ -61,6 +62,7 @@ task = Task(
     ),
     probes=cache_probes,
     small=cache_small,
+    ready_made=(roofline.cache_bytes_per_token, roofline.decode_bytes),
     traits=cache_traits,
 )
 

@@ -4,6 +4,7 @@ import torch
 
 from attncourse import masking as reference
 from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.observe import CAUSAL_MASK
 from attncourse.checks.task import Task
 from attncourse.tasks.masking import a_mask, remembers, still_answers
 
@@ -89,6 +90,7 @@ task = Task(
     ),
     probes=probes,
     small=small,
+    forbidden=CAUSAL_MASK,
     traits=traits,
 )
 

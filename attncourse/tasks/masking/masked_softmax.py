@@ -5,7 +5,7 @@ import torch
 from attncourse import masking as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
-from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.observe import FUSED_ATTENTION, MASKED_SOFTMAX
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is, thoughts
 from attncourse.tasks.masking import remembers, still_answers
@@ -180,7 +180,7 @@ task = Task(
     small=small,
     maps=maps,
     traits=traits,
-    forbidden=FUSED_ATTENTION,
+    forbidden=FUSED_ATTENTION + MASKED_SOFTMAX,
 )
 
 

@@ -7,6 +7,7 @@ import torch
 from attncourse import positions as reference
 from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
+from attncourse.checks.observe import ONNX
 from attncourse.checks.task import Task
 from attncourse.tasks import thoughts
 
@@ -81,6 +82,7 @@ task = Task(
     probes=probes,
     differentiated=("plain", "out of order"),
     small=small,
+    forbidden=ONNX,
     maps=maps,
     features=1,
 )
