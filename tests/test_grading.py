@@ -1445,7 +1445,11 @@ def test_a_wrong_address_of_the_gradebook_is_one_sentence(address, said, made_up
 def test_nothing_is_judged_before_the_gradebook_is_open(made_up, monkeypatch):
     monkeypatch.setattr(nbgrader_api.api().coursedir, "db_url", "nonsense://x")
     job, handed_in = disk.job_of(CHAPTER_3), disk.submissions(CHAPTER_3)
-    begun = run.grade_class(job, handed_in, lambda *_: pytest.fail("judged"))
+
+    def judged(job, notebooks):
+        yield pytest.fail("judged")
+
+    begun = run.grade_class(job, handed_in, judged)
     with pytest.raises(nbgrader_api.NoGradebook, match="no database's"):
         next(begun)
 

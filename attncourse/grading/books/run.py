@@ -69,10 +69,10 @@ def grade_class(
         else:
             todo[student] = path
 
-    from attncourse.grading.books.gradebook import Writer
+    graded = grade_all(job, todo)  # it may begin to load what judges
+    from attncourse.grading.books.gradebook import Writer  # which takes a second
 
-    with Writer(about) as writer:  # whose address may be wrong, before anything is judged
-        graded = grade_all(job, todo)
+    with Writer(about) as writer:  # whose address may be wrong, before anybody is judged
 
         def book(student: str, result: Result, fresh: bool, notebook: str | None = None) -> Event:
             if odd[student] and odd[student] not in result.repairs:

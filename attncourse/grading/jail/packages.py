@@ -51,7 +51,7 @@ def _files(wanted: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
         if files is None:
             return {}
         if folder in kept:
-            kept[folder] |= {line.split("/")[0].split(",")[0] for line in files.splitlines()}
+            kept[folder].update(re.findall(r"^[^/,\n]+", files, re.MULTILINE))
     return {
         folder: tuple(sorted(name for name in names - {"", ".."} if (folder / name).exists()))
         for folder, names in kept.items()
@@ -68,18 +68,23 @@ def _with_requirements(names: Iterable[str]) -> Iterator[metadata.Distribution]:
             continue
         seen.add(key)
         yield package
-        for other in _requirements(package):
+        for other in _requirements(package, bool(extras)):
             wanted = (other.marker.evaluate({"extra": each}) for each in ("", *extras))
             if other.marker is None or any(wanted):
                 todo.append((other.name, tuple(sorted(other.extras))))
 
 
-def _requirements(package: metadata.Distribution) -> Iterator[Requirement]:
-    """As `package.requires`, without a parser of mails, which takes most of the time."""
+def _requirements(package: metadata.Distribution, extras: bool) -> Iterator[Requirement]:
+    """As `package.requires`, without a parser of mails, which takes most of the time.
+
+    Args:
+        extras: whether any is asked for; else what they alone require is not parsed.
+    """
     head = (package.read_text("METADATA") or "").partition("\n\n")[0]
     for line in head.splitlines():
         field, _, value = line.partition(": ")
-        if field == "Requires-Dist":
+        alone = "extra ==" in value and " or " not in value
+        if field == "Requires-Dist" and (extras or not alone):
             yield Requirement(value)
 
 

@@ -39,25 +39,35 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     Args:
         warm: what forks the workers, if it was started beforehand. It ends with the grading.
     """
-    return functools.partial(_graded, jobs, warm)
+
+    def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
+        graded = _graded(jobs, warm, job, notebooks)
+        next(graded)
+        return graded
+
+    return grade_all
 
 
 def _graded(
     jobs: int, warm: Warm | None, job: Job, notebooks: dict[str, Path]
 ) -> Iterator[tuple[str, dict | str]]:
+    """What comes of each; the first that it yields says that the workers have begun to load."""
     if warm is None and notebooks and can_fork():
         warm = Warm().for_workers(jobs)
     idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
     busy: dict[Worker, str | None] = {}
     # Those that may take long come first, so that at the end no worker waits long for another.
     by_size = sorted(notebooks, key=lambda student: -_size(notebooks[student]))
-    # Before them comes None: the course's own solution, which says whether this machine can grade.
-    waiting: collections.deque[str | None] = collections.deque([None, *by_size] if by_size else [])
+    waiting: collections.deque[str | None] = collections.deque(by_size)
     proven, deaths = False, collections.Counter()
     in_a_row = 0  # deaths since anybody was judged
     done: list[tuple[str, dict | str]] = []
     given_up: dict[str, str] = {}  # students who are not judged, if the machine can grade
     try:
+        if idle:  # None: the course's own solution, which says whether this machine can grade
+            idle[-1].take(None)
+            busy[idle.pop()] = None
+        yield "", ""
         while True:
             while idle and waiting:
                 student = waiting.popleft()
