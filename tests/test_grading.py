@@ -45,6 +45,7 @@ from attncourse.grading.jail.remote import (
     RemoteAnswer,
     Sandbox,
     Spawner,
+    Stood,
     Zygote,
     children,
 )
@@ -869,6 +870,38 @@ def test_an_end_that_the_answer_made_is_its_own(cell, error, said, zygote):
     with pytest.raises(Died, match=said) as seen:
         child.ask(20, "run", [("cell", cell, True)])
     assert type(seen.value) is error
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "stood"), [("import time\ntime.sleep(9)", True), ("while True:\n    pass", False)]
+)
+def test_to_stand_still_is_told_from_computing_for_ever(cell, stood, zygote):
+    child = zygote.fork([])
+    with pytest.raises(Died, match="more than 2 seconds") as seen:
+        child.ask(2, "run", [("cell", cell, True)])
+    assert isinstance(seen.value, Stood) is stood
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("pauses", [1, 2])
+def test_who_met_a_pause_of_the_machine_is_judged_once_more(pauses, zygote, monkeypatch):
+    job, asked, kept = replace(disk.job_of(CHAPTER_3), record=False), [], Process.ask
+
+    def ask(child, seconds, *question):
+        if question[:2] == ("observe", "softmax"):
+            asked.append(child)
+            if len(asked) == 1 or (pauses == 2 and child is not asked[0] and child is asked[-2]):
+                raise Stood("ran for more than 10 seconds")
+        return kept(child, seconds, *question)
+
+    monkeypatch.setattr(Process, "ask", ask)
+    result = grade_bytes(job, notebook("solutions", CHAPTER_3))["result"]
+    most = 2 * result["verdicts"]["softmax"]["points"]
+    got = result["verdicts"]["softmax"]["visible"] + result["verdicts"]["softmax"]["hidden"]
+    assert (got == most) is (pauses == 1)
 
 
 @pytest.fixture

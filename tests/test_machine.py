@@ -241,6 +241,16 @@ def test_a_notebook_that_is_away_for_a_moment_is_no_zero(course):
     assert kept(course) == before
 
 
+def test_half_a_copy_of_a_notebook_replaces_no_points(course):
+    before = kept(course)
+    file = course / "submitted" / "student01" / NAME / f"{NAME}.ipynb"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    code, said, _ = grade(course)
+    assert code == 3 and "not graded: student01: the file cannot be read" in said
+    assert kept(course) == before
+
+
 @pytest.mark.parametrize(
     ("reason", "cure"),
     [

@@ -140,6 +140,8 @@ class Writer:
         names = {cell.id: cell.name for cell in cells}
         grades = {names[grade.cell_id]: grade for grade in notebook.grades}
         comments = {names[comment.cell_id]: comment for comment in notebook.comments}
+        if before and not _was_told(grades, about, before):
+            before = None  # this is an older copy
         for each in about.graded:
             verdict = result.verdicts[each.task]
             for grade_id, points in (
@@ -164,6 +166,15 @@ class Writer:
         book.db.refresh(notebook)  # its score is a sum that the database computes
         notebook.late_submission_penalty = self.penalty(submission)
         book.db.commit()
+
+
+def _was_told(grades: dict[str, Grade], about: Assignment, before: Result) -> bool:
+    """Whether a gradebook has the points of an earlier result."""
+    told = {name: 0.0 if before.texts.get(name) == "" else None for name in about.questions}
+    for each in about.graded:
+        if verdict := before.verdicts.get(each.task):
+            told |= {each.visible: verdict.visible, each.hidden: verdict.hidden}
+    return all(grades[name].auto_score == points for name, points in told.items())
 
 
 def _same(before: Result | None, result: Result, task: str) -> bool:

@@ -14,7 +14,7 @@ from attncourse.grading.books import disk
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.jail.job import Job, key_of
-from attncourse.grading.jail.result import Result
+from attncourse.grading.jail.result import NOT_READABLE, Result
 from attncourse.grading.jail.workers import GradeAll
 
 
@@ -99,7 +99,10 @@ def grade_class(
             if isinstance(data, str):
                 yield Event(student, None, True, data)
                 continue
-            result = Result.from_data(data["result"])
+            result, before = Result.from_data(data["result"]), known.get(student)
+            if before and before.readable and not result.readable:  # perhaps half a copy of a file
+                yield Event(student, None, True, next(iter(result.review), NOT_READABLE))
+                continue
             if result.disturbed:
                 keys[student] = ""  # the next run tries again
             yield book(student, result, True, data["notebook"])

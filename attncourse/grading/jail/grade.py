@@ -78,12 +78,14 @@ def _graded(job: Job, data: bytes) -> tuple[Result, str | None]:
         if job.record:
             notebook = page.unread(job.released, about, result)
         return result, notebook
-    kept = zygote(job.jailed)
+    kept, again = zygote(job.jailed), True
     for _ in range(TRIES):
         result = score(found, about, kept, job.budget)
-        if not result.disturbed:
+        if result.stood and again:
+            again = False  # a machine that is paused once will not be paused again
+        elif not result.disturbed:
             break
-    else:
+    if result.disturbed:
         raise NotJudged(f"{result.disturbed}, {TRIES} times")
     if job.record:
         notebook = record.executed(found, job.released, about, result, kept, job.budget)

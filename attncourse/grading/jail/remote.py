@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import math
 import os
 import platform
 import re
@@ -46,6 +47,10 @@ class Died(Exception):
 
 class Ended(Died):
     """The child ended by itself: an answer can do that, and so can a machine that is broken."""
+
+
+class Stood(Died):
+    """The child took too long and did not compute: it slept, or the machine was paused."""
 
 
 class Killed(Died):
@@ -261,7 +266,7 @@ class Process:
             Killed: it ended, and not by its own doing.
         """
         looked = time.monotonic()
-        deadline, self.before = looked + seconds, self.waited()
+        deadline, self.before, computed = looked + seconds, self.waited(), self.computed()
 
         def late() -> float:
             over = time.monotonic() - deadline
@@ -278,7 +283,8 @@ class Process:
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
                 if late() > 0:
-                    raise Died(
+                    stood = self.computed() - computed < seconds / 2
+                    raise (Stood if stood else Died)(
                         f"ran for more than {seconds:.0f} seconds and was stopped: an endless loop?"
                     )
                 look()
@@ -314,6 +320,14 @@ class Process:
             raise Died("did not listen any more") from None
         except (EOFError, OSError):
             raise self._end() from None
+
+    def computed(self) -> float:
+        """Seconds that its process had a processor; without end where nobody counts them."""
+        if len(self.clocks) < 2:
+            return math.inf
+        with contextlib.suppress(OSError):  # it is over
+            return int(os.pread(self.clocks[1], 100, 0).split()[0]) / 1e9
+        return math.inf
 
     def waited(self) -> float:
         """Seconds that its process or this one was ready to run, and another had the processor."""
@@ -448,6 +462,7 @@ class Sandbox:
     whole: bool = True  # nothing that stands in the cells was left out
     disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
     doubt: str = ""  # how a process ended, where the machine may have ended it as well
+    stood: bool = False  # it was late and had not computed, as where the machine was paused
 
     def __post_init__(self):
         self.spent = 0.0  # seconds that its answers took
@@ -521,6 +536,9 @@ class Sandbox:
             raise
         except Ended as error:
             self.doubt = self.doubt or f"its process {error}"
+            raise
+        except Stood:
+            self.stood = True
             raise
         except Meddled as error:
             self.review.append(f"its code talks to the grader by itself: it {error}")

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+NOT_READABLE = "not readable"  # what stands for an answer in a file that is no notebook
+
+
 @dataclass
 class Verdict:
     """What became of one answer."""
@@ -41,6 +44,7 @@ class Result:
     # None if that is not known; the reports, by task, of the visible and of the hidden check.
     said: set[str] | None = field(default=None, repr=False)
     doubt: str = field(default="", repr=False)  # what a broken machine may have done as well
+    stood: bool = field(default=False, repr=False)  # late without computing: is it so again?
     reports: dict[str, "tuple[Report, Report]"] = field(default_factory=dict, repr=False)
 
     @property
@@ -48,9 +52,15 @@ class Result:
         """Points without the written answers."""
         return sum(each.visible + each.hidden for each in self.verdicts.values())
 
+    @property
+    def readable(self) -> bool:
+        """Whether there was a notebook to judge."""
+        return any(each.title != NOT_READABLE for each in self.verdicts.values())
+
     def as_data(self) -> dict:
         data = asdict(replace(self, reports={}))
-        del data["reports"], data["said"], data["doubt"]
+        for name in ("reports", "said", "doubt", "stood"):
+            del data[name]
         return data
 
     @classmethod
@@ -87,5 +97,5 @@ def _is(value: object, kind: Any) -> bool:
 
 def nothing(about: Assignment, reason: str) -> Result:
     """The result of a submission that could not be judged."""
-    verdicts = {g.task: Verdict(0, 0, g.points, "not readable") for g in about.graded}
+    verdicts = {g.task: Verdict(0, 0, g.points, NOT_READABLE) for g in about.graded}
     return Result(verdicts, review=[reason])

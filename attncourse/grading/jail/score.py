@@ -67,7 +67,7 @@ def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Resul
             sandbox.provide(task, rebind=not report.passed)
         result.repairs += dict.fromkeys(sandbox.notes)
         result.review += dict.fromkeys(sandbox.review)
-        result.disturbed = sandbox.disturbed
+        result.disturbed, result.stood = sandbox.disturbed, sandbox.stood
         said = [*sandbox.problems.values(), *(each.report for each in result.verdicts.values())]
         short = _SHORT.search("\n".join(said))
         result.doubt = sandbox.doubt or (f"an answer met “{short[0]}”" if short else "")
