@@ -1487,6 +1487,19 @@ def test_nothing_is_judged_before_the_gradebook_is_open(made_up, monkeypatch):
         next(begun)
 
 
+def test_an_older_gradebook_is_told_everything_again(made_up, monkeypatch):
+    written(monkeypatch, student01="Because.", student02="", student03="")
+    assert grade("--force").exit_code == 0 and waiting() == {"student01"}
+    with nbgrader_api.gradebook() as book:  # as it was before the answer came, from a backup
+        grade_of = book.find_grade("why-scaled", CHAPTER_3, CHAPTER_3, "student01")
+        grade_of.auto_score, grade_of.needs_manual_grade = 0.0, False
+        book.db.commit()
+    assert waiting() == set()
+    assert "3 had not changed" in grade().stdout and waiting() == {"student01"}
+    read("student01", 8.0)
+    assert grade().exit_code == 0 and waiting() == set()  # the same gradebook: nothing is asked
+
+
 def test_a_total_weighs_the_assignments(made_up, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     assert grade("--force").exit_code == 0

@@ -81,7 +81,12 @@ FAULTS = {
         "of 12 points (fails: weights",
     ),
 }
-LIMITS = {"-v 3000000": "ulimit -v", "-n 48": "ulimit -n", "-f 100": "ulimit -f"}
+LIMITS = {
+    "-v 3000000": "ulimit -v",
+    "-n 48": "ulimit -n",
+    "-f 100": "ulimit -f",
+    "-t 60": "ulimit -t",
+}
 
 
 @pytest.fixture(scope="module")

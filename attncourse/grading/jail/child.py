@@ -242,7 +242,7 @@ def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = 
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
-    except (walls.Unavailable, OSError, MemoryError) as error:
+    except (walls.Unavailable, OSError, ValueError, MemoryError) as error:
         _refuse(handle, error)
         os._exit(0)
     channel = socket.socket(fileno=handle)

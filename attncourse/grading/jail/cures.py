@@ -10,7 +10,7 @@ ALLOW_JAILS = (
 )
 _MEMORY = "Free memory, lift `ulimit -v`, or grade with fewer --jobs"
 _CURES = {  # the first that fits
-    r"`ulimit -([fv])` is lower": r"Raise it: `ulimit -\1 unlimited`",
+    r"`ulimit -([ftv])` is lower": r"Raise it: `ulimit -\1 unlimited`",
     r"`ulimit -([nu])` is lower": r"Raise it: `ulimit -\1 4096`",
     r"open files in system": "Close other programs: the whole machine has too many files open",
     r"Too many open files": "Let a process open more files: `ulimit -n 4096`",

@@ -139,13 +139,13 @@ def enter(
         ("n", resource.RLIMIT_NOFILE, 256),
         ("v", resource.RLIMIT_AS, _address_space() + limits.memory),
         ("u", resource.RLIMIT_NPROC, limits.processes),
+        # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
+        ("t", resource.RLIMIT_CPU, limits.seconds),
     ):
         try:
             resource.setrlimit(name, (most, most))
         except ValueError:  # an ordinary user cannot raise what the machine has set
             raise Unavailable(f"`ulimit -{letter}` is lower here than in a jail") from None
-    # The first process of a namespace ignores SIGXCPU; the hard limit kills it.
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
     _give_up_rights(slot, programs)
     plain_surroundings()
 
