@@ -128,7 +128,8 @@ def main() -> None:
             done += disturb(wanted.kills - done.total(), wanted.pause, dice)
             rounds, found = rounds + 1, graded()
             doubtful = {who for who, result in found.items() if not result["key"]}
-            if doubtful |= expected.keys() - found.keys():
+            doubtful |= expected.keys() - found.keys()
+            if doubtful:
                 assert start().wait() == 0  # because of the monkey: they are judged again
                 again, found = again + len(doubtful), graded()
             assert found.keys() == expected.keys(), "somebody is missing"
