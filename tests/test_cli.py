@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import nbformat
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.checks import registry
+from attncourse.grading import CannotGrade
 
 
 def environment(home) -> dict[str, str]:
@@ -64,6 +66,31 @@ def test_doctor_finds_this_environment_healthy(root):
     code, out, _ = attncourse("doctor", cwd=root)
     assert code == 0, out
     assert "torch" in out and "GPU" in out and "✗" not in out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no jails")
+def test_doctor_shows_no_tick_before_a_failure(monkeypatch):
+    def fails(job, data):
+        raise CannotGrade("its process made Python crash (SIGILL)")
+
+    monkeypatch.setattr("attncourse.grading.jail.workers.in_own_process", fails)
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    (line,) = (each for each in done.output.splitlines() if " jail " in each)
+    assert done.exit_code == 1 and line.startswith("✗") and "SIGILL" in line
+
+
+def test_doctor_says_what_to_install_so_that_it_can_be_copied(monkeypatch):
+    kept = metadata.version
+
+    def version(name):
+        if name == "nbclient":
+            raise metadata.PackageNotFoundError
+        return kept(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr("attncourse.cli.doctor.jail_state", lambda: ("", "–", ""))
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    assert "→ pip install 'attncourse[grader]'" in done.output and done.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from attncourse.grading.jail import workers
 from attncourse.grading.jail.cluster import Unusable, on_cluster
 from attncourse.grading.jail.remote import why_no_jail
 
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces"),
@@ -35,9 +35,9 @@ def start(*arguments, **environment):
     )
 
 
-def start_worker(address: str) -> subprocess.Popen:
+def start_worker(address: str, **environment: str) -> subprocess.Popen:
     here = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
-    return start("distributed.cli.dask_worker", address, *here)
+    return start("distributed.cli.dask_worker", address, *here, **environment)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -80,9 +80,9 @@ def stored() -> dict[str, float]:
     return {student: path.stat().st_mtime for student, path in paths.items() if path.exists()}
 
 
-def grade(address: str) -> subprocess.Popen:
+def grade(address: str, *options: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--cluster", address],
+        [sys.executable, "-m", "attncourse", "grade", CHAPTER_3, "--cluster", address, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -119,6 +119,26 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
     for student, reply in here:
         there = disk.load_result(disk.result_path(CHAPTER_3, student))[1].as_data()
         assert there | {"seconds": 0} == reply["result"] | {"seconds": 0}
+
+
+def test_a_worker_that_cannot_grade_is_named_and_costs_nobody_a_point(
+    scheduler, class_of_six, tmp_path
+):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('libfreetype.so.6')")
+    with distributed.Client(scheduler) as client:
+        broken = start_worker(scheduler, PYTHONPATH=str(tmp_path))
+        client.wait_for_workers(2, timeout=60)
+    before = {path: path.read_bytes() for path in Path("autograded").glob("*/*/*")}
+    try:
+        out, err = (grader := grade(scheduler, "--force")).communicate(timeout=120)
+        assert grader.returncode == 2 and "this machine cannot grade" in err, out + err
+        assert "the worker tcp://" in err and "libfreetype.so.6" in err
+    finally:
+        end(broken)
+    after = {path: path.read_bytes() for path in Path("autograded").glob("*/*/*")}
+    assert after.keys() >= before.keys()
+    points = [disk.load_result(disk.result_path(CHAPTER_3, each)) for each in class_of_six]
+    assert all(each.result.readable for each in points if each)
 
 
 def test_another_version_on_the_workers_is_an_error(scheduler, class_of_six, monkeypatch):

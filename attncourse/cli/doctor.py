@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from attncourse import __version__
 from attncourse.cli.app import app, console
 
 GOOD, BAD, ABSENT = "[green]✓[/]", "[red]✗[/]", "[dim]–[/]"  # the last: nothing needs it here
@@ -102,7 +103,8 @@ def doctor() -> None:
             state = f"missing, needed {needed[extra]}" if extra else "missing"
             line(name, state, ABSENT if extra else BAD, f"pip install '{wanted}'")
 
-    for name in ("attncourse", "torch", "einops", "jaxtyping", "matplotlib", "pytest"):
+    line("attncourse", __version__)  # also where it is on the path, and not installed
+    for name in ("torch", "einops", "jaxtyping", "matplotlib", "pytest"):
         package(name)
     for name in ("nbgrader", "nbclient", "ipykernel"):
         package(name, "grader")
