@@ -45,7 +45,8 @@ def taught(course, monkeypatch):
     def grade_all(job, notebooks):
         for student in notebooks:
             verdicts = {g.task: Verdict(g.points, g.points, g.points) for g in job.about.graded}
-            yield student, {"result": Result(verdicts).as_data(), "notebook": job.released}
+            result = Result(verdicts, dict.fromkeys(job.about.questions, ""))  # all are read
+            yield student, {"result": result.as_data(), "notebook": job.released}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
     monkeypatch.setattr(warm, "can_fork", lambda: False)
@@ -558,9 +559,38 @@ def test_what_a_killed_autograde_took_away_comes_back(taught, monkeypatch):
     folder.rename(autograde.before(folder))
     folder.mkdir()
     (folder / "begun.txt").write_text("")
-    (folder.parent / f".{CHAPTER_3}.copy").mkdir()
+    (folder.parent / f".{CHAPTER_3}.gone").mkdir()
     stops(monkeypatch, walls.Unavailable("unshare"))
     assert everything() == before
+
+
+@pytest.mark.parametrize("step", ["shutil.copyfile", "pathlib.Path.mkdir", "pathlib.Path.rename"])
+def test_on_a_full_disk_autograde_leaves_what_was_there(taught, monkeypatch, step):
+    before, full = everything(), OSError(errno.ENOSPC, "No space left on device")
+    assert not stops(monkeypatch, full, step)["success"]
+    assert everything() == before
+
+
+@pytest.mark.parametrize("copied", [False, True])  # before it was killed
+def test_a_killed_autograde_does_not_undo_what_is_graded_since(taught, monkeypatch, copied):
+    folder = Path("autograded", "ann", CHAPTER_3)
+    (folder / "notes.txt").write_text("of the teacher")
+    kept = folder.rename(autograde.before(folder))
+    folder.mkdir()
+    for name in (FILE, disk.RESULT) * copied:
+        shutil.copy2(kept / name, folder)
+    edit(Path("submitted", "ann", CHAPTER_3, FILE), longer)
+    assert "graded 1 submissions" in attncourse("grade", CHAPTER_3).stdout
+    newer = {path: path.read_bytes() for path in folder.iterdir()}
+    assert newer[folder / disk.RESULT] != (kept / disk.RESULT).read_bytes()
+    newer[folder / "notes.txt"] = b"of the teacher"
+    for force in (False, True):
+        if force:
+            stops(monkeypatch, walls.Unavailable("unshare"))
+        else:
+            assert nbgrader_api.api().autograde(CHAPTER_3, "ann", force=False)["success"]
+        assert {path: path.read_bytes() for path in folder.iterdir()} == newer
+        assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_autograde_replaces_what_is_graded_anew_and_knows_what_was_read(taught, monkeypatch):
