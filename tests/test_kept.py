@@ -376,6 +376,23 @@ def test_a_sample_class_is_written_over_nobodys_work(course):
 
 CANVAS = f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,64\nA,1,ann,,\n"
 
+TEACHERS = ("gradebook.db", "nbgrader_config.py", "hard.csv")
+OTHERS = {  # names, and what they hold: nothing that can be made again
+    "mine.ipynb": b"{}",
+    f"{FILE}.1": b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+    "notebook": b'{"cells": []}',
+    "people.csv": b"id,first_name,last_name,email\nann,Ann,O,ann@uni.edu\n",
+    "semicolons.csv": b"id;first_name;last_name\nann;Ann;O\n",
+    "utf16.csv": "id,first_name\nann,Ann\n".encode("utf-16"),
+    "moodle.csv": b"First name,Surname,Email address\nAnn,O,ann@uni.edu\n",
+    "section_b.csv": CANVAS.replace("A,1,ann", "B,2,bob").encode(),
+    "students.csv": b"student,name,points\nann,Ann O,0\n",
+    "work.zip": b"PK\3\4" + bytes(100),
+    "other.html": b"<!DOCTYPE html>\n<html><head><title>Slides</title></head></html>",
+    "other.json": b'{"assignment": "03_scaled_dot_product", "notes": "of a person"}',
+    "other.log": b"2026-01-31: nobody came\n",
+}
+
 
 @pytest.mark.parametrize(
     ("target", "reason"),
@@ -385,21 +402,17 @@ CANVAS = f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,6
         (f"feedback/ann/{CHAPTER_3}.csv", "is in feedback/"),  # which is not there yet
         (str(SOLUTION), "is in solutions/"),
         ("exercises/new.csv", "is in exercises/"),
-        ("gradebook.db", "is a gradebook"),
-        ("people.csv", "is a roster"),
-        ("nbgrader_config.py", "is the same file as nbgrader_config.py"),
-        ("mine.ipynb", "is a notebook"),
         ("link.csv", "is in submitted/"),
-        ("hard.csv", "is the same file as submitted/ann/"),
+        *((name, "is there, and no output of this command") for name in (*TEACHERS, *OTHERS)),
     ],
 )
 def test_no_table_is_written_over_work(taught, target, reason):
     Path("canvas.csv").write_text(CANVAS)
-    Path("people.csv").write_text("id,first_name,last_name,email\nann,Ann,O,ann@uni.edu\n")
-    Path("mine.ipynb").write_text("{}")
+    for name, content in OTHERS.items():
+        Path(name).write_bytes(content)
     Path("link.csv").symlink_to(Path("submitted", "ann", CHAPTER_3, FILE))
     os.link(Path("submitted", "ann", CHAPTER_3, FILE), "hard.csv")
-    others = [Path("people.csv"), Path("mine.ipynb")]
+    others = [Path(name) for name in OTHERS]
     before = everything(), [path.read_bytes() for path in others]
     for command in (
         ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", target],
@@ -415,6 +428,8 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
     Path("canvas.csv").write_text(CANVAS)
     os.link("canvas.csv", "hard.csv")
     Path("soft.csv").symlink_to("canvas.csv")
+    for name in ("filled.csv", "class.csv", "class.html", "class.json", "total.csv"):
+        Path(name).touch()
     export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o"]
     for name in ("canvas.csv", "hard.csv", "soft.csv"):
         assert "is the same file as canvas.csv" in said(*export, name)
@@ -426,6 +441,8 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         tables = [word for pair in options for word in pair]
         assert attncourse("report", CHAPTER_3, *tables).exit_code == 0
         assert attncourse("total", "--csv", "total.csv").exit_code == 0
+        grown = CANVAS.replace("A,1", "C,3,cleo,,\nA,1").encode()  # a later export
+        Path("canvas.csv").write_bytes(grown)
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
 
 

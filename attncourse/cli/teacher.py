@@ -1,13 +1,14 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
-import contextlib
 import functools
 import gc
 import os
+import re
 import sys
 import time
 import zoneinfo
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,45 +29,36 @@ from attncourse.cli.app import (
 
 LONGEST_NOTE = 300  # characters of what is said about a file
 WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
-MADE_OF = ("nbgrader_config.py", "_config.yml", "_toc.yml")
+LARGEST_OUTPUT = 2**26  # bytes
 
 
-def writable(*outputs: Path | None, read: Path | None = None) -> None:
-    """Refuse to replace work, a gradebook, a roster, or a part of the course by a table or a page.
+def writable(*outputs: Path | None, earlier: Callable[[bytes], bool]) -> None:
+    """Refuse to write where something is that such a command did not write itself.
 
     Args:
-        read: what the command reads.
+        earlier: whether a file's bytes are an output of another day, which may be replaced.
     """
     for path in filter(None, outputs):
-        if what := _is_needed(path, read):
-            raise fail(f"{path} {what}; give the output another name")
+        place = path.resolve()
+        for folder in WORK:
+            log = folder == "autograded" and place.suffix == ".log"
+            if place.is_relative_to(Path(folder).resolve()) and not log:
+                raise fail(f"{path} is in {folder}/; give the output another name")
+        if not path.is_file():
+            continue
+        try:
+            size = path.stat().st_size
+            ours = not size or (size <= LARGEST_OUTPUT and earlier(path.read_bytes()))
+        except OSError as error:
+            raise fail(f"{path} cannot be written: {error.strerror}") from None
+        if not ours:
+            said = "is there, and no output of this command; give it another name, or remove"
+            raise fail(f"{path} {said} {path.name} first")
 
 
-def _is_needed(path: Path, read: Path | None) -> str:
-    """What a place is that nothing may be written to; "" for others, such as an earlier table."""
-    from attncourse.grading.inbox.archives import Refused
-    from attncourse.grading.inbox.senders import roster_in
-
-    place = path.resolve()
-    for folder in WORK:
-        log = folder == "autograded" and place.suffix == ".log"
-        if place.is_relative_to(Path(folder).resolve()) and not log:
-            return f"is in {folder}/"
-    if not path.is_file():
-        return ""
-    files = [Path(name) for name in MADE_OF] + [read] * (read is not None)
-    if path.stat().st_nlink > 1:  # it has another name, perhaps among the work
-        files += [file for folder in WORK for file in Path(folder).rglob("*")]
-    for other in files:
-        if other.exists() and path.samefile(other):
-            return f"is the same file as {other}"
-    with path.open("rb") as file:
-        if file.read(15) == b"SQLite format 3":
-            return "is a gradebook"
-    with contextlib.suppress(Refused):
-        roster_in(path)
-        return "is a roster"
-    return "is a notebook" if place.suffix == ".ipynb" else ""
+def is_log(data: bytes) -> bool:
+    """Whether it is a log of `grade`; see `line_of`."""
+    return re.match(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .+: ", data) is not None
 
 
 @app.command()
@@ -248,7 +240,7 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
-    writable(log)
+    writable(log, earlier=is_log)
     assignment = chosen(assignment)
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
@@ -452,7 +444,7 @@ def report(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
-    writable(html, csv, as_json)
+    writable(html, csv, as_json, earlier=class_report.is_output)
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
     if all(row.score is None for row in rows):
@@ -523,7 +515,9 @@ def export(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
-    writable(output, read=roster)
+    if roster.exists() and output.exists() and output.samefile(roster):
+        raise fail(f"{output} is the same file as {roster}; give the output another name")
+    writable(output, earlier=lambda data: lms.is_filled(data, roster.read_bytes(), system))
     assignment = chosen(assignment)
     points, most, not_graded = lms.graded(assignment)
     if not points:
@@ -587,7 +581,7 @@ def total(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
-    writable(csv)
+    writable(csv, earlier=class_report.is_output)
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
         name, _, number = each.partition("=")
