@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
-from attncourse.grading.inbox import sample
+from attncourse.grading.inbox import sample, senders
 from attncourse.grading.jail import walls, warm, workers
 from attncourse.grading.jail.result import Result, Verdict
 
@@ -446,7 +446,93 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
 
 
+def test_a_course_without_its_solutions_says_so(taught):
+    Path("canvas.csv").write_text(CANVAS)
+    Path("solutions").rename("elsewhere")
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
+    for command in (["grade", CHAPTER_3], export, ["total"], ["feedback"], ["release"]):
+        assert "solutions/: No such file or directory; it is a part of the course" in said(*command)
+
+
+def test_on_a_full_disk_pages_stay(taught, monkeypatch):
+    assert attncourse("feedback", CHAPTER_3).exit_code == 0
+    before, opened = everything(), Path.open
+
+    def full(path, mode="r", *rest, **options):
+        if "w" in mode and "feedback" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert "feedback: No space left on device. Make room" in said("feedback", CHAPTER_3, "--force")
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        *(
+            "submitted",
+            "autograded",
+            "feedback",
+            "exercises",
+            "solutions",
+            ".",
+            "..",
+            "autograded/ann",
+        ),
+        str(disk.record_path(CHAPTER_3, "ann")),
+    ],
+)
+def test_the_courses_own_folders_are_no_hand_ins(taught, own):
+    assert attncourse("feedback", CHAPTER_3).exit_code == 0
+    before = everything()
+    assert f"{own}: this is the course's own" in said("ingest", own)
+    assert everything() == before
+
+
+def test_an_earlier_submission_may_be_filed_again(taught):
+    place = Path("submitted", "ann", CHAPTER_3)
+    shutil.copy(place / FILE, place / "earlier.ipynb")
+    edit(place / FILE, longer)
+    done = attncourse("ingest", place / "earlier.ipynb", "--student", "cleo")
+    assert done.exit_code == 0 and Path("submitted", "cleo", CHAPTER_3, FILE).exists()
+
+
 # --- results
+
+
+def test_a_folder_where_a_result_belongs_stays_beside_it(taught):
+    RESULT.unlink()
+    for name in ("notes.txt", "more.txt"):
+        RESULT.mkdir()
+        (RESULT / name).write_text("of a person")
+        done = attncourse("grade", CHAPTER_3, "--force")
+        assert done.exit_code == 0 and disk.load_result(RESULT).result.score == 56
+        RESULT.unlink()
+    kept = [*RESULT.parent.glob("result.json.*/*")]
+    assert {path.name: path.parent.name for path in kept} == {
+        "notes.txt": "result.json.1",
+        "more.txt": "result.json.2",
+    }
+
+
+TIME = b"2026-02-01 12:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        *((text, True) for text in (TIME, b"\xef\xbb\xbf" + TIME, b"\r\n" + TIME + b"\r\nlate\n")),
+        *((text, False) for text in (b"", b"2026-02-01 24:00:00", b"Sunday noon", b"\xff\xfe2\0")),
+    ],
+)
+def test_a_time_is_read_as_editors_write_it_or_said(taught, text, read):
+    folder = Path("submitted", "ann", CHAPTER_3)
+    (folder / senders.TIMESTAMP).write_bytes(text)
+    assert str(senders.timestamp_of(folder)) == ("2026-02-01 12:00:00" if read else "None")
+    shown = attncourse("grade", CHAPTER_3).stdout
+    assert shown.count("timestamp.txt says no time, so nothing counts as late") == (not read)
 
 
 VERDICTS = '"verdicts": {"softmax": {"visible": %s, "hidden": 6, "points": 6%s}}'

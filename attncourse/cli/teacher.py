@@ -29,6 +29,7 @@ from attncourse.cli.app import (
 
 LONGEST_NOTE = 300  # characters of what is said about a file
 WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
+MADE_HERE = ("autograded", "solutions", "feedback")  # of these no file is a student's
 LARGEST_OUTPUT = 2**26  # bytes
 
 
@@ -50,7 +51,7 @@ def writable(*outputs: Path | None, earlier: Callable[[bytes], bool]) -> None:
             size = path.stat().st_size
             ours = not size or (size <= LARGEST_OUTPUT and earlier(path.read_bytes()))
         except OSError as error:
-            raise fail(f"{path} cannot be written: {error.strerror}") from None
+            raise fail(f"{error.filename or path}: {error.strerror}") from None
         if not ours:
             said = "is there, and no output of this command; give it another name, or remove"
             raise fail(f"{path} {said} {path.name} first")
@@ -136,6 +137,10 @@ def ingest(
     missing = [str(path) for path in files if not path.exists()]
     if missing:
         raise fail(f"there is no {', '.join(missing)}")
+    if own := [str(path) for path in files if _is_the_courses(path)]:
+        raise fail(
+            f"{', '.join(own)}: this is the course's own, and nobody sent it; name what was sent"
+        )
     if student and student != safe_name(student):
         raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
     try:
@@ -164,6 +169,17 @@ def ingest(
     if stopped:
         raise fail("stopped; what is filed is filed, run it again for the rest")
     raise typer.Exit(0 if complete else 1)
+
+
+def _is_the_courses(path: Path) -> bool:
+    """Whether a folder has the course in it, or something is the course's own work.
+
+    A single notebook may come from submitted/, such as an earlier one that is wanted back.
+    """
+    place = path.resolve()
+    folders = [Path(folder).resolve() for folder in WORK if path.is_dir() or folder in MADE_HERE]
+    has = path.is_dir() and Path.cwd().is_relative_to(place)
+    return has or any(place.is_relative_to(folder) for folder in folders)
 
 
 def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
@@ -249,6 +265,7 @@ def grade(
     from attncourse.grading import CannotGrade
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.nbgrader_api import NoGradebook
+    from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
     from attncourse.grading.jail.cluster import Unusable, on_cluster
@@ -323,6 +340,12 @@ def grade(
     for student in nameless:
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
+    for student, folder in handed_in.items():
+        if (folder / TIMESTAMP).exists() and timestamp_of(folder) is None:
+            said = (
+                f"look at {student}: {folder / TIMESTAMP} says no time, so nothing counts as late"
+            )
+            console.print(printable(said), **plainly)
     for student, why in not_judged.items():
         console.print(printable(f"not graded: {student}: {why}"), **plainly)
     if not_judged:
@@ -374,6 +397,7 @@ def feedback(
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.jail.cures import cure_for
     from attncourse.grading.outbox import feedback as pages
 
     assignment = chosen(assignment)
@@ -391,6 +415,10 @@ def feedback(
                 stale += [event.student] * event.stale
                 if event.problem:
                     without[event.student] = event.problem
+        except OSError as error:
+            said = f"{error.filename or 'feedback'}: {error.strerror or error}"
+            kept = "The pages that are there stay, run it again for the rest"
+            raise fail(f"{said}. {cure_for(said)}. {kept}") from None
         except KeyboardInterrupt:
             raise fail(
                 "stopped; the pages that are written stay, run it again for the rest"
