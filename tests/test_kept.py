@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
-from attncourse.grading.inbox import sample
+from attncourse.grading.inbox import sample, senders
 from attncourse.grading.jail import walls, warm, workers
 from attncourse.grading.jail.result import Result, Verdict
 
@@ -45,7 +45,8 @@ def taught(course, monkeypatch):
     def grade_all(job, notebooks):
         for student in notebooks:
             verdicts = {g.task: Verdict(g.points, g.points, g.points) for g in job.about.graded}
-            yield student, {"result": Result(verdicts).as_data(), "notebook": job.released}
+            result = Result(verdicts, dict.fromkeys(job.about.questions, ""))  # all are read
+            yield student, {"result": result.as_data(), "notebook": job.released}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
     monkeypatch.setattr(warm, "can_fork", lambda: False)
@@ -375,6 +376,23 @@ def test_a_sample_class_is_written_over_nobodys_work(course):
 
 CANVAS = f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,64\nA,1,ann,,\n"
 
+TEACHERS = ("gradebook.db", "nbgrader_config.py", "hard.csv")
+OTHERS = {  # names, and what they hold: nothing that can be made again
+    "mine.ipynb": b"{}",
+    f"{FILE}.1": b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+    "notebook": b'{"cells": []}',
+    "people.csv": b"id,first_name,last_name,email\nann,Ann,O,ann@uni.edu\n",
+    "semicolons.csv": b"id;first_name;last_name\nann;Ann;O\n",
+    "utf16.csv": "id,first_name\nann,Ann\n".encode("utf-16"),
+    "moodle.csv": b"First name,Surname,Email address\nAnn,O,ann@uni.edu\n",
+    "section_b.csv": CANVAS.replace("A,1,ann", "B,2,bob").encode(),
+    "students.csv": b"student,name,points\nann,Ann O,0\n",
+    "work.zip": b"PK\3\4" + bytes(100),
+    "other.html": b"<!DOCTYPE html>\n<html><head><title>Slides</title></head></html>",
+    "other.json": b'{"assignment": "03_scaled_dot_product", "notes": "of a person"}',
+    "other.log": b"2026-01-31: nobody came\n",
+}
+
 
 @pytest.mark.parametrize(
     ("target", "reason"),
@@ -384,21 +402,17 @@ CANVAS = f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,6
         (f"feedback/ann/{CHAPTER_3}.csv", "is in feedback/"),  # which is not there yet
         (str(SOLUTION), "is in solutions/"),
         ("exercises/new.csv", "is in exercises/"),
-        ("gradebook.db", "is a gradebook"),
-        ("people.csv", "is a roster"),
-        ("nbgrader_config.py", "is the same file as nbgrader_config.py"),
-        ("mine.ipynb", "is a notebook"),
         ("link.csv", "is in submitted/"),
-        ("hard.csv", "is the same file as submitted/ann/"),
+        *((name, "is there, and no output of this command") for name in (*TEACHERS, *OTHERS)),
     ],
 )
 def test_no_table_is_written_over_work(taught, target, reason):
     Path("canvas.csv").write_text(CANVAS)
-    Path("people.csv").write_text("id,first_name,last_name,email\nann,Ann,O,ann@uni.edu\n")
-    Path("mine.ipynb").write_text("{}")
+    for name, content in OTHERS.items():
+        Path(name).write_bytes(content)
     Path("link.csv").symlink_to(Path("submitted", "ann", CHAPTER_3, FILE))
     os.link(Path("submitted", "ann", CHAPTER_3, FILE), "hard.csv")
-    others = [Path("people.csv"), Path("mine.ipynb")]
+    others = [Path(name) for name in OTHERS]
     before = everything(), [path.read_bytes() for path in others]
     for command in (
         ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", target],
@@ -414,6 +428,8 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
     Path("canvas.csv").write_text(CANVAS)
     os.link("canvas.csv", "hard.csv")
     Path("soft.csv").symlink_to("canvas.csv")
+    for name in ("filled.csv", "class.csv", "class.html", "class.json", "total.csv"):
+        Path(name).touch()
     export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o"]
     for name in ("canvas.csv", "hard.csv", "soft.csv"):
         assert "is the same file as canvas.csv" in said(*export, name)
@@ -425,10 +441,98 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         tables = [word for pair in options for word in pair]
         assert attncourse("report", CHAPTER_3, *tables).exit_code == 0
         assert attncourse("total", "--csv", "total.csv").exit_code == 0
+        grown = CANVAS.replace("A,1", "C,3,cleo,,\nA,1").encode()  # a later export
+        Path("canvas.csv").write_bytes(grown)
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
 
 
+def test_a_course_without_its_solutions_says_so(taught):
+    Path("canvas.csv").write_text(CANVAS)
+    Path("solutions").rename("elsewhere")
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
+    for command in (["grade", CHAPTER_3], export, ["total"], ["feedback"], ["release"]):
+        assert "solutions/: No such file or directory; it is a part of the course" in said(*command)
+
+
+def test_on_a_full_disk_pages_stay(taught, monkeypatch):
+    assert attncourse("feedback", CHAPTER_3).exit_code == 0
+    before, opened = everything(), Path.open
+
+    def full(path, mode="r", *rest, **options):
+        if "w" in mode and "feedback" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert "feedback: No space left on device. Make room" in said("feedback", CHAPTER_3, "--force")
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        *(
+            "submitted",
+            "autograded",
+            "feedback",
+            "exercises",
+            "solutions",
+            ".",
+            "..",
+            "autograded/ann",
+        ),
+        str(disk.record_path(CHAPTER_3, "ann")),
+    ],
+)
+def test_the_courses_own_folders_are_no_hand_ins(taught, own):
+    assert attncourse("feedback", CHAPTER_3).exit_code == 0
+    before = everything()
+    assert f"{own}: this is the course's own" in said("ingest", own)
+    assert everything() == before
+
+
+def test_an_earlier_submission_may_be_filed_again(taught):
+    place = Path("submitted", "ann", CHAPTER_3)
+    shutil.copy(place / FILE, place / "earlier.ipynb")
+    edit(place / FILE, longer)
+    done = attncourse("ingest", place / "earlier.ipynb", "--student", "cleo")
+    assert done.exit_code == 0 and Path("submitted", "cleo", CHAPTER_3, FILE).exists()
+
+
 # --- results
+
+
+def test_a_folder_where_a_result_belongs_stays_beside_it(taught):
+    RESULT.unlink()
+    for name in ("notes.txt", "more.txt"):
+        RESULT.mkdir()
+        (RESULT / name).write_text("of a person")
+        done = attncourse("grade", CHAPTER_3, "--force")
+        assert done.exit_code == 0 and disk.load_result(RESULT).result.score == 56
+        RESULT.unlink()
+    kept = [*RESULT.parent.glob("result.json.*/*")]
+    assert {path.name: path.parent.name for path in kept} == {
+        "notes.txt": "result.json.1",
+        "more.txt": "result.json.2",
+    }
+
+
+TIME = b"2026-02-01 12:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        *((text, True) for text in (TIME, b"\xef\xbb\xbf" + TIME, b"\r\n" + TIME + b"\r\nlate\n")),
+        *((text, False) for text in (b"", b"2026-02-01 24:00:00", b"Sunday noon", b"\xff\xfe2\0")),
+    ],
+)
+def test_a_time_is_read_as_editors_write_it_or_said(taught, text, read):
+    folder = Path("submitted", "ann", CHAPTER_3)
+    (folder / senders.TIMESTAMP).write_bytes(text)
+    assert str(senders.timestamp_of(folder)) == ("2026-02-01 12:00:00" if read else "None")
+    shown = attncourse("grade", CHAPTER_3).stdout
+    assert shown.count("timestamp.txt says no time, so nothing counts as late") == (not read)
 
 
 VERDICTS = '"verdicts": {"softmax": {"visible": %s, "hidden": 6, "points": 6%s}}'
@@ -558,9 +662,38 @@ def test_what_a_killed_autograde_took_away_comes_back(taught, monkeypatch):
     folder.rename(autograde.before(folder))
     folder.mkdir()
     (folder / "begun.txt").write_text("")
-    (folder.parent / f".{CHAPTER_3}.copy").mkdir()
+    (folder.parent / f".{CHAPTER_3}.gone").mkdir()
     stops(monkeypatch, walls.Unavailable("unshare"))
     assert everything() == before
+
+
+@pytest.mark.parametrize("step", ["shutil.copyfile", "pathlib.Path.mkdir", "pathlib.Path.rename"])
+def test_on_a_full_disk_autograde_leaves_what_was_there(taught, monkeypatch, step):
+    before, full = everything(), OSError(errno.ENOSPC, "No space left on device")
+    assert not stops(monkeypatch, full, step)["success"]
+    assert everything() == before
+
+
+@pytest.mark.parametrize("copied", [False, True])  # before it was killed
+def test_a_killed_autograde_does_not_undo_what_is_graded_since(taught, monkeypatch, copied):
+    folder = Path("autograded", "ann", CHAPTER_3)
+    (folder / "notes.txt").write_text("of the teacher")
+    kept = folder.rename(autograde.before(folder))
+    folder.mkdir()
+    for name in (FILE, disk.RESULT) * copied:
+        shutil.copy2(kept / name, folder)
+    edit(Path("submitted", "ann", CHAPTER_3, FILE), longer)
+    assert "graded 1 submissions" in attncourse("grade", CHAPTER_3).stdout
+    newer = {path: path.read_bytes() for path in folder.iterdir()}
+    assert newer[folder / disk.RESULT] != (kept / disk.RESULT).read_bytes()
+    newer[folder / "notes.txt"] = b"of the teacher"
+    for force in (False, True):
+        if force:
+            stops(monkeypatch, walls.Unavailable("unshare"))
+        else:
+            assert nbgrader_api.api().autograde(CHAPTER_3, "ann", force=False)["success"]
+        assert {path: path.read_bytes() for path in folder.iterdir()} == newer
+        assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_autograde_replaces_what_is_graded_anew_and_knows_what_was_read(taught, monkeypatch):

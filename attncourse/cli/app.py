@@ -99,7 +99,11 @@ def read_notebook(path: Path):
 def assignment_names() -> list[str]:
     if not Path("nbgrader_config.py").exists():
         raise fail("run this in the course's own folder, the one with nbgrader_config.py")
-    return sorted(path.name for path in Path("solutions").iterdir() if path.is_dir())
+    try:
+        return sorted(path.name for path in Path("solutions").iterdir() if path.is_dir())
+    except OSError as error:
+        said = "it is a part of the course, and says which assignments there are"
+        raise fail(f"solutions/: {error.strerror}; {said}") from None
 
 
 def known(assignment: str) -> str:

@@ -1,13 +1,14 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
-import contextlib
 import functools
 import gc
 import os
+import re
 import sys
 import time
 import zoneinfo
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,45 +29,37 @@ from attncourse.cli.app import (
 
 LONGEST_NOTE = 300  # characters of what is said about a file
 WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
-MADE_OF = ("nbgrader_config.py", "_config.yml", "_toc.yml")
+MADE_HERE = ("autograded", "solutions", "feedback")  # of these no file is a student's
+LARGEST_OUTPUT = 2**26  # bytes
 
 
-def writable(*outputs: Path | None, read: Path | None = None) -> None:
-    """Refuse to replace work, a gradebook, a roster, or a part of the course by a table or a page.
+def writable(*outputs: Path | None, earlier: Callable[[bytes], bool]) -> None:
+    """Refuse to write where something is that such a command did not write itself.
 
     Args:
-        read: what the command reads.
+        earlier: whether a file's bytes are an output of another day, which may be replaced.
     """
     for path in filter(None, outputs):
-        if what := _is_needed(path, read):
-            raise fail(f"{path} {what}; give the output another name")
+        place = path.resolve()
+        for folder in WORK:
+            log = folder == "autograded" and place.suffix == ".log"
+            if place.is_relative_to(Path(folder).resolve()) and not log:
+                raise fail(f"{path} is in {folder}/; give the output another name")
+        if not path.is_file():
+            continue
+        try:
+            size = path.stat().st_size
+            ours = not size or (size <= LARGEST_OUTPUT and earlier(path.read_bytes()))
+        except OSError as error:
+            raise fail(f"{error.filename or path}: {error.strerror}") from None
+        if not ours:
+            said = "is there, and no output of this command; give it another name, or remove"
+            raise fail(f"{path} {said} {path.name} first")
 
 
-def _is_needed(path: Path, read: Path | None) -> str:
-    """What a place is that nothing may be written to; "" for others, such as an earlier table."""
-    from attncourse.grading.inbox.archives import Refused
-    from attncourse.grading.inbox.senders import roster_in
-
-    place = path.resolve()
-    for folder in WORK:
-        log = folder == "autograded" and place.suffix == ".log"
-        if place.is_relative_to(Path(folder).resolve()) and not log:
-            return f"is in {folder}/"
-    if not path.is_file():
-        return ""
-    files = [Path(name) for name in MADE_OF] + [read] * (read is not None)
-    if path.stat().st_nlink > 1:  # it has another name, perhaps among the work
-        files += [file for folder in WORK for file in Path(folder).rglob("*")]
-    for other in files:
-        if other.exists() and path.samefile(other):
-            return f"is the same file as {other}"
-    with path.open("rb") as file:
-        if file.read(15) == b"SQLite format 3":
-            return "is a gradebook"
-    with contextlib.suppress(Refused):
-        roster_in(path)
-        return "is a roster"
-    return "is a notebook" if place.suffix == ".ipynb" else ""
+def is_log(data: bytes) -> bool:
+    """Whether it is a log of `grade`; see `line_of`."""
+    return re.match(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .+: ", data) is not None
 
 
 @app.command()
@@ -144,6 +137,10 @@ def ingest(
     missing = [str(path) for path in files if not path.exists()]
     if missing:
         raise fail(f"there is no {', '.join(missing)}")
+    if own := [str(path) for path in files if _is_the_courses(path)]:
+        raise fail(
+            f"{', '.join(own)}: this is the course's own, and nobody sent it; name what was sent"
+        )
     if student and student != safe_name(student):
         raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
     try:
@@ -172,6 +169,17 @@ def ingest(
     if stopped:
         raise fail("stopped; what is filed is filed, run it again for the rest")
     raise typer.Exit(0 if complete else 1)
+
+
+def _is_the_courses(path: Path) -> bool:
+    """Whether a folder has the course in it, or something is the course's own work.
+
+    A single notebook may come from submitted/, such as an earlier one that is wanted back.
+    """
+    place = path.resolve()
+    folders = [Path(folder).resolve() for folder in WORK if path.is_dir() or folder in MADE_HERE]
+    has = path.is_dir() and Path.cwd().is_relative_to(place)
+    return has or any(place.is_relative_to(folder) for folder in folders)
 
 
 def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: bool) -> bool:
@@ -248,7 +256,7 @@ def grade(
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
-    writable(log)
+    writable(log, earlier=is_log)
     assignment = chosen(assignment)
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
@@ -257,6 +265,7 @@ def grade(
     from attncourse.grading import CannotGrade
     from attncourse.grading.books import disk, run
     from attncourse.grading.books.nbgrader_api import NoGradebook
+    from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
     from attncourse.grading.inbox.untrusted import alike, printable
     from attncourse.grading.jail import workers
     from attncourse.grading.jail.cluster import Unusable, on_cluster
@@ -331,6 +340,12 @@ def grade(
     for student in nameless:
         said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
         console.print(said, **plainly)
+    for student, folder in handed_in.items():
+        if (folder / TIMESTAMP).exists() and timestamp_of(folder) is None:
+            said = (
+                f"look at {student}: {folder / TIMESTAMP} says no time, so nothing counts as late"
+            )
+            console.print(printable(said), **plainly)
     for student, why in not_judged.items():
         console.print(printable(f"not graded: {student}: {why}"), **plainly)
     if not_judged:
@@ -382,6 +397,7 @@ def feedback(
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.jail.cures import cure_for
     from attncourse.grading.outbox import feedback as pages
 
     assignment = chosen(assignment)
@@ -399,6 +415,10 @@ def feedback(
                 stale += [event.student] * event.stale
                 if event.problem:
                     without[event.student] = event.problem
+        except OSError as error:
+            said = f"{error.filename or 'feedback'}: {error.strerror or error}"
+            kept = "The pages that are there stay, run it again for the rest"
+            raise fail(f"{said}. {cure_for(said)}. {kept}") from None
         except KeyboardInterrupt:
             raise fail(
                 "stopped; the pages that are written stay, run it again for the rest"
@@ -452,7 +472,7 @@ def report(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
-    writable(html, csv, as_json)
+    writable(html, csv, as_json, earlier=class_report.is_output)
     assignment = chosen(assignment)
     rows = results.of_class(assignment)
     if all(row.score is None for row in rows):
@@ -523,7 +543,9 @@ def export(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
 
-    writable(output, read=roster)
+    if roster.exists() and output.exists() and output.samefile(roster):
+        raise fail(f"{output} is the same file as {roster}; give the output another name")
+    writable(output, earlier=lambda data: lms.is_filled(data, roster.read_bytes(), system))
     assignment = chosen(assignment)
     points, most, not_graded = lms.graded(assignment)
     if not points:
@@ -587,7 +609,7 @@ def total(
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import class_report
 
-    writable(csv)
+    writable(csv, earlier=class_report.is_output)
     weighed = dict.fromkeys(assignment_names(), 1.0)
     for each in weights:
         name, _, number = each.partition("=")

@@ -45,7 +45,7 @@ class Keeping(Autograde):
     """nbgrader's converter, which takes away what a student had before it grades.
 
     Here all of it lies beside until the student is graded, and comes back if that fails, or at
-    the next try if this process was killed.
+    the next try if this process was killed and nobody has graded the student since.
     """
 
     _folder: Path | None = None  # in autograded/, of the student that is being graded
@@ -58,19 +58,26 @@ class Keeping(Autograde):
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         self._settle()
-        self._folder = folder = Path(self._format_dest(assignment_id, student_id))
-        _put_back(folder)
-        copy = folder.with_name(f".{folder.name}.copy")
-        shutil.rmtree(copy, ignore_errors=True)
-        if folder.is_dir():
-            shutil.copytree(folder, copy)
-        else:
-            copy.mkdir(parents=True)
-        copy.rename(before(folder))
+        folder = Path(self._format_dest(assignment_id, student_id))
+        try:
+            _put_back(folder)
+            if self._is_wanted(folder, Path(self._format_source(assignment_id, student_id))):
+                _put_aside(folder)
+                self._folder = folder
+        except OSError as error:
+            self.log.error("%s cannot be put aside: %s; it is as it was", folder, error.strerror)
+            raise SystemExit(1) from None  # after any other error nbgrader takes it away
         wanted = super().init_destination(assignment_id, student_id)
         if not wanted:
-            self._let_go()
+            self._settle()
         return wanted
+
+    def _is_wanted(self, folder: Path, source: Path) -> bool:
+        """Whether nbgrader will grade: then it takes away what is there."""
+        there = folder if self.coursedir.notebook_id == "*" else folder / f"{folder.name}.ipynb"
+        new, old = timestamp_of(source), timestamp_of(folder)
+        later = new is not None and old is not None and new > old
+        return self.force or later or not there.exists()
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         # nbgrader books zeros for a notebook that was renamed; grading finds it.
@@ -102,8 +109,7 @@ class Keeping(Autograde):
 
     def _let_go(self) -> None:
         """What was before is not needed any more."""
-        copy = before(self._folder).rename(self._folder.with_name(f".{self._folder.name}.copy"))
-        shutil.rmtree(copy)
+        _remove_before(self._folder)
         self._folder = None
 
     def _settle(self) -> None:
@@ -117,14 +123,49 @@ def before(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.before")
 
 
+def _put_aside(folder: Path) -> None:
+    """In one step, which needs no room on the disk."""
+    if folder.is_dir():
+        folder.rename(before(folder))
+    else:
+        before(folder).mkdir(parents=True)
+
+
 def _put_back(folder: Path) -> None:
     kept = before(folder)
-    if kept.is_dir():
+    shutil.rmtree(_gone(folder), ignore_errors=True)  # of a process that was killed there
+    if not kept.is_dir():
+        return
+    if _is_graded_since(folder):
+        for path in kept.iterdir():  # as if it had been there: notes of a person, for example
+            judged = path.name in (disk.RESULT, f"{folder.name}.ipynb")
+            if not (judged or (folder / path.name).exists()):
+                path.rename(folder / path.name)
+        _remove_before(folder)
+    else:
         shutil.rmtree(folder, ignore_errors=True)
         if any(kept.iterdir()):
             kept.rename(folder)
         else:
             kept.rmdir()
+
+
+def _is_graded_since(folder: Path) -> bool:
+    """Whether the gradebook has a result that is not the copy of the one that was put aside."""
+    stored = disk.load_result(folder / disk.RESULT)
+    if not (stored and stored.booked):
+        return False
+    earlier = before(folder) / disk.RESULT
+    return not earlier.is_file() or earlier.read_bytes() != (folder / disk.RESULT).read_bytes()
+
+
+def _remove_before(folder: Path) -> None:
+    """Under another name, as half of it would come back, too."""
+    shutil.rmtree(before(folder).rename(_gone(folder)))
+
+
+def _gone(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.gone")
 
 
 class JailedExporter(NotebookExporter):

@@ -1,5 +1,6 @@
 """Where everything of a class lies on the disk: what was handed in, and what came of it."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -91,7 +92,13 @@ def store_result(path: Path, key: str, result: Result, booked: bool = False) -> 
 
 
 def store(path: Path, text: str, lasting: bool = True) -> None:
-    """Write a file so that it is there completely or not at all."""
+    """Write a file so that it is there completely or not at all.
+
+    A folder in its place, made by hand or by another program, stays beside it.
+    """
+    if path.is_dir():
+        names = (path.with_name(f"{path.name}.{n}") for n in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
     write(path, text.encode(errors="replace"), lasting)
 
 

@@ -464,11 +464,18 @@ def safe_name(student: str) -> str:
     return f"{name}_" if taken else name
 
 
+TIMESTAMP = "timestamp.txt"
+
+
 def timestamp_of(folder: Path):
-    """When it was handed in, as nbgrader's collect step wrote it; None if it did not, or not so."""
+    """When it was handed in, as nbgrader's collect step or a person wrote it; None if nobody did.
+
+    It is the first line with something in it; editors write a mark before it.
+    """
     from nbgrader.utils import parse_utc
 
     try:
-        return parse_utc((folder / "timestamp.txt").read_text(encoding="utf-8").strip())
-    except (OSError, ValueError, OverflowError):
+        lines = (folder / TIMESTAMP).read_text(encoding="utf-8-sig").split("\n")
+        return parse_utc(next(filter(None, map(str.strip, lines))))
+    except (OSError, ValueError, OverflowError, StopIteration):
         return None

@@ -6,6 +6,7 @@ everything, and a text that a spreadsheet would take for a formula is made harml
 """
 
 import base64
+import codecs
 import collections
 import csv
 import hashlib
@@ -224,6 +225,17 @@ def _cells(folder: Path, about: Assignment) -> list[str]:
 
 # --- writing it ---------------------------------------------------------------------------------
 
+COLUMNS = ("student", "name", "points", "of", "lost for being late")
+OF_TOTALS = ("student", "name", "percent")
+
+
+def is_output(data: bytes) -> bool:
+    """Whether a file's bytes are what one of the functions below has written."""
+    tables = [codecs.BOM_UTF8 + ",".join(each).encode() + b"," for each in (COLUMNS, OF_TOTALS)]
+    page = data.lstrip().startswith(b"<!DOCTYPE html>") and b"<title>Class report: " in data[:4096]
+    as_data = re.match(rb'\{\s*"assignment": "[^"]*",\s*"made": "', data)
+    return data.startswith(tuple(tables)) or page or as_data is not None
+
 
 def write_html(data: dict, path: Path) -> None:
     """The page, in one file."""
@@ -280,8 +292,7 @@ def write_csv(data: dict, path: Path) -> None:
     tasks = [each["task"] for each in data["tasks"]]
     text = io.StringIO()
     table = csv.writer(text)
-    columns = ["student", "name", "points", "of", "lost for being late"]
-    table.writerow([*columns, *map(harmless, tasks), "misunderstood", "look at", "seconds"])
+    table.writerow([*COLUMNS, *map(harmless, tasks), "misunderstood", "look at", "seconds"])
     for each in data["students"]:
         wrong = "; ".join(f"{task}: {title}" for task, title in each["wrong"].items())
         table.writerow(
@@ -306,7 +317,7 @@ def write_totals(most: dict[str, float], totals: list[results.Total], path: Path
     text = io.StringIO()
     table = csv.writer(text)
     of = [f"{name} (of {points:g})" for name, points in most.items()]
-    table.writerow(["student", "name", "percent", *map(harmless, of), "unread", "not graded"])
+    table.writerow([*OF_TOTALS, *map(harmless, of), "unread", "not graded"])
     for each in totals:
         names = [harmless(each.student), harmless(each.name)]
         points = [each.points[name] for name in most]

@@ -245,6 +245,23 @@ def fill(
     return filled
 
 
+def is_filled(data: bytes, roster: bytes, system: str) -> bool:
+    """Whether a file has a roster's columns, those that `fill` adds, and nobody else in it."""
+    try:
+        here, there = (Table(each, WHO[system]) for each in (data, roster))
+    except Refused:
+        return False
+    old, new = here.header, there.header
+    same = len(new) <= len(old) <= len(new) + 2 and old[: len(new)] == new
+    return same and _people(here, system) <= _people(there, system)
+
+
+def _people(table: Table, system: str) -> set[tuple[str, ...]]:
+    return {
+        tuple(_cell(table, row, name) for name in WHO[system]) for row in range(1, len(table.rows))
+    }
+
+
 def _number(text: str) -> float | None:
     """What a cell says in points, with a decimal comma or point; None if it says nothing."""
     try:
