@@ -377,10 +377,13 @@ def named_in(released: Iterable[str]) -> tuple[str, ...]:
     """Full names of what a released notebook imports, or speaks of from the course."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    aliases = {local: full for source in sources for local, full in _imports(source).items()}
-    names.update(aliases.values(), *(_imports(source).values() for source in sources))
+    aliases = {}
+    for source in sources:
+        aliases |= _imports(source)
+        names.update(_imports(source).values())
     for tree in filter(None, map(parsed, sources)):  # `lab.measure` is attncourse.lab.measure
-        used = (_dotted(part, aliases) for part in ast.walk(tree) if isinstance(part, ast.Attribute))
+        parts = (part for part in ast.walk(tree) if isinstance(part, ast.Attribute))
+        used = (_dotted(part, aliases) for part in parts)
         names.update(name for name in used if name.startswith("attncourse."))
     return tuple(sorted(names))
 
