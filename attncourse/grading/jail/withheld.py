@@ -100,10 +100,16 @@ def _file_of(task: Task) -> types.ModuleType:
 
 @functools.cache
 def codes_of(task: str) -> list[tuple[str, int, str]]:
-    """A task's reference, what is ready-made of it, and all that these need, for `give_back`."""
+    """A task's reference, what is ready-made of it, and all that these need, for `give_back`.
+
+    What is ready-made of a later task of its assignment is not there yet.
+    """
     about = registry.find(task)
     things = (about.reference, *about.ready_made)
-    needed = {id(each) for thing in things for each in _needed_by(thing)}
+    tasks = registry.of_chapter(about.chapter)
+    later = tasks[tasks.index(about) + 1 :]
+    gone = {id(part) for each in later for thing in each.ready_made for part in _parts(thing)}
+    needed = {id(each) for thing in things for each in _needed_by(thing, gone)}
     names = {each.__module__ for each in about.ready_made}
     return [
         (module.__name__, place, marshal.dumps(function.__code__).hex())
