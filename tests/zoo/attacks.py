@@ -441,7 +441,8 @@ add(
 
 attempt("have a ready-made function compute the answer: while nobody looks*, in a thread*, a fork*,"
         " another Python*, a process from before*, kept, copied*, traced, compiled*, as a kernel*, "
-        "as a gradient*, by a node of the graph*, as another function's case*, from the course*"
+        "as a gradient*, by a node of the graph*, by small differences*, by the judge's own hand*, "
+        "as another function's case*, from the course*"
         )  # fmt: skip
 SOFTMAX = 'getattr(F, "soft" + "max")(scores, dim)'
 READY = "import torch, torch.nn.functional as F\n"
