@@ -32,7 +32,17 @@ from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
-from attncourse.grading.jail import cgroup, packages, remote, score, walls, warm, wire, workers
+from attncourse.grading.jail import (
+    cgroup,
+    packages,
+    remote,
+    score,
+    walls,
+    warm,
+    wire,
+    withheld,
+    workers,
+)
 from attncourse.grading.jail import grade as pure
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
@@ -382,6 +392,22 @@ def test_what_is_ready_made_refuses(name, zygote):
     assert in_a_notebook.earned > 0 or in_a_notebook.diagnosis.id == "SHORT-CUT"
     report = judged(zygote, task, READY_MADE[name])
     assert report.earned == 0 and report.diagnosis.id == "SHORT-CUT"
+
+
+def test_what_a_later_task_asks_for_is_not_given_back_before_it():
+    def given(task):
+        places = withheld.codes_of(task)
+        found = (withheld.functions_in(sys.modules[name])[place] for name, place, _ in places)
+        return {each.__qualname__ for each in found}
+
+    assert "compare" in given("bench") and "Sample.median" not in given("bench")
+    assert "Sample.median" in given("summarize")
+
+
+def test_what_a_notebook_uses_through_another_name_is_known():
+    cells = ["from attncourse import lab as l", "timer = l.timing.compare", "x.timing.compare"]
+    assert "attncourse.lab.timing.compare" in submission.named_in(cells)
+    assert not any(name.startswith("x.") for name in submission.named_in(cells))
 
 
 @linux
