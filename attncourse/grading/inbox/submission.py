@@ -413,7 +413,8 @@ def odd_code(code: Sequence[tuple[str, str, bool]], tasks: "list[Task]") -> list
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
         parts = [*ast.walk(tree)]
-        inner = {id(owner) for part in parts if (owner := _owner(part))}
+        inner = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+        asked = {id(owner) for part in parts if (owner := _asked(part))}
         for name in _imports(source).values():
             top = name.partition(".")[0]
             if top in NATIVE or (name.endswith(".*") and (top in OTHERS or _holds(top, gives))):
@@ -427,7 +428,11 @@ def odd_code(code: Sequence[tuple[str, str, bool]], tasks: "list[Task]") -> list
                     or (answers and name in IN_ANSWERS)
                 ):
                     odd[f"uses `{dotted[:100]}`"] = None
-                elif isinstance(getattr(part, "ctx", None), ast.Load) and _holds(name, gives):
+                elif (
+                    isinstance(getattr(part, "ctx", None), ast.Load)
+                    and id(part) not in asked
+                    and _holds(name, gives)
+                ):
                     odd[f"hands on `{dotted[:100]}`"] = None  # from here on by another name
             if scripted and f"{dotted}.".startswith("torch.jit."):
                 odd["differentiates in TorchScript"] = None
@@ -493,11 +498,9 @@ def _names_in(node: ast.AST) -> list[str]:
     return [getattr(node, "attr", "")]
 
 
-def _owner(node: ast.AST) -> ast.AST | None:
-    """What is asked for an attribute."""
+def _asked(node: ast.AST) -> ast.AST | None:
+    """What `getattr` is asked of, which by itself hands on nothing."""
     match node:
-        case ast.Attribute(value=owner):
-            return owner
         case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[owner, *_]):
             return owner
     return None
