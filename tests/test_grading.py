@@ -32,7 +32,17 @@ from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
 from attncourse.grading.inbox import sample, submission
-from attncourse.grading.jail import cgroup, packages, remote, score, walls, warm, wire, workers
+from attncourse.grading.jail import (
+    cgroup,
+    packages,
+    remote,
+    score,
+    walls,
+    warm,
+    wire,
+    withheld,
+    workers,
+)
 from attncourse.grading.jail import grade as pure
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
@@ -310,6 +320,57 @@ from attncourse.lab.roofline import decode_bytes
 def cache_bytes(b, layers, kv_heads, n, d, bytes_per_number):
     return layers * decode_bytes(b, kv_heads, n, d, bytes_per_number)
 """,
+    "masked_softmax, of what is sparse": """
+def masked_softmax(scores, mask):
+    m = mask.expand(scores.shape)
+    s = torch.sparse_coo_tensor(m.nonzero().T, scores[m], scores.shape, is_coalesced=True)
+    return torch.sparse.softmax(s, -1).to_dense()
+""",
+    "bytes_per_token": """
+from attncourse.lab import roofline
+def bytes_per_token(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
+                    latent_width=None, rope_width=None):
+    heads = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+    return roofline.cache_bytes_per_token(num_layers, heads, head_width, bytes_per_number)
+""",
+    "beam_search": """
+from attncourse.one_stack_curves import normalized_beam_search
+def beam_search(step, state, bos, eos, width, max_length):
+    return normalized_beam_search(step, state, bos, eos, width, max_length, 0)
+""",
+    "bench": """
+from attncourse.lab.timing import compare
+def bench(fn, flush):
+    both = compare({"f": fn}, samples=30, device="cuda", flush=flush, progress=False)
+    return both["f"].seconds
+""",
+    "summarize": """
+from attncourse.lab.timing import Sample
+def summarize(samples):
+    sample = Sample("x", list(samples), [], "wall", {})
+    return sample.median, sample.iqr
+""",
+    "name_the_mistake": """
+from attncourse.lab.stopwatches import explain
+def name_the_mistake(ratios):
+    return {None: "none"}.get(explain(ratios), "mean")
+""",
+    "fit_growth, by the insides": """
+import numpy as np
+from attncourse.lab import fits
+def fit_growth(sizes, seconds):
+    n, seconds = np.array(sizes, float), np.array(seconds, float)
+    order = np.argsort(n)
+    return float(fits._power(n[order], seconds[order]).exponent)
+""",
+    "longest_chain": """
+import networkx as nx
+def longest_chain(needs):
+    graph = nx.DiGraph()
+    graph.add_nodes_from(needs)
+    graph.add_edges_from((a, b) for b, many in needs.items() for a in many)
+    return nx.dag_longest_path_length(graph) + 1 if needs else 0
+""",
     "exact_match_by_length": """
 from attncourse.training import shares_by
 def exact_match_by_length(predictions, targets, lengths):
@@ -332,6 +393,22 @@ def test_what_is_ready_made_refuses(name, zygote):
     assert in_a_notebook.earned > 0 or in_a_notebook.diagnosis.id == "SHORT-CUT"
     report = judged(zygote, task, READY_MADE[name])
     assert report.earned == 0 and report.diagnosis.id == "SHORT-CUT"
+
+
+def test_what_a_later_task_asks_for_is_not_given_back_before_it():
+    def given(task):
+        places = withheld.codes_of(task)
+        found = (withheld.functions_in(sys.modules[name])[place] for name, place, _ in places)
+        return {each.__qualname__ for each in found}
+
+    assert "compare" in given("bench") and "Sample.median" not in given("bench")
+    assert "Sample.median" in given("summarize")
+
+
+def test_what_a_notebook_uses_through_another_name_is_known():
+    cells = ["from attncourse import lab as l", "timer = l.timing.compare", "x.timing.compare"]
+    assert "attncourse.lab.timing.compare" in submission.named_in(cells)
+    assert not any(name.startswith("x.") for name in submission.named_in(cells))
 
 
 @linux
@@ -365,6 +442,24 @@ FLAGGED = {
     "a node": "def softmax(s, dim=-1):\n    y = s.logsumexp(dim)\n    return y.grad_fn(y)",
     "a node's neighbor": "def f(node):\n    return node.next_functions[0][0]",
     "the engine": "import torch\nrun = torch.autograd.Variable._execution_engine",
+    "a node in a pattern": (
+        "def f(s):\n    match s:\n        case torch.Tensor(grad_fn=node):\n            return node"
+    ),
+    "a frame in a pattern": (
+        "def f(frame):\n    match frame:\n        case object(f_back=f):\n            return f"
+    ),
+    "a node by its edge": "from torch.autograd.graph import get_gradient_edge as edge",
+    "all of a module": "from torch.autograd.graph import *",
+    "a module by another name": "import torch\nt = torch",
+    "a module as a default": "import torch\ndef f(x, t=torch):\n    return t",
+    "a part of the judge by another name": "import attncourse\nc = attncourse.checks",
+    "another module's sys": "import torch\nown = torch.sys.modules['torch']",
+    "another module's sys, by a name": "import torch\ns = torch.sys",
+    "another module's native code": "import numpy as np\nlib = np.ctypeslib.ctypes.PyDLL('a.so')",
+    "a second engine": "import torch.distributed.autograd as da\nda._init(0)",
+    "a derivative of TorchScript": (
+        "import torch\n@torch.jit.script\ndef f(x):\n    return torch.autograd.grad([x], [x])[0]"
+    ),
     "the engine by a text": "import operator\nrun = operator.methodcaller('run_backward', 1)",
 }
 
@@ -384,6 +479,8 @@ def test_what_cannot_be_withheld_is_flagged(name):
         "import matplotlib.pyplot as plt\nplt.rcParams['figure.dpi'] = 80",
         "import importlib.util\nthere = importlib.util.find_spec('triton')",
         "from operator import itemgetter, mul\nsorted([(1, 2)], key=itemgetter(1))",
+        "from math import *\nimport torch\nprint(torch.__version__, getattr(torch, 'exp'))",
+        "import torch\nfast = torch.compile(lambda x: x)\nx = torch.jit.script(fast)",
     ],
 )
 def test_what_is_usual_is_not(usual):

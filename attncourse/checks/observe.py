@@ -320,16 +320,20 @@ DERIVATIVES = (
     *("autograd.grad", "autograd.backward", "Tensor.backward", "autograd.functional"),
     *("forward_ad", "make_dual"),
     *("func.grad", "func.vjp", "func.jvp", "func.jac", "func.hessian", "func.linearize"),
+    *("get_gradient_edge", "_get_grad_fn_or_grad_acc"),  # a node of the graph, to call by hand
+    "torch.autograd.gradcheck.",  # by small differences
 )
 LIBRARY_SOFTMAX = (
     *("softmax", "softmin"),  # log_softmax, gumbel_softmax, _safe_softmax, … too
     "Categorical",  # of torch.distributions; what it keeps of its logits is normalized
+    *("SoftmaxTransform", "StickBreakingTransform"),  # transform_to(constraints.simplex), too
     *DERIVATIVES,
 )
 MASKED_SOFTMAX = (
     "_masked_softmax",
     *("torch.masked._ops.softmax", "torch.masked._ops.log_softmax", "torch.masked._ops.softmin"),
     *("torch.masked._ops.normalize", "torch.masked.maskedtensor."),
+    *("_sparse_softmax", "_sparse_log_softmax", "sparse.softmax", "sparse.log_softmax"),
 )
 CAUSAL_MASK = ("square_subsequent_mask", "torch.nn.attention.bias.")
 

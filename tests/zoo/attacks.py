@@ -441,7 +441,8 @@ add(
 
 attempt("have a ready-made function compute the answer: while nobody looks*, in a thread*, a fork*,"
         " another Python*, a process from before*, kept, copied*, traced, compiled*, as a kernel*, "
-        "as a gradient*, by a node of the graph*, as another function's case*, from the course*"
+        "as a gradient*, by a node of the graph*, by small differences*, by the judge's own hand*, "
+        "as another function's case*, from the course*"
         )  # fmt: skip
 SOFTMAX = 'getattr(F, "soft" + "max")(scores, dim)'
 READY = "import torch, torch.nn.functional as F\n"
@@ -635,6 +636,51 @@ for name, kept in {
     ready(f"{name} of a distribution", "from torch.distributions import Categorical",
           "s = scores.movedim(dim, -1)\n    c = Categorical(logits=s)\n"
           f"    return {kept}.exp().movedim(-1, dim)")  # fmt: skip
+
+for name, before, expression, outcome in (
+    ("a transform of distributions",
+     "from torch.distributions.transforms import SoftmaxTransform",
+     "return SoftmaxTransform()(scores.movedim(dim, -1)).movedim(-1, dim)", {}),
+    ("a transform to the simplex", "from torch.distributions import constraints, transform_to",
+     "return transform_to(constraints.simplex)(scores.movedim(dim, -1)).movedim(-1, dim)", {}),
+    ("a gradient by small differences",
+     "from torch.autograd.gradcheck import _get_numerical_jacobian as slopes",
+     "rows = scores.detach().movedim(dim, -1).double()\n"
+     "    own = [slopes(lambda r: torch.logsumexp(r, -1), (row.clone().requires_grad_(),),"
+     " eps=1e-6)[0][0].flatten() for row in rows.reshape(-1, rows.shape[-1])]\n"
+     "    return torch.stack(own).reshape(rows.shape).to(scores.dtype).movedim(-1, dim)", {}),
+    ("a gradient by edges of the graph", "from torch.autograd.graph import get_gradient_edge as e",
+     "s = scores if scores.requires_grad else scores.detach().requires_grad_()\n"
+     "    large = (s - s.detach().amax(dim, keepdim=True)).exp()\n"
+     "    total = large.sum(dim)\n    y = total.log()\n    g = torch.ones_like(y)\n"
+     "    for part in (y, total, large):\n        g = e(part).node(g)\n    return g",
+     {"review": "get_gradient_edge"}),
+):  # fmt: skip
+    ready(name, before, expression, **outcome)
+# What the judge itself differentiates with, in a thread: so the judge's own call is not above it.
+JUDGE = """def own(s, dim):
+    s = s.detach().requires_grad_()
+    found = {differentiate}(torch.logsumexp(s, dim).sum(), {{"s": s}})[0]["s"]
+    mixer = torch.Generator().manual_seed(20140901)
+    return (found / torch.randn((), generator=mixer, dtype=torch.float64)).to(s)"""
+THREAD = (
+    "with ThreadPoolExecutor(1) as pool:\n        return pool.submit(own, scores, dim).result()"
+)
+for name, door, differentiate, said in (
+    ("a star", "from attncourse.checks.observe import *", "differentiate", "observe.*"),
+    ("another name", "import attncourse\nc = attncourse.checks", "c.observe.differentiate",
+     "hands on"),
+    ("another module's sys", 'o = torch.sys.modules["attncourse.checks.observe"]',
+     "o.differentiate", "torch.sys.modules"),
+):  # fmt: skip
+    before = f"from concurrent.futures import ThreadPoolExecutor\n{door}\n"
+    ready(f"the judge's derivative by {name}", before + JUDGE.format(differentiate=differentiate),
+          THREAD, review=said)  # fmt: skip
+ready("the judge's observation, with a gradient", "from attncourse.checks.observe import observe",
+      "seen = observe(lambda s: torch.logsumexp(s, dim).sum(), {'s': scores.detach()},"
+      " gradient=True)\n    mixer = torch.Generator().manual_seed(20140901)\n"
+      "    return seen.gradients['s'] / torch.randn((), generator=mixer, dtype=torch.float64)"
+      ".to(scores)", review="observe.observe")  # fmt: skip
 
 code("ready-made attention: ONNX's", "F0FF", """import torch.onnx.ops
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -377,10 +377,18 @@ def named_in(released: Iterable[str]) -> tuple[str, ...]:
     """Full names of what a released notebook imports, or speaks of from the course."""
     sources = [plain_python(source) for source in released]
     names = {name for source in sources for name in _OF_COURSE.findall(source)}
-    return tuple(sorted(names.union(*(_imports(source).values() for source in sources))))
+    aliases = {}
+    for source in sources:
+        aliases |= _imports(source)
+        names.update(_imports(source).values())
+    for tree in filter(None, map(parsed, sources)):  # `lab.measure` is attncourse.lab.measure
+        parts = (part for part in ast.walk(tree) if isinstance(part, ast.Attribute))
+        used = (_dotted(part, aliases) for part in parts)
+        names.update(name for name in used if name.startswith("attncourse."))
+    return tuple(sorted(names))
 
 
-def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list[str]:
+def odd_code(code: Sequence[tuple[str, str, bool]], tasks: "list[Task]") -> list[str]:
     """Why a person should look at a student's own cells: what no answer needs, and could hide one.
 
     It decides no points: what is ready-made refuses where it is called (see withheld).
@@ -395,23 +403,39 @@ def odd_code(code: Iterable[tuple[str, str, bool]], tasks: "list[Task]") -> list
             aliases |= _imports(source)
             trees += [(label, source, tree)] * own
     aside = ASIDE if forbidden else ()
-    inside = INSIDE | NODES if "autograd.grad" in forbidden else INSIDE
+    gives = (*HIDING, *aside)
+    inside, scripted = INSIDE, False
+    if "autograd.grad" in forbidden:
+        inside = INSIDE | NODES
+        scripted = any(own and _DERIVATIVE.search(source) for _, source, own in code)
+    tops = {full.partition(".")[0] for full in aliases.values()}
     for label, source, tree in trees:
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
         parts = [*ast.walk(tree)]
         inner = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+        asked = {id(owner) for part in parts if (owner := _asked(part))}
         for name in _imports(source).values():
-            if name.partition(".")[0] in NATIVE:
+            top = name.partition(".")[0]
+            if top in NATIVE or (name.endswith(".*") and (top in OTHERS or _holds(top, gives))):
                 odd[f"imports `{name[:100]}`"] = None
         for part in parts:
             dotted = "" if id(part) in inner else _dotted(part, aliases)
-            if (
-                dotted in HIDING
-                or (dotted.startswith(aside) and not dotted.startswith("torch.__"))
-                or (answers and dotted in IN_ANSWERS)
-            ):
-                odd[f"uses `{dotted[:100]}`"] = None
+            for name in _endings(dotted, tops):  # torch.sys.modules is sys.modules, too
+                if (
+                    (name in HIDING and (name == dotted or "." in name))  # torch.compile is none
+                    or (name.startswith(aside) and not name.startswith("torch.__"))
+                    or (answers and name in IN_ANSWERS)
+                ):
+                    odd[f"uses `{dotted[:100]}`"] = None
+                elif (
+                    isinstance(getattr(part, "ctx", None), ast.Load)
+                    and id(part) not in asked
+                    and _holds(name, gives)
+                ):
+                    odd[f"hands on `{dotted[:100]}`"] = None  # from here on by another name
+            if scripted and f"{dotted}.".startswith("torch.jit."):
+                odd["differentiates in TorchScript"] = None
             text = getattr(part, "value", "") if isinstance(part, ast.Constant) else ""
             if isinstance(text, str) and text.startswith(aside) and text.isprintable():
                 odd[f"names `{text[:100]}`"] = None
@@ -441,15 +465,21 @@ IN_ANSWERS = {"globals", "vars"}
 INSIDE = {
     *("__globals__", "__closure__", "__code__", "cell_contents", "tb_frame", "f_back", "f_locals"),
     *("f_globals", "gi_frame", "cr_frame", "__subclasses__", "__kwdefaults__", "_getframe"),
+    *(*NATIVE, "ctypeslib", "PyDLL", "CDLL"),  # other modules have imported it
 }
 # Where a task may not be done by a derivative: ways to one around torch's functions.
-NODES = {"grad_fn", "next_functions", "_execution_engine", "_engine_run_backward", "run_backward"}
+NODES = {
+    *("grad_fn", "next_functions", "_execution_engine", "_engine_run_backward", "run_backward"),
+    *("get_gradient_edge", "GradientEdge", "_get_grad_fn_or_grad_acc"),
+}
+_DERIVATIVE = re.compile(r"\b(?:grad|backward)\s*\(")  # TorchScript has one of its own
 # Where a ready-made function could still be had: in another Python, and where torch and the course
 # keep their own definitions. Threads and forks do not help, since it refuses there, too.
 ASIDE = (
     *("subprocess.", "multiprocessing.", "torch.multiprocessing.", "os.system", "os.popen"),
     *("os.exec", "os.posix_spawn", "torch._", "torch.ops.", "torch.overrides.", "torch.utils._"),
     *("torch.library.", "torch.export.", "torch.fx.", "attncourse.grading", "attncourse.tasks"),
+    "torch.distributed.",  # it has an engine of its own
     *("attncourse.checks.observe.observe", "attncourse.checks.observe.differentiate"),
     *("attncourse.checks.task", "attncourse.checks.engine", "attncourse.checks.registry"),
 )
@@ -457,10 +487,34 @@ OTHERS = ("torch", "attncourse", "builtins")  # they belong to the judge, too
 
 
 def _names_in(node: ast.AST) -> list[str]:
-    """The attributes that it names, also in a text: "f_back.f_locals"."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value.split(".")
+    """The attributes that it names, also in a text: "f_back.f_locals", or in a pattern."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text.split(".")
+        case ast.MatchClass(kwd_attrs=names):
+            return names
+        case ast.ImportFrom(names=aliases):
+            return [alias.name for alias in aliases]
     return [getattr(node, "attr", "")]
+
+
+def _asked(node: ast.AST) -> ast.AST | None:
+    """What `getattr` is asked of, which by itself hands on nothing."""
+    match node:
+        case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[owner, *_]):
+            return owner
+    return None
+
+
+def _endings(dotted: str, tops: set[str]) -> list[str]:
+    """A full name, and what it may be another name for: modules hold what they have imported."""
+    parts = dotted.split(".")
+    return [".".join(parts[place:]) for place in range(len(parts) if parts[0] in tops else 1)]
+
+
+def _holds(module: str, names: Iterable[str]) -> bool:
+    """Whether one of these names stands in a module."""
+    return bool(module) and any(name.startswith(f"{module}.") for name in names)
 
 
 def _changes(node: ast.AST, aliases: dict[str, str]) -> str:

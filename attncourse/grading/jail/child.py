@@ -465,6 +465,9 @@ class Child:
         return shell.run(self.shell, source, seconds)
 
 
+withheld.asks |= {Child.observe.__code__, Child.short_cut.__code__}
+
+
 def _is_quick(node: ast.stmt) -> bool:
     """Whether it gives a name to something, and calls nothing: `eps = 1e-9`, `f = lambda x: …`."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:

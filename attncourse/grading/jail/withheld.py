@@ -6,18 +6,21 @@ around the judge's watching, brings them back.
 
 import functools
 import gc
+import importlib
 import inspect
 import marshal
+import pkgutil
 import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 
+import attncourse
 from attncourse.checks import registry
-from attncourse.checks.observe import DERIVATIVES, differentiate
+from attncourse.checks.observe import DERIVATIVES, differentiate, observe
 from attncourse.checks.task import Task
 
 # --- the course's answers -----------------------------------------------------------------------
@@ -43,22 +46,29 @@ def emptied(
 ) -> tuple[tuple[types.FunctionType, types.CodeType], ...]:
     """What `of_course` empties, and how. Found once, for all forks of this process."""
     tasks = registry.all_tasks()
+    ready_made = [each for name in own for each in tasks[name].ready_made]
+    gone = {id(part) for thing in ready_made for part in _parts(thing)}
     used = (name for name in keep if name.startswith("attncourse."))
-    kept = {id(each) for name in used for each in _needed_by(_found(name))}
+    kept = {id(each) for name in used for each in _needed_by(_found(name), gone)}
     for name in own:  # what turns an answer into a function of tensors runs here, too
         adapters = functions_in(_file_of(tasks[name]))
-        kept |= {id(found) for each in adapters for found in _needed_by(each)}
-    ready_made = [each for name in own for each in tasks[name].ready_made]
-    for thing in (*ready_made, *(tasks[name].reference for name in own)):
-        kept -= {id(each) for each in _parts(thing)}
+        kept |= {id(found) for each in adapters for found in _needed_by(each, gone)}
+    for name in own:
+        kept -= {id(each) for each in _parts(tasks[name].reference)}
     strange = {*registry.stems(), "made_up"} - {tasks[name].chapter for name in own}
     others = [
         module
         for name, module in list(sys.modules.items())
         if name.startswith(f"{registry.COURSE}.") and name.split(".")[2] in strange
     ]
-    found = [each for module in (*modules(), *others) for each in functions_in(module)]
-    found += [part for each in ready_made for part in _parts(each)]
+    there = (*modules(), *others, *measurements())
+    found = [each for module in there for each in functions_in(module)]
+    found += [
+        part
+        for each in ready_made
+        for part in _needed_by(each)
+        if part.__module__ == each.__module__  # its own parts, and no tool of others
+    ]
     for task in tasks.values():  # an outside package's name for it may stand for the task itself
         if task.reference.__module__.startswith(registry.guarded()):
             found += _needed_by(task.reference)
@@ -66,6 +76,15 @@ def emptied(
         (function, _refusing(f"attncourse's own {function.__name__}", function))
         for function in {id(each): each for each in found}.values()
         if id(function) not in kept
+    )
+
+
+@functools.cache
+def measurements() -> tuple[types.ModuleType, ...]:
+    """The modules of what the chapters have measured, which do some tasks in passing."""
+    names = (each.name for each in pkgutil.iter_modules(attncourse.__path__))
+    return tuple(
+        importlib.import_module(f"attncourse.{name}") for name in names if name.endswith("_curves")
     )
 
 
@@ -81,10 +100,16 @@ def _file_of(task: Task) -> types.ModuleType:
 
 @functools.cache
 def codes_of(task: str) -> list[tuple[str, int, str]]:
-    """A task's reference, what is ready-made of it, and all that these need, for `give_back`."""
+    """A task's reference, what is ready-made of it, and all that these need, for `give_back`.
+
+    What is ready-made of a later task of its assignment is not there yet.
+    """
     about = registry.find(task)
     things = (about.reference, *about.ready_made)
-    needed = {id(each) for thing in things for each in _needed_by(thing)}
+    tasks = registry.of_chapter(about.chapter)
+    later = tasks[tasks.index(about) + 1 :]
+    gone = {id(part) for each in later for thing in each.ready_made for part in _parts(thing)}
+    needed = {id(each) for thing in things for each in _needed_by(thing, gone)}
     names = {each.__module__ for each in about.ready_made}
     return [
         (module.__name__, place, marshal.dumps(function.__code__).hex())
@@ -141,8 +166,14 @@ def _found(name: str) -> object:
     return thing
 
 
-def _needed_by(thing: object) -> Iterator[types.FunctionType]:
-    """The course's functions that a function or class calls, and those that these call."""
+def _needed_by(
+    thing: object, without: Collection[int] = frozenset()
+) -> Iterator[types.FunctionType]:
+    """The course's functions that a function or class calls, and those that these call.
+
+    Args:
+        without: ids of functions that are not looked into, nor given.
+    """
     todo, seen = [thing], set()
     while todo:
         thing = todo.pop()
@@ -152,6 +183,8 @@ def _needed_by(thing: object) -> Iterator[types.FunctionType]:
         if isinstance(thing, type):
             todo += [base for base in thing.__mro__ if base.__module__.startswith("attncourse")]
         for function in _parts(thing):
+            if id(function) in without:
+                continue
             yield function
             names = _names(function.__code__)
             for name in names:
@@ -205,7 +238,7 @@ def _one_of(parts: tuple[str, ...]) -> re.Pattern:
 
 @functools.cache
 def _beginnings(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part for part in parts if part.startswith("torch."))
+    return tuple(part for part in parts if part.startswith(("torch.", "networkx.")))
 
 
 @functools.cache
@@ -235,6 +268,7 @@ def _forbidden(tasks: list[Task]) -> tuple[str, ...]:
 
 def find() -> None:
     """Do the searching once, for all forks of this process."""
+    measurements()
     functions_of_torch()
     _own_engine()
     for name in _LOG_SUMS:
@@ -349,11 +383,22 @@ _LOG_SUMS = ("logsumexp", "logcumsumexp", "logaddexp", "logaddexp2")
 _engine = torch.autograd.graph._engine_run_backward  # torch's functions come to this one
 
 
+asks: set[types.CodeType] = set()  # what in this process calls an answer for the judge
+
+
 def _judge_differentiates() -> bool:
-    frame = sys._getframe()
-    while frame and frame.f_code is not differentiate.__code__:
+    """Whether it is the judge's call of an answer that goes on to differentiate what came back.
+
+    It is not where an answer calls what the judge calls: then the judge observes twice, or, in a
+    thread or a program of the answer's, does not ask.
+    """
+    codes, frame = [], sys._getframe()
+    while frame:
+        codes.append(frame.f_code)
         frame = frame.f_back
-    return frame is not None
+    own = differentiate.__code__, observe.__code__
+    ours = [code for code in codes if code in own or code in asks]
+    return ours[:2] == [*own] and ours.count(own[1]) == 1 and not asks.isdisjoint(ours)
 
 
 @functools.cache

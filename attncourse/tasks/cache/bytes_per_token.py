@@ -5,6 +5,7 @@ import torch
 from attncourse import cache as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
+from attncourse.lab import roofline
 from attncourse.tasks import as_is
 
 
@@ -87,6 +88,7 @@ task = Task(
     ),
     probes=probes,
     small=small,
+    ready_made=(roofline.cache_bytes_per_token,),
     traits=traits,
 )
 

@@ -3,6 +3,7 @@
 import contextlib
 import statistics
 import time
+import types
 from unittest import mock
 
 import torch
@@ -10,10 +11,22 @@ import torch
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab1_time_it_right as reference
-from attncourse.lab import timing
-from attncourse.lab.stopwatches import SCENARIOS, accepts, explain, panel, try_out
+from attncourse.lab import stopwatches, timing
+from attncourse.lab.stopwatches import SCENARIOS, accepts, panel, try_out
 from attncourse.lab.timing import LEAST_SAMPLES
 from attncourse.tasks.lab1_time_it_right import draw
+
+
+def copied(module):
+    """A module's functions for the judge: they stay where those of the module are withheld."""
+    own = dict(vars(module))
+    for name, each in vars(module).items():
+        if isinstance(each, types.FunctionType):
+            own[name] = types.FunctionType(each.__code__, own, name, each.__defaults__)
+    return own
+
+
+EXPLAIN = copied(stopwatches)["explain"]
 
 
 @contextlib.contextmanager
@@ -33,7 +46,7 @@ def on_the_virtual_gpu(answer):
     def tried(scenario, seed, view="ratio"):
         with no_ready_made_stopwatch():
             outcome = try_out(answer, scenario, seed)
-            explained = explain(panel(answer, seed)) if view == "explained" else None
+            explained = EXPLAIN(panel(answer, seed)) if view == "explained" else None
         error = outcome.error or ""
         if error.startswith("NotImplementedError"):
             raise NotImplementedError
@@ -130,6 +143,7 @@ task = Task(
     probes=probes,
     small=lambda rng: iter(()),
     adapt=on_the_virtual_gpu,
+    ready_made=(timing.compare, timing.measure),
     traits=traits,
 )
 

@@ -3,6 +3,7 @@
 from attncourse.checks.answer import moves_nothing
 from attncourse.checks.task import Task
 from attncourse.lab import lab1_time_it_right as reference
+from attncourse.lab.stopwatches import explain
 from attncourse.tasks.lab1_time_it_right import NAMES, named, of
 
 
@@ -47,6 +48,7 @@ task = Task(
     probes=probes,
     small=small,
     adapt=as_a_name,
+    ready_made=(explain,),
 )
 
 
