@@ -577,22 +577,36 @@ def test_a_jail_shows_only_the_packages_that_somebody_asks_for(python):
     assert in_jail(python, IMPORTS)["problems"] == {}
 
 
-def test_what_a_notebook_imports_is_shown_with_what_it_requires():
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without the clone's own folder, in which pip may have left half of what it knows of us."""
+    monkeypatch.setattr(
+        sys, "path", [each for each in sys.path if Path(each or ".").resolve() != ROOT]
+    )
+    for cached in (packages.shown, packages._files):
+        cached.cache_clear()
+    yield
+    for cached in (packages.shown, packages._files):
+        cached.cache_clear()
+
+
+def test_what_a_notebook_imports_is_shown_with_what_it_requires(as_installed):
     (usual,) = packages.shown(("torch", "attncourse.checks.check", "tqdm.auto.tqdm")).values()
     assert {"torch", "numpy", "tqdm"} <= {*usual} and not {"nbformat", "fastjsonschema"} & {*usual}
     (more,) = packages.shown(("nbformat.read",)).values()
     assert {*usual, "nbformat", "fastjsonschema"} <= {*more} and "nbgrader" not in more
 
 
-def test_where_nobody_says_whose_files_they_are_all_packages_are_shown(monkeypatch):
-    kept = metadata.PathDistribution.read_text
+def test_where_nobody_says_whose_files_they_are_all_packages_are_shown(as_installed, monkeypatch):
+    kind = type(metadata.distribution("einops"))  # another library may have its own
+    kept = kind.read_text
 
     def read_text(package, name):
         return None if name == "RECORD" else kept(package, name)
 
     assert packages._files(("einops",))
     packages._files.cache_clear()
-    monkeypatch.setattr(metadata.PathDistribution, "read_text", read_text)
+    monkeypatch.setattr(kind, "read_text", read_text)
     assert packages._files(("einops",)) == {}
     packages._files.cache_clear()
 

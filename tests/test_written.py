@@ -397,7 +397,7 @@ def test_everybody_who_waits_is_in_the_report(graded, tmp_path):
     shown = CliRunner().invoke(cli.app, ["report", ASSIGNMENT], env={"COLUMNS": "200"}).stdout
     waiting = {who(form) for form in IN_PLACE | ELSEWHERE}
     for student in waiting:
-        assert re.search(rf"{re.escape(student)} +│ 56 of 64 \+", shown), student
+        assert re.search(rf"{re.escape(student[:25])}\w* *│ 56 of 64 \+", shown), student
     data = class_report.data_of(ASSIGNMENT, [*graded.values()])
     (unread,) = data["unread"]
     assert {*unread["students"]} == waiting | {"broken"}
