@@ -24,6 +24,10 @@ os.environ.setdefault("ATTNCOURSE_QUICK", "1")
 # program whose own fonts were deleted while it ran: then every logarithmic axis warns.
 os.environ.setdefault("MPLCONFIGDIR", str(ROOT / "_build" / "matplotlib"))
 
+# What is shown is as wide as a test asks for, in color or not, whatever terminal the tests run in.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM"):
+    os.environ.pop(name, None)
+
 # Programs that tests start by name (jupyter-book, nbgrader) are those of this environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
