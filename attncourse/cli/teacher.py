@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import gc
 import os
 import re
 import sys
@@ -261,19 +260,17 @@ def grade(
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
         ctx.obj.end()
-    gc.disable()  # until all is loaded: it would look at a million new objects again and again
-    from attncourse.grading import CannotGrade
-    from attncourse.grading.books import disk, run
-    from attncourse.grading.books.nbgrader_api import NoGradebook
-    from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
-    from attncourse.grading.inbox.untrusted import alike, printable
-    from attncourse.grading.jail import workers
-    from attncourse.grading.jail.cluster import Unusable, on_cluster
-    from attncourse.grading.jail.cures import cure_for
-    from attncourse.grading.jail.walls import Unavailable
+    from attncourse.grading import CannotGrade, loading
 
-    gc.freeze()  # and of what was loaded nothing ends
-    gc.enable()
+    with loading():
+        from attncourse.grading.books import disk, run
+        from attncourse.grading.books.nbgrader_api import NoGradebook
+        from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
+        from attncourse.grading.inbox.untrusted import alike, printable
+        from attncourse.grading.jail import workers
+        from attncourse.grading.jail.cluster import Unusable, on_cluster
+        from attncourse.grading.jail.cures import cure_for
+        from attncourse.grading.jail.walls import Unavailable
     job = disk.job_of(assignment, jailed=not no_jail, record=not no_record, checked=False)
     handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
     if not (handed_in or nameless):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from attncourse.grading import loading
 from attncourse.grading.books import disk
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.senders import timestamp_of
@@ -70,7 +71,8 @@ def grade_class(
             todo[student] = path
 
     graded = grade_all(job, todo)  # it may begin to load what judges
-    from attncourse.grading.books.gradebook import Writer  # which takes a second
+    with loading():
+        from attncourse.grading.books.gradebook import Writer  # which takes a second
 
     with Writer(about) as writer:  # whose address may be wrong, before anybody is judged
 
