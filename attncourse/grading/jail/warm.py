@@ -29,6 +29,7 @@ TOGETHER = 4  # workers that share a zygote, which needs a hundredth of a second
 NEEDED = {
     *("HOME", "LANG", "TMPDIR", "TZ", "PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH"),
     *("DYLD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+    "ATTNCOURSE_LANG",
 }
 GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # which ones a program sees
 
