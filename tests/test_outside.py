@@ -105,9 +105,9 @@ from attncourse.checks import registry
 def stolen():
     about = registry.find("entropy")
     kept = [about.faults, hasattr(entropy_lab, "_")]
-    for name in (entropy_lab.__file__, entropy_lab.__file__.replace("entropy_lab.py", "entropy.md")):
+    for name in ("entropy_lab.py", "entropy.md"):
         try:
-            kept.append(open(name).read())
+            kept.append(open(entropy_lab.__file__.replace("entropy_lab.py", name)).read())
         except OSError:
             pass
     codes = [o for o in gc.get_objects() if type(o).__name__ == "function"]

@@ -31,12 +31,15 @@ class Explanation:
         return Fingerprint(self.task, self.make())
 
 
-def explanation(task: Task, key: Key) -> Explanation:
-    """The one of that key.
+def explanation(task: Task, key: Key) -> Explanation | None:
+    """The one of that key; None if there is none any more."""
+    try:
+        return _explanation(task, key)
+    except (KeyError, IndexError):
+        return None
 
-    Raises:
-        KeyError, IndexError: there is none.
-    """
+
+def _explanation(task: Task, key: Key) -> Explanation:
     parts, number = key
     faults = tuple(task.faults.get(name) or _generic(task)[name] for name, _ in parts)
     forms = [
@@ -65,7 +68,7 @@ def _generic(task: Task) -> dict[str, Generic]:
 def singles(task: Task) -> tuple[Explanation, ...]:
     """Every form of every fault, in all spellings of the steps around it."""
     return tuple(
-        explanation(task, ((part,), number))
+        _explanation(task, ((part,), number))
         for part, form in _forms(task)
         for number in (_spellings(task, form) if is_change(task, form) else [0])
     )
@@ -85,7 +88,7 @@ def pairs(task: Task) -> Iterator[Explanation]:
     alone = [(((each.name, 0),), 0) for each in around]
     mixed = [((part, (each.name, 0)), 0) for each in around if not each.alone for part, _ in forms]
     for key in (*alone, *both, *mixed):
-        yield explanation(task, key)
+        yield _explanation(task, key)
 
 
 def _forms(task: Task) -> list[tuple[Part, Callable | Change]]:

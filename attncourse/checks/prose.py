@@ -69,7 +69,7 @@ def language() -> str:
     """The two letters of a language, as in `ATTNCOURSE_LANG=zh`; "" and "en" are English."""
     chosen = _chosen.get()
     found = os.environ.get("ATTNCOURSE_LANG", "") if chosen is None else chosen
-    return "" if found == "en" else found
+    return found if found.isalpha() and found != "en" else ""
 
 
 @contextlib.contextmanager
@@ -91,7 +91,8 @@ def hints(task: Task) -> tuple[str, ...]:
 
 def sentence(task: Task) -> str:
     """What the task asks for."""
-    return next((each.sentence for each in _said(task)[:2] if each.sentence), "")
+    own = map(read, _in_languages(files_of(task)[0])) if files_of(task) else ()
+    return next((each.sentence for each in (task.said, *own) if each.sentence), "")
 
 
 def thought(fault: Fault, kind: str) -> str:

@@ -4,7 +4,7 @@ A task has some hundred explanations with one fault and some thousand with two; 
 them takes seconds to minutes, and a student waits. Few of them differ in any one piece, so a table
 holds a short code for each, by what the explanation is: ids of faults, numbers of form and
 spelling. It only says which explanations are worth a closer look: those are looked at afresh. A
-table counts as long as no code changes that makes explanations, or what they show.
+table counts as long as its task and the code that makes explanations stay as they are.
 
     make fingerprints
 """
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -168,13 +169,14 @@ class Table:
         # a code may err where a value is nearly another: one contradiction is looked at, too
         order = np.lexsort((-explained, contradicted))
         good = [n for n in order if explained[n] >= LEAST and contradicted[n] <= 1]
-        return [every[self.rows[n]] for n in good[:MOST_LOOKED_AT]]
+        return [every[row] for n in good[:MOST_LOOKED_AT] if (row := self.rows[n]) in every]
 
     def pairs(self, found: Evidence) -> list[Explanation]:
         """Explanations with two faults, or a generic one, that seem to explain everything."""
         explained, contradicted = self._seems(found, self.two, self.columns)
         good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT]
-        return [compositions.explanation(self.task, self.rows_of_two[n]) for n in good]
+        rows = [self.rows_of_two[n] for n in good]
+        return [each for row in rows if (each := compositions.explanation(self.task, row))]
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.
@@ -194,7 +196,7 @@ def _files(task: Task) -> list[ModuleType]:
     todo, found = [task.module], {}
     while todo:
         name = todo.pop()
-        if name in found or not name.startswith(f"{registry.COURSE}."):
+        if name in found or not f"{name}.".startswith(f"{registry.COURSE}."):
             continue
         found[name] = module = sys.modules[name]
         for value in vars(module).values():
@@ -324,8 +326,9 @@ def save(table: Table) -> None:
     FOLDER.mkdir(exist_ok=True)
     lengths = [len(signs) for signs in table.signs]
     names = sorted({name for row in table.rows + table.rows_of_two for name, _ in row[0]})
+    beside = path_of(table.task).with_suffix(".new.npz")  # nobody reads half of one
     np.savez_compressed(
-        path_of(table.task),
+        beside,
         stamp=np.array(_stamp(table.task)),
         keys=_packed("\t".join(key) for key in table.keys),
         lengths=np.array(lengths, dtype=np.uint16),
@@ -338,6 +341,7 @@ def save(table: Table) -> None:
         rows_of_two=_numbers(table.rows_of_two, names),
         two=table.two,
     )
+    beside.replace(path_of(table.task))
 
 
 def _short(signs: np.ndarray, near: float) -> np.ndarray:
@@ -376,20 +380,27 @@ def _rows(numbers: np.ndarray, names: list[str]) -> list[Row]:
     ]
 
 
+DAMAGED = OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error
+
+
 def is_current(task: Task) -> bool:
     """Whether a task's table is there, and made from the files as they are."""
     try:
         with np.load(path_of(task)) as data:
             return str(data["stamp"]) == _stamp(task)
-    except (OSError, ValueError, KeyError):
+    except DAMAGED:
         return False
 
 
 @functools.cache
 def load(task: Task) -> Table | None:
-    """The table of a task; None if there is none, or it is out of date."""
-    if not is_current(task):
-        return None
+    """The table of a task; None if there is none, or it is out of date or damaged."""
+    with contextlib.suppress(DAMAGED):
+        return _loaded(task) if is_current(task) else None
+    return None
+
+
+def _loaded(task: Task) -> Table:
     with np.load(path_of(task)) as data:
         ends = np.cumsum(data["lengths"])[:-1]
         keys = [tuple(key.split("\t")) for key in _unpacked(data["keys"])]

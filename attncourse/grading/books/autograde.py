@@ -161,7 +161,8 @@ def _is_graded_since(folder: Path) -> bool:
 
 def _remove_before(folder: Path) -> None:
     """Under another name, as half of it would come back, too."""
-    shutil.rmtree(before(folder).rename(_gone(folder)))
+    gone = before(folder).rename(_gone(folder))
+    shutil.rmtree(gone, ignore_errors=True)  # what stays is removed the next time
 
 
 def _gone(folder: Path) -> Path:

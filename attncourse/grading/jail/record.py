@@ -9,6 +9,7 @@ import json
 import time
 
 from attncourse.checks.answer import NO_GPU
+from attncourse.grading import CannotGrade
 from attncourse.grading.inbox import restore
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment, Submission
@@ -43,6 +44,7 @@ def executed(
 
     Raises:
         Unavailable: no jail can be built on this machine.
+        CannotGrade: what forks the children fails.
     """
     try:
         for _ in range(TRIES):
@@ -55,7 +57,7 @@ def executed(
                 break
         result.disturbed = result.disturbed or disturbed
         return text
-    except Unavailable:
+    except (Unavailable, CannotGrade):
         raise
     except Exception as error:  # a fault of ours in what is only shown costs nobody the points
         said = printable(f"{type(error).__name__}: {error}")[:300]
