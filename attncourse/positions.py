@@ -528,6 +528,7 @@ def make_attend(scheme: str, num_heads: int, head_width: int, part: str = "decod
             return ShawAttention(head_width, cross=cross)
         case "t5":
             attend = BucketAttention(num_heads, bidirectional=part != "decoder", cross=cross)
+            # T5's own start; an Embedding's is √m times as wide, and few steps do not undo it.
             nn.init.normal_(attend.bias.weight, std=(num_heads * head_width) ** -0.5)
             return attend
         case "alibi":

@@ -630,3 +630,11 @@ def test_what_does_not_fit_is_refused_in_the_callers_words(function, arguments, 
 def test_what_is_not_a_fitting_tensor_is_refused_by_name(function, arguments, words):
     with pytest.raises(TypeError, match=words):
         function(*arguments)
+
+
+def test_t5s_numbers_begin_as_narrow_as_in_t5():
+    """d_model^(−½); begun at an Embedding's 1, chance is what a short training shows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weight = make_attend("t5", 4, 16).bias.weight
+    assert weight.std().item() == pytest.approx(64**-0.5, rel=0.2)
