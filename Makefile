@@ -55,7 +55,7 @@ pictures: book  ## photograph every page into _build/pictures, ask axe about it,
 twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
 	$(BIN)/python book/colab_twins.py
 
-curves: $(STAMP)  ## train the book's models again (23 minutes on two cores) and store them in attncourse/data
+curves: $(STAMP)  ## train the book's models again (29 minutes on two cores) and store them in attncourse/data
 	$(BIN)/python -m attncourse.pretrained
 	$(BIN)/python -m attncourse.positions_curves
 	$(BIN)/python -m attncourse.one_stack_curves

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from attncourse import pretrained
 from attncourse.bottleneck import exact_match_by_length, sequence_loss, teacher_inputs
-from attncourse.cross_attention import Transformer
 from attncourse.number_words import BOS, EOS, MARKS, PAD, Corpus, Pairs, Vocabulary, corpus
-from attncourse.number_words import words as name_of
 from attncourse.one_stack import (
     BERT,
     GPT,
@@ -41,7 +39,6 @@ from attncourse.one_stack import (
 from attncourse.training import (
     command,
     exact_match,
-    shares_by,
     side_by_side,
     teacher_forced,
     train,
@@ -95,6 +92,25 @@ def next_word_loss(translator: nn.Module, source: Tensor, target: Tensor) -> Ten
     return sequence_loss(translator.model(text[:, :-1]), text[:, 1:], PAD)
 
 
+@torch.no_grad()
+def nats_a_word(translator: nn.Module, pairs: Pairs) -> dict[str, float]:
+    """Mean −ln p of the words of the questions and of the answers, each after all before it.
+
+    The <bos> that closes a question is one of its words. The power of e is the perplexity.
+    """
+    lost, counted = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+    for rows in pairs.lengths.argsort(stable=True).split(256):
+        part = pairs.pick(rows)
+        text = as_text(part.source, part.target)
+        logits, asked = translator.model(text[:, :-1]), text[:, 1:]
+        nats = F.cross_entropy(logits.transpose(1, 2), asked, reduction="none")
+        answer = of_target(text)[:, 1:]
+        for which, where in enumerate(((asked != PAD) & ~answer, answer)):
+            lost[which] += nats[where].double().sum()
+            counted[which] += where.sum()
+    return dict(zip(("question", "answer"), (lost / counted).tolist(), strict=True))
+
+
 def masked_loss(rng: torch.Generator) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     """Words of the target are hidden and have to be guessed; each sentence has its own share."""
 
@@ -109,39 +125,6 @@ def masked_loss(rng: torch.Generator) -> Callable[[nn.Module, Tensor, Tensor], T
         return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=NOT_ASKED)
 
     return loss
-
-
-# --- Digits ---------------------------------------------------------------------------------------
-
-SPELLINGS: dict[str, Callable[[int], list[str]]] = {
-    "words": lambda number: name_of(number, "en"),
-    "digits": lambda number: list(str(number)),
-    "last digit first": lambda number: list(str(number)[::-1]),
-    "threes": lambda number: f"{number:,}".split(","),
-}
-
-
-SHORT = partial(corpus, digits=6)  # numbers that are learned in a quarter of a minute
-
-
-def spelled(task: Corpus, spelling: str) -> Corpus:
-    """The same numbers with another source."""
-    spell = SPELLINGS[spelling]
-    tokens = {token for number in range(2_000) for token in spell(number)}  # 7, 007, 070, …
-    known = Vocabulary((*MARKS, *sorted(tokens)))
-
-    def respelled(pairs: Pairs) -> Pairs:
-        rows = [torch.tensor(known.encode(spell(number))) for number in pairs.numbers]
-        source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
-        return Pairs(pairs.numbers, source, pairs.target)
-
-    return Corpus(known, task.target_words, respelled(task.train), respelled(task.test))
-
-
-def by_digits(model: nn.Module, task: Corpus) -> dict[int, float]:
-    """Share of the test's numbers that are written without an error, by their number of digits."""
-    digits = torch.tensor([len(str(number)) for number in task.test.numbers])
-    return shares_by(digits, without_error(model, task.test))
 
 
 # --- Beams ----------------------------------------------------------------------------------------
@@ -222,7 +205,13 @@ def make_bert(words: int) -> nn.Module:
     return with_rotation(BERT(words, hidden_width=128, num_layers=3, pad=PAD))
 
 
-STEPS = {"gpt": 1400, "bert": 500, "french": 200, "everything": 200} | dict.fromkeys(SPELLINGS, 300)
+STEPS = {"gpt": 1400, "gpt, French only": 1400, "bert": 500, "french": 200, "everything": 200}
+LOSSES = {  # of the decoders: what is asked
+    "gpt": next_word_loss,
+    "gpt, French only": teacher_forced,
+    "everything": next_word_loss,
+    "french": teacher_forced,
+}
 STORED = {"gpt": make_gpt, "bert": make_bert}  # the page loads the weights of their first seeds
 RUNS = [*(f"{what}, seed {seed}" for what in STEPS for seed in SEEDS), "errors", "beam"]
 
@@ -236,18 +225,21 @@ def one_in(every: int, pairs: Pairs) -> Pairs:
     return pairs.pick(torch.arange(0, len(pairs), every))
 
 
-def run_gpt(steps: int, seed: int, make: Callable, loss: Callable, batch: int, every: int):
-    """Train a decoder alone, and let it translate one in so many sentences of the test."""
+def run_gpt(what: str, steps: int, seed: int):
+    """Train a decoder alone, and let it translate and guess sentences of the test."""
     task = one_vocabulary(corpus())
+    large = what.startswith("gpt")
+    test = task.test if large else one_in(EVERY, task.test)
     torch.manual_seed(seed)
-    model = make(len(task.source_words))
+    model = (make_gpt if large else make_small_gpt)(len(task.source_words))
     start = time.process_time()
-    losses = _train(model, task.train, steps, seed, loss, batch)
+    batch = GPT_BATCH if large else 128
+    losses = _train(model, task.train, steps, seed, LOSSES[what], batch)
     seconds = time.process_time() - start
     model.load_state_dict({key: x.half().float() for key, x in model.state_dict().items()})
-    shares = exact_match(model, one_in(every, task.test))
     return model, {
-        "exact_match": rounded(shares),
+        "exact_match": rounded(exact_match(model, test)),
+        "nats": {part: round(nats, 4) for part, nats in nats_a_word(model, test).items()},
         "losses": _means(losses),
         "cpu_seconds": round(seconds, 1),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -296,21 +288,6 @@ def _filled(model: nn.Module, pairs: Pairs, task: Corpus, order: Callable) -> di
         right += [line[where].tolist() for line, where in zip(text, asked, strict=True)]
     lengths = pairs.lengths.sort(stable=True).values.tolist()
     return rounded(exact_match_by_length(written, right, lengths))
-
-
-def run_spelled(spelling: str, steps: int, seed: int):
-    """Train chapter 7's Transformer on short numbers with another source."""
-    task = spelled(SHORT(), spelling)
-    torch.manual_seed(seed)
-    model = Transformer(len(task.source_words), len(task.target_words))
-    start = time.process_time()
-    losses = _train(model, task.train, steps, seed, teacher_forced)
-    return model, {
-        "exact_match": rounded(by_digits(model, task)),
-        "losses": _means(losses),
-        "cpu_seconds": round(time.process_time() - start, 1),
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
 
 
 def run_errors():
@@ -378,14 +355,9 @@ def run(name: str) -> tuple[nn.Module | None, dict]:
         return WITHOUT_TRAINING[name]()
     what, _, seed = name.partition(", seed ")
     steps, seed = STEPS[what], int(seed)
-    if what in SPELLINGS:
-        return run_spelled(what, steps, seed)
     if what == "bert":
         return run_bert(steps, seed)
-    if what == "gpt":
-        return run_gpt(steps, seed, make_gpt, teacher_forced, batch=GPT_BATCH, every=1)
-    loss = {"french": teacher_forced, "everything": next_word_loss}[what]
-    return run_gpt(steps, seed, make_small_gpt, loss, batch=128, every=EVERY)
+    return run_gpt(what, steps, seed)
 
 
 # --- Storing and loading --------------------------------------------------------------------------

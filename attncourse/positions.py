@@ -1,7 +1,7 @@
 """Positions (chapter 8): where a word stands, told to the word or to the pair that meets."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -129,6 +129,60 @@ def ntk_base(base: float, stretch: float, width: int) -> float:
     if width < 4 or width % 2:
         raise ValueError(f"needs an even width >= 4, two pairs or more; got width={width}")
     return base * stretch ** (width / (width - 2))
+
+
+def scaled_frequencies(
+    width: int, rope: Mapping[str, float | str]
+) -> tuple[Float[Tensor, " pairs"], float]:
+    """How fast the pairs turn in a model that was made to read longer texts than in pretraining.
+
+    "linear" slows every pair down by `factor`. "llama3" and "yarn" go by parts: a pair that turned
+    often within the `original_max_position_embeddings` words stays as it was, one that hardly came
+    round is slowed down by `factor`, and between the two it is a mean of both.
+
+    Args:
+        width: of a head.
+        rope: what a published config.json says: `rope_theta`, and what stands in its
+            `rope_scaling` or `rope_parameters`.
+
+    Returns:
+        frequencies: in radians a position, of the pairs that turn (`partial_rotary_factor`).
+        temperature: what turned queries and turned keys are multiplied by, each.
+
+    Raises:
+        ValueError: a `rope_type` other than "default", "linear", "llama3" and "yarn".
+
+    Source: Chen et al. (2023), section 3.2; Peng et al. (2023), "YaRN", sections 3.2 and 3.4, with
+    the borders of its code; the configuration of Llama 3.1.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    turned = int(width * rope.get("partial_rotary_factor", 1.0))
+    base, factor = rope["rope_theta"], rope.get("factor", 1.0)
+    speed, temperature = rotary_frequencies(turned, base), 1.0
+    if kind == "default":
+        return speed, temperature
+    if kind == "linear":
+        return speed / factor, temperature
+    if kind not in ("llama3", "yarn"):
+        raise ValueError(f"rope_type must be default, linear, llama3 or yarn; got {kind!r}")
+    length = rope["original_max_position_embeddings"] / (2 * math.pi)
+    if kind == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        kept = (length * speed - low) / (high - low)  # by how often a pair came round
+    else:
+        fast, slow = (
+            turned * math.log(length / rope.get(name, turns)) / (2 * math.log(base))
+            for name, turns in (("beta_fast", 32), ("beta_slow", 1))
+        )
+        first, last = max(math.floor(fast), 0), min(math.ceil(slow), turned - 1)
+        kept = 1 - (torch.arange(turned // 2) - first) / max(last - first, 1e-3)
+        grown, of_all = (
+            0.1 * rope.get(name, default) * math.log(factor) + 1
+            for name, default in (("mscale", 1), ("mscale_all_dim", 0))
+        )
+        temperature = rope.get("attention_factor", grown / of_all)
+    kept = kept.clamp(0, 1)
+    return speed * kept + speed / factor * (1 - kept), temperature
 
 
 class RotaryAttention(nn.Module):
@@ -473,7 +527,10 @@ def make_attend(scheme: str, num_heads: int, head_width: int, part: str = "decod
         case "shaw":
             return ShawAttention(head_width, cross=cross)
         case "t5":
-            return BucketAttention(num_heads, bidirectional=part != "decoder", cross=cross)
+            attend = BucketAttention(num_heads, bidirectional=part != "decoder", cross=cross)
+            # T5's own start; an Embedding's is √m times as wide, and few steps do not undo it.
+            nn.init.normal_(attend.bias.weight, std=(num_heads * head_width) ** -0.5)
+            return attend
         case "alibi":
             return AlibiAttention(cross)
         case "rope":

@@ -2,7 +2,6 @@
 
     >>> measured = positions_curves.load()
     >>> measured["runs"]["rope"]["exact_match"]   # for each seed: source length -> share
-    >>> model, english, french = positions_curves.translator()
 
 Run as a program it trains and measures them again (`python -m attncourse.positions_curves --help`).
 """
@@ -10,20 +9,17 @@ Run as a program it trains and measures them again (`python -m attncourse.positi
 import json
 import platform
 import time
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import Transformer
 from attncourse.multihead import attention_maps
-from attncourse.number_words import BOS, PAD, Pairs, Vocabulary, corpus
-from attncourse.positions import exchange
+from attncourse.number_words import BOS, Pairs, corpus
+from attncourse.positions import BucketAttention, RotaryAttention, exchange, ntk_base
 from attncourse.pretrained import DATA
 from attncourse.training import (
     command,
@@ -31,11 +27,12 @@ from attncourse.training import (
     exact_match,
     side_by_side,
     train,
-    translations,
+    without_error,
 )
 
 LONGEST = 14  # source words in training
 STEPS, BATCH, LEARNING_RATE, SEEDS = 400, 64, 4e-3, 3
+LONGER = 4  # times as many steps in the runs that end in "longer"
 EACH = 12  # test sentences of a length at most
 # What is exchanged in chapter 7's model: the scheme, and where.
 BOTH = "encoder", "decoder"
@@ -45,6 +42,7 @@ RUNS = {
     "none": ("none", BOTH),
     "shaw": ("shaw", BOTH),
     "t5": ("t5", BOTH),
+    "t5, started wide": ("t5", BOTH),
     "alibi": ("alibi", BOTH),
     "rope": ("rope", BOTH),
     "rope in the encoder": ("rope", ["encoder"]),
@@ -52,14 +50,23 @@ RUNS = {
     "rope in all three": ("rope", [*BOTH, "cross"]),
     "rope, more billions": ("rope", BOTH),
 }
+RUNS |= {f"{name}, longer": RUNS[name] for name in ("sinusoidal", "rope", "rope in all three")}
+COMPARED = ["sinusoidal", "rope", "rope, more billions", "rope in all three", *list(RUNS)[-3:]]
+GROUPS = [range(first, first + 3) for first in range(3, 24, 3)]  # lengths that are joined
+FACTORS = (1.1, 1.25, 1.5)  # by which the first seed of `SQUEEZED` is squeezed, untrained
+SQUEEZED = ("rope, longer", "rope in all three, longer")
 BILLIONS = 20  # times that "more billions" shows each number from a billion on
-STORED = "rope"  # the weights of its first seed are kept
 SAME_WORD, PLACES = 24, (4, 11, 18)  # words in the sentence of `profiles`, and where one looks from
 
 
 def build(name: str, source_words: int, target_words: int) -> Transformer:
     """Make the model of a run, untrained."""
-    return exchange(Transformer(source_words, target_words), *RUNS[name])
+    model = exchange(Transformer(source_words, target_words), *RUNS[name])
+    if "wide" in name:
+        for module in model.modules():
+            if isinstance(module, BucketAttention):
+                nn.init.normal_(module.bias.weight)  # eight times as wide as T5 begins
+    return model
 
 
 def short_and_test(billions: int = 1) -> tuple[Pairs, Pairs]:
@@ -79,12 +86,34 @@ def short_and_test(billions: int = 1) -> tuple[Pairs, Pairs]:
     return task.train.pick(learned), task.test.pick(torch.cat(rows))
 
 
-@torch.no_grad()
-def right_by_place(model: nn.Module, pairs: Pairs) -> list[float]:
-    """Share of right next words at each place of the target, all words before it being right."""
-    right = model(pairs.source, teacher_inputs(pairs.target, BOS)).argmax(-1) == pairs.target
-    real = pairs.target != PAD
-    return ((right & real).sum(0) / real.sum(0)).tolist()
+def by_size(model: nn.Module, pairs: Pairs) -> list[list[tuple[int, int]]]:
+    """How many are right, of how many: for each of `GROUPS`, below a billion and from there on."""
+    right, large = without_error(model, pairs), torch.tensor(pairs.numbers) >= 10**9
+    return [
+        [
+            (int(right[here & kind].sum()), int((here & kind).sum()))
+            for here in [(pairs.lengths >= group[0]) & (pairs.lengths <= group[-1])]
+            for kind in (~large, large)
+        ]
+        for group in GROUPS
+    ]
+
+
+def squeezed(model: nn.Module, pairs: Pairs) -> dict[str, list[float]]:
+    """Exact match of `GROUPS` from 12 words on, with places divided or another base, untrained."""
+    turns = [module for module in model.modules() if isinstance(module, RotaryAttention)]
+    width = model.source_embedding.embedding_dim // model.encoder[0].self_attention.num_heads
+    ways = {"as trained": (1.0, 1e4)}
+    for factor in FACTORS:
+        ways[f"places {factor}"] = factor, 1e4
+        ways[f"base {factor}"] = 1.0, ntk_base(1e4, factor, width)
+    found, long = {}, pairs.pick(pairs.lengths >= GROUPS[3][0])
+    for name, (stretch, base) in ways.items():
+        for turn in turns:
+            turn.stretch, turn.base = stretch, base
+        rows = torch.tensor(by_size(model, long)).sum(1)[3:].double()  # group right-and-all
+        found[name] = [round(share, 4) for share in (rows[:, 0] / rows[:, 1]).tolist()]
+    return found
 
 
 def profiles(model: Transformer, source_words: int) -> Float[Tensor, "p h k"]:
@@ -104,13 +133,7 @@ def profiles(model: Transformer, source_words: int) -> Float[Tensor, "p h k"]:
     return torch.stack(rows).mean(1)
 
 
-def first_wrong(written: list[str], target: list[str]) -> int:
-    """The place of the first word that differs; the target's length if none does."""
-    same = [one == two for one, two in zip([*written, None], [*target, None], strict=False)]
-    return same.index(False) if False in same else len(target)
-
-
-def measure(name: str, seed: int, folder: Path = DATA) -> dict:
+def measure(name: str, seed: int) -> dict:
     """Train one model on one thread, and test it."""
     torch.set_num_threads(1)  # two models train side by side on two cores
     short, test = short_and_test(BILLIONS if "billions" in name else 1)
@@ -119,25 +142,12 @@ def measure(name: str, seed: int, folder: Path = DATA) -> dict:
     model = build(name, len(task.source_words), len(task.target_words))
     start = time.process_time()
     options = {"batch_size": BATCH, "learning_rate": LEARNING_RATE, "seed": seed}
-    losses = train(model, short, STEPS, **options, progress=False)
+    steps = STEPS * (LONGER if "longer" in name else 1)
+    losses = train(model, short, steps, **options, progress=False)
     seconds = time.process_time() - start
-    if name == STORED and seed == 0:
-        weights = {key: tensor.half() for key, tensor in model.state_dict().items()}
-        model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
-        save_file(weights, folder / "positions.safetensors")
     shares = exact_match(model, test)
-    by_place = right_by_place(model, test.pick(test.lengths > LONGEST + 3))
-    longer = test.pick(test.lengths > LONGEST)
-    written = translations(model, longer, task.target_words)
-    targets = [task.target_words.decode(row) for row in longer.target]
     result = {
         "exact_match": {length: round(share, 4) for length, share in shares.items()},
-        "right_by_place": [round(share, 3) for share in by_place],
-        # Of sentences longer than all in training: words wanted, words written, first wrong one.
-        "ends": [
-            (len(target), len(words), first_wrong(words, target))
-            for words, target in zip(written, targets, strict=True)
-        ],
         "loss": round(sum(losses[-20:]) / 20, 4),
         "seconds": round(seconds, 1),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -147,13 +157,10 @@ def measure(name: str, seed: int, folder: Path = DATA) -> dict:
             [[round(score, 2) for score in head] for head in place]
             for place in profiles(model, len(task.source_words)).tolist()
         ]
-        result["written"] = {
-            number: " ".join(words)
-            for number, words, length in zip(
-                longer.numbers, written, longer.lengths.tolist(), strict=True
-            )
-            if length in (LONGEST + 2, LONGEST + 5)
-        }
+    if name in COMPARED:
+        result["by_size"] = by_size(model, task.test)
+    if name in SQUEEZED and seed == 0:  # last: it changes the model
+        result["squeezed"] = squeezed(model, task.test)
     return result
 
 
@@ -161,9 +168,9 @@ def load(folder: Path = DATA) -> dict:
     """What was measured.
 
     Returns:
-        `runs`: name -> field of `measure` -> one entry a seed (`profiles` and `written`: the first
-        seed's alone); `counts` (source length -> sentences in the test), `steps`, `batch_size`,
-        `learning_rate`, `longest`, `versions`.
+        `runs`: name -> field of `measure` -> one entry a seed (`profiles` and `squeezed`: the
+        first seed's alone; `by_size`: of `COMPARED`); `counts` (source length -> sentences in the
+        test), `steps`, `batch_size`, `learning_rate`, `longest`, `versions`.
     """
     measured = json.loads((folder / "positions.json").read_text(encoding="utf-8"))
     measured["counts"] = {int(length): n for length, n in measured["counts"].items()}
@@ -171,17 +178,7 @@ def load(folder: Path = DATA) -> dict:
         run["exact_match"] = [
             {int(length): share for length, share in seed.items()} for seed in run["exact_match"]
         ]
-        run["written"] = {int(number): words for number, words in run["written"].items()}
     return measured
-
-
-def translator(folder: Path = DATA) -> tuple[Transformer, Vocabulary, Vocabulary]:
-    """The trained model of `STORED` with the vocabularies of its source and its target."""
-    task = corpus()
-    model = build(STORED, len(task.source_words), len(task.target_words))
-    weights = load_file(folder / "positions.safetensors")
-    model.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
-    return model.eval(), task.source_words, task.target_words
 
 
 def make(names: list[str], folder: Path = DATA, seeds: int = SEEDS, jobs: int = 2) -> None:
@@ -199,8 +196,7 @@ def make(names: list[str], folder: Path = DATA, seeds: int = SEEDS, jobs: int = 
     }
     queue = [(name, seed) for name in names for seed in range(seeds)]
     found: dict[str, dict[int, dict]] = {name: {} for name in names}
-    work = partial(measure, folder=folder)
-    for (name, seed), result in side_by_side(work, queue, jobs, "training"):
+    for (name, seed), result in side_by_side(measure, queue, jobs, "training"):
         found[name][seed] = result
         if len(found[name]) == seeds:
             measured["runs"][name] = _by_field([found[name][seed] for seed in range(seeds)])
@@ -210,9 +206,8 @@ def make(names: list[str], folder: Path = DATA, seeds: int = SEEDS, jobs: int = 
 
 
 def _by_field(results: list[dict]) -> dict:
-    first = ("profiles", "written")
-    fields = {key: [each[key] for each in results] for key in results[0] if key not in first}
-    return fields | {key: results[0][key] for key in first}
+    first = {key: results[0][key] for key in ("profiles", "squeezed") if key in results[0]}
+    return {key: [each[key] for each in results] for key in results[-1] if key not in first} | first
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ from attncourse.positions import (
     relative_scores,
     rotary_frequencies,
     rotate,
+    scaled_frequencies,
     shift_relative,
     transformer_xl_attention,
 )
@@ -105,6 +106,49 @@ def test_the_frequencies_are_those_of_a_llama():
     config = llama.LlamaConfig(hidden_size=24, num_attention_heads=3)
     rotary = llama.LlamaRotaryEmbedding(config)
     assert_equal_to(rotary_frequencies(8), rotary.inv_freq.double(), atol=1e-7)
+
+
+PUBLISHED = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "Llama 3.1": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                  "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    "Qwen2.5": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    "DeepSeek-V3": {"rope_type": "yarn", "factor": 40.0, "beta_fast": 32, "beta_slow": 1,
+                    "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "original_max_position_embeddings": 4096},
+    "a quarter turned": {"rope_type": "default", "partial_rotary_factor": 0.25},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("base", [10_000.0, 500_000.0])
+def test_scaled_frequencies_are_those_of_hugging_face(name, base):
+    """Each kind of `rope_scaling`, with the numbers of published configurations."""
+    pytest.importorskip("transformers")
+    from transformers import GPTNeoXConfig, LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
+
+    rope = {"rope_theta": base} | PUBLISHED[name]
+    sizes = {"hidden_size": 512, "num_attention_heads": 4}
+    if rope["rope_type"] == "default":
+        config = GPTNeoXConfig(**sizes, rope_parameters=rope)
+        expected, temperature = GPTNeoXRotaryEmbedding.compute_default_rope_parameters(config)
+    else:
+        config = LlamaConfig(**sizes, rope_parameters=rope)
+        expected, temperature = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    speed, ours = scaled_frequencies(128, rope)
+    assert_equal_to(speed, expected.double(), atol=1e-7)
+    assert ours == pytest.approx(temperature)
+
+
+def test_by_parts_fast_pairs_keep_their_speed_and_slow_ones_take_the_factor():
+    plain = rotary_frequencies(128, 5e5)
+    for name in ("Llama 3.1", "Qwen2.5"):
+        rope = {"rope_theta": 5e5} | PUBLISHED[name]
+        slower = plain / scaled_frequencies(128, rope)[0]
+        assert slower[0] == 1 and slower[-1] == pytest.approx(rope["factor"])
+        assert (slower.diff() >= -1e-12).all()
 
 
 def test_halves_from_pairs_names_every_feature_once():
@@ -533,6 +577,7 @@ QUERY, KEY, _ = make_attention()
         (alibi_bias, (2, -1, 2), "query_length must be a whole number of at least 0; got -1"),
         (places, (2, 2.5), "key_length must be a whole number of at least 0; got 2.5"),
         (halves_from_pairs, (5,), "even width >= 2; got width=5"),
+        (scaled_frequencies, (8, {"rope_type": "longrope", "rope_theta": 1e4}), "got 'longrope'"),
         (ntk_base, (1e4, 2.0, 2), "even width >= 4.*got width=2"),
         (RotaryAttention, (1e4, 0.0), "stretch must be above 0; got 0.0"),
         (RotaryAttention, (0.0,), "base must be above 0; got 0.0"),
@@ -585,3 +630,11 @@ def test_what_does_not_fit_is_refused_in_the_callers_words(function, arguments, 
 def test_what_is_not_a_fitting_tensor_is_refused_by_name(function, arguments, words):
     with pytest.raises(TypeError, match=words):
         function(*arguments)
+
+
+def test_t5s_numbers_begin_as_narrow_as_in_t5():
+    """d_model^(−½); begun at an Embedding's 1, chance is what a short training shows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weight = make_attend("t5", 4, 16).bias.weight
+    assert weight.std().item() == pytest.approx(64**-0.5, rel=0.2)

@@ -78,7 +78,7 @@ def test_what_is_compared_has_learned_for_the_same_number_of_steps(stored):
 
 def test_the_store_is_small_and_complete():
     sizes = {path.stem: path.stat().st_size for path in pretrained.DATA.glob("*.safetensors")}
-    later = {"positions", "looking_inside", "pictures", *cache_curves.STORED.values()}
+    later = {"looking_inside", "pictures", *cache_curves.STORED.values()}
     assert sizes.keys() == {*STORED, *later}
     mine = sum(sizes[name] for name in STORED) + (pretrained.DATA / "curves.json").stat().st_size
     assert mine <= 2_000_000

@@ -75,6 +75,45 @@ def test_a_kept_word_costs_latent_attention_more_multiplications():
     assert steps[1] - steps[0] == 90 * 2 * 4 * (24 + 8 + 24)
 
 
+def test_from_which_word_on_a_latent_costs_more_multiplications():
+    """ "Of multiplications it is false as soon as some words are kept, here from word 11 on." """
+    layers = GroupedAttention(64, 4, 4), LatentAttention(64, 4, 16, 24, 8)
+
+    def count(layer, n):
+        x = torch.randn(1, n, 64)
+        cache = layer.step(x[:, :-1])[1]
+        return operations(lambda: layer.step(x[:, -1:], cache))
+
+    dearer = [n for n in range(2, 40) if count(layers[1], n) > count(layers[0], n)]
+    assert dearer == list(range(11, 40))
+
+
+def test_an_absorbed_byte_serves_all_heads_and_the_prefill_is_cheaper_written_out():
+    """DeepSeek-V2: 128 heads; 242 operations a byte, 320 multiplications against 1,088."""
+    absorbed = 512 + 64 + 512
+    assert round(2 * 128 * absorbed / (2 * (512 + 64))) == 242 > 203  # a T4's ridge
+    assert (128 + 64) + 128 == 320 < absorbed == 1088
+
+
+def test_caches_outweigh_the_weights_from_fifteen_texts_of_8192_words_on():
+    token = bytes_per_token("GQA", 32, 32, 128, 2, kv_heads=8)
+    assert 14 * 8192 * token < 16e9 < 15 * 8192 * token
+
+
+def test_how_many_seeds_would_show_a_cost_of_a_twentieth(stored):
+    """ "In every second such study with 10 seeds, in four of five with 19": by simulation."""
+    shares = [scheme["exact_match"] for scheme in stored["schemes"].values()]
+    scatter = math.sqrt(statistics.mean(map(statistics.variance, shares)))
+    chance = torch.Generator().manual_seed(0)
+    for power in (0.5, 0.8):
+        normal = statistics.NormalDist().inv_cdf(power)
+        seeds = math.ceil(2 * ((2 + normal) * scatter / 0.05) ** 2)
+        draws = scatter * torch.randn(2, 4000, seeds, generator=chance, dtype=torch.float64)
+        apart = draws[1].mean(-1) - draws[0].mean(-1) + 0.05
+        error = (draws.var(-1).sum(0) / seeds).sqrt()
+        assert (apart > 2 * error).double().mean() == pytest.approx(power, abs=0.06)
+
+
 def test_where_counting_begins_does_not_matter_for_rotated_positions():
     """A rotation tells distances, and these are the same wherever counting begins."""
     layer, x = GroupedAttention(16, 2, 1).double(), torch.randn(1, 5, 16).double()

@@ -9,8 +9,8 @@ import torch
 from attncourse import positions_curves
 from attncourse.cross_attention import Transformer
 from attncourse.number_words import corpus, words
-from attncourse.positions import exchange, relative_buckets, rotary_frequencies, rotate
-from attncourse.training import as_source, without_error
+from attncourse.positions import exchange, ntk_base, relative_buckets, rotary_frequencies, rotate
+from attncourse.training import as_source
 
 PAGE = Path(__file__).parents[2] / "book" / "08_positions.md"
 
@@ -64,7 +64,8 @@ def test_another_base_leaves_the_first_pair_alone():
     """ "Only the first: base⁰ = 1 for any base. All others turn more slowly." """
     small, large = rotary_frequencies(128, 1e4), rotary_frequencies(128, 5e5)
     assert small[0] == large[0] == 1 and (large[1:] < small[1:]).all()
-    assert 40 < small[-1] / large[-1] < 50
+    assert small[-1] / large[-1] == pytest.approx(50 ** (126 / 128))
+    assert round(50 ** (126 / 128)) == 47
 
 
 def test_a_key_turned_twice_stands_elsewhere():
@@ -73,18 +74,13 @@ def test_a_key_turned_twice_stands_elsewhere():
     assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
 
 
-def test_the_decoder_met_all_of_its_places_and_the_encoder_did_not(measured):
-    """ "The decoder has met all of its places." """
-    short, test = positions_curves.short_and_test()
-    asked = (test.lengths > measured["longest"]) & (test.lengths <= measured["longest"] + 3)
-    assert (test.target[asked] != 0).sum(-1).max() <= (short.target != 0).sum(-1).max()
-    assert test.lengths[asked].min() > short.lengths.max()
-
-
 def test_the_buckets_of_the_page():
-    """ "Distances 0 and 1 are alone. The others: 2 to 6, and from 7 on." """
+    """ "Distances 0 and 1 are alone. The others: 2 to 6, and from 7 on. Bucket 4 stays empty." """
     past = relative_buckets(-torch.arange(501), 8, 20, True)
     assert past[:3].tolist() == [0, 1, 2] and (past[2:7] == 2).all() and (past[7:] == 3).all()
+    for buckets, most in ((8, 20), (32, 128)):
+        used = relative_buckets(torch.arange(-999, 1000), buckets, most, True).unique()
+        assert used.tolist() == [n for n in range(buckets) if n != buckets // 2]
 
 
 def test_the_training_holds_every_word_and_no_long_sentence(measured):
@@ -99,20 +95,9 @@ def test_the_training_holds_every_word_and_no_long_sentence(measured):
 
 
 def test_up_to_eleven_words_nearly_all_are_right_and_fewer_at_twelve(measured):
-    """ "New sentences of up to eleven words it then translates, nearly all." """
-    assert min(shares(measured, "sinusoidal", range(3, 12))) > 0.95
+    """ "The translator then gets nearly all new sentences of up to eleven words right." """
+    assert min(shares(measured, "sinusoidal", range(3, 12))) > 0.94
     assert all(0.7 < share < 0.9 for share in shares(measured, "sinusoidal", range(12, 15)))
-
-
-def test_billions_fail_within_the_lengths_of_the_training():
-    """ "No billion is right, not one of 12 to 14 words; from 18 words on all have billions." """
-    test = corpus().test
-    large, lengths = torch.tensor(test.numbers) >= 10**9, test.lengths
-    right = without_error(positions_curves.translator()[0], test)
-    inside = (lengths >= 12) & (lengths <= positions_curves.LONGEST)
-    assert (inside & large).sum() >= 50 and not right[large].any()
-    assert right[inside & ~large].double().mean() > 0.9
-    assert large[lengths >= 18].all()
 
 
 def test_the_stored_measurements_are_whole(measured):
@@ -142,27 +127,135 @@ def test_without_any_positions_hardly_a_sentence_comes_out(measured):
     assert min(measured["runs"]["none"]["loss"]) > 0.3
 
 
-def test_the_break_sits_in_the_encoder_and_in_cross_attention(measured):
-    """ "The decoder is not the place. The encoder is one. Cross-attention is the other." """
-    middle, long = range(15, 18), range(18, 21)
-    assert max(shares(measured, "rope in the decoder", middle)) < 0.15
-    assert max(shares(measured, "rope", long)) == 0
-    assert min(shares(measured, "rope in all three", middle)) > max(
-        shares(measured, "rope", middle)
+def sized(measured, name, group, kind):
+    """Right of all such sentences of the test, of each seed."""
+    rows = torch.tensor(measured["runs"][name]["by_size"], dtype=torch.float64)[:, group, kind]
+    return rows[:, 0] / rows[:, 1]
+
+
+SMALL, LARGE = 0, 1  # below a billion, from there on
+INSIDE, NEXT, FAR = 3, 4, 5  # 12 to 14 words, 15 to 17, 18 to 20
+
+
+def test_four_times_the_training_teaches_the_billions_within_the_lengths(measured):
+    """ "Much of it was training": nothing but the number of steps was changed."""
+    for name in ("sinusoidal", "rope", "rope in all three"):
+        longer = sized(measured, f"{name}, longer", INSIDE, LARGE)
+        assert (longer > 0.75).all() and (longer > sized(measured, name, INSIDE, LARGE)).all()
+        assert (sized(measured, f"{name}, longer", INSIDE, SMALL) > 0.98).all()
+    assert sized(measured, "rope", INSIDE, LARGE).max() < 0.3
+    # The story of the short run, that the first word cannot be found without a place, is refuted.
+    assert sized(measured, "rope, longer", NEXT, LARGE).min() > 0.5
+    assert sized(measured, "rope", NEXT, LARGE).max() < 0.1
+
+
+def test_more_billions_in_as_many_steps_do_less_than_more_steps(measured):
+    """ "More billions in as many steps do less." """
+    more, longer = (
+        sized(measured, name, NEXT, LARGE).mean()
+        for name in ("rope, more billions", "rope, longer")
     )
-    assert min(shares(measured, "rope in all three", long)) > 0.4
+    assert sized(measured, "rope", NEXT, LARGE).mean() < more < longer
 
 
-def test_places_in_cross_attention_do_more_for_billions_than_more_billions(measured):
-    """ "More examples help. Places in cross-attention help more, without one more example." """
-    _, test = positions_curves.short_and_test()
-    longer = [n for n, length in zip(test.numbers, test.lengths, strict=True) if length > 14]
-    lengths = [length for length in test.lengths.tolist() if length > 14]
-    where = [n >= 10**9 and length <= 17 for n, length in zip(longer, lengths, strict=True)]
+def test_relative_schemes_and_places_between_the_sentences_carry_farther(measured):
+    """ "A scheme is a part of it." RoPE in all three parts is far ahead from 18 words on."""
+    assert sized(measured, "sinusoidal, longer", NEXT, SMALL).max() < 0.25
+    assert sized(measured, "rope, longer", NEXT, SMALL).min() > 0.9
+    for steps, most in (("", 0.02), (", longer", 0.3)):
+        assert sized(measured, f"rope{steps}", FAR, LARGE).max() < most
+        assert sized(measured, f"rope in all three{steps}", FAR, LARGE).min() > 0.5
 
-    def right(name):
-        ends = torch.tensor(measured["runs"][name]["ends"])[:, torch.tensor(where)]
-        return (ends == ends[..., :1]).all(-1).float().mean(1)
 
-    assert right("rope").max() < 0.1 < right("rope, more billions").min()
-    assert right("rope in all three").min() > right("rope, more billions").max()
+def test_squeezed_into_known_distances_the_models_read_longer_sentences_untrained(measured):
+    """ "Places between the sentences are a help and no need." The other base does little here."""
+    both, all_three = (measured["runs"][name]["squeezed"] for name in positions_curves.SQUEEZED)
+    assert both["as trained"][2] < 0.05 < 0.7 < both["places 1.25"][2]
+    assert all_three["places 1.25"][3] > all_three["as trained"][3] + 0.3
+    assert both["places 1.5"][0] < 0.5 and both["base 1.5"][2] < 0.05
+    of = sized(measured, "rope, longer", FAR, LARGE)
+    assert both["as trained"][2] == pytest.approx(of[0].item(), abs=0.01) and of[0] == of.min()
+
+
+def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
+    """ "Of 8 pairs only the first comes round, and the base slows the second by 1.25^(1/7)." """
+    speed = rotary_frequencies(16)
+    assert (14 * speed > 2 * torch.pi).tolist() == [True] + 7 * [False]
+    slower = speed / rotary_frequencies(16, ntk_base(1e4, 1.25, 16))
+    assert slower[1].item() == pytest.approx(1.25 ** (1 / 7))
+
+
+def test_places_in_cross_attention_also_make_training_faster(measured):
+    """ "Nor is the last row a fair race." """
+    loss = {name: measured["runs"][name]["loss"] for name in ("rope", "rope in all three")}
+    assert max(loss["rope in all three"]) < min(loss["rope"]) / 2
+
+
+def test_how_wide_the_buckets_start_decides_so_short_a_training(measured):
+    """ "Its line shows how slowly the numbers grew, and no limit of buckets." """
+    runs = measured["runs"]
+    assert min(runs["t5"]["loss"]) > 2 * max(runs["t5, started wide"]["loss"])
+    wide, narrow = (
+        positions_curves.build(name, 36, 34)
+        .encoder[0]
+        .self_attention.attend.bias.weight.std()
+        .item()
+        for name in ("t5, started wide", "t5")
+    )
+    assert narrow == pytest.approx(0.125, rel=0.2) and wide == pytest.approx(1, rel=0.2)
+
+
+def test_what_the_slider_shows_was_learned(measured):
+    """ "What did trained models make of all this?" Their starts look otherwise."""
+    task = corpus()
+    for scheme in ("sinusoidal", "shaw", "t5", "rope"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = positions_curves.build(scheme, len(task.source_words), len(task.target_words))
+        start = positions_curves.profiles(model, len(task.source_words))[1].flatten()
+        end = torch.tensor(measured["runs"][scheme]["profiles"])[1].flatten()
+        assert torch.corrcoef(torch.stack([start, end]))[0, 1] < 0.7, scheme
+
+
+def test_unseen_buckets_outrank_the_seen_wrong_ones_wherever_they_began():
+    """Exercise 8: begun at zero the network fails as well; lowered like the seen ones, it does not.
+
+    "Training had pushed the numbers of the wrong distances down, but only of those that it saw."
+    """
+    words, back, short, long = 8, 3, 16, 48
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        embedding, output = torch.nn.Embedding(words, 32), torch.nn.Linear(32, words)
+        q, k, v = (torch.nn.Linear(32, 32, bias=False) for _ in range(3))
+        bias = torch.nn.Parameter(torch.zeros(32))
+        weights = [p for part in (embedding, output, q, k, v) for p in part.parameters()]
+        optimizer = torch.optim.Adam([*weights, bias], lr=0.01)
+
+        def read(tokens):
+            x, i = embedding(tokens), torch.arange(tokens.shape[1])
+            scores = (
+                q(x) @ k(x).mT / 32**0.5 + bias[relative_buckets(i - i[:, None], 32, 128, False)]
+            )
+            return output(scores.masked_fill(i > i[:, None], -torch.inf).softmax(-1) @ v(x))
+
+        for _ in range(400):
+            tokens = torch.randint(words, (64, short))
+            loss = torch.nn.functional.cross_entropy(
+                read(tokens)[:, back:].flatten(0, 1), tokens[:, :-back].flatten()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        tokens = torch.randint(words, (100, long))
+
+    @torch.no_grad()
+    def beyond():
+        right = read(tokens)[:, back:].argmax(-1) == tokens[:, :-back]
+        return right[:, short - back :].float().mean()
+
+    seen = [n for n in range(short) if n != back]
+    assert (bias[short:] == 0).all() and bias[seen].mean() < -0.7 < 0.7 < bias[back]
+    assert beyond() < 0.75
+    with torch.no_grad():
+        bias[short:] = bias[seen].mean()
+    assert beyond() > 0.95
