@@ -334,7 +334,7 @@ def bytes_per_token(scheme, num_layers, num_heads, head_width, bytes_per_number,
     return roofline.cache_bytes_per_token(num_layers, heads, head_width, bytes_per_number)
 """,
     "beam_search": """
-from attncourse.one_stack_curves import normalized_beam_search
+from attncourse.experiments.one_stack_curves import normalized_beam_search
 def beam_search(step, state, bos, eos, width, max_length):
     return normalized_beam_search(step, state, bos, eos, width, max_length, 0)
 """,

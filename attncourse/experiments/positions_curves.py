@@ -4,7 +4,8 @@
     >>> measured["runs"]["rope"]["exact_match"]   # for each seed: source length -> share
     >>> model, english, french = positions_curves.translator()
 
-Run as a program it trains and measures them again (`python -m attncourse.positions_curves --help`).
+Run as a program it trains and measures them again
+(`python -m attncourse.experiments.positions_curves --help`).
 """
 
 import json
