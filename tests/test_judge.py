@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import check, compositions, engine, lint, registry, run, stored
+from attncourse.checks.diagnosis import smallest_failure
 from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
@@ -187,6 +188,15 @@ def test_the_smallest_failing_input_is_small():
     example = run(SDPA, wrong("D-NO-SCALE")).diagnosis.example
     assert max(example.inputs["query"].shape) <= 2  # d = 1 needs no scale, so d is 2
     assert not torch.allclose(example.expected, example.got)
+
+
+def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
+    counted_once = wrong("B-ONCE-A-WORD", "byte_pairs")
+    task = registry.find("byte_pairs")
+    assert smallest_failure(task, counted_once) is None
+    example = run("byte_pairs", counted_once).diagnosis.example
+    assert example.inputs == {"words": {"aaa": 2, "bc": 3}, "num_merges": 1}
+    assert (example.expected, example.got) == ([("a", "a")], [("b", "c")])
 
 
 def test_the_dependency_map_shows_a_leak():
