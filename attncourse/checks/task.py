@@ -31,7 +31,7 @@ class Chapter:
     stem: str = ""
 
 
-class Mistake(Exception):
+class BadTask(Exception):
     """A task is written wrongly: an error of its author, and none of a student's."""
 
 
@@ -148,9 +148,9 @@ class Task:
         def record(function):
             name = function.__name__.replace("_", " ")
             if name in self.checks:
-                raise Mistake(f"{self.name}: two checks are named “{name}”")
+                raise BadTask(f"{self.name}: two checks are named “{name}”")
             if not points > 0:
-                raise Mistake(f"{self.name}: the check “{name}” is worth no points")
+                raise BadTask(f"{self.name}: the check “{name}” is worth no points")
             self.checks[name] = Check(name, points, function)
             return function
 
@@ -198,7 +198,7 @@ class Task:
         elif thinks or why:
             thought = Thought(thought.id, thinks or thought.thinks, why or thought.why)
         if thought.id in self.faults:
-            raise Mistake(f"{self.name}: two faults are named {thought.id}")
+            raise BadTask(f"{self.name}: two faults are named {thought.id}")
         found = Fault(self.name, thought.id, thought.thinks, thought.why, section or self.section)
         self.faults[thought.id] = found
         for form in forms:
@@ -359,10 +359,10 @@ def answer_of(task: Task, form: Callable | Change, *spelling: Change) -> Callabl
 
 def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
     if task.composed is None:
-        raise Mistake(f"{task.name}: a step is replaced, and there is no class of steps yet")
+        raise BadTask(f"{task.name}: a step is replaced, and there is no class of steps yet")
     unknown = [name for name in steps if not hasattr(task.composed, name)]
     if unknown:
-        raise Mistake(f"{task.name}: there is no step named {', '.join(unknown)}")
+        raise BadTask(f"{task.name}: there is no step named {', '.join(unknown)}")
     return {name: _step(step) for name, step in steps.items() if step is not ...}
 
 

@@ -267,7 +267,7 @@ def lint_task(
         try:
             path = Path(name)
             tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
-        except (ValueError, registry.Mistake, OSError) as error:
+        except (ValueError, registry.BadTask, OSError) as error:
             raise fail(str(error)) from None
     pages = Path.cwd() if Path("_config.yml").exists() else None
     for task in tasks:
