@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import gc
 import os
 import re
 import sys
@@ -263,13 +262,12 @@ def grade(
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
         ctx.obj.end()
-    gc.disable()  # until all is loaded: it would look at a million new objects again and again
-    from attncourse.grading.books import disk, nbgrader_api, run  # noqa: F401  nbgrader takes long
-    from attncourse.grading.jail import workers
-    from attncourse.grading.jail.cluster import on_cluster
+    from attncourse.grading import loading
 
-    gc.freeze()  # and of what was loaded nothing ends
-    gc.enable()
+    with loading():
+        from attncourse.grading.books import disk, run
+        from attncourse.grading.jail import workers
+        from attncourse.grading.jail.cluster import on_cluster
     job = disk.job_of(assignment, jailed=not no_jail, record=not no_record, checked=False)
     everybody, nameless = disk.submissions(assignment), disk.unbookable(assignment)
     if not (everybody or nameless):
@@ -340,12 +338,13 @@ def follow(events: Iterable, number: int, so_far: Graded, log: Path, verbose: bo
 @contextlib.contextmanager
 def keeping(so_far: Graded, log: Path) -> Iterator[None]:
     """Where grading cannot go on, say why, what to do, and what is kept."""
-    from attncourse.grading import CannotGrade
-    from attncourse.grading.books.nbgrader_api import NoGradebook
-    from attncourse.grading.jail.cluster import Unusable
-    from attncourse.grading.jail.cures import cure_for
-    from attncourse.grading.jail.walls import Unavailable
+    from attncourse.grading import CannotGrade, loading
 
+    with loading():
+        from attncourse.grading.books.nbgrader_api import NoGradebook
+        from attncourse.grading.jail.cluster import Unusable
+        from attncourse.grading.jail.cures import cure_for
+        from attncourse.grading.jail.walls import Unavailable
     kept = "What is graded is kept, and the next run goes on from there"
     try:
         yield

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attncourse.grading import loading
 from attncourse.grading.books import disk
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.senders import timestamp_of
@@ -98,7 +99,8 @@ def grade_class(
     same = {each.student: each for each in there if not force and each.is_graded(job)}
     todo = {each.student: each.path for each in there if each.student not in same}
     graded = grade_all(job, todo)  # it may begin to load what judges
-    from attncourse.grading.books.gradebook import Writer  # which takes a second
+    with loading():
+        from attncourse.grading.books.gradebook import Writer  # which takes a second
 
     with Writer(job.about) as writer:  # whose address may be wrong, before anybody is judged
         for each in found.values():

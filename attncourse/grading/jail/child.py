@@ -305,8 +305,8 @@ class Child:
     def __init__(self, tasks: list[str], allowed: list[str]):
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
-        self.torch = withheld.Torch()
         self.tasks = list(map(registry.find, tasks))
+        self.torch = withheld.Torch(self.tasks)
         self.task, self.not_yet = None, self.tasks  # the one at hand; it, and those that come later
         if tasks:  # before anything of the student's runs: it could keep what is there
             withheld.of_course(tasks, allowed)

@@ -51,7 +51,7 @@ def _files(wanted: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
         if files is None:
             return {}
         if folder in kept:
-            kept[folder].update(re.findall(r"^[^/,\n]+", files, re.MULTILINE))
+            kept[folder].update(re.findall(r"^([^/,\n]+).*", files, re.MULTILINE))
     return {
         folder: tuple(sorted(name for name in names - {"", ".."} if (folder / name).exists()))
         for folder, names in kept.items()

@@ -272,10 +272,6 @@ def find() -> None:
     for name in _LOG_SUMS:
         _without_derivative(name)
     _loaded()
-    for chapter in registry.chapters():
-        tasks = registry.of_chapter(chapter)
-        for place in range(len(tasks)):
-            _operators(_forbidden(tasks[place:]))
 
 
 def no_compiler() -> None:
@@ -292,9 +288,15 @@ def _not_compiled(model=None, **_):
 
 
 class Torch:
-    """Torch without some of its functions, from one `withhold` to the next."""
+    """Torch without some of its functions, from one `withhold` to the next.
 
-    def __init__(self):
+    Args:
+        tasks: of an assignment; of what they forbid together, each forbids the rest of the list.
+    """
+
+    def __init__(self, tasks: list[Task]):
+        for place in range(len(tasks)):
+            _operators(_forbidden(tasks[place:]))  # found once, for all forks of this process
         self.tasks: list[Task] = []
         self.forbidden: tuple[str, ...] = ()
         self.libraries: dict[str, torch.library.Library] = {}  # by operator
