@@ -393,8 +393,9 @@ def tell(
 
 
 def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
-    """The process that loads torch while this one loads nbgrader, if there is work for it."""
-    from attncourse.grading.jail.warm import Warm, can_fork
+    """The fork server, which loads torch while this process loads nbgrader; None without work."""
+    from attncourse.grading.jail.processes import can_fork
+    from attncourse.grading.jail.warm import Warm
 
     there = Path("autograded")
     new = (

@@ -8,7 +8,7 @@ it at every moment. Only who was given a group may make groups below it ("delega
 The kernel's rules are in https://docs.kernel.org/admin-guide/cgroup-v2.html. A group that hands out
 limits may hold no process itself, so the grader goes one level down, and its jails stand beside it:
 
-    given/grader         the grader, its workers, their warm processes
+    given/grader         the grader, its fork server, workers and zygotes
     given/jail-PID-SLOT  one jail
 """
 
