@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from attncourse import __main__ as entrance
 from attncourse import cli
-from attncourse.checks import blind, engine, registry
+from attncourse.checks import engine, registry, without_secrets
 from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
@@ -915,18 +915,18 @@ def test_a_zygote_that_dies_while_it_loads_is_replaced():
 def test_what_a_jail_may_know_of_tasks_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file, cut = tmp_path / "entropy.py", []
-    kept = blind.without_secrets
-    monkeypatch.setattr(blind, "without_secrets", lambda tree: cut.append(1) or kept(tree))
+    kept = without_secrets.cut_down
+    monkeypatch.setattr(without_secrets, "cut_down", lambda tree: cut.append(1) or kept(tree))
     for size in (2, 3):
         file.write_text(TASK.format(size=size))
         for _ in range(2):
-            code = blind._Loader("entropy", str(file)).get_code("entropy")
+            code = without_secrets._Loader("entropy", str(file)).get_code("entropy")
             assert size in code.co_consts and "a_secret" not in code.co_names
     assert len(cut) == 2
     (compiled,) = tmp_path.glob("__pycache__/*")
     assert b"secret" not in compiled.read_bytes()
     compiled.write_bytes(compiled.read_bytes()[:50])  # as a full disk leaves it
-    assert 3 in blind._Loader("entropy", str(file)).get_code("entropy").co_consts
+    assert 3 in without_secrets._Loader("entropy", str(file)).get_code("entropy").co_consts
 
 
 TASK = """
