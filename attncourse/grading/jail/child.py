@@ -140,11 +140,11 @@ def _fork_children(control: socket.socket, names: "Namespace", jailed: bool) -> 
             if forked == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                if not jailed:  # a jail does the same when it is shut
+                if not jailed:  # `walls.enter` does the same
                     _end_with(this)
                 _live(json.loads(message), names, channel, owner)
             living[forked] = status
-            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
                 os.write(status, f"{forked}\n".encode())
         os.close(channel)
 
@@ -156,7 +156,7 @@ def _bury(living: dict[int, int]) -> None:
         if not number:
             return
         status = living.pop(number)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+        with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
             os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
         os.close(status)
 
@@ -195,7 +195,7 @@ def load() -> None:
     torch_is_ready()
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
-        walls.readable()  # these three keep what they found
+        walls.readable()  # all three keep what they find
         packages.shown()
         for programs in (False, True):
             seccomp.program(programs)
@@ -327,7 +327,7 @@ class Namespace:
         return vars(self.module).get(name)
 
     def run(self, cells: list, patience: float | None = None) -> dict:
-        """Run a notebook's cells, and listen to what they say: see `_run`."""
+        """Run a notebook's cells, and note which of them print or draw: see `_run`."""
         output = _Nowhere()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return self._run(cells, patience, output)
@@ -409,7 +409,7 @@ class Namespace:
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
     def _ready(self, name: str) -> Task:
-        """A task, with nothing there that does it, or one of those that come later."""
+        """A task, after all that does it, or does a later one, was taken away."""
         if self.task is None or name != self.task.name:
             self.task = registry.find(name)
             self.not_yet = self.tasks[self.tasks.index(self.task) :]

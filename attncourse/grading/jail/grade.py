@@ -19,7 +19,7 @@ from attncourse.grading.jail.walls import Unavailable
 
 
 class NotJudged(Exception):
-    """Nothing can be said of a submission, by no fault of its own; says why."""
+    """A submission could not be judged, by no fault of its own; the message says why."""
 
 
 def grade_bytes(job: Job, data: bytes) -> dict:

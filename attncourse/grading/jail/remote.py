@@ -231,7 +231,7 @@ class WithoutZygote(Zygote):
 
         def keep():
             code = child.wait()
-            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
                 os.write(status, f"{-code if code < 0 else code << 8} 0\n".encode())
             os.close(status)
 
@@ -325,7 +325,7 @@ class Child:
         """Seconds that the child had a processor; infinite where the system does not count them."""
         if len(self.clocks) < 2:
             return math.inf
-        with contextlib.suppress(OSError):  # it is over
+        with contextlib.suppress(OSError):  # the child has ended
             return int(os.pread(self.clocks[1], 100, 0).split()[0]) / 1e9
         return math.inf
 
@@ -333,7 +333,7 @@ class Child:
         """Seconds that the child or this thread was ready to run, and another had the processor."""
         nanoseconds = 0
         for clock in self.clocks:
-            with contextlib.suppress(OSError):  # it is over
+            with contextlib.suppress(OSError):  # the child has ended
                 nanoseconds += int(os.pread(clock, 100, 0).split()[1])
         return nanoseconds / 1e9
 

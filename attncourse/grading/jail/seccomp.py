@@ -86,7 +86,7 @@ def program(programs: bool) -> bytes:
     column = list(_ARCHITECTURES).index(platform.machine())
 
     def when(numbers: tuple[int, int], argument: int, *lines: tuple) -> list[tuple]:
-        """`lines`, about an argument's lower half, if it is this call."""
+        """Of the call with these numbers, ask `lines` about the lower half of an argument."""
         load = (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
         return [(_EQUAL, 0, len(lines) + 1, numbers[column]), load, *lines]
 

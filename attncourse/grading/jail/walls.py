@@ -54,7 +54,7 @@ PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "share", "pyvenv.
 
 
 class Unavailable(Exception):
-    """This machine does not let us build a jail; says which step it refused."""
+    """This machine does not let us build a jail; the message names the step that it refused."""
 
 
 @dataclass(frozen=True)

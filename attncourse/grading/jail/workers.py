@@ -208,7 +208,7 @@ def _start(handle: int, log: Log) -> subprocess.Popen:
     )
 
 
-_mine = threading.local()  # of a thread: the job it had last, and the worker for that
+_mine = threading.local()  # of each thread: its last job, and the worker for that job
 _one_warm = threading.Lock()
 
 
