@@ -195,8 +195,15 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     task = registry.find("byte_pairs")
     assert smallest_failure(task, counted_once) is None
     example = run("byte_pairs", counted_once).diagnosis.example
-    assert example.inputs == {"words": {"aaa": 2, "bc": 3}, "num_merges": 1}
-    assert (example.expected, example.got) == ([("a", "a")], [("b", "c")])
+    assert example.inputs == {"words": {"abxab": 2, "cd": 3}, "num_merges": 1}
+    assert (example.expected, example.got) == ([("a", "b")], [("c", "d")])
+    example = run("backends_for", wrong("L3-FLASH-MASK", "backends_for")).diagnosis.example
+    assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
+
+
+def test_no_example_is_larger_than_a_reader_takes_in():
+    of_one_size = run("best_tile", wrong("L6-MEAN", "best_tile"))
+    assert of_one_size.diagnosis.example is None
 
 
 def test_the_dependency_map_shows_a_leak():

@@ -161,7 +161,7 @@ OVERLOADS = ("default", "opset23")
 
 # --- evidence -----------------------------------------------------------------------------------
 
-LEGIBLE = 24  # numbers that a reader of an example takes in
+LEGIBLE = 24  # numbers and words that a reader of an example takes in
 
 
 @functools.cache
@@ -203,14 +203,14 @@ def _legible_probes(task: Task) -> list[str]:
 
 
 def _size(value: object) -> int:
-    """How many numbers, words or letters somebody reads who reads a value."""
+    """How many numbers and words somebody reads who reads a value."""
     if isinstance(value, Tensor):
         return value.numel()
+    if isinstance(value, str):
+        return len(value.split())
     if isinstance(value, dict):
-        return sum(_size(key) + _size(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(_size, value))
-    return len(value) if isinstance(value, str) else 1
+        return _size([*value, *value.values()])
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
 
 
 def failure_on_a_probe(found: explain.Evidence) -> Example | None:
