@@ -758,7 +758,7 @@ def test_the_version_is_read_without_a_look_at_torch():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux forks them")
-def test_a_worker_that_is_born_when_the_grader_is_gone_says_nothing():
+def test_a_worker_that_is_forked_when_the_grader_is_gone_says_nothing():
     control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "attncourse.grading.jail.forkserver", str(theirs.fileno())],
