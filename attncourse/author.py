@@ -24,14 +24,14 @@ from torch import Tensor
 
 from attncourse.checks.answer import Answer, Failure, Inputs, compare, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
-from attncourse.checks.task import BadTask, Chapter, Task, Thought
+from attncourse.checks.prose import Words
+from attncourse.checks.task import BadTask, Chapter, Task
 
 __all__ = [
     "Answer",
     "Chapter",
     "Failure",
     "Task",
-    "Thought",
     "causal",
     "compare",
     "dead_mask",
@@ -44,7 +44,11 @@ __all__ = [
 ]
 
 
-def task(inputs: list[Inputs] | Callable[[torch.Generator], list[Inputs]], **about) -> Callable:
+def task(
+    inputs: list[Inputs] | Callable[[torch.Generator], list[Inputs]],
+    hints: tuple[str, ...] = (),
+    **about,
+) -> Callable:
     """Decorator: make a task of a reference function.
 
     It gets a check for each of the inputs, worth one point ("it is right on input 1"), and one
@@ -53,7 +57,8 @@ def task(inputs: list[Inputs] | Callable[[torch.Generator], list[Inputs]], **abo
     Args:
         inputs: at least two sets of arguments, by name, on which wrong answers tell themselves
             apart; or a function that draws them, which gives every student fresh numbers.
-        about: what else there is to say, as in `Task`: hints, returns, section, difficulty,
+        hints: three (a nudge, the idea, almost code), if no file of words gives them.
+        about: what else there is to say, as in `Task`: returns, section, difficulty,
             minutes, forbidden, tolerance, …
 
     Raises:
@@ -76,6 +81,7 @@ def task(inputs: list[Inputs] | Callable[[torch.Generator], list[Inputs]], **abo
             reference,
             probes=lambda rng: dict(zip(names, drawn(rng), strict=True)),
             small=lambda rng: iter(sorted(drawn(rng), key=_size)),
+            said=Words(hints=tuple(hints)),
             **about,
         )
         for place, name in enumerate(names):
@@ -142,24 +148,32 @@ chapter = Chapter("{package}", "{words}", page="")
         {{"x": torch.tensor([[1.0, -1.0], [0.5, 4.0]])}},
     ],
     minutes=10,
-    hints=(
-        "A nudge: what is asked?",
-        "The idea: which operation does it?",
-        "Almost code: one line of words.",
-    ),
 )
 def {name}(x):
     return x.square().mean(-1)  # the right answer
 
 
-@{name}.fault(
-    "{letter}-SUM",
-    "What the student probably thinks, in one sentence.",
-    "Why that is wrong, without giving the solution away.",
-)
+@{name}.fault("{letter}-SUM")
 def _(x):
     return x.square().sum(-1)  # the wrong answer
 '''
+
+WORDS = """# {name}
+
+What is asked, in a sentence.
+
+## Hints
+
+1. A nudge: what is asked?
+2. The idea: which operation does it?
+3. Almost code: one line of words.
+
+## {letter}-SUM
+
+What the student probably thinks, in one sentence.
+
+> Why that is wrong, without giving the solution away.
+"""
 
 PROJECT = """[build-system]
 requires = ["setuptools>=77"]
@@ -171,10 +185,12 @@ version = "0.1.0"
 dependencies = ["attncourse"]
 
 [project.entry-points."attncourse.tasks"]
-{package} = "{package}"
+{package} = "{package}.{package}"
 
 [tool.setuptools]
-py-modules = ["{package}"]
+packages = ["{package}"]
+package-dir = {{"{package}" = "."}}
+package-data = {{"{package}" = ["*.md"]}}
 """
 
 
@@ -186,7 +202,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
         folder: in which the package's folder is made.
 
     Returns:
-        The files: the module, its pyproject.toml, and the instructor's notebook.
+        The files: the module, what is read of it, pyproject.toml, and the instructor's notebook.
 
     Raises:
         ValueError: the name is no name in Python, or a task of that name is there.
@@ -206,6 +222,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
     letter = name[0].upper()
     files = {
         f"{package}.py": MODULE.format(name=name, package=package, words=words, letter=letter),
+        f"{name}.md": WORDS.format(name=name, letter=letter),
         "pyproject.toml": PROJECT.format(package=package, project=package.replace("_", "-")),
         f"{package}.ipynb": _notebook(name, package, words),
     }

@@ -6,6 +6,8 @@ import random
 import re
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,16 @@ from correct_answers.scaled_dot_product import ATTENTION
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
-from attncourse.checks import check, compositions, engine, lint, registry, run, stored
+from attncourse.checks import (
+    check,
+    compositions,
+    engine,
+    generic,
+    lint,
+    registry,
+    run,
+    stored,
+)
 from attncourse.checks.diagnosis import smallest_failure
 from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
@@ -112,6 +123,106 @@ def test_a_table_of_fingerprints_is_current(task):
     about = registry.find(task)
     wanted = stored.is_wanted(about)
     assert stored.is_current(about) == wanted, "run `make fingerprints` and commit"
+
+
+CODE = '''"""What a task is about."""
+
+import torch
+
+
+def probes(rng):  # drawn
+    """Some numbers."""
+    return {"rows": torch.ones(2)}
+
+
+@task.check(1)
+def it_is_right(answer, rng):
+    if not answer:
+
+        raise Failure("It is not.")
+
+
+task.fault("A", step=lambda x: x + 1)
+'''
+
+
+def code_of(text: str, tmp_path) -> str:
+    path = tmp_path / f"{zlib.crc32(text.encode())}.py"
+    path.write_bytes(text.encode())
+    return stored._code(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("What a task is about.", "What is asked."),
+        ("  # drawn", "  # made"),
+        ("Some numbers.", "Other numbers."),
+        ("It is not.", "It is not right."),
+        ("def it_is_right", "def it_is_the_same"),
+        ("\n\n\n@task", "\n\n\n\n# --- checks\n\n@task"),
+        ("\n", "\r\n"),
+    ],
+)
+def test_another_word_makes_no_table_stale(before, after, tmp_path):
+    assert before in CODE
+    assert code_of(CODE.replace(before, after), tmp_path) == code_of(CODE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("ones(2)", "ones(3)"), ('"rows"', '"row"'), ("x + 1", "x + 2"), ('"A"', '"B"')],
+)
+def test_other_code_makes_a_table_stale(before, after, tmp_path):
+    assert before in CODE
+    assert code_of(CODE.replace(before, after), tmp_path) != code_of(CODE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "module"),
+    [
+        (SDPA, "checks.generic"),
+        (SDPA, "checks.compositions"),
+        (SDPA, "checks.fingerprint"),
+        (SDPA, "checks.inputs"),
+        (SDPA, f"tasks.scaled_dot_product.{SDPA}"),
+        ("lab2_receipt", "tasks.receipts"),
+        ("lab2_receipt", "tasks.made_up"),
+        ("lab2_receipt", "tasks.lab2_quadratic_wall.lab2_receipt"),
+        ("additive_scores", "tasks.additive._scores"),
+    ],
+)
+def test_a_table_is_stale_when_what_makes_explanations_changes(task, module, monkeypatch):
+    about, code = registry.find(task), stored._code
+    assert stored.is_current(about)
+    changed = Path(sys.modules[f"attncourse.{module}"].__file__)
+    monkeypatch.setattr(stored, "_code", lambda path: code(path) + "x" * (path == changed))
+    assert not stored.is_current(about)
+
+
+def test_another_description_in_between_costs_no_name(monkeypatch):
+    """Rows of a table are found by what they explain, wherever that stands."""
+    for cached in (generic.of, compositions._generic, compositions.singles, stored.load):
+        cached.cache_clear()
+    twice = ("AS-IF-OUT-TWICE", lambda x: 2 * x)
+    monkeypatch.setattr(generic, "TENSOR_OUT", (twice, *generic.TENSOR_OUT))
+    try:
+        report = run(SDPA, without_scale_and_dead_rows)
+        assert report.diagnosis.ids == ["D-NO-SCALE", "M-DEAD-ROW"]
+    finally:
+        monkeypatch.undo()
+        for cached in (generic.of, compositions._generic, compositions.singles, stored.load):
+            cached.cache_clear()
+
+
+SHOUTED = {"cpu", "cpus", "gpu", "gpus", "gru", "nan", "eos", "bos", "mha", "mqa", "t4", "h100"}
+
+
+def test_the_title_of_a_check_is_read_like_a_sentence():
+    for task in registry.all_tasks().values():
+        for each in task.checks.values():
+            words = set(re.findall(r"[\w'’-]+", each.name))
+            assert not words & {*SHOUTED, "torchs", "cudnn", "gpt"}, (task.name, each.name)
 
 
 def test_no_two_misconceptions_give_the_same_diagnosis():

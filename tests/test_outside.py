@@ -234,6 +234,7 @@ def test_a_task_that_is_well_written_gets_no_complaint(tmp_path):
             "@double.steps\nclass Steps:\n    def __call__(self, x): return 3 * x\n",
             "the reference in steps differs from the reference (probe “input 1”",
         ),
+        ('@double.fault("A")\ndef a(x): return x\n', "A does not say what the student thinks"),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said(source, said, tmp_path):
@@ -248,7 +249,6 @@ def test_what_is_wrong_with_a_task_is_said(source, said, tmp_path):
         (TASK + fault("A", "return x") * 2, "two faults are named A"),
         (TASK + "double.checks.clear()", "it has no checks"),
         (TASK + 'double.fault("A", "I think so.", "It is not.")', "A has no form that shows it"),
-        (TASK + '@double.fault("A")\ndef a(x): return x', "A does not say what the student thinks"),
         (TASK + 'double.fault("A", "a", "b", scale=abs)', "there is no class of steps yet"),
         (TASK + "@double.check(0)\ndef free(answer): pass", "is worth no points"),
         (TASK.replace("2 * x", "y"), "the reference fails on its first inputs (NameError"),
@@ -263,10 +263,11 @@ def test_a_file_that_cannot_be_used_says_why(source, said, tmp_path):
 
 
 def test_a_new_task_is_a_package_that_works(tmp_path):
-    module, project_file, page = author.write_package("mean_square", tmp_path)
+    module, words, project_file, page = author.write_package("mean_square", tmp_path)
     (made,) = registry.in_file(module)
     assert made.name == "mean_square" and list(lint.complaints(made)) == []
-    assert 'mean_square_lab = "mean_square_lab"' in project_file.read_text()
+    assert 'mean_square_lab = "mean_square_lab.mean_square_lab"' in project_file.read_text()
+    assert made.hints[0] in words.read_text() and "thinks" in made.faults["M-SUM"].thinks
     assert json.loads(page.read_text(encoding="utf-8"))["nbformat"] == 4
     with pytest.raises(FileExistsError, match="it was not changed"):
         author.write_package("mean_square", tmp_path)

@@ -8,7 +8,13 @@ from collections.abc import Callable
 __all__ = ["check", "hint", "run", "use", "warm_up"]
 
 
-def check(answer: Callable | str, task: str | None = None, *, seed: int = 0) -> float:
+def check(
+    answer: Callable | str,
+    task: str | None = None,
+    *,
+    seed: int = 0,
+    language: str | None = None,
+) -> float:
     """Judge an answer, show the report, and return the points earned.
 
     nbgrader books the returned number as the points of the cell it stands in.
@@ -18,15 +24,20 @@ def check(answer: Callable | str, task: str | None = None, *, seed: int = 0) -> 
             when no `softmax` has been defined yet.
         task: the name of the task; by default the answer's own name.
         seed: of the random inputs.
+        language: in which thoughts are named, such as "zh", as far as they are translated; by
+            default that of the environment variable `ATTNCOURSE_LANG`.
 
     Raises:
         ValueError: there is no such task.
     """
+    from attncourse.checks import prose
+
     name = answer if isinstance(answer, str) else _name_of(answer)
     if isinstance(answer, str):
         answer = sys._getframe(1).f_globals.get(answer)
-    report = run(task or name, answer, seeds=(seed,))
-    _show(report)
+    with prose.speaking(language):
+        report = run(task or name, answer, seeds=(seed,))
+        _show(report)
     return report.earned
 
 

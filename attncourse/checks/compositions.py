@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from attncourse.checks import generic
 from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.generic import Generic
-from attncourse.checks.task import Fault, Task, answer_of, changed, compose, is_change
+from attncourse.checks.task import Change, Fault, Task, answer_of, changed, compose, is_change
 
 MOST_PAIRS = 3000  # of faults in all wordings; looking at each takes a millisecond or ten
+
+Part = tuple[str, int]  # a fault's id, or a generic one's name; the number of its form
+Key = tuple[tuple[Part, ...], int]  # one or two; the number of the spelling, 0 for the plain one
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,31 +22,53 @@ class Explanation:
     """One fault or two in one wording, as an answer that has them."""
 
     task: Task
+    key: Key
     faults: tuple[Fault | Generic, ...]
     make: Callable[[], Callable]
-    spelled: bool = False  # in other words than the plain ones
 
     @functools.cached_property
     def shows(self) -> Fingerprint:
         return Fingerprint(self.task, self.make())
 
 
+def explanation(task: Task, key: Key) -> Explanation:
+    """The one of that key.
+
+    Raises:
+        KeyError, IndexError: there is none.
+    """
+    parts, number = key
+    faults = tuple(task.faults.get(name) or _generic(task)[name] for name, _ in parts)
+    forms = [
+        fault.forms[form]
+        for fault, (_, form) in zip(faults, parts, strict=True)
+        if isinstance(fault, Fault)
+    ]
+    spelling = task.spellings[number - 1] if number else {}
+    if len(forms) == 2:
+        make = functools.partial(compose, task, *forms, spelling)
+    elif len(faults) == 2:
+        make = functools.partial(_around, task, faults[1], forms[0])
+    elif forms:
+        make = functools.partial(answer_of, task, forms[0], spelling)
+    else:
+        make = functools.partial(faults[0].around, task, task.reference)
+    return Explanation(task, key, faults, make)
+
+
+@functools.cache
+def _generic(task: Task) -> dict[str, Generic]:
+    return {each.name: each for each in generic.of(task)}
+
+
 @functools.cache
 def singles(task: Task) -> tuple[Explanation, ...]:
     """Every form of every fault, in all spellings of the steps around it."""
-    found = []
-    for fault in task.faults.values():
-        for form in fault.forms:
-            for spelling in _spellings(task, form) if is_change(task, form) else [{}]:
-                make = functools.partial(answer_of, task, form, spelling)
-                found.append(Explanation(task, (fault,), make, spelled=bool(spelling)))
-    return tuple(found)
-
-
-def _spellings(task: Task, *forms) -> list[dict]:
-    """The spellings that can make a difference beside these forms; the plain one first."""
-    taken = frozenset().union(*map(changed, forms))
-    return [{}, *(each for each in task.spellings if not each.keys() <= taken)]
+    return tuple(
+        explanation(task, ((part,), number))
+        for part, form in _forms(task)
+        for number in (_spellings(task, form) if is_change(task, form) else [0])
+    )
 
 
 def pairs(task: Task) -> Iterator[Explanation]:
@@ -52,30 +77,37 @@ def pairs(task: Task) -> Iterator[Explanation]:
     Where that would be too many, of each fault the first form only, and the plain spelling.
     """
     around = generic.of(task)
-    for each in around:
-        yield Explanation(task, (each,), functools.partial(each.around, task, task.reference))
-    forms = [(fault, form) for fault in task.faults.values() for form in fault.forms]
+    forms = _forms(task)
     both = list(_both(task, forms, spelled=True))
     if len(both) > MOST_PAIRS:
-        forms = [(fault, fault.forms[0]) for fault in task.faults.values()]
+        forms = [(part, form) for part, form in forms if part[1] == 0]
         both = list(_both(task, forms, spelled=False))
-    yield from both
-    for each in around:
-        if not each.alone:
-            for fault, form in forms:
-                make = functools.partial(_around, task, each, form)
-                yield Explanation(task, (fault, each), make)
+    alone = [(((each.name, 0),), 0) for each in around]
+    mixed = [((part, (each.name, 0)), 0) for each in around if not each.alone for part, _ in forms]
+    for key in (*alone, *both, *mixed):
+        yield explanation(task, key)
 
 
-def _both(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Explanation]:
-    changes = [(fault, form) for fault, form in forms if is_change(task, form)]
+def _forms(task: Task) -> list[tuple[Part, Callable | Change]]:
+    faults = task.faults.values()
+    return [((each.id, n), form) for each in faults for n, form in enumerate(each.forms)]
+
+
+def _spellings(task: Task, *forms: Change) -> list[int]:
+    """The spellings that can make a difference beside these forms; the plain one first."""
+    taken = frozenset().union(*map(changed, forms))
+    numbered = enumerate(task.spellings, 1)
+    return [0, *(number for number, each in numbered if not each.keys() <= taken)]
+
+
+def _both(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Key]:
+    changes = [(part, form) for part, form in forms if is_change(task, form)]
     for place, (one, first) in enumerate(changes):
         for two, second in changes[place + 1 :]:
-            if one is not two and not changed(first) & changed(second):
-                for spelling in _spellings(task, first, second) if spelled else [{}]:
-                    make = functools.partial(compose, task, first, second, spelling)
-                    yield Explanation(task, (one, two), make)
+            if one[0] != two[0] and not changed(first) & changed(second):
+                for number in _spellings(task, first, second) if spelled else [0]:
+                    yield (one, two), number
 
 
-def _around(task: Task, each: Generic, form) -> Callable:
+def _around(task: Task, each: Generic, form: Callable | Change) -> Callable:
     return each.around(task, answer_of(task, form))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -160,5 +160,5 @@ def _only(found: Iterable[Explanation]) -> Explanation | None:
     shared = frozenset.intersection(*same)
     if len(shared) == 1 and len(found[0].faults) > 1:  # beside it everything fits: only it shows
         (fault,) = shared
-        return Explanation(found[0].task, (fault,), found[0].make)
+        return replace(found[0], faults=(fault,))
     return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attncourse.checks import prose
 from attncourse.checks.answer import Inputs
 from attncourse.checks.fingerprint import outputs, probes
 from attncourse.checks.task import ByName, Task
@@ -21,14 +22,28 @@ from attncourse.checks.task import ByName, Task
 
 @dataclass(frozen=True, eq=False)
 class Generic:
-    """A change of inputs or of outputs, and the sentence that says so."""
+    """A change of inputs or of outputs; `generic.md` has the sentence that says so.
+
+    Attributes:
+        of: what is changed, and to what: what the sentence leaves open.
+        alone: too rare a slip to be believed beside another one.
+    """
 
     id: str
-    why: str
+    of: tuple[str, ...] = ()
     inward: Callable[[Inputs], Inputs] | None = None
     outward: Callable[[object], object] | None = None
-    alone: bool = False  # too rare a slip to be believed beside another one
+    alone: bool = False
     thinks: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its own among those of a task."""
+        return " ".join((self.id, *self.of))
+
+    @property
+    def why(self) -> str:
+        return prose.generic(self.id).format(*self.of)
 
     def around(self, task: Task, answer: Callable) -> ByName:
         return ByName(task, answer, self.inward or _same, self.outward or _same)
@@ -63,14 +78,14 @@ def _inward(task: Task) -> Iterator[Generic]:
         if _kind(values[one]) == _kind(values[two]):
             yield Generic(
                 "AS-IF-TAKEN-FOR-ANOTHER",
-                f"as if `{two}` were used where `{one}` belongs",
+                (two, one),
                 functools.partial(_replace, one, two),
             )
     for one, two in itertools.combinations(tensors, 2):
         if _kind(values[one]) == _kind(values[two]):
             yield Generic(
                 "AS-IF-EXCHANGED",
-                f"as if `{one}` and `{two}` were exchanged",
+                (one, two),
                 functools.partial(_exchange, one, two),
             )
 
@@ -106,25 +121,25 @@ def _turned(x: Tensor) -> Tensor:
 
 
 def _of_tensor(name: str, seen: list[Tensor]) -> Iterator[Generic]:
-    def change(id: str, words: str, function: Callable) -> Generic:
-        return Generic(id, words.format(f"`{name}`"), functools.partial(_each, name, function))
+    def change(id: str, function: Callable) -> Generic:
+        return Generic(id, (name,), functools.partial(_each, name, function))
 
     if max(value.ndim for value in seen) > 1:
-        yield change("AS-IF-THE-FIRST", "as if the first {} of the batch stood for all", _first)
+        yield change("AS-IF-THE-FIRST", _first)
     if seen[0].dtype == torch.bool:
-        yield change("AS-IF-INVERTED", "as if {} said the opposite", torch.logical_not)
-        yield change("AS-IF-ALL-TRUE", "as if {} were True everywhere", torch.ones_like)
-        yield change("AS-IF-TRANSPOSED", "as if {} were transposed", _turned)
+        yield change("AS-IF-INVERTED", torch.logical_not)
+        yield change("AS-IF-ALL-TRUE", torch.ones_like)
+        yield change("AS-IF-TRANSPOSED", _turned)
         if max(value.ndim for value in seen) > 1:
-            yield change("AS-IF-FIRST-ROW", "as if the first row of {} held for all", _first_row)
+            yield change("AS-IF-FIRST-ROW", _first_row)
     elif seen[0].is_floating_point():
-        yield change("AS-IF-DETACHED", "as if {} had been detached from the graph", Tensor.detach)
-        yield change("AS-IF-ZERO", "as if {} were zero everywhere", torch.zeros_like)
-        yield change("AS-IF-NEGATIVE", "as if {} had the opposite sign", torch.neg)
+        yield change("AS-IF-DETACHED", Tensor.detach)
+        yield change("AS-IF-ZERO", torch.zeros_like)
+        yield change("AS-IF-NEGATIVE", torch.neg)
         if any(value.dtype != torch.float32 for value in seen):
-            yield change("AS-IF-FLOAT32", "as if {} were rounded to float32", _rounded)
-        yield change("AS-IF-SCALED-UP", "as if {} were multiplied by the root of its width", _up)
-        yield change("AS-IF-SCALED-DOWN", "as if {} were divided by the root of its width", _down)
+            yield change("AS-IF-FLOAT32", _rounded)
+        yield change("AS-IF-SCALED-UP", _up)
+        yield change("AS-IF-SCALED-DOWN", _down)
 
 
 def _rounded(x: Tensor) -> Tensor:
@@ -146,14 +161,14 @@ def _of_number(name: str, seen: list) -> Iterator[Generic]:
     for value in found if len(found) <= 6 else ():
         yield Generic(
             "AS-IF-FIXED",
-            f"as if `{name}` were always {value}",
+            (name, str(value)),
             functools.partial(_each, name, lambda _, value=value: value),
             alone=not isinstance(value, bool),
         )
     if isinstance(found[0], bool):
         yield Generic(
             "AS-IF-INVERTED",
-            f"as if `{name}` said the opposite",
+            (name,),
             functools.partial(_each, name, lambda value: not value),
         )
 
@@ -166,26 +181,24 @@ def _outward(task: Task) -> Iterator[Generic]:
     if task.returns in (float, int):
         yield from _of_plain_number(task.returns)
     if task.returns is bool:
-        yield Generic("AS-IF-NOT", "as if the result said the opposite", outward=lambda x: not x)
+        yield Generic("AS-IF-NOT", outward=lambda x: not x)
     if not isinstance(task.returns, tuple):
         return
     for place, name in enumerate(names):
-        for id, words, function in TENSOR_OUT:
+        for id, function in TENSOR_OUT:
             yield Generic(
-                id,
-                words.format(f"`{name}`"),
-                outward=functools.partial(_one_of, place, len(names), function),
+                id, (name,), outward=functools.partial(_one_of, place, len(names), function)
             )
     if len(names) == 2:
         yield Generic(
             "AS-IF-RESULTS-EXCHANGED",
-            f"as if `{names[0]}` and `{names[1]}` were returned in the other order",
+            names,
             outward=lambda pair: (pair[1], pair[0]),
         )
         for place, name in enumerate(names):
             yield Generic(
                 "AS-IF-ONE-RESULT",
-                f"as if `{name}` were returned alone",
+                (name,),
                 outward=lambda pair, place=place: pair[place],
             )
 
@@ -211,38 +224,38 @@ def _opposite(x: Tensor) -> Tensor:
 
 
 TENSOR_OUT = (
-    ("AS-IF-TURNED", "as if the last two axes of {} were exchanged", _turned_last),
-    ("AS-IF-AXES-EXCHANGED", "as if the first two axes of {} were exchanged", _turned_first),
-    ("AS-IF-AXIS-IN-FRONT", "as if {} got one more axis in front", lambda x: x[None]),
-    ("AS-IF-AXIS-AT-END", "as if {} got one more axis at the end", lambda x: x[..., None]),
-    ("AS-IF-SQUEEZED", "as if {} lost every axis of length 1", torch.squeeze),
-    ("AS-IF-FLAT", "as if all axes of {} were joined", torch.flatten),
-    ("AS-IF-OUT-DETACHED", "as if {} had been detached from the graph", Tensor.detach),
-    ("AS-IF-OUT-FLOAT32", "as if {} were turned into float32", Tensor.float),
-    ("AS-IF-OUT-DOUBLE", "as if {} were turned into float64", Tensor.double),
-    ("AS-IF-OUT-NEGATIVE", "as if {} had the opposite sign", _opposite),
-    ("AS-IF-OUT-FIRST", "as if the first {} of the batch stood for all", _first),
-    ("AS-IF-OUT-ZERO", "as if {} were zero everywhere", torch.zeros_like),
-    ("AS-IF-OUT-MEAN", "as if {} were averaged over its first axis", lambda x: x.mean(0)),
-    ("AS-IF-OUT-SUM", "as if {} were summed over its first axis", lambda x: x.sum(0)),
-    ("AS-IF-OUT-MEAN-1", "as if {} were averaged over its second axis", lambda x: x.mean(1)),
+    ("AS-IF-TURNED", _turned_last),
+    ("AS-IF-AXES-EXCHANGED", _turned_first),
+    ("AS-IF-AXIS-IN-FRONT", lambda x: x[None]),
+    ("AS-IF-AXIS-AT-END", lambda x: x[..., None]),
+    ("AS-IF-SQUEEZED", torch.squeeze),
+    ("AS-IF-FLAT", torch.flatten),
+    ("AS-IF-OUT-DETACHED", Tensor.detach),
+    ("AS-IF-OUT-FLOAT32", Tensor.float),
+    ("AS-IF-OUT-DOUBLE", Tensor.double),
+    ("AS-IF-OUT-NEGATIVE", _opposite),
+    ("AS-IF-OUT-FIRST", _first),
+    ("AS-IF-OUT-ZERO", torch.zeros_like),
+    ("AS-IF-OUT-MEAN", lambda x: x.mean(0)),
+    ("AS-IF-OUT-SUM", lambda x: x.sum(0)),
+    ("AS-IF-OUT-MEAN-1", lambda x: x.mean(1)),
 )  # fmt: skip
 
 
 def _of_plain_number(kind: type) -> Iterator[Generic]:
     changes = [
-        ("AS-IF-TENSOR", "as if the number were left in a tensor", torch.tensor, False),
-        ("AS-IF-NEGATIVE", "as if the result had the opposite sign", lambda x: -x, False),
-        ("AS-IF-TWICE", "as if the result were taken twice", lambda x: 2 * x, False),
-        ("AS-IF-HALF", "as if the result were halved", lambda x: x / 2, False),
-        ("AS-IF-INVERSE", "as if one were divided by the result", lambda x: 1 / x, False),
-        ("AS-IF-SQUARE", "as if the result were squared", lambda x: x * x, True),
-        ("AS-IF-ROOT", "as if the root of the result were taken", lambda x: x**0.5, True),
+        ("AS-IF-TENSOR", torch.tensor, False),
+        ("AS-IF-RESULT-NEGATIVE", lambda x: -x, False),
+        ("AS-IF-TWICE", lambda x: 2 * x, False),
+        ("AS-IF-HALF", lambda x: x / 2, False),
+        ("AS-IF-INVERSE", lambda x: 1 / x, False),
+        ("AS-IF-SQUARE", lambda x: x * x, True),
+        ("AS-IF-ROOT", lambda x: x**0.5, True),
     ]
     if kind is int:
         changes += [
-            ("AS-IF-ONE-MORE", "as if the result were one larger", lambda x: x + 1, True),
-            ("AS-IF-ONE-LESS", "as if the result were one smaller", lambda x: x - 1, True),
+            ("AS-IF-ONE-MORE", lambda x: x + 1, True),
+            ("AS-IF-ONE-LESS", lambda x: x - 1, True),
         ]
-    for id, words, function, alone in changes:
-        yield Generic(id, words, outward=function, alone=alone)
+    for id, function, alone in changes:
+        yield Generic(id, outward=function, alone=alone)

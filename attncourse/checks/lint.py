@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from attncourse.checks import compositions, engine
+from attncourse.checks import compositions, engine, prose
 from attncourse.checks.fingerprint import Fingerprint, differing, of_reference
 from attncourse.checks.task import Task, compose
 
@@ -24,7 +24,7 @@ def complaints(
         right: answers in unusual words that must pass.
         faults: look at every fault, in all spellings of the steps around it.
     """
-    yield from _hints(task)
+    yield from prose.problems(task)
     if pages and task.page.startswith("book/"):
         yield from _sections(task, pages)
     yield from _accepts(task, "the reference", task.reference)
@@ -35,11 +35,6 @@ def complaints(
         yield from _steps(task)
     if faults:
         yield from _faults(task)
-
-
-def _hints(task: Task) -> Iterator[str]:
-    if len(set(task.hints)) != 3 or not all(task.hints):
-        yield f"{task.name}: give three different hints (a nudge, the idea, almost code)"
 
 
 def _sections(task: Task, pages: Path) -> Iterator[str]:

@@ -71,7 +71,7 @@ def _load(stem: str, name: str) -> Task:
         raise BadTask(
             f"{module.__name__} holds {_list(found) or 'no task'}, and not `{name}` alone"
         )
-    return _at_home(found[0], _chapter(stem))
+    return _at_home(found[0], _chapter(stem), module)
 
 
 def _tasks_in(module: ModuleType) -> list[Task]:
@@ -84,9 +84,9 @@ def _list(tasks) -> str:
     return ", ".join(f"`{task.name}`" for task in tasks)
 
 
-def _at_home(task: Task, chapter: Chapter) -> Task:
-    """A task that knows its chapter, if nothing is wrong with it."""
-    task.home = chapter
+def _at_home(task: Task, chapter: Chapter, module: ModuleType) -> Task:
+    """A task that knows where it belongs, if nothing is wrong with it."""
+    task.home, task.module = chapter, module.__name__
     if without_secrets.is_on():
         return task
     if not task.checks:
@@ -94,9 +94,6 @@ def _at_home(task: Task, chapter: Chapter) -> Task:
     for fault in task.faults.values():
         if not fault.forms:
             raise BadTask(f"{task.name}: {fault.id} has no form that shows it")
-        for name in ("thinks", "why"):
-            if not getattr(fault, name):
-                raise BadTask(f"{task.name}: {fault.id} does not say what the student {name}")
         if not fault.section and chapter.page.startswith("book/"):
             raise BadTask(f"{task.name}: {fault.id} names no section of the book to read again")
     return task
@@ -119,7 +116,7 @@ def _outside() -> tuple[dict[str, tuple[Task, ...]], dict[str, str]]:
                 raise BadTask(f"{point.module} defines no task")
             chapter = getattr(module, "chapter", None) or Chapter(point.name, point.name)
             chapter = dataclasses.replace(chapter, stem=point.name)
-            tasks = tuple(_at_home(task, chapter) for task in tasks)
+            tasks = tuple(_at_home(task, chapter, module) for task in tasks)
         except Exception as error:  # somebody else's module: whatever it raises stays with it
             broken[point.name] = f"the tasks of {where} cannot be used: {_said(error)}"
             continue
@@ -200,7 +197,8 @@ def in_file(path: Path) -> list[Task]:
     except Exception as error:
         raise BadTask(f"{path} cannot be loaded: {_said(error)}") from error
     chapter = getattr(module, "chapter", None) or Chapter(stem, stem)
-    tasks = [_at_home(task, dataclasses.replace(chapter, stem=stem)) for task in _tasks_in(module)]
+    chapter = dataclasses.replace(chapter, stem=stem)
+    tasks = [_at_home(task, chapter, module) for task in _tasks_in(module)]
     if not tasks:
         raise BadTask(f"{path} defines no task")
     return tasks

@@ -2,8 +2,9 @@
 
 A task has some hundred explanations with one fault and some thousand with two; to look at all of
 them takes seconds to minutes, and a student waits. Few of them differ in any one piece, so a table
-holds a short code for each. It only says which explanations are worth a closer look: those are
-looked at afresh, so that a table that is out of date may cost a name, and never gives a wrong one.
+holds a short code for each, by what the explanation is: ids of faults, numbers of form and
+spelling. It only says which explanations are worth a closer look: those are looked at afresh. A
+table counts as long as no code changes that makes explanations, or what they show.
 
     make fingerprints
 """
@@ -16,19 +17,23 @@ import functools
 import hashlib
 import itertools
 import math
+import re
 import signal
 import sys
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint, registry
+from attncourse.checks import compositions, fingerprint, generic, inputs, registry
 from attncourse.checks.compositions import Explanation
+from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
 from attncourse.checks.task import Task
 
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
 MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
-FORMAT = b"2"  # changes with what a table holds, and with what `compositions` makes
+FORMAT = "3"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_SECONDS = 2.0  # for one explanation with two faults
@@ -123,8 +128,10 @@ class Table:
     keys: list[Key]  # columns of `one`
     signs: list[np.ndarray]  # of the values that the codes of a column stand for
     reference: np.ndarray  # (keys) codes
+    rows: list[Row]  # of `one`
     one: np.ndarray  # (explanations keys) with one fault
     columns: np.ndarray  # which columns are kept for two
+    rows_of_two: list[Row]
     two: np.ndarray  # (explanations columns) with two faults, and generic ones alone
 
     def _fits(self, found: Evidence, codes: np.ndarray, columns) -> np.ndarray:
@@ -156,28 +163,62 @@ class Table:
 
     def singles(self, found: Evidence) -> list[Explanation]:
         """Explanations with one fault that are worth a closer look, the best first."""
-        every = compositions.singles(self.task)
+        every = {each.key: each for each in compositions.singles(self.task)}
         explained, contradicted = self._seems(found, self.one, range(len(self.keys)))
         # a code may err where a value is nearly another: one contradiction is looked at, too
         order = np.lexsort((-explained, contradicted))
         good = [n for n in order if explained[n] >= LEAST and contradicted[n] <= 1]
-        return [every[n] for n in good[:MOST_LOOKED_AT]]
+        return [every[self.rows[n]] for n in good[:MOST_LOOKED_AT]]
 
     def pairs(self, found: Evidence) -> list[Explanation]:
         """Explanations with two faults, or a generic one, that seem to explain everything."""
         explained, contradicted = self._seems(found, self.two, self.columns)
-        good = set(np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT].tolist())
-        every = itertools.islice(compositions.pairs(self.task), max(good, default=-1) + 1)
-        return [each for n, each in enumerate(every) if n in good]
+        good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT]
+        return [compositions.explanation(self.task, self.rows_of_two[n]) for n in good]
+
+
+# What makes explanations, and what they show on a task's probes; and the task's own files.
+MAKERS = (compositions, fingerprint, generic, inputs)
 
 
 def _stamp(task: Task) -> str:
-    """Changes with the files that say what a task's explanations are."""
-    module = Path(sys.modules[task.module].__file__)
-    digest = hashlib.sha256(FORMAT)
-    for path in [module, *sorted(module.parent.glob("_*.py"))]:
-        digest.update(path.read_bytes())
+    """Changes with the code that says what a task's explanations are, and not with its words."""
+    digest = hashlib.sha256(FORMAT.encode())
+    for module in (*MAKERS, *_files(task)):
+        digest.update(_code(Path(module.__file__)).encode())
     return digest.hexdigest()
+
+
+def _files(task: Task) -> list[ModuleType]:
+    """A task's module, and those of other tasks that it takes something from."""
+    todo, found = [task.module], {}
+    while todo:
+        name = todo.pop()
+        if name in found or not name.startswith(f"{registry.COURSE}."):
+            continue
+        found[name] = module = sys.modules[name]
+        for value in vars(module).values():
+            is_module = isinstance(value, ModuleType)
+            todo.append(value.__name__ if is_module else str(getattr(value, "__module__", "")))
+    return [found[name] for name in sorted(found)]
+
+
+# What changes nothing that an answer shows: what documents, and the checks of a task.
+_NO_CODE = re.compile(
+    r"""
+      ^[ ]* \"\"\" .*? \"\"\" [ ]*$                                    # a docstring
+    | ^@\w+\.check\( [^\n]*\n (?: [^\n]*\n )*? (?= \n\n?\S | \Z )  # a check, to its end
+    | (?: ^[ ]* | [ ]{2} ) \# [^\n]*                                   # a comment
+    """,
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
+)
+
+
+@functools.cache
+def _code(path: Path) -> str:
+    """The code of a file, without words, empty lines and the kind of its line ends."""
+    code = _NO_CODE.sub("", path.read_text(encoding="utf-8"))
+    return "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
 
 
 class _Endless(BaseException):
@@ -215,21 +256,23 @@ def build(task: Task) -> Table:
         return [codes[column].of(shows.piece(keys[column])) for column in columns]
 
     first = np.array(row(reference, range(len(keys))), dtype=np.uint16)
-    one = [
-        row(each.shows, range(len(keys))) for each in _progress(compositions.singles(task), task)
-    ]
+    alone = compositions.singles(task)
+    one = [row(each.shows, range(len(keys))) for each in _progress(alone, task)]
     one = np.array(one, dtype=np.uint16).reshape(-1, len(keys))
     columns = _columns(task, keys, one, first)
-    two = []
+    two, rows_of_two = [], []
     for each in _progress(compositions.pairs(task), task):
         shows = Fingerprint(task, each.make(), gradients=False)
         with _at_most(MOST_SECONDS) as late:
             codes_of_both = row(shows, columns)
         # Two faults together may never stop: nobody shall look at them again.
         two.append([NEVER] * len(columns) if late else codes_of_both)
+        rows_of_two.append(each.key)
     two = np.array(two, dtype=np.uint16).reshape(-1, len(columns))
     signs = [each.signs for each in codes]
-    return Table(task, keys, signs, first, one, np.array(columns, dtype=int), two)
+    rows = [each.key for each in alone]
+    columns = np.array(columns, dtype=int)
+    return Table(task, keys, signs, first, rows, one, columns, rows_of_two, two)
 
 
 def _progress(explanations, task: Task):
@@ -280,17 +323,57 @@ def path_of(task: Task) -> Path:
 def save(table: Table) -> None:
     FOLDER.mkdir(exist_ok=True)
     lengths = [len(signs) for signs in table.signs]
+    names = sorted({name for row in table.rows + table.rows_of_two for name, _ in row[0]})
     np.savez_compressed(
         path_of(table.task),
         stamp=np.array(_stamp(table.task)),
-        keys=np.array(["\t".join(key) for key in table.keys]),
+        keys=_packed("\t".join(key) for key in table.keys),
         lengths=np.array(lengths, dtype=np.uint16),
-        signs=np.vstack(table.signs),
+        signs=_short(np.vstack(table.signs), tolerance(table.task)).T,
         reference=table.reference,
+        names=_packed(names),
+        rows=_numbers(table.rows, names),
         one=table.one,
         columns=table.columns,
+        rows_of_two=_numbers(table.rows_of_two, names),
         two=table.two,
     )
+
+
+def _short(signs: np.ndarray, near: float) -> np.ndarray:
+    """With as many digits as a comparison looks at: files are a third smaller."""
+    short = signs.copy()
+    if near >= 1e-3:
+        short[:, 1:].view(np.uint32)[...] &= 0xFFFFF800  # 12 of 23 bits after the point
+    return short
+
+
+def _packed(texts: Iterable[str]) -> np.ndarray:
+    return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
+
+
+def _unpacked(data: np.ndarray) -> list[str]:
+    return data.tobytes().decode().split("\n")
+
+
+NOBODY = 0xFFFF  # in place of a second fault
+
+
+def _numbers(rows: list[Row], names: list[str]) -> np.ndarray:
+    """(5 rows) of each the first fault and its form, the second and its form, the spelling."""
+    number = {name: n for n, name in enumerate(names)}
+    made = []
+    for parts, spelling in rows:
+        (one, first), (two, second) = (*parts, ("", 0))[:2]
+        made.append((number[one], first, number.get(two, NOBODY), second, spelling))
+    return np.array(made, dtype=np.uint16).reshape(-1, 5).T
+
+
+def _rows(numbers: np.ndarray, names: list[str]) -> list[Row]:
+    return [
+        (((names[a], b),) if c == NOBODY else ((names[a], b), (names[c], d)), spelling)
+        for a, b, c, d, spelling in numbers.T.tolist()
+    ]
 
 
 def is_current(task: Task) -> bool:
@@ -309,12 +392,19 @@ def load(task: Task) -> Table | None:
         return None
     with np.load(path_of(task)) as data:
         ends = np.cumsum(data["lengths"])[:-1]
-        keys = [tuple(key.split("\t")) for key in data["keys"].tolist()]
-        signs = np.split(data["signs"], ends)
-        codes = [data[name] for name in ("reference", "one", "columns", "two")]
-    if len(codes[1]) != len(compositions.singles(task)):
-        return None
-    return Table(task, keys, signs, *codes)
+        keys = [tuple(key.split("\t")) for key in _unpacked(data["keys"])]
+        names = _unpacked(data["names"])
+        return Table(
+            task,
+            keys,
+            np.split(np.ascontiguousarray(data["signs"].T), ends),
+            data["reference"],
+            _rows(data["rows"], names),
+            data["one"],
+            data["columns"],
+            _rows(data["rows_of_two"], names),
+            data["two"],
+        )
 
 
 def live_pairs(found: Evidence) -> list[Explanation]:

@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 from torch import Tensor
 
+from attncourse.checks import prose
 from attncourse.checks.answer import Answer, Elsewhere, Inputs
 from attncourse.checks.observe import NAMED, Observation, find_short_cut, observe
 
@@ -49,35 +50,42 @@ class Check:
         return "rng" in inspect.signature(self.function).parameters
 
 
-@dataclass(frozen=True)
-class Thought:
-    """A misunderstanding that occurs in several tasks."""
-
-    id: str  # as in the course's catalogue, e.g. "D-SOFTMAX-DIM"
-    thinks: str
-    why: str
-
-
 @dataclass(frozen=True, eq=False)
 class Fault:
     """What a student may have misunderstood in one task.
 
     Attributes:
+        words: the id under which its two sentences stand.
         forms: complete wrong answers; or what steps do instead (see `compose`): a dict of
             functions by the step's name, or a subclass of the task's steps.
     """
 
-    task: str
+    of: "Task" = field(repr=False)
     id: str
-    thinks: str
-    why: str
+    words: str
     section: str
     forms: list["Callable | Change"] = field(default_factory=list, repr=False)
+
+    @property
+    def task(self) -> str:
+        return self.of.name
+
+    @property
+    def thinks(self) -> str:
+        """What the student probably thinks, in the student's words."""
+        return prose.thought(self, "thinks")
+
+    @property
+    def why(self) -> str:
+        """Why that is wrong, without giving the solution away."""
+        return prose.thought(self, "why")
 
 
 @dataclass(eq=False)
 class Task:
-    """One answer a student writes, and everything the judge knows about it.
+    """One answer a student writes, and what the judge knows about it.
+
+    What is read of it, its hints and the sentences of its faults, is in `<name>.md` (see `prose`).
 
     Attributes:
         reference: the course's own answer.
@@ -87,7 +95,6 @@ class Task:
         difficulty: 1 (a line) to 5 (an evening).
         minutes: a typical student needs.
         section: anchor in the book's chapter to read again.
-        hints: nudge, idea, almost code.
         probes: inputs on which wrong answers tell themselves apart, by name.
         adapt: turns an answer that is no function of tensors (a class, a function of functions)
             into one of the inputs, which it gets by name.
@@ -105,6 +112,8 @@ class Task:
             before anything else has called it.
         number: its place among the tasks of its chapter.
         home: its chapter; set when its file is loaded.
+        module: the one that makes it; set when that is loaded.
+        said: what its module says itself, in place of a file of words.
     """
 
     reference: Callable
@@ -114,7 +123,6 @@ class Task:
     difficulty: int = 1
     minutes: int = 5
     section: str = ""
-    hints: tuple[str, ...] = ()
     probes: Callable[[torch.Generator], dict[str, Inputs]]
     small: Callable[[torch.Generator], Iterator[Inputs]]
     adapt: Callable[[Callable], Callable] | None = None
@@ -129,6 +137,8 @@ class Task:
     keeps: bool = False
     number: int = 0
     home: Chapter | None = None
+    module: str = ""
+    said: prose.Words = field(default_factory=prose.Words, repr=False)
     checks: dict[str, Check] = field(default_factory=dict, repr=False)
     faults: dict[str, Fault] = field(default_factory=dict, repr=False)
     composed: type | None = field(default=None, repr=False)
@@ -139,14 +149,18 @@ class Task:
 
     # --- what its file says about it
 
-    def check(self, points: float) -> Callable:
+    def check(self, points: float, title: str = "") -> Callable:
         """Decorator: a promise that takes `answer`, and `rng` if it draws inputs.
 
         Its name is the sentence a teacher would say: `every_row_sums_to_one`.
+
+        Args:
+            points: what it is worth.
+            title: that sentence, where a name cannot say it ("the CPU's fused kernel is flash").
         """
 
         def record(function):
-            name = function.__name__.replace("_", " ")
+            name = title or function.__name__.replace("_", " ")
             if name in self.checks:
                 raise BadTask(f"{self.name}: two checks are named “{name}”")
             if not points > 0:
@@ -171,10 +185,11 @@ class Task:
 
     def fault(
         self,
-        thought: "Thought | str",
+        id: str,
         thinks: str = "",
         why: str = "",
         *,
+        words: str = "",
         section: str = "",
         forms: Iterable[Callable] = (),
         **steps: Callable | tuple[Callable, ...],
@@ -182,9 +197,11 @@ class Task:
         """Record what a student may have misunderstood, and what the answer then does.
 
         Args:
-            thought: shared by several tasks; or an id, with the two sentences after it.
-            thinks: what the student probably thinks, one sentence, in the student's words.
-            why: why that is wrong, without giving the solution away.
+            id: as in the course's catalogue, e.g. "D-SOFTMAX-DIM".
+            thinks: what the student probably thinks, one sentence, in the student's words, if no
+                file of words says it.
+            why: why that is wrong, without giving the solution away; likewise.
+            words: the id under which a file of words says it, if that is another one.
             section: of the chapter to read again; the task's own if none is given.
             forms: complete wrong answers.
             steps: what a step does instead; several wordings as a tuple, in which `...` is the
@@ -193,14 +210,11 @@ class Task:
         Returns:
             A decorator for one more form: a complete wrong answer, or a subclass of the steps.
         """
-        if isinstance(thought, str):
-            thought = Thought(thought, thinks, why)
-        elif thinks or why:
-            thought = Thought(thought.id, thinks or thought.thinks, why or thought.why)
-        if thought.id in self.faults:
-            raise BadTask(f"{self.name}: two faults are named {thought.id}")
-        found = Fault(self.name, thought.id, thought.thinks, thought.why, section or self.section)
-        self.faults[thought.id] = found
+        if id in self.faults:
+            raise BadTask(f"{self.name}: two faults are named {id}")
+        if thinks or why:
+            self.said.thoughts[id] = prose.Entry(thinks, why)
+        self.faults[id] = found = Fault(self, id, words or id, section or self.section)
         for form in forms:
             found.forms.append(form)
         wordings = {k: v if isinstance(v, tuple) else (v,) for k, v in steps.items()}
@@ -224,9 +238,9 @@ class Task:
         return sum(check.points for check in self.checks.values())
 
     @property
-    def module(self) -> str:
-        """The module that says everything about it."""
-        return next(iter(self.checks.values())).function.__module__
+    def hints(self) -> tuple[str, ...]:
+        """Nudge, idea, almost code."""
+        return prose.hints(self)
 
     @property
     def chapter(self) -> str:

@@ -2,11 +2,10 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 
 from attncourse.checks.answer import Answer, Failure, Unanswered, describe
 from attncourse.checks.observe import Unusable
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, Finding, audit
 from attncourse.lab.receipts import ReceiptError, decode, encode
 
@@ -39,12 +38,6 @@ TASK = {  # what the tasks of all receipts say of themselves
     "returns": dict,
     "difficulty": 1,
     "minutes": 5,
-    "hints": (
-        "Run the measuring cell to its end. It prints the receipt.",
-        "The receipt is a long text that begins with attn1:. Put it between three quotes, after "
-        "`return`; line breaks and spaces inside do not matter.",
-        'return """attn1:…""" with all that stands between the quotes of the printed RECEIPT.',
-    ),
     "probes": lambda rng: {"receipt": {}},
     "small": lambda rng: iter(()),
     "adapt": is_text,
@@ -216,81 +209,6 @@ def _forgotten(place: int) -> Callable:
     return edit
 
 
-CUT_OFF = Thought(
-    "CUT-OFF",
-    "I have marked the receipt with the mouse and pasted it.",
-    "Its end is missing. It is some dozens of lines long: take all that stands between the two "
-    "lines of three quotes.",
-)
-DAMAGED = Thought(
-    "DAMAGED",
-    "One character more or less does not matter in a text so long.",
-    "It carries a checksum of all of it, and here the two disagree. Chat programs and mail replace "
-    "characters on the way: copy it from the notebook itself, or send it as a code block.",
-)
-FILE = Thought(
-    "FILE",
-    "The name of the file, or what else was printed, is enough; the rest can be looked up there.",
-    "The file lies on your machine, or in a Colab session that is gone tomorrow. What you hand in "
-    "is the text that holds the samples; it begins with attn1:.",
-)
-OTHER_LAB = Thought(
-    "OTHER-LAB",
-    "A receipt is a receipt.",
-    "This one is of another lab, with other questions. Each lab prints its own, at the end of its "
-    "measuring cell; the file has the lab's name in its name, and so has what is printed above the "
-    "receipt.",
-)
-NO_PREDICTION = Thought(
-    "NO-PREDICTION",
-    "The measurement is what counts; a guess adds nothing.",
-    "Who has not guessed is not surprised, and surprise is what one learns from. A prediction need "
-    "not be right; it has to be there before the first measurement.",
-)
-AFTERWARD = Thought(
-    "AFTERWARD",
-    "I have filled in the predictions when I knew the numbers.",
-    "Then they are results. The record notes how many points had been measured. Start a new file, "
-    "and guess first: wrong guesses cost nothing.",
-)
-MILLISECONDS = Thought(
-    "MILLISECONDS",
-    "elapsed_time gives the time, so that is what I record.",
-    "It gives milliseconds, and a record holds seconds. With these numbers each sample would last "
-    "longer than the time until the next began.",
-)
-TOO_FAST = Thought(
-    "TOO-FAST",
-    "A very fast machine is good news.",
-    "No machine of this kind computes that fast. A clock that stops before the work is done gives "
-    "such numbers, and so does a wrong unit.",
-)
-IN_BLOCKS = Thought(
-    "ONE-AFTER-THE-OTHER",
-    "First all runs of one, then all runs of the other.",
-    "A GPU's clock falls as it heats up, so what comes second looks slower. In turn, A B A B, both "
-    "suffer alike; `lab.compare` does that.",
-)
-FEW_SAMPLES = Thought(
-    "THREE-SAMPLES",
-    "Three runs and the best of them will do.",
-    "Three numbers cannot show their own noise. Take 20 or more; at the sizes of this lab that "
-    "costs seconds.",
-)
-NO_NOISE = Thought(
-    "MADE-UP",
-    "Every sample is the same number, so the result is clear.",
-    "No clock gives the same time twenty times over. Hand in what was measured, noise and all: "
-    "noise costs no points.",
-)
-WRONG_RESULT = Thought(
-    "WRONG-RESULT",
-    "Speed is what is measured here; whether the result is right is another matter.",
-    "A fast wrong answer has no speed: it may have left out the work. This record says how far "
-    "its results lie from those in float64, and that is too far.",
-)
-
-
 def shared(
     task: Task,
     record: Callable[..., dict],
@@ -298,7 +216,7 @@ def shared(
     fits: Callable = is_number,
     *,
     evidence: Callable[[dict], dict],
-    own: "dict[Thought, Thought | None] | None" = None,
+    own: dict[str, str | None] | None = None,
     predict: str = "",
     few: int = 3,
     checks: bool = True,
@@ -312,7 +230,7 @@ def shared(
         predicted: names of its predictions.
         fits: whether a value is one of those.
         evidence: what only this lab looks at, of a record.
-        own: a shared thought in the lab's own words, and with its id; None: it cannot occur.
+        own: the lab's own id of a shared fault; None: it cannot occur.
         predict: the section on predictions.
         few: samples of a point that has too few.
         checks: whether it has the usual checks, or all of its own.
@@ -322,10 +240,10 @@ def shared(
         _checks(task, predicted, fits)
     letters = task.reference.__name__.removesuffix("_receipt").replace("lab", "L")
 
-    def fault(thought, *answers, section=""):
-        ours = (own or {}).get(thought, replace(thought, id=f"{letters}-{thought.id}"))
+    def fault(id, *answers, section=""):
+        ours = (own or {}).get(id, f"{letters}-{id}")
         if ours is not None:
-            task.fault(ours, section=section, forms=answers)
+            task.fault(ours, words=id, section=section, forms=answers)
 
     def cut(piece):
         return functools.cache(lambda: piece(encode(record())))
@@ -341,20 +259,20 @@ def shared(
     other = "lab2_quadratic_wall" if letters != "L2" else "lab1_time_it_right"
     each = [pasted(record, _forgotten(place)) for place in range(len(predicted) > 1)]
     pieces = (lambda text: text[:-300], lambda text: text[: len(text) // 2], lambda text: text[:76])
-    fault(CUT_OFF, *map(cut, pieces))
-    fault(DAMAGED, changed)
-    fault(FILE, file_name)
-    fault(OTHER_LAB, pasted(record, lambda made: made | {"lab": other}))
+    fault("CUT-OFF", *map(cut, pieces))
+    fault("DAMAGED", changed)
+    fault("FILE", file_name)
+    fault("OTHER-LAB", pasted(record, lambda made: made | {"lab": other}))
     none = pasted(record, lambda made: made | {"predictions": {}})
-    fault(NO_PREDICTION, none, *each, section=predict)
-    fault(AFTERWARD, pasted(record, _afterward), section=predict)
-    fault(MILLISECONDS, pasted(record, times(1e3)))
-    fault(TOO_FAST, pasted(record, times(1e-4)))
-    fault(IN_BLOCKS, pasted(record, one_after_the_other))
-    fault(FEW_SAMPLES, pasted(record, samples=few))
+    fault("NO-PREDICTION", none, *each, section=predict)
+    fault("AFTERWARD", pasted(record, _afterward), section=predict)
+    fault("MILLISECONDS", pasted(record, times(1e3)))
+    fault("TOO-FAST", pasted(record, times(1e-4)))
+    fault("ONE-AFTER-THE-OTHER", pasted(record, one_after_the_other))
+    fault("THREE-SAMPLES", pasted(record, samples=few))
     equal = points(seconds=lambda point: len(point["seconds"]) * point["seconds"][:1])
-    fault(NO_NOISE, pasted(record, equal))
-    fault(WRONG_RESULT, pasted(record, points(reference_error=0.3)))
+    fault("MADE-UP", pasted(record, equal))
+    fault("WRONG-RESULT", pasted(record, points(reference_error=0.3)))
 
 
 def _checks(task: Task, predicted: tuple[str, ...], fits: Callable) -> None:

@@ -51,7 +51,7 @@ def emptied(
     used = (name for name in keep if name.startswith("attncourse."))
     kept = {id(each) for name in used for each in _needed_by(_found(name), gone)}
     for name in own:  # what turns an answer into a function of tensors runs here, too
-        adapters = functions_in(_file_of(tasks[name]))
+        adapters = functions_in(sys.modules[tasks[name].module])
         kept |= {id(found) for each in adapters for found in _needed_by(each, gone)}
     for name in own:
         kept -= {id(each) for each in _parts(tasks[name].reference)}
@@ -84,16 +84,6 @@ def measurements() -> tuple[types.ModuleType, ...]:
     """The modules of what the chapters have measured, which do some tasks in passing."""
     names = (each.name for each in pkgutil.iter_modules(experiments.__path__))
     return tuple(importlib.import_module(f"{experiments.__name__}.{name}") for name in names)
-
-
-def _file_of(task: Task) -> types.ModuleType:
-    """The module that makes a task, and what turns an answer to it into a function."""
-    return next(
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith(registry.guarded())
-        and any(value is task for value in vars(module).values())
-    )
 
 
 @functools.cache

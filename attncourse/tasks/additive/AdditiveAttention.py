@@ -1,5 +1,3 @@
-"""Additive attention as a module: three linear layers, and the keys are the values."""
-
 import math
 import zlib
 
@@ -13,7 +11,7 @@ from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
 from attncourse.tasks.additive.attend import (
     Attend,
@@ -205,16 +203,6 @@ task = Task(
     difficulty=3,
     minutes=20,
     section="soft-search",
-    hints=(
-        "A module holds what is learned. Which three matrices of `additive_scores` are "
-        "learned, how wide is what goes in, and how wide is what comes out?",
-        "`nn.Linear(i, o, bias=False)` computes x @ weight.T with a weight (o i), so you may "
-        "call the layers instead of multiplying yourself. `v` leads from attention_dim to 1, "
-        "and that last axis of length 1 has to go.",
-        "hidden = tanh(self.W_query(query) with a new axis 1 + self.W_key(keys)); scores = "
-        "self.v(hidden) without its last axis; then what `attend` does, with scores, keys "
-        "and mask: the values are the keys as they came.",
-    ),
     probes=module_probes,
     small=module_small,
     adapt=as_function,
@@ -316,7 +304,7 @@ def a_row_with_nothing_to_attend_to_gets_zeros(answer, rng):
     answer.matches(module_inputs(rng, b=1, mask=torch.zeros(1, 4, dtype=torch.bool)))
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, keys and all three layers")
 def gradients_reach_query_keys_and_all_three_layers(answer, rng):
     answer.gradients_match(module_inputs(rng))
     answer.gradients_match(module_inputs(rng, mask=mixed_mask(rng, 2, 4)))
@@ -419,9 +407,6 @@ def bare_parameters(self, e, d, a):
 
 task.fault(
     "A-BIAS",
-    "`nn.Linear` has a bias, and it does no harm.",
-    "It does little harm, and it is not in the formula: with copied weights your results differ. "
-    "The one of `v` cancels in the softmax and can never learn.",
     make=(
         layers("W_query", "W_key", "v"),
         layers("W_query", "W_key"),
@@ -434,26 +419,13 @@ task.fault(
 
 task.fault(
     "A-TIED-PROJ",
-    "One layer projects query and keys alike.",
-    "Then asking and being found are the same thing, and both must be equally wide. The module has "
-    "two: one reads the decoder's state, one the annotations.",
     make=(..., ..., layers(W_key=None), layers(W_query=None)),
     of_query=(by_key_layer, ..., ..., by_key_layer),
     of_keys=(..., by_query_layer, by_query_layer, ...),
 )
-task.fault(
-    "C-SWAPPED-PROJ",
-    "Which layer projects which makes no difference.",
-    "W_query reads what is as wide as a query, W_key what is as wide as a key. Swapped, they fail, "
-    "or, if both are equally wide, read what they were not trained on.",
-    of_query=by_key_layer,
-    of_keys=by_query_layer,
-)
+task.fault("C-SWAPPED-PROJ", of_query=by_key_layer, of_keys=by_query_layer)
 task.fault(
     "C-NAMES",
-    "What the layers are called is up to me.",
-    "Weights are copied in by name, here and whenever a trained model is loaded: the names "
-    "`W_query`, `W_key` and `v` are part of the task.",
     make=(
         layers(W_query="query_layer", W_key="key_layer", v="score_layer"),
         layers(W_key="my_W_key"),
@@ -467,9 +439,6 @@ task.fault(
 )
 task.fault(
     "C-BARE-PARAMETERS",
-    "Instead of a linear layer I can hold its matrix as a parameter.",
-    "It computes the same. But `W_query` is then a matrix and has no `.weight`, so weights cannot "
-    "be copied in by name. The task asks for three `nn.Linear`.",
     make=bare_parameters,
     of_query=lambda self, query: query @ self.W_query,
     of_keys=lambda self, keys: keys @ self.W_key,
@@ -477,9 +446,6 @@ task.fault(
 )
 task.fault(
     "C-TURNED-LAYERS",
-    "`nn.Linear` takes first what comes out, then what goes in.",
-    "It takes in_features first, out_features second, and stores a weight of shape (out in). That "
-    "its weight is turned around is its own affair.",
     make=turned_layers,
     of_query=lambda self, query: query @ self.W_query.weight,
     of_keys=lambda self, keys: keys @ self.W_key.weight,
@@ -487,17 +453,11 @@ task.fault(
 )
 task.fault(
     "C-W-TRANSPOSED",
-    "A layer multiplies by its weight as it is stored.",
-    "It stores (out in), so `x @ layer.weight` fits only where both are equal, and is then another "
-    "projection. Call the layer, or turn its weight.",
     of_query=lambda self, query: query @ self.W_query.weight,
     of_keys=lambda self, keys: keys @ self.W_key.weight,
 )
 task.fault(
     "C-FROZEN-LAYERS",
-    "A weight's numbers are all that is needed, so I take `.data`.",
-    "The results are right, and no gradient reaches the layer: it stays as it was drawn, and "
-    "nothing learns to compare.",
     of_query=lambda self, query: F.linear(query, self.W_query.weight.data),
     of_keys=lambda self, keys: F.linear(keys, self.W_key.weight.data),
     weigh=(..., lambda self, hidden: F.linear(hidden, self.v.weight.data)),
@@ -533,20 +493,8 @@ class WithoutSuper(Layer):
         self.make(query_dim, key_dim, attention_dim)
 
 
-task.fault(
-    "C-UNREGISTERED",
-    "PyTorch finds my layers wherever I keep them.",
-    "It finds only those that are attributes of the module itself, set in `__init__`. Layers in a "
-    "list, or made in `forward`, are no parameters: nothing trains them.",
-    forms=(LayersInAList, LayersInForward, LayersSetInForward),
-)
-task.fault(
-    "C-NO-SUPER",
-    "`__init__` sets my layers, and that is all it has to do.",
-    "Before that it has to make the module a module: without `super().__init__()` PyTorch has no "
-    "place to keep layers, and setting the first one fails.",
-    forms=(WithoutSuper,),
-)
+task.fault("C-UNREGISTERED", forms=(LayersInAList, LayersInForward, LayersSetInForward))
+task.fault("C-NO-SUPER", forms=(WithoutSuper,))
 
 # --- faults: scores -----------------------------------------------------------------------------
 
@@ -564,9 +512,6 @@ class KeepsTheFirstKeys(Layer):
 
 task.fault(
     "A-NO-TANH",
-    "Two linear layers and a sum are the alignment model; the tanh is decoration.",
-    "Without a bend after the sum, the query adds the same number to the score of every key. The "
-    "softmax ignores it: your weights never depend on the query.",
     section=LINEAR,
     bend=as_is,
     meet=(
@@ -576,227 +521,59 @@ task.fault(
         lambda query, keys: query.tanh() + keys,
     ),
 )
+task.fault("A-RELU", bend=torch.relu)
+task.fault("C-SIGMOID", bend=torch.sigmoid)
 task.fault(
-    "A-RELU",
-    "A hidden layer has ReLU units.",
-    "It sees the query, and could be trained. But it is not the chapter's alignment model: with "
-    "the same weights it gives other results.",
-    bend=torch.relu,
+    "C-TANH-LAST", section=LINEAR, bend=as_is, weigh=lambda self, hidden: self.v(hidden).tanh()
 )
-task.fault(
-    "C-SIGMOID",
-    "A hidden layer has sigmoid units.",
-    "A sigmoid runs from 0 to 1, the tanh of the formula from −1 to 1 and steeper. With the same "
-    "weights the results differ.",
-    bend=torch.sigmoid,
-)
-task.fault(
-    "C-TANH-LAST",
-    "The tanh is applied to the finished score.",
-    "Then no key can ever score above 1, and inside everything is linear. Each hidden unit bends "
-    "by itself, before v weighs them.",
-    section=LINEAR,
-    bend=as_is,
-    weigh=lambda self, hidden: self.v(hidden).tanh(),
-)
-task.fault(
-    "C-PRODUCT",
-    "The two projections are multiplied.",
-    "That is how the dot and the general score compare. This module adds them, hence its name.",
-    meet=torch.mul,
-)
-task.fault(
-    "C-DIFFERENCE",
-    "The score compares, so the projections are subtracted.",
-    "With weights of your own it would be as good, since a sign can be learned. With the given "
-    "ones it is another score: the formula adds.",
-    meet=(torch.sub, lambda query, keys: keys - query),
-)
-task.fault(
-    "C-SCALED",
-    "The score is divided by the root of the width.",
-    "Scaling belongs to the dot product of the next chapter. Here the tanh keeps each unit within "
-    "−1 … 1, and v sets the size.",
-    weigh=lambda self, hidden: self.v(hidden) / math.sqrt(hidden.shape[-1]),
-)
-task.fault(
-    "C-NO-V",
-    "The score is the sum of the hidden units.",
-    "Then every unit counts the same and `v` is never read. It learns which units matter and which "
-    "speak against a key.",
-    weigh=lambda self, hidden: hidden.sum(-1, keepdim=True),
-)
-task.fault(
-    "C-V-SHARES",
-    "`v` holds shares, so a softmax goes over it.",
-    "The softmax shares out attention among keys. `v` weighs the hidden units, and its numbers may "
-    "be negative: a unit may speak against a key.",
-    weigh=lambda self, hidden: hidden @ self.v.weight.softmax(-1).mT,
-)
-task.fault(
-    "C-NO-QUERY",
-    "The keys alone say how important they are.",
-    "Then every query gets the same weights, and the decoder looks at the same words before each "
-    "word it writes. Your scores never read the query.",
-    meet=lambda query, keys: keys,
-)
-task.fault(
-    "C-FIRST-QUERY",
-    "There is one query for the whole batch.",
-    "Each sentence brings its own query, a row of (b e). You compare all keys with the query of "
-    "the first sentence.",
-    line_up=lambda query: query[:1, None],
-)
-task.fault(
-    "C-QUERY-MEAN",
-    "One query stands for the batch, so I average over the sentences.",
-    "Each sentence asks its own question. With one sentence your answer is right; with more, they "
-    "all ask the same.",
-    line_up=lambda query: query.mean(0, keepdim=True)[:, None],
-)
-task.fault(
-    "A-BROADCAST",
-    "The two projections can be added as they are; torch lines them up.",
-    "(b a) and (b k a) are lined up from the right, so b meets k. That is an error, or, if b = k, "
-    "every key is scored with the query of another sentence.",
-    section=BREAKS,
-    line_up=as_is,
-)
-task.fault(
-    "C-STALE-KEYS",
-    "The keys' projection does not change, so I keep it from the first call.",
-    "Within one sentence it does not. The next sentence brings other keys, and your module still "
-    "scores the old ones: right on the first call only.",
-    section="score-family",
-    forms=(KeepsTheFirstKeys,),
-)
-task.fault(
-    "C-SQUEEZE",
-    "`squeeze()` removes the axis of length 1 that `v` leaves.",
-    "It removes all of them: a batch of one sentence or a sentence of one word loses an axis that "
-    "belongs there. Say which axis.",
-    section="score-family",
-    drop_axis=torch.squeeze,
-)
-task.fault(
-    "C-NO-TANH-NO-MASK",
-    "Two linear layers, a sum, a softmax: that is all there is to it.",
-    "Two things are missing: the bend, without which the weights ignore the query; and the mask, "
-    "without which padding gets a share.",
-    section=BREAKS,
-    bend=as_is,
-    visible=lambda mask, scores: None,
-)
+task.fault("C-PRODUCT", meet=torch.mul)
+task.fault("C-DIFFERENCE", meet=(torch.sub, lambda query, keys: keys - query))
+task.fault("C-SCALED", weigh=lambda self, hidden: self.v(hidden) / math.sqrt(hidden.shape[-1]))
+task.fault("C-NO-V", weigh=lambda self, hidden: hidden.sum(-1, keepdim=True))
+task.fault("C-V-SHARES", weigh=lambda self, hidden: hidden @ self.v.weight.softmax(-1).mT)
+task.fault("C-NO-QUERY", meet=lambda query, keys: keys)
+task.fault("C-FIRST-QUERY", line_up=lambda query: query[:1, None])
+task.fault("C-QUERY-MEAN", line_up=lambda query: query.mean(0, keepdim=True)[:, None])
+task.fault("A-BROADCAST", section=BREAKS, line_up=as_is)
+task.fault("C-STALE-KEYS", section="score-family", forms=(KeepsTheFirstKeys,))
+task.fault("C-SQUEEZE", section="score-family", drop_axis=torch.squeeze)
+task.fault("C-NO-TANH-NO-MASK", section=BREAKS, bend=as_is, visible=lambda mask, scores: None)
 
 # --- faults: softmax and mask -------------------------------------------------------------------
 
+task.fault("A-SOFTMAX-QUERIES", section=BREAKS, share=lambda scores, mask: scores.softmax(0))
 task.fault(
-    "A-SOFTMAX-QUERIES",
-    "The softmax runs over the first axis.",
-    "That axis are the sentences of the batch: they compete with each other for each place, and "
-    "rows do not sum to one. The keys are on the last axis.",
-    section=BREAKS,
-    share=lambda scores, mask: scores.softmax(0),
+    "C-SOFTMAX-LAST-OF-THREE", share=lambda scores, mask: scores[..., None].softmax(-1)[..., 0]
 )
+task.fault("D-NAIVE-SOFTMAX", share=(naive_if_alive, naive, naive), clear=(..., ..., as_is))
+task.fault("D-NO-SOFTMAX", share=lambda scores, mask: scores.clone(), hide=as_is)
+task.fault("D-HARD-ATTENTION", share=hard)
+task.fault("A-NO-MASK", **PADDING, visible=lambda mask, scores: None)
+task.fault("M-POLARITY", **PADDING, visible=unless_none(torch.logical_not))
+task.fault("M-AFTER-SOFTMAX", **PADDING, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault("M-DEAD-ROW", **PADDING, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", **PADDING, hide=low(-1e9), clear=as_is)
 task.fault(
-    "C-SOFTMAX-LAST-OF-THREE",
-    "`v` leaves scores (b k 1), and softmax over the last axis normalizes them.",
-    "The last axis then has length 1, and a lone number always gets weight 1: every key counts "
-    "fully. Remove that axis before the softmax.",
-    share=lambda scores, mask: scores[..., None].softmax(-1)[..., 0],
-)
-task.fault(
-    thoughts.NAIVE_SOFTMAX,
-    "tanh keeps everything small, so exp cannot overflow.",
-    "It keeps each unit small. But v is learned and may be large, and so may be the score: exp of "
-    "89 is infinite in float32, and infinity over infinity NaN.",
-    share=(naive_if_alive, naive, naive),
-    clear=(..., ..., as_is),
-)
-task.fault(thoughts.NO_SOFTMAX, share=lambda scores, mask: scores.clone(), hide=as_is)
-task.fault(
-    thoughts.HARD_ATTENTION,
-    "The search takes the annotation with the best score.",
-    "That is a hard search: picking has no slope, so no gradient says how to score better. The "
-    "soft search reads a little of all.",
-    share=hard,
-)
-task.fault(
-    "A-NO-MASK",
-    "The module takes a mask; using it can wait.",
-    "Your weights are the same with and without it. Padding gets its share, and a translation "
-    "depends on how long the other sentences of the batch are.",
-    **PADDING,
-    visible=lambda mask, scores: None,
-)
-task.fault(
-    thoughts.POLARITY,
-    "The mask is True where there is padding.",
-    "Here True means: may be attended to. Your module reads the padding and skips the words.",
-    **PADDING,
-    visible=unless_none(torch.logical_not),
-)
-task.fault(
-    thoughts.AFTER_SOFTMAX,
-    "The mask sets weights to zero after the softmax.",
-    "Too late: the hidden keys have taken their share, and what is left sums to less than one. "
-    "Hide them before.",
-    **PADDING,
-    hide=as_is,
-    clear=lambda weights, mask: weights * mask,
-)
-task.fault(
-    thoughts.DEAD_ROW,
-    "With −∞ for every hidden key the mask is done.",
-    "A sentence in which everything is hidden then gives 0/0, which is NaN. Its weights and its "
-    "context have to be 0.",
-    **PADDING,
-    hide=minus_infinity,
-    clear=as_is,
-)
-task.fault(
-    thoughts.DEAD_ROW_UNIFORM,
-    "With −1e9 for every hidden key the mask is done.",
-    "A sentence in which everything is hidden then has equal scores, and the softmax shares the "
-    "weight evenly among the hidden. Its weights have to be 0.",
-    **PADDING,
-    hide=low(-1e9),
-    clear=as_is,
-)
-task.fault(
-    thoughts.DEAD_ROW_GRADIENT,
+    "M-DEAD-ROW-GRADIENT",
     **PADDING,
     hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
     clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
 task.fault(
-    thoughts.FILL_ZERO,
+    "M-FILL-ZERO",
     **PADDING,
     hide=(low(0.0), lambda scores, mask: scores * mask),
     clear=(as_is, as_is, only_dead_rows, ...),
 )
+task.fault("M-SMALL-FILL", **PADDING, hide=low(-1e4), clear=(only_dead_rows, as_is))
+task.fault("M-ADD-BOOL", **PADDING, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
 task.fault(
-    thoughts.SMALL_FILL,
-    **PADDING,
-    hide=low(-1e4),
-    clear=(only_dead_rows, as_is),
-)
-task.fault(
-    thoughts.ADD_BOOL,
-    **PADDING,
-    hide=lambda scores, mask: scores + mask,
-    clear=(as_is, ...),
-)
-task.fault(
-    thoughts.MAPS_UNMASKED,
-    "The mask matters for the context; the weights are only for looking at.",
-    "Your context respects the mask, but the weights you return are computed without it. The heat "
-    "map shows attention that never happened.",
+    "M-MAPS-UNMASKED",
     **PADDING,
     results=lambda context, weights, scores, mask: (context, scores.softmax(-1)),
 )
 task.fault(
-    thoughts.MASKED_VALUES,
+    "M-VALUES",
     **PADDING,
     hide=as_is,
     clear=as_is,
@@ -804,30 +581,11 @@ task.fault(
         "bk,bkv->bv", weights, values if mask is None else values * mask[:, :, None]
     ),
 )
-task.fault(
-    "C-FIRST-MASK",
-    "All sentences of a batch have the same padding.",
-    "Each has its own row in the mask, and rows differ. You let the first one speak for all.",
-    **PADDING,
-    visible=unless_none(lambda mask: mask[:1].expand_as(mask)),
-)
-task.fault(
-    "M-IF-MASK",
-    "`if mask:` asks whether there is a mask.",
-    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
-    "error. Ask whether the mask is None.",
-    **PADDING,
-    visible=lambda mask, scores: mask if mask else None,
-)
+task.fault("C-FIRST-MASK", **PADDING, visible=unless_none(lambda mask: mask[:1].expand_as(mask)))
+task.fault("M-IF-MASK", **PADDING, visible=lambda mask, scores: mask if mask else None)
 
 
-@task.fault(
-    "M-NO-DEFAULT",
-    "Whoever calls this has a mask.",
-    "Whoever has no padding has none: the signature of the task says `mask=None`, so the argument "
-    "may be left out.",
-    **PADDING,
-)
+@task.fault("M-NO-DEFAULT", **PADDING)
 class NoDefault(Layer):
     def forward(self, query, keys, mask):
         return super().forward(query, keys, mask)
@@ -835,103 +593,33 @@ class NoDefault(Layer):
 
 # --- faults: what is averaged and returned ------------------------------------------------------
 
-task.fault(
-    "A-VALUE-IS-KEY",
-    "The projected keys are the values.",
-    "The projection is there to compare. What the decoder reads are the annotations as they came: "
-    "your context is as wide as the alignment model, not as a key.",
-    values=by_key_layer,
-)
-task.fault(
-    "C-ALL-PAIRS",
-    "`weights @ keys` is the weighted sum of the keys.",
-    "For one sentence it is. With a batch, (b k) @ (b k d) applies the weights of every sentence "
-    "to the keys of every other: (b b d). Keep each sentence to itself.",
-    section=BREAKS,
-    average=lambda weights, values, mask: weights @ values,
-)
-task.fault(
-    "C-MEAN-CONTEXT",
-    "The context is the mean of the weighted keys.",
-    "The weights already sum to one, so their weighted sum is the average. Dividing by the number "
-    "of keys once more makes it too small.",
-    average=lambda *all: weighted(*all).mean(1),
-)
-task.fault(
-    "C-NOT-SUMMED",
-    "The context is every key times its weight.",
-    "That is one vector for each key. The context is one for the sentence: add them up over the "
-    "keys.",
-    average=weighted,
-)
-task.fault(
-    "C-KEEPDIM",
-    "An axis of length 1 in the context does not matter.",
-    "It does as soon as the context is joined to a word's vector (b m): (b 1 d) does not fit, or "
-    "broadcasts into something else. The context is (b d).",
-    average=lambda weights, values, mask: weights[:, None] @ values,
-)
+task.fault("A-VALUE-IS-KEY", values=by_key_layer)
+task.fault("C-ALL-PAIRS", section=BREAKS, average=lambda weights, values, mask: weights @ values)
+task.fault("C-MEAN-CONTEXT", average=lambda *all: weighted(*all).mean(1))
+task.fault("C-NOT-SUMMED", average=weighted)
+task.fault("C-KEEPDIM", average=lambda weights, values, mask: weights[:, None] @ values)
 task.fault(
     "C-WEIGHTS-KEEPDIM",
-    "The axis that `v` leaves may stay in the weights.",
-    "Who draws a heat map or sums a row expects (b k). An axis of length 1 is one more, and "
-    "broadcasting makes something else of it.",
     results=(
         lambda context, weights, scores, mask: (context, weights[:, :, None]),
         lambda context, weights, scores, mask: (context, weights[:, None]),
     ),
 )
 task.fault(
-    "C-DROPOUT",
-    "A module that is trained needs dropout on its weights.",
-    "This one has none. In training mode some of your weights vanish at random and the others "
-    "grow; rows no longer sum to one.",
-    after=lambda self, weights, scores: torch.dropout(weights, 0.1, self.training),
+    "C-DROPOUT", after=lambda self, weights, scores: torch.dropout(weights, 0.1, self.training)
+)
+task.fault("C-DETACHED-VALUES", values=lambda self, keys: keys.detach())
+task.fault("D-DETACHED-WEIGHTS", after=lambda weights, scores: weights.detach())
+task.fault("D-SCORES-AS-WEIGHTS", results=lambda context, weights, scores, mask: (context, scores))
+task.fault("D-SWAPPED-RESULTS", results=lambda context, weights, scores, mask: (weights, context))
+task.fault(
+    "D-OUTPUT-ONLY", section="alignments", results=lambda context, weights, scores, mask: context
 )
 task.fault(
-    "C-DETACHED-VALUES",
-    "The keys are averaged only; the gradient through the scores is enough.",
-    "The encoder then learns to be found, and not what to hand over. The numbers are right, but "
-    "half of the keys' gradient is cut.",
-    values=lambda self, keys: keys.detach(),
+    "C-FLOAT32", results=lambda context, weights, scores, mask: (context.float(), weights.float())
 )
 task.fault(
-    thoughts.DETACHED_WEIGHTS,
-    "The weights are a by-product; only the keys need a gradient.",
-    "Then none of the three layers ever learns: the gradient that says 'look elsewhere' flows "
-    "through the weights. Something like `.detach()` or `no_grad` cuts it.",
-    after=lambda weights, scores: weights.detach(),
-)
-task.fault(
-    thoughts.SCORES_AS_WEIGHTS,
-    "The second result is the scores.",
-    "Scores are what enters the softmax; weights are what leaves it. The context is right, but a "
-    "heat map of scores has rows that sum to nothing in particular.",
-    results=lambda context, weights, scores, mask: (context, scores),
-)
-task.fault(
-    thoughts.SWAPPED_RESULTS,
-    "`forward` returns weights, then context.",
-    "Both are right, in the other order: the context comes first.",
-    results=lambda context, weights, scores, mask: (weights, context),
-)
-task.fault(
-    thoughts.OUTPUT_ONLY,
-    "The decoder needs the context, so that is all I return.",
-    "The weights are the other half of the answer: they show where the model looked. Return the "
-    "pair (context, weights).",
-    section="alignments",
-    results=lambda context, weights, scores, mask: context,
-)
-task.fault(
-    thoughts.FLOAT32,
-    "Inside the module everything may be float32.",
-    "A module moved to float64 has float64 weights and gets float64 keys; its results have to be "
-    "float64, with all their digits.",
-    results=lambda context, weights, scores, mask: (context.float(), weights.float()),
-)
-task.fault(
-    thoughts.AFTER_RENORMALIZED,
+    "M-AFTER-RENORMALIZED",
     **PADDING,
     hide=as_is,
     clear=(divided(lambda total: total.clamp(min=1e-9)), divided(as_is)),

@@ -1,5 +1,3 @@
-"""The additive score: two projections, added, bent and weighed."""
-
 import torch
 
 from attncourse import additive as reference
@@ -45,14 +43,6 @@ task = Task(
     difficulty=3,
     minutes=15,
     section="soft-search",
-    hints=(
-        "Follow steps 1 and 2 of the chapter: project, add, squeeze, sum. Write the axes of "
-        "every tensor beside its line.",
-        "The projected query is (b a), the projected keys are (b k a). Torch lines axes up "
-        "from the right, so b would meet k. Where must the query get an axis of length 1?",
-        "from_query = query times W_query as (b 1 a); from_keys = keys times W_key, (b k a); "
-        "hidden = tanh of their sum; scores = hidden times v, summed over a.",
-    ),
     probes=probes_of(additive_inputs, "eda"),
     differentiated=("plain", "all equal"),
     small=small_of(additive_shapes),
@@ -154,44 +144,16 @@ LINEAR, FAMILY = {"section": "linear-score"}, {"section": "score-family"}
 
 of_every_score(task)
 of_hidden_layers(task)
-task.fault(
-    "A-TIED-PROJ",
-    "One projection serves query and keys alike.",
-    "Then asking and answering are the same thing, and the widths must agree. Two matrices are "
-    "given: one reads the decoder's state, the other the annotations.",
-    of_query=(by_key_weight, ...),
-    of_keys=(..., by_query_weight),
-)
-task.fault(
-    "C-SWAPPED-PROJ",
-    "Which matrix projects which makes no difference.",
-    "W_query is (e a) and W_key is (d a). If e ≠ d the swap is an error; if e = d it runs, and "
-    "each matrix reads what it was not trained on.",
-    of_query=by_key_weight,
-    of_keys=by_query_weight,
-)
+task.fault("A-TIED-PROJ", of_query=(by_key_weight, ...), of_keys=(..., by_query_weight))
+task.fault("C-SWAPPED-PROJ", of_query=by_key_weight, of_keys=by_query_weight)
 task.fault(
     "C-W-TRANSPOSED",
-    "The matrices are stored as in `nn.Linear`, so they are multiplied transposed.",
-    "These are plain matrices: W_query is (e a), W_key (d a), and rows meet what is projected. "
-    "Transposed they fit only where both sizes agree, and are then other projections.",
     of_query=lambda query, W_query, W_key: query @ W_query.T,
     of_keys=lambda keys, W_query, W_key: keys @ W_key.T,
 )
-task.fault(
-    "C-TANH-EACH",
-    "Query and keys each go through the tanh, then they are added.",
-    "Then the query's part is again one number for all keys, and the softmax ignores it. Query and "
-    "key have to meet before the bend.",
-    **LINEAR,
-    meet=lambda query, keys: query.tanh() + keys.tanh(),
-    bend=as_is,
-)
+task.fault("C-TANH-EACH", **LINEAR, meet=lambda query, keys: query.tanh() + keys.tanh(), bend=as_is)
 task.fault(
     "C-TANH-HALF",
-    "The tanh belongs to one of the two projections.",
-    "Whichever you choose, what the query brings is added outside the bend: the same number for "
-    "every key. The tanh goes around the sum.",
     **LINEAR,
     meet=(
         lambda query, keys: query + keys.tanh(),
@@ -199,32 +161,9 @@ task.fault(
     ),
     bend=as_is,
 )
+task.fault("C-PRODUCT", meet=torch.mul)
+task.fault("C-DIFFERENCE", meet=(torch.sub, lambda query, keys: keys - query))
+task.fault("C-NO-QUERY", meet=lambda query, keys: keys)
 task.fault(
-    "C-PRODUCT",
-    "Query and key meet by multiplication.",
-    "That is how the dot and the general score do it. This one adds the two projections, hence its "
-    "name.",
-    meet=torch.mul,
-)
-task.fault(
-    "C-DIFFERENCE",
-    "The score compares, so the projections are subtracted.",
-    "With weights of your own it would be as good, since a sign can be learned. With the given "
-    "ones it is another score: the formula adds.",
-    meet=(torch.sub, lambda query, keys: keys - query),
-)
-task.fault(
-    "C-NO-QUERY",
-    "The keys alone say how important they are.",
-    "Then every query gets the same weights, and the decoder looks at the same words before each "
-    "word it writes. Your scores never read the query.",
-    meet=lambda query, keys: keys,
-)
-task.fault(
-    "C-DETACHED-KEYS",
-    "The projected keys are computed once a sentence, so they can be detached.",
-    "Computing them once is a good idea, cutting the graph is not: no gradient reaches keys and "
-    "W_key, and the encoder never learns to be found.",
-    **FAMILY,
-    of_keys=lambda keys, W_query, W_key: (keys @ W_key).detach(),
+    "C-DETACHED-KEYS", **FAMILY, of_keys=lambda keys, W_query, W_key: (keys @ W_key).detach()
 )

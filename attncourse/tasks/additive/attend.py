@@ -1,5 +1,3 @@
-"""From scores to a context: a softmax among the keys of a sentence, and an average of values."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
 
 
@@ -137,15 +135,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="padding-in-softmax",
-    hints=(
-        "Follow steps 3 and 4 of the chapter: shares first, then the average. The mask says "
-        "who may take part in the sharing. When must it be known: before or after?",
-        "Before the softmax a hidden score has to go so far down that its exponential is 0. "
-        "And look at a row in which everything is hidden: which weights should it end with?",
-        "Where the mask is False, fill in the lowest number the dtype has; softmax over the "
-        "last axis; where the mask is False, set the weights to 0. The context is the sum "
-        "over k of weight times value; weights come second.",
-    ),
     probes=attend_probes,
     differentiated=("plain", "mask", "dead row"),
     small=attend_small,
@@ -322,30 +311,11 @@ def as_length(mask):
     return torch.arange(mask.shape[1]) < mask.sum(-1, keepdim=True)
 
 
+task.fault("A-NO-MASK", visible=lambda mask, scores: None)
+task.fault("M-POLARITY", visible=unless_none(torch.logical_not))
+task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    "A-NO-MASK",
-    "Padding is harmless, so the mask can be left out.",
-    "A padded place has a score like any other, and the softmax gives it a share. The longer the "
-    "longest sentence of the batch, the less is left for the real words.",
-    visible=lambda mask, scores: None,
-)
-task.fault(
-    thoughts.POLARITY,
-    "True in the mask means: this is padding.",
-    "In some libraries it does. Here True means that the key may be attended to. Your weights go "
-    "exactly where there is nothing to read.",
-    visible=unless_none(torch.logical_not),
-)
-task.fault(
-    thoughts.AFTER_SOFTMAX,
-    "Multiplying the weights by the mask after the softmax hides the padding.",
-    "The padding has already taken its share, so the rest sums to less than one. It must be out "
-    "before the sharing.",
-    hide=as_is,
-    clear=lambda weights, mask: weights * mask,
-)
-task.fault(
-    thoughts.AFTER_RENORMALIZED,
+    "M-AFTER-RENORMALIZED",
     hide=as_is,
     clear=(
         divided(lambda total: total + 1e-9),
@@ -354,67 +324,38 @@ task.fault(
         divided(lambda total: total.masked_fill(total == 0, 1)),
     ),
 )
-task.fault(thoughts.DEAD_ROW, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW", hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", clear=as_is)
 task.fault(
-    thoughts.DEAD_ROW_UNIFORM,
-    "A very low fill hides a key in every case.",
-    "Not if all keys of a row are hidden: then all are equally low, and the softmax shares the "
-    "weight evenly among what is forbidden. Such a row must give zeros.",
-    clear=as_is,
-)
-task.fault(
-    thoughts.DEAD_ROW_GRADIENT,
+    "M-DEAD-ROW-GRADIENT",
     hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
     clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
+task.fault("C-DEAD-NEIGHBOR", after=lambda weights, scores: weights * (weights > 0).any(-1).all())
+task.fault("M-ADD-BOOL", hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
 task.fault(
-    "C-DEAD-NEIGHBOR",
-    "If a sentence has nothing to attend to, there is nothing to compute.",
-    "Not for that sentence. But its neighbors in the batch have words, and you return zeros for "
-    "them too. Rows do not know of each other.",
-    after=lambda weights, scores: weights * (weights > 0).any(-1).all(),
-)
-task.fault(
-    thoughts.ADD_BOOL,
-    "Adding the mask to the scores hides the padding.",
-    "True counts as 1 and False as 0, so real words get 1 more and nothing is hidden. A mask that "
-    "is added would have to hold 0 and −∞.",
-    hide=lambda scores, mask: scores + mask,
-    clear=(as_is, ...),
-)
-task.fault(
-    thoughts.INF_TIMES_ZERO,
+    "M-INF-TIMES-ZERO",
     hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
     clear=(as_is, ...),
 )
+task.fault("M-PLUS-INFINITY", hide=low(torch.inf), clear=(as_is, only_dead_rows, ...))
 task.fault(
-    "M-PLUS-INFINITY",
-    "A hidden key gets an infinite score.",
-    "Infinite the wrong way: the largest score wins, and infinity over infinity is NaN besides. To "
-    "vanish after exp, a score has to go down, to minus infinity.",
-    hide=low(torch.inf),
-    clear=(as_is, only_dead_rows, ...),
-)
-task.fault(
-    thoughts.FILL_ZERO,
+    "M-FILL-ZERO",
     hide=(low(0.0), lambda scores, mask: scores * mask),
     clear=(as_is, as_is, only_dead_rows, ...),
 )
 task.fault(
-    thoughts.SMALL_FILL,
+    "M-SMALL-FILL",
     hide=(low(-1e4), lowered(1e4), low(-1e4)),
     clear=(only_dead_rows, only_dead_rows, as_is, ...),
 )
 task.fault(
     "M-TINY-FILL",
-    "A score of −100 is low enough to vanish.",
-    "Beside scores around 0 it is: exp(−100) is nothing. Where all real scores of a row lie lower "
-    "still, the hidden keys win. Use the lowest number the dtype has.",
     hide=(low(-100.0), low(-1e3), lowered(100.0), lowered(1e3), low(-100.0), low(-1e3)),
     clear=(only_dead_rows, ..., only_dead_rows, only_dead_rows, as_is, as_is),
 )
 task.fault(
-    thoughts.MASKED_VALUES,
+    "M-VALUES",
     hide=as_is,
     clear=as_is,
     average=lambda weights, values, mask: torch.einsum(
@@ -422,40 +363,14 @@ task.fault(
     ),
 )
 task.fault(
-    thoughts.MAPS_UNMASKED,
-    "The mask matters for the context; the weights are only for looking at.",
-    "Your context respects the mask, but the weights you return are computed without it. The heat "
-    "map shows attention that never happened.",
-    results=lambda context, weights, scores, mask: (context, scores.softmax(-1)),
+    "M-MAPS-UNMASKED", results=lambda context, weights, scores, mask: (context, scores.softmax(-1))
 )
-task.fault(
-    "C-MASK-AS-LENGTH",
-    "A mask says how long a sentence is: the first so many keys are real.",
-    "Often, not always. A mask says for each key by itself whether it may be attended to, and "
-    "padding may also stand in front.",
-    visible=unless_none(as_length),
-)
-task.fault(
-    "C-FIRST-MASK",
-    "All sentences of a batch have the same padding.",
-    "Each has its own row in the mask, and rows differ. You let the first one speak for all.",
-    visible=unless_none(lambda mask: mask[:1].expand_as(mask)),
-)
-task.fault(
-    "M-IF-MASK",
-    "`if mask:` asks whether there is a mask.",
-    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
-    "error. Ask whether the mask is None.",
-    visible=lambda mask, scores: mask if mask else None,
-)
+task.fault("C-MASK-AS-LENGTH", visible=unless_none(as_length))
+task.fault("C-FIRST-MASK", visible=unless_none(lambda mask: mask[:1].expand_as(mask)))
+task.fault("M-IF-MASK", visible=lambda mask, scores: mask if mask else None)
 
 
-@task.fault(
-    "M-NO-DEFAULT",
-    "Whoever calls this has a mask.",
-    "Whoever has no padding has none: the signature of the task says `mask=None`, so the argument "
-    "may be left out.",
-)
+@task.fault("M-NO-DEFAULT")
 class NoDefault(Attend):
     def __call__(self, scores, values, mask):
         return self.attend(scores, values, mask)
@@ -468,9 +383,6 @@ def overwritten(scores, mask):
 
 task.fault(
     "M-INPLACE",
-    "Writing −∞ into the scores is the shortest way to mask them.",
-    "The scores belong to the caller, who finds them overwritten after your call. `a[…] = x` and "
-    "`masked_fill_` edit the tensor itself; make a new one.",
     hide=(
         overwritten,
         lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
@@ -529,37 +441,25 @@ SEARCH, BREAKS = {"section": "soft-search"}, {"section": "additive-breaks"}
 
 task.fault(
     "A-SOFTMAX-QUERIES",
-    "The softmax runs over axis 0.",
-    "Axis 0 are the sentences of the batch: they now compete with each other for every place. A "
-    "sentence shares out its weight among its own keys.",
     **BREAKS,
     share=lambda scores, mask: scores.softmax(0),
     hide=(..., low(-1e9)),
     clear=(lambda weights, mask: weights.masked_fill(~mask, 0.0)),
 )
 task.fault(
-    thoughts.SOFTMAX_ALL,
-    "All weights of the batch together sum to one.",
-    "Each sentence is a competition of its own: every row sums to one. With a batch of one "
-    "sentence the two are the same, which hides it.",
+    "D-SOFTMAX-ALL",
     **SEARCH,
     share=lambda scores, mask: scores.flatten().softmax(-1).view(scores.shape),
 )
 task.fault(
     "C-AFTER-SOFTMAX-SENTENCES",
-    "First the softmax over axis 0, then the mask.",
-    "Two things at once: axis 0 are the sentences, which should not compete with each other; and a "
-    "mask after the softmax comes too late.",
     **BREAKS,
     share=lambda scores, mask: scores.softmax(0),
     hide=as_is,
     clear=lambda weights, mask: weights * mask,
 )
 task.fault(
-    thoughts.NAIVE_SOFTMAX,
-    "The formula says exp over the sum of exps, so that is what I compute.",
-    "With scores above 88, exp is infinite in float32 and the weights are NaN. `torch.softmax` is "
-    "allowed here, and it is careful.",
+    "D-NAIVE-SOFTMAX",
     **SEARCH,
     share=(
         naive_if_alive,
@@ -572,51 +472,17 @@ task.fault(
     clear=(..., as_is),
 )
 task.fault(
-    thoughts.GLOBAL_MAX,
+    "D-GLOBAL-MAX",
     **SEARCH,
     share=(one_shift_for_all, one_shift_and_no_division_by_zero),
     hide=(..., as_is),
 )
-task.fault(
-    thoughts.HARD_ATTENTION,
-    "The search takes the annotation with the best score.",
-    "That is a hard search: picking has no slope, so no gradient says how to score better. The "
-    "soft search reads a little of all.",
-    **SEARCH,
-    share=hard,
-)
-task.fault(thoughts.NO_SOFTMAX, **SEARCH, share=lambda scores, mask: scores.clone(), hide=as_is)
-task.fault(
-    "C-SIGMOID-WEIGHTS",
-    "A sigmoid gives every key its weight between 0 and 1.",
-    "Then keys do not compete, and the weights of a row sum to anything. A sum is no average: its "
-    "size grows with the number of keys.",
-    **SEARCH,
-    share=lambda scores, mask: scores.sigmoid(),
-)
-task.fault(
-    "C-LOG-WEIGHTS",
-    "A logarithm of the weights is as good as the weights, and more stable.",
-    "Log-weights are negative and sum to nothing in particular. An average needs the weights.",
-    **SEARCH,
-    share=lambda scores, mask: scores.log_softmax(-1),
-)
-task.fault(
-    "C-TWO-SOFTMAXES",
-    "One more softmax makes sure that the weights sum to one.",
-    "They do after the first. The second takes shares between 0 and 1 for scores, and such small "
-    "differences give nearly equal weights.",
-    **SEARCH,
-    share=lambda scores, mask: scores.softmax(-1).softmax(-1),
-)
-task.fault(
-    "C-EPSILON",
-    "A small number added to the sum makes the division safe and changes nothing.",
-    "It changes the sixth digit: rows then sum to a little less than one, which float64 shows. "
-    "After subtracting the row's maximum the sum is at least 1, so it is safe anyway.",
-    **SEARCH,
-    share=(with_epsilon(1e-6), with_epsilon(1e-8)),
-)
+task.fault("D-HARD-ATTENTION", **SEARCH, share=hard)
+task.fault("D-NO-SOFTMAX", **SEARCH, share=lambda scores, mask: scores.clone(), hide=as_is)
+task.fault("C-SIGMOID-WEIGHTS", **SEARCH, share=lambda scores, mask: scores.sigmoid())
+task.fault("C-LOG-WEIGHTS", **SEARCH, share=lambda scores, mask: scores.log_softmax(-1))
+task.fault("C-TWO-SOFTMAXES", **SEARCH, share=lambda scores, mask: scores.softmax(-1).softmax(-1))
+task.fault("C-EPSILON", **SEARCH, share=(with_epsilon(1e-6), with_epsilon(1e-8)))
 
 # --- faults: the average ------------------------------------------------------------------------
 
@@ -625,43 +491,12 @@ def weighted(weights, values, mask):
     return weights[:, :, None] * values
 
 
-task.fault(
-    "C-MEAN-CONTEXT",
-    "The context is the mean of the weighted values.",
-    "The weights already sum to one, so their weighted sum is the average. Dividing by the number "
-    "of keys once more makes it too small.",
-    **SEARCH,
-    average=lambda *all: weighted(*all).mean(1),
-)
-task.fault(
-    "C-NOT-SUMMED",
-    "The context is every value times its weight.",
-    "That is one vector for each key. The context is one for the sentence: add them up over the "
-    "keys.",
-    **SEARCH,
-    average=weighted,
-)
-task.fault(
-    "C-SUMMED-OVER-SENTENCES",
-    "The weighted values are summed over the first axis.",
-    "Axis 0 are the sentences of the batch. Each has a context of its own: the sum runs over its "
-    "keys, axis 1.",
-    **SEARCH,
-    average=lambda *all: weighted(*all).sum(0),
-)
-task.fault(
-    "A-BROADCAST",
-    "Weights and values can be multiplied as they are; torch lines them up.",
-    "(b k) and (b k v) are lined up from the right, so k meets v and b meets k. That is an error, "
-    "or, if all are equal, the wrong weights. Weights need an axis for v.",
-    **BREAKS,
-    average=lambda weights, values, mask: (weights * values).sum(1),
-)
+task.fault("C-MEAN-CONTEXT", **SEARCH, average=lambda *all: weighted(*all).mean(1))
+task.fault("C-NOT-SUMMED", **SEARCH, average=weighted)
+task.fault("C-SUMMED-OVER-SENTENCES", **SEARCH, average=lambda *all: weighted(*all).sum(0))
+task.fault("A-BROADCAST", **BREAKS, average=lambda weights, values, mask: (weights * values).sum(1))
 task.fault(
     "C-ALL-PAIRS",
-    "`weights @ values` is the weighted sum of the values.",
-    "For one sentence it is. With a batch, (b k) @ (b k v) applies the weights of every sentence "
-    "to the values of every other: (b b v). Keep each sentence to itself.",
     **BREAKS,
     average=(
         lambda weights, values, mask: weights @ values,
@@ -671,19 +506,9 @@ task.fault(
     hide=(..., ..., minus_infinity),
     clear=(..., ..., as_is),
 )
-task.fault(
-    "C-KEEPDIM",
-    "An axis of length 1 in the context does not matter.",
-    "It does as soon as the context is joined to a word's vector (b m): (b 1 v) does not fit, or "
-    "broadcasts into something else. The context is (b v).",
-    **SEARCH,
-    average=lambda weights, values, mask: weights[:, None] @ values,
-)
+task.fault("C-KEEPDIM", **SEARCH, average=lambda weights, values, mask: weights[:, None] @ values)
 task.fault(
     "C-WEIGHTS-KEEPDIM",
-    "The axis that the weights needed for the product may stay.",
-    "Who draws a heat map or sums a row expects (b k). An axis of length 1 is one more, and "
-    "broadcasting makes something else of it.",
     **SEARCH,
     results=(
         lambda context, weights, scores, mask: (context, weights[:, None]),
@@ -692,9 +517,6 @@ task.fault(
 )
 task.fault(
     "C-SQUEEZE",
-    "`squeeze()` removes the axis that the matrix product needed.",
-    "It removes every axis of length 1: with one sentence in the batch, or values of width 1, also "
-    "one that belongs there. Name the axis.",
     **SEARCH,
     average=lambda weights, values, mask: (weights[:, None] @ values).squeeze(),
 )
@@ -702,85 +524,42 @@ task.fault(
 # --- faults: what is returned -------------------------------------------------------------------
 
 task.fault(
-    thoughts.SCORES_AS_WEIGHTS,
-    "The second result is the scores.",
-    "Scores are what enters the softmax; weights are what leaves it. The context is right, but a "
-    "heat map of scores has rows that sum to nothing in particular.",
+    "D-SCORES-AS-WEIGHTS",
     **SEARCH,
     results=lambda context, weights, scores, mask: (context, scores.clone()),
 )
 task.fault(
-    thoughts.SWAPPED_RESULTS,
-    "The function returns the weights and the context.",
-    "Both are right, in the other order: first the context, then the weights.",
-    **SEARCH,
-    results=lambda context, weights, scores, mask: (weights, context),
+    "D-SWAPPED-RESULTS", **SEARCH, results=lambda context, weights, scores, mask: (weights, context)
 )
 task.fault(
-    thoughts.OUTPUT_ONLY,
-    "Only the context is needed.",
-    "The decoder needs no more. You do: without the weights nobody can see where the model looked. "
-    "Return the pair (context, weights).",
-    section="alignments",
-    results=lambda context, weights, scores, mask: context,
+    "D-OUTPUT-ONLY", section="alignments", results=lambda context, weights, scores, mask: context
 )
-task.fault(
-    thoughts.DETACHED_WEIGHTS,
-    "The weights are a by-product; only values need a gradient.",
-    "Then the scores never learn: the gradient that says 'look elsewhere' flows through the "
-    "weights. Something like `.detach()` cuts it.",
-    **SEARCH,
-    after=lambda weights, scores: weights.detach(),
-)
+task.fault("D-DETACHED-WEIGHTS", **SEARCH, after=lambda weights, scores: weights.detach())
 task.fault(
     "C-DETACHED-VALUES",
-    "Values are only read, so they need no gradient.",
-    "The encoder learns through them what to hand over. The numbers are right, but its annotations "
-    "would only be trained to be found, not to be useful.",
     **SEARCH,
     average=lambda weights, values, mask: torch.einsum("bk,bkv->bv", weights, values.detach()),
 )
 task.fault(
     "C-DROPOUT",
-    "Attention includes dropout, so some weights are set to zero at random.",
-    "Not this function: nothing here needs chance, and weights that are returned after dropout "
-    "make heat maps lie.",
     section="alignments",
     after=lambda weights, scores: torch.dropout(weights, 0.1, train=True),
 )
 
 
-@task.fault(
-    "C-ATTEND-SCALED",
-    "Before the softmax, scores are divided by the root of the width.",
-    "In the next chapter, by whoever computes the scores. This function takes them as they come: "
-    "it cannot know how they were made, and another divisor is another softmax.",
-    **SEARCH,
-)
+@task.fault("C-ATTEND-SCALED", **SEARCH)
 class ScaledScores(Attend):
     def __call__(self, scores, values, mask=None):
         return self.attend(scores / math.sqrt(values.shape[-1]), values, mask)
 
 
-@task.fault(
-    thoughts.FLOAT32,
-    "Weights between 0 and 1 do not need more than float32.",
-    "The inputs came as float64 and the results leave as float32. The caller loses half of the "
-    "digits. Keep the dtype that came.",
-    **SEARCH,
-)
+@task.fault("C-FLOAT32", **SEARCH)
 class InFloat32(Attend):
     def __call__(self, scores, values, mask=None):
         return self.attend(scores.float(), values.float(), mask)
 
 
-@task.fault(
-    "C-FLOAT32-INSIDE",
-    "Casting to float32 inside and back at the end loses nothing.",
-    "The dtype is right again, the digits are not: of the sixteen that came, seven are left. "
-    "Compute in the dtype of the inputs.",
-    **SEARCH,
-)
+@task.fault("C-FLOAT32-INSIDE", **SEARCH)
 class InFloat32Inside(Attend):
     def __call__(self, scores, values, mask=None):
         results = self.attend(scores.float(), values.float(), mask)

@@ -1,5 +1,3 @@
-"""The concat score: a small network that reads query and key side by side."""
-
 import torch
 
 from attncourse import additive as reference
@@ -43,14 +41,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="score-family",
-    hints=(
-        "The small network reads one pair at a time: the query, and behind it one key. There "
-        "are k keys and one query a sentence, so the query has to appear k times.",
-        "Give the query an axis for keys and expand it to (b k e); then the two can be joined "
-        "along the last axis to (b k e+d). W leads to (b k a). What bends the line?",
-        "pairs = the expanded query and the keys, joined on the last axis, query first; "
-        "hidden = tanh of pairs times W; scores = hidden times v, summed over a.",
-    ),
     probes=probes_of(concat_inputs, "eda"),
     differentiated=("plain", "all equal"),
     small=small_of(concat_shapes),
@@ -148,51 +138,11 @@ def repeated(query, keys):
 
 of_every_score(task)
 of_hidden_layers(task)
+task.fault("C-KEYS-FIRST", join=keys_first)
 task.fault(
-    "C-KEYS-FIRST",
-    "Whether query or key comes first makes no difference.",
-    "For a W of your own it would not. But this W is given: its first e rows belong to the query. "
-    "In your order they meet the key.",
-    join=keys_first,
+    "C-TANH-FIRST", section="linear-score", multiply=lambda pairs, W: pairs.tanh() @ W, bend=as_is
 )
-task.fault(
-    "C-TANH-FIRST",
-    "The tanh is applied to query and key before W.",
-    "Squeezing each number by itself leaves the rest linear: the query still adds the same to "
-    "every score, and the softmax ignores it. The bend must come after the sum.",
-    section="linear-score",
-    multiply=lambda pairs, W: pairs.tanh() @ W,
-    bend=as_is,
-)
-task.fault(
-    "C-REPEAT",
-    "`repeat` followed by a reshape copies the query of each sentence for its keys.",
-    "`repeat` lays the whole batch down k times: queries 1, 2, 1, 2, … The reshape then gives a "
-    "sentence the queries of others. With one sentence nobody notices.",
-    section="additive-breaks",
-    join=repeated,
-)
-task.fault(
-    "C-NO-QUERY",
-    "The keys alone say how important they are.",
-    "Then every query gets the same weights. Your scores never read the query: its rows of W are "
-    "there to bring it in.",
-    section="soft-search",
-    line_up=lambda query: 0 * query[:, None],
-)
-task.fault(
-    "C-FROZEN-W",
-    "W is a table of numbers, not a variable, so it may be detached.",
-    "The scores are right, and W gets no gradient: the network never learns what to compare.",
-    section="soft-search",
-    multiply=lambda pairs, W: pairs @ W.detach(),
-)
-task.fault(
-    "C-KEYS-FIRST-NO-TANH",
-    "Keys first, then the query, and one linear layer.",
-    "Two things at once: the first e rows of W belong to the query, which comes first; and without "
-    "a bend no query can change the weights.",
-    section="linear-score",
-    join=keys_first,
-    bend=as_is,
-)
+task.fault("C-REPEAT", section="additive-breaks", join=repeated)
+task.fault("C-NO-QUERY", section="soft-search", line_up=lambda query: 0 * query[:, None])
+task.fault("C-FROZEN-W", section="soft-search", multiply=lambda pairs, W: pairs @ W.detach())
+task.fault("C-KEYS-FIRST-NO-TANH", section="linear-score", join=keys_first, bend=as_is)

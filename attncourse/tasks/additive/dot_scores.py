@@ -1,5 +1,3 @@
-"""The dot score: query and key, multiplied entry by entry and summed."""
-
 import math
 
 import torch
@@ -40,14 +38,6 @@ task = Task(
     difficulty=1,
     minutes=8,
     section="score-family",
-    hints=(
-        "A dot product multiplies two vectors entry by entry and adds everything up. Which "
-        "axis is added up here, and which axes stay?",
-        "The query (b d) has no axis for keys, so it must be compared with every key of its "
-        "own sentence. Either name the axes (einsum), or give the query an axis of length 1.",
-        'With names: "b d, b k d -> b k". Without: make the query (b 1 d), multiply it by the '
-        "keys (b k d), and sum over the last axis.",
-    ),
     probes=probes_of(dot_inputs, "d"),
     differentiated=("plain", "all equal"),
     small=small_of(dot_shapes),
@@ -113,17 +103,5 @@ class Dot:
 
 of_every_score(task)
 of_products(task)
-task.fault(
-    "C-DOT-SCALED",
-    "A dot score is divided by the root of the width.",
-    "That is the score of the next chapter. The plain dot product is the sum of the products, and "
-    "nothing else.",
-    add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1]),
-)
-task.fault(
-    "C-DOT-SUM",
-    "Query and key are added.",
-    "Their sum says nothing about agreement: it grows with the key, whatever the query. A dot "
-    "product multiplies entry by entry, then adds.",
-    compare=torch.add,
-)
+task.fault("C-DOT-SCALED", add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1]))
+task.fault("C-DOT-SUM", compare=torch.add)

@@ -1,5 +1,3 @@
-"""Reading a sentence into one vector: the state after its last real token."""
-
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -10,7 +8,6 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.modules import made, with_weights
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
 from attncourse.tasks.bottleneck import DOUBLE, differ_from_call_to_call, ids
 
 
@@ -133,15 +130,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="last-real-token",
-    hints=(
-        "The GRU returns its state after every position, padding too: (b n hidden). Which "
-        "position belongs to a sentence with 3 real tokens? Counting starts at 0.",
-        "Every row needs another position, so one slice for all cannot do it. Two tensors of "
-        "length b as an index, tensor[rows, places], pick one place from each row. Or let "
-        "PyTorch skip the padding: pack_padded_sequence.",
-        "states, _ = gru(embedding(tokens)); rows = 0, 1, …, b − 1 (torch.arange); places = "
-        "lengths − 1; return states at (rows, places).",
-    ),
     probes=probes,
     adapt=with_a_reader,
     differentiated=("padded", "square"),
@@ -231,7 +219,7 @@ def the_neighbors_in_the_batch_change_nothing(answer, rng):
         compare(f"sentence {row}, alone and in the batch", vector, together[row])
 
 
-@task.check(1)
+@task.check(1, "gradients reach the embedding and the GRU")
 def gradients_reach_the_embedding_and_the_gru(answer, rng):
     answer.gradients_match(sentences(rng, 2, 4, 1, n=4))
     answer.gradients_match(sentences(rng, 3, 3, n=3))
@@ -290,46 +278,15 @@ def backward(embedding, tokens, lengths):
     return embedding(tokens.gather(1, places))
 
 
+task.fault("S-PAD-ENC", pick=last)
+task.fault("C-LONGEST", place=lambda lengths, tokens: (lengths.max() - 1).expand_as(lengths))
+task.fault("C-SHORTEST", place=lambda lengths, tokens: (lengths.min() - 1).expand_as(lengths))
+task.fault("C-FIRST-LENGTH", place=lambda lengths, tokens: (lengths[0] - 1).expand_as(lengths))
 task.fault(
-    "S-PAD-ENC",
-    "The state after the last position is the state of the sentence.",
-    "Behind a short sentence the last positions are padding, and the GRU reads it like words. Its "
-    "state goes on changing, so the vector depends on the neighbors in the batch.",
-    pick=last,
-)
-task.fault(
-    "C-LONGEST",
-    "The longest sentence ends the batch, so its last place is the last place of all.",
-    "It is right for the longest sentence only. A shorter one has read padding by then. Each row "
-    "stops at a place of its own.",
-    place=lambda lengths, tokens: (lengths.max() - 1).expand_as(lengths),
-)
-task.fault(
-    "C-SHORTEST",
-    "The batch is cut to its shortest sentence, so that no padding is left.",
-    "The padding is gone, and with it words of all longer sentences. Each row stops at a place of "
-    "its own.",
-    place=lambda lengths, tokens: (lengths.min() - 1).expand_as(lengths),
-)
-task.fault(
-    "C-FIRST-LENGTH",
-    "`lengths[0]` says where the batch ends.",
-    "It says where its first sentence ends. Longer ones below it are cut, and shorter ones read "
-    "padding. Each row stops at a place of its own.",
-    place=lambda lengths, tokens: (lengths[0] - 1).expand_as(lengths),
-)
-task.fault(
-    "C-ONLY-LENGTHS-SORTED",
-    "The lengths are sorted, the longest first, as packing likes them.",
-    "The rows of the batch stay where they are, so each sentence gets the length of another. What "
-    "sorts the lengths has to sort the rows with them.",
-    place=lambda lengths, tokens: lengths.sort(descending=True).values - 1,
+    "C-ONLY-LENGTHS-SORTED", place=lambda lengths, tokens: lengths.sort(descending=True).values - 1
 )
 task.fault(
     "C-ONE-TOO-FAR",
-    "A sentence with 3 tokens ends at place 3.",
-    "Counting starts at 0: its tokens stand at places 0, 1 and 2. Place 3 is the first pad, or "
-    "lies outside.",
     place=(
         lambda lengths, tokens: lengths.clamp(max=tokens.shape[1] - 1),
         lambda lengths, tokens: lengths,
@@ -338,27 +295,14 @@ task.fault(
 )
 task.fault(
     "C-ONE-TOO-EARLY",
-    "The last token is <eos>, so the sentence ends one place before.",
-    "Here the source has no <eos>: `lengths` counts real tokens, and each of them matters. Your "
-    "vector has not read the last word.",
     place=(
         lambda lengths, tokens: (lengths - 2).clamp(min=0),
         lambda lengths, tokens: lengths - 2,
     ),
 )
-task.fault(
-    "C-FIRST-STATE",
-    "The state at the first place stands for the sentence.",
-    "A recurrent network reads from left to right: the first state has read one word. Only the "
-    "state after the last word has read them all.",
-    section="recurrent-encoder",
-    pick=lambda states, places: states[:, 0],
-)
+task.fault("C-FIRST-STATE", section="recurrent-encoder", pick=lambda states, places: states[:, 0])
 task.fault(
     "C-LENGTHS-FROM-ZEROS",
-    "Padding is id 0, so I count the tokens that are not 0.",
-    "That holds in this course's corpus, but `encode` is told the lengths and not which id pads. "
-    "Elsewhere 0 may be a word, and padding another id.",
     place=(
         lambda lengths, tokens: (tokens != 0).sum(1) - 1,
         lambda lengths, tokens: (tokens != 0).sum(1).clamp(min=1) - 1,
@@ -366,44 +310,20 @@ task.fault(
 )
 task.fault(
     "C-ZERO-PADS",
-    "A pad whose embedding is zero does not change the state.",
-    "With x = 0 the GRU still computes a new state from the old one, its recurrent weights and its "
-    "biases. Only a step that is not made changes nothing.",
     section="recurrent-encoder",
     embed=lambda embedding, tokens, lengths: behind(embedding(tokens), lengths - 1),
     pick=last,
 )
+task.fault("C-STATES-AND-PADS-CUT", pick=lambda states, places: behind(states, places)[:, -1])
 task.fault(
-    "C-STATES-AND-PADS-CUT",
-    "Zero the states behind each sentence; then the last of them is right.",
-    "Then the last state of a short sentence is that zero. The state you want stands earlier in "
-    "the row, after the last real token.",
-    pick=lambda states, places: behind(states, places)[:, -1],
+    "S-BWD-PAD", embed=lambda embedding, tokens, lengths: embedding(tokens.flip(1)), pick=last
 )
-task.fault(
-    "S-BWD-PAD",
-    "Read backward, so that the first words come last: flip the tokens.",
-    "Flipping a padded row puts its padding first. The state has been through all pads before it "
-    "meets a word, and then ends at the first word.",
-    embed=lambda embedding, tokens, lengths: embedding(tokens.flip(1)),
-    pick=last,
-)
-task.fault(
-    "C-REVERSES-THE-SOURCE",
-    "A translator reads the source from its end to its beginning.",
-    "Sutskever et al. found that this helped their LSTMs. Here a sentence is read in the order in "
-    "which it stands, and the state you want comes after its last token.",
-    section="encoder-decoder",
-    embed=backward,
-)
+task.fault("C-REVERSES-THE-SOURCE", section="encoder-decoder", embed=backward)
 
 # --- faults: what is taken from the states --------------------------------------------------------
 
 task.fault(
     "C-MEAN-STATE",
-    "The vector of a sentence is the mean of its states.",
-    "That would be another design. Here the decoder starts from the one state in which the encoder "
-    "stopped; the last state has read all words already.",
     section="encoder-decoder",
     pick=(
         lambda states, places: behind(states, places).sum(1) / (places + 1)[:, None],
@@ -412,9 +332,6 @@ task.fault(
 )
 task.fault(
     "C-SUM-STATE",
-    "The vector of a sentence is the sum of its states.",
-    "A sum grows with the length, and it is another design. The GRU itself adds up what it has "
-    "read: the state after the last word is all that the decoder starts from.",
     section="encoder-decoder",
     pick=(
         lambda states, places: behind(states, places).sum(1),
@@ -423,9 +340,6 @@ task.fault(
 )
 task.fault(
     "C-MAX-STATE",
-    "Of every feature the largest value in the sentence counts.",
-    "That is max-pooling, another design. The decoder starts from one state, the one in which the "
-    "encoder stopped, and not from parts of several.",
     section="encoder-decoder",
     pick=(
         lambda states, places: states.masked_fill(
@@ -434,72 +348,21 @@ task.fault(
         lambda states, places: states.amax(1),
     ),
 )
+task.fault("C-ALL-STATES", pick=lambda states, places: states)
+task.fault("C-NO-GRU", section="recurrent-encoder", read=lambda gru, x, lengths: x)
+task.fault("C-GRU-PAIR", read=lambda gru, x, lengths: gru(x), pick=lambda states, places: states)
+task.fault("S-LASTSTEP", pick=lambda states, places: states[-1])
+task.fault("C-ALL-BY-ALL", pick=lambda states, places: states[:, places])
 task.fault(
-    "C-ALL-STATES",
-    "What the GRU returns for a sentence are its states, one for each position.",
-    "They are (b n hidden), padding included. One vector for each sentence is asked for, (b "
-    "hidden): the state at one place of each row.",
-    pick=lambda states, places: states,
+    "C-GATHER-ONE", pick=lambda states, places: states.gather(1, places[:, None, None]).flatten(1)
 )
-task.fault(
-    "C-NO-GRU",
-    "The vector of the last word stands for the sentence.",
-    "A row of the embedding knows one word and none before it. The GRU reads these vectors one by "
-    "one; its state after the last word is what is asked for.",
-    section="recurrent-encoder",
-    read=lambda gru, x, lengths: x,
-)
-task.fault(
-    "C-GRU-PAIR",
-    "`gru(x)` returns the state.",
-    "It returns two tensors: the states after all positions, and the last one. Take the pair "
-    "apart, and then ask which state belongs to each sentence.",
-    read=lambda gru, x, lengths: gru(x),
-    pick=lambda states, places: states,
-)
-task.fault(
-    "S-LASTSTEP",
-    "`states[-1]` is the state after the last step.",
-    "Axis 0 is the batch here, so this is the last sentence, with all its states. Steps lie on "
-    "axis 1.",
-    pick=lambda states, places: states[-1],
-)
-task.fault(
-    "C-ALL-BY-ALL",
-    "`states[:, lengths - 1]` takes from each row the place of that row.",
-    "A slice beside an index tensor means: every row, and from each of them all these places. To "
-    "go through rows and places in step, both must be index tensors.",
-    pick=lambda states, places: states[:, places],
-)
-task.fault(
-    "C-GATHER-ONE",
-    "`gather` with one index for each row picks the whole vector.",
-    "`gather` returns as many numbers as its index has. With an index (b 1 1) that is one number "
-    "for each sentence; it needs one for every entry of the vector.",
-    pick=lambda states, places: states.gather(1, places[:, None, None]).flatten(1),
-)
-task.fault(
-    "C-KEEPS-THE-PLACE",
-    "`gather`, or a slice, takes away the axis along which it picks.",
-    "It keeps that axis, with length 1: (b 1 hidden). One vector for each sentence is asked for, "
-    "(b hidden).",
-    pick=lambda states, places: gathered(states, places)[:, None],
-)
+task.fault("C-KEEPS-THE-PLACE", pick=lambda states, places: gathered(states, places)[:, None])
 task.fault(
     "C-TIME-FIRST",
-    "A GRU wants time first, so I turn the tokens before I hand them over.",
-    "This one was made with batch_first=True: axis 0 is the batch. Turned around, it reads down "
-    "the columns, from one sentence into the next.",
     embed=lambda embedding, tokens, lengths: embedding(tokens.T),
     pick=lambda states, places: states[places, torch.arange(len(places))],
 )
-task.fault(
-    "C-SQUEEZED",
-    "`squeeze()` takes away the layer axis.",
-    "It takes away every axis of length 1. In a batch of one sentence that is the batch axis, too, "
-    "and the caller gets (hidden) instead of (1 hidden). Name the axis.",
-    result=torch.squeeze,
-)
+task.fault("C-SQUEEZED", result=torch.squeeze)
 
 # --- faults: packing, and the GRU's last state ----------------------------------------------------
 
@@ -534,60 +397,31 @@ TAKEN = {"pick": lambda states, places: states}  # what `read` returns has a row
 
 task.fault(
     "S-HIDDEN-ORDER",
-    "With batch_first=True the last state has the batch first, too.",
-    "batch_first turns the inputs and the states of all steps. The last state keeps its layout "
-    "(layers, batch, hidden), so your index picks one sentence instead of one layer.",
     read=(packed_in_any_order, packed_in_any_order, lambda gru, x, lengths: gru(x)[1]),
     pick=(lambda states, places: states[:, 0], last, lambda states, places: states[:, 0]),
 )
 task.fault(
-    "C-KEEPS-THE-LAYER-AXIS",
-    "The GRU's last state is what is asked for, as it comes.",
-    "It comes as (layers, batch, hidden), here with one layer in front. One vector for each "
-    "sentence is asked for: (b hidden). And is it the state after the last *real* token?",
-    read=(packed_in_any_order, lambda gru, x, lengths: gru(x)[1]),
-    **TAKEN,
+    "C-KEEPS-THE-LAYER-AXIS", read=(packed_in_any_order, lambda gru, x, lengths: gru(x)[1]), **TAKEN
 )
 task.fault(
     "C-PACK-SORTED",
-    "Packing takes the sentences in any order.",
-    "By default it demands the longest first and raises an error otherwise. It can also sort by "
-    "itself, and put the rows back in order afterwards; look at its arguments.",
     read=lambda gru, x, lengths: packed(gru, x, lengths, batch_first=True)[0],
     **TAKEN,
 )
 task.fault(
     "C-PACK-TIME-FIRST",
-    "The GRU was made with batch_first=True, so packing knows that the batch comes first.",
-    "`pack_padded_sequence` does not see the GRU: it takes axis 0 for time unless it is told. It "
-    "complains here, except where b equals n; there it packs columns without a word.",
     read=(
         lambda gru, x, lengths: packed(gru, x, lengths, enforce_sorted=False)[0],
         time_first_and_back,
     ),
     **TAKEN,
 )
+task.fault("C-LAST-UNPACKED", read=unpacked, pick=last)
 task.fault(
-    "C-LAST-UNPACKED",
-    "Once it is unpacked, the last state of a row is the one after its last word.",
-    "Unpacking fills short sentences up with zeros, so the last place of a short one is a zero. "
-    "Its state stands earlier in the row; the GRU's second result holds it, too.",
-    read=unpacked,
-    pick=last,
-)
-task.fault(
-    "C-NOT-UNSORTED",
-    "Sort the sentences by length, pack them, and return the states.",
-    "The caller's rows have another order than your sorted ones, so each sentence gets the vector "
-    "of a neighbor. What is sorted before has to be put back after.",
-    read=lambda gru, x, lengths: in_sorted_order(gru, x, lengths)[0],
-    **TAKEN,
+    "C-NOT-UNSORTED", read=lambda gru, x, lengths: in_sorted_order(gru, x, lengths)[0], **TAKEN
 )
 task.fault(
     "C-SORTED-TWICE",
-    "What sorted the rows also puts them back: `last[order]`.",
-    "`order` says which row goes where; going back takes its inverse. The two agree for a swap of "
-    "two rows, and not for three that move in a circle.",
     read=lambda gru, x, lengths: torch.Tensor.__getitem__(*in_sorted_order(gru, x, lengths)),
     **TAKEN,
 )
@@ -600,32 +434,16 @@ def without_row_zero(embedding, tokens, lengths):
     return embedding(tokens)
 
 
-task.fault(
-    "C-ENCODER-FROZEN",
-    "The encoder only prepares a vector; learning happens in the decoder.",
-    "The numbers are right, but `no_grad` or `.detach()` cuts the graph: no gradient reaches the "
-    "embedding or the GRU, and the encoder stays as random as it began.",
-    section="encoder-decoder",
-    result=lambda vectors: vectors.detach(),
-)
+task.fault("C-ENCODER-FROZEN", section="encoder-decoder", result=lambda vectors: vectors.detach())
 task.fault(
     "C-EMBEDDING-FROZEN",
-    "Looking up a row in a table is not something one can learn.",
-    "The table is learned like every other weight, and the values you return are right. But "
-    "`.data` or `.detach()` after the lookup keeps gradients from the embedding.",
     section="ids-to-vectors",
     embed=lambda embedding, tokens, lengths: embedding(tokens).detach(),
 )
-task.fault(thoughts.FLOAT32, result=lambda vectors: vectors.float())
+task.fault("C-FLOAT32", result=lambda vectors: vectors.float())
 
 
-@task.fault(
-    "C-STATE-CARRIED",
-    "The GRU goes on from where it stopped at the last batch.",
-    "Your first call is right; the second starts from the states of the first. Every sentence "
-    "begins from a state of zeros, or it depends on what was read before.",
-    section="recurrent-encoder",
-)
+@task.fault("C-STATE-CARRIED", section="recurrent-encoder")
 class Carried(Encoding):
     def __init__(self):
         self.kept = {}
@@ -637,17 +455,5 @@ class Carried(Encoding):
         return states
 
 
-task.fault(
-    "C-WIPES-THE-PAD-ROW",
-    "Setting the embedding's row of the pad to zero hides the padding.",
-    "It edits a learned table that belongs to the caller, and it hides nothing: the GRU makes a "
-    "step for a zero vector, too.",
-    embed=without_row_zero,
-)
-task.fault(
-    "C-EDITS-THE-LENGTHS",
-    "`lengths -= 1` turns the lengths into places.",
-    "It does, in the caller's own tensor: whoever uses the lengths again has lost a word of each "
-    "sentence. `lengths - 1` makes a new tensor.",
-    place=lambda lengths, tokens: lengths.sub_(1),
-)
+task.fault("C-WIPES-THE-PAD-ROW", embed=without_row_zero)
+task.fault("C-EDITS-THE-LENGTHS", place=lambda lengths, tokens: lengths.sub_(1))

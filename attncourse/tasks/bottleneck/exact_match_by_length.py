@@ -1,5 +1,3 @@
-"""Counting, for each length, the translations without any error."""
-
 import functools
 import numbers
 import operator
@@ -121,16 +119,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="the-cliff",
-    hints=(
-        "For each sentence: is the translation the target, word for word? Python compares two "
-        "lists with ==. Then collect these verdicts by length.",
-        "A dictionary from length to a list of verdicts keeps everything needed: sentences of "
-        "that length and how many are right. A length whose sentences are all wrong is in it, "
-        "too.",
-        "verdicts = {}; for each prediction, target and length (zip gives all three): append "
-        "prediction == target to the list of its length. Then, for each length: the sum of "
-        "its list divided by its size.",
-    ),
     probes=probes,
     small=small,
     ready_made=(training.shares_by,),
@@ -164,7 +152,7 @@ def one_wrong_word_makes_a_sentence_wrong(answer, rng):
             answer.matches(translated(rng, *kinds, lengths=[2, 2, 5, 5], more=more))
 
 
-@task.check(1)
+@task.check(1, "missing words, extra words and their order count")
 def missing_words_extra_words_and_their_order_count(answer, rng):
     for kind in (
         "last word missing",
@@ -265,9 +253,6 @@ def glued(words):
 
 task.fault(
     "C-SHARE-OF-WORDS",
-    "A translation with 9 of 10 words right counts 0.9.",
-    "A number with one wrong word is a wrong number. Exact match counts whole sentences: 1 without "
-    "any error, else 0.",
     verdict=(
         lambda prediction, target: right_words(prediction, target) / len(target),
         lambda prediction, target: (
@@ -277,104 +262,58 @@ task.fault(
 )(words_by_length)
 task.fault(
     "C-ZIP-STOPS-EARLY",
-    "Two sentences are equal if all pairs of words are equal.",
-    "`zip` stops at the shorter one, so the beginning of a sentence counts as the whole, and an "
-    "empty translation as right. Words that are missing or too many are errors.",
     verdict=lambda prediction, target: float(
         right_words(prediction, target) == min(len(prediction), len(target))
     ),
 )
 task.fault(
     "C-PREFIX-OF-PREDICTION",
-    "What comes after the last word of the target does not matter.",
-    "A translation that goes on after the number is another number, or none. A word too many is an "
-    "error, too.",
     verdict=lambda prediction, target: float(prediction[: len(target)] == target),
 )
 task.fault(
     "C-PREFIX-OF-TARGET",
-    "What was written is right as far as it goes.",
-    "A translation that stops too early is the name of another number, or of none; an empty one "
-    "would always be right. A missing word is an error, too.",
     verdict=lambda prediction, target: float(target[: len(prediction)] == prediction),
 )
 task.fault(
     "C-CONTAINED",
-    "A translation is right if every word of the target occurs in it.",
-    "Then words may be added, and their order does not count: “cent deux” is 102, and “deux cent” "
-    "is 200. Compare the lists as they are.",
     verdict=lambda prediction, target: float(all(word in prediction for word in target)),
 )
 task.fault(
     "C-ANY-ORDER",
-    "A translation with the same words is right.",
-    "The order belongs to it: “cent deux” is 102, and “deux cent” is 200. Compare the lists as "
-    "they are.",
     verdict=(
         lambda prediction, target: float(sorted(prediction) == sorted(target)),
         lambda prediction, target: float(set(prediction) == set(target)),
     ),
 )
-task.fault(
-    "C-GLUED",
-    "Glued together, equal sentences are equal texts.",
-    "So they are, and some unequal ones, too: “ab c” and “a bc”, or the ids 1 12 and 11 2, give "
-    "the same text. Compare the lists, or keep a mark between the words.",
-    verdict=lambda prediction, target: float(glued(prediction) == glued(target)),
-)
+task.fault("C-GLUED", verdict=lambda prediction, target: float(glued(prediction) == glued(target)))
 task.fault(
     "C-ANY-WORD",
-    "A translation with a right word in it counts.",
-    "A number with one wrong word is a wrong number. All words must be right, not any.",
     verdict=(
         lambda prediction, target: float(right_words(prediction, target) > 0),
         lambda prediction, target: float(bool(set(prediction) & set(target))),
     ),
 )
-task.fault(
-    "C-FIRST-WORD",
-    "The first word shows whether a translation is right.",
-    "It may begin well and go wrong later; the longer the sentence, the likelier. All its words "
-    "have to be compared.",
-    verdict=lambda prediction, target: float(prediction[:1] == target[:1]),
-)
+task.fault("C-FIRST-WORD", verdict=lambda prediction, target: float(prediction[:1] == target[:1]))
 task.fault(
     "C-SAME-LENGTH-IS-ENOUGH",
-    "A translation of the right length matches.",
-    "Length says how the results are sorted, not whether one is right. A translation matches if "
-    "all its words do.",
     verdict=lambda prediction, target: float(len(prediction) == len(target)),
 )
 task.fault(
     "S-STRIP-EOS",
-    "The last token is <eos>, so I cut it off before I compare.",
-    "These are lists of words, and their <eos> is gone already. You cut off a real word, and "
-    "whether it was right no longer counts.",
     section="bottleneck-breaks",
     read=lambda prediction, target: (prediction[:-1], target[:-1]),
 )
 task.fault(
     "C-STRIPS-BOS",
-    "The first token is <bos>, so I cut it off before I compare.",
-    "These are lists of words, and no mark stands in front of them. You cut off a real word, and "
-    "whether it was right no longer counts.",
     section="bottleneck-breaks",
     read=lambda prediction, target: (prediction[1:], target[1:]),
 )
 task.fault(
     "C-STRIPS-ONE-SIDE",
-    "The decoder's output still ends with <eos>; the target does not.",
-    "Both lists come without marks. Cut on one side only, right translations count as wrong, and "
-    "those with a word too many as right.",
     section="bottleneck-breaks",
     read=lambda prediction, target: (prediction[:-1], target),
 )
-task.fault(
-    "C-ERROR-RATE",
-    "The result is how often the translator fails.",
-    "That is 1 minus what is asked for. Exact match is 1 for a perfect translator.",
-    verdict=lambda prediction, target: float(prediction != target),
-)
+task.fault("C-ERROR-RATE", verdict=lambda prediction, target: float(prediction != target))
 
 # --- faults: sentences of one length --------------------------------------------------------------
 
@@ -386,54 +325,27 @@ def with_gaps(start):
 
 task.fault(
     "C-OWN-LENGTHS",
-    "The length of a sentence is the length of its list.",
-    "`lengths` says by what to sort, such as the words of the source; a target has another number "
-    "of words. You never look at `lengths`.",
     key=(
         lambda length, prediction, target: len(target),
         lambda length, prediction, target: len(prediction),
     ),
 )
-task.fault(
-    "C-BUCKETS",
-    "Neighboring lengths are put together: 0–3, 4–7, …",
-    "That is done later, where a table has to be short. Here every length has a share of its own.",
-    key=lambda length, prediction, target: length // 4 * 4,
-)
-task.fault(
-    "C-LENGTHS-AS-TEXT",
-    'The keys of the result are names, such as "4".',
-    "The lengths come as whole numbers and go back as such: a curve is drawn over numbers, and as "
-    "texts “10” stands before “9”.",
-    key=lambda length, prediction, target: str(length),
-)
+task.fault("C-BUCKETS", key=lambda length, prediction, target: length // 4 * 4)
+task.fault("C-LENGTHS-AS-TEXT", key=lambda length, prediction, target: str(length))
 task.fault(
     "C-ZEROS-MISSING",
-    "Every right translation is entered under its length.",
-    "Then a length of which no sentence is right has no entry, and the curve ends before it "
-    "reaches 0. These are the lengths we want to see.",
     result=lambda shares, found: {length: share for length, share in shares.items() if share},
 )
 task.fault(
-    "C-GAPS-FILLED",
-    "Every length up to the longest gets an entry, 0 where there is no sentence.",
-    "A share of 0 says that all were wrong. Of a length without sentences nothing is known, so it "
-    "has no entry.",
-    result=(with_gaps(lambda found: 0), with_gaps(lambda found: 1), with_gaps(min)),
+    "C-GAPS-FILLED", result=(with_gaps(lambda found: 0), with_gaps(lambda found: 1), with_gaps(min))
 )
 task.fault(
     "C-EMPTY-LEFT-OUT",
-    "Where nothing was written there is nothing to compare.",
-    "A translator that says nothing has failed. Left out, its failures make the share larger; an "
-    "empty translation counts as a wrong one.",
     key=lambda length, prediction, target: length if prediction else None,
     result=lambda shares, found: {length: shares[length] for length in shares if length},
 )
 task.fault(
     "C-OTHER-SIZES-LEFT-OUT",
-    "Only translations of the right number of words can be compared.",
-    "One with a word too many or too few is wrong, and counts as that. Left out, it makes the "
-    "share larger than it is.",
     key=lambda length, prediction, target: length if len(prediction) == len(target) else None,
     result=lambda shares, found: {length: shares[length] for length in shares if length},
 )
@@ -446,13 +358,7 @@ def entered_nowhere(verdicts, lengths):
     return found
 
 
-@task.fault(
-    "C-KEY-NEVER-MADE",
-    "A dictionary starts each new key at 0, or with an empty list.",
-    "A plain `dict` raises a KeyError for a key that it has never met. `get` and `setdefault` take "
-    "a first value, and so does a `defaultdict`.",
-    collect=entered_nowhere,
-)
+@task.fault("C-KEY-NEVER-MADE", collect=entered_nowhere)
 def counts_hits_from_nothing(predictions, targets, lengths):
     hits = {}
     for prediction, target, length in zip(predictions, targets, lengths, strict=True):
@@ -461,25 +367,10 @@ def counts_hits_from_nothing(predictions, targets, lengths):
     return hits
 
 
-task.fault(
-    "C-LAST-ONE-WINS",
-    "For each sentence, `shares[length] = verdict`.",
-    "A key of a dictionary holds one value: every sentence overwrites the one before, and only the "
-    "last of each length counts. Collect them first.",
-    share=lambda verdicts, found: verdicts[-1],
-)
-task.fault(
-    "C-FIRST-ONE-COUNTS",
-    "For each sentence, `shares.setdefault(length, verdict)`.",
-    "`setdefault` writes only where nothing stands yet: the first sentence of each length decides, "
-    "and all others are ignored. Collect them first.",
-    share=lambda verdicts, found: verdicts[0],
-)
+task.fault("C-LAST-ONE-WINS", share=lambda verdicts, found: verdicts[-1])
+task.fault("C-FIRST-ONE-COUNTS", share=lambda verdicts, found: verdicts[0])
 task.fault(
     "C-FIRST-NOT-COUNTED",
-    "`if length not in found` makes the entry, `else` counts.",
-    "Then the first sentence of each length only opens the entry and is never counted. Make the "
-    "entry if it is missing, and count in any case.",
     share=(
         lambda verdicts, found: sum(verdicts[1:]) / max(1, len(verdicts) - 1),
         lambda verdicts, found: sum(verdicts[1:]) / len(verdicts),
@@ -487,16 +378,10 @@ task.fault(
 )
 task.fault(
     "C-HALVES",
-    "The mean is updated as (old + new) / 2.",
-    "Then the last sentence counts half, the one before a quarter, and so on. In a mean all count "
-    "the same; keep sum and number apart.",
     share=lambda verdicts, found: functools.reduce(lambda old, new: (old + new) / 2, verdicts),
 )
 task.fault(
     "C-HALVES-FROM-ZERO",
-    "The mean starts at 0 and is updated as (old + new) / 2.",
-    "Then even a length without any error never reaches 1, and the last sentence counts half. In a "
-    "mean all count the same; keep sum and number apart.",
     share=lambda verdicts, found: functools.reduce(lambda old, new: (old + new) / 2, verdicts, 0),
 )
 
@@ -507,24 +392,10 @@ def of_all(verdicts):
     return sum(map(sum, verdicts)), sum(map(len, verdicts))
 
 
-task.fault(
-    "C-PERCENT",
-    "A share is given in percent.",
-    "Here it is a number between 0 and 1; whoever prints it may multiply by 100.",
-    share=lambda verdicts, found: 100 * sum(verdicts) / len(verdicts),
-)
-task.fault(
-    "C-COUNTS",
-    "The result says how many sentences of each length are right.",
-    "Lengths are not equally frequent, so counts cannot be compared. Divide by the number of "
-    "sentences of that length.",
-    share=lambda verdicts, found: sum(verdicts),
-)
+task.fault("C-PERCENT", share=lambda verdicts, found: 100 * sum(verdicts) / len(verdicts))
+task.fault("C-COUNTS", share=lambda verdicts, found: sum(verdicts))
 task.fault(
     "C-RIGHT-OVER-WRONG",
-    "A share is the right ones divided by the wrong ones.",
-    "That is a ratio, as in a bet: 3 to 1. A share divides by all sentences of that length, the "
-    "right and the wrong ones together.",
     share=(
         lambda verdicts, found: sum(verdicts) / (len(verdicts) - sum(verdicts)),
         lambda verdicts, found: sum(verdicts) / max(1, len(verdicts) - sum(verdicts)),
@@ -532,9 +403,6 @@ task.fault(
 )
 task.fault(
     "C-PAIR-OF-NUMBERS",
-    "The result keeps two numbers for each length: right ones and all.",
-    "With both one can compute the share, and that is what is asked for: one number between 0 and "
-    "1 for each length.",
     share=(
         lambda verdicts, found: (sum(verdicts), len(verdicts)),
         lambda verdicts, found: [sum(verdicts), len(verdicts)],
@@ -542,33 +410,17 @@ task.fault(
 )
 task.fault(
     "C-VERDICTS-KEPT",
-    "A list of verdicts for each length says everything.",
-    "It does, and it is the step before the last one. A share is one number for each length: how "
-    "many of its verdicts are right, divided by how many there are.",
     share=(
         lambda verdicts, found: verdicts,
         lambda verdicts, found: [bool(verdict) for verdict in verdicts],
     ),
 )
+task.fault("C-LIST-OF-PAIRS", result=lambda shares, found: list(shares.items()))
 task.fault(
-    "C-LIST-OF-PAIRS",
-    "A list of pairs (length, share) is as good.",
-    "It holds the same numbers. But whoever wants the share of length 7 has to look for it; a "
-    "dictionary finds it by its key, and a dictionary is asked for.",
-    result=lambda shares, found: list(shares.items()),
-)
-task.fault(
-    "C-SHARE-OF-ALL",
-    "The share is taken of all sentences.",
-    "Then the shares of all lengths add up to one number, and a rare length looks bad. Each length "
-    "has a total of its own.",
-    share=lambda verdicts, found: sum(verdicts) / of_all(found.values())[1],
+    "C-SHARE-OF-ALL", share=lambda verdicts, found: sum(verdicts) / of_all(found.values())[1]
 )
 task.fault(
     "C-SHARE-OF-RIGHT",
-    "Divide the right ones of a length by all right ones.",
-    "That says how right sentences are spread over lengths. The question is: of the sentences with "
-    "this length, how many are right?",
     share=(
         lambda verdicts, found: sum(verdicts) / max(1, of_all(found.values())[0]),
         lambda verdicts, found: sum(verdicts) / of_all(found.values())[0],
@@ -576,52 +428,23 @@ task.fault(
 )
 task.fault(
     "C-DIVIDED-BY-LENGTH",
-    "The share of a length is its right ones divided by the length.",
-    "The length is the number of words in one sentence, not the number of sentences. Divide by how "
-    "many sentences have that length.",
     result=lambda shares, found: {length: sum(found[length]) / length for length in found},
 )
-task.fault(
-    "C-ALL-OR-NOTHING",
-    "A length gets 1 if all its sentences are right, and else 0.",
-    "The share may lie between: with two right ones of three it is 2/3. `all` drops the fraction, "
-    "and so does the division `//`. The curve would be a step.",
-    share=lambda verdicts, found: float(all(verdicts)),
-)
-task.fault(
-    "C-ONE-IS-ENOUGH",
-    "A length gets 1 as soon as one of its sentences is right.",
-    "One hit may be luck, or the easiest sentence of that length. The share says how many of them "
-    "are right: count all.",
-    share=lambda verdicts, found: float(any(verdicts)),
-)
+task.fault("C-ALL-OR-NOTHING", share=lambda verdicts, found: float(all(verdicts)))
+task.fault("C-ONE-IS-ENOUGH", share=lambda verdicts, found: float(any(verdicts)))
 task.fault(
     "C-ROUNDED",
-    "A share is rounded, as in a table.",
-    "Rounding is for printing. Here it makes thirds unequal to thirds: whoever goes on computing "
-    "needs all digits.",
     share=(
         lambda verdicts, found: round(sum(verdicts) / len(verdicts), 2),
         lambda verdicts, found: round(sum(verdicts) / len(verdicts), 1),
     ),
 )
-task.fault(
-    "C-ONE-MEAN",
-    "All lengths get the mean over all sentences.",
-    "One mean hides what we want to see: short sentences right, long ones wrong. Each length needs "
-    "its own.",
-    share=lambda verdicts, found: operator.truediv(*of_all(found.values())),
-)
+task.fault("C-ONE-MEAN", share=lambda verdicts, found: operator.truediv(*of_all(found.values())))
 
 # --- faults: what stays between calls, and what is edited -----------------------------------------
 
 
-@task.fault(
-    "C-TALLY-OF-ALL-CALLS",
-    "`found={}` in the line of `def` makes an empty dictionary for each call.",
-    "Python makes it once, when the function is defined. The second call adds to the verdicts of "
-    "the first. Make it inside the function.",
-)
+@task.fault("C-TALLY-OF-ALL-CALLS")
 class TallyOfAllCalls(Matches):
     def __init__(self):
         self.found = {}
@@ -632,12 +455,7 @@ class TallyOfAllCalls(Matches):
         return self.found
 
 
-@task.fault(
-    "C-EATS-THE-LISTS",
-    "Taking the sentences off their lists one by one is a loop, too.",
-    "`pop` empties the caller's lists; whoever wants to look at the errors afterwards finds none. "
-    "Go through them with `zip` instead.",
-)
+@task.fault("C-EATS-THE-LISTS")
 class EatsTheLists(Matches):
     def __call__(self, predictions, targets, lengths):
         shares = super().__call__(predictions, targets, lengths)

@@ -1,5 +1,3 @@
-"""Writing the likeliest word, again and again, until every row has ended."""
-
 import itertools
 
 import torch
@@ -199,17 +197,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="greedy-decoding",
-    hints=(
-        "It is a loop, at most max_length rounds. Two things go from one round to the next: "
-        "the words written last, one for each row, and the state that `step` returned. Write "
-        "it for rows that never end first.",
-        "A finished row must stay finished. Keep a boolean tensor (b), `finished`: what does a "
-        "row write once it is True, and when does it become True? The loop may end early only "
-        "when all of it is True.",
-        "token = b times bos; then each round: logits, state = step(token, state); token = "
-        "logits.argmax(-1), but eos where finished; finished = finished | (token == eos); "
-        "append token; stop if all are finished. Stack what was written along axis 1.",
-    ),
     probes=probes,
     adapt=with_a_decoder,
     small=small,
@@ -232,7 +219,7 @@ def one_row_of_ids_for_each_sentence(answer, rng):
             )
 
 
-@task.check(1)
+@task.check(1, "decoding starts from BOS")
 def decoding_starts_from_bos(answer, rng):
     for bos in (1, 5, 0, 3):  # after bos comes 4, after anything else another word
         first = torch.full((3, 6), 3)
@@ -264,7 +251,7 @@ def the_likeliest_word_wins(answer, rng):
     writes(answer, by_time([1, 0, 1, 3], [4, 3, 0, 1], max_length=4))  # marks, too
 
 
-@task.check(2)
+@task.check(2, "after its EOS a row says only EOS")
 def after_its_eos_a_row_says_only_eos(answer, rng):
     writes(answer, by_time(*ENDINGS, max_length=6))
     writes(answer, by_time([5, 0, 4, 0, 3], [3, 4, 5, 6, 1], bos=2, eos=0, max_length=5))
@@ -278,7 +265,7 @@ def no_row_ends_because_another_does(answer):
     writes(answer, by_time([3, 4, 5, 6], [2, 3, 3, 3], [4, 2, 3, 3], max_length=4))
 
 
-@task.check(1)
+@task.check(1, "EOS is written, and nothing is cut")
 def eos_is_written_and_nothing_is_cut(answer):
     writes(answer, by_time([3, 2, 4, 3], [5, 2, 6, 6], max_length=4))
     writes(answer, by_time([2, 3], [2, 4], [2, 5], max_length=2))
@@ -398,71 +385,26 @@ task.spelling(join=in_a_full_table)
 
 task.fault(
     "S-BOS-MISMATCH",
-    "Decoding starts from a row of zeros.",
-    "Training began every sentence with bos, and 0 is the padding. The decoder has never seen a "
-    "sentence begin like this.",
     section="bottleneck-breaks",
     first=lambda bos, batch_size: torch.zeros(batch_size, dtype=torch.long),
 )
-task.fault(
-    "C-BOS-BY-HEART",
-    "The first id handed to the decoder is 1.",
-    "In this course bos is 1. The function gets the id as an argument, so that it works with any "
-    "vocabulary.",
-    first=lambda bos, batch_size: torch.ones(batch_size, dtype=torch.long),
-)
-task.fault(
-    "C-EOS-BY-HEART",
-    "The id of eos is 2.",
-    "In this course it is. In another vocabulary 2 is a word: a sentence would end with it, and go "
-    "on behind its real end. The function gets the id as `eos`.",
-    marks=lambda bos, eos: (bos, 2),
-)
+task.fault("C-BOS-BY-HEART", first=lambda bos, batch_size: torch.ones(batch_size, dtype=torch.long))
+task.fault("C-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
 task.fault(
     "C-ONE-SENTENCE",
-    "Decoding starts from one bos.",
-    "There is a row for each sentence, and each needs its own word at every step, so its own bos, "
-    "too. `batch_size` says how many.",
     first=(lambda bos, batch_size: torch.full((1,), bos), lambda bos, batch_size: bos),
 )
-task.fault(
-    "C-COLUMN-OF-WORDS",
-    "The decoder takes in a column, one word for each row and one position.",
-    "`step` takes in one id for each row: (b), without an axis for positions. It makes that axis "
-    "itself, if it needs one.",
-    score=lambda step, token, state: step(token[:, None], state),
-)
-task.fault(
-    "C-STATE-FIRST",
-    "`step` returns the new state first, then the logits.",
-    "It is the other way round: logits, then state. You look for the likeliest word in the state, "
-    "and hand the logits on as a state.",
-    score=lambda step, token, state: step(token, state)[::-1],
-)
+task.fault("C-COLUMN-OF-WORDS", score=lambda step, token, state: step(token[:, None], state))
+task.fault("C-STATE-FIRST", score=lambda step, token, state: step(token, state)[::-1])
 task.fault(
     "C-STATE-IS-A-TENSOR",
-    "The state is a tensor with a row for each sentence.",
-    "A GRU's is. An LSTM keeps a pair, another decoder a dict, and you need to know nothing of it: "
-    "hand on what `step` returned, as it is.",
     score=(
         lambda step, token, state: step(token, state.clone()),
         lambda step, token, state: step(token[: state.shape[0]], state),
     ),
 )
-task.fault(
-    "C-STATE-NOT-KEPT",
-    "The decoder always starts from the encoder's vector.",
-    "It starts there once. Each step returns a new state that knows what was written so far; hand "
-    "the old one over again, and it is the first step for ever.",
-    keep=lambda new, first: first,
-)
-task.fault(
-    "C-NOT-FED-BACK",
-    "The state remembers what was written, so every step gets bos.",
-    "The state knows what the decoder took in, and which of its words was the likeliest you "
-    "decided outside. The word has to be handed to the next step.",
-    feed=lambda token, start: start,
-)
+task.fault("C-STATE-NOT-KEPT", keep=lambda new, first: first)
+task.fault("C-NOT-FED-BACK", feed=lambda token, start: start)
 
 # --- faults: the likeliest word -------------------------------------------------------------------
 
@@ -477,9 +419,6 @@ def without_bos(logits, bos):
 
 task.fault(
     "C-ARGMAX-OVER-ROWS",
-    "`argmax(0)` finds the likeliest word.",
-    "Axis 0 is the batch: you ask which sentence scores a word highest. The words of the "
-    "vocabulary are on the last axis. It stays unnoticed where both have the same size.",
     choose=(
         lambda logits, bos: logits.argmax(0),
         lambda logits, bos: logits.argmax(0)[: len(logits)],
@@ -487,33 +426,17 @@ task.fault(
 )
 task.fault(
     "C-ARGMAX-OF-ALL",
-    "`argmax()` finds the likeliest word.",
-    "Without an axis it looks through the scores of all rows at once and gives one place for the "
-    "whole batch. Every row needs its own word.",
     choose=(
         lambda logits, bos: (logits.argmax() % logits.shape[-1]).expand(len(logits)),
         lambda logits, bos: logits.argmax().expand(len(logits)),
     ),
 )
+task.fault("C-FIRST-ROW", choose=lambda logits, bos: logits[0].argmax().expand(len(logits)))
 task.fault(
-    "C-FIRST-ROW",
-    "`logits[0]` are the scores of the next word.",
-    "They are those of the first sentence. You pick its word for everybody; each row has scores of "
-    "its own, and needs its own word.",
-    choose=lambda logits, bos: logits[0].argmax().expand(len(logits)),
-)
-task.fault(
-    "C-LAST-POSITION",
-    "The scores at the last position are `logits[:, -1]`.",
-    "So it is for logits with an axis of positions, (b n vocab). Here they are (b vocab): you keep "
-    "the score of the last word of the vocabulary alone, and then ask in which row it is highest.",
-    choose=lambda logits, bos: logits[:, -1].argmax(-1).expand(len(logits)),
+    "C-LAST-POSITION", choose=lambda logits, bos: logits[:, -1].argmax(-1).expand(len(logits))
 )
 task.fault(
     "C-VALUE-NOT-PLACE",
-    "The maximum of the logits is the likeliest word.",
-    "The maximum is a score, for instance 5.5. The word is the *place* where it stands: an id, a "
-    "whole number.",
     choose=(
         lambda logits, bos: logits.amax(-1),
         lambda logits, bos: logits.amax(-1).long(),
@@ -521,60 +444,27 @@ task.fault(
         lambda logits, bos: logits.softmax(-1).amax(-1).long(),
     ),
 )
-task.fault(
-    "C-SMALLEST",
-    "The word with the smallest logit is the best, as with a loss.",
-    "A logit is a score: the higher, the likelier. The smallest one belongs to the word that the "
-    "decoder thinks least likely.",
-    choose=lambda logits, bos: logits.argmin(-1),
-)
-task.fault(
-    "C-SAMPLES",
-    "The next word is drawn according to its probability.",
-    "That is sampling, and gives another sentence each time. Greedy decoding takes the likeliest "
-    "word, so the same source always has the same translation.",
-    choose=drawn,
-)
-task.fault(
-    "C-LARGEST-SIZE",
-    "The word with the largest logit in size wins, sign or not.",
-    "Logits may all be negative, and then the largest in size is the least likely word. Only their "
-    "order counts.",
-    choose=lambda logits, bos: logits.abs().argmax(-1),
-)
-task.fault(
-    "C-MARKS-FORBIDDEN",
-    "A decoder must not write bos, so I rule it out.",
-    "A trained decoder will not, but if it does, that is its error, and the measurement should see "
-    "it. Greedy means the likeliest word of all.",
-    choose=without_bos,
-)
+task.fault("C-SMALLEST", choose=lambda logits, bos: logits.argmin(-1))
+task.fault("C-SAMPLES", choose=drawn)
+task.fault("C-LARGEST-SIZE", choose=lambda logits, bos: logits.abs().argmax(-1))
+task.fault("C-MARKS-FORBIDDEN", choose=without_bos)
 
 # --- faults: rows that have ended -----------------------------------------------------------------
 
 task.fault(
     "C-GOES-ON-AFTER-EOS",
-    "A row that has ended may go on writing while it waits for the others.",
-    "What a row says after its eos is noise, and it would be read as part of the sentence. After "
-    "its first eos a row says only eos.",
     close=as_is,
     tidy=as_is,
     leave=(never, ..., lambda finished, token, eos: (token == eos).all()),
 )
 task.fault(
     "C-RAW-WORD-WRITTEN",
-    "`finished` decides what the decoder reads next; what it says is written down as it comes.",
-    "A finished row still gets scores, and what wins there is noise. Its word has to be replaced "
-    "by eos before it is written, too.",
     write=lambda written, token, word, finished: written.append(word),
     tidy=as_is,
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
 )
 task.fault(
     "C-FILLS-WITH-PAD",
-    "What follows eos is padding, id 0.",
-    "A caller who reads up to the first eos sees no difference, but the function is not told which "
-    "id pads. After a row's first eos it says eos.",
     close=(*[lambda word, finished, eos: word.masked_fill(finished, 0)] * 2, ...),
     tidy=as_is,
     leave=(never, ..., lambda finished, token, eos: finished.all()),
@@ -582,9 +472,6 @@ task.fault(
 )
 task.fault(
     "C-EOS-OVERWRITTEN",
-    "A row that says eos is finished, so from this step on it is filled up with padding.",
-    "From the *next* step on. The eos itself is part of what is returned; without it nobody can "
-    "tell whether the row has ended, and what follows it is eos as well.",
     close=lambda word, finished, eos: word.masked_fill(finished | (word == eos), 0),
     ended=lambda finished, token, word, eos: finished | (word == eos),
     tidy=as_is,
@@ -592,9 +479,6 @@ task.fault(
 )
 task.fault(
     "C-FORGETS-FINISHED",
-    "A row is finished if the word before was eos.",
-    "That word is your eos only for one step: then the row looks at what it would have said "
-    "instead, and wakes up again. Once finished, always finished.",
     ended=lambda finished, token, word, eos: word == eos,
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
     tidy=as_is,
@@ -626,9 +510,6 @@ def drops_rows(can_be_cut):
 
 task.fault(
     "C-DROPS-ROWS",
-    "Rows that have ended leave the batch.",
-    "`step` knows a batch of fixed size, and its state is its own: you cannot know on which axis "
-    "the rows of a state lie. Keep all rows, and let finished ones write eos.",
     forms=(
         drops_rows(lambda state: True),
         drops_rows(lambda state: not isinstance(state, tuple)),
@@ -640,50 +521,29 @@ task.fault(
 
 task.fault(
     "C-STOPS-WITH-ANY",
-    "The loop ends as soon as a row says eos.",
-    "The other rows are not done yet, and their translations are cut off. It may end only when all "
-    "rows have said eos.",
     leave=(lambda finished, token, eos: (token == eos).any(), ...),
     ended=(..., lambda finished, token, word, eos: finished | (token == eos).any()),
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
 )
 task.fault(
     "C-STOPS-WITH-ROW-0",
-    "When the sentence has said eos, decoding is over.",
-    "There is a whole batch of sentences, and you look at the first only. Longer ones below it are "
-    "cut off; shorter ones run on behind their eos, if nothing else stops them.",
     leave=lambda finished, token, eos: token[0] == eos,
     close=(as_is, ...),
     tidy=(as_is, ...),
 )
 task.fault(
     "C-ONE-STEP-SHORT",
-    "One of the max_length places is taken by eos, so there are max_length − 1 steps.",
-    "eos is written by a step like any other. With max_length = 1 one word is due, and your loop "
-    "does not run at all.",
     rounds=lambda max_length: range(max_length - 1),
     join=(..., column_by_column),
 )
-task.fault(
-    "C-ONE-STEP-LONG",
-    "max_length words, and one step more for eos.",
-    "max_length is the most that may be written, eos included. A row that never ends is one word "
-    "too long in your answer.",
-    rounds=lambda max_length: range(max_length + 1),
-)
+task.fault("C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1))
 task.fault(
     "C-NO-LIMIT",
-    "The loop runs until all rows have said eos.",
-    "Some never do: a model may repeat itself for ever, above all an untrained one. max_length is "
-    "there to end it.",
     rounds=lambda max_length: itertools.count(),
     leave=lambda finished, token, eos: finished.all(),
 )
 task.fault(
     "C-EOS-NOT-WRITTEN",
-    "When all rows have ended, there is nothing left to write.",
-    "The eos that ended the last row is left to write. Without it nobody can tell whether the row "
-    "has ended or was cut off.",
     write=lambda written, token, word, finished: finished.all() or written.append(token),
     join=(column_by_column, lambda written, *_: torch.stack(written, 1)),
 )
@@ -695,12 +555,7 @@ def after_bos(words, bos):
     return torch.cat([torch.full_like(words[:, :1], bos), words], dim=1)
 
 
-@task.fault(
-    "C-ONE-LIST-FOR-ALL-CALLS",
-    "`written=[]` in the line of `def` makes an empty list for each call.",
-    "Python makes it once, when the function is defined. The second call appends to the words of "
-    "the first. Make the list inside the function.",
-)
+@task.fault("C-ONE-LIST-FOR-ALL-CALLS")
 class OneList(Decoding):
     def __init__(self):
         self.written = []
@@ -719,39 +574,15 @@ class OneListEach(OneList):
 
 
 task.fault(
-    "S-STRIP-EOS",
-    "The last column is eos, so it can be cut off.",
-    "It is eos only in rows that have ended. Where max_length came first, a real word is lost; and "
-    "eos itself is part of what is returned.",
-    section="bottleneck-breaks",
-    result=lambda words, bos, max_length: words[:, :-1],
+    "S-STRIP-EOS", section="bottleneck-breaks", result=lambda words, bos, max_length: words[:, :-1]
 )
+task.fault("C-KEEPS-BOS", result=lambda words, bos, max_length: after_bos(words, bos))
 task.fault(
-    "C-KEEPS-BOS",
-    "A sentence begins with bos, so it is part of what is written.",
-    "bos was handed to the decoder; it did not write it. The target has none either, and each word "
-    "would stand one place too far.",
-    result=lambda words, bos, max_length: after_bos(words, bos),
+    "C-BOS-COUNTS", result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length]
 )
-task.fault(
-    "C-BOS-COUNTS",
-    "bos is the first of the max_length words.",
-    "bos is no word of the translation: it is left out, and max_length counts what the decoder "
-    "wrote. Yours comes one word short.",
-    result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length],
-)
-task.fault(
-    "C-WORDS-BY-TIME",
-    "Stacking the words of each step gives the sentences.",
-    "It gives one row for each step. A row should be a sentence, so the steps belong on axis 1: "
-    "(b, steps).",
-    result=lambda words, bos, max_length: words.T,
-)
+task.fault("C-WORDS-BY-TIME", result=lambda words, bos, max_length: words.T)
 task.fault(
     "C-ONE-LONG-ROW",
-    "`torch.cat` puts the words of the steps beside each other, and a view cuts them into rows.",
-    "It joins along the axis that is there, the sentences: first everybody's first word, then "
-    "everybody's second. No view of this row has a sentence in a row; the steps need a new axis.",
     join=(
         lambda written, *_: torch.cat(written),
         lambda written, *_: torch.stack(written).reshape(len(written[0]), -1),
@@ -761,9 +592,6 @@ task.fault(
 )
 task.fault(
     "C-NOT-STACKED",
-    "A list with the words of each step is the translation.",
-    "What is asked for is one tensor (b, steps), a row for each sentence. Your list has an entry "
-    "for each step, and each entry one word of every sentence: join them along a new axis.",
     join=lambda written, *_: written,
     tidy=as_is,
     close=lambda word, finished, eos: word.masked_fill(finished, eos),

@@ -1,5 +1,3 @@
-"""What the decoder takes in while it is taught: bos, then the target without its last word."""
-
 import torch
 
 from attncourse import bottleneck as reference
@@ -50,14 +48,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="teacher-forcing",
-    hints=(
-        "While the decoder predicts word t, which word does it take in? Write both rows below "
-        "each other for “cent quatre <eos>”.",
-        "Word t is predicted from word t − 1, so the row moves one place to the right. "
-        "Something has to stand before the first word, and one word falls off at the end.",
-        "Join two pieces along the axis of positions: a column (b 1) filled with bos, and the "
-        "target without its last column.",
-    ),
     probes=probes,
     small=small,
     maps=maps,
@@ -79,7 +69,7 @@ def one_input_for_each_word_to_predict(answer, rng):
             raise Failure(f"Your inputs are {got.dtype}; ids stay whole numbers, int64.")
 
 
-@task.check(1)
+@task.check(1, "every row begins with BOS")
 def every_row_begins_with_bos(answer, rng):
     for bos in (1, 8, 0):
         inputs = targets(rng, 3, 4, bos)
@@ -102,7 +92,7 @@ def every_word_comes_one_place_later(answer, rng):
     answer.matches(turned | {"target": turned["target"].T.contiguous().T})
 
 
-@task.check(1)
+@task.check(1, "EOS and padding move like any other token")
 def eos_and_padding_move_like_any_other_token(answer, rng):
     answer.matches(padded_targets(rng, 3, 5, 2, n=5))
     answer.matches(padded_targets(rng, 3, 5, 1, n=6, eos=7, pad=8, bos=2))
@@ -149,18 +139,10 @@ def behind(first, rest):
 
 
 task.fault(
-    "S-SHIFT",
-    "Teacher forcing hands the decoder the target.",
-    "Then it takes in the very word that it must predict. Copying is learned at once, the loss "
-    "falls to 0, and at the test there is nothing to copy from.",
-    section="bottleneck-breaks",
-    result=lambda inputs, target, bos: target.clone(),
+    "S-SHIFT", section="bottleneck-breaks", result=lambda inputs, target, bos: target.clone()
 )
 task.fault(
     "C-SHIFT-LEFT",
-    "The decoder takes in the next word, so the row moves to the left.",
-    "The next word is the one to be predicted, or lies even further on. What the decoder may know "
-    "is what comes before.",
     first=(
         ...,
         lambda target, bos: torch.zeros_like(target[:, :1]),
@@ -170,77 +152,29 @@ task.fault(
     rest=all_but_first,
     join=behind,
 )
-task.fault(
-    "C-BOS-BEHIND",
-    "bos is appended to the words.",
-    "It stands for the beginning: the first word is predicted from it. Yours comes last, and no "
-    "word has moved.",
-    join=behind,
-)
-task.fault(
-    "C-NOTHING-DROPPED",
-    "Put bos in front, and the target behind it.",
-    "Now there is one input more than there are words to predict. After the last word nothing is "
-    "to be predicted, so one input is of no use.",
-    rest=lambda target, bos: target,
-)
-task.fault(
-    "C-BOTH-ENDS-DROPPED",
-    "The target's own first token goes, and so does its last.",
-    "Its first token would go if it were a bos. Here it is a word: without it the row is one place "
-    "short, and the second word is predicted from nothing.",
-    rest=lambda target, bos: target[:, 1:-1],
-)
-task.fault(
-    "C-NO-BOS",
-    "The inputs are the target without its last word.",
-    "That is the whole story where the target begins with bos already. Here it does not: the first "
-    "word has no input from which it could be predicted.",
-    join=lambda first, rest: rest,
-)
-task.fault(
-    "C-WRAPS-AROUND",
-    "`roll` shifts a row to the right.",
-    "It does, and brings the last word round to the front. There the decoder should find bos; "
-    "instead it is told how the sentence ends.",
-    first=lambda target, bos: target[:, -1:],
-)
+task.fault("C-BOS-BEHIND", join=behind)
+task.fault("C-NOTHING-DROPPED", rest=lambda target, bos: target)
+task.fault("C-BOTH-ENDS-DROPPED", rest=lambda target, bos: target[:, 1:-1])
+task.fault("C-NO-BOS", join=lambda first, rest: rest)
+task.fault("C-WRAPS-AROUND", first=lambda target, bos: target[:, -1:])
 task.fault(
     "C-SHIFTS-ROWS",
-    "Shifting moves everything one place along the first axis.",
-    "The first axis is the batch: each sentence now takes in the words of its neighbor. Positions "
-    "lie on axis 1.",
     first=(lambda target, bos: torch.full_like(target[:1], bos), ...),
     rest=(lambda target, bos: target[:-1], lambda target, bos: target.roll(1, 0)[:, 1:]),
     join=(lambda first, rest: torch.cat([first, rest]), ...),
 )
 task.fault(
     "C-FLAT-SHIFT",
-    "The batch is one long list of ids that moves by one place.",
-    "At the border of two rows a word crosses over: all rows but the first begin with the last "
-    "word of the row above. Every row needs a bos of its own.",
     first=lambda target, bos: torch.cat([target.new_tensor([[bos]]), target[:-1, -1:]]),
 )
-task.fault(
-    "C-REPLACES-THE-FIRST",
-    "The first word becomes bos, and the others stay.",
-    "Then from the second word on the decoder takes in the word that it must predict, and the "
-    "first word is lost. The others have to move.",
-    rest=all_but_first,
-)
+task.fault("C-REPLACES-THE-FIRST", rest=all_but_first)
 task.fault(
     "C-TWO-PLACES",
-    "Bos goes in front, and the word before goes in as well: two places.",
-    "One place is enough: word t is predicted from word t − 1. Yours sees word t − 2 last and has "
-    "to guess what came between.",
     first=lambda target, bos: torch.full_like(target[:, :2], bos),
     rest=lambda target, bos: target[:, :-2],
 )
 task.fault(
     "C-COPIES-THE-FIRST",
-    "Assigning the words one place further, from the front, shifts the row.",
-    "The second word is overwritten by the first before it could move on, and so down the row: all "
-    "words end up equal. Read from the old row, write to a new one.",
     rest=(
         lambda target, bos: target[:, :1].expand(-1, target.shape[1] - 1),
         lambda target, bos: torch.full_like(target[:, 1:], bos),
@@ -251,55 +185,24 @@ task.fault(
 
 task.fault(
     "S-BOS-MISMATCH",
-    "The free place in front is filled with 0.",
-    "0 is the padding in this course. Decoding will start from bos, a token with which your "
-    "decoder has then never seen a sentence begin.",
     section="bottleneck-breaks",
     first=lambda target, bos: torch.zeros_like(target[:, :1]),
 )
-task.fault(
-    "C-BOS-BY-HEART",
-    "The id of bos is 1.",
-    "In this course it is. The function is told the id as an argument, so that it works with any "
-    "vocabulary.",
-    first=lambda target, bos: torch.ones_like(target[:, :1]),
-)
+task.fault("C-BOS-BY-HEART", first=lambda target, bos: torch.ones_like(target[:, :1]))
 task.fault(
     "C-IDS-AS-FLOATS",
-    "`torch.ones` times bos makes a column of bos.",
-    "It makes a column of floats, and joined to it all ids become floats. An embedding looks rows "
-    "up by whole numbers.",
     section="ids-to-vectors",
     first=lambda target, bos: bos * torch.ones(len(target), 1),
 )
 task.fault(
     "C-SHIFTS-AROUND-PADDING",
-    "Padding stays where it is; only real words move.",
-    "`teacher_inputs` is not told which id pads: 0 may be a word. Nor does it matter what stands "
-    "before a pad, since that position has no loss.",
     result=lambda inputs, target, bos: torch.where(target == 0, target, inputs),
 )
 task.fault(
-    "C-EOS-TAKEN-OUT",
-    "The decoder must not take in eos, so it becomes padding.",
-    "Taking it in does no harm: what comes out at that place has no loss. And the function is not "
-    "told which id is eos; in another vocabulary 2 is a word.",
-    rest=lambda target, bos: target[:, :-1].masked_fill(target[:, :-1] == 2, 0),
+    "C-EOS-TAKEN-OUT", rest=lambda target, bos: target[:, :-1].masked_fill(target[:, :-1] == 2, 0)
 )
 
 # --- faults: what is returned, and what is edited -------------------------------------------------
 
-task.fault(
-    "C-LISTS-OF-IDS",
-    "A list of ids for each row is as good as a tensor.",
-    "An embedding takes in one tensor, a rectangle of ids, and so does the loss. `torch.tensor` "
-    "makes one from such lists.",
-    result=lambda inputs, target, bos: inputs.tolist(),
-)
-task.fault(
-    "C-EDITS-THE-TARGET",
-    "Working within the target saves a copy.",
-    "The caller still needs the target for the loss, and finds it changed: the decoder would learn "
-    "to predict something else. Make a new tensor.",
-    result=lambda inputs, target, bos: target.copy_(inputs),
-)
+task.fault("C-LISTS-OF-IDS", result=lambda inputs, target, bos: inputs.tolist())
+task.fault("C-EDITS-THE-TARGET", result=lambda inputs, target, bos: target.copy_(inputs))

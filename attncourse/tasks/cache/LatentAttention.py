@@ -1,5 +1,3 @@
-"""Keys and values from one narrow vector: what is promised, the reference, what goes wrong."""
-
 import math
 
 import torch
@@ -13,7 +11,6 @@ from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.positions import rotate
-from attncourse.tasks import thoughts
 
 SIZES = ("model_width", "num_heads", "head_width", "latent_width", "rope_width")
 
@@ -165,18 +162,6 @@ task = Task(
     difficulty=5,
     minutes=60,
     section="latent",
-    hints=(
-        "Write `forward` first. A word's latent is norm(down(x)); from it k_up and v_up make keys "
-        "and values for all heads. Beside them stands a short part that is rotated: one key for "
-        "all heads, a query for each. What is kept for `step`? Only what all heads share.",
-        "In `step`, q · (W c) = (Wᵀ q) · c: apply k_up's matrix to the query, and it meets the "
-        "latents themselves. The weights average latents, too, and v_up comes after. A new "
-        "position's place is the number of those kept; scores are divided by √(d+r) in both ways.",
-        "absorbed = einsum('b h q d, h d l -> b h q l'); scores = (absorbed · latents + rotated "
-        "query · rotated keys) / √(head_width + rope_width); hide what is later (tril with the "
-        "number of kept positions); softmax; heads = einsum(weights, latents), then 'b h q l, "
-        "h d l -> b h q d' with v_up; merge, out_proj.",
-    ),
     probes=probes,
     adapt=layer_as_function,
     differentiated=("whole text", "word by word"),
@@ -426,9 +411,6 @@ ROPE, ABSORBED, STALE = "latent-rope", "latent-absorbed", "cache-stale"
 
 task.fault(
     "L-ROPE",
-    "Positions are rotations of queries and keys, so all of a key is rotated.",
-    "Then a rotation stands between the query's matrix and the latent, another one for every "
-    "position, and the two can no longer be joined. Only the short part beside it is rotated.",
     section=ROPE,
     content_query=lambda self, x, places: Latent.turned(
         Latent.content_query(self, x, places), places
@@ -447,35 +429,11 @@ def turned(x, places):
 
 Latent.turned = staticmethod(turned)
 
-task.fault(
-    "L-QUERY-NOT-TURNED",
-    "Keys carry their position; a query has none.",
-    "Of two rotations the difference counts. With the key's alone, the score says where the key "
-    "stands, and not how far away.",
-    section=ROPE,
-    turn_query=lambda x, places: x,
-)
-task.fault(
-    "L-KEY-NOT-TURNED",
-    "The query is rotated to its place; the keys wait as they are.",
-    "Then all words before look equally far away, whatever their order. A key is rotated by its "
-    "own place, once, before it is kept.",
-    section=ROPE,
-    turn_key=lambda x, places: x,
-)
-task.fault(
-    "P-ROPE-CACHE",
-    "Each step counts its positions from 0.",
-    "A new word's place is the number of words that are kept. In yours, all steps take place at "
-    "the beginning, and distances are lost.",
-    section=ROPE,
-    start=lambda cache: 0,
-)
+task.fault("L-QUERY-NOT-TURNED", section=ROPE, turn_query=lambda x, places: x)
+task.fault("L-KEY-NOT-TURNED", section=ROPE, turn_key=lambda x, places: x)
+task.fault("P-ROPE-CACHE", section=ROPE, start=lambda cache: 0)
 task.fault(
     "L-ROPE-AGAIN",
-    "Before they are compared, all keys are rotated, the kept ones included.",
-    "They were rotated when they came. Rotated again, they stand at twice their place. Rotate "
-    "once, and keep the result.",
     section=ROPE,
     read=(lambda self, cache: (cache[0], rotate(cache[1], torch.arange(cache[1].shape[1]))), ...),
     extend=(..., lambda self, cache, latent, key: turned_again(self, cache, latent, key)),
@@ -492,17 +450,11 @@ def turned_again(self, cache, latent, key):
 
 task.fault(
     "L-LATENT-TURNED",
-    "Positions belong into what is kept, so the latent is rotated.",
-    "Then a rotation stands between the latent and k_up, and turns the values as well. Positions "
-    "stand beside the latent, in the one short key.",
     section=ROPE,
     compress=lambda self, x, places: rotate(self.norm(self.down(x)), places),
 )
 task.fault(
     "L-ROPE-LOST",
-    "Kept is the latent, and nothing else: that is the name of it.",
-    "And one rotated key. It cannot be made from the latent later; without it, the words of "
-    "earlier steps have no place.",
     section=ROPE,
     extend=lambda self, cache, latent, key: (
         (latent, key)
@@ -516,9 +468,6 @@ task.fault(
 )
 task.fault(
     "L-ROPE-NOT-IN-STEP",
-    "The latent is all that is kept, so a step compares latents and nothing else.",
-    "Then a step knows no order of words, and `forward` does. Keep the rotated key beside the "
-    "latent, and add the second product to the scores.",
     section=ROPE,
     extend=lambda self, cache, latent, key: (
         (latent, key)
@@ -533,17 +482,11 @@ task.fault(
 )
 task.fault(
     "L-ROPE-MISSING",
-    "The rotated part can be added later.",
-    "It is all that the layer knows of the order of words. Without it two words can change places, "
-    "and no later word notices.",
     section=ROPE,
     rope_query=lambda self, x, places: 0 * self.split(self.q_rope(x)),
 )
 task.fault(
     "L-UNFOLD",
-    "From the kept latents, keys and values are made again when they are needed.",
-    "The result is right, and the cache is small. But every step makes the keys and values of "
-    "the whole past again, for all heads: most of what a cache saves.",
     section=ABSORBED,
     absorbed=lambda self, query, latents, k_up: query @ self.content_key(latents).mT,
     averaged=lambda self, weights, latents, v_up: weights @ self.content_value(latents),
@@ -552,9 +495,6 @@ task.fault(
 
 @task.fault(
     "L-CACHE-KEYS",
-    "A cache holds keys and values; latents are a step on the way to them.",
-    "Then nothing is saved: a token leaves 2·h·d numbers instead of l + r. Keep what all heads are "
-    "made from.",
     section=ABSORBED,
     kept=lambda self, cache, x: (*cache, self.content_key(cache[0]), self.content_value(cache[0])),
     start=lambda cache: 0 if cache is None else cache[0].shape[1],
@@ -580,13 +520,7 @@ class KeepsKeys(Latent):
         return weights @ latents[1].transpose(1, 2)
 
 
-@task.fault(
-    "L-CACHE-X",
-    "All comes from x, so x is kept, and projected again.",
-    "Then each step computes the whole past again, and keeps m numbers a token: more than the "
-    "latent and the key.",
-    section=ABSORBED,
-)
+@task.fault("L-CACHE-X", section=ABSORBED)
 class KeepsText(Latent):
     def step(self, x, cache=None):
         text = x if cache is None else torch.cat([cache, x], 1)
@@ -595,107 +529,54 @@ class KeepsText(Latent):
 
 task.fault(
     "L-SCALE-LATENT",
-    "In the absorbed form queries are l + r wide, so that is the width under the root.",
-    "The scores are the same numbers as before, and these were sums over d + r. Written another "
-    "way, they are not larger.",
     section=ABSORBED,
     width_in_step=lambda self, latents: latents.shape[-1] + self.r,
 )
-task.fault(
-    "L-SCALE-D",
-    "A head is d wide, so scores are divided by √d.",
-    "Query and key have d numbers of content and r that are rotated; the score is a sum over both.",
-    width=lambda self: self.d,
-)
-task.fault(
-    "L-SCALE-MODEL",
-    "Scores are divided by the root of the width of all heads.",
-    "A score is one head's: a sum over its d + r numbers.",
-    width=lambda self: self.h * (self.d + self.r),
-)
-task.fault(
-    "L-NO-SCALE",
-    "The latent is normalized, so the scores need no scale.",
-    "The norm acts on the latent, not on what query and key make of it: a score is still a sum "
-    "over d + r products.",
-    width=lambda self: 1,
-)
+task.fault("L-SCALE-D", width=lambda self: self.d)
+task.fault("L-SCALE-MODEL", width=lambda self: self.h * (self.d + self.r))
+task.fault("L-NO-SCALE", width=lambda self: 1)
 task.fault(
     "L-SCALE-EACH",
-    "Two products, each divided by the root of its own width.",
-    "They are two parts of *one* sum of d + r products, and have one divisor: √(d + r). Yours "
-    "makes both larger.",
     add=lambda self, content, turned: (
         (content / math.sqrt(self.d) + turned / math.sqrt(self.r)) * math.sqrt(self.d + self.r)
     ),
 )
+task.fault("L-NO-NORM", compress=lambda self, x, places: self.down(x))
 task.fault(
-    "L-NO-NORM",
-    "The norm only rescales; the matrices can learn that.",
-    "It rescales each word by its own length, which no matrix can. And weights trained with it are "
-    "wrong without.",
-    compress=lambda self, x, places: self.down(x),
-)
-task.fault(
-    "L-NORM-NOT-IN-STEP",
-    "Kept is what `down` makes; the norm belongs to `forward`.",
-    "k_up and v_up were made for latents that went through the norm, in a step as in a whole text. "
-    "Norm the new latent, then keep it.",
-    section=ABSORBED,
-    compress_in_step=lambda self, x, places: self.down(x),
+    "L-NORM-NOT-IN-STEP", section=ABSORBED, compress_in_step=lambda self, x, places: self.down(x)
 )
 task.fault(
     "L-LAYER-NORM",
-    "A norm subtracts the mean and divides by the spread.",
-    "That is LayerNorm. RMSNorm divides by the root of the mean square, and subtracts nothing.",
     compress=lambda self, x, places: (
         self.norm.weight * nn.functional.layer_norm(self.down(x), self.norm.weight.shape, eps=1e-6)
     ),
 )
 task.fault(
-    "L-NOT-CAUSAL",
-    "The caller passes a mask where one is needed.",
-    "Here none is passed: the layer is for writing, and causal by itself, in `forward` and among "
-    "the new positions of a step.",
-    section="cache-chunks",
-    visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+    "L-NOT-CAUSAL", section="cache-chunks", visible=lambda q, n: torch.ones(q, n, dtype=torch.bool)
 )
 task.fault(
     "L-FORWARD-FREE",
-    "`forward` has the whole text, so every word may see it.",
-    "In training the whole text is there, too, and each word learns to say what comes next. Who "
-    "sees it learns nothing. `forward` and `step` promise the same numbers.",
     section="cache-chunks",
     visible=lambda q, n: torch.ones(q, n, dtype=torch.bool),
     visible_in_step=lambda self, q, n: Latent.visible(q, n),
 )
 task.fault(
     "K-NO-TRIANGLE",
-    "In a step no mask is needed: everything kept came before.",
-    "True for one new position. Of several, the first would see the second.",
     section="cache-chunks",
     visible_in_step=lambda q, n: torch.ones(q, n, dtype=torch.bool),
 )
 task.fault(
     "K-MASK-TOP-LEFT",
-    "A causal mask is a triangle from the top left corner.",
-    "The rows of a step are the newest positions. From the top left, a single new one would see "
-    "the oldest word and nothing else.",
     section="cache-chunks",
     visible_in_step=lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(),
 )
 task.fault(
     "L-VALUE-UP",
-    "One matrix makes keys and values from the latent.",
-    "There are two, k_up and v_up: what a word is found by is not what it says.",
     content_value=(lambda self, latent: self.split(self.k_up(latent)), ...),
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
 task.fault(
     "L-HEADS-TURNED",
-    "A matrix of h·d rows can be cut into (d h) as well as into (h d).",
-    "The rows of a head stand together. Cut the other way, each head gets rows of all: its step "
-    "and its whole text disagree.",
     section=ABSORBED,
     matrices=lambda self: (
         up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
@@ -703,9 +584,6 @@ task.fault(
 )
 task.fault(
     "L-WEIGHT-TURNED",
-    "A linear layer from l to h·d has a weight of l rows.",
-    "It has h·d rows: PyTorch keeps (out in). Cut into (l h d), numbers get under the wrong heads, "
-    "though the shapes fit. Cut the rows into (h d).",
     section=ABSORBED,
     matrices=lambda self: (
         up.weight.reshape(-1, self.h, self.d).permute(1, 2, 0) for up in (self.k_up, self.v_up)
@@ -713,9 +591,6 @@ task.fault(
 )
 task.fault(
     "L-WEIGHT-DETACHED",
-    "While writing, weights are constants.",
-    "The numbers are right. But whoever trains through `step` finds that k_up and v_up never "
-    "learn: `.data` and `.detach()` cut the graph.",
     section=ABSORBED,
     matrices=lambda self: (up.detach() for up in Latent.matrices(self)),
 )
@@ -727,9 +602,6 @@ def split_turned(self, x):
 
 task.fault(
     "H-FEATURES-TURNED",
-    "The features are cut into (d h).",
-    "Head after head: the first d numbers are head 1's, (h d). Weights that were trained have that "
-    "order.",
     split=split_turned,
     matrices=lambda self: (
         up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
@@ -740,20 +612,9 @@ task.fault(
     ),
 )
 task.fault(
-    "L-PLACE-AFTER",
-    "The new positions are counted when the cache has grown.",
-    "Its length is then n + q, and the first new place is n. Count before you extend.",
-    section=ROPE,
-    places=lambda first, q: torch.arange(first + q, first + 2 * q),
+    "L-PLACE-AFTER", section=ROPE, places=lambda first, q: torch.arange(first + q, first + 2 * q)
 )
-task.fault(
-    "L-PLACE-BY-STEPS",
-    "A new position's place is the number of the step.",
-    "A step may bring several positions. The place is the number of *positions* that are kept: the "
-    "length of the cache.",
-    section=ROPE,
-    start=lambda self, cache: Latent.counted(self, cache),
-)
+task.fault("L-PLACE-BY-STEPS", section=ROPE, start=lambda self, cache: Latent.counted(self, cache))
 
 
 def counted(self, cache):
@@ -766,33 +627,18 @@ Latent.counted = staticmethod(counted)
 
 task.fault(
     "L-NORM-AGAIN",
-    "In every step the latents go through the norm, the kept ones included.",
-    "They were normalized when they came. The norm has weights of its own, so twice is not once. "
-    "Keep what has gone through it, and leave it as it is.",
     section=ABSORBED,
     extend=lambda self, cache, latent, key: Latent.extend(
         self, cache and (self.norm(cache[0]), cache[1]), latent, key
     ),
 )
-task.fault(
-    "H-VIEW-SPLIT",
-    "To split, I reshape the projections to (b h n d).",
-    "The shape is right, but a reshape keeps the order in memory: each head holds a few whole "
-    "words instead of a piece of every word. Cut the features into (h d), then swap two axes.",
-    split=lambda self, x: x.reshape(x.shape[0], self.h, x.shape[1], -1),
-)
+task.fault("H-VIEW-SPLIT", split=lambda self, x: x.reshape(x.shape[0], self.h, x.shape[1], -1))
 task.fault(
     "H-VIEW-MERGE",
-    "To merge, I reshape what the heads return to (b n h·d).",
-    "All words of head 1 lie together there, so your output mixes several words into one. Swap the "
-    "two axes back first.",
     finish=lambda self, heads: self.out_proj(heads.reshape(heads.shape[0], heads.shape[2], -1)),
 )
 task.fault(
     "L-LATENT-READ",
-    "What comes out of the weights are the values.",
-    "In the absorbed form they average *latents*. Each head's v_up turns that average into its "
-    "answer; you return the first numbers of the latent.",
     section=ABSORBED,
     averaged=lambda self, weights, latents, v_up: nn.functional.pad(
         weights @ latents[:, None], (0, self.d)
@@ -800,44 +646,22 @@ task.fault(
 )
 task.fault(
     "L-NOT-EXTENDED",
-    "The cache that came in goes out again.",
-    "Then the new words are seen once and lost. Hand back the longer one.",
     section="cache-extend",
     kept=lambda self, cache, x: tuple(
         y[:, : max(x.shape[1], y.shape[1] - x.shape[1])] for y in cache
     ),
 )
-task.fault(
-    thoughts.OUTPUT_ONLY,
-    "`step` returns the output.",
-    "And the cache with the new words, which the caller hands in next time. Nothing else holds it.",
-    section=STALE,
-    given_back=lambda output, cache: output,
-)
-task.fault(
-    "L-BIAS",
-    "An nn.Linear has a bias unless something speaks against it.",
-    "Here something does: with a bias, k_up could not be moved from the key to the query by its "
-    "matrix alone. The task asks for linear layers without one.",
-    linear=lambda inward, outward: nn.Linear(inward, outward),
-)
+task.fault("D-OUTPUT-ONLY", section=STALE, given_back=lambda output, cache: output)
+task.fault("L-BIAS", linear=lambda inward, outward: nn.Linear(inward, outward))
 task.fault(
     "L-NO-OUT",
-    "The heads' answers, side by side, are the output.",
-    "They are h·d wide and stand apart. out_proj mixes them and brings them back to the width m.",
     finish=lambda self, heads: nn.functional.pad(
         heads.transpose(1, 2).flatten(2), (0, self.out_proj.weight.shape[0])
     )[..., : self.out_proj.weight.shape[0]],
 )
 
 
-@task.fault(
-    "L-CACHE-EDITED",
-    "The cache grows, so its tensors are replaced by longer ones.",
-    "In the very object that came in, which may still be somebody's: the same text can go on in "
-    "two ways, as in a beam search. Hand back another one, and leave that as it was.",
-    section=STALE,
-)
+@task.fault("L-CACHE-EDITED", section=STALE)
 class Edits(Latent):
     def step(self, x, cache=None):
         cache = {} if cache is None else cache
@@ -845,13 +669,7 @@ class Edits(Latent):
         return output, cache
 
 
-@task.fault(
-    "K-STALE",
-    "The layer remembers its cache; nobody needs to hand it in.",
-    "Then a second text attends to the first. A cache belongs to a text: it is an argument and a "
-    "result.",
-    section=STALE,
-)
+@task.fault("K-STALE", section=STALE)
 class Remembers(Latent):
     def step(self, x, cache=None):
         last = getattr(self, "last", None)

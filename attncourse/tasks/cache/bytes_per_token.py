@@ -1,5 +1,3 @@
-"""What a token costs to keep: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import cache as reference
@@ -78,14 +76,6 @@ task = Task(
     difficulty=2,
     minutes=12,
     section="cache-bytes",
-    hints=(
-        "One token, one layer, numbers before bytes: how many numbers does each scheme keep? Draw "
-        "for each what lies in the cache.",
-        "Three schemes keep a key and a value, d numbers each, in every *cached* head: h of them, "
-        "c, or one. The fourth keeps one latent and one rotated key, whatever the number of heads.",
-        "numbers = 2 · heads kept · head_width, or latent_width + rope_width. Times num_layers, "
-        "times bytes_per_number. Any other name of a scheme: raise ValueError.",
-    ),
     probes=probes,
     small=small,
     ready_made=(roofline.cache_bytes_per_token,),
@@ -106,7 +96,7 @@ def drawn(rng, *highest):
     return [torch.randint(1, high + 1, (), generator=rng).item() for high in highest]
 
 
-@task.check(1)
+@task.check(1, "multi-head attention keeps a key and a value a head")
 def multi_head_attention_keeps_a_key_and_a_value_a_head(answer, rng):
     exactly(answer, sizes("MHA", 1, 1, 64, 1))
     exactly(answer, sizes("MHA", 1, 12, 64, 1))
@@ -201,16 +191,9 @@ class Bytes:
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(
-    "K-KEYS-ONLY",
-    "What is cached are keys.",
-    "And values: a key is found by, a value is read. Each cached head keeps both.",
-    vectors=lambda: 1,
-)
+task.fault("K-KEYS-ONLY", vectors=lambda: 1)
 task.fault(
     "K-QUERIES-TOO",
-    "Query, key and value are computed for each token, so three vectors are kept.",
-    "A query asks once, when its token is the newest. Nobody reads it again.",
     vectors=(lambda: 3, lambda: 1),
     heads_kept=(
         ...,
@@ -219,41 +202,13 @@ task.fault(
         ),
     ),
 )
-task.fault(
-    "K-ONE-LAYER",
-    "The cache belongs to the model: one for all layers.",
-    "The keys of a layer are made from what goes into that layer, so each has its own.",
-    layers=as_is,
-)
-task.fault(
-    "K-NUMBERS",
-    "The size is how many numbers there are.",
-    "Asked for are bytes: four to a number in float32, two in float16.",
-    bytes=as_is,
-)
-task.fault(
-    "K-BITS",
-    "float16 has 16 bits, so a number counts 16.",
-    "The argument says bytes, and bytes are asked for. Yours is eight times as much.",
-    bytes=lambda numbers, each: 8 * numbers * each,
-)
-task.fault(
-    "K-ALWAYS-TWO-BYTES",
-    "A number takes two bytes.",
-    "In float16. The argument says how many they are here.",
-    bytes=lambda numbers, each: 2 * numbers,
-)
-task.fault(
-    "K-IN-GIGABYTES",
-    "A cache is best said in gigabytes.",
-    "For people, yes. Here a whole number of bytes is asked for; divide when you print.",
-    said=(lambda n: n / 1e9, lambda n: n / 2**30, lambda n: n / 1024),
-)
+task.fault("K-ONE-LAYER", layers=as_is)
+task.fault("K-NUMBERS", bytes=as_is)
+task.fault("K-BITS", bytes=lambda numbers, each: 8 * numbers * each)
+task.fault("K-ALWAYS-TWO-BYTES", bytes=lambda numbers, each: 2 * numbers)
+task.fault("K-IN-GIGABYTES", said=(lambda n: n / 1e9, lambda n: n / 2**30, lambda n: n / 1024))
 task.fault(
     "K-FLOAT",
-    "A number is a number, whatever its type.",
-    "The number is right, and a float. Bytes are whole: use `//` where you divide, and no factor "
-    "with a point.",
     said=(float, ...),
     heads_kept=(
         ...,
@@ -264,8 +219,6 @@ task.fault(
 )
 task.fault(
     "G-EXPAND-BYTES",
-    "Each head of queries needs keys, so there are keys for h heads.",
-    "It *reads* keys that others read, too. What is shared is kept once: that is all the saving.",
     section="shared-heads",
     heads_kept=(
         lambda scheme, num_heads, kv_heads: num_heads,
@@ -274,15 +227,11 @@ task.fault(
 )
 task.fault(
     "G-MQA-ALL",
-    "MQA keeps a key and a value for each head; it shares the rest.",
-    "It shares exactly these: one head of keys and values for all heads of queries.",
     section="shared-heads",
     heads_kept=lambda scheme, num_heads, kv_heads: kv_heads if scheme == "GQA" else num_heads,
 )
 task.fault(
     "G-MEMBERS",
-    "kv_heads says how many heads share one.",
-    "It says how many are *kept*; h/c share each. With 12 heads and 4 kept there are groups of 3.",
     section="shared-heads",
     heads_kept=lambda scheme, num_heads, kv_heads: {
         "MHA": num_heads,
@@ -292,8 +241,6 @@ task.fault(
 )
 task.fault(
     "G-ONE-KEY-TWO-VALUES",
-    "Only keys are shared; each head keeps its own values.",
-    "A group shares both. Otherwise more than half of the bytes would stay.",
     section="shared-heads",
     heads_kept=(
         lambda scheme, num_heads, kv_heads: (
@@ -309,24 +256,16 @@ task.fault(
 )
 task.fault(
     "L-CACHE-SIZE",
-    "Latent attention keeps the latent.",
-    "And one rotated key for all heads, since a rotation cannot be made afterwards from the "
-    "latent without undoing the saving. In DeepSeek-V2 that is 512 + 64.",
     section="latent-rope",
     in_latent=lambda latent_width, rope_width, num_heads, head_width: latent_width,
 )
 task.fault(
     "L-LATENT-TWICE",
-    "There is a latent for the keys and one for the values.",
-    "Both are made from the same one: it is kept once. The paper writes it c^KV.",
     section="latent",
     in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * latent_width + rope_width,
 )
 task.fault(
     "L-ALL-TWICE",
-    "Everything cached comes twice: for keys and for values.",
-    "Here neither keys nor values are cached. One latent stands for both, and a rotated key has no "
-    "value.",
     section="latent",
     in_latent=lambda latent_width, rope_width, num_heads, head_width: (
         2 * (latent_width + rope_width)
@@ -334,8 +273,6 @@ task.fault(
 )
 task.fault(
     "L-ROPE-EACH",
-    "Each head has its rotated key.",
-    "Each head has its own rotated *query*. The rotated key is one for all, as in MQA.",
     section="latent-rope",
     in_latent=lambda latent_width, rope_width, num_heads, head_width: (
         latent_width + num_heads * rope_width
@@ -343,9 +280,6 @@ task.fault(
 )
 task.fault(
     "L-LATENT-EACH",
-    "Each head has a latent.",
-    "One latent serves all heads: each reads it with a matrix of its own. That is why the number "
-    "of heads does not enter.",
     section="latent",
     in_latent=(
         lambda latent_width, rope_width, num_heads, head_width: (
@@ -358,16 +292,7 @@ task.fault(
 )
 task.fault(
     "L-NOTHING-SAVED",
-    "In the end each head needs its key and its value, so these are kept.",
-    "They are never written out while decoding: the query takes over the matrix, and meets the "
-    "latents themselves. Kept is what is narrow.",
     section="latent-absorbed",
     in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * num_heads * head_width,
 )
-task.fault(
-    "K-ANY-NAME",
-    "Who asks for a scheme knows its name.",
-    "Names are mistyped, and a number that comes back is believed. A name that you do not know is "
-    "an error.",
-    refuse=lambda scheme: "MHA",
-)
+task.fault("K-ANY-NAME", refuse=lambda scheme: "MHA")

@@ -1,7 +1,4 @@
-"""Attention of new positions over a cache: what is promised, the reference, what goes wrong."""
-
 import math
-from dataclasses import replace
 
 import torch
 
@@ -10,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, describe, moves_nothing, 
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def with_a_cache(attention):
@@ -134,16 +131,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="cache-chunks",
-    hints=(
-        "First the cache grows by the new keys and values; then the new queries attend to all of "
-        "it. Nothing old is computed again. What may each new position see?",
-        "With n positions kept and q new ones there are n + q keys. The first new position sees "
-        "n + 1 of them, the last one all. Draw the table of q rows and n + q columns: where is "
-        "the triangle? And a mask, where one is given, hides more; it shows nothing.",
-        "keys, values = extend(cache, key, value); visible = torch.ones(q, n + q, "
-        "dtype=torch.bool).tril(n), joined with the mask by &; then chapter 3's attention with "
-        "that mask; return its output and (keys, values).",
-    ),
     probes=probes,
     adapt=with_a_cache,
     differentiated=("several new", "padding on the left"),
@@ -321,43 +308,20 @@ def tril(offset):
     return lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(offset(q, n))
 
 
-task.fault(
-    "K-MASK-TOP-LEFT",
-    "A causal mask is a triangle from the top left corner.",
-    "The first row would see one position: the oldest in the cache. But the rows are the *newest* "
-    "positions. Between the two corners lie all that are kept.",
-    triangle=tril(lambda q, n: 0),
-)
-task.fault(
-    "K-NO-TRIANGLE",
-    "With a cache no mask is needed: everything in it came before.",
-    "True for one new position. Of several, the first would see the second. Then a text read in "
-    "chunks differs from the same text read word by word.",
-    triangle=lambda q, n: torch.ones(q, n, dtype=torch.bool),
-)
+task.fault("K-MASK-TOP-LEFT", triangle=tril(lambda q, n: 0))
+task.fault("K-NO-TRIANGLE", triangle=lambda q, n: torch.ones(q, n, dtype=torch.bool))
 task.fault(
     "K-FIRST-PIECE-FREE",
-    "The first piece is given, so it may be read as a whole, without a mask.",
-    "The model was trained with every word blind to what follows. A prompt that looks ahead gets "
-    "keys and values that no training has made. The triangle holds from the first call on.",
     visible=lambda mask, cache: torch.ones_like(mask) if cache is None else mask,
 )
 task.fault(
     "K-LATER-PIECE-FREE",
-    "A mask is needed for the first piece only; later, all that is kept may be seen.",
-    "All that is *kept*, yes. But a later piece may hold several new positions, and among these "
-    "the first must not see the second.",
     visible=(lambda mask, cache: mask if cache is None else torch.ones_like(mask), ...),
     triangle=(..., lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(0 if n == q else n)),
 )
 
 
-@task.fault(
-    "K-ATTENDS-FIRST",
-    "A step attends to what is kept, and then puts the new positions behind it.",
-    "A word sees itself, too, and of several new ones each sees those before it. So first extend, "
-    "and then attend to all.",
-)
+@task.fault("K-ATTENDS-FIRST")
 class AttendsFirst(Cached):
     def __call__(self, query, key, value, cache=None, mask=None):
         if cache is None:
@@ -370,31 +334,11 @@ class AttendsFirst(Cached):
         return self.results(output, self.extend(cache, query, key, value))
 
 
-task.fault(
-    "K-NOT-ITSELF",
-    "A position attends to those before it.",
-    "And to itself: the diagonal belongs to it, as in every causal mask of this course. Your "
-    "triangle ends one place early.",
-    triangle=tril(lambda q, n: n - q - 1),
-)
-task.fault(
-    "K-ONE-AHEAD",
-    "The triangle begins after what is kept, at n.",
-    "Counted with the new ones, or without? Your rows see one position too many: the first new "
-    "position sees the second.",
-    triangle=tril(lambda q, n: n - q + 1),
-)
-task.fault(
-    "K-ONLY-NEW-SEEN",
-    "The new positions attend to each other; the cache is handed on.",
-    "It is kept in order to be read. Your output is the same whatever is in it.",
-    sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
-)
+task.fault("K-NOT-ITSELF", triangle=tril(lambda q, n: n - q - 1))
+task.fault("K-ONE-AHEAD", triangle=tril(lambda q, n: n - q + 1))
+task.fault("K-ONLY-NEW-SEEN", sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]))
 task.fault(
     "K-NEW-FIRST",
-    "The newest position comes first.",
-    "The triangle takes the *last* columns for the new ones. A text is kept in its order: the new "
-    "stands behind the old.",
     section="cache-extend",
     extend=lambda cache, query, key, value: Cached.extend(
         cache and (key, value), query, *(cache or (key, value))
@@ -402,9 +346,6 @@ task.fault(
 )
 task.fault(
     "K-CACHE-Q",
-    "Queries, keys and values belong together, so the queries are cached, too.",
-    "A query asks once, in its own step. You keep queries where keys belong, so later words "
-    "compare questions with questions.",
     section="cache-extend",
     kept=lambda cache, extended, query: (
         torch.cat([extended[0][..., : -query.shape[-2], :], query], -2),
@@ -416,111 +357,50 @@ task.fault(
 
 task.fault(
     "K-NOT-EXTENDED",
-    "The cache that came in is the cache that goes out.",
-    "Then the new positions are seen once and lost: the next call knows nothing of them. Hand "
-    "back the longer one.",
     section="cache-extend",
     kept=lambda cache, extended, query: extended if cache is None else cache,
 )
 task.fault(
     "K-ONLY-NEW-KEPT",
-    "The cache of a step is what the step has made.",
-    "The output is right, and what you hand back holds the new positions only. The next call has "
-    "lost everything before.",
     section="cache-extend",
     kept=lambda cache, extended, query: tuple(x[..., -query.shape[-2] :, :] for x in extended),
 )
 task.fault(
-    "K-PAIR-TURNED",
-    "A cache is a pair, in whichever order.",
-    "Yours comes back as (values, keys). The next call takes the first for keys.",
-    section="cache-extend",
-    results=lambda output, cache: (output, cache[::-1]),
+    "K-PAIR-TURNED", section="cache-extend", results=lambda output, cache: (output, cache[::-1])
 )
-task.fault(
-    "K-CACHE-FIRST",
-    "The function returns the cache and the output.",
-    "In the other order: first the output, then the cache, which the caller hands in next time.",
-    results=lambda output, cache: (cache, output),
-)
-task.fault(
-    "K-LAST-OUTPUT",
-    "The last position says what comes next, so one output is enough.",
-    "For writing, yes. But the layers above attend to every new position, and each of them needs "
-    "the output of its own.",
-    results=lambda output, cache: (output[..., -1:, :], cache),
-)
-task.fault(
-    "K-NO-CACHE-BACK",
-    "Only the output is needed.",
-    "The caller needs the longer cache for the next word. Nothing else holds it: it is no state "
-    "of a module.",
-    section=STALE,
-    results=lambda output, cache: output,
-)
+task.fault("K-CACHE-FIRST", results=lambda output, cache: (cache, output))
+task.fault("K-LAST-OUTPUT", results=lambda output, cache: (output[..., -1:, :], cache))
+task.fault("K-NO-CACHE-BACK", section=STALE, results=lambda output, cache: output)
 
 # --- faults: the mask that is given --------------------------------------------------------------
 
 task.fault(
-    replace(thoughts.IGNORED, id="K-MASK-IGNORED"),
-    "Causal is all there is; the other mask can be left for later.",
-    "Short texts in a batch are filled up on the left, and the mask says where. Your output is "
-    "the same without it: words attend to padding.",
-    section=LEFT,
-    given=lambda mask, q: torch.ones_like(mask),
+    "K-MASK-IGNORED", words="M-IGNORED", section=LEFT, given=lambda mask, q: torch.ones_like(mask)
 )
 task.fault(
     "K-MASK-INSTEAD",
-    "Where a mask is given, it says who may see whom.",
-    "It says what is padding. The order of the words still holds: the two are joined. Yours looks "
-    "ahead as soon as there is a mask.",
     section=LEFT,
     join=lambda causal, mask: mask.expand(*mask.shape[:-2], *causal.shape),
 )
-task.fault(
-    "K-MASK-OR",
-    "A position is visible if one mask or the other allows it.",
-    "Both must allow it: a later word stays hidden though it is no padding, and padding stays "
-    "hidden though it came before. Join masks by &.",
-    section=LEFT,
-    join=lambda causal, mask: causal | mask,
-)
-task.fault(
-    replace(thoughts.POLARITY, id="K-MASK-POLARITY"), section=LEFT, given=lambda mask, q: ~mask
-)
+task.fault("K-MASK-OR", section=LEFT, join=lambda causal, mask: causal | mask)
+task.fault("K-MASK-POLARITY", words="M-POLARITY", section=LEFT, given=lambda mask, q: ~mask)
 task.fault(
     "K-MASK-LAST-COLUMNS",
-    "The mask of a step is about the step's own positions.",
-    "It has a column for every position so far, and the padding stands in the oldest ones. You "
-    "read the columns of the new positions only, so padding in the cache is seen.",
     section=LEFT,
     given=lambda mask, q: torch.cat([torch.ones_like(mask[..., :-q]), mask[..., -q:]], -1),
 )
 
 
-@task.fault(
-    "K-MASK-FIRST-PIECE-ONLY",
-    "Padding comes with the first piece, so the mask is needed there and not later.",
-    "The padding stays in the cache, and every later query meets it again. It has to be hidden at "
-    "each step.",
-    section=LEFT,
-)
+@task.fault("K-MASK-FIRST-PIECE-ONLY", section=LEFT)
 class FirstPieceOnly(Cached):
     def __call__(self, query, key, value, cache=None, mask=None):
         return super().__call__(query, key, value, cache, mask if cache is None else None)
 
 
-task.fault(thoughts.DEAD_ROW, section=LEFT, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW", section=LEFT, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", section=LEFT, clear=as_is)
 task.fault(
-    thoughts.DEAD_ROW_UNIFORM,
-    "A very negative fill hides padding in every case.",
-    "The padding itself is a position, too, and sees only padding: all its scores are equally "
-    "low, and softmax spreads the weight over everything. Such a row must give zeros.",
-    section=LEFT,
-    clear=as_is,
-)
-task.fault(
-    thoughts.AFTER_SOFTMAX,
+    "M-AFTER-SOFTMAX",
     section=LEFT,
     hide=(
         as_is,
@@ -529,33 +409,18 @@ task.fault(
     clear=lambda weights, mask: weights * mask,
 )
 task.fault(
-    thoughts.FILL_ZERO,
-    section=LEFT,
-    hide=lambda s, mask: s.masked_fill(~mask, 0.0),
-    clear=(as_is, ...),
+    "M-FILL-ZERO", section=LEFT, hide=lambda s, mask: s.masked_fill(~mask, 0.0), clear=(as_is, ...)
 )
 
 # --- faults: attention itself --------------------------------------------------------------------
 
-task.fault(
-    thoughts.NO_SCALE,
-    "Attention is softmax(qkᵀ)v.",
-    "The scores are divided by the root of d, with a cache as without: it changes what is "
-    "computed again, not what is computed.",
-    scale=as_is,
-)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
-task.fault(
-    "K-SCALE-BY-N",
-    "The scores are divided by the root of their last axis.",
-    "That is the number of keys, which grows with every step. What is summed in a score are d "
-    "products.",
-    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
-)
-task.fault(thoughts.SOFTMAX_DIM, share=lambda scores: scores.softmax(-2))
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
+task.fault("K-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
 
 
-@task.fault(thoughts.FLOAT32)
+@task.fault("C-FLOAT32")
 class InFloat32(Cached):
     def __call__(self, query, key, value, cache=None, mask=None):
         cache = None if cache is None else tuple(x.float() for x in cache)
@@ -564,9 +429,6 @@ class InFloat32(Cached):
 
 task.fault(
     "K-DETACHED",
-    "Nobody trains while writing, so what was kept is detached.",
-    "The numbers are right. But a long text that is read in pieces in training would then learn "
-    "from its last piece only. Leave the graph to the caller.",
     extend=lambda cache, query, key, value: Cached.extend(
         cache and tuple(x.detach() for x in cache), query, key, value
     ),
@@ -579,13 +441,7 @@ def follows(kept, new):
     return same and kept.dtype == new.dtype
 
 
-@task.fault(
-    "K-STALE",
-    "The cache is a state of the function; nobody needs to hand it in.",
-    "Then the second text attends to the first, as in more than one published notebook. A cache "
-    "belongs to a text: it is an argument and a result.",
-    section=STALE,
-)
+@task.fault("K-STALE", section=STALE)
 def _(query, key, value, cache=None, mask=None, state={}):  # noqa: B006
     last = state.get("cache")
     if mask is None and last is not None and all(map(follows, last, (key, value))):

@@ -1,5 +1,3 @@
-"""Keep new keys and values behind the old ones: what is promised, what goes wrong."""
-
 import torch
 
 from attncourse import cache as reference
@@ -7,7 +5,6 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
 
 
 def with_a_cache(extend):
@@ -64,13 +61,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="cache-extend",
-    hints=(
-        "Two tensors are kept, and each gets its new positions behind the old ones. Which axis "
-        "holds positions? Count it from the back, and it does not matter what stands in front.",
-        "The first call has no cache yet: `cache` is None. What should come back then?",
-        "If cache is None, return (key, value). Otherwise take it apart into keys and values, "
-        "and torch.cat each with its new ones along dim=-2.",
-    ),
     probes=probes,
     adapt=with_a_cache,
     differentiated=("plain",),
@@ -164,96 +154,29 @@ def along(dim):
     return lambda kept, new: torch.cat([kept, new], dim=dim)
 
 
-task.fault(
-    "K-CAT-FIRST-AXIS",
-    "torch.cat puts two tensors one behind the other.",
-    "Along axis 0, where nothing else is said. That is the batch: your cache holds more texts "
-    "instead of more positions. Say which axis grows.",
-    join=along(0),
-)
-task.fault(
-    "K-CAT-HEADS",
-    "The new keys go beside the old ones, along axis 1.",
-    "In (b h n d) that is the axis of the heads: a step would add heads instead of positions. "
-    "Positions are the last axis but one.",
-    join=along(1),
-)
-task.fault(
-    "K-CAT-AXIS-2",
-    "Positions are axis 2.",
-    "In (b h n d) they are. A cache without an axis of heads, as latent attention has it, is "
-    "(b n l). Counted from the back, positions stand in the same place in both.",
-    join=along(2),
-)
-task.fault(
-    "K-CAT-WIDTH",
-    "The last axis grows.",
-    "That one holds the features of a key. Longer vectors would fit no query any more; there "
-    "should be more vectors, of the same width.",
-    join=along(-1),
-)
-task.fault(
-    "K-STACKED",
-    "torch.stack collects the steps, one after the other.",
-    "It adds an axis, and asks that all pieces have one size. The cache has as many axes as "
-    "before, and one of them is longer.",
-    join=lambda kept, new: torch.stack([kept, new], dim=-2),
-)
-task.fault(
-    "K-NEW-FIRST",
-    "The newest position comes first.",
-    "Then all others move by one place at each step, and a causal mask hides the wrong ones. A "
-    "text is kept in its order: the new stands behind the old.",
-    join=lambda kept, new: torch.cat([new, kept], dim=-2),
-)
-task.fault(
-    "K-ONLY-THE-NEW",
-    "A step makes a key and a value, so it returns these.",
-    "The caller has them already. What is handed in next time is what comes back here, so the "
-    "whole past would be gone.",
-    join=lambda kept, new: new,
-)
-task.fault(
-    "K-NOT-KEPT",
-    "The cache is what was there; the new word is only passing through.",
-    "Each later word attends to it. You return the cache as it came, so no word is ever kept.",
-    join=lambda kept, new: kept,
-)
-task.fault(
-    "K-NO-BEGINNING",
-    "There is always a cache.",
-    "Not in the first call: nothing came before, and `cache` is None. Then the new keys and "
-    "values are all there is, and they begin the cache.",
-    begin=(lambda key, value: tuple(None), lambda key, value: None),
-)
+task.fault("K-CAT-FIRST-AXIS", join=along(0))
+task.fault("K-CAT-HEADS", join=along(1))
+task.fault("K-CAT-AXIS-2", join=along(2))
+task.fault("K-CAT-WIDTH", join=along(-1))
+task.fault("K-STACKED", join=lambda kept, new: torch.stack([kept, new], dim=-2))
+task.fault("K-NEW-FIRST", join=lambda kept, new: torch.cat([new, kept], dim=-2))
+task.fault("K-ONLY-THE-NEW", join=lambda kept, new: new)
+task.fault("K-NOT-KEPT", join=lambda kept, new: kept)
+task.fault("K-NO-BEGINNING", begin=(lambda key, value: tuple(None), lambda key, value: None))
 task.fault(
     "K-BEGINS-WITH-ZEROS",
-    "A cache begins with a position of zeros.",
-    "That is a position nobody wrote. Its key has score 0 with every query and takes weight from "
-    "all others. At the beginning nothing is kept.",
     begin=lambda key, value: tuple(
         torch.cat([torch.zeros_like(x[..., :1, :]), x], -2) for x in (key, value)
     ),
 )
-task.fault(
-    "K-PAIR-TURNED",
-    "A cache is a pair, in whichever order.",
-    "Yours comes back as (values, keys). The next call takes the first for keys. The order "
-    "belongs to the promise: keys, then values.",
-    result=lambda keys, values: (values, keys),
-)
+task.fault("K-PAIR-TURNED", result=lambda keys, values: (values, keys))
 task.fault(
     "K-KEY-TWICE",
-    "The second line is like the first (copied, and one name not changed).",
-    "The new key went into both. A value is another vector: what is read, not what is found by.",
     begin=lambda key, value: (key, key),
     pairs=lambda keys, values, key, value: ((keys, key), (values, key)),
 )
 task.fault(
     "K-ONLY-KEYS",
-    "Keys are searched, so keys are kept.",
-    "What is found has to be read, too: each key needs its value. Your values do not grow, and "
-    "soon there are more keys than values.",
     pairs=(
         lambda keys, values, key, value: ((keys, key), (values, values[..., :0, :])),
         lambda keys, values, key, value: ((keys, key), (value[..., :0, :], value)),
@@ -261,39 +184,22 @@ task.fault(
 )
 task.fault(
     "K-ROLLING",
-    "The cache has its size; the oldest position makes room for the new one.",
-    "That is a sliding window, another model, which forgets. This cache keeps everything, and "
-    "grows.",
     section="cache-ring",
     join=lambda kept, new: torch.cat([kept, new], -2)[..., -kept.shape[-2] :, :],
 )
 task.fault(
     "K-LAST-ONLY",
-    "A step makes one new position, so the last one of those that came is kept.",
-    "A prompt comes in one piece of many positions, and each of them will be looked at.",
     begin=lambda key, value: (key[..., -1:, :], value[..., -1:, :]),
     join=lambda kept, new: torch.cat([kept, new[..., -1:, :]], -2),
 )
 task.fault(
     "K-OLDEST-KEPT",
-    "The cache is full with what it holds.",
-    "It has no size of its own; it grows by every position that comes. You cut it back to its old "
-    "length, and the new is what gets lost.",
     join=lambda kept, new: torch.cat([kept[..., 1:, :], new], -2)[..., : kept.shape[-2], :],
 )
+task.fault("K-ADDED", join=lambda kept, new: kept + new.sum(-2, keepdim=True))
+task.fault("C-FLOAT32", read=lambda x: x.float())
 task.fault(
-    "K-ADDED",
-    "Extending means adding: the new vector is added to what is kept.",
-    "A sum mixes all positions into one vector, the bottleneck of chapter 1. Each position keeps "
-    "a place of its own, or no weight could choose it.",
-    join=lambda kept, new: kept + new.sum(-2, keepdim=True),
-)
-task.fault(thoughts.FLOAT32, read=lambda x: x.float())
-task.fault(
-    thoughts.DETACHED,
-    "Nobody trains while writing, so what is kept can be detached.",
-    "The numbers are right. But then the cached steps and the whole text differ in their "
-    "gradients, and a text that is read in pieces in training would learn from the last only.",
+    "C-DETACHED",
     read=(lambda x: x.detach(), ...),
     join=(..., lambda kept, new: Extend.join(kept.detach(), new)),
 )
@@ -305,13 +211,7 @@ def follows(kept, new):
     return same and kept.dtype == new.dtype
 
 
-@task.fault(
-    "K-STALE",
-    "The function remembers what it has seen.",
-    "Then a second text is put behind the first and attends to it. A cache belongs to a text: it "
-    "is handed in, and handed back.",
-    section="cache-stale",
-)
+@task.fault("K-STALE", section="cache-stale")
 def _(cache, key, value, kept={}):  # noqa: B006
     last = kept.get("cache")
     if last is not None and all(map(follows, last, (key, value))):

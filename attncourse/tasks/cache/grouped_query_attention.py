@@ -1,7 +1,4 @@
-"""Heads that share keys and values: what is promised, the reference in steps, what goes wrong."""
-
 import math
-from dataclasses import replace
 
 import torch
 
@@ -11,7 +8,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -103,16 +100,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="shared-heads",
-    hints=(
-        "With as many heads on both sides this is chapter 3's function. Now h/c heads in a row "
-        "ask the same keys. Which of the tensors is small enough to be moved about?",
-        "Four queries that ask the same keys are four rows of one matrix product. So the group's "
-        "axis may stand beside the axis of positions, and the keys stay as they are. The mask "
-        "takes the same way as the query, and the results go the way back.",
-        "g = h // c. Split h into (c g), put g beside q: (b c g·q d). A mask is expanded to "
-        "(b h q k) and goes the same way. Chapter 3's function over (b c …); then split g·q, and "
-        "join c and g: (b h q …).",
-    ),
     probes=probes,
     differentiated=("two share one", "dead row"),
     small=small,
@@ -136,7 +123,7 @@ def every_head_of_queries_gets_an_output_and_weights(answer, rng):
                 )
 
 
-@task.check(1)
+@task.check(1, "with a head of keys each, it is multi-head attention")
 def with_a_head_of_keys_each_it_is_multi_head_attention(answer, rng):
     answer.matches(shared_inputs(rng, h=3, c=3))
     answer.matches(shared_inputs(rng, b=3, h=3, c=3, q=3, k=3, d=3, v=3))
@@ -188,7 +175,7 @@ def no_key_is_copied(answer, rng):
             )
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, key and value")
 def gradients_reach_query_key_and_value(answer, rng):
     answer.gradients_match(shared_inputs(rng))
     answer.gradients_match(shared_inputs(rng, h=6, c=2, mask=mixed_mask(rng, 3, 5)))
@@ -294,80 +281,31 @@ def back_every_cth(x, q):
     return x.unflatten(2, (-1, q)).transpose(1, 2).flatten(1, 2)
 
 
-task.fault(
-    "G-EXPAND",
-    "Give every head of queries its own keys, then it is ordinary attention.",
-    "It gives the right numbers. But keys and values are written out for all heads, in every step: "
-    "what sharing saves is spent again, and more. Move the query, which is small.",
-    section=COPIES,
-    written_out=(for_all_heads, expanded),
-)
+task.fault("G-EXPAND", section=COPIES, written_out=(for_all_heads, expanded))
 task.fault(
     "G-REPEAT",
-    "`repeat` along the heads gives each head of queries its keys.",
-    "It lays all heads of keys behind each other, once more and once more: 1, 2, 1, 2. Heads in a "
-    "row share one: 1, 1, 2, 2. A model trained one way is nonsense the other way.",
     section=ORDER,
     written_out=lambda x, query: x.repeat(1, query.shape[1] // x.shape[1], 1, 1),
 )
 task.fault(
     "G-ORDER",
-    "Head i of the queries takes head i modulo c of the keys.",
-    "Then neighbors never share. Heads in a row form a group: with 4 heads and 2 of keys, the "
-    "first two share the first. Split h as (c g), not as (g c).",
     section=ORDER,
     split=every_cth,
     split_mask=every_cth,
     join=back_every_cth,
     join_weights=back_every_cth,
 )
-task.fault(
-    "G-BACK",
-    "At the end the axes of groups and members are joined, in whichever order.",
-    "The query was split as (c g), so the results are joined as (c g). In the other order the "
-    "vectors are right and stand under the wrong heads.",
-    section=ORDER,
-    join=back_every_cth,
-    join_weights=(back_every_cth, ...),
-)
-task.fault(
-    "G-ROWS-TURNED",
-    "A group's rows are its queries; their order takes care of itself.",
-    "The way back has to undo the way there. You lay the rows as (q g) and take them for (g q), so "
-    "outputs stand under the wrong heads and positions.",
-    section=COPIES,
-    split=rows_turned,
-    split_mask=rows_turned,
-)
+task.fault("G-BACK", section=ORDER, join=back_every_cth, join_weights=(back_every_cth, ...))
+task.fault("G-ROWS-TURNED", section=COPIES, split=rows_turned, split_mask=rows_turned)
 task.fault(
     "G-REPEAT-DIM",
-    "Keys are repeated until there are enough of them.",
-    "Enough *heads*. You repeat the positions, so every word is there several times, and there are "
-    "still c heads.",
     section=ORDER,
     written_out=lambda x, query: x.repeat_interleave(query.shape[1] // x.shape[1], dim=2),
 )
-task.fault(
-    "G-MQA-DEF",
-    "Sharing means that the heads of keys are averaged into one.",
-    "Nothing is averaged: there are c heads of keys, learned as such, and each serves its own "
-    "group. (Averaging is how an old model's heads are *turned into* fewer.)",
-    section=SHARED,
-    written_out=lambda x, query: x.mean(1, keepdim=True),
-)
-task.fault(
-    "G-FIRST-HEAD",
-    "All heads of queries share the first head of keys.",
-    "With one head of keys they do. With c of them each group has its own, and yours never reads "
-    "the others.",
-    section=SHARED,
-    written_out=lambda x, query: x[:, :1],
-)
+task.fault("G-MQA-DEF", section=SHARED, written_out=lambda x, query: x.mean(1, keepdim=True))
+task.fault("G-FIRST-HEAD", section=SHARED, written_out=lambda x, query: x[:, :1])
 task.fault(
     "G-ONE-QUERY",
-    "Heads that share keys ask together, with the mean of their queries.",
-    "Then they are one head, written down several times. They share what is *looked at*; each asks "
-    "its own question and gets its own row of weights.",
     section=SHARED,
     split=lambda x, c: (
         x.unflatten(1, (c, -1))
@@ -393,9 +331,6 @@ def groups_of_c(query, key, value, mask=None):
 
 task.fault(
     "G-MEMBERS",
-    "c says how many heads share, so there are h/c groups of c.",
-    "c is the number of heads that are *kept*; h/c heads share each. Where both are equal, nobody "
-    "notices. The letter G in the paper counts groups, too.",
     section=SHARED,
     written_out=lambda x, query: x[
         :, (torch.arange(query.shape[1]) // x.shape[1]).clamp(max=x.shape[1] - 1)
@@ -407,9 +342,6 @@ task.fault(
 
 task.fault(
     "G-SOFTMAX-GROUP",
-    "A group shares one softmax: its heads divide the keys among them.",
-    "Each head has a budget of one for each query. In yours the heads of a group compete, and rows "
-    "sum to less than one.",
     share=lambda scores, q: (
         scores.unflatten(2, (-1, q))
         .transpose(2, 3)
@@ -420,54 +352,28 @@ task.fault(
         .flatten(2, 3)
     ),
 )
-task.fault(
-    thoughts.SOFTMAX_DIM,
-    "Softmax goes over the axis of the rows.",
-    "There the queries of a whole group stand: they would compete for a key. Each row shares out "
-    "its own attention among the keys.",
-    share=lambda scores, q: scores.softmax(-2),
-)
-task.fault(thoughts.NO_SCALE, scale=as_is)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query, c: scores / query.shape[-1])
+task.fault("D-SOFTMAX-DIM", share=lambda scores, q: scores.softmax(-2))
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query, c: scores / query.shape[-1])
 task.fault(
     "G-SCALE-HEADS",
-    "The scale is the root of the width of all heads together.",
-    "A score is a sum over the d features of one head, however many heads there are, and however "
-    "many share.",
     scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1]),
 )
 task.fault(
     "G-SCALE-GROUP",
-    "The keys serve g heads, so the scores are divided by the root of g·d.",
-    "Sharing changes nothing about a score: it is still one query times one key, a sum of d "
-    "products.",
     scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1] // c),
 )
-task.fault(
-    thoughts.KEY_AS_VALUE,
-    section=SHARED,
-    average=lambda weights, key, value: weights @ key,
-)
+task.fault("D-KEY-AS-VALUE", section=SHARED, average=lambda weights, key, value: weights @ key)
 
 # --- faults: masks -------------------------------------------------------------------------------
 
 MASKS = {"section": "group-mask"}
 
-task.fault(thoughts.IGNORED, **MASKS, visible=lambda mask, shape: None)
-task.fault(thoughts.POLARITY, **MASKS, visible=lambda mask, shape: ~mask.expand(shape))
-task.fault(
-    "G-MASK-ORDER",
-    "The mask is flattened to the shape of the scores; its order takes care of itself.",
-    "The rows of a group are (g q): all queries of its first head, then all of its second. Your "
-    "mask runs (q g), so rows get each other's masks.",
-    **MASKS,
-    split_mask=rows_turned,
-)
+task.fault("M-IGNORED", **MASKS, visible=lambda mask, shape: None)
+task.fault("M-POLARITY", **MASKS, visible=lambda mask, shape: ~mask.expand(shape))
+task.fault("G-MASK-ORDER", **MASKS, split_mask=rows_turned)
 task.fault(
     "G-MASK-FIRST-HEAD",
-    "Heads that share keys share a mask.",
-    "They share what can be looked at. What each may look at is said for each head: (b h q k). "
-    "Yours takes the first head's mask for the whole group.",
     **MASKS,
     split_mask=lambda mask, c: (
         mask.unflatten(1, (c, -1))[:, :, :1]
@@ -477,21 +383,12 @@ task.fault(
 )
 task.fault(
     "G-MASK-OF-FIRST",
-    "With c heads of keys, the mask needs c heads, too.",
-    "It has h, one for each head of queries, and all of them count. Yours takes the first c and "
-    "hands them to everybody.",
     **MASKS,
     split_mask=lambda mask, c: mask[:, :c].repeat(1, 1, mask.shape[1] // c, 1),
 )
+task.fault("G-MASK-TILED", **MASKS, split_mask=every_cth)
 task.fault(
-    "G-MASK-TILED",
-    "The mask's heads are dealt out like cards, one to each group in turn.",
-    "Heads in a row form a group, in the mask as in the query. Both have to take the same way.",
-    **MASKS,
-    split_mask=every_cth,
-)
-task.fault(
-    thoughts.ALWAYS_CAUSAL,
+    "M-ALWAYS-CAUSAL",
     **MASKS,
     scale=lambda scores, query, c: (scores / math.sqrt(query.shape[-1])).masked_fill(
         ~torch.ones(query.shape[2], scores.shape[-1], dtype=torch.bool)
@@ -500,11 +397,11 @@ task.fault(
         -1e30,
     ),
 )
-task.fault(thoughts.DEAD_ROW, **MASKS, hide=minus_infinity, clear=as_is)
-task.fault(thoughts.DEAD_ROW_UNIFORM, **MASKS, clear=as_is)
-task.fault(thoughts.AFTER_SOFTMAX, **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
+task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    thoughts.FILL_ZERO,
+    "M-FILL-ZERO",
     **MASKS,
     hide=lambda scores, mask: scores.masked_fill(~mask, 0.0),
     clear=(as_is, ...),
@@ -512,25 +409,10 @@ task.fault(
 
 # --- faults: what is returned --------------------------------------------------------------------
 
-task.fault(
-    "G-NOT-JOINED",
-    "The product has the right numbers, so I return it.",
-    "They stand under (b c g·q …). The rest of the model counts on an axis for the h heads and one "
-    "for the q positions: take the group apart again.",
-    join=as_is,
-    join_weights=(as_is, ...),
-)
-task.fault(
-    "G-WEIGHTS-NOT-JOINED",
-    "The weights are only for looking at; they may stay in groups.",
-    "A picture shows a table for each head, (b h q k). Yours has the heads of a group below each "
-    "other in one table.",
-    join_weights=as_is,
-)
+task.fault("G-NOT-JOINED", join=as_is, join_weights=(as_is, ...))
+task.fault("G-WEIGHTS-NOT-JOINED", join_weights=as_is)
 task.fault(
     "G-WEIGHTS-OF-GROUP",
-    "A group has one table of weights, the mean of its heads'.",
-    "Each head has its own row of weights: that is what makes it a head. There are h tables.",
     section=SHARED,
     join_weights=(lambda x, q: x.unflatten(2, (-1, q)).mean(2), ...),
     share=(..., lambda scores, q: of_the_group(scores.softmax(-1), q)),
@@ -543,16 +425,16 @@ def of_the_group(weights, q):
     return tables.mean(2, keepdim=True).expand_as(tables).flatten(2, 3)
 
 
-task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights: (weights, output))
-task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights: output)
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights: (weights, output))
+task.fault("D-OUTPUT-ONLY", results=lambda output, weights: output)
 task.fault(
-    thoughts.DETACHED_WEIGHTS,
+    "D-DETACHED-WEIGHTS",
     clear=lambda weights, mask: weights.masked_fill(~mask, 0.0).detach(),
     share=lambda scores, q: scores.softmax(-1).detach(),
 )
 
 
-@task.fault(replace(thoughts.FLOAT32, id="G-FLOAT32"))
+@task.fault("G-FLOAT32", words="C-FLOAT32")
 class InFloat32(Grouped):
     def __call__(self, query, key, value, mask=None):
         return super().__call__(query.float(), key.float(), value.float(), mask)

@@ -1,5 +1,3 @@
-"""A layer that reads the target, asks the source, and thinks: task 2 of chapter 7."""
-
 import functools
 
 import torch
@@ -198,19 +196,6 @@ task = Task(
     difficulty=3,
     minutes=35,
     section="decoder-layer",
-    hints=(
-        "A word of the target does three things, one after the other: it asks the words before it, "
-        "it asks the source, it thinks for itself. Draw the three, and around each of them the "
-        "sum.",
-        "Pre-norm: x + part(norm(x)), three times, each with its own norm, each starting from what "
-        "the one before returned. In the second part only the question is normalized: the memory "
-        "is taken as it comes. And which of the two masks hides words of the target, which words "
-        "of the source?",
-        "normed = self.norm1(target); target = target + self.self_attention(normed, normed, "
-        "normed, target_mask)[0]. The second part is the same with norm2 and cross_attention, but "
-        "its keys and values are `memory`, as it came. The third is linear2 of the ReLU of linear1 "
-        "of norm3.",
-    ),
     probes=layer_probes,
     adapt=layer_as_function,
     differentiated=("plain",),
@@ -321,7 +306,7 @@ def a_mask_may_have_any_kind_and_come_by_position(answer, rng):
     answer.matches(layer_inputs(rng, memory_mask=everything))
 
 
-@task.check(1)
+@task.check(1, "gradients reach target, memory and every weight")
 def gradients_reach_target_memory_and_every_weight(answer, rng):
     answer.gradients_match(layer_inputs(rng))
     answer.gradients_match(layer_inputs(rng, b=3, q=4, training=True))
@@ -448,10 +433,6 @@ network = functools.partial(task.fault, section="feed-forward")
 
 task.fault(
     "X-WRONG-KV",
-    "In cross-attention only two of the three inputs differ from self-attention: query and key, or "
-    "query and value.",
-    "Keys and values are two sides of one entry: found by the one, handed over by the other. Both "
-    "are words of the source.",
     section="whose-values",
     look_up=(
         lambda self, y, memory, mask: self.cross_attention(y, memory, y, mask)[0],
@@ -460,93 +441,33 @@ task.fault(
 )
 task.fault(
     "C-SOURCE-ASKS",
-    "The memory asks the target what it has to deliver.",
-    "Then there is one result for each word of the *source*, and it cannot be added to the "
-    "target's. Who is being written asks.",
     section="two-sequences",
     look_up=lambda self, y, memory, mask: self.cross_attention(memory, y, y, mask)[0],
 )
-three(
-    "X-LEAK",
-    "The second attention works on the target, like the first.",
-    "Then nothing of the source ever reaches the target, and the target's words are open to each "
-    "other behind the causal mask.",
-    look_up=lambda self, y, memory, mask: self.cross_attention(y, y, y)[0],
-)
-task.fault(
-    "C-NO-CROSS",
-    "A decoder layer is an encoder layer with a causal mask.",
-    "In a language model, yes. In a translator it has a third part in the middle, the only way "
-    "from the source to the target.",
-    order=lambda: (1, 3),
-)
-task.fault(
-    "C-NO-SELF",
-    "The source holds all the information, so the target only asks the source.",
-    "What was written before decides what comes next: behind *quatre* may stand *cent* or *vingt*. "
-    "Words of the target have to hear the words before them.",
-    order=lambda: (2, 3),
-)
-network(
-    "C-NO-NETWORK",
-    "After both attentions the word knows everything, so the layer is done.",
-    "Attention only mixes vectors. The third part, two linear layers with a ReLU between them, "
-    "works on what the mixing brought, word by word.",
-    order=lambda: (1, 2),
-)
-task.fault(
-    "C-SOURCE-FIRST",
-    "The source comes first, then the target looks at itself.",
-    "The other way round: a word reads what was written so far, and with that it knows what to ask "
-    "the source.",
-    order=lambda: (2, 1, 3),
-)
-task.fault(
-    "C-THINKS-TOO-EARLY",
-    "The network stands behind the self-attention, as in the encoder layer.",
-    "It works on what *both* attentions brought, so it comes last. In the middle it cannot know "
-    "what the source said.",
-    order=lambda: (1, 3, 2),
-)
-network(
-    "C-THINKS-FIRST",
-    "First the word thinks, then it looks around.",
-    "The network works on what both attentions brought. Before them there is nothing new to think "
-    "about.",
-    order=lambda: (3, 1, 2),
-)
+three("X-LEAK", look_up=lambda self, y, memory, mask: self.cross_attention(y, y, y)[0])
+task.fault("C-NO-CROSS", order=lambda: (1, 3))
+task.fault("C-NO-SELF", order=lambda: (2, 3))
+network("C-NO-NETWORK", order=lambda: (1, 2))
+task.fault("C-SOURCE-FIRST", order=lambda: (2, 1, 3))
+task.fault("C-THINKS-TOO-EARLY", order=lambda: (1, 3, 2))
+network("C-THINKS-FIRST", order=lambda: (3, 1, 2))
 task.fault(
     "C-ASKS-UNCHANGED",
-    "The question to the source is the target as it came in.",
-    "It is the target *after* the first part: with what a word has heard from the words before it, "
-    "it knows better what to ask.",
     enters=lambda x, number: x[0] if number == 2 else x[-1],
     norm_of=(..., lambda self, number: self.norm3 if number == 3 else self.norm1),
 )
 network(
     "C-THINKS-UNCHANGED",
-    "The network may work on a vector from before the source was asked.",
-    "What it adds then knows nothing of the source. It works on what both attentions brought, so "
-    "what goes into it is the result of the second part.",
     enters=(
         lambda x, number: x[0] if number == 3 else x[-1],
         lambda x, number: x[1] if number == 3 else x[-1],
     ),
 )
-task.fault(
-    "C-PARALLEL",
-    "Three parts, three contributions: all are computed from the same target and added.",
-    "They come one after the other: the question to the source is asked by a word that has already "
-    "read what was written before it.",
-    enters=lambda x, number: x[0],
-)
+task.fault("C-PARALLEL", enters=lambda x, number: x[0])
 
 
 @task.fault(
     "X-REUSE",
-    "Attention is attention: one module can do both.",
-    "The mechanism is the same, the projections are not. Asking one's own sentence and asking "
-    "another need weights of their own; half of yours never learn.",
     look_up=(lambda self, y, memory, mask: self.self_attention(y, memory, memory, mask)[0], ...),
     hear=(..., lambda self, y, x, mask: self.cross_attention(y, y, y, mask)[0]),
 )
@@ -571,51 +492,20 @@ def opposite(mask, *_):
     return None if mask is None else ~mask
 
 
-task.fault(
-    "X-NOMASK",
-    "Cross-attention is unmasked: the decoder may see all of the source.",
-    "All *words* of the source. In a batch it also contains padding, which has keys and values, "
-    "and takes weight unless `memory_mask` hides it.",
-    section="source-mask",
-    hide_padding=lambda mask, y, memory: None,
-)
-three(
-    "C-NO-TARGET-MASK",
-    "The target that is handed in has been written already, so nothing has to be hidden.",
-    "In training it is the whole sentence, and a position would read the very word it has to "
-    "predict. `target_mask` prevents that.",
-    hide_later=lambda mask, y: None,
-)
-three(
-    "C-NO-MASKS",
-    "Hiding is the caller's business, so the layer takes the masks and leaves them alone.",
-    "The caller can only say what is to be hidden. Somebody has to hand it on to the attentions, "
-    "each its own mask, and that is this layer.",
-    masks=lambda target_mask, memory_mask: (None, None),
-)
+task.fault("X-NOMASK", section="source-mask", hide_padding=lambda mask, y, memory: None)
+three("C-NO-TARGET-MASK", hide_later=lambda mask, y: None)
+three("C-NO-MASKS", masks=lambda target_mask, memory_mask: (None, None))
 three(
     "X-TGTMASK",
-    "It does not matter much which of the two masks goes where, if one is there.",
-    "A mask hides keys. In the first attention these are words of the target, in the second words "
-    "of the source: each has a mask made for it.",
     masks=(
         lambda target_mask, memory_mask: (memory_mask, target_mask),
         lambda target_mask, memory_mask: (target_mask, target_mask),
         lambda target_mask, memory_mask: (memory_mask, memory_mask),
     ),
 )
-task.fault(
-    "X-CAUSAL",
-    "A decoder must not look ahead, in the source neither.",
-    "The source is known to its end before the first word is written. With a triangle the first "
-    "target word sees one source word only.",
-    hide_padding=causal_on_source,
-)
+task.fault("X-CAUSAL", hide_padding=causal_on_source)
 three(
     "C-ALWAYS-CAUSAL",
-    "A decoder is causal, so the layer makes its triangle itself.",
-    "The caller decides through `target_mask`: without one, every word may see every other. A "
-    "triangle of your own cannot be taken away.",
     hide_later=(
         lambda mask, y: triangle(y, y) if mask is None else triangle(y, y) & mask,
         lambda mask, y: triangle(y, y) if mask is None else mask,
@@ -624,18 +514,12 @@ three(
 )
 task.fault(
     "M-POLARITY",
-    "In a mask True marks what has to be hidden.",
-    "In some libraries. In this course True means *may attend*, and the attention you call reads "
-    "it so. You show what should be hidden and hide the rest.",
     section="source-mask",
     hide_later=(opposite, opposite, ...),
     hide_padding=(opposite, ..., opposite),
 )
 task.fault(
     "M-TRAIN-ONLY",
-    "Masks are for training, where the whole target is known.",
-    "In evaluation the model is often given a whole target, too, and sources are padded as before. "
-    "The same input must mean the same in both modes.",
     section="cross-breaks",
     masks=(
         lambda self, *both: both if self.training else (None, None),
@@ -647,12 +531,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-MASK-ORDER",
-    "Callers use names, so I may put `memory_mask` before `target_mask`.",
-    "The Transformer of this course passes both masks by position, target's first. Then yours are "
-    "exchanged without any error.",
-)
+@task.fault("C-MASK-ORDER")
 class MemoryMaskFirst(Layer):
     def forward(self, target, memory, memory_mask=None, target_mask=None):
         return super().forward(target, memory, target_mask, memory_mask)
@@ -692,34 +571,11 @@ def by_std(x, weight, bias):
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * weight + bias
 
 
-norm(
-    "C-POST-NORM",
-    "Normalize after each sum, as in the paper.",
-    "The paper did, and it works with a slow warm-up. Here it is pre-norm: the norm stands in "
-    "front of each part, inside the sum.",
-    normalize=without_norm(1, 2, 3),
-    add=norm_of_sum,
-)
-norm(
-    "C-NORM-OF-RESULT",
-    "What a part returns is normalized before it is added: x + norm(part(x)).",
-    "Pre-norm normalizes what goes *into* a part. Your parts get sums that nobody has normalized, "
-    "and what they return has always the same size.",
-    normalize=without_norm(1, 2, 3),
-    add=norm_of_result,
-)
-norm(
-    "C-NORM-TWICE",
-    "A norm in front of each part and one behind it do more than one alone.",
-    "They compute something else. Pre-norm has one norm for each part, in front of it; the sums "
-    "behind the parts stay as they are.",
-    add=(norm_of_sum, norm_of_result),
-)
+norm("C-POST-NORM", normalize=without_norm(1, 2, 3), add=norm_of_sum)
+norm("C-NORM-OF-RESULT", normalize=without_norm(1, 2, 3), add=norm_of_result)
+norm("C-NORM-TWICE", add=(norm_of_sum, norm_of_result))
 task.fault(
     "C-MEMORY-NORMALIZED",
-    "Pre-norm means that everything is normalized before an attention, the memory too.",
-    "The encoder's last norm has done that once, for all decoder layers. Here only what asks is "
-    "normalized.",
     look_up=(
         lambda self, y, memory, mask: Layer.look_up(self, y, self.norm2(memory), mask),
         lambda self, y, memory, mask: Layer.look_up(self, y, self.norm1(memory), mask),
@@ -727,68 +583,20 @@ task.fault(
 )
 norm(
     "C-QUERY-NORMED-ONLY",
-    "In self-attention only the query is normalized.",
-    "All three come from the same vectors, and pre-norm normalizes these before any of the three "
-    "projections.",
     hear=(
         lambda self, y, x, mask: self.self_attention(y, x, x, mask)[0],
         lambda self, y, x, mask: self.self_attention(y, y, x, mask)[0],
     ),
 )
-norm(
-    "C-NO-NORMS",
-    "Norms make training easier; the result does not depend on them.",
-    "They belong to what the layer computes: each part works on `norm(x)`. You have made the three "
-    "norms, and `forward` does not call them.",
-    normalize=without_norm(1, 2, 3),
-)
-norm(
-    "C-NO-NORM1",
-    "What comes in has been normalized by the layer before.",
-    "In pre-norm no layer normalizes what it returns: that is a sum, and it grows from layer to "
-    "layer. The first attention needs `norm1` like the others theirs.",
-    normalize=without_norm(1),
-)
-norm(
-    "C-NO-NORM2",
-    "The memory is normalized already, so the cross-attention needs no norm.",
-    "The memory is, the question is not: sums are never normalized by themselves. What asks goes "
-    "through `norm2` first.",
-    normalize=without_norm(2),
-)
-norm(
-    "C-NO-NORM3",
-    "Norms are for attention; the network takes the vector as it is.",
-    "By then two sums have been added to it. The network, too, should not have to care how large "
-    "they have become.",
-    normalize=without_norm(3),
-)
-norm(
-    "C-ONE-NORM",
-    "A norm has hardly any weights, so one can serve all three parts.",
-    "Each part has its own learned scale and shift, for what it needs. Two of your three norms "
-    "never learn.",
-    norm_of=(with_norms(1, 1, 1), with_norms(2, 2, 2)),
-)
-norm(
-    "C-NORM-AGAIN",
-    "The norm of the part before serves the next one as well.",
-    "Each part has its own learned scale and shift. One of your norms works for two parts, and "
-    "another one never learns.",
-    norm_of=(with_norms(1, 1, 3), with_norms(1, 2, 2), with_norms(1, 2, 1)),
-)
-norm(
-    "C-NORMS-MOVED",
-    "Whichever norm stands where makes no difference, they are all the same.",
-    "At the start of training they are. Afterwards each has learned for its own part; with copied "
-    "weights, exchanged norms give other numbers.",
-    norm_of=(with_norms(1, 3, 2), with_norms(2, 1, 3)),
-)
+norm("C-NO-NORMS", normalize=without_norm(1, 2, 3))
+norm("C-NO-NORM1", normalize=without_norm(1))
+norm("C-NO-NORM2", normalize=without_norm(2))
+norm("C-NO-NORM3", normalize=without_norm(3))
+norm("C-ONE-NORM", norm_of=(with_norms(1, 1, 1), with_norms(2, 2, 2)))
+norm("C-NORM-AGAIN", norm_of=(with_norms(1, 1, 3), with_norms(1, 2, 2), with_norms(1, 2, 1)))
+norm("C-NORMS-MOVED", norm_of=(with_norms(1, 3, 2), with_norms(2, 1, 3)))
 norm(
     "C-NORM-AT-END",
-    "A layer should hand on normalized vectors.",
-    "Then the lines around the parts end at each layer. In pre-norm the sums stay as they are; one "
-    "last norm stands behind the last layer.",
     returned=(
         lambda x, memory: F.layer_norm(x[-1], x[-1].shape[-1:]),
         lambda self, x, memory: self.norm3(x[-1]),
@@ -797,18 +605,9 @@ norm(
 )
 norm(
     "C-NORM-OVER-WORDS",
-    "Layer normalization uses the mean over the whole layer: all words, all features.",
-    "Then each word hears all others through mean and variance, later ones included, behind the "
-    "mask's back. Each word is normalized alone.",
     standardize=(lambda x, weight, bias: F.layer_norm(x, x.shape[1:]) * weight + bias, over_batch),
 )
-norm(
-    "C-NORM-UNBIASED",
-    "A norm subtracts the mean and divides by `x.std(-1)`.",
-    "Nearly. `std` divides by m − 1 where the norm divides by m, and the tiny number belongs under "
-    "the root. For short vectors that shows.",
-    standardize=by_std,
-)
+norm("C-NORM-UNBIASED", standardize=by_std)
 
 # --- faults: sums -------------------------------------------------------------------------------
 
@@ -825,9 +624,6 @@ def from_normed(*numbers):
 
 around(
     "C-SUM-OF-FIRST",
-    "Each part adds to the target as it came into the layer.",
-    "Each adds to what the part before it returned. In your layer the sum around a part leaves out "
-    "what the parts before it had added.",
     add=(
         lambda self, x, part, normed, number: x[0] + part,
         lambda self, x, part, normed, number: x[0 if number == 2 else -1] + part,
@@ -835,89 +631,23 @@ around(
     ),
 )
 around(
-    "C-SUM-OF-NORMED",
-    "What goes into a part is what is added again behind it: the normalized vector.",
-    "Then nothing of the vector itself gets through the layer, only its normalized shadow. The "
-    "line around a part starts *before* the norm.",
-    add=tuple(from_normed(*numbers) for numbers in ((1, 2, 3), (1,), (2,), (3,))),
+    "C-SUM-OF-NORMED", add=tuple(from_normed(*numbers) for numbers in ((1, 2, 3), (1,), (2,), (3,)))
 )
-around(
-    "C-NO-SUM-SELF",
-    "The first attention replaces each word by what it found.",
-    "What it found is an average of values. Without the sum around the self-attention, a word no "
-    "longer has its own vector.",
-    add=without_sum(1),
-)
-around(
-    "C-NO-SUM-CROSS",
-    "The second attention replaces each word by what it found in the source.",
-    "Then what was written so far shows only in how the weights fell. Around the cross-attention, "
-    "too, leads a line that adds what was there.",
-    add=without_sum(2),
-)
-around(
-    "C-NO-SUM-NETWORK",
-    "The network's output is the layer's output.",
-    "Everything that both attentions brought would have to pass through its narrow ReLU. The third "
-    "part adds to the word as well.",
-    add=without_sum(3),
-)
-around(
-    "C-NO-SUM-ATTENTIONS",
-    "Only around the network is a sum needed; an attention returns what a word needs to know.",
-    "It returns what the word found elsewhere. Without the sums around both attentions, its own "
-    "vector is gone before the network sees it.",
-    add=without_sum(1, 2),
-)
-around(
-    "C-NO-SUMS",
-    "The parts stand in a row: each takes what the one before returns.",
-    "Averages of averages resemble each other: after a few such layers all words are one vector. "
-    "Something has to lead around each part.",
-    add=without_sum(1, 2, 3),
-)
-around(
-    "C-ONE-SUM",
-    "One residual connection from the layer's input to its end is enough.",
-    "There are three, one around each part, so that the second part sees word and notes of the "
-    "first together.",
-    add=lambda self, x, part, normed, number: x[0] + part if number == 3 else part,
-)
-around(
-    "C-SUM-TWICE",
-    "The input is added behind each part, and once more at the end of the layer.",
-    "Each sum already carries on what came before it, the target too. Added again, the target "
-    "counts twice.",
-    returned=lambda x, memory: x[-1] + x[0],
-)
+around("C-NO-SUM-SELF", add=without_sum(1))
+around("C-NO-SUM-CROSS", add=without_sum(2))
+around("C-NO-SUM-NETWORK", add=without_sum(3))
+around("C-NO-SUM-ATTENTIONS", add=without_sum(1, 2))
+around("C-NO-SUMS", add=without_sum(1, 2, 3))
+around("C-ONE-SUM", add=lambda self, x, part, normed, number: x[0] + part if number == 3 else part)
+around("C-SUM-TWICE", returned=lambda x, memory: x[-1] + x[0])
 
 # --- faults: the network, and what the layer keeps and returns ----------------------------------
 
-network(
-    "C-NO-RELU",
-    "Two linear layers in a row are a network.",
-    "Two linear maps in a row are one linear map. Something that bends has to stand between them.",
-    bend=lambda y: y,
-)
-network(
-    "C-GELU",
-    "Modern models bend with GELU or a relative, so I take that.",
-    "A fine choice for a model of your own. Here it is the paper's ReLU, and with copied weights "
-    "another bend gives other numbers.",
-    bend=(F.gelu, F.silu, F.leaky_relu),
-)
-network(
-    "C-TANH",
-    "Between two linear layers stands a tanh or a sigmoid, as in chapters 1 and 2.",
-    "There a number had to stay in bounds. The network of a Transformer bends with ReLU, and with "
-    "copied weights another bend gives other numbers.",
-    bend=(torch.tanh, torch.sigmoid),
-)
+network("C-NO-RELU", bend=lambda y: y)
+network("C-GELU", bend=(F.gelu, F.silu, F.leaky_relu))
+network("C-TANH", bend=(torch.tanh, torch.sigmoid))
 network(
     "C-RELU-BEHIND",
-    "Every linear layer has its ReLU behind it.",
-    "Behind the second one it forbids negative numbers, so the network could only ever add to a "
-    "word and never take away.",
     think=(
         lambda self, y: Layer.think(self, y).relu(),
         lambda self, y: self.linear2(self.linear1(y)).relu(),
@@ -925,23 +655,11 @@ network(
 )
 network(
     "C-HIDDEN-WIDTH",
-    "The network is as wide as the model, or four times as wide.",
-    "Four times is the paper's choice. Here the caller says it: `hidden_width` is the width "
-    "between `linear1` and `linear2`.",
     sizes=(lambda m, num_heads, hidden: (num_heads, m), lambda m, h, hidden: (h, 4 * m)),
 )
-three(
-    "C-HEADS-FIXED",
-    "How many heads there are is a detail; I write a number that works.",
-    "With the same weights, another number of heads gives another result. Both attentions get "
-    "`num_heads`, as the caller says.",
-    sizes=tuple(lambda m, h, hidden, n=n: (n, hidden) for n in (1, 2, 4)),
-)
+three("C-HEADS-FIXED", sizes=tuple(lambda m, h, hidden, n=n: (n, hidden) for n in (1, 2, 4)))
 task.fault(
     "C-DROPOUT",
-    "A Transformer layer has dropout, as in the paper.",
-    "The paper's has, ours has none: the task says so. In training mode your layer gives other "
-    "numbers on each call.",
     section="whole-transformer",
     add=(
         lambda self, x, part, normed, number: (
@@ -961,14 +679,7 @@ class KeptTarget(Layer):
         return self.kept if number == 1 else x[-1] + part
 
 
-@task.fault(
-    "K-STALE",
-    "The memory stays the same while a sentence is written, so I keep it from the first call.",
-    "The next sentence has another memory. What is kept in the layer answers for a sentence that "
-    "nobody is asking about; hand such things in and out instead.",
-    section="writing-greedily",
-    forms=(KeptTarget,),
-)
+@task.fault("K-STALE", section="writing-greedily", forms=(KeptTarget,))
 class KeptMemory(Layer):
     kept = None
 
@@ -980,59 +691,23 @@ class KeptMemory(Layer):
 
 task.fault(
     "C-MEMORY-DETACHED",
-    "The encoder is finished when the decoder begins, so its memory needs no gradient.",
-    "It is finished reading, not learning. The only way for the encoder to learn leads through "
-    "this layer.",
     section="whole-transformer",
     look_up=lambda self, y, memory, mask: Layer.look_up(self, y, memory.detach(), mask),
 )
-around(
-    "C-IN-PLACE",
-    "`target += …` is a shorter way to write the sum.",
-    "It writes into the caller's own tensor. `x += y` edits, `x = x + y` makes a new one.",
-    add=lambda self, x, part, normed, number: x[-1].add_(part),
-)
-task.fault(
-    "C-PAIR-ADDED",
-    "What an attention returns is its output.",
-    "It returns a pair: the output, and the weights beside it. Only the first of the two is added "
-    "to the words; as a whole a pair cannot be added.",
-    attend=lambda attention, *inputs: attention(*inputs),
-)
-task.fault(
-    "C-WITH-MEMORY",
-    "A layer hands the memory on together with the target, for the next layer.",
-    "Whoever calls the layers has the memory and gives it to each of them. A layer's output is one "
-    "tensor, the target's new vectors.",
-    returned=lambda x, memory: (x[-1], memory),
-)
-task.fault(
-    "C-FLOAT32",
-    "Layers compute in float32, so the result is turned into it.",
-    "The caller chose the precision of the layer. Of inputs in float64 you return half of the "
-    "digits.",
-    returned=lambda x, memory: x[-1].float(),
-)
+around("C-IN-PLACE", add=lambda self, x, part, normed, number: x[-1].add_(part))
+task.fault("C-PAIR-ADDED", attend=lambda attention, *inputs: attention(*inputs))
+task.fault("C-WITH-MEMORY", returned=lambda x, memory: (x[-1], memory))
+task.fault("C-FLOAT32", returned=lambda x, memory: x[-1].float())
 
 
-@task.fault(
-    "C-WITH-WEIGHTS",
-    "A layer returns its output and the weights, like an attention.",
-    "An attention does. A layer's output goes straight into the next layer, so it is one tensor; "
-    "an attention returns a pair, and the layer takes its first half.",
-)
+@task.fault("C-WITH-WEIGHTS")
 class WithWeights(Layer):
     def forward(self, target, memory, *masks, **named):
         output = super().forward(target, memory, *masks, **named)
         return output, self.cross_attention(output, memory, memory)[1]
 
 
-@task.fault(
-    "C-NO-SUPER",
-    "`super().__init__()` is a formality.",
-    "It makes the places in which a module keeps its parts. Without it, the first part you assign "
-    "has nowhere to go.",
-)
+@task.fault("C-NO-SUPER")
 class NoSuper(Layer):
     def __init__(self, *sizes):
         self.norm1 = nn.LayerNorm(sizes[0])
@@ -1077,41 +752,14 @@ def join_at_once(x):
     return x.reshape(len(x), x.shape[2], -1)
 
 
-three(
-    "H-VIEW-SPLIT",
-    "To get heads I reshape to (b, h, n, d) at once: the shape is right.",
-    "The shape is, the content is not: a reshape cuts along the *words*, so one head gets words "
-    "that belong to others. Width is cut first, then axes change places.",
-    attend=own_attention(split=cut_words),
-)
-three(
-    "H-VIEW-MERGE",
-    "To put the heads back together I reshape to (b, n, m) at once.",
-    "Heads and words still have to change places: as it is, pieces of different words end up in "
-    "one vector, later words included.",
-    attend=own_attention(merge=join_at_once),
-)
-three(
-    "H-VIEW-BOTH",
-    "If splitting and merging undo each other, the heads are right.",
-    "They undo each other, yet in between each head had only a part of the *words*. No word of the "
-    "target sees all the words it may see.",
-    attend=own_attention(split=cut_words, merge=join_at_once),
-)
+three("H-VIEW-SPLIT", attend=own_attention(split=cut_words))
+three("H-VIEW-MERGE", attend=own_attention(merge=join_at_once))
+three("H-VIEW-BOTH", attend=own_attention(split=cut_words, merge=join_at_once))
 norm(
     "D-NO-SCALE",
-    "With normalized inputs the scores need no scaling any more.",
-    "The norm keeps the vectors in bounds, but a score still sums over the width of a head. "
-    "Without the root, the softmax saturates.",
     attend=(
         own_attention(power=lambda d, heads: 1.0),
         own_attention(power=lambda d, heads: (d * heads) ** -0.5),
     ),
 )
-three(
-    "H-NO-WO",
-    "Merged heads are the output of an attention.",
-    "Behind the merge stands `out_proj`, which mixes what the heads have found. In your layer it "
-    "never learns.",
-    attend=own_attention(project=False),
-)
+three("H-NO-WO", attend=own_attention(project=False))

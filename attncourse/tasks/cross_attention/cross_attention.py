@@ -1,5 +1,3 @@
-"""Attention from one sequence to another: task 1 of chapter 7."""
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -118,14 +116,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="two-sequences",
-    hints=(
-        "Somebody asks, and somebody has the answers. Which of the two sequences is being written, "
-        "and which one is looked up?",
-        "A key is what an entry is found by, a value what it hands over, so both come from the "
-        "same sequence. The mask belongs to that sequence, too.",
-        "`attention` takes query, key, value and mask, in this order, and returns the pair that "
-        "you should return. Of its first three arguments, two are the same tensor.",
-    ),
     probes=cross_probes,
     adapt=with_an_attention,
     differentiated=("plain", "padding", "dead row"),
@@ -167,7 +157,7 @@ def equal_sizes_and_sizes_of_one_work(answer, rng):
     answer.matches(asked_inputs(rng, b=3, q=1, k=1, m=1, h=1))
 
 
-@task.check(1)
+@task.check(1, "the order of the memory does not matter, its content does")
 def the_order_of_the_memory_does_not_matter_its_content_does(answer, rng):
     inputs = asked_inputs(rng, q=5, k=5)
     shuffled = dict(inputs, memory=inputs["memory"].flip(1))
@@ -199,7 +189,7 @@ def a_mask_of_any_kind_reaches_the_attention(answer, rng):
     answer.matches(asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 5), dtype=torch.float64))
 
 
-@task.check(1)
+@task.check(1, "gradients reach target, memory and attention")
 def gradients_reach_target_memory_and_attention(answer, rng):
     answer.gradients_match(asked_inputs(rng))
     answer.gradients_match(asked_inputs(rng, b=3, q=4))
@@ -253,51 +243,23 @@ class CrossAttention:
 # --- faults: who asks whom ----------------------------------------------------------------------
 
 task.fault(
-    "X-WRONG-KV",
-    "Only queries and keys see different data; the values stay with the target.",
-    "A key is what an entry is found by, a value what it hands over: both belong to the same "
-    "entry. With your values nothing of the source can reach the output.",
-    section="whose-values",
-    roles=lambda target, memory: (target, memory, target),
+    "X-WRONG-KV", section="whose-values", roles=lambda target, memory: (target, memory, target)
 )
 task.fault(
     "C-KEYS-OF-TARGET",
-    "Words of the target are compared with each other; the source only gives the values.",
-    "Then nobody looks at the source to decide what to read. A word of the target has to be "
-    "compared with the entries it looks up.",
     section="whose-values",
     roles=lambda target, memory: (target, target, memory),
 )
+task.fault("C-SOURCE-ASKS", roles=lambda target, memory: (memory, target, target))
 task.fault(
-    "C-SOURCE-ASKS",
-    "The source comes first, so it gives the queries, and the target the keys and values.",
-    "Count the rows: the output should have one for each word that is being written. So who has to "
-    "ask?",
-    roles=lambda target, memory: (memory, target, target),
-)
-task.fault(
-    "X-LEAK",
-    "Query, key and value are the target, as everywhere in the decoder.",
-    "That is self-attention: the memory is not used at all. Replace the memory, and your output "
-    "stays the same.",
-    section="three-attentions",
-    roles=lambda target, memory: (target, target, target),
+    "X-LEAK", section="three-attentions", roles=lambda target, memory: (target, target, target)
 )
 task.fault(
     "C-SOURCE-ASKS-ITSELF",
-    "The memory is what attention works on, so it plays all three parts.",
-    "That is what the encoder did before. Here somebody new comes and asks: change the target, and "
-    "your output stays the same.",
     section="three-attentions",
     roles=lambda target, memory: (memory, memory, memory),
 )
-task.fault(
-    "C-ARGUMENT-ORDER",
-    "`attention` takes what is looked up first, and then who asks: key, value, query.",
-    "Its order is query, key, value. As you call it, the source asks itself and gets the words of "
-    "the target handed over.",
-    roles=lambda target, memory: (memory, memory, target),
-)
+task.fault("C-ARGUMENT-ORDER", roles=lambda target, memory: (memory, memory, target))
 
 
 def joined(target, memory):
@@ -313,22 +275,10 @@ def joined_mask(mask, target, memory, attention):
     return torch.cat([mask.expand(shape), visible], dim=-1)
 
 
-task.fault(
-    "C-BOTH-ANSWER",
-    "A word should be able to look at the source and at the target, so both are joined.",
-    "The words of the target have had their own attention before. Here every column of the weights "
-    "is a word of the source.",
-    roles=joined,
-    visible=(joined_mask, ...),
-)
+task.fault("C-BOTH-ANSWER", roles=joined, visible=(joined_mask, ...))
 
 
-@task.fault(
-    "H-BATCH-FIRST",
-    "Attention layers want the word axis first, so I turn the inputs and turn back.",
-    "Some libraries do; this course is batch-first everywhere. Turned around, each sentence looks "
-    "at the other sentences of its batch.",
-)
+@task.fault("H-BATCH-FIRST")
 class WordsFirst(CrossAttention):
     def enters(target, memory):
         return target.transpose(0, 1), memory.transpose(0, 1)
@@ -339,9 +289,6 @@ class WordsFirst(CrossAttention):
 
 task.fault(
     "C-NORMALIZED-MEMORY",
-    "What goes into an attention has to be normalized, the memory as well.",
-    "The encoder's last norm has done that. This function hands over what it was given; whoever "
-    "calls it decides about norms.",
     section="layer-normalization",
     enters=(
         lambda target, memory: (target, F.layer_norm(memory, memory.shape[-1:])),
@@ -349,37 +296,21 @@ task.fault(
     ),
 )
 task.fault(
-    "C-SCALED-TWICE",
-    "Scores have to be divided by a root, so I shrink the queries first.",
-    "The attention scales its scores itself. Scaled twice, the weights become flatter than they "
-    "should be.",
-    enters=lambda target, memory: (target / target.shape[-1] ** 0.5, memory),
+    "C-SCALED-TWICE", enters=lambda target, memory: (target / target.shape[-1] ** 0.5, memory)
 )
 task.fault(
     "C-MEMORY-DETACHED",
-    "The encoder's result is finished, so no gradient has to go back into it.",
-    "The encoder learns only from what the decoder does with its memory. Cut off here, it stays as "
-    "it was at the start.",
     section="whole-transformer",
     enters=lambda target, memory: (target, memory.detach()),
 )
 task.fault(
     "C-VALUES-DETACHED",
-    "Gradients through the keys are enough, the values are only read.",
-    "The output is made of values. Without their gradient the encoder learns where it is looked "
-    "at, and hardly what it should say there.",
     section="whole-transformer",
     roles=lambda target, memory: (target, memory, memory.detach()),
 )
 
 
-@task.fault(
-    "C-NO-GRADIENT",
-    "The numbers are right, so the answer is right.",
-    "The values are, but under `no_grad` nothing arrives where it is needed: neither target nor "
-    "memory nor the attention could learn.",
-    section="whole-transformer",
-)
+@task.fault("C-NO-GRADIENT", section="whole-transformer")
 class WithoutGradient(CrossAttention):
     __call__ = torch.no_grad()(CrossAttention.__call__)
 
@@ -443,17 +374,11 @@ def crossed_out(attention, query, key, value, mask):
 
 task.fault(
     "X-NOMASK",
-    "Cross-attention needs no mask, because the whole source is known.",
-    "It needs no causal mask. But in a batch short sources are padded, and padding has keys and "
-    "values like any word: somebody has to hide them.",
     section="source-mask",
     ask=lambda attention, query, key, value, mask: attention(query, key, value),
 )
 task.fault(
     "X-CAUSAL",
-    "A decoder must not look ahead, so the causal mask applies here, too.",
-    "What it must not see is later words of the *target*. The source is known to its end before "
-    "the first word is written, and word order differs between languages.",
     section="source-mask",
     visible=(
         lambda mask, target, memory, attention: triangle(target, memory, False),
@@ -461,91 +386,28 @@ task.fault(
         causal(from_the_end=False),
     ),
 )
+task.fault("X-TGTMASK", section="source-mask", visible=if_given(lambda mask: mask.mT))
+task.fault("M-POLARITY", section="source-mask", visible=if_given(torch.logical_not))
 task.fault(
-    "X-TGTMASK",
-    "The mask belongs to those who ask, so it runs along the queries.",
-    "A mask hides *keys*, and keys are words of the source. Along the queries it has another "
-    "length, and where both lengths agree it hides the wrong words.",
-    section="source-mask",
-    visible=if_given(lambda mask: mask.mT),
-)
-task.fault(
-    "M-POLARITY",
-    "True in a mask means: hide this.",
-    "Libraries differ, so read the convention first: here True means that a query may attend. You "
-    "read what should be hidden, and hide the rest.",
-    section="source-mask",
-    visible=if_given(torch.logical_not),
-)
-task.fault(
-    "M-SHAPE-BT",
-    "One row of True and False for each sentence, (b k), is a complete mask.",
-    "An attention reads two axes as (q k): one row for each *query*. It fails unless there are as "
-    "many sentences as queries, and then it mixes up who may see what.",
-    section="source-mask",
-    visible=(if_given(rows), if_given(without_query_axis)),
+    "M-SHAPE-BT", section="source-mask", visible=(if_given(rows), if_given(without_query_axis))
 )
 task.fault(
     "C-HEADS-AXIS",
-    "The attention has heads, so I give the mask an axis for them.",
-    "The attention does that itself. A mask is (q k) or (b q k), with one row for all queries or "
-    "one for each, and is handed on as it came.",
     section="source-mask",
     visible=(if_given(lambda mask: mask[:, None] if mask.ndim == 3 else mask)),
 )
-task.fault(
-    "C-FIRST-MASK",
-    "One mask serves the whole batch.",
-    "The sentences of a batch differ in length: padding begins somewhere else in each. You give "
-    "all of them the mask of the first.",
-    section="source-mask",
-    visible=if_given(first_for_all),
-)
-task.fault(
-    "C-ZEROED-MEMORY",
-    "If I set the vectors of the padding to zero, nobody reads them.",
-    "A vector of zeros is still an entry: after the projection it has a key, a score and therefore "
-    "a weight, which the real words lose. Its key must be hidden.",
-    section="source-mask",
-    ask=zeroed,
-)
-task.fault(
-    "M-AFTER-SOFTMAX",
-    "I let the attention do its work and cross out the hidden weights afterwards.",
-    "Then the output was computed with them, and the weights that are left no longer sum to one. A "
-    "hidden key must lose before the competition.",
-    section="source-mask",
-    ask=crossed_out,
-)
+task.fault("C-FIRST-MASK", section="source-mask", visible=if_given(first_for_all))
+task.fault("C-ZEROED-MEMORY", section="source-mask", ask=zeroed)
+task.fault("M-AFTER-SOFTMAX", section="source-mask", ask=crossed_out)
 task.fault(
     "M-TRAIN-ONLY",
-    "Padding only exists in training, so the mask is used there only.",
-    "A batch is padded whenever several sentences are translated at once. Your answer treats the "
-    "same input differently in evaluation.",
     section="source-mask",
     visible=lambda mask, target, memory, attention: mask if attention.training else None,
 )
-task.fault(
-    "C-RESCUED-ROW",
-    "A query that may attend to nothing would give NaN, so I open one key for it.",
-    "The attention you are given handles such rows. What you opened was hidden for a reason: now "
-    "that query reads padding.",
-    section="source-mask",
-    visible=if_given(one_opened),
-)
-task.fault(
-    "C-OPEN-MASK",
-    "I may mend the mask in place, it is only a helper.",
-    "The mask belongs to the caller, who uses it again in the next layer and now finds it changed. "
-    "And the key that you opened should have stayed hidden.",
-    section="source-mask",
-    visible=if_given(opened_in_place),
-)
+task.fault("C-RESCUED-ROW", section="source-mask", visible=if_given(one_opened))
+task.fault("C-OPEN-MASK", section="source-mask", visible=if_given(opened_in_place))
 task.fault(
     "C-DEAD-OUTPUT",
-    "A query that may attend to nothing gets output 0, whatever the attention returns.",
-    "Its weights are 0, yes. But behind them the attention still adds the bias of its last layer, "
-    "and that result is yours to hand on, not to correct.",
     results=lambda output, weights, target, mask: (
         output if mask is None else output * mask.any(-1, keepdim=True),
         weights,
@@ -570,39 +432,12 @@ def mean_of_heads(output, weights, target, mask):
     return output, weights.mean(1)
 
 
-task.fault(
-    "C-SWITCHES-MODE",
-    "An attention has to be in evaluation mode to give clean weights.",
-    "Mode is the caller's decision. After your call the attention stays in evaluation mode, and "
-    "from then on a training loop trains without dropout.",
-    ask=switched,
-)
-task.fault(
-    "C-TRAIN-KEPT",
-    "I switch the attention to evaluation mode, and afterwards back to training mode.",
-    "*Back* is only right if it was in training mode before. Mode is the caller's decision, and "
-    "nothing here needs another one.",
-    ask=left_in_training,
-)
-task.fault(
-    "H-AVG-WEIGHTS",
-    "One table of weights is enough, so I average over the heads.",
-    "Each head asks a question of its own, and an average is an answer to none of them. Return the "
-    "weights as the attention gives them.",
-    results=mean_of_heads,
-)
-task.fault(
-    "C-FIRST-HEAD",
-    "One table of weights is enough, so I return that of the first head.",
-    "Each head asks a question of its own, and the first one speaks for none of the others. Return "
-    "the weights as the attention gives them.",
-    results=lambda output, weights, target, mask: (output, weights[:, 0]),
-)
+task.fault("C-SWITCHES-MODE", ask=switched)
+task.fault("C-TRAIN-KEPT", ask=left_in_training)
+task.fault("H-AVG-WEIGHTS", results=mean_of_heads)
+task.fault("C-FIRST-HEAD", results=lambda output, weights, target, mask: (output, weights[:, 0]))
 task.fault(
     "C-RESIDUAL-INSIDE",
-    "Every part of a Transformer adds its input again, so I do it here.",
-    "It does, but the decoder layer around this function adds it. Done in both places, the input "
-    "counts twice.",
     section="residual-connection",
     results=(
         lambda output, weights, target, mask: (target + output, weights),
@@ -612,23 +447,8 @@ task.fault(
         ),
     ),
 )
+task.fault("C-OUTPUT-ONLY", results=lambda output, weights, target, mask: output)
+task.fault("C-PAIR-TURNED", results=lambda output, weights, target, mask: (weights, output))
 task.fault(
-    "C-OUTPUT-ONLY",
-    "The output is the result; the weights are only an intermediate step.",
-    "The weights are what you look at to see where the model looks, so they are returned, too: a "
-    "pair.",
-    results=lambda output, weights, target, mask: output,
-)
-task.fault(
-    "C-PAIR-TURNED",
-    "Weights come first, since they are computed first.",
-    "The order of a pair is an agreement: output first, weights second, as in every attention of "
-    "this course.",
-    results=lambda output, weights, target, mask: (weights, output),
-)
-task.fault(
-    "C-FLOAT32",
-    "Networks compute in float32, so the result is turned into it.",
-    "The caller chose the precision. Of inputs in float64 you return half of the digits.",
-    results=lambda output, weights, target, mask: (output.float(), weights.float()),
+    "C-FLOAT32", results=lambda output, weights, target, mask: (output.float(), weights.float())
 )

@@ -1,5 +1,3 @@
-"""Writing word after word with any model that scores the next one: task 3 of chapter 7."""
-
 import contextlib
 
 import torch
@@ -247,16 +245,6 @@ task = Task(
     difficulty=2,
     minutes=25,
     section="writing-greedily",
-    hints=(
-        "The model gives scores for the word after each of `words`. Which words are there at the "
-        "start, and which of the scores tell you the next one?",
-        "Keep `words` (b t), starting with bos in every row. Each round: scores of the last "
-        "position, likeliest word, append it. A row that has said eos says eos for ever, whatever "
-        "the model wants.",
-        "Each round: logits = model(source, words)[:, -1]; word = logits.argmax(-1), replaced by "
-        "eos in rows that are finished; update `finished`; words = cat of words and word[:, None]. "
-        "Stop after max_length rounds, or once all are finished; leave out column 0.",
-    ),
     probes=translate_probes,
     adapt=with_a_model,
     small=translate_small,
@@ -285,7 +273,7 @@ def each_word_is_the_likeliest_after_those_before(answer, rng):
     same_words(answer, speech(rng, (9,), n=2, max_length=12))
 
 
-@task.check(1)
+@task.check(1, "after its first EOS a row says nothing else")
 def after_its_first_eos_a_row_says_nothing_else(answer, rng):
     for ends in ((2, 6), (6, 2, 4), (1, 5)):
         same_words(answer, speech(rng, ends), behind=True)
@@ -445,30 +433,12 @@ task.spelling(stop=never)
 
 task.fault(
     "S-BOS-MISMATCH",
-    "Some word has to stand at the start; 0, 1 or the end mark will do.",
-    "The model was trained with `bos` there, and the caller says which id that is. After any other "
-    "it begins somewhere in the middle.",
     marks=(lambda bos, eos: (0, eos), lambda bos, eos: (eos, eos), lambda bos, eos: (1, eos)),
 )
-task.fault(
-    "C-EOS-FIXED",
-    "The end mark has id 2.",
-    "In this course's vocabularies, yes. The caller says which id it is in theirs.",
-    marks=lambda bos, eos: (bos, 2),
-)
-task.fault(
-    "C-NO-START",
-    "Nothing has been written yet, so `words` is empty at first.",
-    "The model scores the word after each of `words`: after nothing there is nothing to score. "
-    "That is what `bos` is for.",
-    start=lambda source, bos: source.new_empty(len(source), 0),
-    result=as_is,
-)
+task.fault("C-EOS-FIXED", marks=lambda bos, eos: (bos, 2))
+task.fault("C-NO-START", start=lambda source, bos: source.new_empty(len(source), 0), result=as_is)
 task.fault(
     "C-CONTINUES-SOURCE",
-    "The model continues the source, so that is what `words` begins with.",
-    "A language model continues its text. A translator gets the source beside the words, and these "
-    "begin with bos.",
     start=(as_is, lambda source, bos: nn.functional.pad(source, (0, 1), value=bos)),
     result=(
         lambda words, eos, max_length, source: words[:, source.shape[1] :],
@@ -477,9 +447,6 @@ task.fault(
 )
 task.fault(
     "C-BOS-KEPT",
-    "The sentence begins with its begin mark, so I return that as well.",
-    "`bos` was put there by you, not said by the model. A translation begins with the first word "
-    "that the model chose.",
     result=(as_is, lambda words, eos, max_length, source: words[:, :max_length], as_is),
     silence=(..., ..., as_is),
 )
@@ -491,18 +458,9 @@ def without_last_end(words, eos, *_):
     return words[:, 1 : 1 + int((words[:, 1:] != eos).sum(1).max())]
 
 
-task.fault(
-    "S-STRIP-EOS",
-    "The end mark is no word, so I cut the last column off.",
-    "It tells where a row ends. And where the largest length stopped a row, the last column holds "
-    "a real word, which is lost.",
-    result=lambda words, *_: words[:, 1:-1],
-)
+task.fault("S-STRIP-EOS", result=lambda words, *_: words[:, 1:-1])
 task.fault(
     "C-END-NOT-WRITTEN",
-    "The end mark is no word, so where all rows have ended it need not be in the result.",
-    "It tells where a row ends. Without it, the rows that end last look like sentences that were "
-    "cut off.",
     append=(
         lambda words, word, finished: (
             words if finished.all() else torch.cat([words, word[:, None]], 1)
@@ -512,35 +470,11 @@ task.fault(
     stop=(all_finished, ...),
     result=(..., without_last_end),
 )
-task.fault(
-    "C-TALKS-ON",
-    "A row says eos, and the loop ends when all rows have said it.",
-    "Until the last row is done, the others go on, and a model does not stop by itself: your "
-    "finished rows get words behind their end.",
-    silence=as_is,
-    stop=all_finished,
-)
-task.fault(
-    "C-NO-END",
-    "The model writes `eos` where the sentence ends, so I need not look for it.",
-    "It writes it and then goes on, since nobody stopped it. You have to remember which rows have "
-    "ended, and write eos for them from there on.",
-    silence=as_is,
-    stop=never,
-)
-task.fault(
-    "C-ENDED-NOW",
-    "I stop as soon as every row says eos in the same step.",
-    "Rows end at different steps. Somebody has to remember who has ended; yours say eos once and "
-    "then talk on.",
-    silence=as_is,
-    stop=lambda word, finished, eos: (word == eos).all(),
-)
+task.fault("C-TALKS-ON", silence=as_is, stop=all_finished)
+task.fault("C-NO-END", silence=as_is, stop=never)
+task.fault("C-ENDED-NOW", silence=as_is, stop=lambda word, finished, eos: (word == eos).all())
 task.fault(
     "C-FIRST-END-STOPS",
-    "When somebody says eos, the translation is over.",
-    "For that row. The other sentences of the batch are still being written, and yours break off "
-    "in the middle.",
     silence=(
         as_is,
         ...,
@@ -556,62 +490,32 @@ task.fault(
         ...,
     ),
 )
-task.fault(
-    "C-PAD-BEHIND",
-    "Behind the end of a row there is padding, id 0.",
-    "The agreement here is another: behind its first eos a row holds only eos. And 0 may be a word "
-    "in somebody's vocabulary.",
-    silence=lambda word, finished, eos: word.masked_fill(finished, 0),
-)
+task.fault("C-PAD-BEHIND", silence=lambda word, finished, eos: word.masked_fill(finished, 0))
 task.fault(
     "C-END-TOO-LATE",
-    "I first write the word, and ask afterwards who had ended before.",
-    "You look at the step before the last, so each row says one more word behind its eos.",
     ended=lambda finished, word, eos, words: finished | (words[:, 1:] == eos).any(1),
 )
 task.fault(
     "C-END-FORGOTTEN",
-    "Whether a row has ended is seen at its newest word: `finished = word == eos`.",
-    "That forgets the ends of before as soon as something else stands there. What is known once "
-    "must stay known: ended before, or now.",
     silence=lambda word, finished, eos: word.masked_fill(finished, eos),
     ended=lambda finished, word, eos, words: (word == eos) & ~finished,
     stop=(all_finished, never),
 )
-task.fault(
-    "C-NO-LIMIT",
-    "The loop ends when every row has said eos.",
-    "A model may never say it. Then your loop never ends: `max_length` is there for that.",
-    rounds=lambda max_length, source: 10**9,
-)
+task.fault("C-NO-LIMIT", rounds=lambda max_length, source: 10**9)
 task.fault(
     "C-LIMIT-COUNTS-BOS",
-    "`max_length` counts everything in the row, the begin mark too.",
-    "It counts words of the translation, and bos is none: your longest rows are one word short.",
     rounds=(
         lambda max_length, source: max_length - 1,
         lambda max_length, source: max(1, max_length - 1),
     ),
 )
-task.fault(
-    "C-LIMIT-ONE-MORE",
-    "`max_length` words and an eos behind them: one round more.",
-    "`max_length` counts all words that are returned, eos too. A row that has not ended by then is "
-    "cut off.",
-    rounds=lambda max_length, source: max_length + 1,
-)
+task.fault("C-LIMIT-ONE-MORE", rounds=lambda max_length, source: max_length + 1)
 task.fault(
     "C-LIMIT-AND-EOS",
-    "A row that reaches the largest length still has to end with eos.",
-    "It was cut off, and an eos would hide that. Your eos takes the place of the model's last "
-    "word.",
     result=lambda words, eos, *_: nn.functional.pad(words[:, 1:-1], (0, 1), value=eos),
 )
 task.fault(
     "C-LENGTH-OF-SOURCE",
-    "A translation has as many words as its source.",
-    "*ninety* is one word and *quatre-vingt-dix* three. How long a sentence becomes, the model "
-    "says by eos.",
     rounds=(
         lambda max_length, source: min(max_length, source.shape[1]),
         lambda max_length, source: source.shape[1],
@@ -620,75 +524,31 @@ task.fault(
 
 # --- faults: what the model is asked ------------------------------------------------------------
 
-task.fault(
-    "C-FIRST-POSITION",
-    "The first position of the scores belongs to the next word.",
-    "Position t scores the word that follows word t. The next word follows the *last* one; the "
-    "first position always says the same.",
-    last=lambda logits: logits[:, 0],
-)
-task.fault(
-    "C-POSITION-BEFORE",
-    "The scores of the last word say what the last word is, so I read the position before it.",
-    "Position t scores the word *after* word t. After the newest word comes the one you are "
-    "looking for, so the last position is it.",
-    last=lambda logits: logits[:, max(-2, -logits.shape[1])],
-)
+task.fault("C-FIRST-POSITION", last=lambda logits: logits[:, 0])
+task.fault("C-POSITION-BEFORE", last=lambda logits: logits[:, max(-2, -logits.shape[1])])
 task.fault(
     "C-ALL-POSITIONS",
-    "What the model returns is the continuation, so I append all of it.",
-    "It returns scores for *every* position: also for words that are there already. Appended as a "
-    "whole, the row doubles each time. Only one position is news.",
     last=as_is,
     silence=as_is,
     ended=as_is,
     append=lambda words, word, finished: torch.cat([words, word], 1),
     result=(..., as_is),
 )
-task.fault(
-    "C-LAST-WORD-ONLY",
-    "The model gets the last word, as the decoder of chapter 1 did.",
-    "That decoder carried a state from word to word. A Transformer carries none: what was said "
-    "before the last word is in `words` or nowhere.",
-    score=lambda model, source, words: model(source, words[:, -1:]),
-)
-task.fault(
-    "C-NOTHING-FED-BACK",
-    "The model knows the source, so it can be asked again and again for the next word.",
-    "It has no memory of what it said. Asked the same question, it gives the same word each time: "
-    "what it wrote has to be handed back.",
-    score=lambda model, source, words: model(source, words[:, :1]),
-)
+task.fault("C-LAST-WORD-ONLY", score=lambda model, source, words: model(source, words[:, -1:]))
+task.fault("C-NOTHING-FED-BACK", score=lambda model, source, words: model(source, words[:, :1]))
 task.fault(
     "C-BEGIN-DROPPED",
-    "bos is no word of the sentence, so the model gets the words without it.",
-    "The model has learned to read bos first: it stands at the start in every round, and only the "
-    "result is without it.",
     score=lambda model, source, words: model(source, words[:, 1:] if words.shape[1] > 1 else words),
 )
-task.fault(
-    "C-EXCHANGED",
-    "The model is called with the words first and the source second.",
-    "The agreement is `model(source, words)`, in the order of reading and writing. As you call it, "
-    "it reads your translation and continues the source.",
-    score=lambda model, source, words: model(words, source),
-)
+task.fault("C-EXCHANGED", score=lambda model, source, words: model(words, source))
 task.fault(
     "C-WORDS-TURNED",
-    "The newest word goes in front.",
-    "The model reads `words` from left to right: bos first, the newest word last. Otherwise bos is "
-    "not at the start and the scores you read belong to another word.",
     append=lambda words, word, finished: torch.cat([word[:, None], words], 1),
     result=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1]),
 )
 
 
-@task.fault(
-    "C-ONE-PASS",
-    "The Transformer handles all positions at once, so one call writes the sentence.",
-    "At once if the words are known, as in training. In writing, word 2 has to wait until word 1 "
-    "is chosen.",
-)
+@task.fault("C-ONE-PASS")
 def one_pass(model, source, bos, eos, max_length):
     words = torch.full((len(source), 1), bos).expand(-1, max_length)
     words = model(source, words).argmax(-1)
@@ -707,9 +567,6 @@ def one_sentence_as_list(model, source, bos, eos, max_length):
 
 @task.fault(
     "C-ONE-SENTENCE",
-    "There is one sentence, so its next word is one number: `.item()`.",
-    "With one sentence it works. A batch has a next word for each row, and `if` or `.item()` "
-    "cannot decide for all of them: remember for each row whether it has ended.",
     forms=(one_sentence_as_list,),
     silence=as_is,
     stop=(lambda word, finished, eos: word.item() == eos, lambda word, finished, eos: word == eos),
@@ -739,136 +596,49 @@ def not_twice(logits, words, eos):
 
 task.fault(
     "C-SAMPLES",
-    "The scores are probabilities, so the next word is drawn from them.",
-    "That is a way to write, and gives something else each time. Greedy means: always the "
-    "likeliest word, without chance.",
     choose=(
         lambda logits, words, eos: torch.multinomial(logits.softmax(-1), 1)[:, 0],
         best(lambda logits: logits - (-torch.rand_like(logits).log()).log()),
     ),
 )
-task.fault(
-    "C-SMALLEST",
-    "Scores are like losses: the smallest is the best.",
-    "A score says how much a word fits: the larger, the likelier.",
-    choose=best(torch.neg),
-)
-task.fault(
-    "C-BEST-OF-POSITIVE",
-    "Scores are positive, so I look for the largest, starting from 0.",
-    "Scores have no zero point: add −100 to all of them and nothing changes. Then none beats your "
-    "0.",
-    choose=best(lambda logits: logits.clamp(min=0)),
-)
-task.fault(
-    "C-LARGEST-SIZE",
-    "The score that is farthest from 0 is the strongest.",
-    "A score of −9 is a strong no. The sign counts.",
-    choose=best(torch.abs),
-)
+task.fault("C-SMALLEST", choose=best(torch.neg))
+task.fault("C-BEST-OF-POSITIVE", choose=best(lambda logits: logits.clamp(min=0)))
+task.fault("C-LARGEST-SIZE", choose=best(torch.abs))
 task.fault(
     "D-NAIVE-SOFTMAX",
-    "Scores become probabilities by exp, then the largest is taken.",
-    "exp of a large score is infinite, so several words are equally large, and infinity over "
-    "infinity is no number. The order of the scores is all you need, and it is there before any "
-    "exp.",
     choose=(
         best(lambda logits: logits.exp() / logits.exp().sum(-1, keepdim=True)),
         best(torch.exp),
     ),
 )
-task.fault(
-    "C-HALF",
-    "To find the largest score, half precision is exact enough.",
-    "In float16 everything above 65,504 is infinite and close scores become equal. Then the first "
-    "of them wins instead of the largest.",
-    choose=best(torch.Tensor.half),
-)
-task.fault(
-    "C-NEVER-TWICE",
-    "A sentence does not say a word twice, so words that were said are ruled out.",
-    "*quatre cent quatre* does. What may be repeated, the model has learned; greedy takes its "
-    "likeliest word as it is.",
-    choose=not_twice,
-)
+task.fault("C-HALF", choose=best(torch.Tensor.half))
+task.fault("C-NEVER-TWICE", choose=not_twice)
 task.fault(
     "C-ONE-WORD-FOR-ALL",
-    "`argmax` finds the best word.",
-    "Without an axis, or over the batch, it finds one for all sentences together. Each row chooses "
-    "among the words of the vocabulary for itself.",
     choose=(
         lambda logits, words, eos: logits.sum(0).argmax(-1).expand(len(logits)),
         lambda logits, words, eos: logits.argmax().expand(len(logits)),
         lambda logits, words, eos: logits.argmax(0)[: len(logits)],
     ),
 )
-task.fault(
-    "C-SCORES-AS-WORDS",
-    "The largest score is the next word: `logits.max(-1)`.",
-    "`max` returns two things, the largest scores and their places. A score says how likely a word "
-    "is; the word itself is the place.",
-    choose=lambda logits, words, eos: logits.amax(-1),
-)
+task.fault("C-SCORES-AS-WORDS", choose=lambda logits, words, eos: logits.amax(-1))
 
 # --- faults: what is left behind, and returned --------------------------------------------------
 
-task.fault(
-    "C-EVAL-KEPT",
-    "Before translating I switch the model to evaluation mode.",
-    "A good habit, if you leave everything as you found it. After your call a training loop goes "
-    "on in evaluation mode and does not notice.",
-    prepare=lambda model: model.eval(),
-)
+task.fault("C-EVAL-KEPT", prepare=lambda model: model.eval())
 task.fault(
     "C-TRAIN-KEPT",
-    "I switch to evaluation mode and afterwards back to training mode.",
-    "*Back* is only right if it was in training mode before. A model that came in evaluation mode "
-    "leaves your function in another one.",
     prepare=(lambda model: model.eval(), ...),
     leave=lambda model, source, eos: model.train(),
 )
-task.fault(
-    "C-GRADIENTS-OFF",
-    "Writing needs no gradients, so I switch them off.",
-    "For your function, a `with` block is enough. As you do it they stay off for the whole "
-    "program, and the next training step fails.",
-    prepare=lambda model: torch.set_grad_enabled(False),
-)
-task.fault(
-    "C-FROZEN",
-    "To save memory I tell the parameters that they need no gradient.",
-    "They keep that in mind: after one translation the model cannot be trained any more. What you "
-    "want is a switch that goes back by itself.",
-    prepare=lambda model: model.requires_grad_(False),
-)
-task.fault(
-    "C-EATS-SOURCE",
-    "The source is not needed any more once the translation is there, so I write over it.",
-    "It belongs to the caller, who may translate it again with another model and finds your "
-    "numbers in it.",
-    leave=lambda model, source, eos: source.fill_(eos),
-)
-task.fault(
-    "C-SQUEEZED",
-    "`squeeze()` removes the axis of length one that I do not need.",
-    "It removes *every* such axis. With a single sentence the batch axis goes, too, and what comes "
-    "back has no rows.",
-    result=lambda words, *_: words[:, 1:].squeeze(),
-)
-task.fault(
-    "C-FLOAT-IDS",
-    "A tensor for the result is made with `torch.zeros` and filled in.",
-    "That makes floating-point numbers. Ids are whole numbers; an embedding would refuse yours.",
-    result=lambda words, *_: words[:, 1:].float(),
-)
+task.fault("C-GRADIENTS-OFF", prepare=lambda model: torch.set_grad_enabled(False))
+task.fault("C-FROZEN", prepare=lambda model: model.requires_grad_(False))
+task.fault("C-EATS-SOURCE", leave=lambda model, source, eos: source.fill_(eos))
+task.fault("C-SQUEEZED", result=lambda words, *_: words[:, 1:].squeeze())
+task.fault("C-FLOAT-IDS", result=lambda words, *_: words[:, 1:].float())
 
 
-@task.fault(
-    "C-LISTS",
-    "A list of words for each sentence, each as long as it is.",
-    "Handy for reading. But the task asks for one tensor of ids, (b t), so that rows of different "
-    "lengths end with eos.",
-)
+@task.fault("C-LISTS")
 class Lists(Writer):
     def result(words, eos, *_):
         rows = words[:, 1:].tolist()

@@ -1,5 +1,3 @@
-"""A stopwatch for a GPU, tried out on virtual ones whose true times are known."""
-
 import contextlib
 import statistics
 import time
@@ -129,17 +127,6 @@ task = Task(
     difficulty=3,
     minutes=20,
     section="lab1-method",
-    hints=(
-        "Draw two lines, one for the Python program and one for the GPU. Where on them does "
-        "`fn()` return, and where is its work done? Which moments do you want to note?",
-        "Events are notes on the GPU's own line: `torch.cuda.Event(enable_timing=True)`, "
-        "`record()` before and after, and after a `torch.cuda.synchronize()` "
-        "`start.elapsed_time(end)` in milliseconds. Before all that: a warm-up of at least "
-        "25 ms, in which the program waits for the GPU after every call.",
-        "fn(), synchronize; until 30 ms are over: fn(), synchronize. Then 30 times: two new "
-        "events; flush(); start.record(); fn(); end.record(); synchronize; append "
-        "start.elapsed_time(end) / 1000. Return the list.",
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=on_the_virtual_gpu,
@@ -382,173 +369,38 @@ def samples(count):
 
 
 task.fault(
-    "L1-NO-SYNC",
-    "When fn() returns, its work is done.",
-    "On a GPU it returns when the work is queued. You timed the queueing, which takes the same few "
-    "microseconds for every kernel. Something must wait for the GPU before you read a clock.",
-    section=LAUNCH,
-    one=(launch, launch_into_a_full_queue),
-    warm_up=(..., only_queued),
+    "L1-NO-SYNC", section=LAUNCH, one=(launch, launch_into_a_full_queue), warm_up=(..., only_queued)
 )
 task.fault(
     "L1-FLUSH-COUNTED",
-    "The flush stands above the line that starts the clock, or is too quick to matter.",
-    "The flush writes 256 MiB, often longer than the kernel takes. A clock of the host starts "
-    "while the GPU is still at it; between two events it is counted as well.",
     section=LAUNCH,
     one=(clock_started_during_the_flush, flush_between_the_events),
 )
-task.fault(
-    "L1-DIRTY-QUEUE",
-    "To wait for the GPU at the end of the loop is enough.",
-    "What was in the queue before your clock started runs on your clock: your own unfinished warm- "
-    "up, and other people's work. The total of a loop also hides single disturbed calls.",
-    section=LAUNCH,
-    warm_up=ten_queued,
-    collect=total(20),
-)
-task.fault(
-    "L1-COLD",
-    "A function takes as long as it takes, so one call is as good as any.",
-    "The very first call compiles, loads libraries and finds the clock of the GPU asleep: it can "
-    "take a thousand times as long. And one number shows nothing of its own noise.",
-    warm_up=calls(0),
-    collect=lambda fn, flush: [on_the_wall(fn, flush)],
-)
-task.fault(
-    "L1-WARM-UP-COUNTED",
-    "With thirty calls the slow first one drowns in the mean.",
-    "It does not drown: a first call of half a second adds ten milliseconds or more to each of the "
-    "thirty. Calls that only warm up are not samples.",
-    warm_up=calls(0),
-    results=lambda times: [statistics.mean(times)],
-)
-task.fault(
-    "L1-ONE-SAMPLE",
-    "After a warm-up one careful measurement is enough.",
-    "If that one call is disturbed by another program or a clock that drops, nothing shows it. "
-    "Only many samples tell the usual from the accident.",
-    section=MEDIAN,
-    collect=samples(1),
-)
+task.fault("L1-DIRTY-QUEUE", section=LAUNCH, warm_up=ten_queued, collect=total(20))
+task.fault("L1-COLD", warm_up=calls(0), collect=lambda fn, flush: [on_the_wall(fn, flush)])
+task.fault("L1-WARM-UP-COUNTED", warm_up=calls(0), results=lambda times: [statistics.mean(times)])
+task.fault("L1-ONE-SAMPLE", section=MEDIAN, collect=samples(1))
 task.fault(
     "L1-MEAN",
-    "The fair summary of many samples is their mean.",
-    "One disturbed call in six, ten times as long, makes the mean two and a half times too large. "
-    "Return every sample, so that a number that does not mind can be chosen.",
     section=MEDIAN,
     results=(lambda times: [statistics.mean(times)], lambda times: [statistics.mean(times)] * 30),
 )
-task.fault(
-    "L1-LOOP-TOTAL",
-    "The total of a loop divided by its length is the time of a call.",
-    "It is a mean, so every disturbed call counts in full. And from the second turn on, the loop "
-    "finds its inputs in the cache, where a real program will not find them.",
-    section=MEDIAN,
-    collect=loop_total,
-)
-task.fault(
-    "L1-BLOCKS",
-    "A sample is the average of a block of calls; the median of blocks is robust.",
-    "With one disturbed call in six, every block has one or two, so their median is a mean in "
-    "disguise. Within a block the inputs also stay in the cache.",
-    section=MEDIAN,
-    one=block,
-)
-task.fault(
-    "L1-NO-FLUSH",
-    "The flush only makes things slower; the time of the kernel itself does not need it.",
-    "Called again at once, the kernel finds its inputs in the L2 cache and runs up to twice as "
-    "fast. In a network other layers have filled that cache in between.",
-    collect=hot,
-    results=(..., lambda times: [min(times)] * 30),
-)
-task.fault(
-    "L1-ALLOCATION",
-    "To make a tensor takes no time worth mentioning.",
-    "To ask for memory can take milliseconds, and it stands between your two events. Whatever is "
-    "not the function's own work has to be ready before the clock starts.",
-    collect=with_a_new_tensor,
-)
-task.fault(
-    "L1-MILLISECONDS",
-    "elapsed_time gives seconds, as the clocks of Python do.",
-    "It gives milliseconds. All your times are too large by one factor, the mark of a wrong unit: "
-    "no disturbance treats all kernels alike.",
-    results=lambda times: [1000 * each for each in times],
-)
-task.fault(
-    "L1-NANOSECONDS",
-    "A clock with a finer unit gives finer seconds.",
-    "perf_counter_ns counts nanoseconds, a billion to a second. All your times are too large by "
-    "that one factor.",
-    results=lambda times: [1e9 * each for each in times],
-)
-task.fault(
-    "L1-DIVIDED-TWICE",
-    "Times of a GPU always have to be divided by a thousand.",
-    "Only elapsed_time speaks in milliseconds. perf_counter speaks in seconds already, so your "
-    "times are all too small by one factor.",
-    results=lambda times: [each / 1000 for each in times],
-)
-task.fault(
-    "L1-READ-EARLY",
-    "Once an event is recorded it can be read.",
-    "To record an event only queues a note for the GPU to write. Until the GPU gets there, the "
-    "note is blank, and torch refuses to read it.",
-    section=LAUNCH,
-    one=read_early,
-)
-task.fault(
-    "L1-EVENTS-WITHOUT-TIME",
-    "An event knows its time by itself.",
-    "By default it does not: events also serve to keep work in order, and are quicker without a "
-    "time. Ask for the time when you make them.",
-    one=without_time,
-)
-task.fault(
-    "L1-ONE-NUMBER",
-    "Only the median matters, so a timer returns the median.",
-    "Who gets one number cannot see whether it is worth anything. The samples show the noise, a "
-    "drift, a late start; the median is taken from them later.",
-    section=MEDIAN,
-    results=statistics.median,
-)
-task.fault(
-    "L1-FEW",
-    "Ten samples are plenty.",
-    "The times are right, but with ten samples the quartiles rest on two or three of them. The lab "
-    "asks for twenty or more.",
-    section=MEDIAN,
-    collect=samples(10),
-)
-task.fault(
-    "L1-NO-WARM-UP",
-    "The median does not mind a slow first call, so nobody needs to warm up.",
-    "It does not mind one. But a first call is no disturbance, and the clock of a GPU needs some "
-    "20 ms of work to rise: of a short kernel that may be most of your samples.",
-    warm_up=calls(0),
-)
-task.fault(
-    "L1-SHORT-WARM-UP",
-    "Three calls warm a GPU up.",
-    "They load and compile. The clock of a GPU rises with work, not with calls, and needs some 20 "
-    "ms of it. Warm up by time.",
-    warm_up=(calls(3), calls(1)),
-)
+task.fault("L1-LOOP-TOTAL", section=MEDIAN, collect=loop_total)
+task.fault("L1-BLOCKS", section=MEDIAN, one=block)
+task.fault("L1-NO-FLUSH", collect=hot, results=(..., lambda times: [min(times)] * 30))
+task.fault("L1-ALLOCATION", collect=with_a_new_tensor)
+task.fault("L1-MILLISECONDS", results=lambda times: [1000 * each for each in times])
+task.fault("L1-NANOSECONDS", results=lambda times: [1e9 * each for each in times])
+task.fault("L1-DIVIDED-TWICE", results=lambda times: [each / 1000 for each in times])
+task.fault("L1-READ-EARLY", section=LAUNCH, one=read_early)
+task.fault("L1-EVENTS-WITHOUT-TIME", one=without_time)
+task.fault("L1-ONE-NUMBER", section=MEDIAN, results=statistics.median)
+task.fault("L1-FEW", section=MEDIAN, collect=samples(10))
+task.fault("L1-NO-WARM-UP", warm_up=calls(0))
+task.fault("L1-SHORT-WARM-UP", warm_up=(calls(3), calls(1)))
 task.fault(
     "L1-SAME-NUMBER",
-    "The best time, or the median, is what counts, so I return that one for every call.",
-    "Whoever gets one number thirty times cannot see whether it is worth anything: noise, a drift "
-    "and a late start are gone. Return every sample as it came.",
     section=MEDIAN,
     results=(lambda times: [min(times)] * 30, lambda times: [statistics.median(times)] * 30),
 )
-task.fault(
-    "L1-SORTED",
-    "Samples are tidier in order of size.",
-    "The order in which they came tells whether the machine was still warming up, or slowed down "
-    "as it heated. Who needs them in order of size can sort a copy.",
-    section=MEDIAN,
-    results=sorted,
-)
+task.fault("L1-SORTED", section=MEDIAN, results=sorted)

@@ -1,10 +1,7 @@
-"""What a student measured of products and copies: the two roofs of a machine."""
-
 import statistics
-from dataclasses import replace
 
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab import lab1_time_it_right as reference
 from attncourse.lab.timing import LEAST_SAMPLES
 from attncourse.tasks import made_up, receipts
@@ -57,17 +54,7 @@ task = Task(
     reference.lab1_receipt,
     number=5,
     section="lab1-receipt",
-    **receipts.TASK
-    | {
-        "hints": (
-            "The cell that measures prints a text at its end. Have you run it to the end?",
-            "Copy all lines between the quotation marks, from `attn1:` to the last one. Line "
-            "breaks do no harm, missing characters do.",
-            'Replace the dots by return """ and the lines, and close with """. If the check says '
-            "that something is impossible, mend your stopwatch and measure again; if it says "
-            "“measure again”, that is advice and costs nothing.",
-        )
-    },
+    **receipts.TASK,
 )
 
 
@@ -155,52 +142,18 @@ receipts.shared(
     receipts.is_something,
     evidence=evidence,
     own={
-        receipts.CUT_OFF: Thought(
-            "L1-RECEIPT-CUT",
-            "The first line of the receipt is the receipt.",
-            "A receipt is one long text, broken into lines for the eye. Its own checksum says that "
-            "characters are missing; copy all lines.",
-        ),
-        receipts.FILE: replace(receipts.FILE, id="L1-RECEIPT-FILE"),
-        receipts.TOO_FAST: replace(receipts.TOO_FAST, id="L1-RECEIPT-LAUNCHES"),
-        receipts.OTHER_LAB: replace(receipts.OTHER_LAB, id="L1-RECEIPT-OTHER"),
-        receipts.NO_PREDICTION: Thought(
-            "L1-RECEIPT-NO-PREDICTION",
-            "A prediction that may be wrong is better left out.",
-            "A wrong prediction costs no points, and a surprise is what one remembers. Without "
-            "one, there is nothing that the measurement could surprise.",
-        ),
-        receipts.AFTERWARD: Thought(
-            "L1-RECEIPT-LATE",
-            "The prediction can be filled in when the results are there.",
-            "Then it is no prediction. The record notes how many points had been measured, and it "
-            "was more than none.",
-        ),
-        receipts.FEW_SAMPLES: Thought(
-            "L1-RECEIPT-ONCE",
-            "One sample for each size is enough for a roof.",
-            "A roof is a claim about what a machine can do. With one sample nobody can tell it "
-            "from an accident.",
-        ),
-        receipts.IN_BLOCKS: None,  # here nothing is compared,
-        receipts.WRONG_RESULT: None,  # and nothing has a result
+        "CUT-OFF": "L1-RECEIPT-CUT",
+        "FILE": "L1-RECEIPT-FILE",
+        "TOO-FAST": "L1-RECEIPT-LAUNCHES",
+        "OTHER-LAB": "L1-RECEIPT-OTHER",
+        "NO-PREDICTION": "L1-RECEIPT-NO-PREDICTION",
+        "AFTERWARD": "L1-RECEIPT-LATE",
+        "THREE-SAMPLES": "L1-RECEIPT-ONCE",
+        "ONE-AFTER-THE-OTHER": None,  # here nothing is compared,
+        "WRONG-RESULT": None,  # and nothing has a result
     },
     few=1,
     checks=False,
 )
-task.fault(
-    "L1-RECEIPT-HALF",
-    "The products are the interesting part.",
-    "A machine has two roofs, one for arithmetic and one for memory. Much of attention is bound by "
-    "the second, so the copies are needed, too.",
-    section=ROOFS,
-    forms=[pasted(a_record, kinds=("product",))],
-)
-task.fault(
-    "L1-RECEIPT-SHEET",
-    "The roof of a machine is written in its data sheet.",
-    "That is what the chip could do in theory. Limits on power and heat keep real machines below, "
-    "often far below, so a roof is measured, in the same session.",
-    section=ROOFS,
-    forms=[pasted(a_record, roof=2e11)],
-)
+task.fault("L1-RECEIPT-HALF", section=ROOFS, forms=[pasted(a_record, kinds=("product",))])
+task.fault("L1-RECEIPT-SHEET", section=ROOFS, forms=[pasted(a_record, roof=2e11)])

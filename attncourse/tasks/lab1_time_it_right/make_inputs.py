@@ -1,5 +1,3 @@
-"""Query, key and value to time attention on."""
-
 import torch
 from torch import Tensor
 
@@ -78,14 +76,6 @@ task = Task(
     difficulty=2,
     minutes=8,
     section="lab1-inputs",
-    hints=(
-        "Somebody runs your lab again next year, after other cells have drawn other random "
-        "numbers. What must not change? And whose random numbers must not change through you?",
-        "`torch.randn` takes `generator=`. A generator of your own, `torch.Generator()`, has a "
-        "seed of its own, and nobody else draws from it.",
-        "own = torch.Generator().manual_seed(seed); then three times torch.randn(b, h, n, d, "
-        "generator=own).",
-    ),
     probes=probes,
     small=lambda rng: iter([sizes(2, 3, 40, 16, 5)]),
     adapt=facts_of,
@@ -93,7 +83,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "query, key and value have axes (b h n d)")
 def query_key_and_value_have_axes_b_h_n_d(answer, rng):
     for inputs in (*some_sizes(rng), sizes(1, 1, 2, 3, 0)):
         facts = answer(inputs)
@@ -181,99 +171,34 @@ def stretched(shape, generator):
 
 task.fault(
     "L1-INPUTS-ZEROS",
-    "What the numbers are makes no difference to the time.",
-    "A chip that flips fewer bits draws less power, so at its power limit it runs faster on "
-    "zeros or ones. And with such inputs you could not check a result.",
     draw=(lambda shape, _: torch.zeros(shape), lambda shape, _: torch.ones(shape)),
 )
 task.fault(
-    "L1-INPUTS-UNIFORM",
-    "torch.rand is torch's random tensor.",
-    "Its numbers are spread evenly between 0 and 1, none below zero, so that all scores come "
-    "out large and alike. Queries and keys of a network are spread around zero.",
-    draw=lambda shape, generator: torch.rand(shape, generator=generator),
+    "L1-INPUTS-UNIFORM", draw=lambda shape, generator: torch.rand(shape, generator=generator)
 )
-task.fault(
-    "L1-INPUTS-ALIKE",
-    "Each of the three tensors needs the seed.",
-    "With the same seed for each, query, key and value are one tensor three times. Every word "
-    "then fits itself best, which no network does.",
-    generators=lambda seed: [own(seed) for _ in range(3)],
-)
-task.fault(
-    "L1-INPUTS-GLOBAL-SEED",
-    "torch.manual_seed is how one gets reproducible numbers.",
-    "It resets the generator that everybody draws from. Whoever trains or samples in the same "
-    "notebook gets other numbers because of you.",
-    generators=lambda seed: [torch.manual_seed(seed)] * 3,
-)
-task.fault(
-    "L1-INPUTS-NO-SEED",
-    "Random is random; the seed is a formality.",
-    "Then nobody can repeat your measurement on the same numbers, you included, and what "
-    "others draw afterward depends on you.",
-    generators=lambda seed: [torch.default_generator] * 3,
-)
+task.fault("L1-INPUTS-ALIKE", generators=lambda seed: [own(seed) for _ in range(3)])
+task.fault("L1-INPUTS-GLOBAL-SEED", generators=lambda seed: [torch.manual_seed(seed)] * 3)
+task.fault("L1-INPUTS-NO-SEED", generators=lambda seed: [torch.default_generator] * 3)
 task.fault(
     "L1-INPUTS-FIXED-SEED",
-    "A fixed seed of my own makes it reproducible.",
-    "It does, but the caller's seed is ignored: two measurements that should be independent "
-    "get the same numbers.",
     generators=(lambda seed: [own(0)] * 3, lambda seed: [own(i) for i in range(3)]),
 )
-task.fault(
-    "L1-INPUTS-AXES",
-    "The heads come right before the width, as they do after a projection.",
-    "Attention over (b n h d) takes each word's heads for positions: other work, and another "
-    "time. Here the axes are b h n d.",
-    shape=lambda b, h, n, d: (b, n, h, d),
-)
-task.fault(
-    "L1-INPUTS-EXPANDED",
-    "One head, stretched over all of them, saves memory and is as good.",
-    "All heads then read the same numbers from memory, and a cache serves them all. You would "
-    "time a smaller problem than you say.",
-    draw=stretched,
-)
+task.fault("L1-INPUTS-AXES", shape=lambda b, h, n, d: (b, n, h, d))
+task.fault("L1-INPUTS-EXPANDED", draw=stretched)
 task.fault(
     "L1-INPUTS-DOUBLE",
-    "More digits are safer.",
-    "float64 moves twice the bytes of float32, and many GPUs compute it 32 times slower or "
-    "worse. Nobody runs attention in it.",
     draw=lambda shape, own: torch.randn(shape, generator=own, dtype=torch.float64),
 )
+task.fault("L1-INPUTS-NEIGHBORS", generators=lambda seed: [own(seed + i) for i in range(3)])
 task.fault(
-    "L1-INPUTS-NEIGHBORS",
-    "Seeds one after the other, seed, seed + 1 and seed + 2, are three seeds of my own.",
-    "The next measurement takes seed + 1, and its query is your key: two that should be "
-    "independent share two of three tensors. Draw all three from one generator.",
-    generators=lambda seed: [own(seed + i) for i in range(3)],
-)
-task.fault(
-    "L1-INPUTS-HALF",
-    "A GPU works in float16, so the inputs are made in it.",
-    "It may, and the lab converts them for it. These inputs are float32, so that the same "
-    "numbers serve every format and a reference.",
-    draw=lambda shape, generator: torch.randn(shape, generator=generator).half(),
+    "L1-INPUTS-HALF", draw=lambda shape, generator: torch.randn(shape, generator=generator).half()
 )
 task.fault(
     "L1-INPUTS-CENTERED",
-    "Numbers between −1 and 1 are as good as normal ones.",
-    "Their spread is 0.58, not 1, and none is large: scores come out three times too small, "
-    "and all weights nearly equal.",
     draw=lambda shape, generator: 2 * torch.rand(shape, generator=generator) - 1,
 )
 task.fault(
     "L1-INPUTS-SCALED",
-    "Inputs are divided by the root of the width, as attention divides its scores.",
-    "Attention does that itself. Divided here as well, scores hardly differ, and nor do the "
-    "weights.",
     draw=lambda shape, generator: torch.randn(shape, generator=generator) / shape[-1] ** 0.5,
 )
-task.fault(
-    "L1-INPUTS-TRANSPOSED",
-    "Positions run along the last axis, as time does in a signal.",
-    "Attention over (b h d n) takes the features for positions: other work, and another time. Here "
-    "the axes are b h n d.",
-    shape=lambda b, h, n, d: (b, h, d, n),
-)
+task.fault("L1-INPUTS-TRANSPOSED", shape=lambda b, h, n, d: (b, h, d, n))

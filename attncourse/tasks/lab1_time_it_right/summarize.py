@@ -1,5 +1,3 @@
-"""The middle of some samples and their spread."""
-
 import statistics
 
 import torch
@@ -85,16 +83,6 @@ task = Task(
     difficulty=2,
     minutes=10,
     section="lab1-median",
-    hints=(
-        "Which number would not change if the slowest sample took a minute? And which span "
-        "would not change either?",
-        "Sort a copy. Half of the samples lie below the median; a quarter lies below the first "
-        "quartile, a quarter above the third. The interquartile range is the distance of these "
-        "two. Between two samples, share in proportion.",
-        "`torch.quantile(torch.tensor(samples, dtype=torch.float64), torch.tensor([0.25, 0.5, "
-        "0.75], dtype=torch.float64))` gives all three; return the second, and the third minus "
-        "the first.",
-    ),
     probes=probes,
     small=small,
     adapt=two_numbers,
@@ -188,41 +176,14 @@ def sorted_in_place(samples):
     return samples
 
 
-task.fault(
-    "L1-SUMMARY-MEAN",
-    "The middle of some samples is their mean.",
-    "The mean follows every accident: one sample of 80 among fives moves it far above all the "
-    "others. In the middle of the ordered samples stands another number.",
-    middle=statistics.mean,
-)
-task.fault(
-    "L1-SUMMARY-BEST",
-    "The honest number is the shortest time.",
-    "That is a fine number for a CPU, where disturbances only ever make things slower. On a GPU "
-    "the clock moves both ways, and here the median was asked for.",
-    middle=min,
-)
-task.fault(
-    "L1-SUMMARY-UPPER",
-    "The median is always one of the samples.",
-    "For an odd number of samples it is. For an even number two samples stand in the middle, and "
-    "the median lies halfway between them.",
-    middle=(statistics.median_high, statistics.median_low),
-)
-task.fault(
-    "L1-SUMMARY-MIDRANGE",
-    "The middle lies halfway between the fastest and the slowest sample.",
-    "Those two are the accidents: one disturbed call moves their middle above nearly all the "
-    "others. The median has as many samples below it as above.",
-    middle=lambda in_order: (min(in_order) + max(in_order)) / 2,
-)
+task.fault("L1-SUMMARY-MEAN", middle=statistics.mean)
+task.fault("L1-SUMMARY-BEST", middle=min)
+task.fault("L1-SUMMARY-UPPER", middle=(statistics.median_high, statistics.median_low))
+task.fault("L1-SUMMARY-MIDRANGE", middle=lambda in_order: (min(in_order) + max(in_order)) / 2)
 
 
 @task.fault(
     "L1-SUMMARY-UNSORTED",
-    "The sample in the middle of the list is the median.",
-    "The list is in the order in which the calls were made. A place has a meaning only once the "
-    "samples are in order of size.",
     order=list,
     middle=(..., lambda samples: samples[len(samples) // 2]),
     spread=(..., lambda samples: samples[3 * len(samples) // 4] - samples[len(samples) // 4]),
@@ -232,85 +193,22 @@ class OnlyTheMiddle(Summary):
         return self.results(self.middle(samples), self.spread(sorted(samples)))
 
 
-task.fault(
-    "L1-SUMMARY-IN-PLACE",
-    "`samples.sort()` gives me the samples in order.",
-    "It puts the caller's own list in order, and when each call was made is lost: a drift or a "
-    "slow start can no longer be seen. `sorted(samples)` makes a new list.",
-    order=sorted_in_place,
-)
-task.fault(
-    "L1-SUMMARY-DEVIATION",
-    "The spread of samples is their standard deviation.",
-    "It squares distances, so one accident outweighs all other samples together. The span of the "
-    "middle half does not notice accidents at all.",
-    spread=(statistics.stdev, statistics.pstdev),
-)
-task.fault(
-    "L1-SUMMARY-VARIANCE",
-    "The spread of samples is their variance.",
-    "A variance of seconds is in seconds squared, and one accident outweighs all other samples in "
-    "it. A range is a distance between two samples.",
-    spread=(statistics.variance, statistics.pvariance),
-)
-task.fault(
-    "L1-SUMMARY-FROM-MEDIAN",
-    "The spread is the median distance from the median.",
-    "That is another robust spread, about half as large. The interquartile range is the distance "
-    "between two quartiles, of which the median is neither.",
-    spread=deviation_from_the_median,
-)
-task.fault(
-    "L1-SUMMARY-RANGE",
-    "The spread is the distance of the slowest from the fastest.",
-    "Those two are the accidents. The more samples you take, the larger this span grows, although "
-    "the machine has not become any noisier.",
-    spread=lambda in_order: max(in_order) - min(in_order),
-)
-task.fault(
-    "L1-SUMMARY-EXCLUSIVE",
-    "There is only one way to place a quartile between two samples.",
-    "There are nine in textbooks. You used places that count from n + 1, the default of Python's "
-    "statistics; the task counts from n − 1, as numpy and torch do.",
-    spread=exclusive,
-)
-task.fault(
-    "L1-SUMMARY-HINGES",
-    "A quartile is the median of the lower or the upper half of the samples.",
-    "Those are hinges, one of nine ways in textbooks. The task puts the quartiles a quarter and "
-    "three quarters of the way from the first sample to the last, as numpy and torch do.",
-    spread=halves,
-)
+task.fault("L1-SUMMARY-IN-PLACE", order=sorted_in_place)
+task.fault("L1-SUMMARY-DEVIATION", spread=(statistics.stdev, statistics.pstdev))
+task.fault("L1-SUMMARY-VARIANCE", spread=(statistics.variance, statistics.pvariance))
+task.fault("L1-SUMMARY-FROM-MEDIAN", spread=deviation_from_the_median)
+task.fault("L1-SUMMARY-RANGE", spread=lambda in_order: max(in_order) - min(in_order))
+task.fault("L1-SUMMARY-EXCLUSIVE", spread=exclusive)
+task.fault("L1-SUMMARY-HINGES", spread=halves)
 task.fault(
     "L1-SUMMARY-NO-SHARE",
-    "A quartile is the sample at place n // 4, and the other at 3 n // 4.",
-    "A quarter of the way from the first sample to the last seldom ends on a sample. Between two "
-    "of them, share in proportion.",
     spread=lambda in_order: in_order[3 * len(in_order) // 4] - in_order[len(in_order) // 4],
 )
+task.fault("L1-SUMMARY-QUARTILE", spread=lambda in_order: at(0.75, in_order))
 task.fault(
-    "L1-SUMMARY-QUARTILE",
-    "The interquartile range is the upper quartile.",
-    "A quartile is a place on the scale; a range is a distance between two places. Add a constant "
-    "to all samples, and a range must stay as it is.",
-    spread=lambda in_order: at(0.75, in_order),
+    "L1-SUMMARY-HALF-RANGE", spread=lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2
 )
+task.fault("L1-SUMMARY-PAIR", results=lambda middle, spread: (spread, middle))
 task.fault(
-    "L1-SUMMARY-HALF-RANGE",
-    "The spread is how far a quartile lies from the middle, so half the range.",
-    "The interquartile range is the whole distance from the first quartile to the third.",
-    spread=lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2,
-)
-task.fault(
-    "L1-SUMMARY-PAIR",
-    "The function returns the spread and the middle.",
-    "Both are right, in the other order: first the median, then the interquartile range.",
-    results=lambda middle, spread: (spread, middle),
-)
-task.fault(
-    "L1-SUMMARY-ROUNDED",
-    "Three digits after the point are enough.",
-    "They are if the times are long. In seconds a short kernel is 0.000025, and nothing of it is "
-    "left. Round when you print.",
-    results=lambda middle, spread: (round(middle, 3), round(spread, 3)),
+    "L1-SUMMARY-ROUNDED", results=lambda middle, spread: (round(middle, 3), round(spread, 3))
 )

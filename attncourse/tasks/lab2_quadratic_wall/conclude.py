@@ -1,5 +1,3 @@
-"""What a record of naive and fused attention says."""
-
 import math
 import statistics
 
@@ -11,7 +9,7 @@ from attncourse.checks.task import Task
 from attncourse.lab import fits
 from attncourse.lab import lab2_quadratic_wall as reference
 from attncourse.lab.timing import headline
-from attncourse.tasks import made_up, thoughts
+from attncourse.tasks import made_up
 from attncourse.tasks.lab2_quadratic_wall import LAB, pick
 
 CONCLUSIONS = ("time_exponent", "memory_exponent", "ratio", "wall", "held")
@@ -150,16 +148,6 @@ task = Task(
     difficulty=3,
     minutes=18,
     section="lab2-conclude",
-    hints=(
-        "Begin with order: which points have a time at all, which are naive, which are fused? "
-        "Make a dict n → seconds for each: the shortest of a CPU's, the median of a GPU's.",
-        "`lab.fit_exponent(sizes, values).exponent` fits times and bytes alike. The ratio "
-        "needs an n that is in both dicts. For the wall take the largest naive peak: how many "
-        "times does it fit into the memory, and by which factor may n grow for that?",
-        "If bytes grow like n to the p, n may grow by the factor (memory / peak) to the power "
-        "1/p. The prediction held if wall / 1.5 <= predicted <= 1.5 · wall, where predicted "
-        'is record["predictions"]["wall"]["value"].',
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
@@ -297,154 +285,49 @@ def without_the_last_key(found):
     return {name: found[name] for name in CONCLUSIONS[:-1]}
 
 
-task.fault(thoughts.BEST_ALWAYS, number=by(min))
-task.fault(
-    "L2-MEAN",
-    "The time of a size is the mean of its samples.",
-    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. Look at the "
-    "samples: a median stays where most of them are.",
-    number=by(statistics.mean),
-)
-task.fault(
-    "L2-FIRST-SAMPLE",
-    "The first sample is the time.",
-    "It is one of many, and the one that most likely holds what only a first call does. Use "
-    "all of them.",
-    number=by(lambda seconds: seconds[0]),
-)
-task.fault(
-    "L2-SLOWEST",
-    "To be on the safe side, the slowest sample counts.",
-    "The slowest sample tells of whatever disturbed it, another program for instance. It is no "
-    "safe side; it is somebody else's time.",
-    number=by(max),
-)
-task.fault(
-    "L2-DIFFERENT-N",
-    "The ratio is that of the two largest times.",
-    "The two end at different sizes: naive attention ran out of memory, the fused call went "
-    "on. Compare them at an n where both have a time.",
-    common=lambda naive, fused: (max(naive), max(fused)),
-)
-task.fault(
-    "L2-SMALLEST-N",
-    "The ratio can be read off at any size, say the first.",
-    "At the smallest size both spend their time on the fixed cost, so the ratio is near one "
-    "whatever the method. Take the largest that both have.",
-    common=lambda naive, fused: (min(naive.keys() & fused.keys()),) * 2,
-)
-task.fault(
-    "L2-RATIO-INVERTED",
-    "The ratio says which share of the naive time the fused call needs.",
-    "That is the inverse: 0.3 instead of 3. Here naive stands above the fraction bar, so that "
-    "the number says how many times slower it is.",
-    ratio=lambda naive, fused: fused / naive,
-)
-task.fault(
-    "L2-NAIVE-TIME",
-    "The exponent of the time is that of the naive call.",
-    "Naive times are no clean power: they bend where the tables leave the cache. The lab asks "
-    "for the exponent of the fused call, which grows evenly.",
-    times_of=lambda naive, fused: naive,
-)
-task.fault(
-    "L2-TIMES-ALL-SIZES",
-    "The exponent of the time is the slope through all sizes.",
-    "The small ones are mostly fixed cost and pull the slope down. Use a fit that knows of it, "
-    "yours or `lab.fit_exponent`.",
-    section="lab2-fit",
-    growth=line,
-)
+task.fault("C-FASTEST-SAMPLE", number=by(min))
+task.fault("L2-MEAN", number=by(statistics.mean))
+task.fault("L2-FIRST-SAMPLE", number=by(lambda seconds: seconds[0]))
+task.fault("L2-SLOWEST", number=by(max))
+task.fault("L2-DIFFERENT-N", common=lambda naive, fused: (max(naive), max(fused)))
+task.fault("L2-SMALLEST-N", common=lambda naive, fused: (min(naive.keys() & fused.keys()),) * 2)
+task.fault("L2-RATIO-INVERTED", ratio=lambda naive, fused: fused / naive)
+task.fault("L2-NAIVE-TIME", times_of=lambda naive, fused: naive)
+task.fault("L2-TIMES-ALL-SIZES", section="lab2-fit", growth=line)
 task.fault(
     "L2-ASSUMED-SQUARE",
-    "Naive attention grows like n², that is known.",
-    "A conclusion says what this record says. One of ours holds an attention that works row by "
-    "row under the name naive, and its bytes grow like n.",
     memory_exponent=(lambda peak: 2.0, ...),
     wall=(..., lambda peak, record, p: where_it_ends(peak, record, 2.0)),
 )
-task.fault(
-    "L2-FUSED-MEMORY",
-    "The memory of attention is that of the fused call.",
-    "That grows like n and hits no wall here. Asked for are the peak and the wall of the naive "
-    "call.",
-    peaks=lambda naive, fused: fused,
-)
+task.fault("L2-FUSED-MEMORY", peaks=lambda naive, fused: fused)
 task.fault(
     "L2-WALL-LINEAR",
-    "If the peak fits three times into the memory, n can be three times as large.",
-    "Twice the n needs four times the bytes. So three times the memory gives only the square "
-    "root of three times the positions.",
     section="lab2-wall",
     wall=lambda peak, record, p: where_it_ends(peak, record, 1.0),
 )
-task.fault(
-    "L2-WALL-MEASURED",
-    "The wall is the largest n that worked.",
-    "That is one of the sizes you chose; a CPU with much memory never fails at them. The peak "
-    "there tells how much further it would go.",
-    section="lab2-wall",
-    wall=lambda peak, record, p: float(max(peak)),
-)
+task.fault("L2-WALL-MEASURED", section="lab2-wall", wall=lambda peak, record, p: float(max(peak)))
 task.fault(
     "L2-WALL-PREDICTED",
-    "The wall is what I predicted.",
-    "Then a prediction would always hold. The wall follows from the peaks in the record; the "
-    "prediction is compared with it afterward.",
     section="lab2-predict",
     wall=lambda peak, record, p: record["predictions"]["wall"]["value"],
 )
 task.fault(
     "L2-HELD-EXACTLY",
-    "A prediction holds if it is the right number.",
-    "No prediction of a measurement is right to the digit. A factor of 1.5 either way was "
-    "agreed before, and that is what makes it a test.",
     section="lab2-predict",
     held=lambda wall, predicted: abs(predicted / wall - 1) < 0.01,
 )
 task.fault(
     "L2-HELD-ONE-SIDED",
-    "The prediction held if the wall came no earlier than predicted.",
-    "A factor of 1.5 goes both ways: who predicts 10 when it is 10,000 has not been right.",
     section="lab2-predict",
     held=lambda wall, predicted: predicted <= 1.5 * wall,
 )
-task.fault(
-    "L2-FAILED-POINTS",
-    "Every point of a record has times.",
-    "A point that ran out of memory has an error and an empty list. Leave it out before you "
-    "take medians or peaks.",
-    done=lambda record: record["points"],
-)
-task.fault(
-    "L2-PREDICTION-ENTRY",
-    "The prediction is what stands under its name.",
-    "Under its name stands an entry that also says when it was made. The number is its value.",
-    predicted=lambda record: record["predictions"]["wall"],
-)
+task.fault("L2-FAILED-POINTS", done=lambda record: record["points"])
+task.fault("L2-PREDICTION-ENTRY", predicted=lambda record: record["predictions"]["wall"])
 task.fault(
     "L2-AS-LISTED",
-    "The points of a record are in the order of n.",
-    "A lab that was interrupted and resumed has them in another one. Ask for the largest n; do "
-    "not take the last of the list.",
     common=lambda naive, fused: ([n for n in naive if n in fused][-1],) * 2,
     wall=lambda peak, record, p: where_it_ends(peak, record, p, [*peak][-1]),
 )
-task.fault(
-    "L2-HELD-OTHER-SIDE",
-    "The prediction held if the wall came no later than predicted.",
-    "A factor of 1.5 goes both ways: who predicts ten times too much has not been right.",
-    held=lambda wall, predicted: predicted >= wall / 1.5,
-)
-task.fault(
-    "L2-HELD-ALWAYS",
-    "A prediction need not be right, so it always held.",
-    "It need not be right to earn its points; whether it was is what this conclusion says.",
-    held=lambda wall, predicted: True,
-)
-task.fault(
-    "L2-KEY-LEFT-OUT",
-    "What I have not computed can be left out.",
-    "Each conclusion has its own key, and its own check. Return all five.",
-    results=without_the_last_key,
-)
+task.fault("L2-HELD-OTHER-SIDE", held=lambda wall, predicted: predicted >= wall / 1.5)
+task.fault("L2-HELD-ALWAYS", held=lambda wall, predicted: True)
+task.fault("L2-KEY-LEFT-OUT", results=without_the_last_key)

@@ -1,5 +1,3 @@
-"""The exponent of a growth, beside a fixed cost and wild values."""
-
 import itertools
 import math
 import statistics
@@ -91,15 +89,6 @@ task = Task(
     difficulty=3,
     minutes=15,
     section="lab2-fit",
-    hints=(
-        "In a log–log plot a power law is a straight line. What is its slope, between any two "
-        "of its points?",
-        "Two things bend the line. The fixed cost rules where a time is near the smallest "
-        "one: leave those sizes out. A wild value spoils every slope that it takes part in: "
-        "what kind of average does not mind?",
-        "Keep the sizes whose time is more than ten times the smallest. For every pair of "
-        "them: difference of log seconds over difference of log sizes. Return the median.",
-    ),
     probes=probes,
     small=small,
     adapt=on_its_own,
@@ -208,129 +197,48 @@ def line(x=np.log, y=np.log, place=0):
     return fit
 
 
-task.fault(
-    "L2-ALL-SIZES",
-    "The more points, the better the line: all sizes go into the fit.",
-    "At the small sizes nearly all time is fixed cost, which does not grow. These points are "
-    "not noise that averages out; they pull the slope down. Use the sizes where work rules.",
-    beyond=all_of_them,
-    fit=(line(), ...),
-)
-task.fault(
-    "L2-LEAST-SQUARES",
-    "Leave out the overhead, then least squares finds the slope.",
-    "A square gives one wild value more say than all the others, and at the end of the line it "
-    "has the longest lever. Medians do not mind one wild value.",
-    fit=line(),
-)
+task.fault("L2-ALL-SIZES", beyond=all_of_them, fit=(line(), ...))
+task.fault("L2-LEAST-SQUARES", fit=line())
 task.fault(
     "L2-ENDPOINTS",
-    "The slope is that from the first point to the last.",
-    "Then two measurements decide, and the first of them is mostly fixed cost. All that lies "
-    "between is thrown away.",
     beyond=all_of_them,
     pairs=lambda points: [(points[0], points[-1])],
     points=(..., as_they_came),
 )
 task.fault(
     "L2-LAST-TWO",
-    "Only the largest sizes are free of overhead, so the last two points give the slope.",
-    "The thought is right, but two points have no witness: if one of them is wild, nothing "
-    "shows it. Use all sizes where the fixed cost is small.",
     beyond=all_of_them,
     pairs=lambda points: [points[-2:]],
     points=(..., as_they_came),
 )
-task.fault(
-    "L2-NO-LOGARITHM",
-    "The slope of seconds over n is the growth.",
-    "That slope has a unit, seconds per position, and it changes along the curve. An exponent "
-    "is a slope between logarithms.",
-    beyond=all_of_them,
-    fit=line(np.array, np.array),
-)
+task.fault("L2-NO-LOGARITHM", beyond=all_of_them, fit=line(np.array, np.array))
 task.fault(
     "L2-ONE-LOGARITHM",
-    "Take the logarithm of the times and fit a line over n.",
-    "A straight line there means growth like eⁿ, where each further position multiplies the "
-    "time. A power law is straight where both axes are logarithmic.",
     beyond=(all_of_them, larger_half),
     fit=(line(np.array, np.log), line(lambda n: np.array(n) / max(n), np.log)),
 )
 task.fault(
     "L2-SLOPE-UPSIDE-DOWN",
-    "The slope is the change of log n over the change of log seconds.",
-    "That is by which power n grows with the time, the inverse: 0.5 instead of 2. What depends "
-    "stands above the fraction bar.",
     slope=lambda small, early, large, late: math.log(large / small) / math.log(late / early),
 )
 task.fault(
     "L2-SIZES-DOUBLE",
-    "Each size is twice the one before, so the base-2 logarithm of the ratio of times will do.",
-    "These sizes grow by steps of their own. Divide by the logarithm of the ratio of the "
-    "sizes: it is 1 only where they double.",
     pairs=itertools.pairwise,
     slope=lambda small, early, large, late: math.log2(late / early),
 )
-task.fault(
-    "L2-AS-THEY-CAME",
-    "The second half of the list holds the large sizes.",
-    "Only if the list is sorted, and a lab that was interrupted and resumed is not. Sort the "
-    "pairs first.",
-    points=as_they_came,
-    beyond=larger_half,
-)
-task.fault(
-    "L2-INTERCEPT",
-    "The second number that polyfit returns is the exponent.",
-    "polyfit gives the highest power first: the slope, then the intercept. The intercept is "
-    "the logarithm of the time at n = 1.",
-    fit=line(place=1),
-)
+task.fault("L2-AS-THEY-CAME", points=as_they_came, beyond=larger_half)
+task.fault("L2-INTERCEPT", fit=line(place=1))
 task.fault(
     "L2-COURSES-FIT",
-    "The package has fit_exponent, so I call that.",
-    "From the next task on you may. This one asks you to write a fit, so that you know what it "
-    "leaves out and why; then compare the two.",
     fit=lambda points: fits.fit_exponent(*zip(*points, strict=True)).exponent,
     beyond=all_of_them,
 )
-task.fault(
-    "L2-MEAN-SLOPE",
-    "The fair summary of many slopes is their mean.",
-    "One wild value is in every slope that it takes part in, and some of them are steep "
-    "without bound. A median does not mind them.",
-    middle=statistics.mean,
-    beyond=(..., larger_half),
-)
-task.fault(
-    "L2-NEIGHBORS",
-    "The slope is that between neighbors, on average.",
-    "Neighbors lie close together, so a little noise in either turns the slope between them. "
-    "Points far apart say more about it; and the mean of all steps is only that from the first "
-    "to the last.",
-    pairs=itertools.pairwise,
-    middle=statistics.mean,
-)
-task.fault(
-    "L2-LARGEST-SLOPE",
-    "The steepest slope is the true growth, since overhead only flattens it.",
-    "Overhead flattens, and noise and wild values steepen. The steepest of many slopes is the "
-    "one with the worst of them.",
-    middle=max,
-)
-task.fault(
-    "L2-WHOLE-EXPONENT",
-    "An exponent is a whole number.",
-    "In a formula it often is. What is measured may lie between, and whether it does is what a "
-    "fit is for.",
-    middle=lambda slopes: float(round(statistics.median(slopes))),
-)
+task.fault("L2-MEAN-SLOPE", middle=statistics.mean, beyond=(..., larger_half))
+task.fault("L2-NEIGHBORS", pairs=itertools.pairwise, middle=statistics.mean)
+task.fault("L2-LARGEST-SLOPE", middle=max)
+task.fault("L2-WHOLE-EXPONENT", middle=lambda slopes: float(round(statistics.median(slopes))))
 task.fault(
     "L2-FIXED-COST-TAKEN-OFF",
-    "The fixed cost is the smallest time, so I take that off all others.",
-    "The smallest time holds work, too, and with it the next ones lose most of theirs. Leave "
-    "the sizes out where the fixed cost rules; do not correct them.",
     beyond=lambda points: [
         (n, s - min(t for _, t in points)) for n, s in points[1:] if s > min(t for _, t in points)
     ],

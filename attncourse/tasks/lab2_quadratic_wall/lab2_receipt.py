@@ -1,5 +1,3 @@
-"""What a student measured of naive and fused attention, over n."""
-
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
@@ -42,7 +40,7 @@ def naive_and_fused_attention_were_timed_at_four_sizes_or_more(answer):
         )
 
 
-@task.check(2)
+@task.check(2, "the peaks of naive attention are two tables of n × n")
 def the_peaks_of_naive_attention_are_two_tables_of_n_by_n(answer):
     record = record_of(answer)
     if not any(n >= 1024 for n in timed(record, "naive")):
@@ -102,25 +100,11 @@ def peak_of_the_call_before(record):
 
 receipts.shared(task, a_record, PREDICTED, evidence=evidence, predict="lab2-predict")
 task.fault(
-    "L2-ONLY-NAIVE",
-    "The lab is about naive attention, so I have measured that.",
-    "Without the fused call in the same run nobody can say what the table costs: a slow machine "
-    "and a slow method look alike.",
-    forms=[pasted(a_record, receipts.only(lambda point: point["name"] == "naive"))],
+    "L2-ONLY-NAIVE", forms=[pasted(a_record, receipts.only(lambda point: point["name"] == "naive"))]
 )
-task.fault(
-    "L2-FEW-SIZES",
-    "Two or three sizes show the trend.",
-    "Through two points goes any line. With four or more, over a range of 8, one sees where the "
-    "fixed cost ends, and whether it is a line at all.",
-    section="lab2-fit",
-    forms=[pasted(a_record, sizes=(1024, 2048, 4096))],
-)
+task.fault("L2-FEW-SIZES", section="lab2-fit", forms=[pasted(a_record, sizes=(1024, 2048, 4096))])
 task.fault(
     "L2-OOM-AS-TIME",
-    "It failed after some seconds, so I record these seconds.",
-    "A run that ends in an error has done no attention, so it has no time. Out of memory is a "
-    "result of its own: record the error, and no samples.",
     section="lab2-wall",
     forms=[
         pasted(
@@ -134,17 +118,11 @@ task.fault(
 )
 task.fault(
     "L2-PEAK-NOT-RESET",
-    "max_memory_allocated tells the peak of the last call.",
-    "It tells the largest since the last reset, here that of the naive call before. So the fused "
-    "call seems to need n × n, too. Reset it before each call.",
     section=PEAK,
     forms=[pasted(a_record, peak_of_the_call_before, sizes=(256, 512, 1024, 2048, 4096, 8192))],
 )
 task.fault(
     "L2-RESERVED",
-    "nvidia-smi or memory_reserved shows how much attention needs.",
-    "They show what the allocator keeps, freed or not, so the number is the same for every n. Ask "
-    "for the peak of what was allocated.",
     section=PEAK,
     forms=[
         pasted(a_record, points(peak_bytes=lambda point: None if point["error"] else 9_663_676_416))
@@ -152,9 +130,6 @@ task.fault(
 )
 task.fault(
     "L2-PEAK-IN-MIB",
-    "Peaks are best kept in mebibytes.",
-    "The field holds bytes, and everything computed from it believes that. Keep bytes; divide when "
-    "you print.",
     section=PEAK,
     forms=[
         pasted(
@@ -165,9 +140,6 @@ task.fault(
 )
 task.fault(
     "L2-HALF-AGAINST-FULL",
-    "Naive in float32, as I wrote it; fused in float16, as it is meant to be used.",
-    "Half the bytes is no better method. Part of the ratio is then the format. Compare both in the "
-    "same.",
     forms=[
         pasted(
             a_record,

@@ -1,5 +1,3 @@
-"""Where the wall stands: the largest n that a memory has room for."""
-
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
@@ -58,23 +56,13 @@ task = Task(
     difficulty=2,
     minutes=12,
     section="lab2-wall",
-    hints=(
-        "What lies in memory at the worst moment? What `peak_bytes` counts, and what was "
-        "there before.",
-        "For one head: scores and weights n times n each, output, query, key and value n times "
-        "d each. Set this times b, h and the bytes of a number equal to the memory. It is a "
-        "quadratic equation; or search, as the need only grows with n.",
-        "(2n² + 4nd)·b·h·bytes <= memory. Solve for n and round down; or begin at 0 and 1, "
-        "double the second until it does not fit, then halve the gap. What does not fit even "
-        "for n = 1 gives 0.",
-    ),
     probes=probes,
     small=small,
     tolerance=1e-6,
 )
 
 
-@task.check(2)
+@task.check(2, "it finds the wall of a GPU")
 def it_finds_the_wall_of_a_gpu(answer, rng):
     for total, h, d, width in (
         (16 * 10**9, 16, 64, 2),
@@ -145,109 +133,19 @@ class Wall:
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(
-    "L2-NO-ROOT",
-    "Divide the memory by what one position needs.",
-    "A position needs more the more others there are: the tables grow like n². Twice the "
-    "memory gives only 1.4 times the positions.",
-    tables=lambda n: 0,
-)
-task.fault(
-    "L2-WALL-ONE-TABLE",
-    "The scores have to fit: n² numbers for each head.",
-    "Scores and weights are alive at once, so twice that has to fit. With one table you would "
-    "promise 1.4 times as many positions as there is room for.",
-    tables=lambda n: n * n,
-)
-task.fault(
-    "L2-WALL-NO-INPUTS",
-    "What peak_bytes says has to fit.",
-    "The queries, keys and values are in memory as well, all the time. They are small for long "
-    "sequences, not for wide heads.",
-    rest=lambda n, d: n * d,
-)
-task.fault(
-    "L2-WALL-TABLES-ONLY",
-    "Two tables have to fit; the rest is small.",
-    "For long sequences it is. But the answer should be exact, and with wide heads q, k, v and "
-    "the output take more than the tables.",
-    rest=lambda n, d: 0,
-)
-task.fault(
-    "L2-ONE-TOO-MANY",
-    "Count up until it no longer fits, and return that.",
-    "That is the first n that fails. Asked for is the last one that works, one less.",
-    result=lambda n: n + 1,
-)
-task.fault(
-    "L2-STRICTLY-LESS",
-    "What is needed must be less than the memory.",
-    "As much as there is will do: the last byte may be used. Where the need is exactly the "
-    "memory, you stop one position early.",
-    fits=lambda need, memory: need < memory,
-)
-task.fault(
-    "L2-POWERS-OF-TWO",
-    "Sequence lengths are powers of two.",
-    "Benchmarks like them, memory does not care. Between 8,192, which fits, and 16,384, which "
-    "does not, the wall stands somewhere.",
-    result=lambda n: 1 << n.bit_length() - 1 if n else 0,
-)
-task.fault(
-    "L2-WALL-ONE-HEAD",
-    "One head after the other has to fit.",
-    "All heads of all sentences are computed at once. With 16 heads the wall stands four times "
-    "nearer than for one.",
-    copies=lambda b, h: 1,
-)
-task.fault(
-    "L2-WALL-NUMBERS",
-    "The memory holds so many numbers.",
-    "It holds so many bytes, and each number takes several.",
-    width=lambda bytes_per_number: 1,
-)
-task.fault(
-    "L2-WALL-ONE-SENTENCE",
-    "Each sentence has to fit on its own; the batch does not matter.",
-    "All sentences of a batch are in memory together, each with its own tables. Four of them "
-    "bring the wall to half the n.",
-    copies=lambda b, h: h,
-)
-task.fault(
-    "L2-WALL-HEADS-SHARE",
-    "The heads share one table.",
-    "Each head has one of its own, and all are computed at once. With 16 heads the wall stands "
-    "four times nearer.",
-    copies=lambda b, h: b,
-)
-task.fault(
-    "L2-WALL-FLOAT32",
-    "A number takes four bytes.",
-    "In float32 it does. The function is told how many bytes a number takes.",
-    width=lambda bytes_per_number: 4,
-)
-task.fault(
-    "L2-WALL-THREE-TABLES",
-    "Product, scores and weights have to fit: three tables.",
-    "The unscaled product is freed as soon as the scaled one is there, so never are three "
-    "alive at once. There is room for more.",
-    tables=lambda n: 3 * n * n,
-)
-task.fault(
-    "L2-WALL-NO-OUTPUT",
-    "Two tables and the three inputs have to fit.",
-    "And the output: at the worst moment it is being written while the weights are read.",
-    rest=lambda n, d: 3 * n * d,
-)
-task.fault(
-    "L2-AT-LEAST-ONE",
-    "One position always fits.",
-    "Not if even that needs more than there is. Whoever calls you would run out of memory; say 0.",
-    result=lambda n: max(n, 1),
-)
-task.fault(
-    "L2-ONE-TOO-FEW",
-    "One position less, to be on the safe side.",
-    "What fits, fits. Asked for is the largest n, and nothing is safer about another.",
-    result=lambda n: max(n - 1, 0),
-)
+task.fault("L2-NO-ROOT", tables=lambda n: 0)
+task.fault("L2-WALL-ONE-TABLE", tables=lambda n: n * n)
+task.fault("L2-WALL-NO-INPUTS", rest=lambda n, d: n * d)
+task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, d: 0)
+task.fault("L2-ONE-TOO-MANY", result=lambda n: n + 1)
+task.fault("L2-STRICTLY-LESS", fits=lambda need, memory: need < memory)
+task.fault("L2-POWERS-OF-TWO", result=lambda n: 1 << n.bit_length() - 1 if n else 0)
+task.fault("L2-WALL-ONE-HEAD", copies=lambda b, h: 1)
+task.fault("L2-WALL-NUMBERS", width=lambda bytes_per_number: 1)
+task.fault("L2-WALL-ONE-SENTENCE", copies=lambda b, h: h)
+task.fault("L2-WALL-HEADS-SHARE", copies=lambda b, h: b)
+task.fault("L2-WALL-FLOAT32", width=lambda bytes_per_number: 4)
+task.fault("L2-WALL-THREE-TABLES", tables=lambda n: 3 * n * n)
+task.fault("L2-WALL-NO-OUTPUT", rest=lambda n, d: 3 * n * d)
+task.fault("L2-AT-LEAST-ONE", result=lambda n: max(n, 1))
+task.fault("L2-ONE-TOO-FEW", result=lambda n: max(n - 1, 0))

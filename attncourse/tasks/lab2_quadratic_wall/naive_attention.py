@@ -1,5 +1,3 @@
-"""Attention as the formula says it, with all scores at once."""
-
 import math
 
 import torch
@@ -81,14 +79,6 @@ task = Task(
     difficulty=1,
     minutes=8,
     section="lab2-naive",
-    hints=(
-        "Three tables: scores, weights, output. Write one line for each, for all heads and "
-        "sentences at once.",
-        "`@` multiplies the last two axes and leaves the ones before them alone; `.mT` swaps "
-        "the last two. Scores have the axes (b h n n).",
-        "scores = q times k transposed, over the root of d; weights = softmax over the last "
-        "axis; output = weights times v.",
-    ),
     probes=probes,
     small=small,
     differentiated=("ordinary",),
@@ -131,7 +121,7 @@ def all_scores_exist_at_once(answer, rng):
             )
 
 
-@task.check(2)
+@task.check(2, "the biggest tensor grows like n²")
 def the_biggest_tensor_grows_like_n_squared(answer, rng):
     sizes = (64, 128, 256)
     found = [biggest(answer, n, rng) for n in sizes]
@@ -204,112 +194,28 @@ def causal(scores):
     return torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
 
 
+task.fault("L2-ROW-BY-ROW", split=(rows(1), rows(16)), join=beside)
+task.fault("L2-HEAD-BY-HEAD", split=heads, join=stacked)
+task.fault("L2-SENTENCE-BY-SENTENCE", split=lambda q, k, v: zip(q, k, v, strict=True), join=stacked)
 task.fault(
-    "L2-ROW-BY-ROW",
-    "Naive means a loop: one query after the other.",
-    "The values are right, but only one row of scores exists at a time, so memory grows like n "
-    "and there is no wall to find. Here, naive means that the whole table is made.",
-    split=(rows(1), rows(16)),
-    join=beside,
+    "L2-BROADCAST-PRODUCT", compare=lambda q, k: (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1)
 )
-task.fault(
-    "L2-HEAD-BY-HEAD",
-    "Each head does its own attention, so there is a loop over the heads.",
-    "The values are right, but the table of one head is freed before the next is made: the "
-    "peak no longer grows with h. A GPU works on all heads at once; let one product do that.",
-    split=heads,
-    join=stacked,
-)
-task.fault(
-    "L2-SENTENCE-BY-SENTENCE",
-    "The sentences of a batch have nothing to do with each other, so I loop over them.",
-    "The values are right, but the scores of one sentence are freed before those of the next "
-    "are made, so the peak does not grow with b. One product takes the whole batch.",
-    split=lambda q, k, v: zip(q, k, v, strict=True),
-    join=stacked,
-)
-task.fault(
-    "L2-BROADCAST-PRODUCT",
-    "Multiply every query with every key, elementwise, and sum over d afterward.",
-    "The values are right, but all products exist before the sum: d times as many numbers as "
-    "there are scores. A matrix product adds them up as it goes.",
-    compare=lambda q, k: (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1),
-)
-task.fault(
-    "L2-NO-SCALE",
-    "Attention is softmax(qkᵀ)v.",
-    "The scores are not divided, so they spread more the wider the heads are. Time and memory "
-    "look the same; the result is another one. Compare with the fused call before you time it.",
-    scale=lambda scores, q: scores,
-)
-task.fault(
-    "L2-SCALE-BY-N",
-    "The scores are divided by the root of the last axis of the table, n.",
-    "What is summed in a score is d products, so the root is that of d, the width of a head. "
-    "With n the weights would become more even in every longer text.",
-    scale=lambda scores, q: scores / math.sqrt(scores.shape[-1]),
-)
-task.fault(
-    "L2-SOFTMAX-AXIS",
-    "Softmax over axis −2: every key shares out its weight among the queries.",
-    "It is the query that shares out its attention among the keys: each row sums to one, and a "
-    "row runs along the last axis.",
-    share=lambda scores: torch.softmax(scores, dim=-2),
-)
+task.fault("L2-NO-SCALE", scale=lambda scores, q: scores)
+task.fault("L2-SCALE-BY-N", scale=lambda scores, q: scores / math.sqrt(scores.shape[-1]))
+task.fault("L2-SOFTMAX-AXIS", share=lambda scores: torch.softmax(scores, dim=-2))
 task.fault(
     "L2-HEADS-MIXED",
-    "The axes are (b n h d), as in many libraries, so heads and positions are swapped.",
-    "Here they are (b h n d). Swapped, each position compares its heads with each other: the "
-    "shape is right, no position hears another, and there is no n × n.",
     split=lambda q, k, v: [tuple(tensor.transpose(1, 2) for tensor in (q, k, v))],
     join=lambda outputs, q: outputs[0].transpose(1, 2),
 )
 task.fault(
     "L2-DOUBLE",
-    "More digits are safer, so the tables are in float64.",
-    "The values are right, but each table takes twice the bytes, and the wall comes nearer. "
-    "Compute in the format that came.",
     split=lambda q, k, v: [(q.double(), k.double(), v.double())],
     join=lambda outputs, q: outputs[0].to(q.dtype),
 )
-task.fault(
-    "L2-SCALE-D",
-    "The scores are divided by d, the width of a head.",
-    "The typical size of a score is the root of d. Divided by all of d, scores hardly differ, "
-    "and the weights are nearly equal.",
-    scale=lambda scores, q: scores / q.shape[-1],
-)
-task.fault(
-    "L2-KEYS-ASK",
-    "Whether queries meet keys or keys meet queries is the same.",
-    "It is the same table, turned around: then each row belongs to a key, and a key would "
-    "share out its attention. Rows belong to queries.",
-    compare=lambda q, k: k @ q.mT,
-)
-task.fault(
-    "L2-PAIR",
-    "Attention returns its weights, too.",
-    "In chapter 3 it does. Here the output alone is asked for; the weights are what this lab "
-    "is glad to let go.",
-    average=lambda weights, v: (weights @ v, weights),
-)
-task.fault(
-    "L2-CAUSAL",
-    "A position never looks ahead, so half of the table is hidden.",
-    "In a decoder it does not, and there a mask says so. Here every position attends to all of "
-    "them; the values are others, and the table is as large.",
-    share=causal,
-)
-task.fault(
-    "L2-NO-SOFTMAX",
-    "The scores themselves are the weights.",
-    "Scores may be negative and sum to anything. Between score and average, something has to "
-    "turn them into shares of one.",
-    share=lambda scores: scores,
-)
-task.fault(
-    "L2-AVERAGES-KEYS",
-    "The weights average the keys.",
-    "Keys are for being found, values for being read. Your output never reads v.",
-    split=lambda q, k, v: [(q, k, k)],
-)
+task.fault("L2-SCALE-D", scale=lambda scores, q: scores / q.shape[-1])
+task.fault("L2-KEYS-ASK", compare=lambda q, k: k @ q.mT)
+task.fault("L2-PAIR", average=lambda weights, v: (weights @ v, weights))
+task.fault("L2-CAUSAL", share=causal)
+task.fault("L2-NO-SOFTMAX", share=lambda scores: scores)
+task.fault("L2-AVERAGES-KEYS", split=lambda q, k, v: [(q, k, k)])

@@ -1,5 +1,3 @@
-"""The rules by which torch chooses what computes its attention."""
-
 import torch
 
 from attncourse.checks.answer import Failure, describe
@@ -107,15 +105,6 @@ task = Task(
     difficulty=3,
     minutes=15,
     section="lab3-rules",
-    hints=(
-        "Turn the table into code column by column: for each backend one condition that is "
-        "true if nothing in the call stands against it.",
-        "First what stops every fused kernel, then the CPU, then the GPUs. Tuples compare as "
-        "you would wish: (7, 5) < (8, 0) < (8, 9).",
-        "A dict from backend to condition, in the order CUDNN, FLASH, EFFICIENT, MATH, whose "
-        "condition is True. CUDNN's begins with `capability == (9, 0)`. Return the names whose "
-        "condition holds.",
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=ruled,
@@ -123,17 +112,17 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "a T4 has no flash kernel")
 def a_t4_has_no_flash(answer):
     may_compute(answer, [T4], {}, {"dtype": "float32"})
 
 
-@task.check(1)
+@task.check(1, "newer GPUs have the flash and the memory-efficient kernel")
 def newer_gpus_have_flash_and_efficient(answer):
     may_compute(answer, [A100, L4], {}, {"d": 128})
 
 
-@task.check(1)
+@task.check(1, "an H100 has cuDNN as well")
 def an_h100_has_cudnn_as_well(answer):
     may_compute(answer, [H100], {}, {"d": 136}, {"dtype": "float32"})
 
@@ -143,22 +132,22 @@ def each_kernel_has_its_formats(answer):
     may_compute(answer, DEVICES, *QUESTIONS["dtype"])
 
 
-@task.check(1)
+@task.check(1, "a mask keeps the flash kernel away, and no other")
 def a_mask_keeps_flash_away_and_nobody_else(answer):
     may_compute(answer, DEVICES, *QUESTIONS["mask"])
 
 
-@task.check(1)
+@task.check(1, "three axes, or a strided last axis, leave only the math kernel")
 def three_axes_or_a_strided_last_axis_leave_only_math(answer):
     may_compute(answer, DEVICES, *QUESTIONS["layout"])
 
 
-@task.check(1)
+@task.check(1, "dropout rules kernels out on a CPU, and not on a GPU")
 def dropout_stops_the_cpu_and_no_gpu(answer):
     may_compute(answer, DEVICES, *QUESTIONS["dropout"])
 
 
-@task.check(1)
+@task.check(1, "grouped heads keep the memory-efficient kernel away")
 def grouped_heads_keep_efficient_away(answer):
     may_compute(answer, DEVICES, *QUESTIONS["grouped heads"])
 
@@ -168,12 +157,12 @@ def widths_have_to_fit(answer):
     may_compute(answer, DEVICES, *QUESTIONS["width"])
 
 
-@task.check(1)
+@task.check(1, "a causal call with unequal numbers of queries and keys is not for flash")
 def a_causal_call_with_other_keys_than_queries_is_not_for_flash(answer):
     may_compute(answer, DEVICES, *QUESTIONS["crossed"])
 
 
-@task.check(1)
+@task.check(1, "the order is the one in which PyTorch asks")
 def the_order_is_torchs(answer):
     may_compute(answer, DEVICES, ordered=True)
 
@@ -276,177 +265,46 @@ def only_what_is_left(runs):
     return [name for name, may in runs.items() if may and name != "MATH"] or ["MATH"]
 
 
-task.fault(
-    "L3-T4-FLASH",
-    "Every GPU with tensor cores has FLASH.",
-    "FlashAttention-2 was written for compute capability 8.0 and newer. A T4 has 7.5: there torch "
-    "takes EFFICIENT, which has the same idea.",
-    flash=flash(since=T4),
-)
-task.fault(
-    "L3-T4-BFLOAT16",
-    "bfloat16 is as good as float16, so the same kernels take it.",
-    "A T4 has no bfloat16 units. The fused kernels refuse there, and MATH runs without a word, in "
-    "float32.",
-    efficient=efficient(bfloat16=T4),
-)
-task.fault(
-    "L3-FLASH-FLOAT32",
-    "FLASH is exact, so it works in float32 as well.",
-    "Exact means that it leaves nothing out, not that it takes all formats. On a GPU it computes "
-    "in 16 bits only; in float32 EFFICIENT takes over.",
-    flash=flash(dtypes=(*HALF, "float32")),
-)
-task.fault(
-    "L3-FLASH-MASK",
-    "FLASH takes any mask.",
-    "It knows only is_causal. With an attn_mask torch passes it over, even if the mask is the "
-    "causal one.",
-    flash=flash(masked=True),
-)
-task.fault(
-    "L3-MASK-STOPS-ALL",
-    "With a mask no fused kernel runs.",
-    "Only FLASH on a GPU refuses it. EFFICIENT, CUDNN and the CPU's kernel read a mask.",
-    stopped=stops_all(mask=True),
-)
-task.fault(
-    "L3-DROPOUT-STOPS-ALL",
-    "Dropout has to change the weights, and fused kernels have none to change.",
-    "Kernels on a GPU draw it inside their tiles. It is the CPU's kernel that has no dropout.",
-    stopped=stops_all(dropout=True),
-)
-task.fault(
-    "L3-CPU-DROPOUT",
-    "The CPU's kernel does what those of a GPU do.",
-    "It has no dropout: with any, MATH runs instead, and the scores are in memory again.",
-    on_the_cpu=lambda call: True,
-)
-task.fault(
-    "L3-GROUPS-EFFICIENT",
-    "enable_gqa works with every fused kernel.",
-    "In torch 2.11 EFFICIENT does not know it. On a T4, which has nothing else, grouped heads end "
-    "in MATH, which copies the keys for every head.",
-    efficient=efficient(groups=True),
-)
-task.fault(
-    "L3-GROUPS-STOP-ALL",
-    "Grouped heads always end in MATH.",
-    "FLASH, CUDNN and the CPU's kernel take them. Only EFFICIENT refuses.",
-    stopped=stops_all(groups=True),
-)
+task.fault("L3-T4-FLASH", flash=flash(since=T4))
+task.fault("L3-T4-BFLOAT16", efficient=efficient(bfloat16=T4))
+task.fault("L3-FLASH-FLOAT32", flash=flash(dtypes=(*HALF, "float32")))
+task.fault("L3-FLASH-MASK", flash=flash(masked=True))
+task.fault("L3-MASK-STOPS-ALL", stopped=stops_all(mask=True))
+task.fault("L3-DROPOUT-STOPS-ALL", stopped=stops_all(dropout=True))
+task.fault("L3-CPU-DROPOUT", on_the_cpu=lambda call: True)
+task.fault("L3-GROUPS-EFFICIENT", efficient=efficient(groups=True))
+task.fault("L3-GROUPS-STOP-ALL", stopped=stops_all(groups=True))
 task.fault(
     "L3-CPU-GROUPS",
-    "Grouped heads are for GPUs; the CPU's kernel refuses them.",
-    "It takes them. Of the fused kernels only EFFICIENT refuses.",
     on_the_cpu=lambda call: call["dropout"] == 0 and call["heads"] == call["kv_heads"],
 )
-task.fault(
-    "L3-THREE-AXES",
-    "The batch axis may be missing; torch adds it.",
-    "The call works, so one does not notice. But the fused kernels want four axes (b h n d), and "
-    "nobody adds one: MATH runs.",
-    stopped=stops_all(axes=False),
-)
-task.fault(
-    "L3-STRIDE",
-    "How a tensor lies in memory is torch's business.",
-    "The kernels read a position's numbers as neighbors. Where the last axis has another stride "
-    "they refuse, and MATH runs.",
-    stopped=stops_all(stride=False),
-)
-task.fault(
-    "L3-NO-MATH",
-    "MATH is what is left if nothing else runs, so it is listed only then.",
-    "It may always run, after the others. With the switch of `sdpa_kernel` you can ask for it on "
-    "any call. It belongs at the end of every list.",
-    listed=only_what_is_left,
-)
-task.fault(
-    "L3-CROSSED",
-    "is_causal works with as many queries as you like.",
-    "With other keys than queries there are two ways to lay the triangle, by the first or by the "
-    "last positions. FLASH lays it the other way, so torch does not let it.",
-    flash=flash(refused=lambda call: False),
-)
-task.fault(
-    "L3-CROSSED-ALWAYS",
-    "FLASH needs as many keys as queries.",
-    "Only under is_causal, where it has to know how the triangle lies. Without a triangle any "
-    "lengths will do: a decoder that reads a cache has more keys than queries.",
-    flash=flash(refused=lambda call: call["queries"] != call["keys"]),
-)
-task.fault(
-    "L3-CAUSAL-NO-FLASH",
-    "A causal call hides something, and FLASH hides nothing.",
-    "It takes no mask, but it knows is_causal, and skips the hidden half. Only with other keys "
-    "than queries it refuses.",
-    flash=flash(refused=lambda call: call["causal"]),
-)
-task.fault(
-    "L3-WIDTH",
-    "Heads may have any width.",
-    "EFFICIENT reads 16 bytes at a time, eight numbers of 16 bits. A width of 60 does not divide "
-    "by eight, and it refuses.",
-    efficient=efficient(multiple=lambda half, ampere: 1),
-)
+task.fault("L3-THREE-AXES", stopped=stops_all(axes=False))
+task.fault("L3-STRIDE", stopped=stops_all(stride=False))
+task.fault("L3-NO-MATH", listed=only_what_is_left)
+task.fault("L3-CROSSED", flash=flash(refused=lambda call: False))
+task.fault("L3-CROSSED-ALWAYS", flash=flash(refused=lambda call: call["queries"] != call["keys"]))
+task.fault("L3-CAUSAL-NO-FLASH", flash=flash(refused=lambda call: call["causal"]))
+task.fault("L3-WIDTH", efficient=efficient(multiple=lambda half, ampere: 1))
 task.fault(
     "L3-ONE-MULTIPLE",
-    "One multiple holds for the widths of all formats and GPUs.",
-    "EFFICIENT reads 16 bytes at a time: eight numbers of 16 bits, four of 32. On a T4 float32 has "
-    "no tensor cores, and any width will do there.",
     efficient=(
         efficient(multiple=lambda half, ampere: 8),
         efficient(multiple=lambda half, ampere: 8 if half else 4),
     ),
 )
-task.fault(
-    "L3-FLASH-EIGHT",
-    "FLASH wants a multiple of eight as well.",
-    "Torch fills the width up for it, and cuts the result. EFFICIENT and CUDNN refuse.",
-    flash=flash(multiple=8),
-)
-task.fault(
-    "L3-CUDNN-EVERYWHERE",
-    "cuDNN is on every new GPU, so it is tried on each.",
-    "It is there, but torch takes it by itself only on an H100. Elsewhere it runs when you ask for "
-    "it.",
-    cudnn=(cudnn(on=(A100, L4, H100)), cudnn(on=(L4, H100))),
-)
+task.fault("L3-FLASH-EIGHT", flash=flash(multiple=8))
+task.fault("L3-CUDNN-EVERYWHERE", cudnn=(cudnn(on=(A100, L4, H100)), cudnn(on=(L4, H100))))
 task.fault(
     "L3-NO-CUDNN",
-    "FLASH comes first on every GPU that has it.",
-    "On an H100 torch asks cuDNN before, whose kernel is written for that GPU. FLASH, made for the "
-    "A100, comes second.",
     cudnn=(cudnn(on=()), ...),
     listed=(..., lambda runs: [name for name in ORDER if runs.get(name)]),
 )
-task.fault(
-    "L3-FLASH-128",
-    "FLASH takes heads up to a width of 128.",
-    "That was its first version. Torch's takes 256; 128 is the limit of cuDNN's kernel.",
-    flash=flash(width=128),
-)
-task.fault(
-    "L3-FIRST-ONLY",
-    "Only the one that runs is interesting.",
-    "It is the first of the list, but not the list: if it is switched off, or another version "
-    "refuses, the next one runs. Return all that may.",
-    listed=lambda runs: [name for name, may in runs.items() if may][:1],
-)
-task.fault(
-    "L3-ALPHABET",
-    "The order does not matter.",
-    "Torch takes the first that may run, so the order decides. MATH is last.",
-    listed=lambda runs: sorted(name for name, may in runs.items() if may),
-)
+task.fault("L3-FLASH-128", flash=flash(width=128))
+task.fault("L3-FIRST-ONLY", listed=lambda runs: [name for name, may in runs.items() if may][:1])
+task.fault("L3-ALPHABET", listed=lambda runs: sorted(name for name, may in runs.items() if may))
 
 
-@task.fault(
-    "L3-COURSES-RULES",
-    "The package has may_run, so I call that.",
-    "Compare with it when you have your own. Here the table is to become your code.",
-)
+@task.fault("L3-COURSES-RULES")
 def calls_may_run(capability, call):
     q = torch.empty(1, 8, 16, 64, dtype=torch.float16, device="meta")
     return [rule.backend for rule in backends.may_run(capability, q, q, q) if rule.runs]

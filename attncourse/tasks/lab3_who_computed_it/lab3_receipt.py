@@ -1,7 +1,5 @@
-"""What a student measured of calls, and of who computed them."""
-
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab import backends
 from attncourse.lab import lab3_who_computed_it as reference
 from attncourse.tasks import made_up, receipts
@@ -191,82 +189,31 @@ receipts.shared(
     PREDICTED,
     receipts.is_something,
     evidence=evidence,
-    own={
-        receipts.NO_PREDICTION: Thought(
-            "L3-NO-PREDICTION",
-            "The trace will tell; there is nothing to guess.",
-            "Silent fallbacks are dangerous because one expects something else. Write down what "
-            "you expect, and you will know which of them would have caught you.",
-        ),
-        receipts.AFTERWARD: Thought(
-            "L3-AFTERWARD",
-            "I have filled in the predictions from the table that was printed.",
-            "Then they are results. The record notes how many points had been measured. Start a "
-            "new file, and guess first: wrong guesses cost nothing.",
-        ),
-    },
     predict="lab3-predict",
 )
-task.fault(
-    "L3-QUICK",
-    "It ran through and printed a receipt, so I have measured.",
-    "With ATTNCOURSE_QUICK set, sizes are tiny: that is for trying the cells out. The times are "
-    "then those of launching a call, not of attention.",
-    forms=[pasted(a_record, sizes=(64, 128, 256))],
-)
-task.fault(
-    "L3-DATA-SHEET",
-    "The ceilings stand in the data sheet, so I have not measured them.",
-    "A T4 reaches about a third of the 65 TFLOP/s of its sheet before its power limit slows it. "
-    "Only a ceiling measured in the same run is one for your points.",
-    section=ROOFLINE,
-    forms=[pasted(a_record, without_ceilings)],
-)
-task.fault(
-    "L3-OTHER-FORMAT",
-    "One ceiling is enough, that of float32.",
-    "The tensor cores of a GPU work in 16 bits, many times as fast. A roof belongs to a format: "
-    "measure that of your points.",
-    section=ROOFLINE,
-    forms=[pasted(a_record, ceiling_of_another_format)],
-)
+task.fault("L3-QUICK", forms=[pasted(a_record, sizes=(64, 128, 256))])
+task.fault("L3-DATA-SHEET", section=ROOFLINE, forms=[pasted(a_record, without_ceilings)])
+task.fault("L3-OTHER-FORMAT", section=ROOFLINE, forms=[pasted(a_record, ceiling_of_another_format)])
 task.fault(
     "L3-FLOPS-HALVED",
-    "Multiplications are what counts.",
-    "All points have half the operations that the two products take, so every speed is half of "
-    "what it was, while the ceiling was counted in full.",
     section=WORK,
     forms=[pasted(a_record, points("naive", "fused", flops=lambda point: point["flops"] / 2))],
 )
 task.fault(
     "L3-SAME-BYTES",
-    "Naive and fused attention compute the same, so they move the same bytes.",
-    "Naive attention writes and reads its table six times. With the bytes of the fused one it gets "
-    "a place in the roofline that it does not have.",
     section=WORK,
     forms=[pasted(a_record, points("naive", bytes=lambda point: 32 * 256 * point["n"]))],
 )
 task.fault(
     "L3-CALLED-FLASH",
-    "F.scaled_dot_product_attention is FlashAttention, so I write FLASH everywhere.",
-    "It is a door with several rooms behind it, and on a T4 there is no FLASH among them. Record "
-    "what the trace shows.",
     section=RULES,
     forms=[pasted(a_record, points("fused", "call", backend="FLASH"))],
 )
 task.fault(
-    "L3-NOT-LOOKED",
-    "The times tell enough.",
-    "A slow call may be slow for many reasons. Which kernel ran is known only if one looks; that "
-    "is the question of this lab.",
-    section="lab3-trace",
-    forms=[pasted(a_record, points("call", backend=None))],
+    "L3-NOT-LOOKED", section="lab3-trace", forms=[pasted(a_record, points("call", backend=None))]
 )
 task.fault(
     "L3-FEW-CALLS",
-    "Two or three calls show the point.",
-    "Each call of the table falls back for a reason of its own, and on some machine it does not. "
-    "Try them all.",
     section=RULES,
     forms=[
         pasted(

@@ -1,5 +1,3 @@
-"""Where a program stands under the roofline of a machine."""
-
 from attncourse.checks.answer import Failure, known, numbers_of
 from attncourse.checks.task import Task
 from attncourse.lab import lab3_who_computed_it as reference
@@ -66,12 +64,6 @@ task = Task(
     difficulty=2,
     minutes=8,
     section="lab3-roofline",
-    hints=(
-        "Two things take time: computing and moving. They overlap, so the slower of them decides.",
-        "Intensity and ridge have the same unit, operations per byte: the first of the "
-        "program, the second of the machine. Below the ridge a program waits for memory.",
-        "roof = the smaller of flops_per_second and intensity times bytes_per_second.",
-    ),
     probes=probes,
     small=small,
     adapt=under_the_roof,
@@ -150,73 +142,28 @@ def inverted(name):
     return lambda found: found | {name: 1 / found[name]}
 
 
-task.fault(
-    "L3-ALWAYS-PEAK",
-    "The roof is what the machine can compute.",
-    "Only for a program that brings enough work for each byte. Below the ridge the memory cannot "
-    "deliver fast enough.",
-    roof=lambda peak, slope, flops: peak,
-)
-task.fault(
-    "L3-NO-CEILING",
-    "Operations per byte times bytes per second: the roof.",
-    "That line rises without end. Beyond the ridge the units are busy all the time, and the roof "
-    "is flat.",
-    roof=lambda peak, slope, flops: slope,
-)
-task.fault(
-    "L3-LARGER",
-    "The roof is the larger of the two limits.",
-    "A program has to keep to both, so the smaller one decides.",
-    roof=lambda peak, slope, flops: max(peak, slope),
-)
-task.fault(
-    "L3-ONE-AFTER-THE-OTHER",
-    "First the bytes move, then the machine computes: the times add up.",
-    "They overlap: while one tile is computed, the next is on its way. The roof is for the best "
-    "case, where the longer of the two hides the other.",
-    roof=lambda peak, slope, flops: 1 / (1 / peak + 1 / slope),
-)
-task.fault(
-    "L3-SECONDS",
-    "The roof is the least time that the program can take.",
-    "That is a good number, and another one. The roof of a roofline is a speed, operations per "
-    "second.",
-    roof=lambda peak, slope, flops: flops / min(peak, slope),
-)
+task.fault("L3-ALWAYS-PEAK", roof=lambda peak, slope, flops: peak)
+task.fault("L3-NO-CEILING", roof=lambda peak, slope, flops: slope)
+task.fault("L3-LARGER", roof=lambda peak, slope, flops: max(peak, slope))
+task.fault("L3-ONE-AFTER-THE-OTHER", roof=lambda peak, slope, flops: 1 / (1 / peak + 1 / slope))
+task.fault("L3-SECONDS", roof=lambda peak, slope, flops: flops / min(peak, slope))
 task.fault(
     "L3-UPSIDE-DOWN",
-    "Intensity is how many bytes each operation needs.",
-    "That is its inverse. Operations stand above the fraction bar: the more work a byte brings, "
-    "the higher the intensity.",
     said=(inverted("intensity"), ...),
     intensity=(..., lambda flops, moved_bytes: moved_bytes / flops),
 )
 task.fault(
     "L3-RIDGE-INVERTED",
-    "The ridge is the bandwidth over the speed.",
-    "Then its unit is bytes per operation, and it cannot be compared with an intensity. The two "
-    "have to have one unit.",
     said=(inverted("ridge"), ...),
     ridge=(..., lambda peak, bandwidth: bandwidth / peak),
 )
 task.fault(
-    "L3-BOUND-SWAPPED",
-    "Much work for each byte: then it is the memory that has to wait.",
-    "The memory may well wait; the program waits for the units. The bound is what the program "
-    "waits for.",
-    bound=lambda intensity, ridge: "compute" if intensity < ridge else "memory",
+    "L3-BOUND-SWAPPED", bound=lambda intensity, ridge: "compute" if intensity < ridge else "memory"
 )
 task.fault(
-    "L3-BOUND-BY-COUNT",
-    "More operations than bytes: compute-bound.",
-    "A machine does many operations in the time of one byte, how many is its ridge. More than one "
-    "a byte is not enough.",
-    bound=lambda intensity, ridge: "compute" if intensity > 1 else "memory",
+    "L3-BOUND-BY-COUNT", bound=lambda intensity, ridge: "compute" if intensity > 1 else "memory"
 )
 task.fault(
     "L3-OTHER-WORD",
-    "The bound may be said in any words.",
-    'Who calls this compares with "memory" and "compute", letter by letter.',
     bound=lambda intensity, ridge: "memory-bound" if intensity < ridge else "compute-bound",
 )

@@ -1,5 +1,3 @@
-"""An experiment: does an output change when only later inputs do?"""
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -11,7 +9,6 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.lab import backends
 from attncourse.lab import lab3_who_computed_it as reference
-from attncourse.tasks import thoughts
 from attncourse.tasks.lab3_who_computed_it import pick, without
 
 
@@ -198,15 +195,6 @@ task = Task(
     difficulty=3,
     minutes=12,
     section="lab3-leak",
-    hints=(
-        "If nothing before position i may depend on position i, what must stay as it is when "
-        "only the inputs from i on change?",
-        "For each cut i from 1 to n − 1: copy x, add noise from i on, run fn again, and "
-        "compare the outputs before i with the old ones. Compare all sentences.",
-        "`changed = x.clone()`; `changed[:, i:] += torch.randn_like(changed[:, i:])`; compare "
-        "`fn(changed)[:, :i]` with `before[:, :i]` by `torch.allclose` with an atol of 1e-5. "
-        "One difference is enough for True.",
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=perturbed,
@@ -247,7 +235,7 @@ def it_leaves_gradients_as_they_are(answer, rng):
     knows(answer, rng, "without gradients")
 
 
-@task.check(1)
+@task.check(1, "it says what PyTorch's own layer does here")
 def it_says_what_torchs_own_layer_does_here(answer, rng):
     knows(answer, rng, "the hint of torch", "the mask of torch")
 
@@ -317,135 +305,38 @@ def within(**tolerances):
     return lambda before, after: torch.allclose(after, before, **tolerances)
 
 
-task.fault(thoughts.ON_THE_CPU, push=lambda inputs: torch.randn(inputs.shape, dtype=inputs.dtype))
+task.fault("C-ON-THE-CPU", push=lambda inputs: torch.randn(inputs.shape, dtype=inputs.dtype))
 task.fault(
-    "L3-PAST",
-    "Change earlier inputs and see whether later outputs move.",
-    "They should: that is what attention is for. Causality says that earlier outputs do not move "
-    "when later inputs do.",
-    moved=lambda place: slice(None, place),
-    compared=lambda place: slice(place, None),
+    "L3-PAST", moved=lambda place: slice(None, place), compared=lambda place: slice(place, None)
 )
-task.fault(
-    "L3-ALL-OUTPUTS",
-    "Change a later input: if the output changes, there is a leak.",
-    "The output at the changed position may change, it sees itself. Only the outputs before it "
-    "have to stay.",
-    cuts=lambda n: [n - 1],
-    compared=lambda place: slice(None),
-)
-task.fault(
-    "L3-OWN-POSITION",
-    "What comes up to the changed position, that one included, has to stay.",
-    "An output may see its own input, so at the first changed position it moves. Compare only the "
-    "outputs that lie before every change.",
-    compared=lambda place: slice(None, place + 1),
-)
+task.fault("L3-ALL-OUTPUTS", cuts=lambda n: [n - 1], compared=lambda place: slice(None))
+task.fault("L3-OWN-POSITION", compared=lambda place: slice(None, place + 1))
 task.fault(
     "L3-ONE-FEATURE",
-    "To change an input, one of its features will do.",
-    "A layer may look ahead by another one. Change all features, by different amounts.",
     push=lambda inputs: torch.randn_like(inputs) * (torch.arange(inputs.shape[-1]) == 0),
 )
 task.fault(
     "L3-ONE-SIDED",
-    "The difference is larger than the tolerance, or it is not: no need for abs.",
-    "A difference of −3 is smaller than any tolerance. An output that only falls, or only rises, "
-    "slips through. Take the size of the difference.",
     equal=(
         lambda before, after: (before - after).max() < 1e-5,
         lambda before, after: (after - before).max() < 1e-5,
     ),
 )
-task.fault(
-    "L3-LAST-ONLY",
-    "If the last input changes nothing before it, no later input does.",
-    "A leak can be anywhere, such as from position 2 to position 0. Try every cut.",
-    cuts=lambda n: range(1, n)[-1:],
-)
-task.fault(
-    "L3-FIRST-OUTPUT",
-    "The first output sees the most future, so the first cut is enough.",
-    "A leak can be anywhere, such as from the last position to the one before. Look at every "
-    "output that lies before a change; only after the last cut is it False.",
-    cuts=lambda n: range(1, n)[:1],
-)
-task.fault(
-    "L3-ONE-CUT",
-    "One cut in the middle is a fair sample.",
-    "It sees what crosses the middle. A leak from one position to its neighbor, in the first or "
-    "the second half, does not. Try every cut.",
-    cuts=lambda n: [n // 2] if n > 1 else [],
-)
-task.fault(
-    "L3-IN-PLACE",
-    "I add the noise to x, position by position.",
-    "Then x is no longer what the first output was made of: at the second cut the noise of the "
-    "first is still there, and everything seems to leak. Change a copy.",
-    copy=lambda x: x,
-)
-task.fault(
-    "L3-FIRST-SENTENCE",
-    "All sentences of a batch are treated alike, so the first will do.",
-    "A mask has a row for each sentence in some calls, and padding differs. Compare the whole "
-    "batch; it costs nothing.",
-    sentences=lambda y: y[:1],
-)
-task.fault(
-    "L3-EXACT",
-    "Causal means that not a single bit may change.",
-    "A kernel may sum in another order when other numbers are in the tile, and the last digits "
-    "move. Allow for rounding; a leak is larger.",
-    equal=(torch.equal, within(rtol=0, atol=1e-8)),
-)
-task.fault(
-    "L3-LOOSE",
-    "Small differences are noise.",
-    "In float32 noise is a ten-millionth. A model in training finds a leak of a thousandth and "
-    "uses it.",
-    equal=within(rtol=0.05, atol=0.05),
-)
-task.fault(
-    "L3-CONSTANT",
-    "Add 1 to every later input.",
-    "A layer norm subtracts the mean over the features and so takes the same 1 out again. Change "
-    "the features by different amounts.",
-    push=torch.ones_like,
-)
-task.fault(
-    "L3-DOUBLED",
-    "Double the later inputs.",
-    "What norms its inputs to one length takes the factor out again, and zeros stay zeros. Add "
-    "something that has another direction.",
-    push=lambda inputs: inputs,
-)
-task.fault(
-    "L3-ZEROED",
-    "Set the later inputs to zero, or multiply them by something.",
-    "If they are zeros already, as padding is, nothing has changed, and every function passes.",
-    push=lambda inputs: -inputs,
-)
-task.fault(
-    "L3-NAN",
-    "Set the later inputs to NaN and see whether it spreads.",
-    "It spreads through any product, also through a weight of exactly zero: 0 times NaN is NaN. So "
-    "a causal mask seems to leak.",
-    push=lambda inputs: torch.full_like(inputs, torch.nan),
-)
-task.fault(
-    "L3-INVERTED",
-    "True means that the function passed.",
-    "The question in its name is whether it sees the future. Passing means False.",
-    conclusion=lambda leaks: not leaks,
-)
+task.fault("L3-LAST-ONLY", cuts=lambda n: range(1, n)[-1:])
+task.fault("L3-FIRST-OUTPUT", cuts=lambda n: range(1, n)[:1])
+task.fault("L3-ONE-CUT", cuts=lambda n: [n // 2] if n > 1 else [])
+task.fault("L3-IN-PLACE", copy=lambda x: x)
+task.fault("L3-FIRST-SENTENCE", sentences=lambda y: y[:1])
+task.fault("L3-EXACT", equal=(torch.equal, within(rtol=0, atol=1e-8)))
+task.fault("L3-LOOSE", equal=within(rtol=0.05, atol=0.05))
+task.fault("L3-CONSTANT", push=torch.ones_like)
+task.fault("L3-DOUBLED", push=lambda inputs: inputs)
+task.fault("L3-ZEROED", push=lambda inputs: -inputs)
+task.fault("L3-NAN", push=lambda inputs: torch.full_like(inputs, torch.nan))
+task.fault("L3-INVERTED", conclusion=lambda leaks: not leaks)
 
 
-@task.fault(
-    "L3-CUT-SHORT",
-    "Leave the future out: run `fn` on the first positions alone, and compare.",
-    "A function may be made for one length, with its mask or its positions, and refuses a shorter "
-    "text or treats it in another way. Keep the length, and change the numbers.",
-)
+@task.fault("L3-CUT-SHORT")
 class CutShort(Experiment):
     def __call__(self, fn, x):
         before = fn(x)
@@ -454,13 +345,7 @@ class CutShort(Experiment):
         )
 
 
-@task.fault(
-    "L3-GRADIENT",
-    "The gradient of an early output with respect to later inputs shows it exactly.",
-    "It needs gradients on, and torch computes attention in another way then. What leaks without "
-    "gradients is not seen; change the inputs and leave the mode.",
-    section="lab3-layer",
-)
+@task.fault("L3-GRADIENT", section="lab3-layer")
 def by_gradients(fn, x):
     with torch.enable_grad():
         x = x.clone().requires_grad_()
@@ -472,11 +357,6 @@ def by_gradients(fn, x):
     return False
 
 
-@task.fault(
-    "L3-COURSES-PERTURBATION",
-    "The package has sees_future, so I call that.",
-    "In the measurement it is used. Here the point is to write the test that you will need when "
-    "the model is your own.",
-)
+@task.fault("L3-COURSES-PERTURBATION")
 def calls_the_packages(fn, x):
     return backends.sees_future(fn, x)

@@ -1,5 +1,3 @@
-"""A detective: what computed the attention in a function, read from its trace."""
-
 import contextlib
 import operator
 
@@ -199,15 +197,6 @@ task = Task(
     difficulty=2,
     minutes=12,
     section="lab3-trace",
-    hints=(
-        "`lab.trace(fn)` runs `fn` once and returns the names of all its operations. Print it "
-        "for two calls that differ, such as with and without dropout.",
-        "A fused kernel is one operation, and its name tells which. MATH is no operation of "
-        "its own: `_safe_softmax` gives it away. Look for these first.",
-        "For each name of the trace and each sign of the table: if the sign is in the name, "
-        "return the backend. After the loop: a softmax between two products is NAIVE, "
-        "all else NONE.",
-    ),
     probes=lambda rng: {name: {"case": case} for name, case in CASES.items()},
     small=lambda rng: iter(()),
     adapt=detected,
@@ -216,12 +205,12 @@ task = Task(
 )
 
 
-@task.check(2)
+@task.check(2, "the CPU's fused kernel is flash")
 def the_cpus_fused_kernel_is_flash(answer):
     names_what_ran(answer, FLASHES)
 
 
-@task.check(2)
+@task.check(2, "a silent fallback is the math kernel")
 def a_silent_fallback_is_math(answer):
     names_what_ran(answer, FALLBACKS)
 
@@ -231,7 +220,7 @@ def it_is_observed_and_not_derived_from_the_call(answer):
     names_what_ran(answer, FORCED)
 
 
-@task.check(2)
+@task.check(2, "the kernels of a GPU are told apart")
 def the_kernels_of_a_gpu_are_told_apart(answer):
     names_what_ran(answer, ON_GPUS)
 
@@ -324,137 +313,57 @@ def after_a_run(fn):
 
 task.fault(
     "L3-ELSE-MATH",
-    "What is not FLASH is MATH.",
-    "On a CPU that is nearly so. A T4 has no FLASH and answers with EFFICIENT, and torch's own "
-    "layer has ways of its own. Look for each by its sign.",
     kernel=lambda names: "FLASH" if any("flash" in name for name in names) else "MATH",
 )
 task.fault(
-    "L3-MATH-IS-NAIVE",
-    "Two products and a softmax in the trace: that is attention spelled out.",
-    "MATH is made of them as well, inside one call of torch's function. What tells the two apart "
-    "is the name of the softmax.",
-    trace=lambda fn: [name.replace("_safe", "") for name in meters.trace(fn)],
+    "L3-MATH-IS-NAIVE", trace=lambda fn: [name.replace("_safe", "") for name in meters.trace(fn)]
 )
-task.fault(
-    "L3-ANY-ATTENTION",
-    "One operation with attention in its name is FLASH.",
-    "EFFICIENT, CUDNN and the fast path of torch's layer are single operations, too, with "
-    "attention in their names. Read the whole name.",
-    kernel=by({"attention": "FLASH", "_safe_softmax": "MATH"}),
-)
+task.fault("L3-ANY-ATTENTION", kernel=by({"attention": "FLASH", "_safe_softmax": "MATH"}))
 task.fault(
     "L3-THIS-MACHINE",
-    "The name that my trace shows is the name of the kernel.",
-    "Here it ends in “for_cpu”; on a GPU it ends otherwise, and versions differ. Ask whether the "
-    "sign is in the name, not whether it is the name.",
     kernel=by(
         SIGNS | {"_scaled_dot_product_flash_attention_for_cpu": "FLASH"},
         lambda name, sign: name == sign,
     ),
 )
-task.fault(
-    "L3-OBSERVER",
-    "Looking needs no gradients, so I switch them off meanwhile.",
-    "Torch looks at them, too: without gradients, its own layer takes another path in eval mode. "
-    "Then you report what your measurement caused. Leave the mode as you find it.",
-    section="lab3-layer",
-    trace=without_gradients,
-)
-task.fault(
-    "L3-WARM-UP",
-    "First a run to warm up, then the one that counts.",
-    "That is good for a stopwatch. A trace has no clock: one run shows all, and a function that is "
-    "slow or draws random numbers should not run more often than it must.",
-    trace=after_a_run,
-)
+task.fault("L3-OBSERVER", section="lab3-layer", trace=without_gradients)
+task.fault("L3-WARM-UP", trace=after_a_run)
 task.fault(
     "L3-WHOLE-NAME",
-    "The name of the first operation with attention in it is the answer.",
-    "It is the evidence. The answer is one of the words of the table: names differ between devices "
-    "and versions, and MATH has no operation of its own.",
     kernel=lambda names: next((n for n in names if "attention" in n or "softmax" in n), "NONE"),
 )
 task.fault(
     "L3-NO-LAYER",
-    "Only F.scaled_dot_product_attention computes attention, or someone's own lines.",
-    "Torch's own layer has a third way, an operation that contains its projections as well. "
-    "Without it you say that there was no attention.",
     section="lab3-layer",
     kernel=by({sign: name for sign, name in SIGNS.items() if name != "NATIVE_MHA"}),
 )
-task.fault(
-    "L3-ALL-SPELLED",
-    "If no kernel shows, the attention was spelled out.",
-    "Or there was none. A linear layer is a product, too; attention has a softmax between two "
-    "products.",
-    spelled=lambda kinds: True,
-)
-task.fault(
-    "L3-NOT-SPELLED",
-    "If no kernel shows, there was no attention.",
-    "Two products with a softmax between them are attention, whoever wrote the lines; torch's own "
-    "layer does it so when it has to return weights.",
-    spelled=lambda kinds: False,
-)
+task.fault("L3-ALL-SPELLED", spelled=lambda kinds: True)
+task.fault("L3-NOT-SPELLED", spelled=lambda kinds: False)
 task.fault(
     "L3-ONLY-BMM",
-    "The products of attention are those of whole batches, `bmm`.",
-    "With one head and no batch they are `mm`, products of plain matrices. Look for both.",
     kinds=lambda names: "".join(KINDS[name] for name in names if name in ("bmm", "_softmax")),
 )
-task.fault(
-    "L3-ONE-PRODUCT",
-    "A product and then a softmax: that is attention.",
-    "A classifier ends like that, too. Attention multiplies its weights with the values afterward: "
-    "look for a product on both sides of the softmax.",
-    spelled=(lambda kinds: "ps" in kinds, lambda kinds: "s" in kinds),
-)
+task.fault("L3-ONE-PRODUCT", spelled=(lambda kinds: "ps" in kinds, lambda kinds: "s" in kinds))
 task.fault(
     "L3-THREE-ALONE",
-    "The trace of attention begins with a product and a softmax, in this order.",
-    "A layer has projections, too, which are products before and after. What counts is that one "
-    "stands somewhere before the softmax and one somewhere after.",
     spelled=(lambda kinds: kinds[:2] == "ps" and len(kinds) > 2, lambda kinds: kinds == "psp"),
 )
+task.fault("L3-ANY-ORDER", spelled=lambda kinds: kinds.count("p") > 1 and "s" in kinds)
 task.fault(
-    "L3-ANY-ORDER",
-    "Two products and a softmax are attention, in any order.",
-    "Their order says what was done: scores, weights, output. The softmax has to stand between two "
-    "products.",
-    spelled=lambda kinds: kinds.count("p") > 1 and "s" in kinds,
-)
-task.fault(
-    "L3-SPELLED-FIRST",
-    "Product, softmax, product in the trace: NAIVE, whatever else is there.",
-    "A program may do that beside its attention, in a gate, for instance. A kernel's name is the "
-    "stronger sign, so look for those first.",
-    first=lambda kernel, spelled: "NAIVE" if spelled else kernel or "NONE",
+    "L3-SPELLED-FIRST", first=lambda kernel, spelled: "NAIVE" if spelled else kernel or "NONE"
 )
 task.fault(
     "L3-LOWER-CASE",
-    "Small letters say the same as capitals.",
-    "To a reader; a program compares letter by letter. The words are those of the table.",
     first=lambda kernel, spelled: (kernel or ("NAIVE" if spelled else "NONE")).lower(),
 )
 
 
-@task.fault(
-    "L3-ALLOWED",
-    "torch.backends.cuda.flash_sdp_enabled() says whether FLASH is used.",
-    "It says whether FLASH may be used: the switch is on by default, whatever runs. A permission "
-    "is no observation; look at the operations that a call dispatches.",
-)
+@task.fault("L3-ALLOWED")
 def what_is_switched_on(fn):
     fn()
     return "FLASH" if torch.backends.cuda.flash_sdp_enabled() else "MATH"
 
 
-@task.fault(
-    "L3-COURSES-DETECTIVE",
-    "The package has backend_of, so I call that.",
-    "In the measurement you may. Here the point is to read a trace yourself; `lab.trace` gives you "
-    "the names.",
-)
+@task.fault("L3-COURSES-DETECTIVE")
 def calls_the_package(fn):
     return backends.backend_of(fn) or "NONE"

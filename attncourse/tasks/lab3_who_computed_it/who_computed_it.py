@@ -1,5 +1,3 @@
-"""What a record of the lab says: bounds, a share, what fell back and at what cost."""
-
 import statistics
 
 import torch
@@ -217,14 +215,6 @@ task = Task(
     difficulty=3,
     minutes=15,
     section="lab3-conclude",
-    hints=(
-        "Sort the points first: naive by n, fused by n, calls by their name. Which have times?",
-        "The machine's ceilings are by dtype: take that of the naive point. Bound "
-        "and roof are those of task 4; the share is the measured speed over the roof.",
-        "n = the largest with a naive time. For the points there: intensity and ridge, and the "
-        "smaller of the two limits for naive. fell_back: the `call` of every point whose "
-        "backend is MATH. cost: the longest of their times over that of plain.",
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
@@ -354,196 +344,54 @@ def and_naive(points, time):
 
 ROOFLINE, TRACE = {"section": "lab3-roofline"}, {"section": "lab3-trace"}
 
+task.fault("L3-NAIVE-ALWAYS-MEMORY", **ROOFLINE, naive_bound=lambda intensity, ridge: "memory")
+task.fault("L3-FUSED-ALWAYS-COMPUTE", **ROOFLINE, fused_bound=lambda intensity, ridge: "compute")
 task.fault(
-    "L3-NAIVE-ALWAYS-MEMORY",
-    "Naive attention is memory-bound, everybody says so.",
-    "On GPUs it is, where the ridge lies at a hundred operations a byte or more. A CPU's ridge is "
-    "at five or so. Compare the intensity with the ridge of this record.",
-    **ROOFLINE,
-    naive_bound=lambda intensity, ridge: "memory",
-)
-task.fault(
-    "L3-FUSED-ALWAYS-COMPUTE",
-    "Fused attention is compute-bound, that is what it was made for.",
-    "From some length on: its intensity grows with n. For a short text on a fast GPU it lies below "
-    "the ridge as well.",
-    **ROOFLINE,
-    fused_bound=lambda intensity, ridge: "compute",
-)
-task.fault(
-    "L3-SHARE-OF-PEAK",
-    "The share is the speed over the peak of the machine.",
-    "Below the ridge nobody can reach the peak. The share of the roof says how well the program "
-    "uses what it could reach.",
-    **ROOFLINE,
-    share=lambda speed, intensity, peak, bandwidth: speed / peak,
+    "L3-SHARE-OF-PEAK", **ROOFLINE, share=lambda speed, intensity, peak, bandwidth: speed / peak
 )
 task.fault(
     "L3-SHARE-OF-BANDWIDTH",
-    "The share is the bytes moved a second over what the memory does.",
-    "Below the ridge that is the share of the roof. Beyond it the units set the roof, and the "
-    "memory could do more than anybody asks of it.",
     **ROOFLINE,
     share=lambda speed, intensity, peak, bandwidth: speed / intensity / bandwidth,
 )
 task.fault(
     "L3-PERCENT",
-    "A share is said in percent.",
-    "50 % is the number 0.5. A share of 50 would be fifty times the roof.",
     share=lambda speed, intensity, peak, bandwidth: 100 * speed / min(peak, intensity * bandwidth),
 )
-task.fault(
-    "L3-SMALLEST-N",
-    "Any n will do for the share, say the first.",
-    "At small n much of the time is the call itself, and every share is small. Take the largest n "
-    "that naive attention reached.",
-    size=min,
-)
-task.fault(
-    "L3-FAILED-POINT",
-    "The largest n of the record is the one to look at.",
-    "Naive attention may have run out of memory there, and then it has no time. Leave out the "
-    "points with an error before you look for the largest.",
-    done=lambda point: True,
-)
-task.fault(
-    "L3-FIRST-CEILING",
-    "The ceiling is the first number in the record.",
-    "There is one for each format. A roof of float32 over points in float16, or the other way "
-    "around, is a roof over another house.",
-    **ROOFLINE,
-    peak=lambda peaks, dtype: next(iter(peaks.values())),
-)
-task.fault(
-    "L3-LARGEST-CEILING",
-    "The ceiling is the largest number in the record.",
-    "That is the speed of another format. Points in float32 cannot reach what the machine does in "
-    "float16.",
-    **ROOFLINE,
-    peak=lambda peaks, dtype: max(peaks.values()),
-)
-task.fault(
-    "L3-FASTEST",
-    "What disturbs makes slower, so the fastest sample is the true one.",
-    "On a CPU that is nearly so. The clock of a GPU goes up as well as down, and a lucky sample is "
-    "as rare as an unlucky one. A median stays where most of them are.",
-    number=by(min),
-)
-task.fault(
-    "L3-FIRST-SAMPLE",
-    "One sample is a measurement, so I take the first.",
-    "The first is the one most often disturbed. The record holds all of them for a reason: use "
-    "them all.",
-    number=by(lambda seconds: seconds[0]),
-)
-task.fault(
-    "L3-MEAN",
-    "The time of a point is the mean of its samples.",
-    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it. A median stays "
-    "where most of them are.",
-    number=by(statistics.mean),
-)
-task.fault(
-    "L3-SLOWEST",
-    "To be on the safe side, the slowest sample counts.",
-    "The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody else's "
-    "time.",
-    number=by(max),
-)
+task.fault("L3-SMALLEST-N", size=min)
+task.fault("L3-FAILED-POINT", done=lambda point: True)
+task.fault("L3-FIRST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: next(iter(peaks.values())))
+task.fault("L3-LARGEST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: max(peaks.values()))
+task.fault("L3-FASTEST", number=by(min))
+task.fault("L3-FIRST-SAMPLE", number=by(lambda seconds: seconds[0]))
+task.fault("L3-MEAN", number=by(statistics.mean))
+task.fault("L3-SLOWEST", number=by(max))
 task.fault(
     "L3-BELIEVES-THE-NAME",
-    "A call that is named flash did not fall back.",
-    "A name is what somebody hoped for. The field `backend` is what was seen.",
     **TRACE,
     fell_back=calls(lambda p: p["backend"] == "MATH" and "flash" not in p["call"]),
 )
+task.fault("L3-SLOW-IS-MATH", **TRACE, fell_back=slow)
 task.fault(
-    "L3-SLOW-IS-MATH",
-    "What takes twice as long as the plain call has fallen back.",
-    "A fused kernel may be slow for other reasons, a mask has to be read, for instance; and a "
-    "fallback may be fast at a small n. The backend is in the record.",
-    **TRACE,
-    fell_back=slow,
+    "L3-NO-TIME-NO-FALLBACK", fell_back=calls(lambda p: p["backend"] == "MATH" and not p["error"])
 )
-task.fault(
-    "L3-NO-TIME-NO-FALLBACK",
-    "A call that ran out of memory tells nothing.",
-    "It has no time, but its backend was seen, and MATH is why the memory ended. It fell back; "
-    "only its cost is unknown.",
-    fell_back=calls(lambda p: p["backend"] == "MATH" and not p["error"]),
-)
-task.fault(
-    "L3-NOT-FLASH",
-    "Everything that was expected to be FLASH and is MATH counts, naive attention too.",
-    "Naive attention never asked for a kernel: it is written out on purpose. Only a call of "
-    "torch's function can fall back.",
-    **TRACE,
-    fell_back=and_naive,
-)
-task.fault(
-    "L3-OTHER-KERNEL",
-    "What FLASH did not compute has fallen back.",
-    "EFFICIENT and CUDNN are fused kernels, too: on a T4 there is nothing better. A fallback is a "
-    "call that none of them took.",
-    **TRACE,
-    fell_back=calls(lambda p: p["backend"] != "FLASH"),
-)
-task.fault(
-    "L3-FAILED-FELL",
-    "A call that ran out of memory has fallen back: only MATH needs so much.",
-    "It is likely, and nobody saw it: a fused kernel can run out, too. Only what has MATH for its "
-    "backend counts.",
-    fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]),
-)
+task.fault("L3-NOT-FLASH", **TRACE, fell_back=and_naive)
+task.fault("L3-OTHER-KERNEL", **TRACE, fell_back=calls(lambda p: p["backend"] != "FLASH"))
+task.fault("L3-FAILED-FELL", fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]))
 task.fault(
     "L3-NOT-PLAIN",
-    "The plain call is the fused one, so it never counts as a fallback.",
-    "On some machines or formats no fused kernel takes even that. Ask its backend as well.",
     **TRACE,
     fell_back=calls(lambda p: p["backend"] == "MATH" and p["call"] != "plain"),
 )
-task.fault(
-    "L3-ALL-POINTS",
-    "Every point whose backend is MATH is a call that fell back.",
-    "The record holds naive and fused attention at several n as well. Asked for are the calls: "
-    "points with the name “call”.",
-    fell_back=of_every_point,
-)
-task.fault(
-    "L3-CHEAPEST",
-    "A fallback costs what the mildest of them costs.",
-    "Then one harmless case hides the others. Asked for is the worst.",
-    cost=lambda slow, time: min(slow) / time["plain"] if slow else 1.0,
-)
+task.fault("L3-ALL-POINTS", fell_back=of_every_point)
+task.fault("L3-CHEAPEST", cost=lambda slow, time: min(slow) / time["plain"] if slow else 1.0)
 task.fault(
     "L3-AVERAGE-COST",
-    "The cost is the average over the fallbacks.",
-    "An average over calls that nobody makes equally often says nothing. Asked for is the worst.",
     cost=lambda slow, time: statistics.mean(slow) / time["plain"] if slow else 1.0,
 )
+task.fault("L3-SLOWEST-CALL", cost=lambda slow, time: max(time.values()) / time["plain"])
 task.fault(
-    "L3-SLOWEST-CALL",
-    "The cost is that of the slowest call.",
-    "A fused kernel may be the slowest, where it has a mask to read. Asked for is the slowest of "
-    "those that fell back.",
-    cost=lambda slow, time: max(time.values()) / time["plain"],
+    "L3-OVER-THE-FASTEST", cost=lambda slow, time: max(slow) / min(time.values()) if slow else 1.0
 )
-task.fault(
-    "L3-OVER-THE-FASTEST",
-    "A fallback is compared with the fastest call.",
-    "The fastest may have less to do, such as fewer keys to read. The plain call is the measure.",
-    cost=lambda slow, time: max(slow) / min(time.values()) if slow else 1.0,
-)
-task.fault(
-    "L3-COST-INVERTED",
-    "The cost is the share of its speed that a call keeps.",
-    "That is the inverse, 0.2 instead of 5. Here the time of the fallback stands above the "
-    "fraction bar.",
-    cost=lambda slow, time: time["plain"] / max(slow) if slow else 1.0,
-)
-task.fault(
-    "L3-COST-ZERO",
-    "Without a fallback the cost is 0.",
-    "The cost is a factor, and a factor that changes nothing is 1.",
-    cost=lambda slow, time: max(slow) / time["plain"] if slow else 0.0,
-)
+task.fault("L3-COST-INVERTED", cost=lambda slow, time: time["plain"] / max(slow) if slow else 1.0)
+task.fault("L3-COST-ZERO", cost=lambda slow, time: max(slow) / time["plain"] if slow else 0.0)

@@ -1,9 +1,7 @@
-"""What a student measured of a loop, a fused GRU and attention."""
-
 import random
 
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
 from attncourse.tasks import made_up, receipts
 from attncourse.tasks.lab4_sequential_or_parallel import LAB
@@ -129,78 +127,25 @@ receipts.shared(
     a_record,
     PREDICTED,
     evidence=evidence,
-    own={
-        receipts.WRONG_RESULT: None,  # L4-OTHER-WEIGHTS, and a check of its own
-        receipts.IN_BLOCKS: Thought(
-            "L4-ONE-AFTER-THE-OTHER",
-            "First all runs of one, then all runs of the next.",
-            "A GPU's clock falls as it heats up, so what comes later looks slower. In turn, A B C "
-            "A B C, all suffer alike; `lab.compare` does that.",
-        ),
-    },
+    own={"WRONG-RESULT": None},  # L4-OTHER-WEIGHTS, and a check of its own
     predict="lab4-predict",
 )
 task.fault(
     "L4-ONE-SENTENCE-ONLY",
-    "One sentence is the case that matters, so b = 1 was enough.",
-    "With one sentence a machine is half idle, and whoever can use idle workers looks good. Eight "
-    "sentences show what happens when there is work for all.",
     section="lab4-batch",
     forms=[pasted(a_record, receipts.only(lambda point: point["b"] == 1))],
 )
 task.fault(
-    "L4-NO-LOOP",
-    "The loop is slow anyway, so I have left it out.",
-    "Without it nobody can say what the fused call gains, nor how much of the difference is Python "
-    "and how much is the model.",
-    forms=[pasted(a_record, receipts.only(lambda point: point["name"] != "loop"))],
+    "L4-NO-LOOP", forms=[pasted(a_record, receipts.only(lambda point: point["name"] != "loop"))]
 )
 task.fault(
-    "L4-NO-FUSED",
-    "A loop in Python against attention: that is the comparison.",
-    "It compares Python with a library as much as two models. The fused GRU computes the very same "
-    "states in one call; that is the fair rival.",
-    forms=[pasted(a_record, receipts.only(lambda point: point["name"] != "fused"))],
+    "L4-NO-FUSED", forms=[pasted(a_record, receipts.only(lambda point: point["name"] != "fused"))]
 )
+task.fault("L4-FEW-SIZES", forms=[pasted(a_record, sizes=(512, 1024, 2048))])
+task.fault("L4-QUICK-RUN", forms=[pasted(a_record, sizes=(16, 32, 64, 128))])
+task.fault("L4-NOT-COMPARED", forms=[pasted(a_record, points(reference_error=None))])
+task.fault("L4-OTHER-WEIGHTS", forms=[pasted(a_record, points("loop", reference_error=0.8))])
 task.fault(
-    "L4-FEW-SIZES",
-    "Two or three sizes show who wins.",
-    "Who wins depends on n: that is the question of this lab. Four sizes or more, over a range of "
-    "8, show where it turns.",
-    forms=[pasted(a_record, sizes=(512, 1024, 2048))],
+    "L4-NO-SYNCHRONIZE", forms=[pasted(a_record, launch_times, sizes=(128, 256, 512, 1024, 2048))]
 )
-task.fault(
-    "L4-QUICK-RUN",
-    "The quick run has printed a receipt, too.",
-    "It only tries out whether the cells work. With 128 positions and fewer it shows nothing of "
-    "where the lines cross. Start without ATTNCOURSE_QUICK and measure.",
-    forms=[pasted(a_record, sizes=(16, 32, 64, 128))],
-)
-task.fault(
-    "L4-NOT-COMPARED",
-    "Speed is what is measured here; the results will be right.",
-    "A fast wrong answer has no speed. Compare each result with one in float64 before you time it, "
-    "and record the difference.",
-    forms=[pasted(a_record, points(reference_error=None))],
-)
-task.fault(
-    "L4-OTHER-WEIGHTS",
-    "The loop has a cell of its own; the time does not depend on its weights.",
-    "The time may not, but then nobody can tell whether the loop does the same steps. Give both "
-    "the same weights: their states must agree.",
-    forms=[pasted(a_record, points("loop", reference_error=0.8))],
-)
-task.fault(
-    "L4-NO-SYNCHRONIZE",
-    "I have stopped the clock when the call came back.",
-    "On a GPU a call comes back when the work is queued. Attention over 2,048 positions would beat "
-    "the peak of the machine. Let the GPU's own events hold the clock.",
-    forms=[pasted(a_record, launch_times, sizes=(128, 256, 512, 1024, 2048))],
-)
-task.fault(
-    "L4-HALF-AGAINST-FULL",
-    "The GRU in float32, attention in float16, as everybody uses it.",
-    "Half the bits is no better model. Part of the difference is then the format. Compare all in "
-    "the same.",
-    forms=[pasted(a_record, points("attention", dtype="float16"))],
-)
+task.fault("L4-HALF-AGAINST-FULL", forms=[pasted(a_record, points("attention", dtype="float16"))])

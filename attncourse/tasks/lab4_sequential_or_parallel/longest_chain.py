@@ -1,5 +1,3 @@
-"""The longest chain of steps that wait for each other."""
-
 import functools
 from collections import Counter
 
@@ -110,15 +108,6 @@ task = Task(
     difficulty=2,
     minutes=10,
     section="lab4-chain",
-    hints=(
-        "How long is the longest chain that ends with a step that waits for nothing? And with "
-        "a step that waits for one whose chain has 3?",
-        "Go through the steps in their order and keep, for each, the length of the longest "
-        "chain that ends with it. What it waits for has been listed before, so its length is "
-        "known.",
-        "length[step] = 1 + max of the lengths of what it waits for (0 if that is nothing). "
-        "Return the largest of all lengths, 0 if there is no step.",
-    ),
     probes=probes,
     small=small,
     forbidden=("networkx.algorithms.dag.",),  # it comes with torch
@@ -190,89 +179,20 @@ def most_at_once(length):
     return max(Counter(length.values()).values(), default=0)
 
 
-task.fault(
-    "L4-ALL-STEPS",
-    "The steps are done one after the other, so I count them.",
-    "That is the work, with one worker. Steps that do not wait for each other can be done at the "
-    "same time: eight positions of an attention layer are one step deep.",
-    longest=len,
-)
-task.fault(
-    "L4-ARROWS",
-    "The length of a chain is the number of its arrows.",
-    "A chain of three steps has two arrows between them. Asked for are the steps: a single one "
-    "that waits for nothing still has to be done.",
-    wait=lambda lengths: max(lengths, default=-1),
-)
-task.fault(
-    "L4-SHORTEST-WAIT",
-    "A step can begin as soon as something it waits for is done.",
-    "It waits for all of them, so the slowest decides. Take the longest of their chains.",
-    wait=lambda lengths: min(lengths, default=0),
-)
-task.fault(
-    "L4-WAITS-ADDED",
-    "A step waits for several others, so their times add up.",
-    "They run at the same time. Who waits for two friends waits for the later one, not for the "
-    "sum.",
-    wait=sum,
-)
-task.fault(
-    "L4-LAST-LISTED",
-    "The last step in the list is the last to be done.",
-    "It is listed last. Its own chain may be short, and the longest may end somewhere in the "
-    "middle. Look at the ends of all chains.",
-    longest=lambda length: [0, *length.values()][-1],
-)
-task.fault(
-    "L4-FIRST-ARROW",
-    "I follow the first step that it waits for.",
-    "A step may wait for several, and the longest chain may come through any of them. Which one is "
-    "listed first says nothing.",
-    wait=lambda lengths: lengths[0] if lengths else 0,
-)
-task.fault(
-    "L4-LAST-ARROW",
-    "I follow the last step that it waits for.",
-    "The last in its list need not be the last to be done: the longest chain may come through any "
-    "of them. Compare them all.",
-    wait=lambda lengths: lengths[-1] if lengths else 0,
-)
-task.fault(
-    "L4-MOST-ARROWS",
-    "The step that waits for the most others decides.",
-    "Waiting for a hundred steps that are done at the same time takes one step's time. What counts "
-    "is how long their chains are, not how many they are.",
-    wait=(lambda lengths: len(lengths) - 1, len),
-)
-task.fault(
-    "L4-WIDTH",
-    "Depth is how many steps can be done at the same time.",
-    "That is the width: how many workers would have something to do. Depth is how often they have "
-    "to wait for each other.",
-    longest=most_at_once,
-)
-task.fault(
-    "L4-NO-STEPS",
-    "There is always at least one step.",
-    "Where there is nothing to do, `max` of nothing raises an error. Nothing to do takes no step: "
-    "0.",
-    longest=lambda length: max(length.values()),
-)
-task.fault(
-    "L4-NOTHING-IS-ONE",
-    "The shortest chain there is has one step.",
-    "The shortest chain has none. Where there is nothing to do, nobody waits for anything: 0.",
-    longest=lambda length: max(length.values(), default=1),
-)
+task.fault("L4-ALL-STEPS", longest=len)
+task.fault("L4-ARROWS", wait=lambda lengths: max(lengths, default=-1))
+task.fault("L4-SHORTEST-WAIT", wait=lambda lengths: min(lengths, default=0))
+task.fault("L4-WAITS-ADDED", wait=sum)
+task.fault("L4-LAST-LISTED", longest=lambda length: [0, *length.values()][-1])
+task.fault("L4-FIRST-ARROW", wait=lambda lengths: lengths[0] if lengths else 0)
+task.fault("L4-LAST-ARROW", wait=lambda lengths: lengths[-1] if lengths else 0)
+task.fault("L4-MOST-ARROWS", wait=(lambda lengths: len(lengths) - 1, len))
+task.fault("L4-WIDTH", longest=most_at_once)
+task.fault("L4-NO-STEPS", longest=lambda length: max(length.values()))
+task.fault("L4-NOTHING-IS-ONE", longest=lambda length: max(length.values(), default=1))
 
 
-@task.fault(
-    "L4-RECURSION",
-    "A function that calls itself for everything a step waits for.",
-    "The thought is right, but each call waits for the next, and Python stops at about 1,000 of "
-    "them: a loop over 2,048 positions is deeper. The list is in a useful order; go forward.",
-)
+@task.fault("L4-RECURSION")
 def calls_itself(needs):
     @functools.cache
     def length(step):

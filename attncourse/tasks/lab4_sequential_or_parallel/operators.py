@@ -1,5 +1,3 @@
-"""The operators of a model: a straight line over n, from two counts."""
-
 import math
 
 import torch
@@ -135,14 +133,6 @@ task = Task(
     difficulty=2,
     minutes=8,
     section="lab4-operators",
-    hints=(
-        "`lab.count(run, 16).total` says how many operators n = 16 takes. What does a second n "
-        "tell you?",
-        "The counts lie on a straight line over n: count = fixed + per position · n. Two "
-        "points determine it.",
-        "per position = (count at 16 − count at 8) / 8; fixed = count at 8 − 8 · per position. "
-        "Return fixed first.",
-    ),
     probes=probes,
     small=small,
     adapt=on_a_model,
@@ -207,9 +197,6 @@ def none_fixed(few, slope):
 
 task.fault(
     "L4-SHARE-OF-N",
-    "Operators divided by positions is the number for each position.",
-    "The fixed part is shared out among the positions, too: attention seems to take a third of an "
-    "operator a position. Compare two sizes: the difference holds no fixed part.",
     slope=(
         lambda few, many: many / 16,
         lambda few, many: few / 8,
@@ -219,66 +206,16 @@ task.fault(
     pair=(none_fixed, none_fixed, ..., none_fixed),
     measure=(..., ..., ..., lambda run, n: count(run, 64).total),
 )
-task.fault(
-    "L4-FIXED-IS-ONE",
-    "With one position there is only the fixed part.",
-    "One position is a position: its operators are counted as well. The fixed part is what would "
-    "be left with none.",
-    pair=lambda few, slope: (few - 7 * slope, slope),
-)
-task.fault(
-    "L4-FIXED-IS-FEW",
-    "The smaller of the two counts is the fixed part.",
-    "It holds the operators of its own positions, too. Take off what those cost: the slope times "
-    "their number.",
-    pair=lambda few, slope: (few, slope),
-)
-task.fault(
-    "L4-NO-FIXED",
-    "The fixed part is small, so 0.",
-    "For attention it is everything there is. It follows from the same two counts as the slope.",
-    pair=none_fixed,
-)
-task.fault(
-    "L4-KINDS",
-    "`operations` is a dict, and its length is how many there were.",
-    "Its length is how many *kinds* there were. A loop uses the same kinds at each position, so "
-    "this number does not grow. Add up how often each ran.",
-    measure=lambda run, n: len(count(run, n).operations),
-)
-task.fault(
-    "L4-VIEWS",
-    "Everything in the trace is an operator.",
-    "A trace also lists transposes, slices and other views. They compute nothing and launch "
-    "nothing; torch versions differ in how many there are.",
-    measure=lambda run, n: len(trace(run, n)),
-)
-task.fault(
-    "L4-PAIR-SWAPPED",
-    "First what grows, then what is fixed.",
-    "The pair is read as fixed + per position · n. Swapped, attention becomes a loop and the loop "
-    "a constant.",
-    pair=lambda few, slope: (slope, few - 8 * slope),
-)
+task.fault("L4-FIXED-IS-ONE", pair=lambda few, slope: (few - 7 * slope, slope))
+task.fault("L4-FIXED-IS-FEW", pair=lambda few, slope: (few, slope))
+task.fault("L4-NO-FIXED", pair=none_fixed)
+task.fault("L4-KINDS", measure=lambda run, n: len(count(run, n).operations))
+task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
+task.fault("L4-PAIR-SWAPPED", pair=lambda few, slope: (slope, few - 8 * slope))
 task.fault(
     "L4-DIFFERENCE",
-    "The difference between two counts is what a position costs.",
-    "It is what eight more positions cost, if the sizes are 8 and 16. A slope is a difference over "
-    "a difference.",
     slope=lambda few, many: many - few,
     pair=(..., lambda few, slope: (few - slope, slope)),
 )
-task.fault(
-    "L4-BYTES",
-    "The meter's first number is the count.",
-    "Its first number is the peak of memory, in bytes. Operators are in `operations`, and their "
-    "sum is `total`.",
-    measure=lambda run, n: count(run, n).peak_bytes,
-)
-task.fault(
-    "L4-RAN-TOO-EARLY",
-    "`lab.count(run(8))` counts what run(8) does.",
-    "By then it has run, and the meter gets its result. The meter has to do the calling: hand over "
-    "the function and its argument separately.",
-    measure=lambda run, n: count(run(n)).total,
-)
+task.fault("L4-BYTES", measure=lambda run, n: count(run, n).peak_bytes)
+task.fault("L4-RAN-TOO-EARLY", measure=lambda run, n: count(run(n)).total)

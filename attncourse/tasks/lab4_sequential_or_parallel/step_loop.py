@@ -1,5 +1,3 @@
-"""A recurrent layer as a loop: one call of the cell a position."""
-
 import torch
 
 from attncourse.checks.answer import Failure, Unanswered, compare, describe, moves_nothing, shape_of
@@ -7,7 +5,6 @@ from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
-from attncourse.tasks import thoughts
 from attncourse.tasks.lab4_sequential_or_parallel import pick
 
 
@@ -121,14 +118,6 @@ task = Task(
     difficulty=1,
     minutes=6,
     section="lab4-loop",
-    hints=(
-        "A loop over positions. What does the cell at position t need that only the cell at "
-        "position t − 1 can give it?",
-        "`inputs[:, t]` is position t of all sentences, (b d). Overwrite `state` with what the "
-        "cell returns, and keep each one in a list.",
-        "for t in range(n): state = cell(inputs[:, t], state), then append it. In the end "
-        "torch.stack the list so that positions are axis 1.",
-    ),
     probes=probes,
     small=small,
     adapt=with_a_cell,
@@ -231,7 +220,7 @@ def into_a_table(states):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(thoughts.ON_THE_CPU, join=into_a_table)
+task.fault("C-ON-THE-CPU", join=into_a_table)
 
 
 def from_the_first_on(cell, inputs, state, last):
@@ -244,115 +233,34 @@ def over_a_sentence(cell, inputs, state, s):
     return cell(inputs[s], state)
 
 
-task.fault(
-    "L4-LAST-STATE",
-    "The last state has read everything, so I return that.",
-    "It has, but the layer above, or an attention over these states, needs one vector for each "
-    "position. Keep every state on the way.",
-    join=(lambda states: states[-1], lambda states: states[-1][:, None]),
-)
-task.fault(
-    "L4-NOT-CARRIED",
-    "Each position gives the cell its input and the state I was handed.",
-    "Then no position hears of an earlier one. What the cell returns has to go into its next call: "
-    "that handing on is what makes it recurrent, and slow.",
-    before=lambda states: states[0],
-)
+task.fault("L4-LAST-STATE", join=(lambda states: states[-1], lambda states: states[-1][:, None]))
+task.fault("L4-NOT-CARRIED", before=lambda states: states[0])
 task.fault(
     "L4-OVER-SENTENCES",
-    "`for x in inputs`, or `range(len(inputs))`, goes through the positions.",
-    "It goes along axis 0, and that is the sentences. Sentences do not wait for each other; "
-    "positions do. Positions are axis 1.",
     positions=lambda inputs: range(len(inputs)),
     step=(over_a_sentence, over_a_sentence, ...),
     join=(lambda states: torch.stack(states), ...),
 )
-task.fault(
-    "L4-CELL-SWAPPED",
-    "The cell takes the state, then the input.",
-    "It takes the input first. Input and state have different matrices, so with the two swapped "
-    "each is multiplied by the other's.",
-    step=lambda cell, inputs, state, t: cell(state, inputs[:, t]),
-)
-task.fault(
-    "L4-STACK-AXIS",
-    "torch.stack puts the states together.",
-    "Along a new axis 0, unless it is told otherwise: what comes out is (n b d). The caller "
-    "expects sentences first.",
-    join=lambda states: torch.stack(states),
-)
-task.fault(
-    "L4-CONCATENATED",
-    "torch.cat joins the states along axis 1.",
-    "It joins along an axis that is there, and axis 1 of a state is its width: the result is one "
-    "long vector a sentence. Positions need an axis of their own.",
-    join=lambda states: torch.cat(states, dim=1),
-)
-task.fault(
-    "L4-BEFORE-THE-STEP",
-    "The state of a position is the one it begins with.",
-    "That state has not read the position yet. The first would be the one you were handed, and the "
-    "last input would be read for nothing.",
-    keep=lambda states: states[:-1],
-)
-task.fault(
-    "L4-WITH-THE-START",
-    "The states are all there were, the first one included.",
-    "Then there is one more than positions, and state t belongs to input t − 1. The caller has the "
-    "first state already.",
-    keep=lambda states: states,
-)
+task.fault("L4-CELL-SWAPPED", step=lambda cell, inputs, state, t: cell(state, inputs[:, t]))
+task.fault("L4-STACK-AXIS", join=lambda states: torch.stack(states))
+task.fault("L4-CONCATENATED", join=lambda states: torch.cat(states, dim=1))
+task.fault("L4-BEFORE-THE-STEP", keep=lambda states: states[:-1])
+task.fault("L4-WITH-THE-START", keep=lambda states: states)
 task.fault(
     "L4-BACKWARD",
-    "The last position is the nearest, so I begin there.",
-    "Reading from the end is another model, the backward half of a bidirectional one. Here "
-    "position t has read positions 0 to t.",
     positions=lambda inputs: reversed(range(inputs.shape[1])),
     keep=(lambda states: states[:0:-1], ...),
 )
-task.fault(
-    "L4-ZERO-START",
-    "A recurrent network begins with zeros.",
-    "By default it does. But the caller hands over a state, that of an encoder for instance, and "
-    "it gets lost here.",
-    start=lambda state: torch.zeros_like(state),
-)
-task.fault(
-    "L4-BEGINS-AGAIN",
-    "For the state after position t, run the cell over positions 0 to t.",
-    "The states are right, but each run repeats all before it: n(n + 1)/2 calls instead of n. The "
-    "state after t − 1 is there already; go on from it.",
-    before=lambda states: states[0],
-    step=from_the_first_on,
-)
-task.fault(
-    "L4-DETACHED",
-    "Old states are only history, so I detach them to save memory.",
-    "The values are right, but learning stops at each step: no gradient flows from a position to "
-    "the ones before. Cutting it now and then is a trick of training; here it cuts everywhere.",
-    before=lambda states: states[-1].detach(),
-)
+task.fault("L4-ZERO-START", start=lambda state: torch.zeros_like(state))
+task.fault("L4-BEGINS-AGAIN", before=lambda states: states[0], step=from_the_first_on)
+task.fault("L4-DETACHED", before=lambda states: states[-1].detach())
 
 task.fault(
     "L4-CALLED-TWICE",
-    "One call gives what I keep, another gives what I hand on.",
-    "It is the same number: the states are right, and each is computed twice. Give what the cell "
-    "returns a name, and use that in both places.",
     step=lambda cell, inputs, state, t: (cell(inputs[:, t], state), cell(inputs[:, t], state))[1],
 )
-task.fault(
-    "L4-SAME-TENSOR",
-    "I write each new state into the same tensor and put that into the list.",
-    "The list then holds one tensor many times, and all of them show what was written last. Let "
-    "the name `state` point to the new tensor that the cell returns.",
-    keep=lambda states: states[-1:] * (len(states) - 1),
-)
-by_sentence = task.fault(
-    "L4-SENTENCE-BY-SENTENCE",
-    "Each sentence has a loop of its own.",
-    "Each has a chain of its own, but none waits for another's: the cell takes position t of all "
-    "sentences at once, (b d). One loop, over the positions, is enough.",
-)
+task.fault("L4-SAME-TENSOR", keep=lambda states: states[-1:] * (len(states) - 1))
+by_sentence = task.fault("L4-SENTENCE-BY-SENTENCE")
 
 
 @by_sentence

@@ -1,5 +1,3 @@
-"""What a record of the lab says: who is faster, from where on, and at what batch."""
-
 import math
 import statistics
 
@@ -10,7 +8,6 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
 from attncourse.lab.timing import headline
-from attncourse.tasks import thoughts
 from attncourse.tasks.lab4_sequential_or_parallel import LAB
 
 CONCLUSIONS = (
@@ -240,15 +237,6 @@ task = Task(
     difficulty=3,
     minutes=18,
     section="lab4-verdict",
-    hints=(
-        "Begin with order: a dict (name, b) → {n: seconds}, without the points that "
-        "have an error. Then compare two names at the sizes that both have.",
-        "always_faster: one slower point, of any b and either rival, refutes it. Crossover: go "
-        "down from the largest n as long as attention is slower; the last n you passed is it.",
-        "The batch numbers: largest n that is in both dicts of this name, time at b = 8 over "
-        "time at b = 1. held: crossover / 2 <= predicted <= 2 · crossover, or predicted == 0 "
-        "if there is no crossover.",
-    ),
     probes=probes,
     small=lambda rng: iter(()),
     adapt=said,
@@ -445,176 +433,45 @@ def one_size_before(slower):
 CROSSOVER, BATCH = {"section": "lab4-crossover"}, {"section": "lab4-batch"}
 PREDICT = {"section": "lab4-predict"}
 
+task.fault("L4-MOSTLY", always=mostly)
+task.fault("L4-AT-THE-END", always=at_the_end)
+task.fault("L4-BEATS-THE-LOOP", always=never_behind([("loop", 1), ("loop", 8)]))
+task.fault("L4-BEATS-THE-FUSED", always=never_behind([("fused", 1), ("fused", 8)]))
 task.fault(
-    "L4-MOSTLY",
-    "Attention is faster at most points, so it is always faster.",
-    "Always is a strong word: a single slower point refutes it, and no number of faster ones mends "
-    "that.",
-    always=mostly,
-)
-task.fault(
-    "L4-AT-THE-END",
-    "What counts is the largest n: who is ahead there is faster.",
-    "At the largest n of the record, yes. The statement says always, so the small sizes can refute "
-    "it as well as the large ones.",
-    always=at_the_end,
-)
-task.fault(
-    "L4-BEATS-THE-LOOP",
-    "The recurrent network is the loop, so I compare with that.",
-    "Much of the loop's time is Python. The fused call runs the same steps without it; who claims "
-    "that attention is faster has to beat that one, too.",
-    always=never_behind([("loop", 1), ("loop", 8)]),
-)
-task.fault(
-    "L4-BEATS-THE-FUSED",
-    "The fused GRU is the faster rival, so beating it is enough.",
-    "Usually it is the faster one. The records decide that, not we: in one of them the loop is "
-    "ahead at one size.",
-    always=never_behind([("fused", 1), ("fused", 8)]),
-)
-task.fault(
-    "L4-ALL-THREE",
-    "Sizes at which one of the three has no time are left out.",
-    "A comparison needs two. Where the fused GRU ran out of memory, the loop may be ahead of "
-    "attention, and that refutes as well. Leave out only what is missing itself.",
-    always=(lambda time: never_behind()(complete(time)), ...),
-    times=(..., complete),
+    "L4-ALL-THREE", always=(lambda time: never_behind()(complete(time)), ...), times=(..., complete)
 )
 task.fault(
     "L4-ENDLESS",
-    "What ran out of memory takes forever, so it is slower.",
-    "It has no time at all: nobody knows how fast it would have been with more memory. Compare "
-    "only where both have a time.",
     always=lambda time: never_behind()(endless(time)),
     slower=lambda time, b: behind(endless(time), "fused", b),
 )
-task.fault(
-    "L4-NO-TIMES",
-    "Every point has samples.",
-    "What ran out of memory has none, and there is no median of an empty list. Leave out the "
-    "points with an error before you take medians.",
-    done=lambda point: True,
-)
-task.fault(
-    "L4-ONE-SENTENCE-VERDICT",
-    "One sentence tells whether attention is faster.",
-    "With one sentence a machine has idle workers, which attention can use and a chain cannot. "
-    "With eight there is work for all. Look at both.",
-    **BATCH,
-    always=never_behind([("loop", 1), ("fused", 1)]),
-)
-task.fault(
-    "L4-EVERYBODY-KNOWS",
-    "Attention is parallel, so it is always faster.",
-    "This is the statement to be tested. It speaks of depth; a record also shows work and workers. "
-    "Read the times.",
-    always=lambda time: True,
-)
+task.fault("L4-NO-TIMES", done=lambda point: True)
+task.fault("L4-ONE-SENTENCE-VERDICT", **BATCH, always=never_behind([("loop", 1), ("fused", 1)]))
+task.fault("L4-EVERYBODY-KNOWS", always=lambda time: True)
 task.fault(
     "L4-FIRST-SLOWER",
-    "The crossover is the first n at which attention is slower.",
-    "It may be ahead again later: at small sizes a fixed cost can decide. From the crossover on it "
-    "stays behind, so look from the large end.",
     **CROSSOVER,
     crossover=lambda slower: next((n for n, is_slower in slower.items() if is_slower), None),
 )
 task.fault(
-    "L4-LAST-FASTER",
-    "The crossover is the last n at which attention is ahead.",
-    "There it is still ahead. Asked for is the first n at which it has fallen behind for good, one "
-    "size later.",
-    **CROSSOVER,
-    crossover=(last_ahead, noted_before_it_is_asked, one_size_before),
+    "L4-LAST-FASTER", **CROSSOVER, crossover=(last_ahead, noted_before_it_is_asked, one_size_before)
 )
 task.fault(
-    "L4-LARGEST-N",
-    "If they do not cross, the crossover is the largest n.",
-    "Nobody has seen them cross there. Say None: beyond the record there is no measurement.",
-    **CROSSOVER,
-    crossover=lambda slower: Verdict.crossover(slower) or max(slower),
+    "L4-LARGEST-N", **CROSSOVER, crossover=lambda slower: Verdict.crossover(slower) or max(slower)
 )
-task.fault(
-    "L4-CROSSES-THE-LOOP",
-    "The crossover is where attention meets the loop.",
-    "The loop carries the price of Python, so it is met later. Asked for is the fused GRU.",
-    **CROSSOVER,
-    slower=lambda time, b: behind(time, "loop", b),
-)
-task.fault(
-    "L4-FASTER-RIVAL",
-    "The crossover is where the faster of loop and fused GRU overtakes.",
-    "For “always” both rivals count. The crossover is that of the fused GRU alone, so that it says "
-    "something about two layers and not about which program is good.",
-    **CROSSOVER,
-    slower=behind_either,
-)
-task.fault(
-    "L4-EVEN-AT-D",
-    "Work is even at n = d, so they cross at 128.",
-    "Work says where the multiplications are even. The times follow only if each multiplication "
-    "takes as long in both, and small steps are slow. Read the record.",
-    section="lab4-work",
-    crossover=lambda slower: 128,
-)
-task.fault(
-    "L4-BATCHES-SWAPPED",
-    "Crossover for eight first, then for one.",
-    "The names say which is which: crossover_1 is that of one sentence. With more sentences it "
-    "comes earlier, as there is less idle time to use.",
-    **BATCH,
-    order=lambda at_1, at_8: (at_8, at_1),
-)
-task.fault(thoughts.BEST_ALWAYS, number=by(min))
-task.fault(
-    "L4-MEAN",
-    "The time of a size is the mean of its samples.",
-    "One disturbed sample moves a mean anywhere, and seven of 21 nearly double it: enough to move "
-    "a crossover. A median stays where most samples are.",
-    number=by(statistics.mean),
-)
-task.fault(
-    "L4-FIRST-SAMPLE",
-    "The first sample is the time.",
-    "It is one of many, and the one that most likely holds what only a first call does. Use all of "
-    "them.",
-    number=by(lambda samples: samples[0]),
-)
-task.fault(
-    "L4-SLOWEST",
-    "To be on the safe side, the slowest sample counts.",
-    "The slowest sample tells of whatever disturbed it, another program for instance. It is no "
-    "safe side; it is somebody else's time.",
-    number=by(max),
-)
-task.fault(
-    "L4-BATCH-SHARE",
-    "Eight sentences take less for each, so I divide by eight.",
-    "That is the time a sentence costs in a batch. Asked for is how many times as long the whole "
-    "batch takes: 8 if nothing is gained, 1 if the others ride along for free.",
-    **BATCH,
-    ratio=lambda one, eight: eight / one / 8,
-)
-task.fault(
-    "L4-BATCH-INVERTED",
-    "Time with one sentence over time with eight.",
-    "That is the inverse. The number should say how many times as long eight take.",
-    **BATCH,
-    ratio=lambda one, eight: one / eight,
-)
-task.fault(
-    "L4-BATCH-SMALLEST-N",
-    "The batch numbers can be taken at any n, say the smallest.",
-    "At the smallest n fixed costs hide what eight sentences really cost. Take the largest n that "
-    "has both times.",
-    **BATCH,
-    size=min,
-)
+task.fault("L4-CROSSES-THE-LOOP", **CROSSOVER, slower=lambda time, b: behind(time, "loop", b))
+task.fault("L4-FASTER-RIVAL", **CROSSOVER, slower=behind_either)
+task.fault("L4-EVEN-AT-D", section="lab4-work", crossover=lambda slower: 128)
+task.fault("L4-BATCHES-SWAPPED", **BATCH, order=lambda at_1, at_8: (at_8, at_1))
+task.fault("C-FASTEST-SAMPLE", number=by(min))
+task.fault("L4-MEAN", number=by(statistics.mean))
+task.fault("L4-FIRST-SAMPLE", number=by(lambda samples: samples[0]))
+task.fault("L4-SLOWEST", number=by(max))
+task.fault("L4-BATCH-SHARE", **BATCH, ratio=lambda one, eight: eight / one / 8)
+task.fault("L4-BATCH-INVERTED", **BATCH, ratio=lambda one, eight: one / eight)
+task.fault("L4-BATCH-SMALLEST-N", **BATCH, size=min)
 task.fault(
     "L4-BATCH-AVERAGED",
-    "The batch numbers are averages over all n.",
-    "At small n fixed costs hide what eight sentences really cost, and an average keeps half of "
-    "that. Take the largest n that has both times.",
     **BATCH,
     batch=lambda self, time, name: statistics.mean(
         self.ratio(time[name, 1][n], time[name, 8][n]) for n in self.shared(time, name)
@@ -622,48 +479,17 @@ task.fault(
 )
 task.fault(
     "L4-BATCH-COMMON-N",
-    "Both batch numbers belong to the largest n that all three have.",
-    "Each compares a layer with itself, so it needs no other's time. Where attention ran out of "
-    "memory, the loop may go on: take its own largest n.",
     **BATCH,
     shared=lambda time, name: set.intersection(*map(set, time.values())),
 )
-task.fault(
-    "L4-BATCH-ASSUMED",
-    "Eight sentences are eight times the work, so both numbers are 8.",
-    "Eight times the work takes eight times as long only if nobody was idle before. That is what "
-    "the record tells.",
-    **BATCH,
-    ratio=lambda one, eight: 8.0,
-)
-task.fault(
-    "L4-HELD-EXACTLY",
-    "A prediction holds if it is the right number.",
-    "The sizes are factors of 2 apart, so nobody can hit better than that. A factor of 2 either "
-    "way was agreed before, and that is what makes it a test.",
-    **PREDICT,
-    held=lambda guess, at_1, at_8: guess == (at_8 or 0),
-)
-task.fault(
-    "L4-HELD-OTHER-BATCH",
-    "The prediction is compared with crossover_1.",
-    "What was predicted is the crossover for eight sentences at once. That of one sentence is "
-    "another number.",
-    **PREDICT,
-    held=lambda guess, at_1, at_8: within(guess, at_1),
-)
+task.fault("L4-BATCH-ASSUMED", **BATCH, ratio=lambda one, eight: 8.0)
+task.fault("L4-HELD-EXACTLY", **PREDICT, held=lambda guess, at_1, at_8: guess == (at_8 or 0))
+task.fault("L4-HELD-OTHER-BATCH", **PREDICT, held=lambda guess, at_1, at_8: within(guess, at_1))
 task.fault(
     "L4-HELD-ONE-SIDED",
-    "The prediction held if the crossover came no earlier than predicted.",
-    "A factor of 2 goes both ways: who predicts 1 when it is 1,024 has not been right.",
     **PREDICT,
     held=lambda guess, at_1, at_8: guess <= 2 * at_8 if at_8 else guess == 0,
 )
 task.fault(
-    "L4-NEVER-HELD",
-    "Without a crossover no prediction can have held.",
-    "Who wrote 0 said that there would be none, and was right. Compare with what was predicted, "
-    "that too.",
-    **PREDICT,
-    held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8),
+    "L4-NEVER-HELD", **PREDICT, held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8)
 )

@@ -1,5 +1,3 @@
-"""Writing new positions into a cache that was allocated beforehand."""
-
 import torch
 
 from attncourse.checks.answer import Failure, compare, describe
@@ -124,14 +122,6 @@ task = Task(
     difficulty=2,
     minutes=10,
     section="lab5-append",
-    hints=(
-        "Which slice of the cache belongs to the new positions? Where does it begin, and "
-        "where does it end?",
-        "Assigning to a slice writes into the memory that is there; a slice of a tensor is a "
-        "view of it. `torch.cat` makes a new tensor and copies everything into it.",
-        "n = length + t. If n > room, raise ValueError. Assign key to key_cache[:, :, "
-        "length:n], value likewise, and return both caches up to n.",
-    ),
     probes=append_probes,
     small=append_small,
     adapt=appended,
@@ -301,126 +291,35 @@ def only_one(which):
 
 task.fault(
     "L5-CAT",
-    "To append is to concatenate: torch.cat of what is there and what is new.",
-    "cat makes a new tensor and copies the whole cache into it, at every step; and the memory that "
-    "was set aside stays as it was. Write into it.",
     refuse=(..., never),
     write=(concatenate, concatenate, behind_the_room),
     returned=(..., ..., lambda cache, length, n: cache),
 )
 task.fault(
     "L5-CLONE",
-    "I write into the cache and return a clone, to be on the safe side.",
-    "The clone reads and writes the whole cache before attention reads it again: three times the "
-    "traffic. A view costs nothing, and nobody writes to it.",
     returned=(
         lambda cache, length, n: cache[:, :, :n].clone(),
         lambda cache, length, n: cache[:, :, :n].contiguous(),
     ),
 )
 task.fault(
-    "L5-WHOLE-COPY",
-    "Inputs must not change, so I write into a copy of the cache.",
-    "Here the cache is meant to be changed: that is why it is passed in. In a copy the new "
-    "position is lost with the next step, and each step costs the whole cache.",
-    caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone()),
+    "L5-WHOLE-COPY", caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone())
 )
-task.fault(
-    "L5-FULL-SILENT",
-    "If the cache were full, torch would complain about the slice.",
-    "A slice beyond the end is empty, and one position assigned to an empty slice is no error: the "
-    "token is lost without a word. Ask first.",
-    refuse=never,
-    write=(..., what_fits),
-)
-task.fault(
-    "L5-RING",
-    "When the cache is full, the oldest positions make room.",
-    "That is a sliding window, another model: it forgets. Asked for is a cache that holds all, and "
-    "says when it cannot.",
-    refuse=never,
-    write=(move_up, round_and_round),
-)
-task.fault(
-    "L5-SWAPPED",
-    "Keys and values are written one after the other; which first does not matter.",
-    "It matters where: here the key lands in the cache of the values. Each has a cache of its own.",
-    written=lambda key, value: (value, key),
-)
-task.fault(
-    "L5-KEY-TWICE",
-    "The second line is like the first (copied, and one name not changed).",
-    "The key was written into both caches. Compare what you return with what you were given.",
-    written=lambda key, value: (key, key),
-)
-task.fault(
-    "L5-WITHOUT-THE-NEW",
-    "What is returned are the positions that were there.",
-    "The newest position may attend to itself, so its key and value belong to what comes back: "
-    "length + t positions.",
-    returned=lambda cache, length, n: cache[:, :, :length],
-)
-task.fault(
-    "L5-ONLY-THE-NEW",
-    "A step makes new keys and values, so it returns those.",
-    "The caller has them already. What comes next is attention, and that needs all that are "
-    "filled, from the first one on.",
-    returned=lambda cache, length, n: cache[:, :, length:n],
-)
-task.fault(
-    "L5-LAST-PLACE",
-    "With n = room the cache is full, so nothing more fits.",
-    "n counts the new positions, too. If n = room, the last of them has found the last place. Too "
-    "many is one more.",
-    refuse=lambda n, room, length: Append.refuse(n + 1, room, length),
-)
-task.fault(
-    "L5-ALL-THE-ROOM",
-    "The cache is one tensor, so I return all of it.",
-    "Behind the filled part lies whatever was in memory. Without a mask, attention would take that "
-    "for positions of the text.",
-    returned=lambda cache, length, n: cache,
-)
-task.fault(
-    "L5-HEAD-AXIS",
-    "The first n of the cache are cache[:, :n].",
-    "The axes are (b c room d), so that takes the first n of the cached heads, with all the room "
-    "behind them. Counting from 0, positions are axis 2.",
-    returned=lambda cache, length, n: cache[:, :n],
-)
-task.fault(
-    "L5-AT-THE-START",
-    "The new positions go to the front.",
-    "They overwrite the oldest ones there. `length` says how many are filled: the next free place.",
-    write=to_the_front,
-)
-task.fault(
-    "L5-AT-THE-END",
-    "The new positions go to the end of the cache.",
-    "Its last places are the end of the memory, not of the text: between the two lies rubbish. "
-    "`length` says how many are filled: the next free place.",
-    write=to_the_end,
-)
-task.fault(
-    "L5-OFF-BY-ONE",
-    "The next free place is length + 1.",
-    "Places are counted from 0: with 4 filled they are 0 to 3, and the next is 4. Here one place "
-    "stays rubbish, and the last token finds no room.",
-    place=lambda length: length + 1,
-)
-task.fault(
-    "L5-T-FROM-HEADS",
-    "key.shape[1] tells how many positions are new.",
-    "The axes are (b c t d), so that is the number of cached heads. Counting from 0, positions are "
-    "axis 2.",
-    new=lambda key: key.shape[1],
-    refuse=(..., never),
-)
+task.fault("L5-FULL-SILENT", refuse=never, write=(..., what_fits))
+task.fault("L5-RING", refuse=never, write=(move_up, round_and_round))
+task.fault("L5-SWAPPED", written=lambda key, value: (value, key))
+task.fault("L5-KEY-TWICE", written=lambda key, value: (key, key))
+task.fault("L5-WITHOUT-THE-NEW", returned=lambda cache, length, n: cache[:, :, :length])
+task.fault("L5-ONLY-THE-NEW", returned=lambda cache, length, n: cache[:, :, length:n])
+task.fault("L5-LAST-PLACE", refuse=lambda n, room, length: Append.refuse(n + 1, room, length))
+task.fault("L5-ALL-THE-ROOM", returned=lambda cache, length, n: cache)
+task.fault("L5-HEAD-AXIS", returned=lambda cache, length, n: cache[:, :n])
+task.fault("L5-AT-THE-START", write=to_the_front)
+task.fault("L5-AT-THE-END", write=to_the_end)
+task.fault("L5-OFF-BY-ONE", place=lambda length: length + 1)
+task.fault("L5-T-FROM-HEADS", new=lambda key: key.shape[1], refuse=(..., never))
 task.fault(
     "L5-LAST-ONE-ONLY",
-    "In decoding there is one new position at a time.",
-    "After the prompt, yes. The prompt itself comes at once, t positions, and all of them have to "
-    "be kept.",
     refuse=(..., ..., lambda n, room, length: Append.refuse(length + 1, room, length)),
     write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
     returned=lambda cache, length, n: cache[:, :, : length + 1],

@@ -1,5 +1,3 @@
-"""The size of a key and value cache, in bytes."""
-
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
@@ -55,11 +53,6 @@ task = Task(
     difficulty=1,
     minutes=6,
     section="lab5-cache",
-    hints=(
-        "Begin with one token, one layer, one cached head. What is kept of it?",
-        "Two vectors of d numbers: its key and its value. Everything else multiplies that.",
-        "A product of seven factors: the six arguments and the two of key and value.",
-    ),
     probes=cache_probes,
     small=cache_small,
     ready_made=(roofline.cache_bytes_per_token, roofline.decode_bytes),
@@ -86,7 +79,7 @@ def the_cache_grows_with_positions_and_sequences(answer, rng):
     exactly(answer, sizes(pick(rng, 3, 8, 64), 1, 1, 1000, 64, 2))
 
 
-@task.check(1)
+@task.check(1, "a number may take one, two or four bytes")
 def a_number_may_take_one_two_or_four_bytes(answer):
     for width in (1, 2, 4):
         exactly(answer, sizes(2, 3, 4, 5, 16, width))
@@ -114,92 +107,16 @@ class Cache:
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(
-    "L5-KEYS-ONLY",
-    "A token leaves one vector of d numbers behind, in each head and layer.",
-    "It leaves a key, to be found by, and a value, to be read. Attention needs both again at each "
-    "later step.",
-    vectors=lambda: 1,
-)
-task.fault(
-    "L5-QUERIES-TOO",
-    "Query, key and value are computed for each token, so three vectors are kept.",
-    "A query asks once, when its token is the newest. Nobody reads it again: not kept.",
-    vectors=lambda: 3,
-)
-task.fault(
-    "L5-ONE-LAYER",
-    "There is one cache for the whole model.",
-    "The keys of a layer are made from what goes into that layer, so each layer has its own. A "
-    "model of 32 layers keeps 32 times as much.",
-    layers=one,
-)
-task.fault(
-    "L5-ONE-SEQUENCE",
-    "The cache belongs to the model, so the batch does not matter.",
-    "It belongs to a text: its keys and values. Eight texts have eight caches. What they share are "
-    "the weights.",
-    sequences=one,
-)
-task.fault(
-    "L5-ONE-HEAD",
-    "A key has d numbers, whatever the heads.",
-    "It has d numbers in each cached head. With one such head that is the same: this is what MQA "
-    "saves.",
-    heads=one,
-)
-task.fault(
-    "L5-HEADS-SPLIT-D",
-    "Heads share the width d among them, so more heads make smaller keys.",
-    "They share the width of the model; d is what each head has. More heads, more bytes.",
-    heads=one,
-    numbers=lambda d, kv_heads: d // kv_heads,
-)
-task.fault(
-    "L5-IN-GIGABYTES",
-    "A cache is best said in gigabytes.",
-    "For people, yes. A function that returns bytes, a whole number, can be added to other bytes; "
-    "divide when you print.",
-    said=(lambda counted: counted / 1e9, lambda counted: counted / 2**30),
-)
-task.fault(
-    "L5-FLOAT",
-    "A number is a number, whatever its type.",
-    "The number is right, but a float; bytes are counted in whole numbers. Somewhere stands a / or "
-    "a factor with a point.",
-    said=float,
-)
-task.fault(
-    "L5-ONE-TOKEN",
-    "Only the newest token is in the cache.",
-    "It is kept until the text ends, as all before it: each later token attends to it. So the "
-    "cache grows with every token.",
-    positions=one,
-)
-task.fault(
-    "L5-SCORES",
-    "Attention is n × n, so the cache is.",
-    "Scores are made for one step and thrown away. What is kept is a key and a value a position: "
-    "twice the text, twice the cache.",
-    positions=lambda n: n * n,
-)
-task.fault(
-    "L5-NUMBERS",
-    "The size is the count of numbers.",
-    "Memory is counted in bytes, and a number takes four of them in float32, two in float16. That "
-    "is why caches are kept in few bits.",
-    width=one,
-)
-task.fault(
-    "L5-BITS",
-    "float16 has 16 bits, so a number counts 16.",
-    "The function is told bytes for a number and asked for bytes. Eight times less.",
-    width=lambda bytes_per_number: 8 * bytes_per_number,
-)
-task.fault(
-    "L5-ALWAYS-TWO-BYTES",
-    "A number takes two bytes.",
-    "In float16, yes. The last argument says how many they are: four in float32, one in the caches "
-    "that save most.",
-    width=lambda bytes_per_number: 2,
-)
+task.fault("L5-KEYS-ONLY", vectors=lambda: 1)
+task.fault("L5-QUERIES-TOO", vectors=lambda: 3)
+task.fault("L5-ONE-LAYER", layers=one)
+task.fault("L5-ONE-SEQUENCE", sequences=one)
+task.fault("L5-ONE-HEAD", heads=one)
+task.fault("L5-HEADS-SPLIT-D", heads=one, numbers=lambda d, kv_heads: d // kv_heads)
+task.fault("L5-IN-GIGABYTES", said=(lambda counted: counted / 1e9, lambda counted: counted / 2**30))
+task.fault("L5-FLOAT", said=float)
+task.fault("L5-ONE-TOKEN", positions=one)
+task.fault("L5-SCORES", positions=lambda n: n * n)
+task.fault("L5-NUMBERS", width=one)
+task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
+task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)

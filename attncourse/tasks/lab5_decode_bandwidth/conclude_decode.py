@@ -1,5 +1,3 @@
-"""What a record of decoding says, in seven numbers."""
-
 import math
 import statistics
 
@@ -11,7 +9,6 @@ from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.roofline import attention_flops, decode_bytes
 from attncourse.lab.timing import headline
-from attncourse.tasks import thoughts
 from attncourse.tasks.lab5_decode_bandwidth import CONCLUSIONS, LAB, WIDTHS, said
 
 T4 = {"device": "cuda", "name": "Tesla T4", "label": "T4"}
@@ -182,17 +179,6 @@ task = Task(
     difficulty=3,
     minutes=18,
     section="lab5-conclude",
-    hints=(
-        "Begin with order: leave out what failed, and make a dict (name, n) → seconds "
-        "and one (name, n) → point.",
-        "A point knows its bytes and its flops. Bytes over seconds is its speed; flops over "
-        "bytes its intensity. The ridge is the flops per second of a product, in the dtype of "
-        "the point, over the bytes per second of a copy.",
-        "bytes_per_second: the MHA point with the largest n. ideal and speed_up: the largest n "
-        "for which MHA and MQA both have a time. computes: MQA's intensity > ridge, there. "
-        "from_cache: count all points with bytes / seconds > 1.5 · copy. held: speed_up / 1.5 "
-        "<= predicted <= 1.5 · speed_up.",
-    ),
     probes=conclude_probes,
     small=lambda rng: iter(()),
     adapt=said,
@@ -200,7 +186,7 @@ task = Task(
 )
 
 
-@task.check(2)
+@task.check(2, "the bytes a second are those of MHA at its largest n")
 def the_bytes_a_second_are_those_of_mha_at_its_largest_n(answer, rng):
     kinds = ("T4", "CPU", "MHA ran out of memory", "disturbed MHA")
     says(answer, rng, "bytes_per_second", *kinds, "small caches wait", "MQA was interrupted")
@@ -217,18 +203,18 @@ def the_ideal_is_the_ratio_of_the_bytes(answer, rng):
     says(answer, rng, "ideal", "T4", "MQA was interrupted", "16 heads")
 
 
-@task.check(2)
+@task.check(2, "the speedup is taken where both have a time")
 def the_speed_up_is_taken_where_both_have_a_time(answer, rng):
     kinds = ("T4", "CPU", "MHA ran out of memory", "MQA was interrupted")
     says(answer, rng, "speed_up", *kinds)
 
 
-@task.check(1)
+@task.check(1, "a few disturbed samples do not move the speedup")
 def a_few_disturbed_samples_do_not_move_the_speed_up(answer, rng):
     says(answer, rng, "speed_up", "disturbed MHA", "disturbed MQA")
 
 
-@task.check(1)
+@task.check(1, "it says whether MQA still waits for memory")
 def it_says_whether_mqa_still_waits_for_memory(answer, rng):
     says(answer, rng, "computes")
 
@@ -340,210 +326,63 @@ def by(middle):
 
 BANDWIDTH, RIDGE, PREDICT, LESS = "lab5-bandwidth", "lab5-ridge", "lab5-predict", "lab5-less"
 
-task.fault(thoughts.BEST_ALWAYS, number=by(min))
-task.fault(
-    "L5-MEAN",
-    "The time of a point is the mean of its samples.",
-    "One disturbed sample moves a mean anywhere, and seven of 21 double it. A median stays where "
-    "most of them are.",
-    number=by(statistics.mean),
-)
-task.fault(
-    "L5-FIRST-SAMPLE",
-    "The first sample is the time.",
-    "It is one of many, and the one that most likely holds what only a first call does. Use all of "
-    "them.",
-    number=by(lambda samples: samples[0]),
-)
-task.fault(
-    "L5-SLOWEST",
-    "To be on the safe side, the slowest sample counts.",
-    "The slowest sample tells of whatever disturbed it. It is no safe side; it is somebody else's "
-    "time.",
-    number=by(max),
-)
-task.fault(
-    "L5-IDEAL-AS-MEASURED",
-    "A cache 32 times smaller is read 32 times faster, so that is the speed-up.",
-    "That is the ideal. A step has costs that do not shrink with its cache, and beyond the ridge "
-    "it computes. The speed-up is the ratio of the times.",
-    section=LESS,
-    speed_up=Conclusions.ideal,
-)
-task.fault(
-    "L5-ALWAYS-32",
-    "There are 32 heads, so the ideal is 32.",
-    "A record may be of 16 heads. Bytes are in the points: divide those of MHA by those of MQA.",
-    ideal=lambda self: 32,
-)
+task.fault("C-FASTEST-SAMPLE", number=by(min))
+task.fault("L5-MEAN", number=by(statistics.mean))
+task.fault("L5-FIRST-SAMPLE", number=by(lambda samples: samples[0]))
+task.fault("L5-SLOWEST", number=by(max))
+task.fault("L5-IDEAL-AS-MEASURED", section=LESS, speed_up=Conclusions.ideal)
+task.fault("L5-ALWAYS-32", ideal=lambda self: 32)
 task.fault(
     "L5-GQA-FOR-MQA",
-    "The speed-up of fewer heads: MHA over GQA-8.",
-    "Asked for is MQA, one cached head for all queries. GQA-8 lies between.",
     ideal=lambda self: self.ratio(self.bytes, "GQA-8"),
     speed_up=lambda self: self.ratio(self.times, "GQA-8"),
 )
 task.fault(
-    "L5-DIFFERENT-N",
-    "The speed-up is that of the two largest caches.",
-    "One of them may have run out of memory earlier. Compare them at an n where both have a time.",
-    speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self),
+    "L5-DIFFERENT-N", speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self)
 )
-task.fault(
-    "L5-SMALLEST-N",
-    "The speed-up can be read off at any size, say the first.",
-    "At the smallest size a step is mostly fixed cost, so the ratio is near one whatever the "
-    "heads. Take the largest that both have.",
-    section=LESS,
-    speed_up=lambda self: self.ratio(self.times, "MQA", 0),
-)
+task.fault("L5-SMALLEST-N", section=LESS, speed_up=lambda self: self.ratio(self.times, "MQA", 0))
 task.fault(
     "L5-UPSIDE-DOWN",
-    "The speed-up says which share of MHA's time MQA needs.",
-    "That is the inverse: 0.05 instead of 20. Here MHA stands above the fraction bar.",
     speed_up=(lambda self: 1 / self.ratio(self.times, "MQA"), ...),
     said=(..., instead("speed_up", lambda x: 1 / x)),
 )
-task.fault(
-    "L5-MQA-SPEED",
-    "The bytes a second are those of the fastest, MQA.",
-    "MQA takes the least time, but it has few bytes to read: its speed in bytes a second is often "
-    "the lowest. Asked for is MHA.",
-    section=BANDWIDTH,
-    speed=at("speeds", "MQA"),
-)
+task.fault("L5-MQA-SPEED", section=BANDWIDTH, speed=at("speeds", "MQA"))
 task.fault(
     "L5-FASTEST-POINT",
-    "The speed of MHA is that of its fastest point.",
-    "A small cache may wait in the processor and be read faster than memory can. The largest n is "
-    "the one that surely comes from memory.",
     section=BANDWIDTH,
     speed=lambda self: max(self.speeds["MHA", n] for n in self.sizes("MHA")),
 )
 task.fault(
     "L5-SPEED-AT-COMMON-N",
-    "All is read off at the largest n that MHA and MQA share.",
-    "Only what compares the two needs that. The bytes a second are of MHA alone, and may be taken "
-    "where its cache is largest.",
     section=BANDWIDTH,
     speed=lambda self: self.speeds["MHA", self.sizes("MHA", "MQA")[-1]],
 )
 task.fault(
-    "L5-GIGABYTES",
-    "Bandwidth is best said in GB/s.",
-    "For people, yes. The key says bytes_per_second, and the copy's bandwidth beside it is in "
-    "bytes a second. Divide when you print.",
-    section=BANDWIDTH,
-    said=instead("bytes_per_second", lambda speed: speed / 1e9),
+    "L5-GIGABYTES", section=BANDWIDTH, said=instead("bytes_per_second", lambda speed: speed / 1e9)
+)
+task.fault("L5-DATA-SHEET", section=BANDWIDTH, share=lambda self, speed: speed / 320e9)
+task.fault("L5-SHARE-INVERTED", section=BANDWIDTH, share=lambda self, speed: self.copy / speed)
+task.fault(
+    "L5-FLOAT32-RIDGE", section=RIDGE, ridge=lambda self: self.products["float32"] / self.copy
 )
 task.fault(
-    "L5-DATA-SHEET",
-    "The share is that of the 320 GB/s in the data sheet.",
-    "Not every record is of a T4, and no program reaches its sheet. This machine's own copy is in "
-    'record["machine"]["ceilings"].',
-    section=BANDWIDTH,
-    share=lambda self, speed: speed / 320e9,
+    "L5-RIDGE-UPSIDE-DOWN", section=RIDGE, ridge=lambda self: self.copy / self.products[self.dtype]
 )
-task.fault(
-    "L5-SHARE-INVERTED",
-    "The share says how many times as fast a copy is.",
-    "That is its inverse. A share of a copy's speed is 1 if the step reads as fast as a copy, and "
-    "less if it is slower.",
-    section=BANDWIDTH,
-    share=lambda self, speed: self.copy / speed,
-)
-task.fault(
-    "L5-FLOAT32-RIDGE",
-    "The arithmetic is that of float32.",
-    "On a CPU, yes. A GPU's record is in float16, and multiplies that several times as fast. Each "
-    "point says its dtype.",
-    section=RIDGE,
-    ridge=lambda self: self.products["float32"] / self.copy,
-)
-task.fault(
-    "L5-RIDGE-UPSIDE-DOWN",
-    "The ridge is the bytes a second of a copy over the flops a second of a product.",
-    "That is its inverse, far below one, and whatever one computes would lie beyond it. Operations "
-    "for each byte: here, too, operations stand above the fraction bar.",
-    section=RIDGE,
-    ridge=lambda self: self.copy / self.products[self.dtype],
-)
-task.fault(
-    "L5-ALWAYS-MEMORY",
-    "Decoding waits for memory, that is known.",
-    "With one query for each key, yes. With 32 queries for a key there are 32 times the operations "
-    "for each byte, and on a machine that computes slowly that is beyond the ridge.",
-    section=RIDGE,
-    computes=lambda intensity, ridge: False,
-)
-task.fault(
-    "L5-RIDGE-OF-MHA",
-    "One intensity for all: that of MHA.",
-    "The operations are the same, but MQA has a 32nd of the bytes, so its intensity is 32 times as "
-    "high. Asked for is MQA.",
-    section=RIDGE,
-    intensity=at("flops_a_byte", "MHA"),
-)
-task.fault(
-    "L5-RIDGE-INVERTED",
-    "Above the ridge a program waits for memory.",
-    "The other way round: many operations for each byte keep the arithmetic busy, and memory "
-    "waits. Below the ridge a program waits for memory.",
-    section=RIDGE,
-    computes=lambda intensity, ridge: intensity <= ridge,
-)
-task.fault(
-    "L5-FASTER-THAN-A-COPY",
-    "Whatever is faster than the copy came from a cache.",
-    "A copy reads and writes; reading alone can be up to 1.5 times as fast. Only beyond that is it "
-    "certain.",
-    section=BANDWIDTH,
-    from_cache=fast(1.0),
-)
-task.fault(
-    "L5-NEVER-FROM-CACHE",
-    "What is read from a tensor is read from memory, or a label says otherwise.",
-    "A small tensor that was read a moment ago may still lie in a cache of the processor, with no "
-    "label. It shows: more bytes a second than memory can give.",
-    section=BANDWIDTH,
-    from_cache=lambda self: 0,
-)
-task.fault(
-    "L5-WITHOUT-EXPANDED",
-    "What came from a cache is counted among MHA, GQA and MQA.",
-    "Asked for are all points that have a time, and those that expand their keys are points like "
-    "the others.",
-    section=BANDWIDTH,
-    from_cache=fast(1.5, "expanded"),
-)
+task.fault("L5-ALWAYS-MEMORY", section=RIDGE, computes=lambda intensity, ridge: False)
+task.fault("L5-RIDGE-OF-MHA", section=RIDGE, intensity=at("flops_a_byte", "MHA"))
+task.fault("L5-RIDGE-INVERTED", section=RIDGE, computes=lambda intensity, ridge: intensity <= ridge)
+task.fault("L5-FASTER-THAN-A-COPY", section=BANDWIDTH, from_cache=fast(1.0))
+task.fault("L5-NEVER-FROM-CACHE", section=BANDWIDTH, from_cache=lambda self: 0)
+task.fault("L5-WITHOUT-EXPANDED", section=BANDWIDTH, from_cache=fast(1.5, "expanded"))
 task.fault(
     "L5-HELD-EXACTLY",
-    "A prediction holds if it is the right number.",
-    "No prediction of a measurement is right to the digit. A factor of 1.5 either way was agreed "
-    "before, and that is what makes it a test.",
     section=PREDICT,
     held=lambda predicted, found: abs(predicted / found - 1) < 0.01,
 )
 task.fault(
-    "L5-HELD-HALF",
-    "A factor of 1.5 is 50 percent more or less.",
-    "More, yes. Less than the half of it is a factor of 2: downward a factor of 1.5 ends at two "
-    "thirds.",
-    section=PREDICT,
-    held=lambda predicted, found: abs(predicted / found - 1) <= 0.5,
+    "L5-HELD-HALF", section=PREDICT, held=lambda predicted, found: abs(predicted / found - 1) <= 0.5
 )
+task.fault("L5-HELD-IDEAL", section=PREDICT, predicted=lambda speed_up, ideal: ideal)
 task.fault(
-    "L5-HELD-IDEAL",
-    "The prediction is held against what the bytes say.",
-    "It was made of the time. What the bytes say, the ideal, is another guess. Only the measured "
-    "speed-up can test either.",
-    section=PREDICT,
-    predicted=lambda speed_up, ideal: ideal,
-)
-task.fault(
-    "L5-HELD-ONE-SIDED",
-    "The prediction held if the speed-up was at least what I predicted.",
-    "A factor of 1.5 goes both ways: who predicts 2 when it is 20 has not been right.",
-    section=PREDICT,
-    held=lambda predicted, found: predicted <= 1.5 * found,
+    "L5-HELD-ONE-SIDED", section=PREDICT, held=lambda predicted, found: predicted <= 1.5 * found
 )

@@ -1,5 +1,3 @@
-"""Attention of one new position over a cache."""
-
 import math
 
 import torch
@@ -11,7 +9,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.meters import count
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.lab5_decode_bandwidth import counted
 
 
@@ -116,14 +114,6 @@ task = Task(
     difficulty=3,
     minutes=14,
     section="lab5-step",
-    hints=(
-        "With as many cached heads as query heads this is attention with one query. What "
-        "changes when four query heads share one cached head?",
-        "The four queries of a group are four rows of one matrix product with the same keys. "
-        "So reshape the query, which is small, and leave the cache as it is.",
-        "query.view(b, c, h // c, d), then scores = query @ keys.mT / sqrt(d): (b c g n). "
-        "Softmax over n, times values: (b c g d). Back to (b h d).",
-    ),
     probes=step_probes,
     small=step_small,
     differentiated=("GQA",),
@@ -291,145 +281,58 @@ def into_a_table(output, query):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(thoughts.ON_THE_CPU, join=into_a_table)
+task.fault("C-ON-THE-CPU", join=into_a_table)
 
-task.fault(
-    "L5-REPEAT-INTERLEAVE",
-    "Give every query head its own keys: repeat_interleave, then it is ordinary attention.",
-    "The values are right, but the cache is written out for all heads at every step: more bytes "
-    "than MHA reads. What GQA saves is spent again. Reshape the query instead.",
-    keys=for_all_heads,
-    values=for_all_heads,
-)
+task.fault("L5-REPEAT-INTERLEAVE", keys=for_all_heads, values=for_all_heads)
 task.fault(
     "L5-BROADCAST",
-    "With a further axis of size 1 the keys broadcast over the group; nothing is copied.",
-    "An elementwise product would broadcast so. A matrix product needs its batch in memory, so "
-    "torch copies the keys for each head first. Make the group the rows of one product.",
     keys=(with_an_axis, expanded),
     values=(with_an_axis, expanded),
     split=(lambda query, c: query.unflatten(1, (c, -1))[..., None, :], ...),
 )
 task.fault(
     "L5-ELEMENTWISE",
-    "Multiply each query with each key, elementwise, and sum over d.",
-    "The values are right, but all products exist before the sum, for every head as large as its "
-    "keys. A matrix product adds them up as it goes.",
     compare=lambda query, keys: (query[..., None, :] * keys[:, :, None]).sum(-1),
     average=lambda weights, values: (weights[..., None] * values[:, :, None]).sum(-2),
 )
-task.fault(
-    "L5-CONTIGUOUS",
-    "A view is not contiguous, so call contiguous() before the product.",
-    "That copies the whole cache at every step. A product takes views with any stride between "
-    "rows; the copy is not needed.",
-    keys=contiguous,
-    values=(contiguous, ...),
-)
+task.fault("L5-CONTIGUOUS", keys=contiguous, values=(contiguous, ...))
 task.fault(
     "L5-WIDER",
-    "The products are more exact in float64, so the cache is converted first.",
-    "That writes a copy of the whole cache, with twice the bytes, at every step. Reading it once "
-    "is all that a step should cost.",
     keys=lambda cache, query: cache.double(),
     values=lambda cache, query: cache.double(),
     split=lambda query, c: query.double().unflatten(1, (c, -1)),
     join=lambda output, query: output.reshape(query.shape).to(query.dtype),
 )
 task.fault(
-    "L5-SCALES-THE-KEYS",
-    "Divide the keys by the root of d, then multiply.",
-    "The values are right, but a divided copy of all keys is made at every step. Divide the query, "
-    "which has one row, or the scores.",
-    keys=lambda keys, query: keys / math.sqrt(query.shape[-1]),
-    scale=as_is,
+    "L5-SCALES-THE-KEYS", keys=lambda keys, query: keys / math.sqrt(query.shape[-1]), scale=as_is
 )
 task.fault(
     "L5-HEAD-LOOP",
-    "A loop over the query heads; each takes the cached head it belongs to.",
-    "Nothing is copied, but each cached head is read once for every query of its group: as many "
-    "bytes as with MHA. Let a group read together.",
     compare=each_row_alone(-2, Step.compare),
     average=each_row_alone(-2, Step.average),
 )
 task.fault(
     "L5-GROUP-ORDER",
-    "Query head i takes cached head i modulo c.",
-    "Heads in a row form a group: with 4 heads and 2 cached ones, 0 and 1 share the first. A model "
-    "trained that way gives nonsense with any other order.",
     split=lambda query, c: query.unflatten(1, (-1, c)).transpose(1, 2),
     join=every_cth,
 )
-task.fault(
-    "L5-REPEAT",
-    "repeat(1, g, 1, 1) gives every query head its keys.",
-    "It lays all cached heads behind each other, g times over, so neighbors do not share one; and "
-    "it copies them. Reshape the query: heads in a row form a group.",
-    keys=repeated,
-    values=repeated,
-)
-task.fault(
-    "L5-NOT-JOINED",
-    "The product has the right numbers, so I return it.",
-    "They stand under the axes (b c g d). The rest of the model expects one vector for each of the "
-    "h heads: join c and g again.",
-    join=as_is,
-)
-task.fault(
-    "L5-POSITION-AXIS",
-    "Attention returns (b h n d), here with n = 1.",
-    "The query came without an axis of positions, so the output leaves without one: (b h d).",
-    join=lambda output, query: output.reshape(query.shape)[:, :, None],
-)
-task.fault(
-    "L5-GROUP-BACK",
-    "At the end the axes c and g are joined, in whatever order.",
-    "The query was split as (c g), so the output is joined as (c g). In the other order the "
-    "vectors are right, but under the wrong heads.",
-    join=every_cth,
-)
-task.fault(
-    "L5-NO-SCALE",
-    "Attention is softmax(qkᵀ)v.",
-    "The scores are not divided by the root of d. A cache changes what is computed again, not what "
-    "is computed.",
-    scale=as_is,
-)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
-task.fault(
-    "L5-SCALE-BY-N",
-    "The scores are divided by the root of their last axis.",
-    "That is n, which grows with each token. What is summed in a score are d products, so the root "
-    "is that of d.",
-    scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]),
-)
-task.fault(
-    "L5-SOFTMAX-OVER-GROUP",
-    "Softmax over the axis of the queries.",
-    "Each query shares out its attention among the n cached positions. Over the group, the queries "
-    "would compete for a key.",
-    share=lambda scores: scores.softmax(-2),
-)
-task.fault(
-    "L5-CAUSAL-TOP-LEFT",
-    "Decoding is causal, so the scores need a causal mask.",
-    "A triangle from the top left lets the first row see one position only. The newest one stands "
-    "at the end, and may see all that is cached: no mask.",
-    hide=lambda scores: scores.masked_fill(later(scores), -torch.inf),
-)
+task.fault("L5-REPEAT", keys=repeated, values=repeated)
+task.fault("L5-NOT-JOINED", join=as_is)
+task.fault("L5-POSITION-AXIS", join=lambda output, query: output.reshape(query.shape)[:, :, None])
+task.fault("L5-GROUP-BACK", join=every_cth)
+task.fault("L5-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
+task.fault("L5-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
+task.fault("L5-SOFTMAX-OVER-GROUP", share=lambda scores: scores.softmax(-2))
+task.fault("L5-CAUSAL-TOP-LEFT", hide=lambda scores: scores.masked_fill(later(scores), -torch.inf))
 task.fault(
     "L5-NOT-ITSELF",
-    "The newest position attends to the ones before it.",
-    "And to itself: its key and value are in the cache already. The full causal pass has the "
-    "diagonal, too.",
     keys=(without_the_newest, ...),
     values=(without_the_newest, ...),
     hide=(..., lambda s: s.index_fill(-1, torch.tensor([s.shape[-1] - 1]), -torch.inf)),
 )
 task.fault(
     "L5-FIRST-HEAD-ONLY",
-    "All queries share the first cached head.",
-    "In MQA there is only one. In GQA each group has its own, and the others would never be read.",
     keys=lambda cache, query: cache[:, :1],
     values=lambda cache, query: cache[:, :1],
 )

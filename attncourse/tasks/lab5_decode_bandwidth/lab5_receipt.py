@@ -1,7 +1,5 @@
-"""What a student measured of decoding with three kinds of cache."""
-
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.roofline import decode_bytes
 from attncourse.tasks import made_up, receipts
@@ -219,57 +217,21 @@ receipts.shared(
     a_record,
     PREDICTED,
     evidence=evidence,
-    own={
-        receipts.NO_PREDICTION: Thought(
-            "L5-NO-PREDICTION",
-            "Measuring is what counts; a prediction may be left out.",
-            "Without it nobody can say what surprised you, you included. There are three, each is "
-            "a number, and none has to be right.",
-        )
-    },
     predict="lab5-predict",
 )
 task.fault(
-    "L5-ONLY-MHA",
-    "Decoding is decoding: I have measured it with MHA.",
-    "The question is what fewer cached heads bring, so GQA-8 and MQA belong to it, in the same "
-    "run.",
-    forms=[pasted(a_record, receipts.only(lambda point: point["name"] == "MHA"))],
+    "L5-ONLY-MHA", forms=[pasted(a_record, receipts.only(lambda point: point["name"] == "MHA"))]
 )
-task.fault(
-    "L5-FEW-SIZES",
-    "Two or three sizes show the trend.",
-    "A short cache costs little more than the call, or waits in a cache of the processor. With "
-    "four sizes or more, over a range of 8, one sees where that ends.",
-    forms=[pasted(a_record, sizes=(2048, 4096, 8192))],
-)
-task.fault(
-    "L5-QUICK-RUN",
-    "A quick run writes a receipt, too.",
-    "It tries the notebook out: caches so small never leave the processor, so they say nothing "
-    "about memory. Measure without it.",
-    forms=[pasted(a_record, sizes=(32, 64, 128, 256), d=16)],
-)
-task.fault(
-    "L5-NO-ROOF",
-    "The data sheet says how fast the memory is, so I have left the copy out.",
-    "A sheet says what nobody reaches. The share that counts is that of the bandwidth which this "
-    "machine reached in this session.",
-    forms=[pasted(a_record, without_ceilings)],
-)
+task.fault("L5-FEW-SIZES", forms=[pasted(a_record, sizes=(2048, 4096, 8192))])
+task.fault("L5-QUICK-RUN", forms=[pasted(a_record, sizes=(32, 64, 128, 256), d=16)])
+task.fault("L5-NO-ROOF", forms=[pasted(a_record, without_ceilings)])
 task.fault(
     "L5-MHA-BYTES",
-    "Each of the 32 heads reads all keys, so GQA and MQA move the bytes of MHA, too.",
-    "A group reads its keys together. The bytes of a point are those of its cache; with fewer "
-    "cached heads there are fewer.",
     section="lab5-step",
     forms=[pasted(a_record, points(bytes=lambda point: point["bytes"] * 32 // point["kv_heads"]))],
 )
 task.fault(
     "L5-CACHE-COPIED",
-    "How decode_step is written does not matter for the measurement.",
-    "The peak says that the cache was copied at each step. Then time and bytes do not belong "
-    "together. Mend `decode_step` and measure again.",
     section="lab5-step",
     forms=[
         pasted(
@@ -278,19 +240,9 @@ task.fault(
         )
     ],
 )
-task.fault(
-    "L5-NO-PEAK",
-    "Time and bytes are enough; the peak of memory may be left out.",
-    "The peak is what shows that a step copies nothing. Without it the bytes of a point are only "
-    "what somebody says.",
-    forms=[pasted(a_record, points(peak_bytes=None))],
-)
+task.fault("L5-NO-PEAK", forms=[pasted(a_record, points(peak_bytes=None))])
 task.fault(
     "L5-HOT-CACHE",
-    "900 GB a second: decoding is faster than I thought.",
-    "No memory delivers faster than the machine can copy; that of a T4 gives 320. What is faster "
-    "was not read from memory: it waited in a cache such as L2, or the clock stopped early. Such a "
-    "point has to say so.",
     section="lab5-bandwidth",
     forms=[
         pasted(

@@ -1,5 +1,3 @@
-"""How many tokens a second memory allows."""
-
 import math
 
 from attncourse.checks.answer import Failure
@@ -55,12 +53,6 @@ task = Task(
     difficulty=2,
     minutes=8,
     section="lab5-bound",
-    hints=(
-        "What has to come from memory before each of the b sequences has its next token?",
-        "All weights, once for all sequences together; and the cache of every sequence.",
-        "seconds of a step = (weight_bytes + b · n · bytes_per_token) / bytes_per_second. "
-        "A step gives b tokens.",
-    ),
     probes=tokens_probes,
     small=tokens_small,
 )
@@ -122,70 +114,16 @@ task.spelling(rate=without_limit)
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(
-    "L5-ONE-TOKEN-A-STEP",
-    "A step gives one token.",
-    "It gives one to each of the b sequences. That is why a server lets many wait for each other: "
-    "the weights are read once for all.",
-    tokens=lambda b: 1,
-)
-task.fault(
-    "L5-WEIGHTS-ONLY",
-    "The weights are by far the largest, so only they count.",
-    "For one short text, yes. 64 texts of 4,096 tokens may have more bytes in their caches than "
-    "the model has weights.",
-    caches=lambda b, n, bytes_per_token: 0,
-)
-task.fault(
-    "L5-CACHE-ONLY",
-    "Decoding reads the cache.",
-    "And all weights of the model, for each token anew. For one short text they are nearly all of "
-    "it.",
-    weights=lambda weight_bytes, b: 0,
-)
-task.fault(
-    "L5-WEIGHTS-PER-SEQUENCE",
-    "Each sequence needs the weights and its cache, so b of both are read.",
-    "The sequences of a step go through the same product with the same weights: these are read "
-    "once. Only the caches are b times there.",
-    weights=lambda weight_bytes, b: b * weight_bytes,
-)
-task.fault(
-    "L5-SHARED-CACHE",
-    "The cache is read once for all sequences, as the weights are.",
-    "The keys of one text are of no use to another. A larger batch spreads the weights over more "
-    "tokens, and the caches not at all.",
-    caches=lambda b, n, bytes_per_token: n * bytes_per_token,
-)
-task.fault(
-    "L5-ONE-POSITION",
-    "A step adds one token, so it moves the bytes of one token.",
-    "It writes those of one, and reads those of all n before: each of them gets a weight.",
-    caches=lambda b, n, bytes_per_token: b * bytes_per_token,
-)
-task.fault(
-    "L5-LARGER-ONE",
-    "The longer of the two, weights or caches, decides.",
-    "They come through the same memory, one after the other, so their bytes add up. The larger one "
-    "would do if they had a memory each.",
-    together=max,
-)
-task.fault(
-    "L5-SECONDS",
-    "Bytes over bytes per second.",
-    "That are the seconds of a step. Asked for is its inverse, times the tokens that a step gives.",
-    rate=lambda tokens, moved, speed: moved / speed,
-)
-task.fault(
-    "L5-SECONDS-PER-TOKEN",
-    "The seconds of a step, divided among its tokens.",
-    "That is how long one token takes. Asked for is the inverse: how many a second gives.",
-    rate=lambda tokens, moved, speed: moved / speed / tokens,
-)
+task.fault("L5-ONE-TOKEN-A-STEP", tokens=lambda b: 1)
+task.fault("L5-WEIGHTS-ONLY", caches=lambda b, n, bytes_per_token: 0)
+task.fault("L5-CACHE-ONLY", weights=lambda weight_bytes, b: 0)
+task.fault("L5-WEIGHTS-PER-SEQUENCE", weights=lambda weight_bytes, b: b * weight_bytes)
+task.fault("L5-SHARED-CACHE", caches=lambda b, n, bytes_per_token: n * bytes_per_token)
+task.fault("L5-ONE-POSITION", caches=lambda b, n, bytes_per_token: b * bytes_per_token)
+task.fault("L5-LARGER-ONE", together=max)
+task.fault("L5-SECONDS", rate=lambda tokens, moved, speed: moved / speed)
+task.fault("L5-SECONDS-PER-TOKEN", rate=lambda tokens, moved, speed: moved / speed / tokens)
 task.fault(
     "L5-SUM-OF-RATES",
-    "So many tokens a second by the weights, and so many by the caches: both together.",
-    "A token needs both. It is the times that add up, one after the other, so the rate is below "
-    "either of the two.",
     together=lambda weights, caches: weights and caches and 1 / (1 / weights + 1 / caches),
 )

@@ -1,5 +1,3 @@
-"""What a sweep over tile sizes says."""
-
 import math
 import statistics
 
@@ -122,17 +120,6 @@ task = Task(
     difficulty=3,
     minutes=10,
     section="conclude",
-    hints=(
-        "Sort the record on paper: which points have a time at all, and at which n should "
-        "tiles be compared with each other?",
-        'Keep the points with seconds. n is the largest of those named "tiled". Make a table '
-        'tile → one number a point: the best sample where the clock is "cpu", else the '
-        "median. Everything you need, naive too, is at this n.",
-        "timed = points without error; n = max over tiled; tiles = {tile: headline} at n; tile "
-        "= the key of the smallest; u_shaped = the headlines of min(tiles) and max(tiles) are "
-        "both ≥ 1.1 × the smallest headline; speedup = naive's headline at n / the smallest, "
-        "or None.",
-    ),
     probes=tile_probes,
     small=nothing,
     adapt=said,
@@ -157,13 +144,13 @@ def tiles_are_compared_at_the_largest_length(answer, rng):
         says(answer, sweep(rng, sizes=sizes, tricky=False), "n", "tile")
 
 
-@task.check(1)
+@task.check(1, "on a CPU the best time counts")
 def on_a_cpu_the_best_time_counts(answer, rng):
     for fastest in (1, 2, 3, 4):
         says(answer, sweep(rng, fastest=fastest), "tile", "speedup")
 
 
-@task.check(1)
+@task.check(1, "on a GPU the median counts")
 def on_a_gpu_the_median_counts(answer, rng):
     for fastest in (1, 2, 3, 4):
         says(answer, sweep(rng, "events", fastest=fastest), "tile", "speedup")
@@ -254,90 +241,31 @@ def beside_the_best(tiles, best):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(
-    "L6-MEAN",
-    "A point's number is the mean of its samples.",
-    "One sample in which another program came in can move a mean anywhere. A CPU's best time or a "
-    "GPU's median stays where it is.",
-    number=lambda point: statistics.mean(point["seconds"]),
-)
-task.fault(
-    "L6-MEDIAN-ALWAYS",
-    "The median is always the right number.",
-    "On a GPU, yes. What disturbs a CPU's processor time only ever makes it longer, so the best "
-    "sample is the least disturbed.",
-    number=median,
-)
-task.fault(
-    "L6-BEST-ALWAYS",
-    "The shortest sample is always the right number.",
-    "A GPU's clock moves both ways, and one lucky sample is no typical time. For CUDA events take "
-    "the median.",
-    number=lambda point: min(point["seconds"]),
-)
-task.fault(
-    "L6-ALL-LENGTHS",
-    "The fastest point of the whole record tells the best tile.",
-    "The fastest point is one of the shortest sequence, which had less to do. Tiles can be "
-    "compared only at one n.",
-    timed=of_the_shortest,
-)
+task.fault("L6-MEAN", number=lambda point: statistics.mean(point["seconds"]))
+task.fault("L6-MEDIAN-ALWAYS", number=median)
+task.fault("L6-BEST-ALWAYS", number=lambda point: min(point["seconds"]))
+task.fault("L6-ALL-LENGTHS", timed=of_the_shortest)
 task.fault(
     "L6-VALLEY-BY-PLACE",
-    "If the best tile is neither the smallest nor the largest, the curve is a valley.",
-    "Some tile always comes first, by noise alone. A valley has two slopes: both ends must be "
-    "clearly slower, by a tenth here.",
     valley=lambda tiles, best: best not in (tiles[min(tiles)], tiles[max(tiles)]),
 )
 task.fault(
     "L6-ONE-SLOPE",
-    "If one end is clearly slower than the best tile, the curve is a valley.",
-    "One slope makes a hill. A valley has two: the smallest tile and the largest must both be "
-    "slower, by a tenth here.",
     valley=lambda tiles, best: max(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best,
 )
-task.fault(
-    "L6-NEIGHBORS",
-    "The curve is a valley if the tiles next to the best one are slower.",
-    "Neighbors may be slower by noise, or nearly as fast in a wide valley. What tells its shape "
-    "are the ends: the smallest tile and the largest.",
-    valley=beside_the_best,
-)
-task.fault(
-    "L6-UPSIDE-DOWN",
-    "The speed-up is the time of the tiles over the time of naive.",
-    "That ratio is below one when tiles are faster. A speed-up above one means faster: the old "
-    "time over the new one.",
-    ratio=lambda naive, tiles, best: best / naive,
-)
+task.fault("L6-NEIGHBORS", valley=beside_the_best)
+task.fault("L6-UPSIDE-DOWN", ratio=lambda naive, tiles, best: best / naive)
 task.fault(
     "L6-OVER-FUSED",
-    "The speed-up is over the fused attention.",
-    "Fused attention is the goal, written by experts for this machine. What tiles change is seen "
-    "against naive, which does the same operations at once.",
     rival=lambda self, timed, n: next(
         self.number(p) for p in timed if p["name"] == "fused" and p["n"] == n
     ),
 )
 task.fault(
     "L6-NAIVE-ELSEWHERE",
-    "If naive ran out of memory there, its longest sequence before will do.",
-    "It had less to do there. Without a time at this n there is no speed-up: None.",
     rival=lambda self, timed, n: self.number(
         max((p for p in timed if p["name"] == "naive"), key=lambda p: p["n"])
     ),
 )
-task.fault(
-    "L6-LARGEST-TILE",
-    "The speed-up is that of the largest tile.",
-    "The largest is seldom the fastest, or there would be no best tile to look for. Take the time "
-    "of the tile that you name.",
-    ratio=lambda naive, tiles, best: naive / tiles[max(tiles)],
-)
-task.fault(
-    "L6-NO-TIME",
-    "What ran out of memory took no time.",
-    "It has no time at all, and it did not win. A point with an error is left out of every "
-    "comparison of times.",
-    timed=with_no_time,
-)
+task.fault("L6-LARGEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[max(tiles)])
+task.fault("L6-NO-TIME", timed=with_no_time)

@@ -1,7 +1,5 @@
-"""What a student measured of tiles, of naive and of fused attention."""
-
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, Thought
+from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
 from attncourse.lab.roofline import attention_flops
 from attncourse.tasks import made_up, receipts
@@ -58,17 +56,7 @@ task = Task(
     reference.lab6_receipt,
     number=5,
     section="measure",
-    **receipts.TASK
-    | {
-        "hints": (
-            "Run the cell that predicts and the cell that measures, from the top. At its end, the "
-            "second one prints the receipt.",
-            "Copy all of the text between the three quotes, from attn1: to its last character, "
-            "and paste it between three quotes here, after `return`.",
-            'return """attn1:… (all lines as printed) …""". If the audit complains about a point, '
-            "measure that one again: rename the .jsonl file beside the notebook first.",
-        )
-    },
+    **receipts.TASK,
 )
 
 
@@ -135,32 +123,6 @@ receipts.shared(
     PREDICTED,
     receipts.is_something,
     evidence=evidence,
-    own={
-        receipts.CUT_OFF: Thought(
-            "L6-CUT-OFF",
-            "The first lines of the receipt are enough.",
-            "The receipt says how long it is and carries a checksum of all of it. Copy everything "
-            "between the quotes, to the last character.",
-        ),
-        receipts.OTHER_LAB: Thought(
-            "L6-OTHER-LAB",
-            "Any receipt will do.",
-            "This one is from another lab, or from a record opened under another name. Here the "
-            "sweep over tiles is wanted.",
-        ),
-        receipts.AFTERWARD: Thought(
-            "L6-AFTERWARD",
-            "A prediction is written when the result is known.",
-            "Then it predicts nothing. The worth of a prediction is the surprise afterward; being "
-            "wrong costs no points.",
-        ),
-    },
     checks=False,
 )
-task.fault(
-    "L6-NO-SWEEP",
-    "One good tile size is enough.",
-    "Then nobody can see whether it is good: a best is best of several. Measure sizes from far too "
-    "small to too large.",
-    forms=[pasted(a_record, tiles=(128, 256))],
-)
+task.fault("L6-NO-SWEEP", forms=[pasted(a_record, tiles=(128, 256))])

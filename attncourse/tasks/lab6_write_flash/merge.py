@@ -1,5 +1,3 @@
-"""Joining what two sets of keys gave."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.lab6_write_flash import DOUBLE, agrees
 from attncourse.tasks.lab6_write_flash._faults import finite
 
@@ -94,17 +92,6 @@ task = Task(
     difficulty=3,
     minutes=12,
     section="merge",
-    hints=(
-        "Take the four numbers of the page: two parts with one key each, scores 1 and 3. In "
-        "which unit does each part count? In which unit should both count?",
-        "A part counts in units of e^(its own maximum). The larger maximum becomes the common "
-        "one; a part whose maximum was lower shrinks, its total and its weighted values by the "
-        "same factor. What is the factor if a part is empty, and what if both are?",
-        "maximum = the larger of the two, entry by entry; factor_i = exp(maximum_i − maximum), "
-        "0 for an empty part (put 0 in place of a common maximum of −∞, so that no "
-        "−∞ − (−∞) arises); total = factor_1 · total_1 + factor_2 · total_2, and weighted "
-        "alike, with the factors as (… q 1).",
-    ),
     probes=merge_probes,
     small=merge_small,
     adapt=of_two_parts,
@@ -212,79 +199,36 @@ def zeros_for_nothing(maxima, common):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault(thoughts.ON_THE_CPU, section="nothing-seen", factors=zeros_for_nothing)
+task.fault("C-ON-THE-CPU", section="nothing-seen", factors=zeros_for_nothing)
 
-task.fault(
-    "L6-NO-RESCALE",
-    "Two sums over different keys are added.",
-    "Each sum is counted in units of e to its own maximum. Before they are added, both need the "
-    "same unit, like meters and feet.",
-    factors=lambda maxima, common: [torch.ones_like(own) for own in maxima],
-)
+task.fault("L6-NO-RESCALE", factors=lambda maxima, common: [torch.ones_like(own) for own in maxima])
 task.fault(
     "L6-ONE-SIDE",
-    "The new part has the larger maximum, so only the old sums must shrink.",
-    "Either part may hold the larger maximum. If the old one does, it is the new part that must "
-    "shrink.",
     factors=lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
 )
-task.fault(
-    "L6-SECOND-MAXIMUM",
-    "The new part has the larger maximum, so that is the common one.",
-    "Either part may hold the larger maximum. If the old one does, its factor is above 1, and with "
-    "scores far apart infinite.",
-    common=lambda maximum_1, maximum_2: maximum_2,
-)
+task.fault("L6-SECOND-MAXIMUM", common=lambda maximum_1, maximum_2: maximum_2)
 task.fault(
     "L6-ONE-MAXIMUM",
-    "One maximum serves all queries: the largest of all.",
-    "Each query has scores of its own. One that is far below the largest shrinks to nothing, and "
-    "its maximum, which the next merge needs, is lost.",
     common=lambda *maxima: torch.stack(maxima).max().expand(maxima[0].shape).clone(),
 )
-task.fault(
-    "L6-WEIGHTED-FORGOTTEN",
-    "Only the totals depend on the maximum, so only they are rescaled.",
-    "The weighted values are sums of the same exponentials, times values. They change with the "
-    "unit exactly as the total does.",
-    scaled=as_is,
-)
-task.fault(
-    "L6-TOTAL-FORGOTTEN",
-    "Only the weighted values are rescaled; the totals are added.",
-    "A total is a sum of the same exponentials, in the same unit. If that changes for the one, it "
-    "changes for the other.",
-    shrunk=as_is,
-)
+task.fault("L6-WEIGHTED-FORGOTTEN", scaled=as_is)
+task.fault("L6-TOTAL-FORGOTTEN", shrunk=as_is)
 task.fault(
     "L6-UPSIDE-DOWN",
-    "The factor is e to the common maximum minus the own one.",
-    "That factor is 1 or more, so the part with the lower scores would grow. It must shrink: its "
-    "keys matter less than it believed.",
     factors=lambda maxima, common: [(finite(common) - finite(own)).exp() for own in maxima],
 )
 task.fault(
     "L6-EMPTY-NAN",
-    "e to the difference of two maxima is always a number.",
-    "If neither part has seen a key, both maxima are −∞, and −∞ − (−∞) is not a number. One NaN "
-    "spreads to everything computed from it.",
     section="nothing-seen",
     factors=lambda maxima, common: [(own - common).exp() for own in maxima],
 )
 task.fault(
     "L6-NORMALIZED",
-    "A merged part should already be the output, so divide by the total.",
-    "Then it can no longer be merged with the next one as it stands: the total would be counted "
-    "twice. Divide once, after the last tile.",
     results=(
         lambda weighted, maximum, total: (weighted / total.clamp(min=1)[..., None], maximum, total),
         lambda weighted, maximum, total: (weighted / total[..., None], maximum, total),
     ),
 )
 task.fault(
-    "L6-NO-MAX",
-    "To get a common unit, multiply by e to the maximum and divide by e to the new one.",
-    "Right on paper. But e to 89 is already infinite in float32, and ∞/∞ is not a number. Subtract "
-    "the maxima first, then take one exponential.",
-    factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima],
+    "L6-NO-MAX", factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima]
 )

@@ -1,5 +1,3 @@
-"""Attention that never holds more than a tile of its scores."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.device import stays_with
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.lab6_write_flash import (
     DOUBLE,
     HALF,
@@ -75,19 +73,6 @@ task = Task(
     difficulty=5,
     minutes=25,
     section="tiles",
-    hints=(
-        "Two loops: over tiles of queries outside, over tiles of keys inside. What must a tile "
-        "of queries remember from one tile of keys to the next?",
-        "Start each tile of queries with the part without keys: weighted 0, maximum −∞, total "
-        "0. For each tile of keys compute the scores (b h tile tile), hide what comes later, "
-        "and merge the part of these keys into the state. When the keys are through, divide "
-        "weighted by total. Causal: query i stands at position i + (k − q).",
-        "new = maximum(old maximum, scores.amax(−1)), with 0 for −∞ wherever it is subtracted; "
-        "weights = exp(scores − new); shrink = exp(old − new); total = shrink · total + "
-        "weights.sum(−1); weighted = shrink · weighted + weights @ values. At the end: "
-        "output = weighted / total, 0 where total is 0; logsumexp = maximum + log(total). "
-        "Compute in float32 at least.",
-    ),
     probes=forward_probes,
     small=forward_small,
     traits=memory_traits(lambda rng: call(rng, 5, 7, 3, True), long_call, thin_call),
@@ -307,28 +292,18 @@ def out_of_nowhere(total):
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault(
-    thoughts.ON_THE_CPU,
+    "C-ON-THE-CPU",
     nothing=(out_of_nowhere, ..., out_of_nowhere),
     hide=(..., hide_from_the_cpu, hide_from_the_cpu),
 )
 
 hide, METER, NUMBERS = Tiled.hide, "meter", "four-numbers"
 
-task.fault(
-    "L6-NO-RESCALE",
-    "When a larger maximum comes, only the new tile uses it.",
-    "What was summed before is still counted in units of e to the old maximum. The sums so far "
-    "must shrink when the maximum grows.",
-    section="merge",
-    shrink=ones,
-)
+task.fault("L6-NO-RESCALE", section="merge", shrink=ones)
 
 
 @task.fault(
     "L6-TILE-SOFTMAX",
-    "A softmax for each tile, then the mean over the tiles.",
-    "That gives every tile the same share, whether it holds the best key or none worth reading. "
-    "Tiles must compete with each other by their totals.",
     section=NUMBERS,
     weigh=lambda scores, origin: scores.softmax(-1).nan_to_num(),
     shrink=ones,
@@ -345,153 +320,41 @@ def mean_of_tiles(query, key, value, tile, causal=False):
     return torch.stack(outputs).mean(0).to(query.dtype), torch.stack(sums).logsumexp(0)
 
 
+task.fault("L6-DIVIDES-EACH", after=Tiled.output, output=as_is)
+task.fault("L6-NO-SCALE", scale=as_is)
 task.fault(
-    "L6-DIVIDES-EACH",
-    "After every tile the state is divided by its total.",
-    "The next tile then meets an output in place of a sum, and dividing again by a total that "
-    "holds the old keys counts them twice. Divide once, at the end.",
-    after=Tiled.output,
-    output=as_is,
+    "L6-NO-REST", rows=(whole_tiles, whole_tiles, ...), columns=(whole_tiles, ..., whole_tiles)
+)
+task.fault("L6-PADS-COUNT", fill=zeros_behind)
+task.fault("L6-CAUSAL-IGNORED", hide=as_is)
+task.fault("L6-OWN-TILE", hide=lambda scores, *_: hide_later(scores, 0, 0))
+task.fault(
+    "L6-CAUSAL-START", hide=lambda scores, row, column, q, k: hide_later(scores, row, column)
 )
 task.fault(
-    "L6-NO-SCALE",
-    "Tiles change how scores are computed, and the division by the root of d is gone.",
-    "It is the same attention as before, only in another order: the scores are q·k over the square "
-    "root of the width.",
-    scale=as_is,
+    "L6-CAUSAL-STRICT", hide=lambda scores, row, column, q, k: hide(scores, row - 1, column, q, k)
 )
-task.fault(
-    "L6-NO-REST",
-    "There are n // tile tiles.",
-    "Only if the tile divides n. Otherwise the last positions are never visited, as queries and as "
-    "keys.",
-    rows=(whole_tiles, whole_tiles, ...),
-    columns=(whole_tiles, ..., whole_tiles),
-)
-task.fault(
-    "L6-PADS-COUNT",
-    "Keys of zeros fill the last tile, and zeros change nothing.",
-    "A key of zeros has the score 0, and e to 0 is 1: it takes its share of the total. What fills "
-    "a tile must be hidden, by a score of −∞.",
-    fill=zeros_behind,
-)
-task.fault(
-    "L6-CAUSAL-IGNORED",
-    "In tiles, no mask is needed.",
-    "With causal=True no query may see a later key. Tiles on the diagonal are half hidden, and "
-    "tiles right of it wholly.",
-    hide=as_is,
-)
-task.fault(
-    "L6-OWN-TILE",
-    "Each tile gets a triangle, counted from the tile's own corner.",
-    "Later is a matter of positions in the whole sequence. Add where the tile begins, for the "
-    "queries and for the keys, before you compare.",
-    hide=lambda scores, *_: hide_later(scores, 0, 0),
-)
-task.fault(
-    "L6-CAUSAL-START",
-    "Query 0 stands at position 0, also when there are more keys than queries.",
-    "Here the queries are the last positions, as in a writer that keeps its keys: query 0 comes "
-    "after the k − q keys before it.",
-    hide=lambda scores, row, column, q, k: hide_later(scores, row, column),
-)
-task.fault(
-    "L6-CAUSAL-STRICT",
-    "With causal=True a query sees the keys before it.",
-    "And the one at its own position: only later ones are hidden, so the diagonal stays.",
-    hide=lambda scores, row, column, q, k: hide(scores, row - 1, column, q, k),
-)
-task.fault(
-    thoughts.DEAD_ROW_UNIFORM,
-    section="nothing-seen",
-    hide=(with_fill(-1e9), with_fill(-1e4)),
-)
+task.fault("M-DEAD-ROW-UNIFORM", section="nothing-seen", hide=(with_fill(-1e9), with_fill(-1e4)))
 task.fault(
     "L6-EMPTY-NAN",
-    "Every query sees at least one key.",
-    "With more queries than keys the first ones see none, and a whole tile may be hidden. Then −∞ "
-    "− (−∞) and 0/0 appear, and neither is a number.",
     section="nothing-seen",
     origin=(as_is, as_is, ...),
     output=(undefined, ..., undefined),
 )
 task.fault(
     "L6-NO-MAX",
-    "Without the maximum the sums are plain sums, and no rescaling is needed.",
-    "On paper, yes. But e to 89 is infinite in float32, and scores may reach 10,000. The running "
-    "maximum is what keeps every exponential at 1 or below.",
     section=NUMBERS,
     grow=lambda maximum, scores: torch.zeros_like(maximum),
     output=(undefined, ...),
 )
+task.fault("L6-LSE-NO-MAX", section="backward", logsumexp=lambda maximum, total: total.log())
+task.fault("L6-LSE-NO-LOG", section="backward", logsumexp=lambda maximum, total: maximum + total)
+task.fault("L6-LSE-IS-MAX", section="backward", logsumexp=lambda maximum, total: maximum)
+task.fault("L6-HALF", wide=as_is)
+task.fault("L6-WHOLE-MATRIX", section=METER, cut=lambda tile, q, k: (q, k))
+task.fault("L6-WHOLE-MASK", section=METER, hide=out_of_one_mask)
+task.fault("L6-WHOLE-ROWS", section=METER, cut=lambda tile, q, k: (tile, k))
 task.fault(
-    "L6-LSE-NO-MAX",
-    "The logsumexp is the logarithm of the total.",
-    "The total is counted in units of e to the maximum. Its logarithm lacks exactly that maximum.",
-    section="backward",
-    logsumexp=lambda maximum, total: total.log(),
+    "L6-KEEPS-TILES", section=METER, all_rows=lambda rows: [(row, [*tiles]) for row, tiles in rows]
 )
-task.fault(
-    "L6-LSE-NO-LOG",
-    "The logsumexp is the maximum plus the total.",
-    "A product of e to the maximum and the total becomes a sum by a logarithm of both: here that "
-    "of the total is missing.",
-    section="backward",
-    logsumexp=lambda maximum, total: maximum + total,
-)
-task.fault(
-    "L6-LSE-IS-MAX",
-    "The backward pass needs the maximum, so that is what is kept.",
-    "With the maximum alone the weights could not be computed again: the total is missing. Both "
-    "together fit into one number.",
-    section="backward",
-    logsumexp=lambda maximum, total: maximum,
-)
-task.fault(
-    "L6-HALF",
-    "Half precision goes in, so everything is computed in it.",
-    "float16 has three digits: at a score of 1,000 neighbors differ by 0.5, a factor of 1.6 in the "
-    "weight. Multiply halves, but compute scores and sums in float32.",
-    wide=as_is,
-)
-task.fault(
-    "L6-WHOLE-MATRIX",
-    "The scores are computed at once, and tiles are cut out of them.",
-    "The values are right, but the n × n scores exist again, and they were the reason for tiles. "
-    "Cut queries and keys first; multiply tile by tile.",
-    section=METER,
-    cut=lambda tile, q, k: (q, k),
-)
-task.fault(
-    "L6-WHOLE-MASK",
-    "A boolean mask is small, so it is made once for all positions.",
-    "It has an entry for every query and key: at 100,000 positions 10 billion bytes. Whether a key "
-    "comes later follows from two positions, in each tile.",
-    section=METER,
-    hide=out_of_one_mask,
-)
-task.fault(
-    "L6-WHOLE-ROWS",
-    "Cutting the queries is enough: a few rows of scores at a time.",
-    "Memory then grows like n, which is good. But a row is as long as the sequence, too long for "
-    "the chip's small memory; and nothing is merged. Cut the keys, too.",
-    section=METER,
-    cut=lambda tile, q, k: (tile, k),
-)
-task.fault(
-    "L6-KEEPS-TILES",
-    "First all tiles of scores are collected in a list, then the maximum is known.",
-    "The tiles in the list are the n × n scores, in pieces. A running maximum makes the list "
-    "unnecessary: use a tile, then let go of it.",
-    section=METER,
-    all_rows=lambda rows: [(row, [*tiles]) for row, tiles in rows],
-)
-task.fault(
-    "L6-KEEPS-A-ROW",
-    "The tiles of one row are collected in a list, until its maximum is known.",
-    "Together they are the whole row, in pieces: as long as the sequence, too long for the chip's "
-    "small memory. A running maximum makes the list unnecessary.",
-    section=METER,
-    one_row=list,
-)
+task.fault("L6-KEEPS-A-ROW", section=METER, one_row=list)

@@ -1,5 +1,3 @@
-"""Gradients of tiled attention, tile by tile."""
-
 import math
 
 import torch
@@ -10,7 +8,7 @@ from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.lab6_write_flash import (
     DOUBLE,
     HALF,
@@ -80,19 +78,6 @@ task = Task(
     difficulty=5,
     minutes=20,
     section="backward",
-    hints=(
-        "Forward threw the weights away. Which of them can you compute again from a tile of "
-        "queries, a tile of keys and the logsumexp of these queries alone?",
-        "weights = exp(scores − logsumexp), for one tile. Then the chain rule, tile by tile: "
-        "grad_value needs the weights; grad_weights = grad_output @ valuesᵀ; through the "
-        "softmax: grad_scores = weights · (grad_weights − mean), where the mean of a row over "
-        "all keys is Σ grad_output · output. A gradient is a sum over tiles.",
-        "mean = (grad_output · output).sum(−1); for each tile: weights = exp(scores − "
-        "logsumexp), 0 where hidden or where logsumexp is −∞; grad_value[keys] += weightsᵀ @ "
-        "grad_output; grad_scores = weights · (grad_output @ valuesᵀ − mean); grad_query[rows] "
-        "+= grad_scores @ keys / √d; grad_key[keys] += grad_scoresᵀ @ queries / √d. In "
-        "float32 at least, then back to the dtype of the query.",
-    ),
     probes=backward_probes,
     small=backward_small,
     traits=memory_traits(lambda rng: backward(rng, 5, 7, 3, True), long_backward),
@@ -250,109 +235,33 @@ def overwritten(*names):
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault(
-    thoughts.ON_THE_CPU,
+    "C-ON-THE-CPU",
     zeros=(lambda x, wide: torch.zeros(x.shape, dtype=wide), ...),
     hide=(..., hide_from_the_cpu),
 )
 
-task.fault(
-    "L6-NO-MEAN",
-    "The gradient of a score is its weight times the gradient of the weight.",
-    "A score that rises takes weight away from all other keys of its row. That is the mean which "
-    "is subtracted before the product.",
-    mean=lambda mean, weights, grad_weights: 0.0,
-)
+task.fault("L6-NO-MEAN", mean=lambda mean, weights, grad_weights: 0.0)
 task.fault(
     "L6-TILE-MEAN",
-    "The mean of the gradients is taken over the keys of the tile.",
-    "A score competes with all keys of its row, in every tile. The mean over all of them is known "
-    "without visiting them: grad_output times output, summed over the width.",
     mean=lambda mean, weights, grad_weights: (weights * grad_weights).sum(-1, keepdim=True),
 )
+task.fault("L6-TILE-SOFTMAX", weigh=lambda scores, logsumexp: scores.softmax(-1).nan_to_num())
+task.fault("L6-NO-SCALE", scaled=(unscaled("query", "key"), unscaled("query")))
+task.fault("L6-KEY-NOT-SCALED", scaled=unscaled("key"))
 task.fault(
-    "L6-TILE-SOFTMAX",
-    "The weights of a tile are the softmax of its scores.",
-    "That softmax knows only the keys of this tile, and its rows sum to one in every tile. The "
-    "logsumexp of forward knows all keys.",
-    weigh=lambda scores, logsumexp: scores.softmax(-1).nan_to_num(),
+    "L6-OVERWRITES", kept=(overwritten("key", "value"), overwritten("key"), overwritten("value"))
 )
+task.fault("L6-QUERY-OVERWRITTEN", kept=overwritten("query"))
+task.fault("L6-VALUES-BY-SCORES", shares=lambda weights, grad_scores: grad_scores)
+task.fault("L6-CAUSAL-IGNORED", hide=as_is)
 task.fault(
-    "L6-NO-SCALE",
-    "The root of d belongs to the scores and is done with.",
-    "Scores are q·k over the root of d, so the gradient of a query is the keys times the gradient "
-    "of the scores, over the same root.",
-    scaled=(unscaled("query", "key"), unscaled("query")),
-)
-task.fault(
-    "L6-KEY-NOT-SCALED",
-    "The root of d is that of the queries, so only their gradient is divided by it.",
-    "Scores are q·k over the root of d, and a score depends on its key as on its query: both "
-    "gradients are divided by the same root.",
-    scaled=unscaled("key"),
-)
-task.fault(
-    "L6-OVERWRITES",
-    "Each tile writes its gradients into their places.",
-    "A key is read by many tiles of queries, and each adds to its gradient. Written with = only "
-    "the last one is left.",
-    kept=(overwritten("key", "value"), overwritten("key"), overwritten("value")),
-)
-task.fault(
-    "L6-QUERY-OVERWRITTEN",
-    "The gradient of a tile of queries is written when a tile of keys is through.",
-    "A query reads all tiles of keys, and each adds to its gradient. Written with = only the last "
-    "one is left.",
-    kept=overwritten("query"),
-)
-task.fault(
-    "L6-VALUES-BY-SCORES",
-    "All three gradients come from the gradient of the scores.",
-    "Those of query and key do. The output is the weights times the values, so the gradient of a "
-    "value is the weights times what comes from above.",
-    shares=lambda weights, grad_scores: grad_scores,
-)
-task.fault(
-    "L6-CAUSAL-IGNORED",
-    "Forward has hidden the later keys, so backward need not.",
-    "Backward computes the weights again, from the scores. A key that forward hid gets a weight "
-    "again unless it is hidden again.",
-    hide=as_is,
-)
-task.fault(
-    "L6-CAUSAL-START",
-    "In backward, too, query 0 stands at position 0.",
-    "Forward put the queries at the end of the keys. Backward must hide exactly the same places, "
-    "or it differentiates another function.",
-    hide=lambda scores, row, column, q, k: hide_later(scores, row, column),
+    "L6-CAUSAL-START", hide=lambda scores, row, column, q, k: hide_later(scores, row, column)
 )
 task.fault(
     "L6-EMPTY-NAN",
-    "The logsumexp is a number for every query.",
-    "It is −∞ for a query that saw nothing, and −∞ − (−∞) is not a number. Its gradients are 0, as "
-    "nothing it did had any effect.",
     section="nothing-seen",
     weigh=lambda scores, logsumexp: (scores - logsumexp).exp(),
 )
-task.fault(
-    "L6-HALF",
-    "Gradients in half precision are computed in half precision.",
-    "A gradient is a sum over many tiles, and each addition in float16 keeps three digits. Sum in "
-    "float32, round once at the end.",
-    wide=as_is,
-)
-task.fault(
-    "L6-WHOLE-MATRIX",
-    "Backward happens once, so it may hold all weights.",
-    "Memory is counted at its peak. With n × n weights in backward, training runs out where it did "
-    "before, and the tiles of forward have won nothing.",
-    section="meter",
-    cut=lambda tile, q, k: (q, k),
-)
-task.fault(
-    "L6-WHOLE-ROWS",
-    "Cutting the queries is enough: a few rows of weights at a time.",
-    "Memory then grows like n, which is good. But a row is as long as the sequence, too long for "
-    "the chip's small memory. Cut the keys, too.",
-    section="meter",
-    cut=lambda tile, q, k: (tile, k),
-)
+task.fault("L6-HALF", wide=as_is)
+task.fault("L6-WHOLE-MATRIX", section="meter", cut=lambda tile, q, k: (q, k))
+task.fault("L6-WHOLE-ROWS", section="meter", cut=lambda tile, q, k: (tile, k))

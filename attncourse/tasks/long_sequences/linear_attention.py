@@ -1,5 +1,3 @@
-"""Causal linear attention, all places at once: task 4 of chapter 11."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def linear_inputs(rng, *batch, n=5, d=4, v=3, make=normal, **options):
@@ -62,15 +60,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="linear-attention",
-    hints=(
-        "It is attention with another way to make a weight of a query and a key. Which step of "
-        "chapter 3's is replaced, and which stay?",
-        "φ makes all numbers positive: x + 1 above 0, e to the x below (that is elu(x) + 1), of "
-        "query and key. Products of the two are the weights before sharing, and no −∞ is needed to "
-        "hide: later words get weight 0. Then divide each row by its sum.",
-        "q, k = F.elu(query) + 1, F.elu(key) + 1; scores = (q @ k.mT).tril(); "
-        "weights = scores / scores.sum(−1, keepdim=True); weights @ value.",
-    ),
     probes=probes,
     differentiated=("a text", "below zero"),
     small=small,
@@ -134,7 +123,7 @@ def small_weights_are_shared_out_as_large_ones(answer, rng):
     answer.matches(far_below(rng, 1, n=3))
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, key and value")
 def gradients_reach_query_key_and_value(answer, rng):
     answer.gradients_match(linear_inputs(rng, 2, n=6))
 
@@ -195,72 +184,26 @@ def above_zero(x):
 
 # --- faults: φ ----------------------------------------------------------------------------------
 
-task.fault(
-    "L-NO-FEATURES",
-    "Linear means that queries and keys are compared as they are.",
-    "Their products are negative as often as positive, so the sum that you divide by may be 0 or "
-    "below. φ makes every weight positive.",
-    **both(as_is),
-)
-task.fault(
-    "L-ELU",
-    "φ is elu.",
-    "elu goes down to −1. The paper adds 1 to it, so that all features are positive.",
-    **both(torch.nn.functional.elu),
-)
-task.fault(
-    "L-ELU-OF-ONE-MORE",
-    "φ(x) is elu(x + 1).",
-    "The 1 is added after elu, elu(x) + 1: only then is every feature above 0.",
-    **both(lambda x: torch.nn.functional.elu(x + 1)),
-)
+task.fault("L-NO-FEATURES", **both(as_is))
+task.fault("L-ELU", **both(torch.nn.functional.elu))
+task.fault("L-ELU-OF-ONE-MORE", **both(lambda x: torch.nn.functional.elu(x + 1)))
 task.fault(
     "L-RELU",
-    "φ is a ReLU: it makes numbers positive, too.",
-    "It makes them 0 or more. Where all products are 0, a row has nothing to divide by, and a "
-    "feature below 0 never learns. elu(x) + 1 is above 0 everywhere.",
     of_query=(torch.relu, torch.relu, above_zero, ..., torch.relu),
     of_key=(torch.relu, above_zero, above_zero, torch.relu, torch.relu),
     total=(..., ..., ..., ..., lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-6),
 )
-task.fault(
-    "L-EXP",
-    "φ is e to the x, as in softmax.",
-    "Positive it is. But asked is elu(x) + 1, which grows by 1 for 1 above 0 and so never "
-    "overflows.",
-    **both(torch.exp),
-)
+task.fault("L-EXP", **both(torch.exp))
 task.fault(
     "L-SOFTMAX-EACH",
-    "softmax of the queries times softmax of the keys is softmax attention, in another order.",
-    "Softmax of a product is not the product of two softmaxes. That is another attention, with a "
-    "paper of its own. Here φ is elu(x) + 1.",
     of_query=lambda x: x.softmax(-1),
     of_key=(lambda x: x.softmax(-1), lambda x: x.softmax(-2), elu_plus_one),
 )
-task.fault(
-    "L-KEYS-ONLY",
-    "Only the keys are stored, so only they need φ.",
-    "A weight is a product of two; with a query below 0 it is below 0 as well. Both get φ.",
-    of_query=as_is,
-)
-task.fault(
-    "L-QUERIES-ONLY",
-    "φ is the query's way to ask.",
-    "A weight is a product of two; with a key below 0 it is below 0 as well. Both get φ.",
-    of_key=as_is,
-)
-task.fault(
-    "L-FEATURED-VALUES",
-    "Everything goes through φ.",
-    "Values are handed over as they are; they may be below 0. φ is for what is compared.",
-    of_value=elu_plus_one,
-)
+task.fault("L-KEYS-ONLY", of_query=as_is)
+task.fault("L-QUERIES-ONLY", of_key=as_is)
+task.fault("L-FEATURED-VALUES", of_value=elu_plus_one)
 task.fault(
     "L-SCALED",
-    "Scores are divided by √d, as in every attention.",
-    "There is no softmax that large scores could saturate: before φ the root changes the result, "
-    "and after it, it falls out of the division.",
     scale=(
         lambda query: query / math.sqrt(query.shape[-1]),
         lambda query: query / query.shape[-1],
@@ -269,24 +212,10 @@ task.fault(
 
 # --- faults: who sees whom ----------------------------------------------------------------------
 
-task.fault(
-    "L-LINEAR-CAUSAL",
-    "The sums over all keys are made once, for all queries.",
-    "That is the form for an encoder. Here word i sees words 1 to i: each query has sums of its "
-    "own, and yours sees the whole text.",
-    hide=as_is,
-)
-task.fault(
-    "L-TOTAL-OF-ALL",
-    "The divisor is the sum of all weights.",
-    "Of the weights that are *visible*. With later words in the divisor, the weights of the early "
-    "ones sum to less than one, and later words leak in.",
-    total=lambda scores, every, features: every.sum(-1, keepdim=True),
-)
+task.fault("L-LINEAR-CAUSAL", hide=as_is)
+task.fault("L-TOTAL-OF-ALL", total=lambda scores, every, features: every.sum(-1, keepdim=True))
 task.fault(
     "L-NOT-ITSELF",
-    "A word sees what stands before it.",
-    "And itself: the diagonal belongs to it. Your first word has nothing to divide by.",
     hide=(
         lambda scores: scores.tril(-1),
         lambda scores: scores.tril(-1) + 1e-9,
@@ -300,23 +229,10 @@ task.fault(
         lambda scores, every, features: scores.sum(-1, keepdim=True).clamp(min=1e-6),
     ),
 )
-task.fault(
-    "L-ONE-AHEAD",
-    "The triangle has one diagonal more.",
-    "That one is the next word: it is to be predicted, and not to be seen.",
-    hide=lambda scores: scores.tril(1),
-)
-task.fault(
-    "L-FUTURE-ONLY",
-    "A causal mask keeps the upper triangle.",
-    "Rows are queries. Above the diagonal stand the keys that come later. Keep the lower one.",
-    hide=lambda scores: scores.triu(),
-)
+task.fault("L-ONE-AHEAD", hide=lambda scores: scores.tril(1))
+task.fault("L-FUTURE-ONLY", hide=lambda scores: scores.triu())
 task.fault(
     "L-MINUS-INFINITY",
-    "Hidden scores become −∞, or a number far below 0.",
-    "That is for a softmax, which makes 0 of it. Here the products *are* the weights: hidden ones "
-    "are 0.",
     hide=(
         lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
         lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e9),
@@ -325,18 +241,9 @@ task.fault(
 
 # --- faults: sharing ----------------------------------------------------------------------------
 
-task.fault(
-    "L-LINEAR-NORM",
-    "Without a softmax there is nothing to divide by.",
-    "The weights of a row must still sum to one. Yours grow with every word, and so does the "
-    "output.",
-    share=lambda scores, total: scores,
-)
+task.fault("L-LINEAR-NORM", share=lambda scores, total: scores)
 task.fault(
     "L-SOFTMAX",
-    "After φ comes the softmax, as in every attention.",
-    "φ is there *instead* of it: the products are positive already, and are divided by their sum. "
-    "With a softmax no order of the product can be exchanged, and nothing is saved.",
     hide=(
         ...,
         lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
@@ -345,25 +252,15 @@ task.fault(
 )
 task.fault(
     "L-BY-COUNT",
-    "The average is the sum over the number of words.",
-    "That would be right if all weights were 1. Divide by the sum of the weights.",
     total=lambda scores, every, features: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
 )
 task.fault(
     "L-DIVIDES-BY-SUM",
-    "The divisor is the sum of the keys' features.",
-    "The weight of a word is φ(q) · φ(k), so their sum depends on the query, too: multiply first, "
-    "then sum.",
     total=lambda scores, every, features: features.cumsum(-2).sum(-1, keepdim=True),
 )
 
 
-@task.fault(
-    "L-OTHER-AXIS",
-    "`cumsum` adds up what came before.",
-    "Along the axis that it is given. Yours adds up features of one word; sums of the words before "
-    "run along the axis of positions.",
-)
+@task.fault("L-OTHER-AXIS")
 def other_axis(query, key, value):
     query, key = elu_plus_one(query), elu_plus_one(key)
     table = (key[..., :, None] * value[..., None, :]).cumsum(-2)  # … n d v
@@ -372,42 +269,26 @@ def other_axis(query, key, value):
 
 task.fault(
     "L-WEIGHT-NOT-ADDED",
-    "Each word's sum is divided by that word's weight.",
-    "The divisor is the sum of all visible weights, of the words before too: it runs along with "
-    "the sum of the values.",
     total=lambda scores, every, features: every.diagonal(dim1=-2, dim2=-1)[..., None],
 )
-task.fault(
-    "L-COLUMNS",
-    "The weights of a key sum to one.",
-    "Those of a query do: each row is shared out. Sum over the keys, the last axis.",
-    total=lambda scores, every, features: scores.sum(-2, keepdim=True),
-)
+task.fault("L-COLUMNS", total=lambda scores, every, features: scores.sum(-2, keepdim=True))
 task.fault(
     "L-ROOT-OF-SQUARES",
-    "The weights are brought to length 1.",
-    "To *sum* 1: only then is the output an average.",
     total=lambda scores, every, features: scores.square().sum(-1, keepdim=True).sqrt(),
 )
 task.fault(
     "L-EPSILON",
-    "A small number in the divisor makes it safe.",
-    "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
-    "small, what you add takes its share.",
     total=(
         lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-6,
         lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-5,
         lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-3,
     ),
 )
-task.fault(
-    thoughts.KEY_AS_VALUE,
-    average=lambda weights, value, key: weights @ key,
-)
-task.fault(thoughts.DETACHED_WEIGHTS, share=lambda scores, total: (scores / total).detach())
+task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
+task.fault("D-DETACHED-WEIGHTS", share=lambda scores, total: (scores / total).detach())
 
 
-@task.fault(thoughts.FLOAT32)
+@task.fault("C-FLOAT32")
 class InFloat32(Linear):
     def __call__(self, query, key, value):
         return super().__call__(query.float(), key.float(), value.float())

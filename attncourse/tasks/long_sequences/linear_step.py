@@ -1,5 +1,3 @@
-"""Linear attention with a state that does not grow: task 5 of chapter 11."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, describe, moves_nothing, 
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.long_sequences.linear_attention import elu_plus_one
 
 STATE = "state[0]", "state[1]"
@@ -120,16 +118,6 @@ task = Task(
     difficulty=3,
     minutes=20,
     section="linear-steps",
-    hints=(
-        "Write down the output of word i with its two sums. Which parts of them do not depend on "
-        "the query? What does a new word add?",
-        "State: the sum of φ(k) vᵀ, a table (d v), and the sum of φ(k), a vector (d). First add "
-        "the new word, for it sees itself; then ask: φ(q) times the table, over φ(q) times the "
-        "vector.",
-        "k = F.elu(key) + 1; total = total + k[…, :, None] * value[…, None, :]; weight = weight + "
-        "k; output = (q[…, None] * total).sum(−2) / (q * weight).sum(−1, keepdim=True); "
-        "return output, (total, weight).",
-    ),
     probes=probes,
     adapt=with_a_state,
     differentiated=("a word", "the first word"),
@@ -266,14 +254,10 @@ def both(function):
 
 task.fault(
     "L-READS-FIRST",
-    "First ask what came before, then add the new word.",
-    "A word sees itself, too. So add first; the first word would otherwise find nothing at all.",
     asked=lambda before, after, key: after if before is None else (before[0] + 0, before[1] + 0),
 )
 task.fault(
     "L-REPLACES",
-    "The state is what the last word has left.",
-    "It is a sum over all words so far. Yours forgets everything before the newest.",
     add=(lambda state, new, key, query: (new, key), ...),
     kept=(
         ...,
@@ -282,33 +266,20 @@ task.fault(
 )
 task.fault(
     "L-WEIGHT-NOT-ADDED",
-    "Only the table grows with the words.",
-    "The divisor is the sum of all weights, of old words too. Yours divides by the newest word's "
-    "alone.",
     add=lambda state, new, key, query: (new if state is None else state[0] + new, key),
 )
 task.fault(
     "L-TABLE-NOT-ADDED",
-    "Only the sum of the keys grows with the words.",
-    "The values of all words are needed: the table Σ φ(k) vᵀ is a sum as well.",
     add=lambda state, new, key, query: (new, key if state is None else state[1] + key),
 )
 task.fault(
     "L-WEIGHTS-ADDED",
-    "The divisor adds up the weights that every word gave itself.",
-    "Those are products with the queries of *then*. Each query weighs all words anew: keep Σ φ(k), "
-    "and multiply it by the query that asks now.",
     add=lambda state, new, key, query: Step.add(state, new, query * key, query),
     divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True),
 )
 
 
-@task.fault(
-    "L-FIRST-GETS-NOTHING",
-    "Before the first word there is nothing, so its output is 0.",
-    "It sees itself. The state of a first word holds that word, and the average of one value is "
-    "that value.",
-)
+@task.fault("L-FIRST-GETS-NOTHING")
 def first_gets_nothing(state, query, key, value):
     output, after = Step()(state, query, key, value)
     return torch.zeros_like(value) if state is None else output, after
@@ -316,18 +287,12 @@ def first_gets_nothing(state, query, key, value):
 
 task.fault(
     "L-STATE-MEAN",
-    "The new state is the mean of old and new.",
-    "Then old words fade by half with every step. A plain sum keeps all alike; the division by the "
-    "sum of weights makes the average.",
     add=lambda state, new, key, query: (
         (new, key) if state is None else ((state[0] + new) / 2, (state[1] + key) / 2)
     ),
 )
 task.fault(
     "L-DELTA",
-    "Before writing, what the state already says for this key is taken away.",
-    "That is the delta rule, further on in the chapter. Here a new word is added, whatever is "
-    "there.",
     section="update",
     new=lambda key, value, query, state: (
         key[..., :, None]
@@ -335,16 +300,10 @@ task.fault(
     ),
 )
 task.fault(
-    "L-BY-QUERY",
-    "The table is made of queries and values.",
-    "It is stored under what it can be *found* by, the key. A query asks once and is gone.",
-    new=lambda key, value, query, state: query[..., :, None] * value[..., None, :],
+    "L-BY-QUERY", new=lambda key, value, query, state: query[..., :, None] * value[..., None, :]
 )
 task.fault(
     "L-TABLE-TURNED",
-    "Whether the table is (d v) or (v d) is taste.",
-    "For you alone, yes. But the state is handed from step to step, and in this course its table "
-    "has a row for each feature of a key.",
     kept=(lambda before, after, key, value: (after[0].mT, after[1]), ...),
     new=(..., lambda key, value, query, state: value[..., :, None] * key[..., None, :]),
     sums=(..., lambda query, total: (total @ query[..., None])[..., 0]),
@@ -352,100 +311,31 @@ task.fault(
 
 # --- faults: φ ----------------------------------------------------------------------------------
 
-task.fault(
-    "L-NO-FEATURES",
-    "Queries and keys are used as they are.",
-    "Then weights may be below 0, and their sum may be 0. φ, elu(x) + 1, makes all of them "
-    "positive.",
-    section="linear-attention",
-    **both(as_is),
-)
-task.fault(
-    "L-ELU",
-    "φ is elu.",
-    "elu goes down to −1. The paper adds 1.",
-    section="linear-attention",
-    **both(torch.nn.functional.elu),
-)
+task.fault("L-NO-FEATURES", section="linear-attention", **both(as_is))
+task.fault("L-ELU", section="linear-attention", **both(torch.nn.functional.elu))
 task.fault(
     "L-ELU-OF-ONE-MORE",
-    "φ(x) is elu(x + 1).",
-    "The 1 is added after elu, elu(x) + 1: only then is every feature above 0.",
     section="linear-attention",
     **both(lambda x: torch.nn.functional.elu(x + 1)),
 )
+task.fault("L-RELU", section="linear-attention", **both(torch.relu))
+task.fault("L-EXP", section="linear-attention", **both(torch.exp))
+task.fault("L-SOFTMAX-EACH", section="linear-attention", **both(lambda x: x.softmax(-1)))
+task.fault("L-KEYS-ONLY", section="linear-attention", of_query=as_is)
+task.fault("L-QUERIES-ONLY", section="linear-attention", of_key=as_is)
+task.fault("L-FEATURED-VALUES", section="linear-attention", of_value=elu_plus_one)
 task.fault(
-    "L-RELU",
-    "φ is a ReLU.",
-    "It is 0 for everything below 0, and where all products are 0, there is nothing to divide by. "
-    "elu(x) + 1 is above 0 everywhere.",
-    section="linear-attention",
-    **both(torch.relu),
-)
-task.fault(
-    "L-EXP",
-    "φ is e to the x, as in softmax.",
-    "Asked is elu(x) + 1, which grows by 1 for 1 above 0.",
-    section="linear-attention",
-    **both(torch.exp),
-)
-task.fault(
-    "L-SOFTMAX-EACH",
-    "φ is a softmax over the features.",
-    "That is another attention, with a paper of its own. Here φ is elu(x) + 1.",
-    section="linear-attention",
-    **both(lambda x: x.softmax(-1)),
-)
-task.fault(
-    "L-KEYS-ONLY",
-    "Only what is stored goes through φ.",
-    "The query, too: a weight is the product of both.",
-    section="linear-attention",
-    of_query=as_is,
-)
-task.fault(
-    "L-QUERIES-ONLY",
-    "φ is the query's way to ask.",
-    "The keys go through it before they are stored: a weight is the product of both.",
-    section="linear-attention",
-    of_key=as_is,
-)
-task.fault(
-    "L-FEATURED-VALUES",
-    "Everything goes through φ.",
-    "Values are handed over as they are; they may be below 0.",
-    section="linear-attention",
-    of_value=elu_plus_one,
-)
-task.fault(
-    "L-SCALED",
-    "The query is divided by √d, as in every attention.",
-    "There is no softmax here that large scores could saturate. The formula has no root.",
-    section="linear-attention",
-    scale=lambda query: query / math.sqrt(query.shape[-1]),
+    "L-SCALED", section="linear-attention", scale=lambda query: query / math.sqrt(query.shape[-1])
 )
 
 # --- faults: what comes back --------------------------------------------------------------------
 
+task.fault("L-LINEAR-NORM", divide=lambda sums, query, weight: sums)
 task.fault(
-    "L-LINEAR-NORM",
-    "The table times the query is the output.",
-    "It grows with every word. Divide by the sum of the weights, which is why the state has a "
-    "second part.",
-    divide=lambda sums, query, weight: sums,
-)
-task.fault(
-    "L-DIVIDES-BY-SUM",
-    "The divisor is the sum of the second part of the state.",
-    "The weight of a word is φ(q) · φ(k): the divisor depends on the query. Multiply first, then "
-    "sum.",
-    divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True),
+    "L-DIVIDES-BY-SUM", divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True)
 )
 task.fault(
     "L-EPSILON",
-    "A small number in the divisor makes it safe.",
-    "φ is above 0, so the sum is, too: there is nothing to make safe. And where all weights are "
-    "small, what you add takes its share.",
     divide=(
         lambda sums, query, weight: sums / ((query * weight).sum(-1, keepdim=True) + 1e-6),
         lambda sums, query, weight: sums / ((query * weight).sum(-1, keepdim=True) + 1e-3),
@@ -453,8 +343,6 @@ task.fault(
 )
 task.fault(
     "L-STATE-OLD",
-    "The state that came in goes out.",
-    "Then the next word knows nothing of this one. Hand back the longer sums.",
     kept=(
         lambda before, after, key, value: after if before is None else before,
         lambda before, after, key, value: before or tuple(torch.zeros_like(x) for x in after),
@@ -462,41 +350,20 @@ task.fault(
 )
 task.fault(
     "L-STATE-DIVIDED",
-    "The state keeps averages, so it is divided after each word.",
-    "The output is divided, and the state is not: its sums go on, and a divided table cannot be "
-    "added to.",
     kept=lambda before, after, key, value: (after[0] / after[1][..., None], after[1]),
 )
-task.fault(
-    "L-STATE-FIRST",
-    "The function returns the state and the output.",
-    "In the other order: first the output, then the state.",
-    results=lambda output, state: (state, output),
-)
-task.fault(
-    "L-NO-STATE-BACK",
-    "Only the output is needed.",
-    "The caller needs the state for the next word. Nothing else holds it.",
-    results=lambda output, state: output,
-)
-task.fault(
-    "L-PAIR-TURNED",
-    "A state is a pair, in whichever order.",
-    "Yours comes back as (vector, table). The next call takes the first for the table.",
-    kept=lambda before, after, key, value: after[::-1],
-)
+task.fault("L-STATE-FIRST", results=lambda output, state: (state, output))
+task.fault("L-NO-STATE-BACK", results=lambda output, state: output)
+task.fault("L-PAIR-TURNED", kept=lambda before, after, key, value: after[::-1])
 task.fault(
     "L-DETACHED",
-    "What was stored long ago needs no gradient.",
-    "Then a model learns from the last word only: what it wrote into the state before gets no "
-    "gradient. Leave the graph to the caller.",
     add=lambda state, new, key, query: Step.add(
         state and tuple(x.detach() for x in state), new, key, query
     ),
 )
 
 
-@task.fault(thoughts.FLOAT32)
+@task.fault("C-FLOAT32")
 class InFloat32(Step):
     def __call__(self, state, query, key, value):
         state = None if state is None else tuple(x.float() for x in state)
@@ -509,12 +376,7 @@ def follows(state, key, value):
     return same and state[1].dtype == key.dtype
 
 
-@task.fault(
-    "L-STALE",
-    "The state belongs to the function; nobody needs to hand it in.",
-    "Then the second text goes on where the first one ended. A state belongs to a text: it is an "
-    "argument and a result.",
-)
+@task.fault("L-STALE")
 def _(state, query, key, value, kept={}):  # noqa: B006
     last = kept.get("state")
     if state is None and last is not None and follows(last, key, value):

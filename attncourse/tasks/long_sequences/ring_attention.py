@@ -1,5 +1,3 @@
-"""Attention over keys that travel: task 6 of chapter 11."""
-
 import math
 
 import torch
@@ -10,7 +8,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def in_shards(attention):
@@ -107,16 +105,6 @@ task = Task(
     difficulty=4,
     minutes=40,
     section="ring",
-    hints=(
-        "Process i attends to one shard at a time. What must it remember of a shard, besides the "
-        "output, to join it with the next one exactly?",
-        "The logarithm of the sum of e to the scores, for each query. An output counts as much as "
-        "its sum of exponentials does, of both together; the sums add up. Work with their "
-        "logarithms, for the sums themselves overflow.",
-        "For each shard: scores = q @ k.mT / √d; l = scores.logsumexp(−1); o = softmax @ v. "
-        "Joining: share = sigmoid(l₂ − l₁); o = o₁ + share · (o₂ − o₁); l = logaddexp(l₁, l₂). "
-        "Process i meets the shards i, i − 1, i − 2, … modulo p.",
-    ),
     probes=probes,
     adapt=in_shards,
     differentiated=("three shards", "of different lengths"),
@@ -184,7 +172,7 @@ def no_process_holds_more_than_two_shards(answer, rng):
         )
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, key and value")
 def gradients_reach_query_key_and_value(answer, rng):
     answer.gradients_match(ring_inputs(rng, 2, sizes=(2, 3)))
     answer.gradients_match(ring_inputs(rng, 2))
@@ -262,13 +250,7 @@ task.spelling(met=lambda i, p: [(i + step) % p for step in range(p)])
 MERGE = {"section": "ring-merge"}
 
 
-@task.fault(
-    "R-MEAN",
-    "Each shard gives an output; their mean is the output of all.",
-    "Only if all shards fitted equally well. A shard whose keys fit badly would count as much as "
-    "one whose keys fit well. Each counts as its sum of exponentials.",
-    **MERGE,
-)
+@task.fault("R-MEAN", **MERGE)
 class Mean(Ring):
     def __call__(self, query_shards, key_shards, value_shards):
         return [
@@ -281,13 +263,7 @@ class Mean(Ring):
         ]
 
 
-@task.fault(
-    "R-MEAN-BY-LENGTH",
-    "Each shard counts as many keys as it has.",
-    "The number of keys says nothing about how well they fit. Each shard counts as its sum of "
-    "exponentials.",
-    **MERGE,
-)
+@task.fault("R-MEAN-BY-LENGTH", **MERGE)
 class MeanByLength(Ring):
     def __call__(self, query_shards, key_shards, value_shards):
         n = sum(k.shape[-2] for k in key_shards)
@@ -300,13 +276,7 @@ class MeanByLength(Ring):
         ]
 
 
-@task.fault(
-    "R-SUM",
-    "The outputs of the shards are added up.",
-    "Each is an average already, with weights that sum to one. The sum of p averages has weights "
-    "that sum to p.",
-    **MERGE,
-)
+@task.fault("R-SUM", **MERGE)
 class Sum(Ring):
     def __call__(self, query_shards, key_shards, value_shards):
         return [
@@ -318,84 +288,32 @@ class Sum(Ring):
         ]
 
 
-task.fault(
-    "R-HALF",
-    "What was there and what is new count half each.",
-    "With two shards that is their mean, and with more the last counts most. Each counts as its "
-    "sum of exponentials.",
-    **MERGE,
-    part_of_two=lambda total_1, total_2, k: torch.full_like(total_1, 0.5),
-)
+task.fault("R-HALF", **MERGE, part_of_two=lambda total_1, total_2, k: torch.full_like(total_1, 0.5))
 task.fault(
     "R-SHARE-SWAPPED",
-    "The first output is multiplied by the second one's share.",
-    "The other way round: what fits better counts more. Yours prefers the worse shard.",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: (total_1 - total_2).sigmoid(),
 )
 task.fault(
     "R-BY-LOGARITHMS",
-    "The shards count as their logarithms do.",
-    "The logarithms are kept because they do not overflow. What is shared out are the sums: e to "
-    "each logarithm.",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: total_2 / (total_1 + total_2),
 )
 task.fault(
     "R-BETTER-WINS",
-    "The shard that fits better gives the output.",
-    "Attention averages all values. A shard that fits a little worse still counts, a little less.",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: (total_2 > total_1).to(total_1.dtype),
 )
 task.fault(
     "R-OVERFLOW",
-    "I keep the sums of e to the scores themselves.",
-    "On paper that is right. From a score of 89 on they are infinite in float32, and ∞ / ∞ is NaN. "
-    "Keep their logarithms, or shift by the largest score.",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: total_2.exp() / (total_1.exp() + total_2.exp()),
 )
-task.fault(
-    "R-LAST-TOTAL",
-    "After joining, the newest sum stands for all.",
-    "With two shards nobody notices. The third then counts as if there had been one before it: the "
-    "sums must be joined, too.",
-    **MERGE,
-    both=lambda total_1, total_2: total_2,
-)
-task.fault(
-    "R-FIRST-TOTAL",
-    "The first shard's sum is kept for comparison.",
-    "Then every later shard is compared with the first alone. The sums must be joined at each "
-    "step.",
-    **MERGE,
-    both=lambda total_1, total_2: total_1,
-)
-task.fault(
-    "R-ADDED-LOGARITHMS",
-    "The logarithms of the sums are added.",
-    "Adding logarithms multiplies the sums. What is needed is the logarithm of their sum: "
-    "logaddexp.",
-    **MERGE,
-    both=lambda total_1, total_2: total_1 + total_2,
-)
-task.fault(
-    "R-LARGER-TOTAL",
-    "Of two sums the larger stands for both.",
-    "That is how the *largest score* is carried on. Sums add up; their logarithms join by "
-    "logaddexp.",
-    **MERGE,
-    both=lambda total_1, total_2: torch.maximum(total_1, total_2),
-)
-task.fault(
-    "R-LARGEST-SCORE",
-    "A shard counts as its largest score does.",
-    "The largest score is one summand of the sum of exponentials. Several good keys count more "
-    "than one.",
-    **MERGE,
-    total=lambda scores: scores.amax(-1),
-)
+task.fault("R-LAST-TOTAL", **MERGE, both=lambda total_1, total_2: total_2)
+task.fault("R-FIRST-TOTAL", **MERGE, both=lambda total_1, total_2: total_1)
+task.fault("R-ADDED-LOGARITHMS", **MERGE, both=lambda total_1, total_2: total_1 + total_2)
+task.fault("R-LARGER-TOTAL", **MERGE, both=lambda total_1, total_2: torch.maximum(total_1, total_2))
+task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores: scores.amax(-1))
 
 
 def own_shifts(query_shards, key_shards, value_shards):
@@ -447,33 +365,21 @@ def not_at_all(grown):
 
 task.fault(
     "R-NOT-RESCALED",
-    "A softmax does not notice by how much its scores are shifted.",
-    "Within one softmax it does not. But sums with different shifts have different units: where "
-    "the shift changes, what was summed before has to be brought to the new one.",
     **MERGE,
     forms=[own_shifts, *(online(not_at_all, not_at_all, met) for met in (Ring.met, in_order))],
 )
 task.fault(
     "R-DIVISOR-NOT-RESCALED",
-    "When a larger score comes, what was summed so far is rescaled.",
-    "Both sums: that of the values, and that of the weights. Yours divides by a sum of weights "
-    "some of which are still in the old scale.",
     **MERGE,
     forms=[online(down, not_at_all, met) for met in (Ring.met, in_order)],
 )
 task.fault(
     "R-RESCALED-UP",
-    "A larger score has come, so the old sums are made larger.",
-    "They were shifted by less, so they are too large already: multiply them by e to old minus "
-    "new.",
     **MERGE,
     forms=[online(torch.exp, torch.exp, met) for met in (Ring.met, in_order)],
 )
 task.fault(
     "R-BEGINS-AT-ZERO",
-    "Everybody begins with an output of 0 and a sum whose logarithm is 0.",
-    "A logarithm of 0 is a sum of 1: an imaginary key with score 0 and value 0, which takes weight "
-    "from all others. Nothing at all is −∞, or begin with the first shard.",
     **MERGE,
     begin=lambda query, value: (
         torch.zeros(*query.shape[:-1], value.shape[-1]).to(value),
@@ -483,31 +389,11 @@ task.fault(
 
 # --- faults: the ring ---------------------------------------------------------------------------
 
-task.fault(
-    "R-OWN-ONLY",
-    "Each process attends to its own keys.",
-    "Then nobody hears of the other shards. Keys and values travel; after p rounds each process "
-    "has met all of them.",
-    met=lambda i, p: [i],
-)
-task.fault(
-    "R-ONE-ROUND-SHORT",
-    "Shards are handed on p − 1 times, so there are p − 1 rounds.",
-    "Handed on p − 1 times, and attended to p times: the first round is one's own shard. Yours "
-    "never meets the last.",
-    met=lambda i, p: [(i - step) % p for step in range(p - 1)] or [i],
-)
-task.fault(
-    "R-ONE-ROUND-MORE",
-    "The ring is closed when everybody has one's own shard again.",
-    "In that round each process attends to its own keys a second time, and they count twice.",
-    met=lambda i, p: [(i - step) % p for step in range(p + 1)],
-)
+task.fault("R-OWN-ONLY", met=lambda i, p: [i])
+task.fault("R-ONE-ROUND-SHORT", met=lambda i, p: [(i - step) % p for step in range(p - 1)] or [i])
+task.fault("R-ONE-ROUND-MORE", met=lambda i, p: [(i - step) % p for step in range(p + 1)])
 task.fault(
     "R-VALUES-STAY",
-    "Keys go round the ring, and each process reads its values.",
-    "A value belongs to its key: what is found in another shard has to be read there. Both travel "
-    "together.",
     carried=lambda values, i, j: values[i],
     average=(..., lambda weights, value, key: cut_to_fit(weights, value)),
 )
@@ -518,30 +404,10 @@ def cut_to_fit(weights, value):
     return weights[..., :k] @ value[..., :k, :]
 
 
-task.fault(
-    "R-NEIGHBORS",
-    "A process talks to its two neighbors in the ring.",
-    "It does, but what comes from a neighbor is handed on: the shards of all others come by.",
-    met=lambda i, p: sorted({(i - 1) % p, i, (i + 1) % p}),
-)
-task.fault(
-    "R-OTHERS-ONLY",
-    "The rounds begin when the first shard arrives.",
-    "One's own shard is there before anything is sent, and is attended to as well.",
-    met=lambda i, p: [(i - step) % p for step in range(1, p)] or [i],
-)
-task.fault(
-    "R-CAUSAL",
-    "A shard that stands later in the text must not be seen.",
-    "Asked is full attention: everybody sees everybody. (A causal ring is the next section.)",
-    met=lambda i, p: list(range(i, -1, -1)),
-)
-task.fault(
-    "R-NOT-TRAVELLING",
-    "Each process attends to shard 0.",
-    "In round 0 it attends to its own, and then to the one that arrives. Yours never hands on.",
-    met=lambda i, p: [0] * p,
-)
+task.fault("R-NEIGHBORS", met=lambda i, p: sorted({(i - 1) % p, i, (i + 1) % p}))
+task.fault("R-OTHERS-ONLY", met=lambda i, p: [(i - step) % p for step in range(1, p)] or [i])
+task.fault("R-CAUSAL", met=lambda i, p: list(range(i, -1, -1)))
+task.fault("R-NOT-TRAVELLING", met=lambda i, p: [0] * p)
 
 
 def gathered(query_shards, key_shards, value_shards):
@@ -551,37 +417,17 @@ def gathered(query_shards, key_shards, value_shards):
     ]
 
 
-task.fault(
-    "R-GATHERED",
-    "Every process collects all keys and values, and then attends.",
-    "It gives the right numbers. But a process then holds the whole text, which did not fit: that "
-    "is why it was cut. Attend to one shard at a time and join.",
-    forms=[gathered],
-)
+task.fault("R-GATHERED", forms=[gathered])
 
 # --- faults: attention itself, and what comes back ----------------------------------------------
 
-task.fault(thoughts.NO_SCALE, scale=as_is)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query: scores / query.shape[-1])
-task.fault(thoughts.KEY_AS_VALUE, average=lambda weights, value, key: weights @ key)
-task.fault(
-    "R-NOT-SHARED",
-    "Inside a shard, e to the score is weight enough.",
-    "Then the output of a shard is a sum, and joining takes it for an average. Share out inside "
-    "the shard, or divide once at the end.",
-    share=lambda scores: scores.exp(),
-)
-task.fault(
-    "R-ONE-TENSOR",
-    "The outputs of all processes make one text.",
-    "They do, and no process holds it: each has its shard. Return a list with one output a "
-    "process.",
-    results=lambda outputs: torch.cat(outputs, -2),
-)
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
+task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
+task.fault("R-NOT-SHARED", share=lambda scores: scores.exp())
+task.fault("R-ONE-TENSOR", results=lambda outputs: torch.cat(outputs, -2))
 task.fault(
     "R-HANDED-ON",
-    "The outputs travel with the keys.",
-    "They belong to their queries. Yours come back at another process.",
     results=(
         lambda outputs: outputs[-1:] + outputs[:-1],
         lambda outputs: outputs[1:] + outputs[:1],
@@ -589,7 +435,7 @@ task.fault(
 )
 
 
-@task.fault(thoughts.FLOAT32)
+@task.fault("C-FLOAT32")
 class InFloat32(Ring):
     def __call__(self, *shards):
         return super().__call__(*([x.float() for x in each] for each in shards))

@@ -1,5 +1,3 @@
-"""A span that can be learned: task 7 of chapter 11."""
-
 import torch
 
 from attncourse import long_sequences as reference
@@ -48,13 +46,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="adaptive-span",
-    hints=(
-        "Draw it over the distance: flat at 1, then a straight line down, then flat at 0. Where "
-        "does the line begin, and where does it end?",
-        "It begins at the span and ends at span + ramp. The line that is 1 at the span and 0 at "
-        "span + ramp, and then everything above 1 and below 0 cut off.",
-        "((ramp + span − distance) / ramp).clamp(0, 1).",
-    ),
     probes=probes,
     differentiated=("a span between two places", "a span a head"),
     small=small,
@@ -143,86 +134,27 @@ class Span:
 
 task.fault(
     "A-HARD",
-    "A span is a window: inside 1, outside 0.",
-    "A step has no slope, so no gradient says whether the span should be longer. The ramp is what "
-    "makes it learnable.",
     clip=(
         lambda line: (line >= 1).to(line.dtype),
         lambda line: (line > 0).to(line.dtype),
     ),
 )
-task.fault(
-    "A-RAMP-INSIDE",
-    "At the span nothing is left.",
-    "The ramp begins there, and nothing is left at span + ramp. Yours is too short by a ramp.",
-    above=lambda ramp, span, distance: span - distance,
-)
-task.fault(
-    "A-RAMP-CENTERED",
-    "The ramp lies around the span, half before and half after.",
-    "It begins at the span: up to there all counts fully.",
-    above=lambda ramp, span, distance: ramp / 2 + span - distance,
-)
-task.fault(
-    "A-NOT-DIVIDED",
-    "The line falls by 1 a word.",
-    "Then it is 1 for most of the ramp, and the ramp's length does not matter. It falls by 1 over "
-    "the *whole* ramp.",
-    slope=lambda above, ramp, span: above,
-)
-task.fault(
-    "A-BY-THE-SPAN",
-    "The line falls over the length of the span.",
-    "The ramp says over how many words it falls, the same for short and long spans. With a span "
-    "of 0, yours divides by 0.",
-    slope=lambda above, ramp, span: above / span,
-)
-task.fault(
-    "A-FROM-0",
-    "The mask falls from the word itself on, and is 0 at span + ramp.",
-    "Up to the span everything counts in full. The line begins to fall at the span, and has the "
-    "length of the ramp.",
-    slope=lambda above, ramp, span: above / (ramp + span),
-)
-task.fault(
-    "A-STEEP",
-    "The ramp says how steep the line is.",
-    "It says how *long* the line is: from 1 to 0 over so many words. A longer ramp falls less "
-    "steeply, so divide by it.",
-    slope=lambda above, ramp, span: 1 + (above - ramp) * ramp,
-)
+task.fault("A-RAMP-INSIDE", above=lambda ramp, span, distance: span - distance)
+task.fault("A-RAMP-CENTERED", above=lambda ramp, span, distance: ramp / 2 + span - distance)
+task.fault("A-NOT-DIVIDED", slope=lambda above, ramp, span: above)
+task.fault("A-BY-THE-SPAN", slope=lambda above, ramp, span: above / span)
+task.fault("A-FROM-0", slope=lambda above, ramp, span: above / (ramp + span))
+task.fault("A-STEEP", slope=lambda above, ramp, span: 1 + (above - ramp) * ramp)
 task.fault(
     "A-STAIRS",
-    "Distances are whole numbers.",
-    "The mask is asked for places between words, too, and the span moves by fractions. Rounded, "
-    "the line becomes stairs, which have no slope to learn from.",
     of_distance=(lambda distance: distance.floor(), ...),
     above=(..., lambda ramp, span, distance: ramp - (distance - span).floor()),
 )
-task.fault(
-    "A-NOT-ABOVE-1",
-    "What is near counts more than 1.",
-    "The line goes on to the left, above 1, and would favor near words over the scores. Cut it "
-    "off at 1.",
-    clip=lambda line: line.clamp(min=0),
-)
-task.fault(
-    "A-NOT-BELOW-0",
-    "What is far counts less than nothing.",
-    "The line goes on to the right, below 0, and weights below 0 are no weights. Cut it off at 0.",
-    clip=lambda line: line.clamp(max=1),
-)
-task.fault(
-    "A-UNCUT",
-    "The line is the mask.",
-    "It goes above 1 and below 0. Cut off both.",
-    clip=lambda line: line,
-)
+task.fault("A-NOT-ABOVE-1", clip=lambda line: line.clamp(min=0))
+task.fault("A-NOT-BELOW-0", clip=lambda line: line.clamp(max=1))
+task.fault("A-UNCUT", clip=lambda line: line)
 task.fault(
     "A-SIGMOID",
-    "A soft step is a sigmoid.",
-    "It never reaches 0, so no key can be left out of the computation. The paper cuts a straight "
-    "line.",
     clip=(
         lambda line: line.sigmoid(),
         lambda line: (line - 1).sigmoid(),
@@ -231,8 +163,6 @@ task.fault(
 )
 task.fault(
     "A-CURVED",
-    "A smooth curve is better than corners.",
-    "It may be; the paper has a straight line, whose gradient is the same everywhere on the ramp.",
     clip=(
         lambda line: line.clamp(0, 1) ** 2,
         lambda line: line.clamp(0, 1).sqrt(),
@@ -241,15 +171,11 @@ task.fault(
 )
 task.fault(
     "A-OTHER-WAY",
-    "The mask grows with the distance.",
-    "Near words count, far ones do not. Yours says how much is *lost*.",
     result=(lambda counts: 1 - counts, ...),
     above=(..., lambda ramp, span, distance: distance - span),
 )
 task.fault(
     "A-SHARED",
-    "The mask is shared out so that it sums to one.",
-    "It multiplies e to the score; sharing out comes after that, over scores and mask together.",
     result=(
         lambda counts: counts / counts.sum(-1, keepdim=True),
         lambda counts: counts.softmax(-1),
@@ -257,24 +183,14 @@ task.fault(
 )
 task.fault(
     "A-ADDITIVE",
-    "A mask is added to the scores, so it is the logarithm.",
-    "Whoever applies it may take the logarithm. Asked is the factor itself, from 0 to 1.",
     result=(
         lambda counts: counts.log(),
         lambda counts: torch.where(counts > 0, 0.0, -torch.inf),
     ),
 )
-task.fault(
-    "A-BOOLEAN",
-    "A mask is boolean.",
-    "This one is soft: on the ramp a key counts in part. With True and False nothing can be "
-    "learned.",
-    result=lambda counts: counts > 0,
-)
+task.fault("A-BOOLEAN", result=lambda counts: counts > 0)
 task.fault(
     "A-WHOLE-SPAN",
-    "A span is a whole number of words.",
-    "It is a parameter that is learned, and moves by fractions. Rounded, it has no gradient.",
     of_span=(
         lambda span: span.floor(),
         lambda span: span.round(),
@@ -282,28 +198,10 @@ task.fault(
         lambda span: span.long(),
     ),
 )
-task.fault(
-    "A-DETACHED",
-    "The span is a setting, like the ramp.",
-    "Then nothing is learned: `.item()`, `.detach()` and `float(…)` cut the gradient that says "
-    "whether to look farther.",
-    of_span=lambda span: span.detach(),
-)
-task.fault(
-    "A-RAMP-OF-1",
-    "A soft edge is one word wide.",
-    "Its width is an argument. Over a wider ramp a gradient comes from farther away.",
-    of_ramp=lambda ramp: 1.0,
-)
-task.fault(
-    "A-DISTANCE-FROM-1",
-    "The word itself is at distance 1.",
-    "At 0. Yours reaches one word less.",
-    of_distance=lambda distance: distance + 1,
-)
+task.fault("A-DETACHED", of_span=lambda span: span.detach())
+task.fault("A-RAMP-OF-1", of_ramp=lambda ramp: 1.0)
+task.fault("A-DISTANCE-FROM-1", of_distance=lambda distance: distance + 1)
 task.fault(
     "A-STRICT-LINE",
-    "The line is 1 − distance / ramp, after the span.",
-    "The distance counts from the *span* on, not from the word itself.",
     above=lambda ramp, span, distance: torch.where(distance <= span, ramp, ramp - distance),
 )

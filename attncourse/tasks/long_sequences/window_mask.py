@@ -1,13 +1,8 @@
-"""A window and global tokens as a mask: task 1 of chapter 11."""
-
-from dataclasses import replace
-
 import torch
 
 from attncourse import long_sequences as reference
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
 
 
 def mask_inputs(n, width, global_tokens=0):
@@ -36,15 +31,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="who-looks",
-    hints=(
-        "Two questions for each pair of places: are they near each other, and is one of them a "
-        "global token?",
-        "A table of distances (n n) comes from one row of places against one column. Near is a "
-        "comparison of it. Global is a row of booleans, and it holds twice: along a row, and down "
-        "a column.",
-        "i = torch.arange(n); near = (i[:, None] − i).abs() <= width; first = i < global_tokens; "
-        "near or first[:, None] or first, joined by |.",
-    ),
     probes=probes,
     small=small,
 )
@@ -149,77 +135,32 @@ def nobody(first):
 
 task.fault(
     "W-WIDTH-WHOLE",
-    "The width is that of the whole window.",
-    "It is in Longformer's configuration, where 512 means 256 to each side. Here `width` counts "
-    "the places on *each* side, so a window has 2 · width + 1.",
     near=(
         lambda distance, width, i: distance <= width // 2,
         lambda distance, width, i: distance <= (width - 1) // 2,
     ),
 )
-task.fault(
-    "W-WIDTH-STRICT",
-    "Near is less than `width` places away.",
-    "Up to `width` places, that one included. Yours ends a place too early, and with width 0 a "
-    "word does not even see itself.",
-    near=lambda distance, width, i: distance < width,
-)
-task.fault(
-    "W-ONE-MORE",
-    "The window goes one place further, for the word itself takes one.",
-    "The word itself is at distance 0. Places at distance `width` are the last that are seen.",
-    near=lambda distance, width, i: distance <= width + 1,
-)
+task.fault("W-WIDTH-STRICT", near=lambda distance, width, i: distance < width)
+task.fault("W-ONE-MORE", near=lambda distance, width, i: distance <= width + 1)
 task.fault(
     "W-PAST-ONLY",
-    "A window looks back.",
-    "In a decoder it does. This one is an encoder's: a word sees as many places after itself as "
-    "before. Whoever needs a causal one joins this with the triangle.",
     near=(
         lambda distance, width, i: (distance <= width) & (i <= i[:, None]),
         lambda distance, width, i: (distance <= width) & (i >= i[:, None]),
     ),
 )
-task.fault(
-    "W-ALL-CAUSAL",
-    "No word may look ahead, global or not.",
-    "Then global tokens at the beginning see nobody, and all of it is a decoder's mask. The course "
-    "has a mask for that; here both directions are open.",
-    result=lambda mask: mask.tril(),
-)
-task.fault(
-    "W-NOT-ITSELF",
-    "A word knows itself already, so it need not look at itself.",
-    "The residual carries it, but attention has its own way of reading: without the diagonal a "
-    "word cannot weigh itself against its neighbors, and with width 0 the row is empty.",
-    near=lambda distance, width, i: (distance <= width) & (distance > 0),
-)
+task.fault("W-ALL-CAUSAL", result=lambda mask: mask.tril())
+task.fault("W-NOT-ITSELF", near=lambda distance, width, i: (distance <= width) & (distance > 0))
 task.fault(
     "W-BLOCKS",
-    "The text is cut into pieces of `width`, and each piece sees itself.",
-    "Those are blocks: the last word of one never sees the first of the next. A window moves along "
-    "with the word.",
     near=lambda distance, width, i: (
         (i // (width + 1) == i[:, None] // (width + 1)) | (distance == 0)
     ),
 )
+task.fault("W-STRIDE", near=lambda distance, width, i: distance % max(1, width) == 0)
+task.fault("W-EXACTLY", near=lambda distance, width, i: (distance == width) | (distance == 0))
 task.fault(
-    "W-STRIDE",
-    "A width of 3 means every third word.",
-    "That is a stride, a pattern of its own. A window sees *all* places up to a distance.",
-    near=lambda distance, width, i: distance % max(1, width) == 0,
-)
-task.fault(
-    "W-EXACTLY",
-    "Look at the words that are `width` places away.",
-    "At those, and at all between. Yours jumps over its neighbors.",
-    near=lambda distance, width, i: (distance == width) | (distance == 0),
-)
-task.fault(
-    "W-CIRCLE",
-    "Places are counted in a circle.",
-    "The last word is not the neighbor of the first. At both ends a window is cut off.",
-    distance=lambda i, n: torch.minimum((i - i[:, None]) % n, (i[:, None] - i) % n),
+    "W-CIRCLE", distance=lambda i, n: torch.minimum((i - i[:, None]) % n, (i[:, None] - i) % n)
 )
 
 
@@ -231,17 +172,9 @@ def sliced(distance, width, i):
     return near
 
 
-task.fault(
-    "W-SLICE-BELOW-ZERO",
-    "In row i the columns i − width to i + width are set by a slice.",
-    "Near the beginning i − width is below 0, and there Python counts from the *end*: the slice is "
-    "empty, or begins at another word. `max(0, i - width)` is where it starts.",
-    near=sliced,
-)
+task.fault("W-SLICE-BELOW-ZERO", near=sliced)
 task.fault(
     "W-SLICE-END",
-    "The slice from i − width to i + width ends at i + width.",
-    "It ends *before* its second number: the last place to the right is missing. Add 1.",
     near=(
         lambda distance, width, i: (distance <= width) & (i != i[:, None] + width),
         lambda distance, width, i: (
@@ -252,90 +185,24 @@ task.fault(
 
 # --- faults: global tokens ----------------------------------------------------------------------
 
-task.fault(
-    "W-GLOBAL-IGNORED",
-    "Windows are all there is.",
-    "Your mask is the same for every number of global tokens. Without them a far word is many "
-    "layers away.",
-    first=lambda i, count: i < 0,
-)
-task.fault(
-    "W-GLOBAL-LOOKS",
-    "A global token looks at everybody.",
-    "And everybody looks at it. Yours collects and hands nothing on: its row is full, its column "
-    "is not.",
-    columns=nobody,
-)
-task.fault(
-    "W-GLOBAL-LOOKED-AT",
-    "A global token is one that everybody looks at.",
-    "And it looks at everybody. Yours is heard by all, and has nothing to tell but its window: "
-    "its column is full, its row is not.",
-    rows=nobody,
-)
-task.fault(
-    "W-GLOBAL-AMONG-THEMSELVES",
-    "Global tokens see each other, wherever they stand.",
-    "That is both at once: *and* where there should be *or*. A pair is visible as soon as one of "
-    "the two is global.",
-    join=lambda near, rows, columns: near | (rows & columns),
-)
-task.fault(
-    "W-JOIN-AND",
-    "A pair must be near, and one of the two global.",
-    "Either reason is enough: the window for the neighbors, the global tokens for everybody else. "
-    "Join them by |.",
-    join=lambda near, rows, columns: near & (rows | columns),
-)
+task.fault("W-GLOBAL-IGNORED", first=lambda i, count: i < 0)
+task.fault("W-GLOBAL-LOOKS", columns=nobody)
+task.fault("W-GLOBAL-LOOKED-AT", rows=nobody)
+task.fault("W-GLOBAL-AMONG-THEMSELVES", join=lambda near, rows, columns: near | (rows & columns))
+task.fault("W-JOIN-AND", join=lambda near, rows, columns: near & (rows | columns))
 task.fault(
     "W-GLOBAL-INDEX",
-    "`global_tokens` says which token is global.",
-    "It says how many: the first so many are. Yours makes one of them global, or none.",
     first=(
         lambda i, count: i == count,
         lambda i, count: i == count - 1,
     ),
 )
-task.fault(
-    "W-GLOBAL-ONE-MORE",
-    "The tokens from 0 to `global_tokens` are global.",
-    "Counting from 0, the first two are 0 and 1. Yours has one too many, and one even where none "
-    "is asked for.",
-    first=lambda i, count: i <= count,
-)
-task.fault(
-    "W-GLOBAL-LAST",
-    "Global tokens stand at the end.",
-    "In this course they are the first ones, as BERT's [CLS] is.",
-    first=lambda i, count: i >= len(i) - count,
-)
+task.fault("W-GLOBAL-ONE-MORE", first=lambda i, count: i <= count)
+task.fault("W-GLOBAL-LAST", first=lambda i, count: i >= len(i) - count)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
-task.fault(
-    replace(thoughts.POLARITY, id="W-POLARITY"),
-    "True in the mask means: hide this pair.",
-    "In some libraries it does. Here, as in `F.scaled_dot_product_attention`, True means: may "
-    "attend. Your mask hides the window.",
-    result=lambda mask: ~mask,
-)
-task.fault(
-    "W-ADDITIVE",
-    "A mask holds 0 and −∞, to be added to the scores.",
-    "That is another kind of mask. This course's are boolean, and joined with & and |; adding "
-    "happens inside attention.",
-    result=lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -torch.inf),
-)
-task.fault(
-    "W-NUMBERS",
-    "0 and 1 are as good as False and True.",
-    "`~mask` of whole numbers is −1 and −2, and both count as True. A mask of numbers is refused "
-    "by attention; say `.bool()`, or compare.",
-    result=(lambda mask: mask.float(), lambda mask: mask.long()),
-)
-task.fault(
-    "W-BATCH-AXES",
-    "A mask needs axes for the batch and for the heads.",
-    "It broadcasts over both as it is: (n n).",
-    result=(lambda mask: mask[None], lambda mask: mask[None, None]),
-)
+task.fault("W-POLARITY", words="M-POLARITY", result=lambda mask: ~mask)
+task.fault("W-ADDITIVE", result=lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -torch.inf))
+task.fault("W-NUMBERS", result=(lambda mask: mask.float(), lambda mask: mask.long()))
+task.fault("W-BATCH-AXES", result=(lambda mask: mask[None], lambda mask: mask[None, None]))

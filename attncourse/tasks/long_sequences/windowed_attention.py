@@ -1,7 +1,4 @@
-"""Attention in blocks, in memory of order n·w: task 3 of chapter 11."""
-
 import math
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +9,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
@@ -112,16 +109,6 @@ task = Task(
     difficulty=4,
     minutes=40,
     section="window-blocks",
-    hints=(
-        "A mask hides what was computed. Here it is not to be computed: cut the text into blocks "
-        "of `width` places. In which blocks do all keys lie that a query of block b may see?",
-        "In its own and the two beside it. So fill the text up to whole blocks, and give every "
-        "block of queries three blocks of keys and values. In the scores (… c s 3s) hide what is "
-        "farther than `width`, and what is no place of the text.",
-        "query.unflatten(−2, (c, s)); F.pad(key, (0, 0, s, s + fill)).unfold(−2, 3s, s).mT, the "
-        "same for value; place of query r of block c: s·c + r, of key t: s·c + t − s; "
-        "visible = |difference| ≤ width, 0 ≤ key < n; softmax; average; cut back to n.",
-    ),
     probes=probes,
     differentiated=("a last block that is short", "width 2"),
     small=small,
@@ -165,7 +152,7 @@ def a_window_wider_than_the_text_is_full_attention(answer, rng):
         answer.matches(window_inputs(rng, 2, n=n, width=width))
 
 
-@task.check(1)
+@task.check(1, "large scores give no NaN")
 def large_scores_give_no_nan(answer, rng):
     large = {"query": 60 * normal(rng, 2, 9, 4)}
     answer.matches(window_inputs(rng, 2, n=9, width=2) | large)
@@ -192,7 +179,7 @@ def memory_grows_as_the_text_and_not_as_its_square(answer, rng):
         )
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, key and value")
 def gradients_reach_query_key_and_value(answer, rng):
     answer.gradients_match(window_inputs(rng, 2, n=11, width=3))
     answer.gradients_match(window_inputs(rng, 2, n=8, width=2))
@@ -271,21 +258,10 @@ def dense(query, key, value, width):
     return scores.masked_fill(ago.abs() > width, -torch.inf).softmax(-1) @ value
 
 
-task.fault(
-    "W-DENSE",
-    "A mask with a window hides what is far, so far pairs cost nothing.",
-    "It gives the right numbers. But all n · n scores are computed and held before the mask hides "
-    "most of them. Compute only those that can be seen.",
-    forms=[dense],
-)
+task.fault("W-DENSE", forms=[dense])
 
 
-@task.fault(
-    "W-ROW-BY-ROW",
-    "One row at a time is small, so all its keys may be scored.",
-    "The memory is small. But every row still scores all n keys, and hides most of them: the work "
-    "grows as the square. Take only the keys that this row can see.",
-)
+@task.fault("W-ROW-BY-ROW")
 def row_by_row(query, key, value, width):
     outputs, j = [], torch.arange(key.shape[-2])
     for i in range(query.shape[-2]):
@@ -296,9 +272,6 @@ def row_by_row(query, key, value, width):
 
 task.fault(
     "W-OWN-BLOCK",
-    "The text is cut into blocks, and each block attends to itself.",
-    "The last place of a block has neighbors in the next one, and the first in the one before. "
-    "Each block of queries needs three blocks of keys.",
     near=lambda at, place, width: (
         ((at - place).abs() <= width) & (at // width == place // width)
         if width < place.numel()
@@ -307,23 +280,13 @@ task.fault(
 )
 task.fault(
     "W-TWO-BLOCKS",
-    "A block needs itself and the block before it.",
-    "To look back, yes. This window looks to both sides, so the block after it, too.",
     near=lambda at, place, width: (
         ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
     ),
 )
-task.fault(
-    "W-THREE-BLOCKS",
-    "Every place attends to its block and to both neighbors.",
-    "Then some see nearly 2 · width places ahead and others just width. The three blocks are what "
-    "is computed; in them the window has still to be cut out.",
-    near=lambda at, place, width: (at - place).abs() < 3 * place.numel(),
-)
+task.fault("W-THREE-BLOCKS", near=lambda at, place, width: (at - place).abs() < 3 * place.numel())
 task.fault(
     "W-CUT-TAIL",
-    "What does not fill a whole block is left out.",
-    "Those places have an output, too. Fill the text up to whole blocks, and cut the result back.",
     join=(
         lambda output, n: output.flatten(-3, -2)[..., : n - n % output.shape[-2], :],
         lambda output, n: without_tail(output.flatten(-3, -2)[..., :n, :], output.shape[-2]),
@@ -339,42 +302,14 @@ def without_tail(output, size):
     return torch.where(whole, output, 0.0)
 
 
-task.fault(
-    "W-FILLED",
-    "The text is filled up to whole blocks, and so is the output.",
-    "The places you filled up are nobody's. Cut the output back to n.",
-    join=lambda output, n: output.flatten(-3, -2),
-)
-task.fault(
-    "W-BLOCKS-LEFT",
-    "The output in blocks has all numbers.",
-    "They stand under an axis too many. What comes next wants one axis of n places.",
-    join=as_is,
-)
+task.fault("W-FILLED", join=lambda output, n: output.flatten(-3, -2))
+task.fault("W-BLOCKS-LEFT", join=as_is)
 
 # --- faults: edges ------------------------------------------------------------------------------
 
-task.fault(
-    "W-PADDING-SEEN",
-    "Zeros around the text do no harm.",
-    "A key of zeros has score 0, and e⁰ = 1: at both ends places lose weight to nobody. Whatever "
-    "is no place of the text must be hidden.",
-    real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
-)
-task.fault(
-    "W-END-SEEN",
-    "Only the beginning has padding before it.",
-    "And the end has padding behind it: a block of zeros, and what the last block lacked. Places "
-    "from n on must be hidden as well.",
-    real=lambda at, n: at >= 0,
-)
-task.fault(
-    "W-BEGIN-SEEN",
-    "Places from n on are hidden; there are no others outside.",
-    "Before the first block you put a block of zeros. Its places are below 0, and must be hidden "
-    "as well.",
-    real=lambda at, n: at < n,
-)
+task.fault("W-PADDING-SEEN", real=lambda at, n: torch.ones_like(at, dtype=torch.bool))
+task.fault("W-END-SEEN", real=lambda at, n: at >= 0)
+task.fault("W-BEGIN-SEEN", real=lambda at, n: at < n)
 
 
 def in_a_circle(x, size, fill):
@@ -391,9 +326,6 @@ def rolled(query, key, value, width):
 
 task.fault(
     "W-CIRCLE",
-    "`roll` gives each place its neighbors.",
-    "In a circle: the first places get the last ones as their neighbors. A text has two ends, and "
-    "beyond them there is nothing to see.",
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
     forms=[rolled],
@@ -401,51 +333,32 @@ task.fault(
 
 # --- faults: the window -------------------------------------------------------------------------
 
+task.fault("W-WIDTH-WHOLE", section="who-looks", reach=lambda width: width // 2)
 task.fault(
-    "W-WIDTH-WHOLE",
-    "The width is that of the whole window.",
-    "Here it counts the places on *each* side: 2 · width + 1 in all.",
-    section="who-looks",
-    reach=lambda width: width // 2,
-)
-task.fault(
-    "W-WIDTH-STRICT",
-    "Near is less than `width` places away.",
-    "Up to `width` places, that one included.",
-    section="who-looks",
-    near=lambda at, place, width: (at - place).abs() < width,
+    "W-WIDTH-STRICT", section="who-looks", near=lambda at, place, width: (at - place).abs() < width
 )
 task.fault(
     "W-SLICE-END",
-    "The slice from i − width to i + width ends at i + width.",
-    "It ends *before* its second number: the last place to the right is missing. Add 1.",
     section="who-looks",
     near=lambda at, place, width: ((at - place).abs() <= width) & (at != place + width),
 )
 task.fault(
     "W-PAST-ONLY",
-    "A window looks back.",
-    "In a decoder it does. This one looks to both sides.",
     section="who-looks",
     near=lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
 )
 task.fault(
     "W-NOT-ITSELF",
-    "A place attends to its neighbors.",
-    "And to itself, as in every attention of this course.",
     section="who-looks",
     near=lambda at, place, width: ((at - place).abs() <= width) & (at != place),
 )
 
 # --- faults: attention itself -------------------------------------------------------------------
 
-task.fault(thoughts.NO_SCALE, scale=as_is)
-task.fault(thoughts.SCALE_DK, scale=lambda scores, query, width: scores / query.shape[-1])
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query, width: scores / query.shape[-1])
 task.fault(
     "W-SCALE-WINDOW",
-    "The scores are divided by the root of the number of keys.",
-    "By the root of d, the width of a key: a score is a sum of d products, however many keys there "
-    "are.",
     scale=(
         lambda scores, query, width: scores / math.sqrt(scores.shape[-1]),
         lambda scores, query, width: scores / math.sqrt(2 * width + 1),
@@ -453,41 +366,25 @@ task.fault(
     ),
 )
 task.fault(
-    "W-SOFTMAX-EACH",
-    "Each of the three blocks gets its softmax, and the outputs are averaged.",
-    "One budget of one for all that a query sees. With three, a far block gets as much as the "
-    "near one, however low its scores are. Put the three side by side before the softmax.",
-    share=lambda scores: scores.unflatten(-1, (3, -1)).softmax(-1).flatten(-2) / 3,
+    "W-SOFTMAX-EACH", share=lambda scores: scores.unflatten(-1, (3, -1)).softmax(-1).flatten(-2) / 3
 )
+task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
 task.fault(
-    thoughts.SOFTMAX_DIM,
-    "Softmax goes over the places of the block.",
-    "There the queries stand: they would compete for a key. Each query shares out its own "
-    "attention among the keys it sees.",
-    share=lambda scores: scores.softmax(-2),
-)
-task.fault(
-    replace(thoughts.AFTER_SOFTMAX, id="W-AFTER-SOFTMAX"),
-    "Weights outside the window are set to 0.",
-    "They had taken their share before: rows no longer sum to one. Hide the scores.",
+    "W-AFTER-SOFTMAX",
+    words="M-AFTER-SOFTMAX",
     hide=(as_is, lambda scores, mask, real: Windowed.hide(scores, real, real)),
 )
 task.fault(
-    replace(thoughts.FILL_ZERO, id="W-FILL-ZERO"),
+    "W-FILL-ZERO",
+    words="M-FILL-ZERO",
     hide=lambda scores, mask, real: scores.masked_fill(~mask, 0.0),
     clear=as_is,
 )
-task.fault(thoughts.KEY_AS_VALUE, average=lambda weights, values, keys: weights @ keys)
-task.fault(
-    "W-NO-MAXIMUM",
-    "The softmax is e to the score over its sum.",
-    "On paper. From 89 on, e to the score is infinite in float32, and ∞ / ∞ is NaN. "
-    "`torch.softmax` takes care of it.",
-    share=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
-)
+task.fault("D-KEY-AS-VALUE", average=lambda weights, values, keys: weights @ keys)
+task.fault("W-NO-MAXIMUM", share=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True))
 
 
-@task.fault(thoughts.FLOAT32)
+@task.fault("C-FLOAT32")
 class InFloat32(Windowed):
     def __call__(self, query, key, value, width):
         return super().__call__(query.float(), key.float(), value.float(), width)

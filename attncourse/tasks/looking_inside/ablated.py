@@ -1,5 +1,3 @@
-"""A model without one head: what is promised, the reference in steps, what goes wrong."""
-
 import copy
 
 import torch
@@ -96,16 +94,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="heads-off",
-    hints=(
-        "Where do heads still stand side by side? In the attention, after each has averaged its "
-        "values and before `out_proj` mixes them. That is the input of `out_proj`.",
-        "Work on a copy of the model (`copy.deepcopy`), find the attention by its name "
-        "(`model.get_submodule(layer)`), and let PyTorch call a function of yours before "
-        "`out_proj`: `register_forward_pre_hook(hook)`, where `hook(module, inputs)` may return "
-        "another input.",
-        "In the hook: heads = split_heads(inputs[0], attention.num_heads).clone(), which is "
-        "(b h q d); heads[:, head] = value; return merge_heads(heads). Then return the copy.",
-    ),
     probes=probes,
     adapt=with_a_model,
     small=small,
@@ -209,62 +197,19 @@ def afterward(module, hook):
 
 # --- faults: where ------------------------------------------------------------------------------
 
-task.fault(
-    "I-NO-COPY",
-    "The hook is put into the model.",
-    "Then the model itself has lost the head, for everybody and for good: the next measurement "
-    "compares with a broken one. Change a copy, by `copy.deepcopy`: `copy.copy` shares the layers.",
-    copied=as_is,
-)
-task.fault(
-    "I-AFTER-W-O",
-    "A head's part of the output is its slice of the attention's output.",
-    "After `out_proj` there are no heads any more: every feature is a mixture of all. The slice "
-    "you replace belongs to nobody. Reach in before the projection.",
-    before=afterward,
-)
+task.fault("I-NO-COPY", copied=as_is)
+task.fault("I-AFTER-W-O", before=afterward)
 
 
 def instead(module, hook):
     module.register_forward_hook(lambda module, inputs, output: hook(inputs[0]))
 
 
-task.fault(
-    "I-NOT-PROJECTED",
-    "What a hook returns is what `out_proj` reads.",
-    "Of a hook that is called *before* it. Yours is called after it, and what you return stands in "
-    "place of the projection's output: the heads go on unprojected. "
-    "`register_forward_pre_hook`.",
-    before=instead,
-)
-task.fault(
-    "I-VALUES-REPLACED",
-    "Replacing the head's value vectors replaces what it says.",
-    "It says an *average* of them. For zeros, or for one vector that stands everywhere, that is "
-    "the same; for values that differ by place it is not.",
-    watched=lambda attention: attention.v_proj,
-    before=afterward,
-)
-task.fault(
-    "I-QUERY-SILENCED",
-    "A head without queries is off.",
-    "A query of zeros scores all keys alike: the head goes on talking and says the mean of its "
-    "values. Replace what it hands on.",
-    watched=lambda attention: attention.q_proj,
-    before=afterward,
-)
-task.fault(
-    "I-FIRST-LAYER",
-    "Heads are in `layers.0.attention`.",
-    "In this layer and in every other. The argument says which one is meant.",
-    name=lambda model, layer: "layers.0.attention",
-)
-task.fault(
-    "I-LAST-LAYER",
-    "What matters happens in the last layer.",
-    "The argument says which layer is meant; yours always reaches into the last.",
-    name=lambda model, layer: f"layers.{len(model.layers) - 1}.attention",
-)
+task.fault("I-NOT-PROJECTED", before=instead)
+task.fault("I-VALUES-REPLACED", watched=lambda attention: attention.v_proj, before=afterward)
+task.fault("I-QUERY-SILENCED", watched=lambda attention: attention.q_proj, before=afterward)
+task.fault("I-FIRST-LAYER", name=lambda model, layer: "layers.0.attention")
+task.fault("I-LAST-LAYER", name=lambda model, layer: f"layers.{len(model.layers) - 1}.attention")
 
 
 def no_bias(attention):
@@ -272,12 +217,7 @@ def no_bias(attention):
     return attention
 
 
-task.fault(
-    "I-BIAS-GONE",
-    "A head that is off adds nothing, so the projection's bias goes, too.",
-    "The bias of `out_proj` belongs to the whole attention and to no head. It is added as before.",
-    mend=no_bias,
-)
+task.fault("I-BIAS-GONE", mend=no_bias)
 
 
 def without_rows(projection):
@@ -292,52 +232,22 @@ def without_rows(projection):
     return ablated
 
 
-task.fault(
-    "I-ROWS-OF-W-O",
-    "A head is a block of rows in `out_proj`'s weights.",
-    "`nn.Linear` keeps them as (out, in): a row makes one output, of all heads. What a head says "
-    "meets the *columns* of its features. And weights of 0 say 0, never another value.",
-)(without_rows("out_proj"))
+task.fault("I-ROWS-OF-W-O")(without_rows("out_proj"))
 
 
 # --- faults: which head -------------------------------------------------------------------------
 
-task.fault(
-    "I-HEAD-FROM-ONE",
-    "Heads are counted from 1.",
-    "From 0, as everything in Python. You switch off the neighbor.",
-    number=lambda head, h: head - 1,
-)
-task.fault(
-    "I-HEAD-FROM-THE-END",
-    "Whether heads are counted from the left or the right makes no difference.",
-    "It names another one: head 0 has the first features.",
-    number=lambda head, h: h - 1 - head,
-)
-task.fault(
-    "I-ALL-HEADS",
-    "Ablating is done by layers.",
-    "You replace what all heads of the layer say. One head was asked for; the others speak on.",
-    number=lambda head, h: slice(None),
-)
-task.fault(
-    "I-ONLY-THIS-HEAD",
-    "To see what a head does, keep it and switch off the others.",
-    "That is another experiment. Here this head goes, and the others stay.",
-    number=lambda head, h: [each for each in range(h) if each != head],
-)
+task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
+task.fault("I-HEAD-FROM-THE-END", number=lambda head, h: h - 1 - head)
+task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
+task.fault("I-ONLY-THIS-HEAD", number=lambda head, h: [each for each in range(h) if each != head])
 task.fault(
     "I-INTERLEAVED",
-    "The heads take turns: head 0 has features 0, h, 2h, …",
-    "Each head has d features in a row: the first has 0 to d − 1. Split as (h d), not as (d h).",
     cut=lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
     join=lambda heads: heads.permute(0, 2, 3, 1).flatten(-2),
 )
 task.fault(
     "I-VIEW-WITHOUT-TURNING",
-    "Reshaping to (b h n d) splits the heads.",
-    "It cuts the *text* into h pieces: what you replace are some places of all heads. First split "
-    "the features, then turn the axes.",
     cut=lambda x, h: x.reshape(x.shape[0], h, x.shape[1], -1),
     join=lambda heads: heads.reshape(heads.shape[0], heads.shape[2], -1),
 )
@@ -357,49 +267,25 @@ def assigned(heads, place, value):
     return heads
 
 
+task.fault("I-TEXT-FOR-HEAD", says=says(lambda heads, head, value: assigned(heads, head, value)))
+task.fault("I-HOOK-UNHEARD", says=lambda heads, head, value: heads)
 task.fault(
-    "I-TEXT-FOR-HEAD",
-    "The first axis counts the heads.",
-    "It counts the texts: (b h q d). You replace what all heads say about one text.",
-    says=says(lambda heads, head, value: assigned(heads, head, value)),
-)
-task.fault(
-    "I-HOOK-UNHEARD",
-    "A hook has done its work when the heads in it are changed.",
-    "Your model says what it said with the head: nobody reads the changed heads. What the hook "
-    "*returns* is read in place of the input, if it is put into the copy that you return.",
-    says=lambda heads, head, value: heads,
-)
-task.fault(
-    "I-ALWAYS-ZERO",
-    "A head that is off says 0.",
-    "That is one way. `value` may also be its mean, or what it says about other texts, and these "
-    "can give quite another answer.",
-    says=says(lambda heads, head, value: assigned(heads, (slice(None), head), 0.0)),
+    "I-ALWAYS-ZERO", says=says(lambda heads, head, value: assigned(heads, (slice(None), head), 0.0))
 )
 task.fault(
     "I-MULTIPLIED",
-    "`value` says how much of the head is left.",
-    "With 0 that is the same. But a mean, or what the head says about other texts, stands "
-    "*instead* of what it would say here.",
     says=says(
         lambda heads, head, value: assigned(heads, (slice(None), head), heads[:, head] * value)
     ),
 )
 task.fault(
     "I-ADDED",
-    "The value is added to the head's output.",
-    "Then the head is still heard; with value 0 nothing changes at all. The value stands *instead* "
-    "of what it says.",
     says=says(
         lambda heads, head, value: assigned(heads, (slice(None), head), heads[:, head] + value)
     ),
 )
 task.fault(
     "I-LAST-PLACE-ONLY",
-    "The prediction is read at the last place, so the head is silenced there.",
-    "Every place predicts a word here, and what a head says at an earlier place is read by later "
-    "layers. Replace it everywhere.",
     says=says(
         lambda heads, head, value: assigned(
             heads,
@@ -410,16 +296,12 @@ task.fault(
 )
 task.fault(
     "I-FIRST-TEXT-ONLY",
-    "One text is enough to see it.",
-    "The model reads several at once, and only the first has lost its head.",
     says=says(
         lambda heads, head, value: assigned(heads, (0, head), value if value.ndim < 3 else value[0])
     ),
 )
 task.fault(
     "I-ONE-VALUE-FOR-ALL-TEXTS",
-    "The value of the first text serves for all.",
-    "With axes (b q d) each text has a value of its own.",
     says=says(
         lambda heads, head, value: assigned(
             heads, (slice(None), head), value if value.ndim < 3 else value[0]
@@ -428,9 +310,6 @@ task.fault(
 )
 task.fault(
     "I-VALUE-AVERAGED",
-    "The head's value is one vector, the mean over the places.",
-    "If it has an axis of places, each place has its own. Whether to average is the caller's "
-    "business.",
     says=says(
         lambda heads, head, value: assigned(
             heads,
@@ -441,32 +320,17 @@ task.fault(
 )
 
 
-@task.fault(
-    "I-REMOVED",
-    "A head that is off is cut out of the model, and the others move up.",
-    "Its features are columns of the next projection: with fewer heads that does not fit, and with "
-    "zeros moved to the end the others are read by the wrong columns. The place stays, only what "
-    "stands there changes.",
-)
+@task.fault("I-REMOVED")
 class Removed(Ablated):
     def says(heads, head, value):
         left = [each for each in range(heads.shape[1]) if each != head]
         return torch.cat([heads[:, left], torch.zeros_like(heads[:, :1])], 1)
 
 
-task.fault(
-    "I-WEIGHTS-GONE",
-    "Setting a head's weights in `v_proj` to zero switches it off.",
-    "The bias of `v_proj` is still there, and it passes through any average. And it says 0 at "
-    "best, never another value.",
-)(without_rows("v_proj"))
+task.fault("I-WEIGHTS-GONE")(without_rows("v_proj"))
 
 
-@task.fault(
-    "I-RANDOM-COPY",
-    "A new model of the same class is a copy.",
-    "It has the same parts and other numbers, drawn anew. `copy.deepcopy` takes the numbers along.",
-)
+@task.fault("I-RANDOM-COPY")
 class Redrawn(Ablated):
     def copied(model):
         model = copy.deepcopy(model)

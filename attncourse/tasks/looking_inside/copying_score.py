@@ -1,5 +1,3 @@
-"""Eigenvalues of what a head writes: what is promised, what goes wrong."""
-
 import torch
 
 from attncourse import looking_inside as reference
@@ -60,16 +58,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="copying",
-    hints=(
-        "Follow a word through the head: its embedding, what the head hands on of it, and what "
-        "that adds to the score of every word. Three matrices, one product.",
-        "The product is a table: words that are read by words that become likelier. If it mostly "
-        "keeps what it gets, its eigenvalues are positive. How to make one number of them that "
-        "does not depend on their size?",
-        "λ = torch.linalg.eigvals(W_E @ W_OV @ W_U), complex; return "
-        "(λ.real.sum() / λ.abs().sum()).item(). (W_OV @ W_U @ W_E has the same ones and is "
-        "smaller.)",
-    ),
     probes=probes,
     small=small,
     tolerance=1e-3,
@@ -155,150 +143,52 @@ class Copying:
 task.spelling(table=lambda W_OV, W_E, W_U: W_OV @ W_U @ W_E)
 task.fault(
     "I-SINGULAR-VALUES",
-    "Singular values, or absolute eigenvalues, say how strong a matrix is.",
-    "They are never negative: of a head that forbids what it reads they say the same as of one "
-    "that copies. Eigenvalues keep the sign.",
     spectrum=(torch.linalg.svdvals, lambda table: torch.linalg.eigvals(table).abs()),
 )
-task.fault(
-    "I-NOT-NORMALIZED",
-    "The sum of the eigenvalues is the score.",
-    "Then a head with larger numbers copies better. Divide by what the sum could be at most, with "
-    "all eigenvalues positive.",
-    below=lambda λ, table: 1.0,
-)
-task.fault(
-    "I-MEAN-EIGENVALUE",
-    "The mean eigenvalue is the score.",
-    "It still grows with the numbers in the head. Divide by the sum of absolute values instead of "
-    "the number of eigenvalues.",
-    below=lambda λ, table: len(λ),
-)
+task.fault("I-NOT-NORMALIZED", below=lambda λ, table: 1.0)
+task.fault("I-MEAN-EIGENVALUE", below=lambda λ, table: len(λ))
 task.fault(
     "I-LENGTH-BELOW",
-    "The sum is divided by the length of the eigenvalues as a vector, or by the table's norm.",
-    "Then n equal eigenvalues score √n. What the sum could be at most is the sum of their absolute "
-    "values.",
     below=(lambda λ, table: λ.abs().square().sum().sqrt(), lambda λ, table: table.norm()),
 )
+task.fault("I-NO-SIGN", above=lambda λ, table: λ.sum().abs())
 task.fault(
-    "I-NO-SIGN",
-    "What counts is the size.",
-    "−1 is the opposite of a copy: such a head makes a word *less* likely because it has read it. "
-    "Keep the sign.",
-    above=lambda λ, table: λ.sum().abs(),
+    "I-COUNTED", above=lambda λ, table: (λ.real > 0).sum().double(), below=lambda λ, table: len(λ)
 )
-task.fault(
-    "I-COUNTED",
-    "The score is the share of positive eigenvalues.",
-    "A tiny positive one would count as much as a huge negative one. Weigh them by their size.",
-    above=lambda λ, table: (λ.real > 0).sum().double(),
-    below=lambda λ, table: len(λ),
-)
-task.fault(
-    "I-POSITIVE-ONLY",
-    "The positive eigenvalues over all.",
-    "Negative ones pull the other way and have to be subtracted: a head half of each scores 0, "
-    "not a half.",
-    above=lambda λ, table: λ.real.clamp(min=0).sum(),
-)
+task.fault("I-POSITIVE-ONLY", above=lambda λ, table: λ.real.clamp(min=0).sum())
 task.fault(
     "I-LARGEST-ONLY",
-    "The largest eigenvalue tells what a matrix does.",
-    "It tells what it does most strongly. A head hands on many directions, and each has its "
-    "eigenvalue.",
     above=lambda λ, table: λ[λ.abs().argmax()].real,
     below=lambda λ, table: λ.abs().max(),
 )
-task.fault(
-    "I-IMAGINARY-DROPPED",
-    "Complex eigenvalues are rounding errors; their real parts are enough.",
-    "They are turns: a pair with a large imaginary part hands words on turned to others. Their "
-    "size, with both parts, belongs into the sum below the line.",
-    below=lambda λ, table: λ.real.abs().sum(),
-)
+task.fault("I-IMAGINARY-DROPPED", below=lambda λ, table: λ.real.abs().sum())
 task.fault(
     "I-ONLY-REAL-ONES",
-    "Complex eigenvalues are left out.",
-    "They come in pairs and belong to the head as the real ones do.",
     above=lambda λ, table: λ.real[λ.imag.abs() < 1e-9].sum(),
     below=lambda λ, table: λ.real[λ.imag.abs() < 1e-9].abs().sum() + 1e-12,
 )
 task.fault(
     "I-SYMMETRIZED",
-    "`eigvalsh` gives real eigenvalues, which is simpler.",
-    "It believes that the table is symmetric, and reads only half of it. Reading *four* raises "
-    "*five* by another amount than the other way around.",
     spectrum=(
         lambda table: torch.linalg.eigvalsh(table).to(torch.complex128),
         lambda table: torch.linalg.eigvalsh((table + table.mT) / 2).to(torch.complex128),
     ),
 )
-task.fault(
-    "I-OV-ALONE",
-    "The eigenvalues of W_OV tell what the head does.",
-    "With the model's features, yes. But whether a *word* comes out as itself depends on how "
-    "words go in and out: by W_E and W_U.",
-    table=lambda W_OV, W_E, W_U: W_OV,
-)
-task.fault(
-    "I-WITHOUT-OV",
-    "The embedding and the output are what words meet.",
-    "That is the path past all heads, and says nothing of this one.",
-    table=lambda W_OV, W_E, W_U: W_E @ W_U,
-)
-task.fault(
-    "I-TIED",
-    "The output is the embedding, transposed.",
-    "In some models it is. Here W_U is given, with numbers of its own.",
-    table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT,
-)
-task.fault(
-    "I-OV-TRANSPOSED",
-    "Whether W_OV or its transpose stands between makes no difference.",
-    "Rows go in and columns come out: x ↦ x W_OV. Turned around, what it writes is taken for what "
-    "it reads.",
-    table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U,
-)
-task.fault(
-    "I-DIAGONAL",
-    "The diagonal says how much each word raises itself, so its mean sign is the score.",
-    "The sum of the diagonal is that of the eigenvalues, but the sum of its absolute values is "
-    "not: what words do to each other would be left out below the line.",
-    below=lambda λ, table: table.diagonal().abs().sum(),
-)
-task.fault(
-    "I-SINGULAR-BELOW",
-    "The sum of the eigenvalues is divided by that of the singular values.",
-    "The two lists agree in size only for special matrices, such as symmetric ones; elsewhere the "
-    "singular values sum to more, and a head that copies scores too low.",
-    below=lambda λ, table: torch.linalg.svdvals(table).sum(),
-)
+task.fault("I-OV-ALONE", table=lambda W_OV, W_E, W_U: W_OV)
+task.fault("I-WITHOUT-OV", table=lambda W_OV, W_E, W_U: W_E @ W_U)
+task.fault("I-TIED", table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT)
+task.fault("I-OV-TRANSPOSED", table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U)
+task.fault("I-DIAGONAL", below=lambda λ, table: table.diagonal().abs().sum())
+task.fault("I-SINGULAR-BELOW", below=lambda λ, table: torch.linalg.svdvals(table).sum())
 task.fault(
     "I-RAISED-MOST",
-    "A head copies as many words as raise themselves more than any other word.",
-    "That is a count, and a count has no sign: a head that forbids what it reads scores 0, like "
-    "one that does something else.",
     above=lambda λ, table: (table.argmax(1) == torch.arange(len(table))).double().sum(),
     below=lambda λ, table: len(table),
 )
-task.fault(
-    "I-ENTRIES",
-    "The sum over the table's diagonal over the sum of all its entries.",
-    "Even a perfect copy would score low in a large vocabulary, for words resemble each other a "
-    "little. Eigenvalues are sums in directions, not entries.",
-    below=lambda λ, table: table.abs().sum(),
-)
+task.fault("I-ENTRIES", below=lambda λ, table: table.abs().sum())
 task.fault(
     "I-SQUARED",
-    "Eigenvalues are compared by their squares.",
-    "Then a few large ones decide alone. Sum them as they are.",
     above=lambda λ, table: (λ.real * λ.abs()).sum(),
     below=lambda λ, table: λ.abs().square().sum(),
 )
-task.fault(
-    "I-TENSOR",
-    "A tensor with one number is a number.",
-    "A plain float is asked for: `.item()`.",
-    result=as_is,
-)
+task.fault("I-TENSOR", result=as_is)

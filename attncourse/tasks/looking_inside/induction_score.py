@@ -1,5 +1,3 @@
-"""Weight on the word after the last occurrence: what is promised, what goes wrong."""
-
 import functools
 
 import torch
@@ -8,7 +6,7 @@ from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def scored(rng, *batch, n=8, period=3, dtype=torch.float32):
@@ -54,14 +52,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="induction",
-    hints=(
-        "Write down a text of period 3, A B C A B C, with places 0 to 5. The second B stands at "
-        "4. Where did B stand before, and where is the word that followed it?",
-        "The word at i stood at i − period, and its successor at i − period + 1: one diagonal of "
-        "the table, below the main one. Which is the first row whose word has occurred before?",
-        "weights.diagonal(offset=1 − period, dim1=−2, dim2=−1) begins at row period − 1; drop its "
-        "first entry and take the mean over the last axis.",
-    ),
     probes=probes,
     differentiated=("plain",),
     small=small,
@@ -109,7 +99,7 @@ def it_is_right_for_any_period(answer, rng):
     answer.matches(scored(rng, 4, 4, n=4, period=2))
 
 
-@task.check(1)
+@task.check(1, "precision, gradients and everything else stay")
 def precision_gradients_and_everything_else_stay(answer, rng):
     answer.matches(scored(rng, 2, dtype=torch.float64))
     answer.gradients_match(scored(rng, 2))
@@ -150,104 +140,25 @@ class Score:
         return self.result(self.share(picked, n, weights))
 
 
-task.fault(
-    "I-SAME-WORD",
-    "An induction head looks at the last occurrence of this word.",
-    "At the word *after* it: what followed last time is what comes now. Yours scores a head that "
-    "finds the word itself, one place too early.",
-    distance=lambda period, n: period,
-)
-task.fault(
-    "I-WORD-BEFORE-IT",
-    "Going back one period and one word gives the word that is looked for.",
-    "Forward by one: i − period + 1. Yours looks at what stood *before* the last occurrence.",
-    distance=lambda period, n: period + 1,
-)
-task.fault(
-    "I-TWO-AFTER-IT",
-    "The word to be predicted stands at i + 1, so its successor counts.",
-    "The word at i predicts the one at i + 1, and that one's last occurrence is at i − period + 1. "
-    "You went one place farther.",
-    distance=lambda period, n: period - 2,
-)
-task.fault(
-    "I-WHOLE-DIAGONAL",
-    "The whole diagonal counts.",
-    "Its first entry is the row period − 1: the last word of the first block, which has not "
-    "occurred before. A head cannot know it, and your mean asks it to.",
-    first=lambda period, n: period - 1,
-)
-task.fault(
-    "I-ONE-TOO-LATE",
-    "The repetition begins after the first repeated word.",
-    "The word at place `period` has occurred already, at place 0. Your mean leaves it out.",
-    first=lambda period, n: min(period + 1, n - 1),
-)
+task.fault("I-SAME-WORD", distance=lambda period, n: period)
+task.fault("I-WORD-BEFORE-IT", distance=lambda period, n: period + 1)
+task.fault("I-TWO-AFTER-IT", distance=lambda period, n: period - 2)
+task.fault("I-WHOLE-DIAGONAL", first=lambda period, n: period - 1)
+task.fault("I-ONE-TOO-LATE", first=lambda period, n: min(period + 1, n - 1))
 task.fault(
     "I-ALL-ROWS",
-    "The mean is over all words of the text.",
-    "Words of the first block have no last occurrence. In these rows you take some other weight "
-    "(an index below 0 counts from the end, or is cut to 0).",
     first=lambda period, n: 0,
     picked=(..., lambda w, rows, distance: w[..., rows, (rows - distance) % w.shape[-1]]),
 )
-task.fault(
-    "I-DIVIDED-BY-N",
-    "A mean is a sum divided by n.",
-    "Only n − period rows are summed: a perfect head would score 1 − period/n.",
-    share=lambda picked, n, weights: picked.sum(-1) / n,
-)
-task.fault(
-    "I-SUMMED",
-    "The score is the sum of these weights.",
-    "Then a longer text has better heads. The mean lies between 0 and 1.",
-    share=lambda picked, n, weights: picked.sum(-1),
-)
-task.fault(
-    "I-BEST-ROW",
-    "The score is the largest of these weights.",
-    "One lucky row is enough for that. A head that *always* looks there is meant: take the mean.",
-    share=lambda picked, n, weights: picked.amax(-1),
-)
-task.fault(
-    "I-LAST-ROW",
-    "The last word decides.",
-    "Every repeated word is a case. One row is one case, and the mean over them is the score.",
-    share=lambda picked, n, weights: picked[..., -1],
-)
-task.fault(
-    "I-HEADS-AVERAGED",
-    "One score for the layer.",
-    "The heads differ: that is what the score is for. Keep all leading axes.",
-    share=lambda picked, n, weights: picked.mean(),
-)
-task.fault(
-    "I-PREVIOUS-TOKEN",
-    "The head looks one place back.",
-    "That is the other head of the circuit, which prepares the keys. This one looks period − 1 "
-    "places back.",
-    distance=lambda period, n: 1,
-)
-task.fault(
-    "I-HALF-THE-TEXT",
-    "The text is read twice, so the period is half of it.",
-    "The period is given: a text may hold three repetitions, or two and a half.",
-    distance=lambda period, n: n // 2 - 1,
-    first=lambda period, n: n // 2,
-)
-task.fault(
-    "I-FIRST-REPETITION",
-    "The second block is the repetition.",
-    "So is the third, and a part of one. All rows from `period` on count.",
-    last=lambda period, n: min(2 * period, n),
-)
-task.fault(
-    "I-TURNED",
-    "Columns are queries.",
-    "Rows are: the word at i asks, and looks back. Yours reads weights from the other triangle, "
-    "where a causal mask left zeros.",
-    read=lambda weights: weights.mT,
-)
+task.fault("I-DIVIDED-BY-N", share=lambda picked, n, weights: picked.sum(-1) / n)
+task.fault("I-SUMMED", share=lambda picked, n, weights: picked.sum(-1))
+task.fault("I-BEST-ROW", share=lambda picked, n, weights: picked.amax(-1))
+task.fault("I-LAST-ROW", share=lambda picked, n, weights: picked[..., -1])
+task.fault("I-HEADS-AVERAGED", share=lambda picked, n, weights: picked.mean())
+task.fault("I-PREVIOUS-TOKEN", distance=lambda period, n: 1)
+task.fault("I-HALF-THE-TEXT", distance=lambda period, n: n // 2 - 1, first=lambda period, n: n // 2)
+task.fault("I-FIRST-REPETITION", last=lambda period, n: min(2 * period, n))
+task.fault("I-TURNED", read=lambda weights: weights.mT)
 
 
 def hard(weights, rows, distance):
@@ -255,12 +166,7 @@ def hard(weights, rows, distance):
     return (best == rows - distance).to(weights.dtype)
 
 
-task.fault(
-    "I-HARD",
-    "A head looks at the place with the largest weight.",
-    "That counts rows in which it wins. The score is softer: how much of the weight lies there.",
-    picked=hard,
-)
+task.fault("I-HARD", picked=hard)
 
 
 def all_before(weights, rows, distance, least=1):
@@ -270,19 +176,8 @@ def all_before(weights, rows, distance, least=1):
     return (weights[..., rows, :] * there).sum(-1)
 
 
-task.fault(
-    "I-ALL-OCCURRENCES",
-    "Every earlier occurrence counts.",
-    "The one a period ago does; with three blocks you also add the weight on the first. That is a "
-    "sensible score of another name.",
-    picked=(all_before, functools.partial(all_before, least=0)),
-)
-task.fault(
-    "I-PLAIN-NUMBER",
-    "A score is a number.",
-    "It is one for each table, as a tensor with the leading axes: here all but the first are lost.",
-    result=lambda score: score.flatten()[:1].squeeze(),
-)
-task.fault(thoughts.FLOAT32, result=lambda score: score.float())
-task.fault(thoughts.DETACHED, read=torch.detach)
+task.fault("I-ALL-OCCURRENCES", picked=(all_before, functools.partial(all_before, least=0)))
+task.fault("I-PLAIN-NUMBER", result=lambda score: score.flatten()[:1].squeeze())
+task.fault("C-FLOAT32", result=lambda score: score.float())
+task.fault("C-DETACHED", read=torch.detach)
 task.spelling(result=as_is)

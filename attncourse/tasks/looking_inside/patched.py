@@ -1,5 +1,3 @@
-"""One place as it was in another run: what is promised, the reference in steps, what goes wrong."""
-
 import copy
 
 import torch
@@ -93,16 +91,6 @@ task = Task(
     difficulty=4,
     minutes=30,
     section="patching",
-    hints=(
-        "Two runs. In the first the model reads the clean text, and you only listen to one head. "
-        "In the second it reads the corrupted text, and at one place that head says what you "
-        "heard.",
-        "As in task 1, heads can be heard and replaced where they enter `out_proj`. Keep what you "
-        "heard as a tensor (b h n d); replace (batch, head, position) and nothing else.",
-        "Run 1, with a hook that stores split_heads(inputs[0], h): model(clean). Run 2, with a "
-        "hook that sets heads[:, head, position] = heard[:, head, position] and returns "
-        "merge_heads(heads): model(corrupted). Remove both hooks, or work on copies.",
-    ),
     probes=probes,
     adapt=with_a_model,
     small=small,
@@ -215,33 +203,10 @@ class Patched:
 
 # --- faults: which run --------------------------------------------------------------------------
 
-task.fault(
-    "I-DIRECTION",
-    "One text is read and the other patched in; which is which makes no difference.",
-    "It does: here the *corrupted* text is read, and what comes back is what this place carries. "
-    "The other way around one sees what breaks without it.",
-    texts=lambda clean, corrupted: (corrupted, clean),
-)
-task.fault(
-    "I-NOT-PATCHED",
-    "The second run hears its own head.",
-    "The value has to come from the clean run. Yours is the corrupted run as it was.",
-    texts=lambda clean, corrupted: (corrupted, corrupted),
-)
-task.fault(
-    "I-ALL-CLEAN",
-    "The model reads the clean text, and the place is clean, too.",
-    "Then nothing was corrupted, and nothing can be learned from what comes out. The second run "
-    "reads the corrupted text.",
-    texts=lambda clean, corrupted: (clean, clean),
-)
-task.fault(
-    "I-NO-COPY",
-    "The hook stays in the model.",
-    "Then every later run hears the old text in this place. Remove the hook when you are done, or "
-    "work on a copy (`copy.deepcopy`).",
-    copied=as_is,
-)
+task.fault("I-DIRECTION", texts=lambda clean, corrupted: (corrupted, clean))
+task.fault("I-NOT-PATCHED", texts=lambda clean, corrupted: (corrupted, corrupted))
+task.fault("I-ALL-CLEAN", texts=lambda clean, corrupted: (clean, clean))
+task.fault("I-NO-COPY", copied=as_is)
 
 
 def listen_for_ever(model, layer, clean, corrupted):
@@ -255,70 +220,20 @@ def listen_for_ever(model, layer, clean, corrupted):
     return heard[0]
 
 
-task.fault(
-    "I-STILL-LISTENING",
-    "A hook that only listens may stay in the model.",
-    "It changes no score, but every later run calls it, and it keeps what it hears. Remove it when "
-    "you have heard enough, or listen to a copy.",
-    listen=listen_for_ever,
-)
+task.fault("I-STILL-LISTENING", listen=listen_for_ever)
 
 # --- faults: which place ------------------------------------------------------------------------
 
-task.fault(
-    "I-ALL-PLACES",
-    "A head is patched as a whole.",
-    "One place of it. Patched everywhere, one no longer sees *where* the information passes.",
-    where=lambda position, n: slice(None),
-)
-task.fault(
-    "I-FROM-THERE-ON",
-    "From this place on, everything is clean.",
-    "Only this place. What comes later reads it, and changes by itself.",
-    where=lambda position, n: slice(position % n, None),
-)
-task.fault(
-    "I-UP-TO-THERE",
-    "All up to this place is clean.",
-    "Only this place; the others stay corrupted, or one cannot tell which of them mattered.",
-    where=lambda position, n: slice(0, position % n + 1),
-)
-task.fault(
-    "I-EMPTY-SLICE",
-    "`[position : position + 1]` is this place, whatever the position.",
-    "Not at −1: from the last place up to place 0 there is nothing, so nothing is patched. Index "
-    "with the position itself.",
-    where=lambda position, n: slice(position, position + 1),
-)
-task.fault(
-    "I-PLACE-FROM-ONE",
-    "Places are counted from 1.",
-    "From 0. You patch the word before.",
-    where=lambda position, n: position - 1 if position else 0,
-)
-task.fault(
-    "I-LAST-PLACE",
-    "The prediction is read at the last place, so that is patched.",
-    "Information may pass through any word before it. The place is an argument.",
-    where=lambda position, n: -1,
-)
-task.fault(
-    "I-ALL-HEADS",
-    "The attention of this layer is patched.",
-    "One head of it. With all heads one cannot tell which of them carries what is looked for.",
-    number=lambda head, h: slice(None),
-)
-task.fault(
-    "I-HEAD-FROM-ONE",
-    "Heads are counted from 1.",
-    "From 0. You patch the neighbor.",
-    number=lambda head, h: head - 1,
-)
+task.fault("I-ALL-PLACES", where=lambda position, n: slice(None))
+task.fault("I-FROM-THERE-ON", where=lambda position, n: slice(position % n, None))
+task.fault("I-UP-TO-THERE", where=lambda position, n: slice(0, position % n + 1))
+task.fault("I-EMPTY-SLICE", where=lambda position, n: slice(position, position + 1))
+task.fault("I-PLACE-FROM-ONE", where=lambda position, n: position - 1 if position else 0)
+task.fault("I-LAST-PLACE", where=lambda position, n: -1)
+task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
+task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
 task.fault(
     "I-OTHER-LAYER",
-    "What was heard in the first layer holds for all.",
-    "Each layer's heads say something of their own. Yours puts the first layer's words into the "
-    "mouth of another.",
     heard_in=(
         lambda model, layer: "layers.0.attention",
         lambda model, layer: f"layers.{len(model.layers) - 1}.attention",
@@ -336,42 +251,12 @@ def put(change):
     return step
 
 
-task.fault(
-    "I-ZERO-INSTEAD",
-    "Patching means switching the head off in one place.",
-    "That is ablation. Here the place says what it said about the clean text.",
-    replace=put(lambda own, heard: torch.zeros_like(own)),
-)
-task.fault(
-    "I-ADDED",
-    "What was heard is added.",
-    "Then both texts speak at once. The clean value stands *instead* of the corrupted one.",
-    replace=put(lambda own, heard: own + heard),
-)
-task.fault(
-    "I-HALF-AND-HALF",
-    "The two runs are averaged.",
-    "The clean value stands there as it is; half of the corrupted one would still be heard.",
-    replace=put(lambda own, heard: (own + heard) / 2),
-)
-task.fault(
-    "I-DIFFERENCE",
-    "What the clean text has more is put there.",
-    "The difference leaves the head with less than it said in either run. Put the clean value.",
-    replace=put(lambda own, heard: heard - own),
-)
-task.fault(
-    "I-ONE-TEXT-FOR-ALL",
-    "What was heard in the first text is put into all.",
-    "Each text has its own clean partner.",
-    replace=put(lambda own, heard: heard[:1].expand_as(own)),
-)
-task.fault(
-    "I-FIRST-TEXT-ONLY",
-    "One text is enough.",
-    "The others are still corrupted in this place.",
-    replace=put(lambda own, heard: torch.cat([heard[:1], own[1:]])),
-)
+task.fault("I-ZERO-INSTEAD", replace=put(lambda own, heard: torch.zeros_like(own)))
+task.fault("I-ADDED", replace=put(lambda own, heard: own + heard))
+task.fault("I-HALF-AND-HALF", replace=put(lambda own, heard: (own + heard) / 2))
+task.fault("I-DIFFERENCE", replace=put(lambda own, heard: heard - own))
+task.fault("I-ONE-TEXT-FOR-ALL", replace=put(lambda own, heard: heard[:1].expand_as(own)))
+task.fault("I-FIRST-TEXT-ONLY", replace=put(lambda own, heard: torch.cat([heard[:1], own[1:]])))
 
 
 def by_weights(model, layer, clean, corrupted):
@@ -387,24 +272,14 @@ def by_weights(model, layer, clean, corrupted):
     return attention_maps(model, clean)[layer] @ values[0]
 
 
-@task.fault(
-    "I-WORD-PATCHED",
-    "A place is a word of the text, so the clean word is put there.",
-    "Then every head of every layer reads another word. What passes through *one* head is asked "
-    "for: the text stays corrupted, and this head says in this place what it said before.",
-)
+@task.fault("I-WORD-PATCHED")
 def _(model, clean, corrupted, place):
     mixed = corrupted.clone()
     mixed[:, place[2]] = clean[:, place[2]]
     return model(mixed)
 
 
-@task.fault(
-    "I-AFTER-W-O",
-    "A head's part of the output is its slice of the attention's output.",
-    "After `out_proj` there are no heads any more: every feature is a mixture of all. Listen and "
-    "speak before the projection.",
-)
+@task.fault("I-AFTER-W-O")
 def _(model, clean, corrupted, place):
     layer, head, position = place
     model = copy.deepcopy(model)
@@ -422,38 +297,15 @@ def _(model, clean, corrupted, place):
     return model(corrupted)
 
 
-task.fault(
-    "I-WEIGHTS-PATCHED",
-    "The clean attention weights are put there.",
-    "Where a head looks is half of what it says. With corrupted values behind them, clean weights "
-    "say something that was said in neither run.",
-    listen=by_weights,
-)
+task.fault("I-WEIGHTS-PATCHED", listen=by_weights)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault(
-    "I-CHANGE-RETURNED",
-    "What matters is the change, so the difference is returned.",
-    "The caller can subtract. What is asked for are the scores of the patched run.",
-    result=lambda scores, model, corrupted, position: scores - model(corrupted),
+    "I-CHANGE-RETURNED", result=lambda scores, model, corrupted, position: scores - model(corrupted)
 )
 task.fault(
-    "I-SCORES-OF-THE-PLACE",
-    "The scores at the patched place are the result.",
-    "What is patched at one place is read at later ones: scores of all positions are asked for.",
-    result=lambda scores, model, corrupted, position: scores[:, position],
+    "I-SCORES-OF-THE-PLACE", result=lambda scores, model, corrupted, position: scores[:, position]
 )
-task.fault(
-    "I-LAST-SCORES-ONLY",
-    "The next word is read at the last place, so its scores are the result.",
-    "The caller may ask about any word of the text. Return the scores of all positions, as the "
-    "model does.",
-    result=lambda scores, model, corrupted, position: scores[:, -1],
-)
-task.fault(
-    "I-PROBABILITIES",
-    "A model returns probabilities.",
-    "It returns scores, and the caller may want these. Hand on what the model says.",
-    result=lambda scores, model, corrupted, position: scores.softmax(-1),
-)
+task.fault("I-LAST-SCORES-ONLY", result=lambda scores, model, corrupted, position: scores[:, -1])
+task.fault("I-PROBABILITIES", result=lambda scores, model, corrupted, position: scores.softmax(-1))

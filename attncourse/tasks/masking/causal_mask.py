@@ -1,5 +1,3 @@
-"""Nobody sees the future: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import masking as reference
@@ -78,16 +76,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="causal",
-    hints=(
-        "Draw the table for four words: a row for each query, a column for each key, a cross "
-        "where the query may look. Where does the first word look, where the last?",
-        "With as many keys as queries the crosses fill a triangle; `torch.tril` cuts one out "
-        "of a full table. With more keys, the queries are the last words: move the edge of "
-        "the triangle to the right until the last row is full. By how much?",
-        "A table of q rows and k columns full of True (k is q if it is not given), then tril "
-        "with its second argument, the diagonal: 0 when k = q, and one more for every further "
-        "key.",
-    ),
     probes=probes,
     small=small,
     forbidden=CAUSAL_MASK,
@@ -107,7 +95,7 @@ def a_word_sees_itself_and_nothing_later(answer):
         inputs = lengths_of(n, n)
         mask = a_mask(answer, inputs, (n, n), "(q k)")
         if not mask.diagonal().all():
-            raise Failure("Some word does not see it", inputs, got=mask)
+            raise Failure("Some word does not see itself.", inputs, got=mask)
         if mask.triu(1).any():
             raise Failure(
                 "Some word sees a later one, which it will have to predict.", inputs, got=mask
@@ -209,169 +197,58 @@ def turned(everything, offset):
 
 task.fault(
     "M-POLARITY",
-    "True marks what is masked, that is, hidden.",
-    "In `nn.MultiheadAttention` it does. In this course, as in `F.scaled_dot_product_attention`, "
-    "True means: may attend. Your table shows the future and hides the past.",
     section="mask-conventions",
     offset=(..., zero, zero),
     give=(opposite, opposite, lambda mask, offset: (~mask).float()),
 )
-task.fault(
-    "M-TRIU-DIAG",
-    "A word may look at the words before it.",
-    "And at itself. Without the diagonal the first word has nothing at all to look at: its row is "
-    "dead.",
-    offset=(lambda q, k: k - q - 1, lambda q, k: -1),
-)
-task.fault(
-    "M-TRIL-ONE",
-    "The triangle has to be one wider, so that the diagonal is in it.",
-    "`tril` with 0 keeps the diagonal already. One wider, and each word sees the next, the very "
-    "one that is to be predicted.",
-    section="dependency-maps",
-    offset=(lambda q, k: k - q + 1, lambda q, k: 1),
-)
+task.fault("M-TRIU-DIAG", offset=(lambda q, k: k - q - 1, lambda q, k: -1))
+task.fault("M-TRIL-ONE", section="dependency-maps", offset=(lambda q, k: k - q + 1, lambda q, k: 1))
 task.fault(
     "M-TRANSPOSED",
-    "The triangle goes to the upper right.",
-    "Rows are queries. In an upper triangle each word sees itself and all that follows. In "
-    "pictures with queries as columns it would be right.",
     offset=(..., zero, zero),
     cut=(torch.triu, torch.triu, lambda everything, offset: everything.mT.triu()),
 )
+task.fault("M-TOPLEFT", offset=zero, give=(..., as_numbers))
+task.fault("C-SHIFT-OTHER-WAY", offset=lambda q, k: q - k)
+task.fault("C-ONE-KEY-MORE", offset=lambda q, k: min(k - q, 1))
 task.fault(
-    "M-TOPLEFT",
-    "The triangle starts at the top left, whatever the shape.",
-    "With more keys than queries, the queries are the last words, not the first. A single query, "
-    "the newest word, would see the first key only.",
-    offset=zero,
-    give=(..., as_numbers),
-)
-task.fault(
-    "C-SHIFT-OTHER-WAY",
-    "The diagonal is moved by query_length − key_length.",
-    "The sign is the other way: a positive diagonal moves the edge to the right and shows more. "
-    "With yours, further keys make the queries see less.",
-    offset=lambda q, k: q - k,
-)
-task.fault(
-    "C-ONE-KEY-MORE",
-    "If there are more keys than queries, the triangle moves by one.",
-    "It moves by as many places as there are further keys. With one further key that is the same; "
-    "with two, the last query already misses one.",
-    offset=lambda q, k: min(k - q, 1),
-)
-task.fault(
-    "C-PAST-HIDDEN",
-    "The triangle belongs at the right end; the keys before it are done with.",
-    "The triangle is in its place. But the earlier keys are the past, which every query may see: "
-    "that is why somebody kept them.",
-    give=lambda mask, offset: mask & torch.ones_like(mask).cumsum(1).gt(offset),
+    "C-PAST-HIDDEN", give=lambda mask, offset: mask & torch.ones_like(mask).cumsum(1).gt(offset)
 )
 task.fault(
     "C-ALL-WITH-MORE-KEYS",
-    "With more keys than queries everything is the past, so nothing is hidden.",
-    "That holds for a single query. When several words come at once, the first of them must not "
-    "see the ones behind it.",
     cut=lambda everything, offset: everything if offset else everything.tril(),
 )
 task.fault(
-    "C-SQUARE",
-    "The mask is square, since every word is a query and a key.",
-    "Not when the keys of earlier words were kept: then there are fewer queries than keys, and "
-    "the table has a row only for each query.",
-    cut=lambda everything, offset: everything[:1].expand(everything.shape[1], -1).tril(),
+    "C-SQUARE", cut=lambda everything, offset: everything[:1].expand(everything.shape[1], -1).tril()
 )
-task.fault(
-    "C-KEYS-IGNORED",
-    "The number of queries settles everything.",
-    "It settles the rows. The columns are the keys, and `key_length` says how many there are; "
-    "yours have as many columns as rows.",
-    keys=lambda query_length, key_length: query_length,
-)
+task.fault("C-KEYS-IGNORED", keys=lambda query_length, key_length: query_length)
 task.fault(
     "C-ROWS-ARE-KEYS",
-    "The mask has a row for each key.",
-    "Scores have a row for each query and a column for each key, and the mask has to lie on top "
-    "of them. Yours fits only when the two lengths are equal.",
     cut=(
         lambda everything, offset: everything.tril(offset).mT if offset else everything.tril(),
         lambda everything, offset: everything.mT.tril(offset),
     ),
 )
+task.fault("C-ADDITIVE-MASK", section="mask-conventions", give=(lowered(-torch.inf), lowered(-1e9)))
 task.fault(
-    "C-ADDITIVE-MASK",
-    "A mask holds 0 where one may look and −∞ where not.",
-    "Such a mask is added to the scores, and other libraries use it. In this course a mask is "
-    "boolean: True = may attend.",
-    section="mask-conventions",
-    give=(lowered(-torch.inf), lowered(-1e9)),
+    "C-NOT-BOOLEAN", section="mask-conventions", give=(as_numbers, lambda mask, offset: mask.long())
 )
 task.fault(
-    "C-NOT-BOOLEAN",
-    "Ones and zeros are as good as True and False.",
-    "Not to PyTorch: `~` of a number is something else, and as a mask numbers are added to the "
-    "scores, where a 1 hides nothing. The places are right, the dtype is not.",
-    section="mask-conventions",
-    give=(as_numbers, lambda mask, offset: mask.long()),
+    "C-ONLY-THE-NEIGHBOR", cut=lambda everything, offset: everything.tril(offset).triu(offset - 1)
+)
+task.fault("C-ONLY-ITSELF", cut=lambda everything, offset: everything.tril(offset).triu(offset))
+task.fault("C-NOTHING-HIDDEN", cut=lambda everything, offset: everything)
+task.fault("C-WINDOW", cut=lambda everything, offset: everything.tril(offset).triu(offset - 2))
+task.fault(
+    "C-MIRRORED", give=(lambda mask, offset: mask.flip(-1), lambda mask, offset: mask.flip(0))
 )
 task.fault(
-    "C-ONLY-THE-NEIGHBOR",
-    "Each word sees itself and the word before it.",
-    "And all the words before that. Two diagonals are too few: a word far back would be "
-    "forgotten, as attention is there to prevent.",
-    cut=lambda everything, offset: everything.tril(offset).triu(offset - 1),
+    "C-BATCH-AXES", give=(lambda mask, offset: mask[None, None], lambda mask, offset: mask[None])
 )
-task.fault(
-    "C-ONLY-ITSELF",
-    "To be safe, a word sees nothing but itself.",
-    "It is safe, and deaf: the words before it are known and may be used. Everything up to the "
-    "diagonal is allowed.",
-    cut=lambda everything, offset: everything.tril(offset).triu(offset),
-)
-task.fault(
-    "C-NOTHING-HIDDEN",
-    "A mask full of True, and the model learns by itself what not to look at.",
-    "It learns the opposite: to copy the word that it should predict, which is the easiest way to "
-    "a small loss. Then it cannot write.",
-    cut=lambda everything, offset: everything,
-)
-task.fault(
-    "C-WINDOW",
-    "Words far back no longer matter, so each word sees the last three.",
-    "Some models cut there to save memory, and lose what stood before. Here a word sees *all* that "
-    "came before it, however far back.",
-    cut=lambda everything, offset: everything.tril(offset).triu(offset - 2),
-)
-task.fault(
-    "C-MIRRORED",
-    "Time runs from right to left in the table.",
-    "Column 0 is the first key, and row 0 the first query. Mirrored, the first word sees the last "
-    "one and what lies before it is hidden: the triangle's long side starts at the top left.",
-    give=(lambda mask, offset: mask.flip(-1), lambda mask, offset: mask.flip(0)),
-)
-task.fault(
-    "C-BATCH-AXES",
-    "A mask needs axes for the batch and the heads.",
-    "They may be there and broadcast, but this function promises (q k). An axis too many breaks "
-    "whoever combines it with `&` or cuts out rows.",
-    give=(lambda mask, offset: mask[None, None], lambda mask, offset: mask[None]),
-)
-task.fault(
-    "C-TWO-LENGTHS-NEEDED",
-    "The caller always gives both lengths.",
-    "With as many keys as queries one is enough: `key_length` may be left out, or be None, and "
-    "then it is the same as `query_length`.",
-    keys=lambda query_length, key_length: key_length,
-)
+task.fault("C-TWO-LENGTHS-NEEDED", keys=lambda query_length, key_length: key_length)
 
 
-@task.fault(
-    "K-STALE",
-    "A mask depends on the number of queries, so I keep one for each number.",
-    "It depends on both lengths. For as many queries and another number of keys your answer gives "
-    "the table of the first call.",
-)
+@task.fault("K-STALE")
 class KeptByQueries(Mask):
     def __call__(self, query_length, key_length=None):
         kept = vars(self)

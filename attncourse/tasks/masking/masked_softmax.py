@@ -1,5 +1,3 @@
-"""The softmax under a mask: what it promises, its reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import masking as reference
@@ -7,7 +5,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION, MASKED_SOFTMAX
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.tasks.masking import remembers, still_answers
 
 HALF, DOUBLE = torch.float16, torch.float64
@@ -165,16 +163,6 @@ task = Task(
     difficulty=3,
     minutes=30,
     section="before-the-softmax",
-    hints=(
-        "A hidden key must not take part in the competition, so it is hidden before the "
-        "softmax. Which score makes sure that it gets the weight 0?",
-        "Fill the hidden scores (in a new tensor: `masked_fill`, without underscore) with the "
-        "lowest number that their own dtype has, then softmax over the keys. Then look at a "
-        "row in which everything is hidden: what came out, and what should?",
-        "lowest = torch.finfo(scores.dtype).min; where the mask is False, fill the scores with "
-        "it; softmax over the last axis; where the mask is False, fill the weights with 0. The "
-        "last step changes only rows in which everything is hidden.",
-    ),
     probes=probes,
     differentiated=("batch", "causal", "dead row"),
     small=small,
@@ -383,80 +371,37 @@ def turned_if_square(mask, scores):
 
 
 task.fault(
-    thoughts.POLARITY,
+    "M-POLARITY",
     section="mask-conventions",
     visible=lambda mask, scores: ~mask,
     hide=(..., minus_infinity, ...),
     clear=(..., as_is, as_is),
 )
+task.fault("C-MASK-IGNORED", hide=as_is, clear=as_is)
 task.fault(
-    "C-MASK-IGNORED",
-    "A softmax with stable scores is what matters; the mask can come later.",
-    "Nothing comes later: your weights are the same whatever the mask says, and padding and "
-    "future words are read. (`masked_fill` without a last underscore returns a new tensor: is it "
-    "kept?)",
-    hide=as_is,
-    clear=as_is,
+    "M-TRANSPOSED", section="causal", visible=(turned_if_square, lambda mask, scores: mask.mT)
 )
+task.fault("M-QUERY-PAD", section="padding", visible=both_ways)
+task.fault("M-SHAPE-BT", section="padding", visible=lambda mask, scores: mask.squeeze())
+task.fault("M-REPEAT-HEADS", section="padding", visible=repeated_for_heads)
 task.fault(
-    thoughts.TRANSPOSED_MASK,
-    section="causal",
-    visible=(turned_if_square, lambda mask, scores: mask.mT),
-)
-task.fault(
-    "M-QUERY-PAD",
-    "Who must not be looked at must not look either.",
-    "That kills the whole row of such a query. In a causal table only the diagonal is left: every "
-    "word is hidden from somebody. A mask says who may look at whom, one way.",
-    section="padding",
-    visible=both_ways,
-)
-task.fault(
-    "M-SHAPE-BT",
-    "The mask's axes of length 1 are superfluous, so I squeeze them out.",
-    "They say where the mask is stretched. Without its middle axis (b 1 k) becomes (b k), and b "
-    "is taken for the queries: an error, or silence when the two are equal.",
-    section="padding",
-    visible=lambda mask, scores: mask.squeeze(),
-)
-task.fault(
-    "M-REPEAT-HEADS",
-    "I lay batch and heads into one axis and repeat the mask for every head.",
-    "`repeat` lays whole batches one after the other: 1, 2, 1, 2. The scores are ordered 1, 1, 2, "
-    "2, so sentences get the mask of others. Broadcasting does not mix them up.",
-    section="padding",
-    visible=repeated_for_heads,
-)
-task.fault(
-    thoughts.ONE_ROW,
+    "M-ONE-ROW",
     section="causal",
     visible=lambda mask, scores: mask[..., :1, :] if mask.ndim > 1 else mask,
 )
 task.fault(
     "C-FIRST-SENTENCE",
-    "All sentences of a batch have the same mask.",
-    "The causal mask they share. Their padding they do not: you hide from every sentence what is "
-    "padding in the first.",
     section="both-masks",
     visible=lambda mask, scores: mask[0] if mask.ndim > 2 else mask,
 )
 task.fault(
     "C-ANY-QUERY",
-    "Both error and cure are the keys: a key that some query may see is visible.",
-    "A mask has a row for each query. You merge the rows, and so a later word that the last query "
-    "may see is shown to the first.",
     section="causal",
     visible=lambda mask, scores: mask.any(-2, keepdim=True) if mask.ndim > 1 else mask,
 )
 
 
-@task.fault(
-    "K-STALE",
-    "The mask of a batch is always the same, so I keep the first of each shape.",
-    "The next batch has other sentences and other padding. The first call is right, and later "
-    "ones hide what was padding then.",
-    section="both-masks",
-)
+@task.fault("K-STALE", section="both-masks")
 class FirstMaskKept(Weights):
     def visible(self, mask, scores):
         return vars(self).setdefault(str(mask.shape), mask)
@@ -495,9 +440,6 @@ def row_minimum(scores, mask):
 
 task.fault(
     "C-MINUS-A-BILLION",
-    "−1e9 is minus infinity for all practical purposes.",
-    "Not for two. Half precision ends at −65,504, so the fill fails there, or makes −∞ or another "
-    "dtype of it; and where everything is hidden, all keys share equally instead of getting 0.",
     section="half-precision",
     hide=(
         low(-1e9),
@@ -507,26 +449,15 @@ task.fault(
     ),
     clear=as_is,
 )
-task.fault(
-    "M-HALF-FILL",
-    "The fill is a number like −1e9, the same for every dtype.",
-    "Half precision ends at −65,504, and there your fill does not exist. Each dtype can tell its "
-    "own lowest number.",
-    section="half-precision",
-    hide=low(-1e9),
-    clear=(..., only_dead_rows),
-)
+task.fault("M-HALF-FILL", section="half-precision", hide=low(-1e9), clear=(..., only_dead_rows))
 task.fault(
     "M-SMALL-FILL",
-    "−10,000 is low enough, and every dtype has it.",
-    "It is low enough while all visible scores lie above. Beside visible scores of −30,000 the "
-    "hidden key is the highest of the row and takes all the weight.",
     section="half-precision",
     hide=(low(-1e4), low(-1e4), low(-1e4), *(lambda scores, mask: scores - 1e4 * ~mask,) * 3),
     clear=(only_dead_rows, as_is, ..., only_dead_rows, ..., as_is),
 )
 task.fault(
-    thoughts.FILL_ZERO,
+    "M-FILL-ZERO",
     hide=(
         lambda scores, mask: scores * mask,
         lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),
@@ -535,48 +466,28 @@ task.fault(
     ),
     clear=(only_dead_rows, only_dead_rows, as_is, ...),
 )
+task.fault("C-ROW-MINIMUM", hide=row_minimum, clear=(only_dead_rows, as_is, ...))
 task.fault(
-    "C-ROW-MINIMUM",
-    "The lowest score of its own row is low enough for a hidden key.",
-    "The lowest score of a row still gets a share, and so does every key that is tied with it. "
-    "Hidden means a weight of exactly 0.",
-    hide=row_minimum,
-    clear=(only_dead_rows, as_is, ...),
-)
-task.fault(
-    thoughts.ADD_BOOL,
+    "M-ADD-BOOL",
     section="mask-conventions",
     hide=lambda scores, mask: scores + mask,
     clear=(only_dead_rows, as_is, ...),
 )
 task.fault(
-    thoughts.INF_TIMES_ZERO,
+    "M-INF-TIMES-ZERO",
     hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
     clear=(as_is, ...),
 )
-task.fault(thoughts.PLUS_INFINITY, hide=low(torch.inf), clear=(as_is, ...))
+task.fault("M-PLUS-INFINITY", hide=low(torch.inf), clear=(as_is, ...))
 task.fault(
     "M-DOUBLE-MIN",
-    "Adding the lowest number is as good as filling it in.",
-    "Half precision has no room below: −65,504 and another −30,000 make −∞. In a row where all is "
-    "hidden that is NaN again, in the weights or in their gradient.",
     section="half-precision",
     hide=lowest_added,
     clear=(..., lambda weights, mask: weights * mask),
 )
-task.fault(
-    "C-INDEXED-BY-MASK",
-    "`scores[~mask] = …` puts the fill where the mask is False.",
-    "Only if both have the same shape. An index does not stretch: (q k) or (b 1 k) beside (b q k) "
-    "is an error, or it marks other axes than you mean.",
-    section="both-masks",
-    hide=indexed,
-)
+task.fault("C-INDEXED-BY-MASK", section="both-masks", hide=indexed)
 task.fault(
     "M-INPLACE",
-    "`masked_fill_` saves memory and does the same.",
-    "It writes into the scores of the caller, who finds them overwritten. The name without the "
-    "last underscore makes a new tensor.",
     hide=(
         lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
         lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
@@ -609,9 +520,9 @@ def only_empty_sentences(weights, mask):
     return weights.masked_fill(~seen, 0)
 
 
-task.fault(thoughts.AFTER_SOFTMAX, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    thoughts.AFTER_RENORMALIZED,
+    "M-AFTER-RENORMALIZED",
     hide=as_is,
     share=(..., ..., ..., ..., shifted),
     clear=(
@@ -622,35 +533,17 @@ task.fault(
         renormalized(or_one),
     ),
 )
-task.fault(thoughts.DEAD_ROW, section="dead-rows", hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW", section="dead-rows", hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", section="dead-rows", hide=Weights.hide, clear=as_is)
 task.fault(
-    "M-DEAD-ROW-UNIFORM",
-    "The lowest number there is hides a key in every case.",
-    "Not where everything is hidden: then all scores are equally low, and each forbidden key gets "
-    "an equal share. Such a row must be zeros.",
-    section="dead-rows",
-    hide=Weights.hide,
-    clear=as_is,
-)
-task.fault(
-    thoughts.DEAD_ROW_GRADIENT,
+    "M-DEAD-ROW-GRADIENT",
     section="dead-rows",
     hide=infinity_added,
     clear=(lambda weights, mask: weights.nan_to_num(0.0), ...),
 )
-task.fault(
-    "M-LEFTPAD-CAUSAL",
-    "Nothing to attend to: that happens in empty sentences only.",
-    "Padding on the left and a causal mask leave nothing to the first rows of an ordinary "
-    "sentence. Look for dead rows, not for dead sentences.",
-    section="dead-rows",
-    clear=only_empty_sentences,
-)
+task.fault("M-LEFTPAD-CAUSAL", section="dead-rows", clear=only_empty_sentences)
 task.fault(
     "C-ALL-FOR-ANY",
-    "A row is dead as soon as some of its keys are hidden.",
-    "It is dead when all of them are. A row with one visible key is an ordinary row, and that key "
-    "gets all the weight; yours loses every row in which anything is hidden.",
     section="dead-rows",
     clear=lambda weights, mask: weights.masked_fill(~mask.all(-1, keepdim=True), 0),
 )
@@ -674,97 +567,45 @@ def sum_without_gradient(scores, mask):
 
 task.fault(
     "D-NAIVE-SOFTMAX",
-    "exp of the scores, times the mask, over the sum: the formula says so.",
-    "It does, on paper. exp(89) is infinite in float32, exp(12) in float16, and exp(−200) is 0 in "
-    "every row that has no higher score. Scores need a shift first.",
     hide=(minus_infinity, minus_infinity, as_is),
     share=(*(lambda scores, mask: divided(scores),) * 2, lambda scores, mask: scores.exp()),
     clear=(as_is, ..., renormalized(as_is)),
 )
 task.fault(
-    thoughts.GLOBAL_MAX,
-    "One shift for the whole table is enough to be safe.",
-    "It stops the overflow. But a row far below becomes all zeros, as if it were dead. Each row "
-    "needs its own shift.",
-    hide=Weights.hide,
-    share=lambda scores, mask: divided(scores - scores.amax()),
+    "D-GLOBAL-MAX", hide=Weights.hide, share=lambda scores, mask: divided(scores - scores.amax())
 )
 task.fault(
-    thoughts.SOFTMAX_DIM,
+    "D-SOFTMAX-DIM",
     hide=(..., ..., minus_infinity, minus_infinity),
     share=(*(lambda scores, mask: scores.softmax(-2),) * 3, lambda scores, mask: scores.softmax(1)),
     clear=(..., as_is, as_is, as_is),
 )
 task.fault(
-    thoughts.SOFTMAX_ALL,
-    share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape),
+    "D-SOFTMAX-ALL", share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape)
 )
-task.fault(
-    "C-SCORES-RETURNED",
-    "Once hidden scores are filled in, the work is done.",
-    "These are still scores: they are negative and sum to nothing in particular. The softmax is "
-    "missing.",
-    hide=(..., low(0)),
-    share=as_is,
-    clear=as_is,
-)
+task.fault("C-SCORES-RETURNED", hide=(..., low(0)), share=as_is, clear=as_is)
 task.fault(
     "C-VISIBLE-ONLY",
-    "`scores[mask]` leaves the visible scores, and those get a softmax.",
-    "It leaves them in one long row, without queries: all compete with all, and the table is "
-    "gone. Weights need the shape of the scores.",
     hide=as_is,
     share=lambda scores, mask: scores[mask.expand(scores.shape)].softmax(0),
     clear=as_is,
 )
 task.fault(
     "C-HALF-EPSILON",
-    "A tiny number below the fraction bar keeps 0/0 away.",
-    "In float32 it does. In half precision 1e-9 is 0, so a dead row is 0/0 after all, in this "
-    "dtype only. Ask whether the row is dead instead.",
     section="half-precision",
     hide=Weights.hide,
     share=tiny_number_below,
     clear=as_is,
 )
-task.fault(
-    "C-CLAMPED",
-    "Cutting scores off at ±50 prevents every overflow.",
-    "It does, and it makes 9,999 and 10,000 equal. The softmax shifts scores by itself, and a "
-    "shift keeps every difference.",
-    read=lambda scores: scores.clamp(-50, 50),
-)
-task.fault(
-    "C-SUM-DETACHED",
-    "The sum below the fraction bar only normalizes, so it needs no gradient.",
-    "It is how keys compete: when one weight rises, the others fall. Without it every score "
-    "learns as if it were alone. The weights are right, their gradient is not.",
-    hide=Weights.hide,
-    share=sum_without_gradient,
-)
+task.fault("C-CLAMPED", read=lambda scores: scores.clamp(-50, 50))
+task.fault("C-SUM-DETACHED", hide=Weights.hide, share=sum_without_gradient)
 
 # --- faults: dtypes and gradients ---------------------------------------------------------------
 
-task.fault(
-    "C-DETACHED",
-    "Masking is bookkeeping; no gradient has to pass.",
-    "The numbers are right, but the scores learn nothing: `.detach()`, `.data` or `no_grad` cut "
-    "the way back, and the model never finds out where to look.",
-    read=lambda scores: scores.detach(),
-)
-task.fault(
-    "C-FLOAT32-RETURNED",
-    "Computing in float32 is always safe.",
-    "Inside, perhaps. But the weights leave as float32 although the scores came in another dtype, "
-    "and the next matrix product refuses to mix the two.",
-    section="half-precision",
-    read=lambda scores: scores.float(),
-)
+task.fault("C-DETACHED", read=lambda scores: scores.detach())
+task.fault("C-FLOAT32-RETURNED", section="half-precision", read=lambda scores: scores.float())
 task.fault(
     "C-FLOAT32-INSIDE",
-    "Inside I compute in float32, and at the end I give back the dtype that came.",
-    "For half precision that is a good idea. But a caller with float64 loses half of the digits, "
-    "and the dtype does not tell.",
     section="half-precision",
     read=lambda scores: scores.float(),
     give=lambda weights, scores: weights.to(scores.dtype),

@@ -1,5 +1,3 @@
-"""What a sentence teaches: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import masking as reference
@@ -74,15 +72,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="all-positions",
-    hints=(
-        "Cover a sentence with your hand and uncover it word by word. Before each new word "
-        "you could ask: what comes next? Which word is the first that can be guessed?",
-        "A pair belongs to a place in the sentence: what stands before this place, and what "
-        "stands at it. The place of the first word has nothing before it, so it gives no "
-        "pair. A slice makes a new list; `append` changes the old one.",
-        "for place from 1 to the last: the pair (tokens up to, but without, place; tokens at "
-        "place). Return the list of all these pairs.",
-    ),
     probes=probes,
     small=small,
     traits=traits,
@@ -170,158 +159,51 @@ def word_or(end):
     return lambda tokens, place: tokens[place] if place < len(tokens) else end
 
 
-task.fault(
-    "S-SHIFT",
-    "The word that belongs to a context is its last one.",
-    "The context ends with that word, so there is nothing to guess: a network would learn to "
-    "repeat the last word it read. The word to be guessed comes one place later.",
-    word=lambda tokens, place: tokens[place - 1],
-)
-task.fault(
-    "C-NEXT-INSIDE",
-    "The words so far include the one that comes next.",
-    "Then the answer stands in the question, and a network would learn to copy it. A slice ends "
-    "before its second number.",
-    context=lambda tokens, place: tokens[: place + 1],
-)
-task.fault(
-    "C-BIGRAM",
-    "The context of a word is the word before it.",
-    "That is a part of it. Attention can use everything that came before, and what follows "
-    "“hundred” may depend on the first word of the sentence.",
-    context=lambda tokens, place: tokens[place - 1 : place],
-)
+task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
+task.fault("C-NEXT-INSIDE", context=lambda tokens, place: tokens[: place + 1])
+task.fault("C-BIGRAM", context=lambda tokens, place: tokens[place - 1 : place])
 task.fault(
     "C-WINDOW",
-    "The last few words are context enough.",
-    "Older models cut there, since their memory was short. Attention reads everything that came "
-    "before, so a context begins at the first word.",
     context=(
         lambda tokens, place: tokens[max(0, place - 2) : place],
         lambda tokens, place: tokens[max(0, place - 3) : place],
     ),
 )
-task.fault(
-    "C-ALL-THE-OTHERS",
-    "The context of a word is all the other words, on both sides.",
-    "That is how one fills a gap. Who writes word by word has only the left side: the words on "
-    "the right do not exist yet.",
-    context=lambda tokens, place: tokens[:place] + tokens[place + 1 :],
-)
+task.fault("C-ALL-THE-OTHERS", context=lambda tokens, place: tokens[:place] + tokens[place + 1 :])
 task.fault(
     "C-WORDS-AFTER",
-    "The context of a word is what comes after it.",
-    "That is the future, read backward. A sentence is written from its beginning: the context is "
-    "what stands to the left.",
     places=lambda tokens: range(len(tokens) - 1),
     context=lambda tokens, place: tokens[place + 1 :],
 )
-task.fault(
-    "C-NEWEST-FIRST",
-    "The word before is the most important one, so a context begins with it.",
-    "A context is a piece of the sentence, in the sentence's order. Read backward it is another "
-    "sentence; where a word stands says how near it is.",
-    context=lambda tokens, place: tokens[:place][::-1],
-)
-task.fault(
-    "C-LONGEST-FIRST",
-    "The order of the pairs is free, so I begin with the whole sentence.",
-    "The list promises place after place, the shortest context first: pair i ends at word i + 1. "
-    "All pairs are there; they stand in the opposite order.",
-    places=lambda tokens: range(len(tokens) - 1, 0, -1),
-)
-task.fault(
-    "C-EMPTY-CONTEXT",
-    "The first word is guessed too, from an empty context.",
-    "A sentence of n words gives n − 1 pairs here: before the first word there is nothing that "
-    "attention could look at. (A translator puts the mark <bos> there, which makes it a word.)",
-    places=lambda tokens: range(len(tokens)),
-)
-task.fault(
-    "C-FROM-THE-THIRD",
-    "A context needs at least two words.",
-    "One word is a context: after “nine” something follows as well. The first pair is lost in "
-    "every sentence, and a sentence of two words gives none.",
-    places=lambda tokens: range(2, len(tokens)),
-)
+task.fault("C-NEWEST-FIRST", context=lambda tokens, place: tokens[:place][::-1])
+task.fault("C-LONGEST-FIRST", places=lambda tokens: range(len(tokens) - 1, 0, -1))
+task.fault("C-EMPTY-CONTEXT", places=lambda tokens: range(len(tokens)))
+task.fault("C-FROM-THE-THIRD", places=lambda tokens: range(2, len(tokens)))
 task.fault(
     "C-AFTER-THE-END",
-    "The whole sentence is a context as well; nothing follows it.",
-    "A pair needs a word that follows. If the end should be learned, the caller puts a mark for "
-    "it into the tokens, and then it is a word like any other.",
     places=lambda tokens: range(1, len(tokens) + 1),
     word=(word_or(None), word_or("<eos>")),
 )
+task.fault("C-LAST-MISSED", places=lambda tokens: range(1, len(tokens) - 1))
 task.fault(
-    "C-LAST-MISSED",
-    "There are n − 1 pairs, so the range ends at n − 1.",
-    "A range leaves its end out. From 1 to n − 1 it gives one place too few, and the last word of "
-    "every sentence is never learned.",
-    places=lambda tokens: range(1, len(tokens) - 1),
+    "C-FIRST-OCCURRENCE", context=lambda tokens, place: tokens[: tokens.index(tokens[place])]
 )
-task.fault(
-    "C-FIRST-OCCURRENCE",
-    "`tokens.index(word)` tells me where a word stands.",
-    "It tells where the word stands first. When “two” comes again, its context is cut off at the "
-    "earlier one. Count the places instead of looking words up.",
-    context=lambda tokens, place: tokens[: tokens.index(tokens[place])],
-)
-task.fault(
-    "C-ZERO-SKIPPED",
-    "Id 0 is padding, or nothing at all, and can be left out.",
-    "Here a token is whatever the caller gives, 0 too. A test like `if token` is False for the id "
-    "0, so words vanish without a message.",
-    read=lambda tokens: [token for token in tokens if token],
-)
+task.fault("C-ZERO-SKIPPED", read=lambda tokens: [token for token in tokens if token])
 task.fault(
     "C-WITHOUT-REPEATS",
-    "A word that has come before teaches nothing new.",
-    "It does: each pair is about its context, and that is longer now. How often a word comes is "
-    "also something to learn.",
     places=lambda tokens: [p for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]],
 )
-task.fault(
-    "C-PAIR-SWAPPED",
-    "A pair is the word, and then its context.",
-    "Both are right, in the other order: first what is given, then what is asked.",
-    pair=lambda context, word: (word, context),
-)
-task.fault(
-    "C-JOINED",
-    "A context is a text, so I join its words.",
-    "A network takes words as a list, each with its own id. Joined, they would have to be taken "
-    "apart again; leave them as they are.",
-    context=lambda tokens, place: " ".join(map(str, tokens[:place])),
-)
-task.fault(
-    "C-TUPLE",
-    "A tuple of words is as good as a list.",
-    "Nearly: it holds the same words, but `context == ['nine']` is False for a tuple. The task "
-    "asks for a list of the words so far.",
-    context=lambda tokens, place: tuple(tokens[:place]),
-)
-task.fault(
-    "C-NEIGHBORS-ONLY",
-    "`zip` (or `pairwise`) of the words with the next words makes the pairs.",
-    "It pairs each word with the next one, so the first part is a single word and not the list of "
-    "all the words so far.",
-    context=lambda tokens, place: tokens[place - 1],
-)
+task.fault("C-PAIR-SWAPPED", pair=lambda context, word: (word, context))
+task.fault("C-JOINED", context=lambda tokens, place: " ".join(map(str, tokens[:place])))
+task.fault("C-TUPLE", context=lambda tokens, place: tuple(tokens[:place]))
+task.fault("C-NEIGHBORS-ONLY", context=lambda tokens, place: tokens[place - 1])
 task.fault(
     "C-TWO-SHIFTED-LISTS",
-    "Inputs are the words without the last, targets the words without the first; that says it all.",
-    "It does, to a network with a causal mask, which sees the beginnings by itself. Here the "
-    "beginnings are to be written out, one pair for each.",
     forms=(lambda tokens: [(tokens[:-1], tokens[1:])], lambda tokens: [tokens[:-1], tokens[1:]]),
 )
 
 
-@task.fault(
-    "C-ONE-LIST",
-    "I collect the words in one list, and each pair gets the list as it is at that moment.",
-    "Each pair gets the same list, and sees everything that is appended later: all contexts end "
-    "up equal, with the answers inside. A pair needs a copy.",
-)
+@task.fault("C-ONE-LIST")
 def one_list_for_all(tokens):
     context, pairs = [], []
     for place in range(1, len(tokens)):
@@ -332,9 +214,6 @@ def one_list_for_all(tokens):
 
 @task.fault(
     "C-WORDS-USED-UP",
-    "I take words off the list, or put a mark on it, as my work needs it.",
-    "The list belongs to the caller, who finds it changed afterward. Slices and indices read "
-    "without taking away; `pop`, `append` and `+=` change the list itself.",
     read=lambda tokens: tokens.append("<eos>") or tokens,
     places=lambda tokens: range(1, len(tokens) - 1),
 )
@@ -346,12 +225,7 @@ def takes_words_off(tokens):
     return pairs
 
 
-@task.fault(
-    "C-KEPT-CONTEXT",
-    "An empty list as a default argument is a fresh start at every call.",
-    "Python makes the default once, and every call fills the same list. The first call is right; "
-    "from the second on, contexts begin with earlier sentences.",
-)
+@task.fault("C-KEPT-CONTEXT")
 def default_list(tokens, context=[]):  # noqa: B006
     pairs = []
     for word in tokens:

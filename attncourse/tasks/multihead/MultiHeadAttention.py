@@ -1,5 +1,3 @@
-"""Multi-head attention as a layer: what it promises, its reference in steps, what goes wrong."""
-
 import contextlib
 import functools
 import math
@@ -16,7 +14,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -358,18 +356,6 @@ task = Task(
     difficulty=4,
     minutes=35,
     section="multihead-code",
-    hints=(
-        "Five steps: project, split, attend, merge, project. In `__init__` make only what has "
-        "weights, and the dropout; all else happens in `forward`. Write the axes beside every "
-        "line: (b q m), (b h q d), (b h q k).",
-        "Heads are one more leading axis, so attention itself is chapter 3's. A mask (b q k) "
-        "has no axis for heads yet: where would it meet them if it stayed so? And the weights "
-        "you return are those that no dropout has touched.",
-        "q = split(self.q_proj(query)), k and v alike; scores = q·k over d, divided by the "
-        "root of the width of one head; a mask with three axes gets one of length 1 after b; "
-        "weights as in chapter 3; heads = dropout(weights) times v; return "
-        "self.out_proj(merge(heads)) and the weights.",
-    ),
     probes=probes,
     adapt=layer_as_function,
     differentiated=("plain", "dead row"),
@@ -587,7 +573,9 @@ def dropout_acts_on_the_weights(answer, rng):
         )
     for axis, name in enumerate(("sentence", "head", "query", "key")):
         if kept.any() and (kept == kept.narrow(axis, 0, 1)).all():
-            raise Failure(f"Every {name} lost the same weights; each should draw for it", inputs)
+            raise Failure(
+                f"Every {name} lost the same weights; each should draw for itself.", inputs
+            )
     share = (~kept)[large].double().mean().item()
     if abs(share - DROPPED) > 0.08:
         raise Failure(f"With dropout=0.25, {share:.0%} of the weights were dropped.", inputs)
@@ -756,13 +744,7 @@ def slices_of_full_width(self, query, key, value):
     return [F.linear(x, blocks.to(x) * each.weight, each.bias) for x, each in inward]
 
 
-@whole(
-    "H-SPLIT-EMBED",
-    "Each head gets its own slice of the embedding and works on that.",
-    "Then a head can never use a feature outside its slice. The projections come first and see the "
-    "whole vector, from width m to width m; what is cut into pieces are their results.",
-    project=slices_of_full_width,
-)
+@whole("H-SPLIT-EMBED", project=slices_of_full_width)
 class Slices(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__(model_width, num_heads, dropout)
@@ -776,133 +758,37 @@ class Slices(Layer):
         return Layer.project(self, *(Layer.split(self, x) for x in (query, key, value)))
 
 
-breaks(
-    "H-VIEW-SPLIT",
-    "To split, I reshape the projections to (b h n d).",
-    "The shape is right, but a reshape keeps the order in memory: each head holds a few whole "
-    "words instead of a piece of every word. With a causal mask, outputs then see the future.",
-    split=reshaped,
-)
-breaks(
-    "H-VIEW-MERGE",
-    "To merge, I reshape what the heads return to (b n m).",
-    "All words of head 1 lie together there, so your output mixes several words into one. The "
-    "shape is right, and with a causal mask the future leaks.",
-    merge=flat,
-)
-breaks(
-    "H-VIEW-BOTH",
-    "I split by a reshape and merge by a reshape, so one undoes the other.",
-    "Nothing leaks and the model trains, but each head holds a part of the words, whole, and the "
-    "words of one part never see the others. The dependency map shows the blocks.",
-    split=reshaped,
-    merge=flat,
-)
-breaks(
-    "H-CONTIGUOUS",
-    "After swapping the axes back, `view` joins heads and features.",
-    "`view` never copies, and after the swap the numbers of one word no longer lie in order: an "
-    "error. Do not delete the swap; use what copies where it must.",
-    merge=lambda x: x.transpose(1, 2).view(x.shape[0], x.shape[2], -1),
-)
+breaks("H-VIEW-SPLIT", split=reshaped)
+breaks("H-VIEW-MERGE", merge=flat)
+breaks("H-VIEW-BOTH", split=reshaped, merge=flat)
+breaks("H-CONTIGUOUS", merge=lambda x: x.transpose(1, 2).view(x.shape[0], x.shape[2], -1))
 splits(
     "C-NO-SWAP",
-    "Once each vector is cut into heads and features, attention can begin.",
-    "Attention compares along the last two axes. Yours are heads and features, so the heads of one "
-    "word look at each other, and no word looks at another. The heads' axis belongs in front of "
-    "the words.",
     split=lambda self, x: x.unflatten(-1, (self.num_heads, -1)),
     merge=lambda x: x.flatten(2),
 )
-splits(
-    "H-FUSED-LAYOUT",
-    "Head i takes every h-th feature of a projection, beginning with the i-th.",
-    "Trained from scratch it would work as well, but this layer must load weights that others "
-    "trained, and theirs are laid out as (h d): the first d rows belong to head 1.",
-    split=interleaved,
-    merge=(lambda x: x.permute(0, 2, 3, 1).flatten(2), ...),
-)
+splits("H-FUSED-LAYOUT", split=interleaved, merge=(lambda x: x.permute(0, 2, 3, 1).flatten(2), ...))
 parity(
     "H-BATCH-FIRST",
-    "Words come first and sentences second, as in PyTorch's own layer.",
-    "Here the batch is first, (b n m). Your words attend to words at the same place of other "
-    "sentences: change one sentence, and the others' outputs change.",
     split=lambda self, x: Layer.split(self, x.transpose(0, 1)),
     merge=lambda x: Layer.merge(x).transpose(0, 1),
 )
 splits(
     "C-QUERY-LENGTH",
-    "All three have the length of the query, so I reshape with that.",
-    "In self-attention they have. In cross-attention there are q queries and k keys, and the two "
-    "lengths have nothing to do with each other.",
     project=lambda self, query, key, value: [
         x.view(query.shape) for x in Layer.project(self, query, key, value)
     ],
 )
-splits(
-    "C-SHARED-PROJECTION",
-    "Queries, keys and values come from the same sentence, so one projection does for all.",
-    "A word asks with one vector and is found by another: *four* looks for *ninety*, not for "
-    "itself. Three roles, three matrices; keys projected like queries mostly find themselves.",
-    project=projected("qqq"),
-)
-splits(
-    "C-COPIED-LINE",
-    "The three lines are alike, so I copied one of them.",
-    "In one of the copies the name of the projection stayed as it was. That projection now has two "
-    "roles, and another one is never used, so it gets no gradient and learns nothing.",
-    project=tuple(map(projected, ("qqv", "kkv", "qkk", "qvv", "qkq"))),
-)
-splits(
-    "C-SELF-ONLY",
-    "It is self-attention: queries, keys and values all come from the first argument.",
-    "Often all three are the same sentence, but the caller decides. In chapter 7 the queries come "
-    "from the translation, keys and values from the source.",
-    project=projected("qkv", of="qqq"),
-)
-splits(
-    "C-VALUE-FROM-KEY",
-    "Keys and values belong to the same words, so the values are computed from `key`.",
-    "They belong to the same words but may be different vectors, and they come as two arguments. "
-    "Yours never looks at `value`.",
-    project=projected("qkv", of="qkk"),
-)
-splits(thoughts.KEY_AS_VALUE, project=projected("qkk", of="qkk"))
-splits(
-    "X-WRONG-KV",
-    "Keys and values go together, so it does not matter which is which.",
-    "Keys are compared with the queries, values are averaged. You compare with the projected "
-    "values and average the projected keys.",
-    project=projected("qvk", of="qvk"),
-)
-splits(
-    "C-SWAPPED-QUERY-KEY",
-    "A dot product does not care about the order, so query and key may change places.",
-    "The product does not, but each has its own projection and its own axis. You project the "
-    "queries with the keys' matrix and the keys with the queries'.",
-    project=projected("kqv"),
-)
-whole(
-    "C-FORGOTTEN-PROJECTION",
-    "The values are what the words have to say, so they need no projection.",
-    "Unprojected, head i passes on features of its own slice only. `v_proj` lets every head choose "
-    "what it passes on, from the whole vector.",
-    project=projected("qk-"),
-)
-whole(
-    "C-RAW-QUERY-KEY",
-    "Queries and keys can be compared as they came.",
-    "Unprojected, head i reads its own slice of the embedding only, and cannot learn what to look "
-    "for there. `q_proj` and `k_proj` let every head ask about the whole vector.",
-    project=tuple(map(projected, ("--v", "-kv", "q-v"))),
-)
-whole(
-    "C-NO-PROJECTIONS",
-    "Splitting makes the heads; the words go in as they are.",
-    "Then each head owns a slice of the embedding, and a word asks, is found and is read by the "
-    "same numbers. Heads become different questions by their projections, which yours never uses.",
-    project=projected("---"),
-)
+splits("C-SHARED-PROJECTION", project=projected("qqq"))
+splits("C-COPIED-LINE", project=tuple(map(projected, ("qqv", "kkv", "qkk", "qvv", "qkq"))))
+splits("C-SELF-ONLY", project=projected("qkv", of="qqq"))
+splits("C-VALUE-FROM-KEY", project=projected("qkv", of="qkk"))
+splits("D-KEY-AS-VALUE", project=projected("qkk", of="qkk"))
+splits("X-WRONG-KV", project=projected("qvk", of="qvk"))
+splits("C-SWAPPED-QUERY-KEY", project=projected("kqv"))
+whole("C-FORGOTTEN-PROJECTION", project=projected("qk-"))
+whole("C-RAW-QUERY-KEY", project=tuple(map(projected, ("--v", "-kv", "q-v"))))
+whole("C-NO-PROJECTIONS", project=projected("---"))
 
 
 def without_bias(self, *sizes, **options):
@@ -918,31 +804,16 @@ def by_other_names(self, *sizes, **options):
         delattr(self, name)
 
 
-parity(
-    "C-NO-BIAS",
-    "A projection is a matrix, so the linear layers need no bias.",
-    "The formula has none, and many models do without. This layer has biases like PyTorch's: the "
-    "task says so, since weights are copied in by name.",
-    __init__=without_bias,
-)
+parity("C-NO-BIAS", __init__=without_bias)
 task.fault(
     "C-OWN-NAMES",
-    "What the parts of my class are called is my own business.",
-    "Inside a program, yes. But weights are saved, loaded and copied by these names, here and "
-    "everywhere in PyTorch. The task gives four: q_proj, k_proj, v_proj, out_proj.",
     __init__=by_other_names,
     project=lambda self, query, key, value: (self.W_q(query), self.W_k(key), self.W_v(value)),
     write=lambda self, merged: self.W_o(merged),
 )
 
 
-@heads(
-    "C-LINEAR-PER-HEAD",
-    "Every head needs small linear layers of its own, in a list.",
-    "That computes the same, but their weights have other names and shapes, `q_proj.0.weight` "
-    "(d m), and weights that others trained cannot be loaded. One layer from m to m holds all "
-    "heads: the first d rows of its matrix belong to head 1.",
-)
+@heads("C-LINEAR-PER-HEAD")
 class LinearPerHead(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__(model_width, num_heads, dropout)
@@ -956,12 +827,7 @@ class LinearPerHead(Layer):
         return [torch.cat([one(x) for one in each], -1) for x, each in pairs]
 
 
-@task.fault(
-    "C-MADE-IN-FORWARD",
-    "A linear layer is made where it is used, in `forward`.",
-    "A layer that is made there is new in every call, with new random weights: nothing can be "
-    "learned, saved or copied in. Make layers once, in `__init__`.",
-)
+@task.fault("C-MADE-IN-FORWARD")
 class MadeInForward(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
         nn.Module.__init__(self)
@@ -987,84 +853,36 @@ def over_root_of_model_width(self, scores):
     return scores / math.sqrt(self.num_heads * self.head_width)
 
 
+breaks("D-SCALE-DMODEL", scale=over_root_of_model_width)
+breaks("D-NO-SCALE", scale=as_is)
+breaks("D-SCALE-DK", scale=lambda self, scores: scores / self.head_width)
+breaks("C-SCALE-HEADS", scale=lambda self, scores: scores / math.sqrt(self.num_heads))
 breaks(
-    "D-SCALE-DMODEL",
-    "Scores are divided by the root of the model's width.",
-    "A score inside a head is a sum of d products, not of m, so its variance is d. Divided by √m, "
-    "scores are too small and all weights too equal, the more so the more heads.",
-    scale=over_root_of_model_width,
-)
-breaks(
-    "D-NO-SCALE",
-    "The projections can learn the right size of the scores, so no scale is needed.",
-    "At the start they have not learned it: scores vary by √d, the softmax sits on one key, and "
-    "its gradient nearly vanishes. Chapter 3's scale applies inside every head.",
-    scale=as_is,
-)
-breaks(thoughts.SCALE_DK, scale=lambda self, scores: scores / self.head_width)
-breaks(
-    "C-SCALE-HEADS",
-    "With h heads, scores are divided by the root of h.",
-    "How many heads there are plays no part in one head's score: it is a sum over the d features "
-    "of that head. Where h = d both give the same, by luck.",
-    scale=lambda self, scores: scores / math.sqrt(self.num_heads),
-)
-breaks(
-    thoughts.SCALE_AFTER,
-    scale=as_is,
-    after=lambda self, weights: weights / math.sqrt(self.head_width),
+    "D-SCALE-AFTER", scale=as_is, after=lambda self, weights: weights / math.sqrt(self.head_width)
 )
 task.fault(
     "C-QUERY-SCALED-IN-PLACE",
-    "Scaling the query before its projection, in place, is the cheapest way.",
-    "`query` belongs to the caller, who still needs it, in self-attention even as key and value. "
-    "And the bias of the projection then misses the scale.",
     project=lambda self, query, key, value: Layer.project(
         self, query.div_(math.sqrt(self.head_width)), key, value
     ),
     scale=as_is,
 )
-splits(thoughts.SOFTMAX_DIM, share=lambda scores: scores.softmax(-2))
-row(
-    "C-SOFTMAX-HEADS",
-    "The heads compete with each other, so the softmax runs over axis 1.",
-    "That axis was another one while there were no heads. Now it holds the heads, and heads never "
-    "compete: each has a budget of one for every query, spent on keys.",
-    share=lambda scores: scores.softmax(1),
-)
-row(
-    "C-ONE-WIDE-HEAD",
-    "All heads can share one table of weights, computed from the whole queries and keys.",
-    "Then there is one row of weights a query again, however many heads it is copied to: the "
-    "budget of a single head. Split before the scores, so that each head asks for itself.",
-    compare=one_wide_head,
-    scale=(over_root_of_model_width, ...),
-)
-task.fault(thoughts.NO_SOFTMAX, share=as_is, hide=lambda scores, mask: scores * mask)
+splits("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
+row("C-SOFTMAX-HEADS", share=lambda scores: scores.softmax(1))
+row("C-ONE-WIDE-HEAD", compare=one_wide_head, scale=(over_root_of_model_width, ...))
+task.fault("D-NO-SOFTMAX", share=as_is, hide=lambda scores, mask: scores * mask)
 task.fault(
-    thoughts.NAIVE_SOFTMAX,
+    "D-NAIVE-SOFTMAX",
     share=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
     hide=minus_infinity,
     clear=(as_is, ...),
 )
 task.fault(
-    thoughts.GLOBAL_MAX,
+    "D-GLOBAL-MAX",
     share=lambda scores: F.normalize((scores - scores.max()).exp(), p=1.0, dim=-1, eps=0.0),
 )
-task.fault(
-    "C-HALF-DIGITS",
-    "The softmax is safer in float32, so I convert to it and back.",
-    "For float16 that would help. From float64 it throws half of the digits away. Filling with the "
-    "dtype's own lowest number is safe in every precision.",
-    share=lambda scores: scores.float().softmax(-1).to(scores.dtype),
-)
-task.fault(
-    "C-NO-GRADIENT-WEIGHTS",
-    "The weights only say where to look, so they need no gradient.",
-    "Where to look is what has to be learned: without a gradient, `q_proj` and `k_proj` stay as "
-    "random as they began.",
-    after=lambda self, weights: weights.detach(),
-)
+task.fault("C-HALF-DIGITS", share=lambda scores: scores.float().softmax(-1).to(scores.dtype))
+task.fault("C-NO-GRADIENT-WEIGHTS", after=lambda self, weights: weights.detach())
 
 # --- faults: masks ------------------------------------------------------------------------------
 
@@ -1116,58 +934,19 @@ def and_causal(mask, scores):
     return earlier if mask is None else mask & earlier
 
 
+task.fault("M-IGNORED", visible=lambda mask, scores: None)
+parity("M-POLARITY", visible=lambda mask, scores: None if mask is None else ~mask)
+task.fault("C-MASK-MEETS-HEADS", aligned=(as_is, refused(as_is)))
+task.fault("C-MASK-ALWAYS-BATCHED", aligned=(axis_for_all, refused(axis_for_all)))
+task.fault("M-REPEAT-HEADS", aligned=repeated)
+task.fault("C-MASK-FIRST-HEAD", aligned=first_head_only)
+task.fault("M-FIRST-MASK", aligned=lambda mask, scores: mask[0] if mask.ndim == 3 else mask)
+task.fault("M-ONE-ROW", visible=lambda mask, scores: None if mask is None else mask[..., :1, :])
+task.fault("M-TRANSPOSED", visible=lambda mask, scores: None if mask is None else mask.mT)
+task.fault("M-IF-MASK", visible=lambda mask, scores: mask if mask else None)
+task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(
-    "M-IGNORED",
-    "The mask concerns whoever calls the layer.",
-    "The layer alone can keep a hidden key out of the competition: before the softmax. Yours takes "
-    "the mask and never uses it. (`masked_fill` without a last underscore returns a new tensor: is "
-    "it kept?)",
-    visible=lambda mask, scores: None,
-)
-parity(
-    "M-POLARITY",
-    "True marks the keys to leave out, as in nn.MultiheadAttention.",
-    "There it does. In this course True means *may attend*, as in F.scaled_dot_product_attention: "
-    "your layer looks at exactly what it should not.",
-    visible=lambda mask, scores: None if mask is None else ~mask,
-)
-task.fault(
-    "C-MASK-MEETS-HEADS",
-    "A mask broadcasts by itself, whatever axes it has.",
-    "Axes are matched from the right: the b of a mask (b q k) meets the h of the scores (b h q k). "
-    "If b = h, sentence 1's mask is laid on head 1, and no error says so.",
-    aligned=(as_is, refused(as_is)),
-)
-task.fault(
-    "C-MASK-ALWAYS-BATCHED",
-    "Every mask gets an axis for the heads, right after the first.",
-    "That is right for (b q k). A mask (q k) becomes (q 1 k): its queries now meet the heads, "
-    "which fails, or hides the wrong words where h = q.",
-    aligned=(axis_for_all, refused(axis_for_all)),
-)
-task.fault(
-    "M-REPEAT-HEADS",
-    "Heads are folded into the batch, so the mask is repeated h times.",
-    "`repeat` lays whole batches one after another: 1 2 3 1 2 3. The folded heads need each "
-    "sentence's mask h times in a row: 1 1 2 2 3 3. Better, keep the heads' axis.",
-    aligned=repeated,
-)
-task.fault(
-    "C-MASK-FIRST-HEAD",
-    "One mask belongs to one head; the others are free to look.",
-    "What is hidden is hidden from the layer: a single head that sees the future is enough to leak "
-    "it. All heads obey the same mask.",
-    aligned=first_head_only,
-)
-task.fault(thoughts.FIRST_MASK, aligned=lambda mask, scores: mask[0] if mask.ndim == 3 else mask)
-task.fault(
-    thoughts.ONE_ROW, visible=lambda mask, scores: None if mask is None else mask[..., :1, :]
-)
-task.fault(thoughts.TRANSPOSED_MASK, visible=lambda mask, scores: None if mask is None else mask.mT)
-task.fault(thoughts.IF_MASK, visible=lambda mask, scores: mask if mask else None)
-task.fault(thoughts.AFTER_SOFTMAX, hide=as_is, clear=lambda weights, mask: weights * mask)
-task.fault(
-    thoughts.AFTER_RENORMALIZED,
+    "M-AFTER-RENORMALIZED",
     hide=as_is,
     clear=(
         renormalized(lambda total: total + 1e-9),
@@ -1175,31 +954,17 @@ task.fault(
         renormalized(as_is),
     ),
 )
-task.fault(thoughts.ADD_BOOL, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
-task.fault(
-    "C-MASK-ZERO-SCORE",
-    "A hidden key gets the score 0, so nobody looks at it.",
-    "Zero is an ordinary score: exp(0) is 1, and next to negative scores it even wins. Scores have "
-    "no zero point; only the lowest possible score is out of the race.",
-    hide=low(0.0),
-    clear=(as_is, only_dead_rows, ...),
-)
+task.fault("M-ADD-BOOL", hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
+task.fault("C-MASK-ZERO-SCORE", hide=low(0.0), clear=(as_is, only_dead_rows, ...))
 task.fault(
     "M-SMALL-FILL",
-    "A score of −100 or −10,000 is low enough to hide a key.",
-    "Real scores can lie below it, or be larger than what you subtract; then the hidden keys win. "
-    "The lowest number of the dtype is never beaten.",
     hide=(low(-1e4), low(-1e4), low(-1e4), lowered(1e4), lowered(1e4), lowered(100.0)),
     clear=(only_dead_rows, as_is, ..., ..., as_is, only_dead_rows),
 )
-task.fault(thoughts.INF_TIMES_ZERO, hide=lambda s, mask: s + (1 - mask.to(s)) * -torch.inf)
-task.fault(thoughts.PLUS_INFINITY, hide=low(torch.inf), clear=(as_is, ...))
+task.fault("M-INF-TIMES-ZERO", hide=lambda s, mask: s + (1 - mask.to(s)) * -torch.inf)
+task.fault("M-PLUS-INFINITY", hide=low(torch.inf), clear=(as_is, ...))
 task.fault(
     "M-DEAD-ROW",
-    "Every query has some key to look at, so filling the hidden scores is all.",
-    "Padding and other masks together can leave a query nothing. Then −∞ everywhere gives NaN, "
-    "also in the gradient, and a finite fill gives equal weights to what is hidden. Wanted: "
-    "weights 0.",
     hide=(
         minus_infinity,
         ...,
@@ -1209,41 +974,14 @@ task.fault(
 )
 task.fault(
     "C-DEAD-OUTPUT-ZERO",
-    "A query with nothing to attend to gets the output zero.",
-    "Its heads return zero. But their zeros still pass through the last projection, which adds its "
-    "bias. Erasing that afterwards makes this row obey another rule than all others.",
     results=lambda output, weights, *_: (output * (weights.sum((1, 3)) > 0)[..., None], weights),
 )
-task.fault(
-    "C-ALWAYS-CAUSAL",
-    "A word may look only at earlier words, always.",
-    "That holds where a model predicts the next word. An encoder reads the whole sentence, and in "
-    "cross-attention *earlier* has no meaning. The caller says it by a mask.",
-    visible=and_causal,
-)
-task.fault(
-    "M-TRAIN-ONLY",
-    "The mask keeps the model from cheating in training; later it is not needed.",
-    "A model that learned without the hidden words meets them for the first time in evaluation, "
-    "and padding is never to be read. The mask holds in both modes; only dropout asks which one it "
-    "is.",
-    visible=lambda self, mask, scores: mask if self.training else None,
-)
-task.fault(
-    "M-INPLACE",
-    "Giving the mask its axis in place saves a copy.",
-    "The mask belongs to the caller, who uses it for the next layer, and finds it with another "
-    "shape. A name without the trailing underscore returns a new view and costs nothing either.",
-    aligned=lambda mask, scores: mask.unsqueeze_(1) if mask.ndim == 3 else mask,
-)
+task.fault("C-ALWAYS-CAUSAL", visible=and_causal)
+task.fault("M-TRAIN-ONLY", visible=lambda self, mask, scores: mask if self.training else None)
+task.fault("M-INPLACE", aligned=lambda mask, scores: mask.unsqueeze_(1) if mask.ndim == 3 else mask)
 
 
-@task.fault(
-    "C-MASK-KEPT",
-    "The mask is the same for every call, so I keep the first one in `self`.",
-    "The next batch has other lengths, and the same layer may be called with another mask or none. "
-    "What depends on a call must not outlive it.",
-)
+@task.fault("C-MASK-KEPT")
 class KeepsFirstMask(Layer):
     kept = None
 
@@ -1252,12 +990,7 @@ class KeepsFirstMask(Layer):
         return self.kept
 
 
-@task.fault(
-    "C-WEIGHTS-KEPT",
-    "Keys and values do not change, so they are computed once and kept in `self`.",
-    "They change with every sentence. Your layer answers the second call from the first one's "
-    "words, where the lengths allow it. A cache is passed in and out by the caller.",
-)
+@task.fault("C-WEIGHTS-KEPT")
 class KeepsKeysAndValues(Layer):
     kept = None
 
@@ -1293,100 +1026,36 @@ def drops_with_a_seed(self, weights):
     return self.dropout(weights)
 
 
-drops(
-    "D-DROPOUT-PLACE",
-    "Dropout hides some scores before the softmax.",
-    "A dropped score is 0, not hidden: exp(0) is 1, and the softmax spreads the rest anew. Dropout "
-    "comes after the softmax, on the weights.",
-    compare=lambda self, q, k: self.dropout(q @ k.mT),
-    drop=as_is,
-)
-drops(
-    "C-DROPOUT-RETURNED",
-    "The weights that I return are those that were used, after dropout.",
-    "Then in training the rows do not sum to one, and every picture of them has holes. What the "
-    "layer *wanted* to look at are the weights before dropout.",
-    after=lambda self, weights: self.dropout(weights),
-    drop=as_is,
-)
-drops(
-    "D-SDPA-DROPOUT",
-    "F.dropout knows by itself whether the model is training.",
-    "It does not: a function has no mode, and its default is to drop. A translator would lose "
-    "words at random, in use. `self.training` tells the mode, or nn.Dropout asks it for you.",
-    drop=lambda self, weights: F.dropout(weights, self.dropout.p),
-)
-drops(
-    "C-DROPOUT-NEVER",
-    "`dropout` is an option for later, so I leave it out for now.",
-    "The layer accepts it and does nothing: training would quietly go on without. It acts between "
-    "the softmax and the average.",
-    drop=as_is,
-)
+drops("D-DROPOUT-PLACE", compare=lambda self, q, k: self.dropout(q @ k.mT), drop=as_is)
+drops("C-DROPOUT-RETURNED", after=lambda self, weights: self.dropout(weights), drop=as_is)
+drops("D-SDPA-DROPOUT", drop=lambda self, weights: F.dropout(weights, self.dropout.p))
+drops("C-DROPOUT-NEVER", drop=as_is)
 drops(
     "C-DROPOUT-DEFAULT",
-    "A dropout of 0.1 is a good default.",
-    "Often it is, but the signature says 0.0: who asks for nothing gets nothing. Otherwise two "
-    "layers with the same weights give different results in training.",
     __init__=lambda self, m, h, dropout=0.1: Layer.__init__(self, m, h, dropout),
 )
 drops(
     "C-DROPOUT-OUTPUT",
-    "Dropout belongs at the end of a layer, on its output.",
-    "Models often have one there, too, outside of this layer. Here it acts on the weights: for one "
-    "step a head does not see some of the *words*, with all their features.",
     write=lambda self, merged: self.dropout(self.out_proj(merged)),
     drop=(as_is, ...),
 )
-drops(
-    "C-DROPOUT-VALUES",
-    "Dropping features of the values comes to the same as dropping weights.",
-    "A dropped value is lost to all queries at once, feature by feature. A dropped weight takes "
-    "one word from one query in one head.",
-    average=lambda self, weights, v: weights @ self.dropout(v),
-    drop=as_is,
-)
-drops(
-    "C-DROPOUT-SHRINKS",
-    "Dropout sets some weights to zero, and that is all.",
-    "Then outputs are smaller in training than in use. What is kept is divided by the share that "
-    "is kept, so that the mean stays as it was.",
-    drop=drops_without_scale,
-)
+drops("C-DROPOUT-VALUES", average=lambda self, weights, v: weights @ self.dropout(v), drop=as_is)
+drops("C-DROPOUT-SHRINKS", drop=drops_without_scale)
 drops(
     "C-DROPOUT-KEEP",
-    "`dropout` is the share of the weights that is kept.",
-    "Some libraries count that way. Here, as in nn.Dropout, it is the share that is lost: with "
-    "0.25 you set three of four weights to zero and multiply the rest by four.",
     drop=lambda self, weights: F.dropout(
         weights, self.dropout.p and 1 - self.dropout.p, self.training
     ),
 )
 drops(
     "C-DROPOUT-SCALED-LATER",
-    "In use, all weights are multiplied by the share that was kept in training.",
-    "The first papers did that. Here what is kept is enlarged in training, where dropout acts, and "
-    "in evaluation the layer does nothing special. Otherwise its rows of weights would no longer "
-    "average the values.",
     drop=(
         shrinks_in_use,
         lambda self, w: self.dropout(w) * (1.0 if self.training else 1 - self.dropout.p),
     ),
 )
-drops(
-    "C-DROPOUT-NORMALIZED",
-    "After dropout each row must be brought back to the sum one.",
-    "A row of one draw need not sum to one; its mean over many draws does, since what is kept is "
-    "divided by the share that is kept. Dividing by the row's sum undoes part of the dropout.",
-    drop=drops_and_normalizes,
-)
-drops(
-    "C-DROPOUT-SEEDED",
-    "Fixing the seed before dropout makes training repeatable.",
-    "It makes every step drop the same weights, and all other draws of the program repeat, too: "
-    "there is one generator for everybody. Whoever starts the training sets the seed, once.",
-    drop=drops_with_a_seed,
-)
+drops("C-DROPOUT-NORMALIZED", drop=drops_and_normalizes)
+drops("C-DROPOUT-SEEDED", drop=drops_with_a_seed)
 
 # --- faults: the last projection, and what is returned ------------------------------------------
 
@@ -1404,22 +1073,11 @@ def turned_out(self, merged):
 
 
 heads(
-    "H-WO-SHAPE",
-    "The weight of an nn.Linear is the matrix that I multiply by from the right.",
-    "nn.Linear keeps its matrix as (out, in), the transpose of the formula's. As both sizes are m "
-    "here, no error tells you. Calling the layer does it right.",
-    write=(turned_out, ..., turned_out),
-    project=(..., turned_inward, turned_inward),
+    "H-WO-SHAPE", write=(turned_out, ..., turned_out), project=(..., turned_inward, turned_inward)
 )
 
 
-@heads(
-    "H-NO-WO",
-    "The merged heads have the right width already, so nothing is left to do.",
-    "Without the last projection each head can write only into its own d numbers, and no two heads "
-    "can add to the same feature. W^O lets each of them reach all.",
-    write=as_is,
-)
+@heads("H-NO-WO", write=as_is)
 class WithoutOut(Layer):
     def __init__(self, model_width, num_heads, dropout=0.0):
         super().__init__(model_width, num_heads, dropout)
@@ -1429,46 +1087,18 @@ class WithoutOut(Layer):
         return merged
 
 
-parity(
-    "H-AVG-WEIGHTS",
-    "One map of weights is returned: the mean over the heads.",
-    "A mean looks like a head, but no head need look like it: one reads *ninety*, another *four*. "
-    "Return them all, (b h q k); whoever wants the mean can take it.",
-    results=lambda output, weights, *_: (output, weights.mean(1)),
-)
+parity("H-AVG-WEIGHTS", results=lambda output, weights, *_: (output, weights.mean(1)))
 splits(
     "C-RETURNS-SCORES",
-    "The scores show where a head looks, so I return those.",
-    "Scores are numbers of any sign and size; they are comparable only within a row. Weights are "
-    "what the values were averaged with: after the softmax, each row with sum one.",
     results=(
         lambda output, weights, scores, hidden, query: (output, hidden),
         lambda output, weights, scores, hidden, query: (output, scores),
     ),
 )
 task.fault(
-    thoughts.MAPS_UNMASKED,
-    results=lambda output, weights, scores, *_: (output, scores.softmax(-1)),
+    "M-MAPS-UNMASKED", results=lambda output, weights, scores, *_: (output, scores.softmax(-1))
 )
-task.fault(
-    "C-OUTPUT-ALONE",
-    "A layer returns its output; the weights are an inner matter.",
-    "Pictures and chapter 7's alignments need the weights. Return the pair: output (b q m), "
-    "weights (b h q k).",
-    results=lambda output, *_: output,
-)
-task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights, *_: (weights, output))
-splits(
-    "C-TRANSPOSED-WEIGHTS",
-    "Weights are returned with the keys first, as columns of the picture.",
-    "In this course a row belongs to a query and a column to a key: (b h q k). With q = k the "
-    "shape hides the difference; the sums do not: rows sum to one.",
-    results=lambda output, weights, *_: (output, weights.mT),
-)
-task.fault(
-    "C-RESIDUAL",
-    "Attention adds what it found to the query.",
-    "The Transformer does that, around this layer: chapter 7's layers add, and normalize. Done "
-    "here too, the input would be counted twice.",
-    results=lambda output, weights, *rest: (output + rest[-1], weights),
-)
+task.fault("C-OUTPUT-ALONE", results=lambda output, *_: output)
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, *_: (weights, output))
+splits("C-TRANSPOSED-WEIGHTS", results=lambda output, weights, *_: (output, weights.mT))
+task.fault("C-RESIDUAL", results=lambda output, weights, *rest: (output + rest[-1], weights))

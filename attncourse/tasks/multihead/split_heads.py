@@ -1,5 +1,3 @@
-"""Cut every vector into heads: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import multihead as reference
@@ -46,15 +44,6 @@ task = Task(
     difficulty=2,
     minutes=10,
     section="project-split",
-    hints=(
-        "Two things happen: each vector is cut into `num_heads` pieces, and the pieces' axis "
-        "moves in front of the words. Which of the two can a reshape do alone?",
-        "A reshape keeps the order in which numbers lie in memory. So it may cut the last "
-        "axis in two, and nothing else. To move an axis, swap it with another.",
-        "In einops, one pattern: left, the last axis written as (h d), heads first; right, h "
-        "between b and n. In torch: cut the last axis into two axes, h and d; then swap axes "
-        "1 and 2.",
-    ),
     probes=probes,
     differentiated=("plain",),
     small=split_small,
@@ -145,26 +134,13 @@ def stretched(x, num_heads):
 
 task.fault(
     "H-VIEW-SPLIT",
-    "The shape (b h n d) is what is wanted, so I reshape to it.",
-    "A reshape keeps the order in memory, and there the features of one word are neighbors. So "
-    "your head 1 holds the first words, whole, and no piece of the others. Cutting and moving an "
-    "axis are two steps.",
     section="multihead-breaks",
     cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, x.shape[1], -1),
     move=as_is,
 )
-task.fault(
-    "C-SPLIT-NO-SWAP",
-    "Once the last axis is cut into heads and features, the heads have their axis.",
-    "They have one, but behind the words: (b n h d). Attention compares along the last two axes, "
-    "so there heads of one word would look at each other. With n = h not even the shape shows it.",
-    move=as_is,
-)
+task.fault("C-SPLIT-NO-SWAP", move=as_is)
 task.fault(
     "C-SPLIT-WRONG-SWAP",
-    "A swap of two axes makes room for the heads; which two does not matter.",
-    "After the cut the axes are (b n h d), and only the heads' axis is in the wrong place, behind "
-    "the words. Any other swap moves sentences or features. Write the axes beside the line.",
     move=(
         lambda x: x.transpose(2, 3),
         lambda x: x.transpose(1, 3),
@@ -172,121 +148,34 @@ task.fault(
         lambda x: x.transpose(0, 1),
     ),
 )
-task.fault(
-    "H-FUSED-LAYOUT",
-    "Features are dealt to the heads like cards: one for each, then the next round.",
-    "That is the layout (d h). In (h d), heads come first: the first d numbers belong to head 1, "
-    "the next d to head 2. Weights trained in one layout are nonsense in the other.",
-    cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)).mT,
-)
-task.fault(
-    "C-SPLIT-WIDTH",
-    "The number I get says how wide each piece is.",
-    "It says how many pieces there are; their width is what is left over, m / h. Only where heads "
-    "and features are equally many do both readings agree.",
-    cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)),
-)
-task.fault(
-    "C-SPLIT-LIST",
-    "Several heads are several tensors, so I return a list of them.",
-    "Then every later step needs a loop. Heads are one more axis of one tensor: attention treats "
-    "it like the batch, and all heads are computed at once.",
-    give=lambda heads: list(heads.unbind(1)),
-)
+task.fault("H-FUSED-LAYOUT", cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)).mT)
+task.fault("C-SPLIT-WIDTH", cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)))
+task.fault("C-SPLIT-LIST", give=lambda heads: list(heads.unbind(1)))
 task.fault(
     "C-SPLIT-ONE-HEAD",
-    "One head at a time: I return the first, and the others when they are needed.",
-    "Nobody calls again. All heads come back at once, as one tensor with an axis for them; yours "
-    "holds a single head. (Is there a `return` inside a loop?)",
     give=(lambda heads: heads[:, 0], lambda heads: heads[:, :1], lambda heads: heads[:, -1]),
 )
-task.fault(
-    "C-SPLIT-HEADS-FIRST",
-    "Heads stand outermost: first the head, then the sentence.",
-    "Then the axes are (h b n d). The batch stays first everywhere in this course; a mask (b 1 q "
-    "k) would meet the heads here. Where b = h nobody notices by the shape.",
-    give=lambda heads: heads.transpose(0, 1),
-)
-task.fault(
-    "C-SPLIT-FOLDED",
-    "Heads are independent like sentences, so they join the batch: (b·h n d).",
-    "That works inside one function, and older code does it. Here the heads keep an axis of their "
-    "own, so that weights can be read by head and a mask can say which axis it means.",
-    give=lambda heads: heads.flatten(0, 1),
-)
-task.fault(
-    "C-SPLIT-TURNED",
-    "I put the features before the words, since the product with the keys needs it so.",
-    "Queries, keys and values are all split by this function, and only keys are ever turned. The "
-    "product's own pattern does that; here the axes are (b h n d).",
-    give=lambda heads: heads.mT,
-)
+task.fault("C-SPLIT-HEADS-FIRST", give=lambda heads: heads.transpose(0, 1))
+task.fault("C-SPLIT-FOLDED", give=lambda heads: heads.flatten(0, 1))
+task.fault("C-SPLIT-TURNED", give=lambda heads: heads.mT)
 task.fault(
     "C-SPLIT-SAME-PIECE",
-    "Each head takes the first d features; they will learn different things anyway.",
-    "All your heads hold the same numbers, so they ask the same question, and all other features "
-    "of the projection are thrown away. Head i has the i-th piece.",
     cut=lambda x, num_heads: stretched(x[..., : x.shape[-1] // num_heads], num_heads),
 )
-task.fault(
-    "C-SPLIT-WHOLE",
-    "Each head reads the whole vector, so each gets a copy of all features.",
-    "It has read the whole vector already, in the projection: there every number is a mixture of "
-    "all features. What is split here are the results, and each head gets its own d of them.",
-    section="whole-embedding",
-    cut=stretched,
-)
-task.fault(
-    "H-BATCH-FIRST",
-    "The first axis holds the words and the second the sentences.",
-    "Some of PyTorch's layers have that default. Here the batch is first, (b n m). Read the other "
-    "way, words of different sentences would attend to each other, and all shapes would still "
-    "fit.",
-    section="multihead-parity",
-    read=lambda x: x.transpose(0, 1),
-)
-task.fault(
-    "C-SPLIT-TWO",
-    "There are two heads, as in the chapter's example.",
-    "The example has two; the caller chooses by `num_heads`. Your answer never uses that argument.",
-    cut=lambda x, num_heads: x.unflatten(-1, (2, -1)),
-)
-task.fault(
-    "C-SPLIT-SQUEEZED",
-    "Axes of length one carry nothing, so I squeeze them away.",
-    "One head, one word or one sentence are ordinary cases, and the next line counts on four "
-    "axes. `squeeze()` without an axis removes whatever happens to be 1 today.",
-    give=torch.squeeze,
-)
-task.fault(
-    "C-SPLIT-DETACHED",
-    "Only the numbers matter, so I rearrange them outside autograd.",
-    "The values are right, but no gradient flows back through your copy: the projections before "
-    "it would never learn. Use torch's own operations from end to end.",
-    read=torch.detach,
-)
-task.fault(
-    "C-SPLIT-FLOAT32",
-    "The heads are float32, as nearly everything in PyTorch is.",
-    "They are what `x` is. `torch.zeros(shape)` and `.float()` give float32 always, so float64 "
-    "loses half its digits. A new tensor should be made like the one it is filled from.",
-    give=lambda heads: heads.float(),
-)
+task.fault("C-SPLIT-WHOLE", section="whole-embedding", cut=stretched)
+task.fault("H-BATCH-FIRST", section="multihead-parity", read=lambda x: x.transpose(0, 1))
+task.fault("C-SPLIT-TWO", cut=lambda x, num_heads: x.unflatten(-1, (2, -1)))
+task.fault("C-SPLIT-SQUEEZED", give=torch.squeeze)
+task.fault("C-SPLIT-DETACHED", read=torch.detach)
+task.fault("C-SPLIT-FLOAT32", give=lambda heads: heads.float())
 task.fault(
     "C-SPLIT-TWISTED",
-    "I reshape until the sizes are there, and turn the last two axes so that they fit.",
-    "The shape is right and the content is not: the reshape has already mixed words and features, "
-    "and turning axes afterwards does not separate them. Number the entries of a small x and "
-    "look.",
     section="multihead-breaks",
     cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, -1, x.shape[1]).mT,
     move=as_is,
 )
 task.fault(
     "C-SPLIT-BATCH-MIXED",
-    "I cut off the heads first and let the other axes follow in the reshape.",
-    "(h b n d) by a reshape takes the first numbers in memory for head 1: those of the first "
-    "sentences. Your map shows sentences going into one head each. Cut the last axis only.",
     section="multihead-breaks",
     cut=lambda x, num_heads: x.reshape(num_heads, *x.shape[:2], -1).transpose(0, 1),
     move=as_is,

@@ -1,5 +1,3 @@
-"""Keeping several beginnings at once: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import one_stack as reference
@@ -207,19 +205,6 @@ task = Task(
     difficulty=5,
     minutes=45,
     section="beam-search",
-    hints=(
-        "Start from greedy decoding. Each sentence now has `width` beginnings, so there are "
-        "b · width rows, and each has a total: the log-probability of all its words. In each round "
-        "every beginning could go on with every word. Which of all these survive?",
-        "Add the totals (b width 1) to the log-probabilities (b width vocab), flatten the last two "
-        "axes and take the `width` best: a place tells the beginning (place // vocab) and its new "
-        "word (place % vocab). All that belongs to a beginning moves with it: its words, its "
-        "state, whether it has ended. Two cases are special: the first round, and who has ended.",
-        "total: 0 for the first beginning of each sentence and −∞ for the others; each round: "
-        "log_softmax; for ended rows −∞ everywhere but 0 at eos; total, place = (total + "
-        "log_p).flatten(1).topk(width); row = place // vocab + width · number of the sentence; "
-        "reorder words, state, ended by row; append; stop when the best of each have ended.",
-    ),
     probes=probes,
     adapt=with_a_model,
     small=small,
@@ -432,34 +417,10 @@ def _mean_by_length(written, ended, total, width, eos):
 
 # --- faults: what is compared -------------------------------------------------------------------
 
-task.fault(
-    "B-GREEDY",
-    "The likeliest next word leads to the likeliest sentence.",
-    "Not always: after the likeliest beginning all words may be unlikely. That is what the other "
-    "beginnings are kept for. Yours finds the same at any width.",
-    breadth=lambda width: 1,
-)
-task.fault(
-    "B-ALL-ALIKE",
-    "At the start all beginnings have the total 0.",
-    "They are the same beginning, `width` times. Each of them offers the same best word, and they "
-    "stay alike for ever: the search is greedy. Only one of them may count in the first round.",
-    totals=lambda b, width: torch.zeros(b, width),
-)
-task.fault(
-    "B-LOGITS-ADDED",
-    "The scores of the words can be added as they are.",
-    "Logits of different rounds have no common measure: a constant on all scores of one round "
-    "means nothing, and you would count it. Add logarithms of probabilities.",
-    weigh=lambda logits: logits,
-)
-task.fault(
-    "B-PROBABILITIES-ADDED",
-    "The probabilities of the words are added.",
-    "The probability of a sentence is the *product* of those of its words. Sums are for their "
-    "logarithms.",
-    weigh=lambda logits: logits.softmax(-1),
-)
+task.fault("B-GREEDY", breadth=lambda width: 1)
+task.fault("B-ALL-ALIKE", totals=lambda b, width: torch.zeros(b, width))
+task.fault("B-LOGITS-ADDED", weigh=lambda logits: logits)
+task.fault("B-PROBABILITIES-ADDED", weigh=lambda logits: logits.softmax(-1))
 
 
 def _narrowed(every, width):
@@ -468,33 +429,19 @@ def _narrowed(every, width):
     return total, beginning, word
 
 
-task.fault(
-    "B-NO-WIDER-THAN-WORDS",
-    "A beam is at most as wide as the vocabulary.",
-    "Only in the first round there are no more than that many continuations. In the second each "
-    "beginning has as many, and `width` of all of them are kept.",
-    best=_narrowed,
-)
+task.fault("B-NO-WIDER-THAN-WORDS", best=_narrowed)
 task.fault(
     "B-TOO-FEW-WORDS",
-    "There are always at least `width` words to begin with.",
-    "The vocabulary may be smaller, and `topk` refuses to find more than there are. Beginnings "
-    "with the total −∞ can fill up the beam of the first round.",
     best=lambda every, width: (every[0, 0].topk(width), Search.best(every, width))[1],
 )
 task.fault(
     "B-LAST-WORD-ONLY",
-    "In each round the likeliest words win.",
-    "A beginning is as likely as all its words together. You forget what it has cost so far.",
     add=lambda total, log_p: (
         torch.where(total[..., None] == -torch.inf, total[..., None], 0.0) + log_p
     ),
 )
 task.fault(
     "B-ONE-WORD-EACH",
-    "Each beginning goes on with its own likeliest word.",
-    "Then they never compete after the first round. A good beginning may go on in several ways, "
-    "and a bad one in none: choose the best of all continuations.",
     best=_own_best,
     leave=never,
     result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
@@ -503,53 +450,18 @@ task.fault(
 )
 task.fault(
     "B-WORST",
-    "`topk` over costs finds the best.",
-    "Totals are logarithms of probabilities, negative numbers: the *largest* are the best. "
-    "Whoever turns the sign has to take the smallest.",
     best=lambda every, width: Search.best(torch.where(every == -torch.inf, every, -every), width),
 )
 
 # --- faults: what moves -------------------------------------------------------------------------
 
-task.fault(
-    "B-STATE-NOT-MOVED",
-    "The state goes on from round to round by itself.",
-    "Row 3 may now continue what was row 1. It needs row 1's state, else the model remembers words "
-    "that this beginning never said.",
-    follow_state=lambda state, row: state,
-)
-task.fault(
-    "B-WORDS-NOT-MOVED",
-    "Each row goes on writing its own sentence.",
-    "Row 3 may now continue what was row 1. Its words so far are row 1's; otherwise you return "
-    "sentences that nobody ever scored.",
-    follow_words=lambda written, row: written,
-)
-task.fault(
-    "B-ENDED-NOT-MOVED",
-    "Which rows have ended stays known, as in greedy decoding.",
-    "The rows change places. Whether a beginning has ended belongs to it and moves with it.",
-    follow_ended=lambda ended, row: ended,
-)
-task.fault(
-    "B-WORD-AND-BEGINNING-SWAPPED",
-    "place % vocab is the beginning, place // vocab its word.",
-    "Behind `flatten` the words of beginning 0 come first, then all words of beginning 1. So "
-    "place // vocab counts the beginnings.",
-    best=_swapped,
-)
-task.fault(
-    "B-SENTENCES-MIXED",
-    "place // vocab is the row.",
-    "It is the beginning within its sentence, 0 to width − 1. In the table of all rows sentence 2 "
-    "begins at row 2 · width; without that, everybody continues sentence 0.",
-    rows=lambda beginning, width: beginning,
-)
+task.fault("B-STATE-NOT-MOVED", follow_state=lambda state, row: state)
+task.fault("B-WORDS-NOT-MOVED", follow_words=lambda written, row: written)
+task.fault("B-ENDED-NOT-MOVED", follow_ended=lambda ended, row: ended)
+task.fault("B-WORD-AND-BEGINNING-SWAPPED", best=_swapped)
+task.fault("B-SENTENCES-MIXED", rows=lambda beginning, width: beginning)
 task.fault(
     "B-BATCH-COMPETES",
-    "The likeliest beginnings of the batch survive.",
-    "Sentences do not compete: an easy one would take the places of a hard one. Each keeps the "
-    "best of its own continuations.",
     best=lambda every, width: (
         (found := every.flatten().topk(len(every) * width)),
         [
@@ -563,22 +475,13 @@ task.fault(
     )[1],
     rows=lambda beginning, width: beginning,
 )
-task.fault(
-    "B-TILED",
-    "`repeat` makes width copies of each state.",
-    "It makes the whole batch width times: 0 1 0 1. The beginnings of a sentence stand side by "
-    "side here, 0 0 1 1, and `repeat_interleave` does that.",
-    copies=lambda state, width: state.repeat(width, 1),
-)
+task.fault("B-TILED", copies=lambda state, width: state.repeat(width, 1))
 
 
 # --- faults: the end ----------------------------------------------------------------------------
 
 task.fault(
     "B-GOES-ON-AFTER-EOS",
-    "A beginning that has ended may go on like the others.",
-    "Its sentence is finished. What comes after eos is noise, and it pays for it, so that the "
-    "right sentence loses to longer ones.",
     close=lambda log_p, ended, eos: log_p,
     result=(
         ...,
@@ -589,18 +492,12 @@ task.fault(
 )
 task.fault(
     "B-ENDED-PAYS",
-    "Whoever has ended says eos again and again, for what the model asks.",
-    "Then an early end gets more expensive with every round that the others take. To say eos again "
-    "is free: the logarithm of 1.",
     close=lambda log_p, ended, eos: torch.where(
         ended[:, None] & (torch.arange(log_p.shape[-1]) != eos), -torch.inf, log_p
     ),
 )
 task.fault(
     "B-ENDED-DROPPED",
-    "A beginning that has ended leaves the search.",
-    "And with it the sentence is lost. It stays among the best, as it is, until something better "
-    "pushes it out.",
     close=(
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e9),
@@ -612,32 +509,16 @@ task.fault(
         )[::width],
     ),
 )
-task.fault(
-    "B-FIRST-SENTENCE-STOPS",
-    "When one sentence has ended, the batch is done.",
-    "The others are cut off in the middle. The search is over when the best beginning of *every* "
-    "sentence has ended.",
-    leave=lambda ended, width, total: ended[::width].any(),
-)
+task.fault("B-FIRST-SENTENCE-STOPS", leave=lambda ended, width, total: ended[::width].any())
 task.fault(
     "B-FIRST-END-WINS",
-    "As soon as a beginning has ended, the search is over.",
-    "A sentence that ends later may be likelier. The search is over when the *best* of each "
-    "sentence has ended: the others only get less likely.",
     leave=lambda ended, width, total: ended.view(-1, width).any(1).all(),
     result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
         torch.arange(len(total)),
         (total + torch.where(ended.view(-1, width), 1e4, 0.0)).argmax(1),
     ],
 )
-mean_by_length = task.fault(
-    "B-MEAN-BY-LENGTH",
-    "Long sentences have small probabilities, so totals are divided by the length.",
-    "That is *length normalization*, an idea for translations that come out too short. Here the "
-    "likeliest sentence is asked for, and its probability is what it is.",
-    leave=never,
-    result=_mean_by_length,
-)
+mean_by_length = task.fault("B-MEAN-BY-LENGTH", leave=never, result=_mean_by_length)
 
 
 class InLists(Search):
@@ -678,12 +559,7 @@ class MeanInEachRound(InLists):
         return total / len(words)
 
 
-aside = task.fault(
-    "B-ENDED-ASIDE",
-    "A beginning that has ended is put aside, and others take its place.",
-    "It keeps its place in the beam and competes. Put aside, it wins in the end against sentences "
-    "that are likelier and were cut off, and its place goes to beginnings that had already lost.",
-)
+aside = task.fault("B-ENDED-ASIDE")
 
 
 @aside
@@ -708,8 +584,6 @@ class PutAllAside(InLists):
 
 task.fault(
     "B-ONLY-ENDED",
-    "The best of those that have ended wins, even if an unfinished one is likelier.",
-    "Where max_length cuts off, sentences may be unfinished. The likeliest of all is asked for.",
     leave=never,
     result=lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1])[
         torch.arange(len(total)),
@@ -718,54 +592,32 @@ task.fault(
 )
 task.fault(
     "B-LAST-OF-THE-BEAM",
-    "The last row of the beam is the result.",
-    "`topk` gives the best first. The last is the one that was kept with the least probability.",
     leave=never,
     result=lambda written, ended, total, width, eos: written[width - 1 :: width],
 )
-task.fault(
-    "B-ALL-RETURNED",
-    "All beginnings are returned, the caller chooses.",
-    "One row a sentence is asked for: the likeliest.",
-    result=lambda written, ended, total, width, eos: written,
-)
+task.fault("B-ALL-RETURNED", result=lambda written, ended, total, width, eos: written)
 task.fault(
     "B-ZERO-AFTER-EOS",
-    "What stands behind eos is padding, 0.",
-    "Behind eos stands eos, whatever its id is. 0 may be a word like others.",
     result=lambda written, ended, total, width, eos: written.masked_fill(
         (written == eos).cumsum(1) - (written == eos).long() > 0, 0
     )[::width],
 )
 task.fault(
     "B-EOS-CUT-OFF",
-    "eos is no word, so it does not belong to the result.",
-    "Without it nobody can tell whether a sentence has ended or was cut off. It stays, and what "
-    "follows it is eos as well.",
     result=lambda written, ended, total, width, eos: torch.where(
         written[::width] == eos, NOTHING, written[::width]
     ),
 )
 
 
-@task.fault(
-    "B-BOS-KEPT",
-    "A sentence begins with bos, so the result does, too.",
-    "bos is what the model gets before the first word. What is asked for are the words that were "
-    "written.",
-)
+@task.fault("B-BOS-KEPT")
 class BosKept(Search):
     def __call__(self, step, state, bos, eos, width, max_length):
         written = super().__call__(step, state, bos, eos, width, max_length)
         return torch.cat([torch.full_like(written[:, :1], bos), written], dim=1)
 
 
-@task.fault(
-    "B-ONE-WORD-LESS",
-    "bos is the first of the max_length words.",
-    "bos is given, not written: a row may have max_length words behind it. Your rows end one word "
-    "too early.",
-)
+@task.fault("B-ONE-WORD-LESS")
 class OneWordLess(Search):
     def __call__(self, step, state, bos, eos, width, max_length):
         return super().__call__(step, state, bos, eos, width, max(1, max_length - 1))

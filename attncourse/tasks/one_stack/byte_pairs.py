@@ -1,5 +1,3 @@
-"""Learning which pieces a text is made of: what is promised, the reference in steps, what errs."""
-
 import itertools
 from collections import Counter
 
@@ -86,16 +84,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="byte-level",
-    hints=(
-        "Write every word as a list of letters. Which two neighbors stand side by side most "
-        "often, if each word counts as often as it occurs? Merge them everywhere, and ask again.",
-        "Three parts, one after the other in every round: count the neighbors of all words (a "
-        "Counter whose keys are pairs), choose one pair, rewrite all words. For ties keep a "
-        "dictionary from piece to its age: letters first, in sorted order, then each new piece.",
-        "age = {letter: place}, letters sorted; each round: pairs[left, right] += words[word]; "
-        "stop if there are none; pair = min(pairs, key=(-count, age of left, age of right)); "
-        "append it; age.setdefault(left + right, len(age)); merge it in every word.",
-    ),
     probes=probes,
     small=small,
     traits=traits,
@@ -245,24 +233,10 @@ class Learning:
 
 # --- faults: counting ---------------------------------------------------------------------------
 
-task.fault(
-    "B-EACH-WORD-ONCE",
-    "A pair is as frequent as the number of words it stands in.",
-    "A word that occurs a hundred times brings its pairs a hundred times. The number behind each "
-    "word says how often it counts.",
-    count=lambda words: dict.fromkeys(words, 1),
-)
-task.fault(
-    "B-ONCE-A-WORD",
-    "A pair that stands twice in a word counts once for it.",
-    "It would be merged twice there, so it saves two pieces. Every place counts.",
-    neighbors=lambda parts: list(dict.fromkeys(itertools.pairwise(parts))),
-)
+task.fault("B-EACH-WORD-ONCE", count=lambda words: dict.fromkeys(words, 1))
+task.fault("B-ONCE-A-WORD", neighbors=lambda parts: list(dict.fromkeys(itertools.pairwise(parts))))
 task.fault(
     "B-NO-OVERLAP",
-    "In aaa the pair aa stands once, since the middle letter can be used only once.",
-    "That is so when it is merged. Counting looks at all neighbors: aaa has two pairs of "
-    "neighbors, and the library counts them like this, too.",
     neighbors=lambda parts: [
         pair
         for place, pair in enumerate(itertools.pairwise(parts))
@@ -272,18 +246,8 @@ task.fault(
         )
     ],
 )
-task.fault(
-    "B-ANY-DISTANCE",
-    "Two letters of one word are a pair.",
-    "Only neighbors can be put together to one piece. Letters with others between them stay apart.",
-    neighbors=lambda parts: list(itertools.combinations(parts, 2)),
-)
-task.fault(
-    "B-LETTER-PAIRS-ONLY",
-    "The pairs of letters are counted once, and the most frequent ones are the merges.",
-    "The first merge changes what stands side by side: afterward its piece has neighbors of its "
-    "own. So pieces longer than two letters come about only if you count again in each round.",
-)(lambda words, num_merges: most_common(words, num_merges))
+task.fault("B-ANY-DISTANCE", neighbors=lambda parts: list(itertools.combinations(parts, 2)))
+task.fault("B-LETTER-PAIRS-ONLY")(lambda words, num_merges: most_common(words, num_merges))
 
 
 def most_common(words, num_merges):
@@ -294,12 +258,7 @@ def most_common(words, num_merges):
     return sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:num_merges]
 
 
-across = task.fault(
-    "B-ACROSS-WORDS",
-    "The words stand one after the other, so the end of one and the start of the next are a pair.",
-    "In what order the words come is chance, and a piece must not reach from one into the next. "
-    "Count inside each word.",
-)
+across = task.fault("B-ACROSS-WORDS")
 
 
 @across
@@ -325,25 +284,16 @@ class Joined(Learning):
 
 task.fault(
     "B-FIRST-MET",
-    "Among equally frequent pairs any will do, and `max` takes the first it meets.",
-    "Then the merges depend on the order in which words happen to come, and two programs learn "
-    "different pieces from one text. The task says which pair wins: the one of older pieces.",
     choose=(
         lambda pairs, age: max(pairs, key=pairs.get),
         lambda pairs, age: pairs.most_common(1)[0][0],
     ),
 )
 task.fault(
-    "B-ALPHABET",
-    "Ties are broken by the alphabet.",
-    "For letters that is right. A piece of several letters has its place by its birth, behind all "
-    "letters and all pieces that were there before, whatever it begins with.",
-    choose=lambda pairs, age: min(pairs, key=lambda pair: (-pairs[pair], pair)),
+    "B-ALPHABET", choose=lambda pairs, age: min(pairs, key=lambda pair: (-pairs[pair], pair))
 )
 task.fault(
     "B-YOUNGEST",
-    "Among equally frequent pairs the youngest pieces win.",
-    "It is the other way round: the older piece wins, on the left first, then on the right.",
     choose=(
         lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
         lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p)),
@@ -351,44 +301,27 @@ task.fault(
 )
 task.fault(
     "B-RIGHT-BEFORE-LEFT",
-    "Among equally frequent pairs the right piece decides first.",
-    "First the left pieces are compared; the right ones decide only where the left ones are the "
-    "same.",
     choose=lambda pairs, age: min(pairs, key=lambda p: (-pairs[p], age[p[1]], age[p[0]])),
 )
 task.fault(
     "B-LEFT-ONLY",
-    "Among equals the oldest left piece wins, and then any pair will do.",
-    "Several pairs may begin with that piece. Then the oldest *right* piece decides: otherwise it "
-    "is chance which of them comes first.",
     choose=lambda pairs, age: max(pairs, key=lambda pair: (pairs[pair], -age[pair[0]])),
 )
 task.fault(
     "B-SHORTER-IS-OLDER",
-    "Short pieces are older than long ones.",
-    "Letters are older than all others. But among merged pieces it depends on when they were made: "
-    "one of four letters may be older than one of two.",
     choose=lambda pairs, age: min(
         pairs, key=lambda p: (-pairs[p], len(p[0]), p[0], len(p[1]), p[1])
     ),
 )
 task.fault(
     "B-AGE-BY-OCCURRENCE",
-    "The letter that occurs first is the oldest.",
-    "Then the merges depend on the order in which words happen to come. Letters are as old as "
-    "`sorted` puts them; only merged pieces go by their birth.",
     ages=lambda words: {
         letter: age for age, letter in enumerate(dict.fromkeys(itertools.chain(*words)))
     },
 )
 
 
-@task.fault(
-    "B-WORDPIECE",
-    "A pair counts for more if its pieces are rare elsewhere.",
-    "WordPiece, the tokenizer of BERT, divides by the counts of the two pieces. Byte pairs ask "
-    "only how often the pair itself occurs.",
-)
+@task.fault("B-WORDPIECE")
 class WordPiece(Learning):
     def tally(self, pieces, counts):
         alone = Counter()
@@ -401,56 +334,23 @@ class WordPiece(Learning):
 
 task.fault(
     "B-LEAST-FREQUENT",
-    "The smallest count comes first.",
-    "A frequent pair saves the most pieces, so it is merged first. `min` over the counts looks "
-    "for the opposite, unless the count is negative.",
     choose=lambda pairs, age: min(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
 )
 task.fault(
     "B-LONGEST-PIECE",
-    "Longer pieces save more, so among equally frequent pairs the longer one wins.",
-    "Whatever their lengths, merging a pair saves one piece for each place. Among equals the "
-    "older pieces win.",
     choose=lambda pairs, age: min(
         pairs, key=lambda p: (-pairs[p], -len(p[0] + p[1]), age[p[0]], age[p[1]])
     ),
 )
 # --- faults: merging ----------------------------------------------------------------------------
 
-task.fault(
-    "B-NOT-MERGED",
-    "Choosing the pair is all there is to a round.",
-    "Then nothing changes, and every round chooses the same pair again. The words have to be "
-    "rewritten with the new piece.",
-    merge=lambda parts, pair: parts,
-)
-task.fault(
-    "B-MERGED-ONCE",
-    "In each word the pair is merged where it stands first.",
-    "It may stand there several times, and each of them becomes the new piece. Go through the "
-    "whole word.",
-    merge=merged_once,
-)
-task.fault(
-    "B-TEXT-REPLACED",
-    "Words are texts with blanks between their pieces, and `replace` merges them.",
-    "`replace` looks at characters and not at pieces: for the pair a, b it also finds the end of "
-    "the piece ca before b. Compare whole pieces.",
-    merge=merged_as_text,
-)
-task.fault(
-    "B-FROM-THE-RIGHT",
-    "In a run of equal letters it does not matter from where I merge.",
-    "In aaa it does: from the left the word becomes aa a, from the right a aa, and the next "
-    "rounds see other neighbors. Merge from the left.",
-    merge=merged_from_the_right,
-)
+task.fault("B-NOT-MERGED", merge=lambda parts, pair: parts)
+task.fault("B-MERGED-ONCE", merge=merged_once)
+task.fault("B-TEXT-REPLACED", merge=merged_as_text)
+task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
 
 task.fault(
     "B-END-MARK",
-    "Every word gets a mark at its end, as in the paper.",
-    "The first paper does so. Here a word is made of its own letters and nothing else; with a mark "
-    "there are other pairs, and other ages.",
     letters=(
         lambda word: [*word, "_"],
         lambda word: [*word, "</w>"],
@@ -463,58 +363,19 @@ task.fault(
 
 # --- faults: the end ----------------------------------------------------------------------------
 
-task.fault(
-    "B-AT-LEAST-TWICE",
-    "A pair that occurs only once is not worth a merge.",
-    "Many programs stop there, but the task goes on for the number of merges that it was given, "
-    "as long as there is any pair.",
-    leave=lambda pairs: not pairs or max(pairs.values()) < 2,
-)
-task.fault(
-    "B-ONE-MERGE-LESS",
-    "The first merge is number 1, so the last one has the number num_merges − 1.",
-    "Merges are counted, not numbered: num_merges of them, as long as there is any pair.",
-    rounds=lambda num_merges: range(1, num_merges),
-)
-task.fault(
-    "B-NO-END",
-    "There is always a pair to merge.",
-    "Not when every word is one piece. Then no pair is left, and choosing the best of nothing is "
-    "an error. Stop there.",
-    leave=lambda pairs: False,
-)
-task.fault(
-    "B-PIECES",
-    "A merge is the new piece.",
-    "The piece *est* can be made of e and st or of es and t. To cut a new word in the same way one "
-    "has to know the two halves, so a merge is a pair.",
-    say=lambda pair: "".join(pair),
-)
-task.fault(
-    "B-LAST-ONLY",
-    "The result is the pair that was merged last.",
-    "All of them are needed, in the order in which they were learned: later pairs are made of "
-    "pieces that earlier ones made.",
-    result=lambda merges: merges[-1:],
-)
+task.fault("B-AT-LEAST-TWICE", leave=lambda pairs: not pairs or max(pairs.values()) < 2)
+task.fault("B-ONE-MERGE-LESS", rounds=lambda num_merges: range(1, num_merges))
+task.fault("B-NO-END", leave=lambda pairs: False)
+task.fault("B-PIECES", say=lambda pair: "".join(pair))
+task.fault("B-LAST-ONLY", result=lambda merges: merges[-1:])
 
 
-@task.fault(
-    "B-SIZE-OF-VOCABULARY",
-    "num_merges is how many pieces there are in the end, letters and all.",
-    "A library may be asked for the size of the vocabulary. Here the merges alone are counted; the "
-    "letters come on top of them.",
-)
+@task.fault("B-SIZE-OF-VOCABULARY")
 def counts_letters(words, num_merges):
     return Learning()(words, num_merges - len(set().union(*words)))
 
 
-@task.fault(
-    "B-USES-UP-WORDS",
-    "I may write the pieces into the dictionary that I was given.",
-    "It belongs to the caller, who finds it changed afterward. Keep the pieces in a dictionary of "
-    "your own.",
-)
+@task.fault("B-USES-UP-WORDS")
 def uses_up(words, num_merges):
     merges = Learning()(dict(words), num_merges)
     for word in list(words):

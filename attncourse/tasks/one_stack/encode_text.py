@@ -1,5 +1,3 @@
-"""Any text as a list of ids: what is promised, the reference in steps, what goes wrong."""
-
 from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.task import Task
@@ -87,17 +85,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="byte-level",
-    hints=(
-        "`byte_words(text)` has done the first half: parts of the text, each written with one "
-        "letter for each byte. Cut one part into letters, and put together what was learned to be "
-        "put together. What number has a piece?",
-        "For each merge, in the order of the list, go once through the pieces of the part and join "
-        "every such pair of neighbors. An id is the place of a piece in one long list: the 256 "
-        "letters of `byte_letters()` in sorted order, then left + right of every merge.",
-        "ids = {piece: place} over sorted(byte_letters()) + [left + right for ...], the first "
-        "place of each piece; for each part: pieces = list(part); for each pair: rewrite pieces "
-        "from the left; append ids[piece] for each piece.",
-    ),
     probes=probes,
     small=small,
     traits=traits,
@@ -228,9 +215,6 @@ LETTER = byte_letters()
 
 task.fault(
     "B-CHARACTERS",
-    "A letter of the text is a byte.",
-    "A letter without an accent is. Others take two, three or four bytes, and there are more "
-    "letters than ids: only bytes are few enough to have one each.",
     cut=(
         lambda text: ["".join(LETTER[min(ord(letter), 255)] for letter in text)] if text else [],
         lambda text: text.replace(" ", " Ġ").split(" "),
@@ -239,53 +223,24 @@ task.fault(
 )
 task.fault(
     "B-BLANKS-LOST",
-    "Words are what `split()` gives.",
-    "It throws the blanks away, and nobody can write the text again from its ids. A blank belongs "
-    "to the word that it stands before.",
     cut=(
         lambda text: [part for word in text.split() for part in byte_words(word)],
         lambda text: byte_words(" ".join(text.split())),
         lambda text: [part for word in text.split(" ") for part in byte_words(word)],
     ),
 )
-task.fault(
-    "B-NOT-CUT",
-    "The merges can work on the whole text at once.",
-    "Then a pair may be put together across the border of two words, which was never done when the "
-    "pairs were learned. Cut first, merge inside each part.",
-    cut=lambda text: ["".join(byte_words(text))],
-)
-task.fault(
-    "B-LOWERED",
-    "Capitals and small letters are the same.",
-    "They are other bytes with other ids, and nobody could tell from the ids which it was.",
-    read=(lambda text: text.lower(), lambda text: text.casefold()),
-)
-task.fault(
-    "B-STRIPPED",
-    "Blanks at the ends of a text do not count.",
-    "They are bytes like all others. Only if nothing is left out can the text be written again "
-    "from its ids.",
-    read=lambda text: text.strip(),
-)
+task.fault("B-NOT-CUT", cut=lambda text: ["".join(byte_words(text))])
+task.fault("B-LOWERED", read=(lambda text: text.lower(), lambda text: text.casefold()))
+task.fault("B-STRIPPED", read=lambda text: text.strip())
 task.fault(
     "B-BLANK-IN-FRONT",
-    "A blank belongs to every word, so the first one gets one, too.",
-    "Only where it stands in the text. A blank that you add comes back when the ids are turned "
-    "into text again.",
     read=(
         lambda text: " " + text,
         lambda text: text if text.startswith(" ") else " " + text,
         lambda text: " " + text if text else text,
     ),
 )
-task.fault(
-    "B-UNKNOWN-DROPPED",
-    "What was never seen has no id and is left out.",
-    "Every byte has an id, so nothing is unknown: a text in any writing is at worst a list of its "
-    "bytes.",
-    read=lambda text: text.encode("ascii", "ignore").decode(),
-)
+task.fault("B-UNKNOWN-DROPPED", read=lambda text: text.encode("ascii", "ignore").decode())
 
 # --- faults: merging ----------------------------------------------------------------------------
 
@@ -313,70 +268,26 @@ def longest_first(word, merges):
     return parts
 
 
-task.fault(
-    "B-NOT-MERGED",
-    "The letters of the parts are the pieces.",
-    "They are the pieces to begin with. What was learned to stand together is one piece with an id "
-    "of its own.",
-    merge=lambda pieces, pair: pieces,
-)
-task.fault(
-    "B-MERGED-ONCE",
-    "In each word a pair is merged where it stands first.",
-    "It may stand there several times, and each of them is this piece. Go through the whole word.",
-    merge=merged_once,
-)
-task.fault(
-    "B-TEXT-REPLACED",
-    "Pieces are a text with blanks between them, and `replace` merges a pair.",
-    "`replace` looks at characters and not at pieces: for the pair a, b it also finds the end of "
-    "the piece ca before b. Compare whole pieces.",
-    merge=merged_as_text,
-)
-task.fault(
-    "B-FROM-THE-RIGHT",
-    "In a run of equal letters it does not matter from where I merge.",
-    "In aaa it does: from the left it becomes aa a, from the right a aa, and those are other ids. "
-    "Merge from the left.",
-    merge=merged_from_the_right,
-)
-task.fault(
-    "B-LAST-MERGE-FIRST",
-    "The later a pair was learned, the longer its piece, so I begin with the last.",
-    "A late pair is made of pieces that do not exist yet. The first pair comes first, as when they "
-    "were learned.",
-    learned=lambda merges: merges[::-1],
-)
+task.fault("B-NOT-MERGED", merge=lambda pieces, pair: pieces)
+task.fault("B-MERGED-ONCE", merge=merged_once)
+task.fault("B-TEXT-REPLACED", merge=merged_as_text)
+task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
+task.fault("B-LAST-MERGE-FIRST", learned=lambda merges: merges[::-1])
 
 
-@task.fault(
-    "B-LEFTMOST-PAIR",
-    "Any pair that was learned may be merged, wherever I meet one first.",
-    "Which pair was learned first decides, not which stands first: otherwise an early letter goes "
-    "into the wrong piece, and the cuts are not those of the training.",
-)
+@task.fault("B-LEFTMOST-PAIR")
 class Leftmost(Encoding):
     def pieces(self, word, merges):
         return by_what_stands_first(word, merges)
 
 
-@task.fault(
-    "B-LONGEST-PIECE",
-    "Each word is cut into the longest pieces there are, from the left.",
-    "Another kind of tokenizer does that. Byte pairs merge in the order in which they were "
-    "learned, and a long piece at the start may have lost its letters by then.",
-)
+@task.fault("B-LONGEST-PIECE")
 class Longest(Encoding):
     def pieces(self, word, merges):
         return longest_first(word, merges)
 
 
-@task.fault(
-    "B-WHOLE-WORD-FIRST",
-    "A word that is a piece needs no merging.",
-    "That there is such a piece does not say that the merges lead to it here: an earlier merge may "
-    "take one of its letters. Only going through the merges tells.",
-)
+@task.fault("B-WHOLE-WORD-FIRST")
 class WholeWords(Encoding):
     def pieces(self, word, merges):
         known = any(left + right == word for left, right in merges)
@@ -392,46 +303,24 @@ def numbered(pieces):
 
 task.fault(
     "B-BYTE-IS-ID",
-    "The id of a byte is its value.",
-    "That would be a fine numbering; here ids go by the letters: all 256 in sorted order, so that "
-    "! is 0 and the blank, whose letter is Ġ, comes late.",
     number=lambda merges: numbered(
         dict.fromkeys([*LETTER, *(left + right for left, right in merges)])
     ),
 )
 task.fault(
     "B-IDS-FROM-ZERO",
-    "The first merge has id 0.",
-    "Those ids belong to the letters already. Merges go on where the letters end, at 256.",
     number=lambda merges: (
         numbered(sorted(LETTER)) | numbered(dict.fromkeys(left + right for left, right in merges))
     ),
 )
-task.fault(
-    "B-ALL-SORTED",
-    "Letters and pieces are sorted together.",
-    "Only the letters are. The pieces follow in the order of their merges, so that one more merge "
-    "changes no id that is there already.",
-    number=lambda merges: numbered(sorted({*LETTER, *map("".join, merges)})),
-)
+task.fault("B-ALL-SORTED", number=lambda merges: numbered(sorted({*LETTER, *map("".join, merges)})))
 task.fault(
     "B-PIECES-FIRST",
-    "The pieces of the merges come first, then the letters.",
-    "It is the other way around. With the letters first, one more merge changes no id that is "
-    "there already.",
     number=lambda merges: numbered(dict.fromkeys([*map("".join, merges), *sorted(LETTER)])),
 )
-task.fault(
-    "B-OFF-BY-ONE",
-    "Ids begin at 1.",
-    "They begin at 0: an id is a place in a list, and the table of vectors has a row 0.",
-    look_up=lambda ids, piece: ids[piece] + 1,
-)
+task.fault("B-OFF-BY-ONE", look_up=lambda ids, piece: ids[piece] + 1)
 task.fault(
     "B-BORN-AGAIN",
-    "Each merge has an id of its own.",
-    "Two merges can make the same letters, and then it is one piece. It keeps its first id, and "
-    "the later merge takes no new one.",
     number=(
         lambda merges: numbered([*sorted(LETTER), *map("".join, merges)]),
         lambda merges: {  # its first id, and the later merge takes one, too
@@ -440,15 +329,5 @@ task.fault(
         },
     ),
 )
-task.fault(
-    "B-PIECES",
-    "The result is the pieces.",
-    "A network takes ids. Look each piece up.",
-    look_up=lambda ids, piece: piece,
-)
-task.fault(
-    "B-NESTED",
-    "Each word gives a list of ids.",
-    "The network reads one long list. Where a word begins stands in the pieces: they begin with Ġ.",
-    result=lambda ids: ids,
-)
+task.fault("B-PIECES", look_up=lambda ids, piece: piece)
+task.fault("B-NESTED", result=lambda ids: ids)

@@ -1,5 +1,3 @@
-"""Hiding words and asking for them: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import one_stack as reference
@@ -150,16 +148,6 @@ task = Task(
     difficulty=3,
     minutes=20,
     section="masked-words",
-    hints=(
-        "First decide for every word whether it is asked for. Everything else happens to those "
-        "words only. What should the loss see at all the others?",
-        "Three boolean tensors (b n): asked, masked (a part of asked), exchanged (a part of what "
-        "is asked and not masked). torch.rand(tokens.shape, generator=rng) < p is True with chance "
-        "p. Of the words asked for, a fifth is not masked; which part of that fifth is exchanged?",
-        "asked = rand < share; masked = asked & (rand < 0.8); exchanged = asked & ~masked & (rand "
-        "< 0.5); targets = tokens, -100 where not asked; inputs = tokens, mask_id where masked, "
-        "torch.randint(vocabulary_size, ...) where exchanged. Every draw uses generator=rng.",
-    ),
     probes=probes,
     adapt=with_facts,
     small=small,
@@ -183,7 +171,7 @@ def sees(answer, inputs, *names, off=MOST):
             )
 
 
-@task.check(1)
+@task.check(1, "as many words are asked for as `share` says")
 def so_many_words_are_asked_for(answer):
     for share, seed in ((0.15, 1), (0.5, 2), (0.9, 3)):
         sees(answer, hidden(share, seed=seed), "asked for")
@@ -203,7 +191,7 @@ def words_that_are_not_asked_for_stay_as_they_are(answer):
         sees(answer, hidden(share, seed=6), "not asked for, and changed", off=0)
 
 
-@task.check(2)
+@task.check(2, "of ten, eight are masked, one is exchanged, one is left")
 def eight_of_ten_are_masked_one_is_exchanged_one_is_left(answer):
     for share, seed in ((0.3, 8), (0.7, 9), (1.0, 10)):
         inputs = hidden(share, seed=seed)
@@ -311,36 +299,19 @@ class Masking:
 # --- faults: which words ------------------------------------------------------------------------
 
 task.fault(
-    "W-SHARE-INVERTED",
-    "`share` is the part of the words that stays.",
-    "It is the part that is asked for. With 0.15 you ask for 85 of 100 words, and hardly anything "
-    "is left to guess them from.",
-    ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 1 - share, rng),
+    "W-SHARE-INVERTED", ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 1 - share, rng)
 )
-task.fault(
-    "W-FIXED-SHARE",
-    "BERT asks for 15 % of the words.",
-    "It does; here the caller says how many, by `share`.",
-    ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 0.15, rng),
-)
+task.fault("W-FIXED-SHARE", ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 0.15, rng))
 task.fault(
     "W-ONE-ROW",
-    "Which places are asked for is drawn once for the whole batch.",
-    "Then all sentences have their gaps in the same places. Each word of each sentence is decided "
-    "on its own.",
     ask=lambda self, tokens, share, rng: self.draw(tokens.shape[1:], share, rng).expand_as(tokens),
 )
 task.fault(
     "W-WHOLE-ROWS",
-    "A sentence is asked for, or it is not.",
-    "Then some sentences have no gap and others nothing but gaps. Each word is decided on its own.",
     ask=lambda self, tokens, share, rng: self.draw((len(tokens), 1), share, rng).expand_as(tokens),
 )
 task.fault(
     "W-EXACT-NUMBER",
-    "Of each sentence exactly this share is asked for.",
-    "Then one word's chance depends on the others, and 15 % of three words are none, every time. "
-    "Here each word is decided on its own.",
     ask=lambda self, tokens, share, rng: (
         torch.rand(tokens.shape, generator=rng).argsort(1).argsort(1)
         < round(share * tokens.shape[1])
@@ -348,9 +319,6 @@ task.fault(
 )
 task.fault(
     "W-FIRST-WORDS",
-    "The first words of each sentence are asked for, as many as the share says.",
-    "Then the model never learns to guess a word near the end. Which words it must guess has to be "
-    "chance.",
     ask=lambda self, tokens, share, rng: (
         torch.arange(tokens.shape[1]) < round(share * tokens.shape[1])
     ).expand_as(tokens),
@@ -358,62 +326,31 @@ task.fault(
 
 task.fault(
     "W-PADDING-SPARED",
-    "0 is padding, and padding is not asked for.",
-    "In this course 0 often is. But nobody told this function so: for it, 0 is an id like others, "
-    "and each word is as likely to be asked for.",
     ask=lambda self, tokens, share, rng: self.draw(tokens.shape, share, rng) & (tokens != 0),
 )
 
 # --- faults: what becomes of them ---------------------------------------------------------------
 
+task.fault("W-ALL-MASKED", mask=lambda self, tokens, asked, rng: asked)
+task.fault("W-NONE-LEFT", exchange=lambda self, tokens, asked, masked, rng: asked & ~masked)
 task.fault(
-    "W-ALL-MASKED",
-    "A word that is asked for is masked.",
-    "Only eight of ten are. The model will be used on texts without masks, so now and then it has "
-    "to say what stands at a place where a word stands, right or wrong.",
-    mask=lambda self, tokens, asked, rng: asked,
-)
-task.fault(
-    "W-NONE-LEFT",
-    "What is not masked is exchanged.",
-    "Half of it: eight of ten are masked, one is exchanged and one is left. If every word that can "
-    "be seen were wrong where it is asked for, the model would learn never to trust it.",
-    exchange=lambda self, tokens, asked, masked, rng: asked & ~masked,
-)
-task.fault(
-    "W-NONE-EXCHANGED",
-    "What is not masked is left as it is.",
-    "Half of it: eight of ten are masked, one is exchanged and one is left. If every word that can "
-    "be seen were right, the model would only have to copy it.",
-    exchange=lambda self, tokens, asked, masked, rng: torch.zeros_like(asked),
+    "W-NONE-EXCHANGED", exchange=lambda self, tokens, asked, masked, rng: torch.zeros_like(asked)
 )
 task.fault(
     "W-TENTH-OF-A-FIFTH",
-    "One of ten is exchanged, so I draw with chance 0.1 among those that are not masked.",
-    "Only a fifth is left there, and a tenth of a fifth is a fiftieth. Which part of a fifth is a "
-    "tenth of the whole?",
     exchange=lambda self, tokens, asked, masked, rng: (
         asked & ~masked & self.draw(tokens.shape, 0.1, rng)
     ),
 )
 task.fault(
     "W-EXCHANGED-OVER-MASKED",
-    "One of ten that are asked for is exchanged, masked or not.",
-    "Then most of the exchanged words take the place of a mask, too few are masked, and too many "
-    "are left. Exchange among those that are not masked.",
     exchange=lambda self, tokens, asked, masked, rng: asked & self.draw(tokens.shape, 0.1, rng),
 )
 task.fault(
-    "W-MASKS-ANYWHERE",
-    "80 % of the words are masked.",
-    "Of the words that are *asked for*. Yours hides words that nobody asks for, and there is "
-    "hardly anything left to guess from.",
-    mask=lambda self, tokens, asked, rng: self.draw(tokens.shape, 0.8, rng),
+    "W-MASKS-ANYWHERE", mask=lambda self, tokens, asked, rng: self.draw(tokens.shape, 0.8, rng)
 )
 task.fault(
     "W-EXCHANGED-ANYWHERE",
-    "A tenth of all words is exchanged.",
-    "Of the words that are *asked for*. Yours spoils words of which nobody asks what they were.",
     exchange=(
         lambda self, tokens, asked, masked, rng: ~masked & self.draw(tokens.shape, 0.1, rng),
         lambda self, tokens, asked, masked, rng: (
@@ -426,9 +363,6 @@ task.fault(
 )
 task.fault(
     "W-KIND-OF-A-ROW",
-    "Masked, exchanged or left: that is drawn once for a sentence, or once for a place.",
-    "Then some sentences have nothing but masks, and others nothing but words that stay. What "
-    "becomes of a word is decided for each on its own.",
     mask=(
         lambda self, tokens, asked, rng: asked & self.draw((len(tokens), 1), 0.8, rng),
         lambda self, tokens, asked, rng: asked & self.draw(tokens.shape[1:], 0.8, rng),
@@ -444,18 +378,12 @@ task.fault(
 )
 task.fault(
     "W-WORDS-OF-THE-TEXT",
-    "A word is exchanged for another word of the batch.",
-    "Then rare words come rarely, and those that do not occur never. Any id of the vocabulary is "
-    "as likely as any other.",
     anything=lambda tokens, mask_id, vocabulary_size, rng: tokens.flatten()[
         torch.randperm(tokens.numel(), generator=rng)
     ].view_as(tokens),
 )
 task.fault(
     "W-NEVER-ITSELF",
-    "An exchanged word is another word.",
-    "It is any word of the vocabulary, each as likely, so now and then the same. Drawn from the "
-    "others only, it would tell the model one word that does not stand there.",
     anything=lambda tokens, mask_id, vocabulary_size, rng: (
         (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
         + (others >= tokens)
@@ -463,9 +391,6 @@ task.fault(
 )
 task.fault(
     "W-NEVER-THE-MASK",
-    "An exchanged word is any word but the mask.",
-    "The mask's id is one of the vocabulary, too, where it lies below `vocabulary_size`: any id is "
-    "as likely as any other.",
     anything=lambda tokens, mask_id, vocabulary_size, rng: (
         (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
         + (others >= mask_id)
@@ -473,30 +398,19 @@ task.fault(
 )
 task.fault(
     "W-LAST-ID",
-    "Ids go up to vocabulary_size − 1, so this is what `randint` gets.",
-    "`randint` leaves its upper end out already. With one less, the last word of the vocabulary is "
-    "never drawn.",
     anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size - 1, tokens.shape, generator=rng
     ),
 )
 task.fault(
     "W-ONE-WORD-FOR-ALL",
-    "A random word is drawn, and put wherever a word is exchanged.",
-    "One for the whole batch: a model learns quickly to mistrust that word. Each exchanged word is "
-    "drawn on its own.",
     anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size, (1, 1), generator=rng
     ).expand_as(tokens),
 )
 
 
-@task.fault(
-    "W-ONE-NUMBER",
-    "One random number decides whether a word is asked for, and then what becomes of it.",
-    "Whoever is asked for has a small number, so it is masked, exchanged or left by `share`, and "
-    "not eight, one and one of ten. Draw a second number for what becomes of it.",
-)
+@task.fault("W-ONE-NUMBER")
 class OneNumber(Masking):
     def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
         number = torch.rand(tokens.shape, generator=rng)
@@ -507,13 +421,7 @@ class OneNumber(Masking):
         return inputs, torch.where(asked, tokens, -100)
 
 
-@task.fault(
-    "W-THREE-DRAWS",
-    "A word is masked with 0.8 · share, exchanged with 0.1 · share and left with 0.1 · share, so I "
-    "draw three times.",
-    "Draws of their own overlap: one word is drawn twice, and in all fewer than `share` are asked "
-    "for. First draw who is asked for; then divide those up.",
-)
+@task.fault("W-THREE-DRAWS")
 class ThreeDraws(Masking):
     def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
         masked, exchanged, left = (
@@ -526,73 +434,21 @@ class ThreeDraws(Masking):
 
 # --- faults: what is asked ----------------------------------------------------------------------
 
-task.fault(
-    "W-ALL-ASKED",
-    "The targets are the sentence.",
-    "Then the loss also counts the words that can be seen, and a model that copies has a small "
-    "loss. Where nothing is asked, the target is −100.",
-    counted=lambda asked, masked, exchanged: torch.ones_like(asked),
-)
-task.fault(
-    "W-ONLY-MASKS-ASKED",
-    "Only masks have to be guessed.",
-    "All words that were chosen are asked for, also those that were exchanged or left. Without "
-    "them nobody could tell why they were chosen at all.",
-    counted=lambda asked, masked, exchanged: masked,
-)
-task.fault(
-    "W-LEFT-NOT-ASKED",
-    "A word that stays as it is needs no target.",
-    "It was chosen to be asked for: the model must say of a word that stands there whether it is "
-    "right.",
-    counted=lambda asked, masked, exchanged: masked | exchanged,
-)
-task.fault(
-    "W-TARGETS-INVERTED",
-    "The targets are −100 where something is asked.",
-    "−100 says that the loss should look away. It belongs to all the words that nobody asks for.",
-    counted=lambda asked, masked, exchanged: ~asked,
-)
+task.fault("W-ALL-ASKED", counted=lambda asked, masked, exchanged: torch.ones_like(asked))
+task.fault("W-ONLY-MASKS-ASKED", counted=lambda asked, masked, exchanged: masked)
+task.fault("W-LEFT-NOT-ASKED", counted=lambda asked, masked, exchanged: masked | exchanged)
+task.fault("W-TARGETS-INVERTED", counted=lambda asked, masked, exchanged: ~asked)
 task.fault(
     "W-TARGETS-OF-INPUTS",
-    "Targets are what the model reads, −100 elsewhere.",
-    "It reads masks there, and would learn to write masks. The target is the word that stood there "
-    "before.",
     targets=lambda tokens, inputs, counted: torch.where(counted, inputs, -100),
 )
 task.fault(
-    "W-NOTHING-IS-ZERO",
-    "Where nothing is asked, the target is 0.",
-    "0 is a word, or the padding, and the loss would ask for it everywhere. −100 is the number "
-    "that cross-entropy leaves out by itself.",
-    targets=lambda tokens, inputs, counted: torch.where(counted, tokens, 0),
+    "W-NOTHING-IS-ZERO", targets=lambda tokens, inputs, counted: torch.where(counted, tokens, 0)
 )
-task.fault(
-    "W-SWAPPED",
-    "The function returns the targets, then the inputs.",
-    "Both are right, in the other order: first what the model reads, then what it is asked.",
-    result=lambda inputs, targets: (targets, inputs),
-)
+task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 
 # --- faults: chance -----------------------------------------------------------------------------
 
-task.fault(
-    "W-GLOBAL-CHANCE",
-    "Chance is chance: `torch.rand` will do.",
-    "It draws from the generator of the whole program. The caller handed in `rng` to be able to "
-    "repeat this draw whatever else is drawn; pass it on as `generator=rng`.",
-    draw=lambda shape, chance, rng: torch.rand(shape) < chance,
-)
-task.fault(
-    "W-ALWAYS-THE-SAME",
-    "A seed inside the function makes it reproducible.",
-    "It makes it the same at every call: each sentence has its gaps in the same places for ever. "
-    "The generator that comes in is to be used as it is.",
-    start=lambda rng: torch.Generator().manual_seed(0),
-)
-task.fault(
-    "W-EDITS-TOKENS",
-    "I may write the masks into `tokens`.",
-    "They are the caller's, who needs the words again tomorrow, with other gaps. Work on a copy.",
-    own=lambda tokens: tokens,
-)
+task.fault("W-GLOBAL-CHANCE", draw=lambda shape, chance, rng: torch.rand(shape) < chance)
+task.fault("W-ALWAYS-THE-SAME", start=lambda rng: torch.Generator().manual_seed(0))
+task.fault("W-EDITS-TOKENS", own=lambda tokens: tokens)

@@ -1,5 +1,3 @@
-"""Drawing the next word: what is promised, the reference in steps, what goes wrong."""
-
 import torch
 
 from attncourse import one_stack as reference
@@ -142,16 +140,6 @@ task = Task(
     difficulty=4,
     minutes=30,
     section="sampling",
-    hints=(
-        "Without top_k and top_p it is two lines: make probabilities, draw. torch.multinomial "
-        "draws. The other two take words out of the race: before or after the softmax?",
-        "top_k: the k-th largest logit of each row is a threshold; below it, −∞. top_p: sort the "
-        "probabilities of a row, from the likeliest on. A word stays if the words *before* it have "
-        "less than top_p together. Then find out where the sorted words stood.",
-        "logits / temperature; least = logits.topk(k).values[:, -1:]; masked_fill(logits < least, "
-        "-inf); p = softmax; likely, order = p.sort(descending=True); keep = cumsum - likely < "
-        "top_p; scatter keep along order; p * keep; torch.multinomial(p, 1)[:, 0].",
-    ),
     probes=probes,
     adapt=as_shares,
     small=small,
@@ -201,20 +189,20 @@ def a_low_temperature_sharpens_and_a_high_one_flattens(answer):
         draws(answer, drawing(logits_of(*THREE), temperature), f"Temperature {temperature}")
 
 
-@task.check(2)
+@task.check(2, "top-k leaves the k likeliest of each row")
 def top_k_leaves_the_k_likeliest_of_each_row(answer):
     for k in (1, 2, 4, 6, 50):
         draws(answer, drawing(logits_of(*THREE), 1.0, k), f"top_k = {k}")
     draws(answer, drawing(logits_of(*THREE, shift=-40.0), 1.0, 3), "top_k = 3, low scores")
 
 
-@task.check(2)
+@task.check(2, "top-p leaves the fewest words that reach it")
 def top_p_leaves_the_fewest_words_that_reach_it(answer):
     for p in (0.1, 0.3, 0.6, 0.75, 0.95, 1.0):
         draws(answer, drawing(logits_of(*THREE), 1.0, None, p), f"top_p = {p}")
 
 
-@task.check(1)
+@task.check(1, "temperature comes first, then top-k, then top-p")
 def temperature_comes_first_then_top_k_then_top_p(answer):
     for temperature, k, p in ((2.0, None, 0.7), (0.5, None, 0.7), (1.0, 3, 0.7), (1.5, 4, 0.8)):
         draws(
@@ -309,54 +297,23 @@ class Drawing:
 
 # --- faults: chance -----------------------------------------------------------------------------
 
-task.fault(
-    "P-GREEDY",
-    "The next word is the likeliest one.",
-    "That is greedy decoding. Sampling draws: a word with half of the probability comes in half of "
-    "the cases.",
-    draw=lambda p: p.argmax(-1),
-)
-evenly = task.fault(
-    "P-UNIFORM",
-    "Of the words that are left, one is drawn.",
-    "Not with equal chances: the model finds some of them likelier. Their probabilities are the "
-    "chances.",
-    draw=lambda p: torch.multinomial((p > 0).float(), 1)[:, 0],
-)
+task.fault("P-GREEDY", draw=lambda p: p.argmax(-1))
+evenly = task.fault("P-UNIFORM", draw=lambda p: torch.multinomial((p > 0).float(), 1)[:, 0])
 task.fault(
     "P-ONE-DRAW",
-    "One draw decides for the whole batch.",
-    "Each row has probabilities of its own and a chance of its own. `torch.multinomial` draws for "
-    "every row of a table.",
     draw=(
         lambda p: torch.multinomial(p[0], 1).expand(len(p)),
         lambda p: ((p / p.sum(-1, keepdim=True)).cumsum(-1) < torch.rand(1)).sum(-1),
     ),
 )
-task.fault(
-    "P-FIRST-ROW",
-    "All rows of a batch have the same probabilities.",
-    "Each row is another sentence. You drew every word from the first row's.",
-    draw=lambda p: torch.multinomial(p[0], len(p), replacement=True),
-)
-task.fault(
-    "P-COLUMN",
-    "`multinomial` returns what is asked for.",
-    "It returns a column (b 1), as it can draw several words a row. Here one id a row is asked "
-    "for: (b).",
-    draw=lambda p: torch.multinomial(p, 1),
-)
+task.fault("P-FIRST-ROW", draw=lambda p: torch.multinomial(p[0], len(p), replacement=True))
+task.fault("P-COLUMN", draw=lambda p: torch.multinomial(p, 1))
 task.fault(
     "P-SHARE-NOT-PLACE",
-    "The place in the sorted list is the word.",
-    "It is a rank: 0 is the likeliest word, whichever that is. The id is what stands at this rank.",
     draw=lambda p: torch.multinomial(p.sort(dim=-1, descending=True).values, 1)[:, 0],
 )
 task.fault(
     "P-RANK-AFTER-FILTER",
-    "What `topk` and `sort` return can go to `multinomial` as it is.",
-    "They return values in another order, best first. The place that is drawn is then a rank: 0 is "
-    "the likeliest word, whichever that is. Their second result says which word stands there.",
     limit=lambda self, logits, top_k: (
         logits if top_k is None else logits.topk(min(top_k, logits.shape[-1])).values
     ),
@@ -365,12 +322,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "P-RESEED",
-    "A `manual_seed` inside the function makes the text reproducible.",
-    "It makes every text the same, and resets everybody else's random numbers. The caller seeds, "
-    "once.",
-)
+@task.fault("P-RESEED")
 class Reseeds(Drawing):
     def before(self):
         torch.default_generator.manual_seed(0)
@@ -387,104 +339,47 @@ class EvenlyFromAFilter(Drawing):
 
 # --- faults: temperature ------------------------------------------------------------------------
 
-task.fault(
-    "P-TEMPERATURE-TIMES",
-    "The logits are multiplied by the temperature.",
-    "They are divided. Warm means more movement: with a high temperature the scores come closer, "
-    "and unlikely words get a chance.",
-    temper=lambda logits, temperature: logits * temperature,
-)
-task.fault(
-    "P-TEMPERATURE-IGNORED",
-    "The temperature can be left for later.",
-    "Your words come equally often at every temperature. Dividing the *probabilities* does "
-    "nothing, by the way: their ratios stay. It belongs to the logits.",
-    temper=lambda logits, temperature: logits,
-)
-task.fault(
-    "P-TEMPERATURE-SQUARED",
-    "The scores are divided by the temperature before the filters, and again before the softmax.",
-    "Once is enough. Twice is another temperature.",
-    temper=lambda logits, temperature: logits / temperature**2,
-)
+task.fault("P-TEMPERATURE-TIMES", temper=lambda logits, temperature: logits * temperature)
+task.fault("P-TEMPERATURE-IGNORED", temper=lambda logits, temperature: logits)
+task.fault("P-TEMPERATURE-SQUARED", temper=lambda logits, temperature: logits / temperature**2)
 
 # --- faults: top-k ------------------------------------------------------------------------------
 
-task.fault(
-    "P-TOP-K-IGNORED",
-    "Unlikely words come rarely, so top_k changes nothing.",
-    "There are many unlikely words, and one of them is drawn sooner or later. With top_k they "
-    "never come.",
-    limit=lambda self, logits, top_k: logits,
-)
+task.fault("P-TOP-K-IGNORED", limit=lambda self, logits, top_k: logits)
 task.fault(
     "P-TOP-K-SMALLEST",
-    "The k-th score counts from below.",
-    "`sort` and `kthvalue` begin with the smallest. Your threshold lies at the k-th from below, so "
-    "nearly everything stays, or the likeliest words go.",
     threshold=lambda logits, k: logits.sort(dim=-1).values[:, min(k, logits.shape[-1]) - 1, None],
 )
 task.fault(
     "P-TOP-K-ONE-LESS",
-    "Words up to the threshold are out.",
-    "The threshold is the k-th word's own score, and this word stays. Only what is *below* is out.",
     cut_off=lambda logits, least: torch.where(
         (logits <= least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf, logits
     ),
 )
 task.fault(
     "P-TOP-K-ONE-MORE",
-    "The words from 0 to k stay.",
-    "Those are k + 1 words: counting begins at 0. The last that stays has the place k − 1.",
     threshold=lambda logits, k: logits.topk(min(k + 1, logits.shape[-1])).values[:, -1:],
 )
 task.fault(
     "P-TOP-K-FIRST-ROW",
-    "One threshold serves the whole batch.",
-    "Scores of another sentence may be higher or lower altogether. Each row has its own k-th "
-    "score.",
     threshold=lambda logits, k: logits[0].topk(min(k, logits.shape[-1])).values[-1],
     cut_off=(..., lambda logits, least: logits.masked_fill(logits < least, -1e30)),
 )
 task.fault(
     "P-TOP-K-OF-ALL-ROWS",
-    "The k largest scores of the whole table stay.",
-    "Then a row whose scores are lower altogether loses words that are among its own best k. Each "
-    "row has k words of its own: `topk` along the last axis.",
     threshold=lambda logits, k: logits.flatten().topk(min(k, logits.shape[-1])).values[-1],
     cut_off=lambda logits, least: logits.masked_fill(
         (logits < least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf
     ),
 )
-task.fault(
-    "P-TOP-K-TOO-LARGE",
-    "top_k is never larger than the vocabulary.",
-    "It may be, and then all words are left. `topk` refuses to find more than there are, so ask "
-    "for the smaller of the two numbers.",
-    threshold=lambda logits, k: logits.topk(k).values[:, -1:],
-)
-task.fault(
-    "P-FILL-ZERO",
-    "A word that is out gets the score 0.",
-    "0 is a score like others, and exp(0) is 1: the words that should be out are drawn, and maybe "
-    "most often. Only −∞ becomes the probability 0.",
-    cut_off=lambda logits, least: logits.masked_fill(logits < least, 0.0),
-)
+task.fault("P-TOP-K-TOO-LARGE", threshold=lambda logits, k: logits.topk(k).values[:, -1:])
+task.fault("P-FILL-ZERO", cut_off=lambda logits, least: logits.masked_fill(logits < least, 0.0))
 
 # --- faults: top-p ------------------------------------------------------------------------------
 
-task.fault(
-    "P-TOP-P-IGNORED",
-    "Unlikely words come rarely, so top_p changes nothing.",
-    "There are many unlikely words, and one of them is drawn sooner or later. With top_p the tail "
-    "is cut off.",
-    nucleus=lambda self, p, top_p: p,
-)
+task.fault("P-TOP-P-IGNORED", nucleus=lambda self, p, top_p: p)
 task.fault(
     "P-TOP-P-WITHOUT-THE-LAST",
-    "Words stay as long as their sum does not exceed top_p.",
-    "Then less than top_p is left, and where the likeliest word alone has more, nothing (unless it "
-    "is kept anyway). The word with which the sum *reaches* top_p stays, too.",
     stays=(
         lambda likely, top_p: likely.cumsum(-1) <= top_p,
         lambda likely, top_p: (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0),
@@ -492,8 +387,6 @@ task.fault(
 )
 task.fault(
     "P-TOP-P-THRESHOLD",
-    "Words with a probability above top_p, or above 1 − top_p, stay.",
-    "One word with 90 % is rare. top_p is about words *together*: the fewest whose sum reaches it.",
     stays=(
         lambda likely, top_p: likely >= top_p,
         lambda likely, top_p: likely >= 1 - top_p,
@@ -503,66 +396,28 @@ task.fault(
 )
 task.fault(
     "P-TOP-P-OUT",
-    "top_p is how much probability goes, from the unlikely end.",
-    "It is how much *stays*, from the likely end. With 0.9 yours throws out nine tenths of what "
-    "the model believes in.",
     stays=lambda likely, top_p: (
         (likely.cumsum(-1) - likely < 1 - top_p) | (torch.arange(likely.shape[-1]) == 0)
     ),
 )
 task.fault(
     "P-TOP-P-ORDER-OF-THE-FIRST",
-    "All rows are sorted as the first one is.",
-    "Each sentence has its own likely words. `sort` along the last axis gives an order for every "
-    "row.",
     sort=lambda p: (
         (order := p[:1].argsort(dim=-1, descending=True).expand(p.shape)),
         (p.gather(-1, order), order),
     )[1],
 )
-task.fault(
-    "P-TOP-P-UNSORTED",
-    "The sum runs over the words as they stand in the vocabulary.",
-    "Then the words with small ids stay, likely or not. The likeliest come first: sort before you "
-    "add up.",
-    sort=lambda p: (p, torch.arange(p.shape[-1]).expand(p.shape)),
-)
-task.fault(
-    "P-TOP-P-SORTED-UPWARD",
-    "`sort` puts the likeliest word first.",
-    "It begins with the smallest, unless you ask for `descending=True`. You keep the unlikely "
-    "words.",
-    sort=lambda p: p.sort(dim=-1),
-)
-task.fault(
-    "P-TOP-P-NOT-PUT-BACK",
-    "What stays in the sorted list stays in the table.",
-    "The first place of the sorted list is the likeliest word, the first place of the table is "
-    "word 0. The decision has to go back to where each word stood: `scatter` along the order.",
-    back=lambda keep, order: keep,
-)
-task.fault(
-    "P-TOP-P-GATHERED",
-    "`gather` along the order brings the decisions back.",
-    "It takes them further away: gather reads at order[i] what scatter writes there. The way back "
-    "is `scatter`, or gather along the order's own argsort.",
-    back=lambda keep, order: keep.gather(-1, order),
-)
+task.fault("P-TOP-P-UNSORTED", sort=lambda p: (p, torch.arange(p.shape[-1]).expand(p.shape)))
+task.fault("P-TOP-P-SORTED-UPWARD", sort=lambda p: p.sort(dim=-1))
+task.fault("P-TOP-P-NOT-PUT-BACK", back=lambda keep, order: keep)
+task.fault("P-TOP-P-GATHERED", back=lambda keep, order: keep.gather(-1, order))
 task.fault(
     "P-TOP-P-FIRST-ROW",
-    "As many words stay in every row.",
-    "How many words are needed to reach top_p depends on the row: one where the model is sure, "
-    "many where it is not. That is the point of top_p.",
     stays=lambda likely, top_p: (likely.cumsum(-1) - likely < top_p)[:1].expand(likely.shape),
 )
 
 
-@task.fault(
-    "P-TOP-P-BEFORE-TOP-K",
-    "The nucleus is taken from all words, whatever top_k has left.",
-    "Of three words that are left, the probabilities sum to one again, and top_p is a part of "
-    "*that*. First top_k, then the softmax, then top_p.",
-)
+@task.fault("P-TOP-P-BEFORE-TOP-K")
 class NucleusFirst(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         tempered = logits / temperature
@@ -572,11 +427,7 @@ class NucleusFirst(Drawing):
         return self.draw(p)
 
 
-one_of_two = task.fault(
-    "P-ONE-FILTER",
-    "top_k and top_p are two ways to do the same: if one is given, it is used.",
-    "Both may be given, and then both act: first top_k, then top_p on what it has left.",
-)
+one_of_two = task.fault("P-ONE-FILTER")
 
 
 @one_of_two
@@ -591,11 +442,7 @@ class OneFilterTheOther(Drawing):
         return super().__call__(logits, temperature, None if top_p is not None else top_k, top_p)
 
 
-@task.fault(
-    "P-TEMPERATURE-LAST",
-    "First the words are chosen, then the temperature acts on those that are left.",
-    "The temperature changes how many words are needed to reach top_p, so it comes first.",
-)
+@task.fault("P-TEMPERATURE-LAST")
 class TemperedLast(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         p = self.shares(self.limit(logits, top_k))
@@ -604,12 +451,7 @@ class TemperedLast(Drawing):
         return self.draw(self.shares(p.log() / temperature))
 
 
-@task.fault(
-    "P-EDITS-LOGITS",
-    "I may write into the logits that I was given.",
-    "They belong to the caller, who finds them changed. `logits / temperature` and `masked_fill` "
-    "make a new tensor; `/=` and `masked_fill_` do not.",
-)
+@task.fault("P-EDITS-LOGITS")
 class Edits(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         words = super().__call__(logits, temperature, top_k, top_p)

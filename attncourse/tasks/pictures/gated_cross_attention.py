@@ -1,5 +1,3 @@
-"""Cross-attention behind a gate that begins closed: task 4 of chapter 13."""
-
 import functools
 
 import torch
@@ -13,7 +11,7 @@ from attncourse.checks.modules import made, weights_of
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.multihead import MultiHeadAttention
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 like = functools.cache(made)  # modules of which only names and shapes are looked at
 
@@ -97,14 +95,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="gated",
-    hints=(
-        "A trained model would be lost if something new stood between its layers. What can you add "
-        "to a text that changes nothing at first, and anything later?",
-        "The text asks, the memory answers, as in chapter 7. What is found is added to the text, "
-        "times one number between −1 and 1 that is 0 when the gate is 0.",
-        "found, weights = attention(text, memory, memory, memory_mask); return text + tanh(gate) · "
-        "found, weights. No `if`: at 0 the gate must still get a gradient.",
-    ),
     probes=probes,
     adapt=with_an_attention,
     differentiated=("plain", "closed", "below zero", "mask (b q k)"),
@@ -235,49 +225,20 @@ def if_given(change):
 
 # --- faults: the gate ---------------------------------------------------------------------------
 
-task.fault(
-    "C-GATE-NO-TANH",
-    "The gate is the factor.",
-    "Near 0 the two are alike. Far from it the gate would let through more than there is: tanh "
-    "keeps the factor between −1 and 1, so that one wild step of training cannot flood the text.",
-    share=as_is,
-)
-task.fault(
-    "C-GATE-SIGMOID",
-    "A gate is a sigmoid.",
-    "In an LSTM it is. A sigmoid of 0 is one half: the new layer would speak at once, and before "
-    "it has learned anything. tanh of 0 is 0.",
-    share=(lambda gate: gate.sigmoid(), lambda gate: 2 * gate.sigmoid()),
-)
-task.fault(
-    "C-GATE-ONE-MORE",
-    "The factor is 1 + tanh(gate), so that nothing is lost.",
-    "At 0 that lets everything through. What must not be lost is the *text*; it is added whole.",
-    share=lambda gate: 1 + gate.tanh(),
-)
+task.fault("C-GATE-NO-TANH", share=as_is)
+task.fault("C-GATE-SIGMOID", share=(lambda gate: gate.sigmoid(), lambda gate: 2 * gate.sigmoid()))
+task.fault("C-GATE-ONE-MORE", share=lambda gate: 1 + gate.tanh())
 task.fault(
     "C-GATE-POSITIVE",
-    "A gate is closed or open; below 0 it is closed.",
-    "What is found is a vector, and it may help with a minus as well as with a plus. Trained gates "
-    "end on both sides of 0.",
     share=(
         lambda gate: gate.tanh().relu(),
         lambda gate: gate.tanh().abs(),
         lambda gate: gate.relu().tanh(),
     ),
 )
-task.fault(
-    "C-GATE-NONE",
-    "What is found is added, and training does the rest.",
-    "Then the trained model gets noise added in each layer before the first step, and forgets how "
-    "to write.",
-    passes=lambda share, found, gate: found + 0 * share,
-)
+task.fault("C-GATE-NONE", passes=lambda share, found, gate: found + 0 * share)
 task.fault(
     "C-GATE-TANH-INSIDE",
-    "tanh keeps what is found small.",
-    "It is the *gate* that goes through tanh, one number. Squashing what was found changes what it "
-    "says, each feature in another way.",
     passes=(
         lambda share, found, gate: gate * found.tanh(),
         lambda share, found, gate: (gate * found).tanh(),
@@ -286,8 +247,6 @@ task.fault(
 )
 task.fault(
     "C-GATE-DETACHED",
-    "The gate is a number, so I take it with `.item()`.",
-    "A plain number gets no gradient: the gate would stay closed for ever.",
     share=(
         lambda gate: gate.detach().tanh(),
         lambda gate: gate.tanh().item(),
@@ -295,12 +254,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-GATE-IF-CLOSED",
-    "If the gate is 0 there is nothing to compute: return the text.",
-    "The text is right. But then no gradient reaches the gate, and it never opens: what a product "
-    "with 0 hides is how much would be won by not being 0.",
-)
+@task.fault("C-GATE-IF-CLOSED")
 class IfClosed(Gated):
     def passes(share, found, gate):
         return torch.zeros_like(found) if gate == 0 else share * found
@@ -308,42 +262,22 @@ class IfClosed(Gated):
 
 # --- faults: the text ---------------------------------------------------------------------------
 
-task.fault(
-    "C-GATE-NO-TEXT",
-    "The layer returns what it found.",
-    "With a closed gate that is nothing at all, and the model behind it has nothing to read. What "
-    "is found is added to the text.",
-    add=lambda text, passed, share: passed,
-)
+task.fault("C-GATE-NO-TEXT", add=lambda text, passed, share: passed)
 task.fault(
     "C-GATE-MIXED",
-    "The gate mixes: a share of what is found, the rest of the text.",
-    "The more is seen, the less of the text is left. Here the text stays whole whatever the gate "
-    "does, and what is found comes on top.",
     add=(
         lambda text, passed, share: (1 - share) * text + passed,
         lambda text, passed, share: (1 - share.abs()) * text + passed,
     ),
 )
-task.fault(
-    "C-GATE-OVER-ALL",
-    "The gate is for the whole sum.",
-    "Then a closed gate shuts the text out, too. Only what is found goes through it.",
-    add=lambda text, passed, share: share * text + passed,
-)
+task.fault("C-GATE-OVER-ALL", add=lambda text, passed, share: share * text + passed)
 task.fault(
     "C-GATE-ON-TEXT",
-    "The gate stands before the text.",
-    "What is found has to pass it, the text does not. With yours closed, the text is shut out, and "
-    "what an untrained layer finds stands in its place.",
     passes=lambda share, found, gate: found,
     add=lambda text, passed, share: share * text + passed,
 )
 task.fault(
     "C-GATE-TWICE",
-    "What goes in is gated, and what comes out as well.",
-    "One gate is enough, behind the attention. With another in front, questions or picture shrink, "
-    "and the weights become another mixture.",
     enters=(
         lambda text, memory, gate: (gate.tanh() * text, memory),
         lambda text, memory, gate: (text, gate.tanh() * memory),
@@ -351,9 +285,6 @@ task.fault(
 )
 task.fault(
     "C-GATE-IN-FRONT",
-    "The gate closes the picture off: it multiplies the memory.",
-    "An attention to zeros still returns something: its biases. Bit for bit the text only stays if "
-    "the gate is the last thing before the sum.",
     enters=lambda text, memory, gate: (text, gate.tanh() * memory),
     passes=lambda share, found, gate: found,
 )
@@ -362,64 +293,25 @@ task.fault(
 
 task.fault(
     "C-GATE-TEXT-TOO",
-    "The text looks at the picture and at itself.",
-    "It has looked at itself in the model's own layers. Here keys and values are the picture's "
-    "alone, and a mask for k patches fits nothing longer.",
     roles=(
         lambda text, memory: (text, *2 * [torch.cat([memory, text], 1)]),
         lambda text, memory: (text, *2 * [torch.cat([text, memory], 1)]),
     ),
 )
 
-task.fault(
-    "X-REVERSED",
-    "The picture asks the text.",
-    "Then there is one row for each patch, and it cannot be added to the words. The text is being "
-    "written, so it asks.",
-    roles=lambda text, memory: (memory, text, text),
-)
+task.fault("X-REVERSED", roles=lambda text, memory: (memory, text, text))
 task.fault(
     "X-WRONG-KV",
-    "Keys come from the picture, values from the text.",
-    "A key is what an entry is found by, a value what it hands over: both belong to the picture. "
-    "With your values nothing of it can reach the text.",
     roles=(lambda text, memory: (text, memory, text), lambda text, memory: (text, text, memory)),
 )
-task.fault(
-    "X-SELF",
-    "It is an attention of the text.",
-    "The language model's own layers do that already. Here the text looks at the picture.",
-    roles=lambda text, memory: (text, text, text),
-)
-task.fault(
-    thoughts.IGNORED,
-    "A picture has no padding, so no mask is needed.",
-    "One picture has none. But a text may be about several, and the mask says which of them each "
-    "word may see.",
-    visible=lambda mask: None,
-)
-task.fault(
-    "M-ONE-AXIS-MORE",
-    "The mask needs an axis for the heads.",
-    "The attention adds it. `memory_mask` goes to it as it is.",
-    visible=if_given(lambda mask: mask[:, None]),
-)
-task.fault(thoughts.POLARITY, visible=if_given(torch.logical_not))
-task.fault(
-    thoughts.ONE_ROW,
-    "A patch hidden from one word is hidden from all.",
-    "Each word has its own row: a text about two pictures goes on from the first to the second.",
-    visible=if_given(lambda mask: mask[..., :1, :]),
-)
+task.fault("X-SELF", roles=lambda text, memory: (text, text, text))
+task.fault("M-IGNORED", visible=lambda mask: None)
+task.fault("M-ONE-AXIS-MORE", visible=if_given(lambda mask: mask[:, None]))
+task.fault("M-POLARITY", visible=if_given(torch.logical_not))
+task.fault("M-ONE-ROW", visible=if_given(lambda mask: mask[..., :1, :]))
 
 # --- faults: what comes back --------------------------------------------------------------------
 
-task.fault(
-    "C-GATE-WEIGHTS",
-    "Behind a closed gate nothing is looked at, so the weights are gated, too.",
-    "The weights say where a word looked, and a row sums to 1. How much of it counts is the gate's "
-    "business.",
-    results=lambda text, weights, share: (text, share * weights),
-)
-task.fault(thoughts.SWAPPED_RESULTS, results=lambda text, weights, share: (weights, text))
-task.fault(thoughts.OUTPUT_ONLY, results=lambda text, weights, share: text)
+task.fault("C-GATE-WEIGHTS", results=lambda text, weights, share: (text, share * weights))
+task.fault("D-SWAPPED-RESULTS", results=lambda text, weights, share: (weights, text))
+task.fault("D-OUTPUT-ONLY", results=lambda text, weights, share: text)

@@ -1,5 +1,3 @@
-"""Cut a picture into tiles, each one vector: task 1 of chapter 13."""
-
 import torch
 
 from attncourse import pictures as reference
@@ -67,15 +65,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="picture-patches",
-    hints=(
-        "Take a picture of 4 × 6 pixels and patches of 2 × 3. Draw it, and write the numbers of "
-        "the upper right patch in a row. How far apart do they stand in memory?",
-        "A row of pixels is (columns of patches) times (pixels in a patch's row), so the axis x "
-        "can be split into two, and y as well: six axes in all. Then bring those that tell which "
-        "patch together, and those that tell where in it.",
-        "einops: 'b c (i y) (j x) -> b (i j) (c y x)' with y and x from size. Without it: reshape "
-        "to (b, c, i, height, j, width), permute to (b, i, j, c, height, width), flatten twice.",
-    ),
     probes=probes,
     differentiated=("plain",),
     small=small,
@@ -193,10 +182,6 @@ class Patches:
 
 task.fault(
     "C-PATCH-RESHAPED",
-    "`reshape` to (b, n, p) cuts the picture up.",
-    "A reshape cuts the list of numbers as it lies in memory: after the first row of pixels comes "
-    "the second. Your patches are strips of rows. What lies below each other has to move together "
-    "first.",
     tiles=lambda image, height, width: image.reshape(
         len(image),
         image.shape[2] // height,
@@ -209,29 +194,17 @@ task.fault(
 )
 task.fault(
     "C-PATCH-GRID-MIXED",
-    "Split y into (height, rows of patches) and x likewise.",
-    "The pixels of a patch lie side by side, so the pixel's axis is the inner one: (i height), "
-    "(j width). In the other order a patch holds every second, third, … pixel of the picture.",
     tiles=lambda image, height, width: image.reshape(
         *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
     ).permute(0, 1, 3, 2, 5, 4),
 )
-task.fault(
-    "C-PATCH-SIZE-TURNED",
-    "`size` is width, then height.",
-    "As in (b c y x), the vertical comes first: height, then width. Square patches hide it.",
-    of=lambda size, image: (size[1], size[0]),
-)
+task.fault("C-PATCH-SIZE-TURNED", of=lambda size, image: (size[1], size[0]))
 task.fault(
     "C-PATCH-SQUARE",
-    "Patches are squares.",
-    "Often they are. Here `size` tells height and width, and both matter.",
     of=(lambda size, image: (size[0], size[0]), lambda size, image: (size[1], size[1])),
 )
 task.fault(
     "C-PATCH-HOW-MANY",
-    "`size` says how many patches there are down and across.",
-    "It is the size of one, in pixels. How many fit follows from the picture.",
     of=lambda size, image: (image.shape[2] // size[0], image.shape[3] // size[1]),
 )
 
@@ -242,9 +215,6 @@ def windows(image, height, width):
 
 task.fault(
     "C-PATCH-OVERLAP",
-    "A window slides over the picture pixel by pixel.",
-    "That is how a convolution usually goes. Patches lie edge to edge: the step is as long as the "
-    "window, and every pixel is in one patch.",
     tiles=(
         windows,
         lambda image, height, width: windows(image, height, width)[
@@ -252,104 +222,34 @@ task.fault(
         ],
     ),
 )
-task.fault(
-    "C-PATCH-CENTER",
-    "One pixel stands for its patch.",
-    "Then most of the picture is never seen. A patch hands over all of its numbers.",
-    within=lambda apart: apart[..., :1, :1].flatten(3),
-)
-task.fault(
-    "C-PATCH-MEAN",
-    "A patch is described by its average color.",
-    "That is a small, blurred picture: with patches as large as a digit nothing is left to read. "
-    "All numbers are kept; a linear layer decides later what matters.",
-    within=lambda apart: apart.mean((-2, -1)),
-)
+task.fault("C-PATCH-CENTER", within=lambda apart: apart[..., :1, :1].flatten(3))
+task.fault("C-PATCH-MEAN", within=lambda apart: apart.mean((-2, -1)))
 
 # --- faults: colors -----------------------------------------------------------------------------
 
-task.fault(
-    "C-PATCH-FIRST-COLOR",
-    "Pictures are gray, so one channel is enough.",
-    "This one may have several. They all belong to the patch: p = c · height · width.",
-    looked_at=lambda image: image[:, :1],
-)
-task.fault(
-    "C-PATCH-GRAY",
-    "Colors are averaged first.",
-    "Red and green of the same lightness become the same. A patch holds the numbers of all colors.",
-    looked_at=lambda image: image.mean(1, keepdim=True),
-)
+task.fault("C-PATCH-FIRST-COLOR", looked_at=lambda image: image[:, :1])
+task.fault("C-PATCH-GRAY", looked_at=lambda image: image.mean(1, keepdim=True))
 task.fault(
     "C-PATCH-A-COLOR-EACH",
-    "Each color has patches of its own.",
-    "Then there are c times as many, and what lies at the same place is torn apart. The colors of "
-    "a place belong to one patch.",
     apart=lambda tiles: tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 2)[:, :, :, None],
 )
 task.fault(
     "C-PATCH-COLORS-IN-FRONT",
-    "Once the picture is cut, a `reshape` to (b, n, p) is all that is left.",
-    "After `image.unfold` the axes are (b c i j height width): the colors stand in front of the "
-    "patches, so a row of yours is one color of several patches. First bring c behind i and j.",
     apart=lambda tiles: tiles.transpose(3, 4).reshape(
         *(tiles.shape[place] for place in (0, 2, 4, 1, 3, 5)),
     ),
 )
-task.fault(
-    "C-PATCH-COLOR-LAST",
-    "Within a patch a pixel's colors stand side by side.",
-    "Many programs have it so, and a model can learn either. Here, as in ViT's convolution, each "
-    "color comes whole: (c height width). Weights of one order mean nothing in the other.",
-    within=lambda apart: apart.movedim(3, -1).flatten(3),
-)
+task.fault("C-PATCH-COLOR-LAST", within=lambda apart: apart.movedim(3, -1).flatten(3))
 
 # --- faults: order ------------------------------------------------------------------------------
 
-task.fault(
-    "C-PATCH-DOWN-FIRST",
-    "Patches go down the first column, then down the second.",
-    "They go as one reads: along the first row. If positions count in one order and patches in the "
-    "other, the picture is scrambled.",
-    apart=lambda tiles: tiles.permute(0, 4, 2, 1, 3, 5),
-)
-task.fault(
-    "C-PATCH-FROM-BELOW",
-    "y grows upward, so the first row of patches is the lowest.",
-    "In a picture row 0 is at the top. Patches begin there.",
-    apart=lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flip(1),
-)
-task.fault(
-    "C-PATCH-PIXELS-TURNED",
-    "Within a patch, column by column.",
-    "Row by row, as in the picture. In your patches every shape lies on its side, mirrored.",
-    within=lambda apart: apart.mT.flatten(3),
-)
+task.fault("C-PATCH-DOWN-FIRST", apart=lambda tiles: tiles.permute(0, 4, 2, 1, 3, 5))
+task.fault("C-PATCH-FROM-BELOW", apart=lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flip(1))
+task.fault("C-PATCH-PIXELS-TURNED", within=lambda apart: apart.mT.flatten(3))
 
 # --- faults: what comes back --------------------------------------------------------------------
 
-task.fault(
-    "C-PATCH-GRID",
-    "The result keeps rows and columns of patches: (b i j p).",
-    "Attention reads a sequence: one axis n for all patches. Where a patch lies is what positions "
-    "are for.",
-    sequence=as_is,
-)
-task.fault(
-    "C-PATCH-NUMBERS-FIRST",
-    "The result is (b p n).",
-    "`F.unfold` gives it so. A word is a row: (b n p), one vector a patch.",
-    result=lambda patches: patches.mT,
-)
-task.fault(
-    "C-PATCH-ONE-LONG-ROW",
-    "All patches of the batch form one sequence.",
-    "Then the pictures of a batch would look at each other. The axis b stays.",
-    result=lambda patches: patches.flatten(0, 1),
-)
-task.fault(
-    "C-PATCH-NOT-FLAT",
-    "A patch stays a little picture.",
-    "A linear layer takes a vector. Its numbers are written in one row: p = c · height · width.",
-    within=as_is,
-)
+task.fault("C-PATCH-GRID", sequence=as_is)
+task.fault("C-PATCH-NUMBERS-FIRST", result=lambda patches: patches.mT)
+task.fault("C-PATCH-ONE-LONG-ROW", result=lambda patches: patches.flatten(0, 1))
+task.fault("C-PATCH-NOT-FLAT", within=as_is)

@@ -1,5 +1,3 @@
-"""Half of the features for the row, half for the column: task 2 of chapter 13."""
-
 import torch
 
 from attncourse import pictures as reference
@@ -38,15 +36,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="positions-2d",
-    hints=(
-        "For a sentence one number says where a word stands. How many does a patch need, and what "
-        "becomes of the table of chapter 4 if it has to say both?",
-        "Two tables of chapter 4, of half the width each: (rows, width/2) and (columns, width/2). "
-        "Patch n lies in row n // columns and in column n % columns.",
-        "row = table(rows, width // 2).repeat_interleave(columns, 0); column = table(columns, "
-        "width // 2).repeat(rows, 1); cat along the last axis. table(length, m): angles p · "
-        "10000^(−2i/m), sine and cosine of each side by side.",
-    ),
     probes=probes,
     small=small,
 )
@@ -171,26 +160,13 @@ def joined(row, column):
 
 # --- faults: which number, which half -----------------------------------------------------------
 
-task.fault(
-    "C-2D-COLUMN-FIRST",
-    "x comes before y, so the first half tells the column.",
-    "Some programs do it so, and a model can learn either. Here, as in (b c y x), the row comes "
-    "first; a model trained one way is lost with the other.",
-    join=lambda row, column: joined(column, row),
-)
+task.fault("C-2D-COLUMN-FIRST", join=lambda row, column: joined(column, row))
 task.fault(
     "C-2D-DOWN-FIRST",
-    "Patches are counted down the first column, then down the second.",
-    "They are counted as one reads. With your order a patch gets another one's place, as soon as "
-    "the grid is no square; and in a square its mirror image's.",
     lay=lambda row, column: (row.repeat(len(column), 1), column.repeat_interleave(len(row), 0)),
 )
 task.fault(
     "C-2D-BOTH-ALIKE",
-    "Both tables are repeated in the same way.",
-    "Then row and column step together, along a diagonal. Of a grid read line by line, the column "
-    "changes with every patch (0 1 2 0 1 2: `repeat`), the row with every line (0 0 0 1 1 1: "
-    "`repeat_interleave`).",
     lay=(
         lambda row, column: (row.repeat(len(column), 1), column.repeat(len(row), 1)),
         lambda row, column: (
@@ -199,22 +175,10 @@ task.fault(
         ),
     ),
 )
-task.fault(
-    "C-2D-ROWS-ALONE",
-    "What counts is the row.",
-    "Then all patches of a line have the same place, and 12 is 21.",
-    join=lambda row, column: joined(row, row),
-)
-task.fault(
-    "C-2D-COLUMNS-ALONE",
-    "What counts is the column.",
-    "Then what stands below each other has the same place, and nobody can say which line is first.",
-    join=lambda row, column: joined(column, column),
-)
+task.fault("C-2D-ROWS-ALONE", join=lambda row, column: joined(row, row))
+task.fault("C-2D-COLUMNS-ALONE", join=lambda row, column: joined(column, column))
 task.fault(
     "C-2D-EMPTY-HALF",
-    "The half of the other number stays empty.",
-    "Each patch has a row *and* a column, and each half tells one of them.",
     join=(
         lambda row, column: joined(row, torch.zeros_like(column)),
         lambda row, column: joined(torch.zeros_like(row), column),
@@ -222,12 +186,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-2D-SUM",
-    "Sinusoids of the row plus sinusoids of the column.",
-    "Row 1, column 2 and row 2, column 1 have the same sum: two patches with one place. Halves "
-    "keep the two numbers apart.",
-)
+@task.fault("C-2D-SUM")
 class Sum(Grid):
     def tables(self, rows, columns, width):
         return self.table(rows, width), self.table(columns, width)
@@ -236,22 +195,10 @@ class Sum(Grid):
         return row + column
 
 
-task.fault(
-    "C-2D-PRODUCT",
-    "Row and column are combined by a product.",
-    "A sine of 0 wipes out the other number, and half of the features are missing. Put the two "
-    "halves side by side.",
-    join=lambda row, column: (row * column).repeat(1, 2),
-)
+task.fault("C-2D-PRODUCT", join=lambda row, column: (row * column).repeat(1, 2))
 
 
-@task.fault(
-    "C-2D-ONE-NUMBER",
-    "Patches form a sequence, so chapter 4's positions will do.",
-    "Such a model can learn where each number lies in this one grid. But it is not told that a "
-    "patch and the one below it have anything to do with each other: their numbers differ by a "
-    "whole row. Row and column are asked for.",
-)
+@task.fault("C-2D-ONE-NUMBER")
 class OneNumber(Grid):
     def __call__(self, rows, columns, width):
         return self.table(rows * columns, width)
@@ -259,9 +206,6 @@ class OneNumber(Grid):
 
 task.fault(
     "C-2D-SAME-TABLE",
-    "One table serves both, of the length of the rows.",
-    "There are as many column vectors as columns. Cut from the other table, they run out, or some "
-    "are never used.",
     tables=(
         lambda self, rows, columns, width: (
             self.table(columns, width // 2)[torch.arange(rows) % columns],
@@ -275,11 +219,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-2D-TURNED",
-    "The number of columns says how many rows come first.",
-    "Rows and columns are exchanged: for 2 × 3 you count 3 × 2. A square hides it.",
-)
+@task.fault("C-2D-TURNED")
 class Turned(Grid):
     def __call__(self, rows, columns, width):
         return super().__call__(columns, rows, width)
@@ -288,41 +228,23 @@ class Turned(Grid):
 # --- faults: sinusoids --------------------------------------------------------------------------
 
 
-@task.fault(
-    "C-2D-SPEEDS-SHARED-OUT",
-    "One set of speeds for all features: the fast ones for the row, the slow ones for the column.",
-    "Then columns are told by waves so slow that neighbors hardly differ. Each half has the whole "
-    "range of speeds: the sinusoids of width/2 features.",
-)
+@task.fault("C-2D-SPEEDS-SHARED-OUT")
 class SpeedsSharedOut(Grid):
     def tables(self, rows, columns, width):
         half = width // 2
         return self.table(rows, width)[:, :half], self.table(columns, width)[:, half:]
 
 
-@task.fault(
-    "C-2D-SPEEDS-OF-ALL",
-    "The speeds are those of the whole width, and each half takes the first of them.",
-    "Then both halves lack the slow waves. A half is a table of its own, of h = width/2 features. "
-    "(An exponent i/h in place of 2i/h gives the same numbers.)",
-)
+@task.fault("C-2D-SPEEDS-OF-ALL")
 class SpeedsOfAll(Grid):
     def tables(self, rows, columns, width):
         half = width // 2
         return self.table(rows, width)[:, :half], self.table(columns, width)[:, :half]
 
 
-task.fault(
-    "C-2D-ALTERNATING",
-    "Features of row and column take turns.",
-    "They are the right numbers in another order: a model trained with halves finds the column "
-    "where it looks for the row.",
-    join=lambda row, column: torch.stack([row, column], -1).flatten(1),
-)
+task.fault("C-2D-ALTERNATING", join=lambda row, column: torch.stack([row, column], -1).flatten(1))
 task.fault(
     "C-2D-SINES-FIRST",
-    "First all sines, then all cosines.",
-    "Chapter 4 puts sine and cosine of one speed side by side. The order is part of the promise.",
     waves=lambda angles: torch.cat([angles.sin(), angles.cos()], -1),
     cut=lambda waves, m: torch.cat(
         [waves[:, : (m + 1) // 2], waves[:, (m + 1) // 2 : (m + 1) // 2 + m // 2]], -1
@@ -330,12 +252,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-2D-EVEN-HALVES",
-    "There are as many cosines as sines.",
-    "In a half of odd width there is one fewer: it ends with a sine. Leave out the last cosine "
-    "where there is no room for it.",
-)
+@task.fault("C-2D-EVEN-HALVES")
 class EvenHalves(Grid):
     def table(self, length, m):
         angles, table = self.angles(self.count(length), self.exponents(m)), torch.zeros(length, m)
@@ -345,37 +262,19 @@ class EvenHalves(Grid):
 
 task.fault(
     "C-2D-COSINE-FIRST",
-    "Each pair begins with the cosine.",
-    "Sine, then cosine, as in chapter 4.",
     waves=lambda angles: torch.stack([angles.cos(), angles.sin()], -1).flatten(1),
 )
-task.fault(
-    "C-2D-FROM-ONE",
-    "Rows and columns are counted from 1.",
-    "DETR's code does. Here, as in chapter 4, the first is 0: sine 0, cosine 1.",
-    count=lambda length: torch.arange(1, length + 1),
-)
+task.fault("C-2D-FROM-ONE", count=lambda length: torch.arange(1, length + 1))
 task.fault(
     "C-2D-SHARE",
-    "A place is a share of the picture, between 0 and 1.",
-    "Then neighbors differ by almost nothing, and by less the larger the picture. Rows and columns "
-    "are counted.",
     count=(
         lambda length: torch.arange(length) / length,
         lambda length: torch.arange(length) / max(1, length - 1),
     ),
 )
-task.fault(
-    "C-2D-EXPONENT-TWICE",
-    "Feature 2i has exponent 2 · 2i / m.",
-    "The step of two is already in the list 0, 2, 4, …. Doubled, the speeds fall twice as fast.",
-    exponents=lambda m: 2 * torch.arange(0, m, 2) / m,
-)
+task.fault("C-2D-EXPONENT-TWICE", exponents=lambda m: 2 * torch.arange(0, m, 2) / m)
 task.fault(
     "C-2D-SPEED-EACH",
-    "Every feature has a speed of its own.",
-    "Sine and cosine come in pairs of one speed; only so does a step along the picture turn a "
-    "pair, and nothing else.",
     exponents=lambda m: torch.arange(m) / m,
     waves=lambda angles: torch.where(
         torch.arange(angles.shape[1]) % 2 == 0, angles.sin(), angles.cos()
@@ -385,26 +284,8 @@ task.fault(
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault(
-    "C-2D-GRID",
-    "The result keeps the grid: (rows columns width).",
-    "It is added to the patches (b n m), which form one sequence, row by row.",
-    result=lambda positions, rows, columns: positions.unflatten(0, (rows, columns)),
+    "C-2D-GRID", result=lambda positions, rows, columns: positions.unflatten(0, (rows, columns))
 )
-task.fault(
-    "C-2D-BATCH-AXIS",
-    "Positions need an axis for the batch.",
-    "(n width) broadcasts over the batch as it is.",
-    result=lambda positions, rows, columns: positions[None],
-)
-task.fault(
-    "C-2D-FEATURES-FIRST",
-    "The result is (width n).",
-    "A row is a patch's vector: (n width).",
-    result=lambda positions, rows, columns: positions.mT,
-)
-task.fault(
-    "C-2D-FLOAT64",
-    "More digits can do no harm.",
-    "Added to float32 patches they make float64, and the next layer refuses that.",
-    result=lambda positions, rows, columns: positions.double(),
-)
+task.fault("C-2D-BATCH-AXIS", result=lambda positions, rows, columns: positions[None])
+task.fault("C-2D-FEATURES-FIRST", result=lambda positions, rows, columns: positions.mT)
+task.fault("C-2D-FLOAT64", result=lambda positions, rows, columns: positions.double())

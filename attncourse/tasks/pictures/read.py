@@ -1,5 +1,3 @@
-"""Write what a picture says, and look at it once: task 3 of chapter 13."""
-
 import torch
 from torch import nn
 
@@ -165,16 +163,6 @@ task = Task(
     difficulty=2,
     minutes=20,
     section="read-once",
-    hints=(
-        "It is chapter 7's `translate` but for one thing. Which part of the work depends on the "
-        "picture alone, and which on the words so far?",
-        "`memory, mask = model.encode(image)` once; then rounds of `model.decode(words, memory, "
-        "mask)`. Words begin as a column of `bos`. The newest position's scores tell the next "
-        "word; a row that has said `eos` says `eos` for ever.",
-        "Each round: logits = model.decode(words, memory, mask)[:, -1]; word = argmax, replaced by "
-        "eos in finished rows; update finished; words = cat of words and word[:, None]. Stop after "
-        "max_length rounds or when all are finished; leave out column 0.",
-    ),
     probes=probes,
     adapt=with_a_model,
     small=small,
@@ -242,7 +230,7 @@ def the_picture_is_looked_at_once(answer, rng):
         )
 
 
-@task.check(1)
+@task.check(1, "after its first EOS a row says nothing else")
 def after_its_first_eos_a_row_says_nothing_else(answer, rng):
     for ends in ((2, 6), (6, 2, 4), (1, 5)):
         same_words(answer, seen(rng, ends), behind=True)
@@ -339,34 +327,16 @@ class Reading:
 # --- faults: looking ----------------------------------------------------------------------------
 
 
-@task.fault(
-    "C-READ-LOOKS-AGAIN",
-    "Each word needs a call of the model, so of both its parts.",
-    "The words are right. But the memory does not depend on them: you compute the same one for "
-    "every word. For a large picture that is nearly all of the work.",
-)
+@task.fault("C-READ-LOOKS-AGAIN")
 class LooksAgain(Reading):
     def again(model, image, looked):
         return model.encode(image)
 
 
-task.fault(
-    "C-READ-FIRST-PICTURE",
-    "One picture is read.",
-    "A batch holds several, and each row has its own. Yours all show the first.",
-    picture=lambda image: image[:1].expand_as(image),
-)
-task.fault(
-    "C-READ-NO-MASK",
-    "A picture has no padding, so what `encode` returns second can be dropped.",
-    "This model has nothing to hide. Another may, such as pictures of several sizes in a batch: "
-    "hand on what you were given.",
-    score=lambda model, words, looked: model.decode(words, looked[0]),
-)
+task.fault("C-READ-FIRST-PICTURE", picture=lambda image: image[:1].expand_as(image))
+task.fault("C-READ-NO-MASK", score=lambda model, words, looked: model.decode(words, looked[0]))
 task.fault(
     "C-READ-MEAN",
-    "The memory is averaged to one vector for the picture.",
-    "That is chapter 1's bottleneck. The decoder looks at all patches, other ones for each word.",
     again=lambda model, image, looked: (
         looked[0].mean(2, keepdim=True).expand_as(looked[0]),
         looked[1],
@@ -375,105 +345,38 @@ task.fault(
 
 # --- faults: writing ----------------------------------------------------------------------------
 
-task.fault(
-    "C-READ-LAST-WORD",
-    "The decoder gets the newest word.",
-    "This decoder keeps no state: all it knows of the words before it are the words that you hand "
-    "over. (A cache would change that, chapter 10.)",
-    given=lambda words: words[:, -1:],
-)
+task.fault("C-READ-LAST-WORD", given=lambda words: words[:, -1:])
 task.fault(
     "C-READ-NOTHING-BACK",
-    "The scores for the next word stand at the first position; or the decoder gets `bos` alone.",
-    "Either way you see what follows `bos`, again and again. Each chosen word goes back into the "
-    "next round, and position t scores the word after word t: look at the last one.",
     given=(lambda words: words[:, :1], ...),
     last=(..., lambda logits: logits[:, 0]),
 )
-task.fault(
-    "C-READ-UNLIKELIEST",
-    "The smallest score wins.",
-    "Scores are not losses: the larger, the likelier.",
-    choose=lambda logits, eos: logits.argmin(-1),
-)
+task.fault("C-READ-UNLIKELIEST", choose=lambda logits, eos: logits.argmin(-1))
 task.fault(
     "C-READ-NEVER-EOS",
-    "`eos` is no word, so it is never chosen.",
-    "It is the model's way to say that it has finished. Without it every name runs on to "
-    "max_length.",
     choose=lambda logits, eos: logits.index_fill(-1, torch.tensor(eos), -1e9).argmax(-1),
 )
 task.fault(
-    "C-READ-TALKS-ON",
-    "What stands behind `eos` does not matter.",
-    "To whoever reads the row up to `eos` it does not. The promise is `eos` for ever: so that two "
-    "readings can be compared as they are.",
-    silence=lambda word, finished, eos: word,
-    stop=(..., lambda finished: False),
+    "C-READ-TALKS-ON", silence=lambda word, finished, eos: word, stop=(..., lambda finished: False)
 )
-task.fault(
-    "C-READ-SILENCE-ZERO",
-    "Behind its end a row is filled with 0.",
-    "0 is padding here, and a word elsewhere. After the first `eos` a row says only `eos`.",
-    silence=lambda word, finished, eos: word.masked_fill(finished, 0),
-)
+task.fault("C-READ-SILENCE-ZERO", silence=lambda word, finished, eos: word.masked_fill(finished, 0))
 task.fault(
     "C-READ-IN-FRONT",
-    "The new word is put in front.",
-    "Names are written from left to right, and the model was trained so. Behind the others.",
     append=lambda words, word: torch.cat([word[:, None], words], 1),
     result=lambda words, eos, max_length: words[:, :-1].flip(1),
 )
-task.fault(
-    "C-READ-ONE-ENDS-ALL",
-    "When a row says `eos`, the batch is finished.",
-    "That row is. The others are in the middle of a name.",
-    stop=lambda finished: finished.any(),
-)
-task.fault(
-    "C-READ-FIRST-ENDS-ALL",
-    "When the first row says `eos`, the batch is finished.",
-    "Each row ends when it ends. Stop when *all* have.",
-    stop=lambda finished: finished[0],
-)
+task.fault("C-READ-ONE-ENDS-ALL", stop=lambda finished: finished.any())
+task.fault("C-READ-FIRST-ENDS-ALL", stop=lambda finished: finished[0])
 
 # --- faults: marks and lengths ------------------------------------------------------------------
 
-task.fault(
-    "C-READ-MARKS-BY-HEART",
-    "`bos` is 1 and `eos` is 2.",
-    "As defaults. Another vocabulary has other ids, and the caller says which.",
-    marks=lambda bos, eos: (1, 2),
-)
-task.fault(
-    "C-READ-EOS-BY-HEART",
-    "`eos` is 2.",
-    "As a default. The caller says which id closes a name.",
-    marks=lambda bos, eos: (bos, 2),
-)
-task.fault(
-    "C-READ-BEGINS-WITH-EOS",
-    "The first word that the model gets is `eos`: nothing has been said.",
-    "It was trained with `bos` in front.",
-    marks=lambda bos, eos: (eos, eos),
-)
-task.fault(
-    "C-READ-BEGINS-WITH-ZERO",
-    "Before the first word stands nothing, and nothing is 0.",
-    "0 is a word of this vocabulary. The model was trained with `bos` in front.",
-    marks=lambda bos, eos: (0, eos),
-)
-task.fault(
-    "C-READ-KEEPS-BOS",
-    "The result begins with `bos`.",
-    "That is a mark for the model. The name begins behind it.",
-    result=lambda words, eos, max_length: words,
-)
+task.fault("C-READ-MARKS-BY-HEART", marks=lambda bos, eos: (1, 2))
+task.fault("C-READ-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
+task.fault("C-READ-BEGINS-WITH-EOS", marks=lambda bos, eos: (eos, eos))
+task.fault("C-READ-BEGINS-WITH-ZERO", marks=lambda bos, eos: (0, eos))
+task.fault("C-READ-KEEPS-BOS", result=lambda words, eos, max_length: words)
 task.fault(
     "C-READ-CUTS-EOS",
-    "The last word is `eos`, and nobody wants to read it.",
-    "It closes the name, and belongs to it: the row that ends last has lost its `eos`. And whoever "
-    "always cuts one word off loses a real one where max_length came first.",
     result=(
         lambda words, eos, max_length: words[:, 1:-1],
         lambda words, eos, max_length: (
@@ -481,15 +384,5 @@ task.fault(
         ),
     ),
 )
-task.fault(
-    "C-READ-ONE-LESS",
-    "`bos` counts as a word, so max_length − 1 are left.",
-    "max_length counts the words that come back, and `bos` is none of them.",
-    rounds=lambda max_length: max_length - 1,
-)
-task.fault(
-    "C-READ-ONE-MORE",
-    "One round more, for `eos`.",
-    "`eos` is one of the max_length words.",
-    rounds=lambda max_length: max_length + 1,
-)
+task.fault("C-READ-ONE-LESS", rounds=lambda max_length: max_length - 1)
+task.fault("C-READ-ONE-MORE", rounds=lambda max_length: max_length + 1)

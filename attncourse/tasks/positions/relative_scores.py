@@ -1,5 +1,3 @@
-"""Keys that know how far away they are: task 1 of chapter 8."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def score_inputs(rng, *batch, q=4, k=4, d=5, c=2, dtype=torch.float32):
@@ -77,15 +75,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="relative-scores",
-    hints=(
-        "Write down the offsets j − i for four queries and four keys. Then clip them at c = 2. "
-        "Which row of a table with 2c + 1 rows belongs to offset −2, which to 0?",
-        "Rows of the table are looked up by a table of whole numbers (q k), with places for "
-        "queries that end where the keys end. The lookup gives (q k d): one vector a pair, and "
-        "each is multiplied by its query.",
-        "i = arange(k − q, k), j = arange(k); rows = clamp(j − i[:, None], −c, c) + c; scores = "
-        "(query · key + einsum(query, table[rows], '... q d, q k d -> ... q k')) / √d.",
-    ),
     probes=probes,
     differentiated=("plain", "more keys than queries"),
     small=small,
@@ -202,25 +191,10 @@ task.spelling(by_content=lambda query, key: torch.einsum("...id,...jd->...ij", q
 
 BREAK = {"section": "relative-breaks"}
 
-task.fault(
-    "C-SHAW-OTHER-WAY",
-    "The offset is i − j.",
-    "Then the rows for what comes before and for what comes after change places. Here the offset "
-    "is the key's place minus the query's: a key two words back has offset −2.",
-    offsets=lambda i, j: i[:, None] - j,
-)
-task.fault(
-    "C-SHAW-DISTANCE",
-    "Only the distance counts, so I take its absolute value.",
-    "The table has 2c + 1 rows because before and after are told apart. With the absolute value "
-    "half of it is never read.",
-    offsets=lambda i, j: (j - i[:, None]).abs(),
-)
+task.fault("C-SHAW-OTHER-WAY", offsets=lambda i, j: i[:, None] - j)
+task.fault("C-SHAW-DISTANCE", offsets=lambda i, j: (j - i[:, None]).abs())
 task.fault(
     "C-SHAW-ABSOLUTE",
-    "Each key takes the row of its own place.",
-    "That is an absolute position once more: the same key gets the same vector from every query. "
-    "The row depends on where the query stands.",
     section="absolute-relative",
     offsets=(
         lambda i, j: j.expand(len(i), -1),
@@ -230,14 +204,7 @@ task.fault(
     clip=(..., ..., lambda offsets, c: offsets.clamp(max=2 * c)),
     rows=(..., ..., lambda clipped, c: clipped),
 )
-task.fault(
-    "P-TOPLEFT",
-    "Queries count from 0, as keys do.",
-    "With more keys than queries, the queries are the last words: the keys before them were kept "
-    "from earlier steps. The last query stands at the last key.",
-    **BREAK,
-    places=lambda q, k: (torch.arange(q), torch.arange(k)),
-)
+task.fault("P-TOPLEFT", **BREAK, places=lambda q, k: (torch.arange(q), torch.arange(k)))
 
 # --- faults: rows -------------------------------------------------------------------------------
 
@@ -246,45 +213,23 @@ def wrapped(offsets, c):
     return (offsets + c).remainder(2 * c + 1) - c
 
 
-task.fault(
-    "C-SHAW-NO-MIDDLE",
-    "The clipped offset is the row.",
-    "Offset −2 is then read as the second row from the end: Python counts backward there, without "
-    "a word. Offset 0 belongs to the middle row, so c is added.",
-    **BREAK,
-    rows=lambda clipped, c: clipped,
-)
+task.fault("C-SHAW-NO-MIDDLE", **BREAK, rows=lambda clipped, c: clipped)
 task.fault(
     "C-SHAW-ONE-OFF",
-    "The queries are counted from 1 and the keys from 0, or the other way around.",
-    "Then no word is at offset 0 from itself: every pair takes the row of its neighbor. Both "
-    "counts end at the last key, so that there the offset is 0, the middle row.",
     places=(
         lambda q, k: (torch.arange(k - q, k) + 1, torch.arange(k)),
         lambda q, k: (torch.arange(k - q, k), torch.arange(k) + 1),
     ),
 )
-task.fault(
-    "C-SHAW-NOT-CLIPPED",
-    "The table has a row for every offset there is.",
-    "It has rows for −c to c, and texts are longer. Beyond, the index is out of range, or counts "
-    "from the other end of the table. Far away is the last row.",
-    clip=(as_is, wrapped),
-)
+task.fault("C-SHAW-NOT-CLIPPED", clip=(as_is, wrapped))
 task.fault(
     "C-SHAW-FAR-NOTHING",
-    "Beyond c words nothing is added.",
-    "Then what is far gets no vector at all. Clipped means: everything farther than c is treated "
-    "as if it were c away.",
     look_up=lambda table, rows, offsets: (
         table[rows] * (offsets.abs() <= len(table) // 2)[..., None]
     ),
 )
 task.fault(
     "C-SHAW-CLIPPED-EARLY",
-    "The table of 2c + 1 rows ends before c.",
-    "Rows 0 and 2c are offsets −c and c, and a clip includes its bounds. Clipped one earlier, an "
-    "outer row is never read and would never be learned.",
     clip=(
         lambda offsets, c: offsets.clamp(1 - c, c - 1) if c else offsets.clamp(0, 0),
         lambda offsets, c: offsets.clamp(-c, c - 1),
@@ -293,12 +238,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "C-SHAW-FAR-HIDDEN",
-    "What is farther than c words away cannot be seen.",
-    "A clipped offset hides nothing: the key is still there to be found, and all that is said of "
-    "its place is “far”. It takes the outer row.",
-)
+@task.fault("C-SHAW-FAR-HIDDEN")
 class FarHidden(Scores):
     def __call__(self, query, key, table):
         offsets = self.offsets(*self.places(query.shape[-2], key.shape[-2]))
@@ -306,27 +246,13 @@ class FarHidden(Scores):
         return scores.masked_fill(offsets.abs() > len(table) // 2, -torch.inf)
 
 
-task.fault(
-    "C-SHAW-SIGN-ONLY",
-    "Before, here, after: more a row cannot say.",
-    "It can: up to c words away each distance has a row of its own. Yours reads three rows of the "
-    "table.",
-    clip=lambda offsets, c: offsets.sign() * c,
-)
-task.fault(
-    "C-SHAW-PAST-ONLY",
-    "A word only looks back, so offsets above 0 are those of 0.",
-    "Only in a decoder, and there the mask sees to it. Here both directions have rows.",
-    clip=lambda offsets, c: offsets.clamp(-c, 0),
-)
+task.fault("C-SHAW-SIGN-ONLY", clip=lambda offsets, c: offsets.sign() * c)
+task.fault("C-SHAW-PAST-ONLY", clip=lambda offsets, c: offsets.clamp(-c, 0))
 
 # --- faults: products ---------------------------------------------------------------------------
 
 task.fault(
     "C-SHAW-KEY-TIMES-TABLE",
-    "The vector for the offset is added to the query, or multiplied by the key.",
-    "It belongs to the key: it is *added* to it, and both meet the query. What the query asks "
-    "decides which distances suit it.",
     by_offset=(
         lambda query, key, vectors: torch.einsum("...kd,qkd->...qk", key, vectors),
         lambda query, key, vectors: torch.einsum("...qd,...kd,qkd->...qk", query, key, vectors),
@@ -335,9 +261,6 @@ task.fault(
 )
 task.fault(
     "C-SHAW-ADDED-TO-BOTH",
-    "The vector belongs to the pair, so query and key both get it.",
-    "Only the key does. In both, it also meets itself: each distance gets a score that no query "
-    "has asked for.",
     by_offset=lambda query, key, vectors: (
         Scores.by_offset(query, key, vectors)
         + torch.einsum("...kd,qkd->...qk", key, vectors)
@@ -346,50 +269,28 @@ task.fault(
 )
 task.fault(
     "C-SHAW-SUMMED",
-    "The numbers of the row are added up and added to the score.",
-    "Then a distance is good or bad for everybody. Multiplied by the query, the same distance can "
-    "suit one question and not another.",
     by_offset=lambda query, key, vectors: vectors.sum(-1).expand(*query.shape[:-2], -1, -1),
 )
 task.fault(
     "C-SHAW-TABLE-IGNORED",
-    "The scores are the scaled dot products.",
-    "They are the first half. Your scores are the same wherever the words stand: nothing reads "
-    "the table.",
     by_offset=lambda query, key, vectors: torch.zeros(query.shape[-2], key.shape[-2]).to(query),
 )
-task.fault(
-    "C-SHAW-CONTENT-IGNORED",
-    "The score is the query times the vector of the offset.",
-    "That is the second half. What the key itself says still counts: query times key comes first.",
-    by_content=lambda query, key: 0 * (query @ key.mT),
-)
+task.fault("C-SHAW-CONTENT-IGNORED", by_content=lambda query, key: 0 * (query @ key.mT))
 task.fault(
     "C-SHAW-SCALED-HALF",
-    "√d divides the product of query and key; the rest is added after it.",
-    "Both products are sums of d terms and grow alike. Here the vector is part of the key, so the "
-    "root divides their sum.",
     both=(
         lambda content, offset, d: content / math.sqrt(d) + offset,
         lambda content, offset, d: content + offset / math.sqrt(d),
     ),
 )
-task.fault(thoughts.NO_SCALE, both=lambda content, offset, d: content + offset)
-task.fault(thoughts.SCALE_DK, both=lambda content, offset, d: (content + offset) / d)
+task.fault("D-NO-SCALE", both=lambda content, offset, d: content + offset)
+task.fault("D-SCALE-DK", both=lambda content, offset, d: (content + offset) / d)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
+task.fault("C-SCORES-ARE-WEIGHTS", result=lambda scores, offsets: scores.softmax(-1))
 task.fault(
-    "C-SCORES-ARE-WEIGHTS",
-    "Scores sum to one.",
-    "Weights do, and they come one step later: the mask has to act in between. Return what enters "
-    "the softmax.",
-    result=lambda scores, offsets: scores.softmax(-1),
-)
-task.fault(
-    thoughts.ALWAYS_CAUSAL,
-    "Later words are hidden right away.",
-    "Hiding is the mask's work, and the caller has one. An encoder looks both ways.",
+    "M-ALWAYS-CAUSAL",
     result=(
         lambda scores, offsets: scores.masked_fill(offsets > 0, -torch.inf),
         lambda scores, offsets: scores.masked_fill(offsets > 0, torch.finfo(scores.dtype).min),
@@ -397,17 +298,7 @@ task.fault(
         lambda scores, offsets: scores.masked_fill(offsets > 0, 0.0),
     ),
 )
-task.fault(
-    "C-TURNED",
-    "A row for each key.",
-    "A row belongs to a query: (… q k). Turned, the softmax would let queries compete for keys.",
-    result=lambda scores, offsets: scores.mT,
-)
-task.fault(thoughts.FLOAT32, result=lambda scores, offsets: scores.float())
-task.fault(thoughts.DETACHED, result=lambda scores, offsets: scores.detach())
-task.fault(
-    "C-FROZEN-TABLE",
-    "The table is data, not a variable, so it may be detached.",
-    "The scores are right, and the table gets no gradient: what a distance means is never learned.",
-    look_up=lambda table, rows, offsets: table.detach()[rows],
-)
+task.fault("C-TURNED", result=lambda scores, offsets: scores.mT)
+task.fault("C-FLOAT32", result=lambda scores, offsets: scores.float())
+task.fault("C-DETACHED", result=lambda scores, offsets: scores.detach())
+task.fault("C-FROZEN-TABLE", look_up=lambda table, rows, offsets: table.detach()[rows])

@@ -1,5 +1,3 @@
-"""Turn every pair of features by its place: task 4 of chapter 8."""
-
 import math
 
 import torch
@@ -9,7 +7,6 @@ from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import ONNX
 from attncourse.checks.task import Task
-from attncourse.tasks import thoughts
 
 
 def numbered(*numbers):
@@ -69,16 +66,6 @@ task = Task(
     difficulty=3,
     minutes=25,
     section="rotation",
-    hints=(
-        "Each pair (2i, 2i + 1) is the tip of a clock hand. Turning it by an angle is two lines of "
-        "school geometry: what becomes of (a, b)? How fast does each hand turn?",
-        "The angles are an outer product (n, d/2): places as a column, speeds base^(−2i/d) as a "
-        "row. Cosine and sine of this table broadcast over all leading axes of `x[..., 0::2]` and "
-        "`x[..., 1::2]`.",
-        "even, odd = the two slices; new even = even·cos − odd·sin; new odd = even·sin + odd·cos; "
-        "stack the two along a new last axis and flatten the last two axes, so that pairs stand "
-        "side by side again. Compute the angles in float64, and round cosine and sine.",
-    ),
     probes=probes,
     differentiated=("plain", "out of order"),
     small=small,
@@ -221,40 +208,11 @@ def side_by_side(a, b):
     return torch.cat([a, b], -1)
 
 
-task.fault(
-    "P-ROPE-LAYOUT",
-    "Feature i turns with feature i + d/2.",
-    "So most of Hugging Face's models have it. Here, as in the paper, neighbors turn together: "
-    "(0, 1), (2, 3), …. Both are RoPE, and weights made for one are nonsense in the other.",
-    section="two-layouts",
-    split=halves,
-    join=side_by_side,
-)
-task.fault(
-    "C-ROPE-JOINED-IN-HALVES",
-    "After turning, I put all first coordinates in front and all second ones behind.",
-    "Then the features have changed places. Pairs that stood side by side have to do so again: "
-    "stack along a new last axis, and flatten.",
-    section="two-layouts",
-    join=side_by_side,
-)
-task.fault(
-    "C-ROPE-SPLIT-IN-HALVES",
-    "The first half of x holds the first coordinates, and in the result they alternate.",
-    "Then you take features apart in one way and put them together in another. In this task the "
-    "pairs are neighbors, before and after.",
-    section="two-layouts",
-    split=halves,
-)
+task.fault("P-ROPE-LAYOUT", section="two-layouts", split=halves, join=side_by_side)
+task.fault("C-ROPE-JOINED-IN-HALVES", section="two-layouts", join=side_by_side)
+task.fault("C-ROPE-SPLIT-IN-HALVES", section="two-layouts", split=halves)
 
-mixed = task.fault(
-    "C-ROPE-TWO-LAYOUTS",
-    "`rotate_half` and angles come from two programs, and both are RoPE.",
-    "Each fits its own layout only: halves with angles that stand twice behind each other, "
-    "neighbors with angles that stand twice side by side. Mixed, partners turn by different "
-    "angles.",
-    section="two-layouts",
-)
+mixed = task.fault("C-ROPE-TWO-LAYOUTS", section="two-layouts")
 
 
 @mixed
@@ -276,78 +234,32 @@ class PairsWithHalves(Rotate):
         return x * side_by_side(cos, cos) + other * side_by_side(sin, sin)
 
 
-@task.fault(
-    "C-ROPE-IN-PART",
-    "It is enough to turn a part of the features.",
-    "GPT-J does so, and models are trained like this. Here all pairs turn, the last ones slowly: "
-    "what your answer leaves as it is says nothing about the place.",
-)
+@task.fault("C-ROPE-IN-PART")
 class InPart(Rotate):
     def __call__(self, x, positions, base=10_000.0):
         part = max(2, x.shape[-1] // 4 * 2)
         return torch.cat([super().__call__(x[..., :part], positions, base), x[..., part:]], -1)
 
 
-task.fault(
-    "C-ROPE-EXCHANGED",
-    "Which coordinate of a pair comes first makes no difference.",
-    "It decides the order of the result. The even feature is the first coordinate and the odd one "
-    "the second, before and after.",
-    split=lambda x: (x[..., 1::2], x[..., 0::2]),
-)
+task.fault("C-ROPE-EXCHANGED", split=lambda x: (x[..., 1::2], x[..., 0::2]))
 
 # --- faults: the turn ---------------------------------------------------------------------------
 
+task.fault("C-ROPE-BACKWARD", move=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin))
 task.fault(
-    "C-ROPE-BACKWARD",
-    "Turning one way or the other is the same.",
-    "Between a query and a key it nearly is: their difference changes its sign. But vectors that "
-    "you turn and vectors that the course turns do not fit each other. (a, b) becomes "
-    "(a cos − b sin, a sin + b cos).",
-    move=lambda a, b, cos, sin: (a * cos + b * sin, b * cos - a * sin),
+    "C-ROPE-NO-MINUS", **BREAK, move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin + b * cos)
 )
 task.fault(
-    "C-ROPE-NO-MINUS",
-    "Both new coordinates are sums.",
-    "One of them has a minus. With two sums lengths change, and the score of two words depends on "
-    "where they stand, not only on their distance.",
-    **BREAK,
-    move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin + b * cos),
-)
-task.fault(
-    "C-ROPE-MIRRORED",
-    "The minus may stand in either line.",
-    "In the second line it makes a mirror, not a turn: two of them do not add up to one, so the "
-    "distance of two words no longer decides. The minus belongs to b·sin in the first.",
-    **BREAK,
-    move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin - b * cos),
+    "C-ROPE-MIRRORED", **BREAK, move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin - b * cos)
 )
 task.fault(
     "C-ROPE-STEP-BY-STEP",
-    "I compute the first coordinate, put it in its place, and then compute the second.",
-    "The second needs the old first coordinate, and yours is already turned. Keep both old ones "
-    "until both new ones are there.",
     move=lambda a, b, cos, sin: (a * cos - b * sin, (a * cos - b * sin) * sin + b * cos),
 )
-task.fault(
-    "C-ROPE-COS-ONLY",
-    "Each feature is multiplied by the cosine of its angle.",
-    "That shrinks the vector, and at a quarter turn nothing is left. A turn moves what the first "
-    "coordinate loses into the second.",
-    move=lambda a, b, cos, sin: (a * cos, b * cos),
-)
-task.fault(
-    "C-ROPE-COS-SIN",
-    "The even features go with the cosine, the odd ones with the sine.",
-    "That scales the two coordinates apart. Both new coordinates mix both old ones: four products, "
-    "a sum and a difference.",
-    move=lambda a, b, cos, sin: (a * cos, b * sin),
-)
+task.fault("C-ROPE-COS-ONLY", move=lambda a, b, cos, sin: (a * cos, b * cos))
+task.fault("C-ROPE-COS-SIN", move=lambda a, b, cos, sin: (a * cos, b * sin))
 task.fault(
     "C-ROPE-ADDED",
-    "Positions are added to the vector, as in chapter 4.",
-    "Then what a word says and where it stands are one sum, and the score of two words depends on "
-    "both places. RoPE adds nothing: it turns what is there.",
     section="absolute-relative",
     move=(
         lambda a, b, cos, sin: (a + sin, b + cos),
@@ -356,125 +268,51 @@ task.fault(
 )
 task.fault(
     "C-ROPE-WAVES-EXCHANGED",
-    "Sine and cosine only differ by where they start.",
-    "At place 0 the cosine is 1 and the sine 0, so nothing turns. Exchanged, place 0 is a quarter "
-    "turn, and places count backward from there.",
     waves=lambda angles, x: (angles.sin().to(x.dtype), angles.cos().to(x.dtype)),
 )
 
 # --- faults: speeds -----------------------------------------------------------------------------
 
+task.fault("P-FREQ", exponents=lambda d: 2 * Rotate.exponents(d))
+task.fault("C-EXPONENT-HALVED", exponents=lambda d: Rotate.exponents(d) / 2)
+task.fault("C-EXPONENT-INTEGER", exponents=lambda d: Rotate.exponents(d).floor())
 task.fault(
-    "P-FREQ",
-    "The exponent is 2i/d, so I multiply `arange(0, d, 2)` by 2.",
-    "`arange(0, d, 2)` counts 0, 2, 4, …, which is 2i already. Doubled again, most pairs stand "
-    "nearly still.",
-    exponents=lambda d: 2 * Rotate.exponents(d),
+    "C-PAIRS-FROM-ONE", exponents=lambda d: torch.arange(2, d + 2, 2, dtype=torch.float64) / d
 )
-task.fault(
-    "C-EXPONENT-HALVED",
-    "Pair i has the exponent i/d.",
-    "There are d/2 pairs, so i/d only goes to one half: the slow pairs turn far too fast. The 2 in "
-    "2i/d makes up for the pairs.",
-    exponents=lambda d: Rotate.exponents(d) / 2,
-)
-task.fault(
-    "C-EXPONENT-INTEGER",
-    "`//` divides, too.",
-    "It rounds down: 2i // d is 0 for every pair, so all of them turn at speed 1. The exponent is "
-    "a fraction.",
-    exponents=lambda d: Rotate.exponents(d).floor(),
-)
-task.fault(
-    "C-PAIRS-FROM-ONE",
-    "The first pair is number 1, so its exponent is 2/d.",
-    "Pairs are counted from 0: the first has exponent 0, and turns by one radian a word whatever "
-    "the base is. Counted from 1, all pairs turn too slowly.",
-    exponents=lambda d: torch.arange(2, d + 2, 2, dtype=torch.float64) / d,
-)
-task.fault(
-    "C-ENDPOINT",
-    "The slowest pair has the speed 1/base exactly.",
-    "In the formula the exponent 2i/d ends one step before 1. Spread evenly up to 1, all pairs but "
-    "the first turn too slowly.",
-    exponents=lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64),
-)
-task.fault(
-    "C-SPEEDS-RISE",
-    "The angle is position times base^(2i/d).",
-    "Then each pair is faster than the last, by thousands of turns a word, and neighbors look "
-    "unrelated. Pairs get slower from first to last.",
-    speeds=lambda base, exponents: base**exponents,
-)
-task.fault(
-    "C-SPEEDS-REVERSED",
-    "The slowest pair comes first.",
-    "The first pair is the fastest, one radian a word. In the other order a model would read its "
-    "fine features coarsely, and the other way around.",
-    speeds=lambda base, exponents: (base**-exponents).flip(0),
-)
-task.fault(
-    "C-BASE-IGNORED",
-    "The base is 10,000.",
-    "It is by default; the caller may give another, as models for long texts do. Your answer never "
-    "reads it.",
-    section="wavelengths",
-    base=lambda base: 10_000.0,
-)
+task.fault("C-ENDPOINT", exponents=lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64))
+task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
+task.fault("C-SPEEDS-REVERSED", speeds=lambda base, exponents: (base**-exponents).flip(0))
+task.fault("C-BASE-IGNORED", section="wavelengths", base=lambda base: 10_000.0)
 task.fault(
     "C-WHOLE-TURNS",
-    "An angle is a share of a whole turn, so it is multiplied by 2π.",
-    "In the formula position · base^(−2i/d) is the angle itself, in radians: the fastest pair "
-    "needs a little more than six words for a turn.",
     section="wavelengths",
     turn=lambda places, speeds: 2 * math.pi * Rotate.turn(places, speeds),
 )
 
 task.fault(
     "C-DEGREES",
-    "Angles are in degrees.",
-    "`cos` and `sin` take radians, and the formula gives them: the fastest pair turns by one "
-    "radian a word, not by one degree.",
     section="wavelengths",
     turn=lambda places, speeds: Rotate.turn(places, speeds) * math.pi / 180,
 )
 
 # --- faults: places -----------------------------------------------------------------------------
 
-task.fault(
-    "C-FROM-ONE",
-    "The first word is word number 1.",
-    "The caller says which places there are, and 0 is one of them: there nothing turns.",
-    places=lambda positions, x: Rotate.places(positions, x) + 1,
-)
+task.fault("C-FROM-ONE", places=lambda positions, x: Rotate.places(positions, x) + 1)
 task.fault(
     "P-ROPE-CACHE",
-    "Words stand at 0, 1, 2, … in the order in which they come.",
-    "The caller says where they stand. When a text is written word by word, each call holds one "
-    "new word: with your count all of them stand at place 0.",
     **BREAK,
     places=lambda positions, x: torch.arange(x.shape[-2], dtype=torch.float64),
 )
 task.fault(
-    "C-SHARE-OF-LENGTH",
-    "A place is a share of the sentence.",
-    "Divided by the length, the same distance is another angle in every sentence. A place is a "
-    "number of steps.",
-    places=lambda positions, x: Rotate.places(positions, x) / x.shape[-2],
+    "C-SHARE-OF-LENGTH", places=lambda positions, x: Rotate.places(positions, x) / x.shape[-2]
 )
 task.fault(
     "C-POSITIONS-SHIFTED",
-    "Only differences matter, so places are counted from the first one given.",
-    "In one product they do. But queries and keys are turned in different calls, and keys are kept "
-    "for later ones: all have to be counted from the same point.",
     **BREAK,
     places=lambda positions, x: Rotate.places(positions - positions[..., :1], x),
 )
 lowprec = task.fault(
     "P-LOWPREC",
-    "The vectors are in 16 bits in practice, so the angles can be, too.",
-    "Near 3,000 float16 knows every second whole number only, and bfloat16 every sixteenth: "
-    "neighbors get the same place. Compute angles precisely, and round cosine and sine.",
     **BREAK,
     turn=(
         lambda places, speeds: Rotate.turn(places, speeds).half().double(),
@@ -494,29 +332,17 @@ class InTheDtypeOfX(Rotate):
 
 # --- faults: what comes back --------------------------------------------------------------------
 
+task.fault("C-ROPE-DOUBLE", waves=lambda angles, x: (angles.cos().double(), angles.sin().double()))
 task.fault(
-    "C-ROPE-DOUBLE",
-    "More digits can do no harm, so what is computed in float64 stays float64.",
-    "Precise angles are wise. But a float32 vector has to come back as float32, or the product "
-    "with the keys fails.",
-    waves=lambda angles, x: (angles.cos().double(), angles.sin().double()),
-)
-task.fault(
-    thoughts.FLOAT32,
+    "C-FLOAT32",
     waves=lambda angles, x: (angles.cos().float(), angles.sin().float()),
     result=lambda turned, x: turned.float(),
 )
-task.fault(thoughts.DETACHED, result=lambda turned, x: turned.detach())
+task.fault("C-DETACHED", result=lambda turned, x: turned.detach())
 
 
 def in_place(turned, x):
     return x.copy_(turned)
 
 
-task.fault(
-    "C-INPLACE",
-    "Turning x in place saves memory.",
-    "x belongs to the caller: turned once more in the next call, it would be at the wrong place. "
-    "Make a new tensor.",
-    result=in_place,
-)
+task.fault("C-INPLACE", result=in_place)

@@ -1,5 +1,3 @@
-"""The factor by which scores were divided, found from two printed tables."""
-
 import torch
 
 from attncourse import scaled_dot_product as reference
@@ -82,15 +80,6 @@ task = Task(
     difficulty=4,
     minutes=25,
     section="hidden-scale",
-    hints=(
-        "Softmax divides exp(score / c) by the sum of its row. What happens to that sum when "
-        "you divide two weights of the same row by each other?",
-        "log(wᵢ / wⱼ) = (sᵢ − sⱼ) / c. So differences of log-weights against differences of "
-        "scores lie on a line through zero, with slope 1 / c. A weight of 0 has no logarithm: "
-        "leave it out.",
-        "In each row, over its non-zero weights only, subtract the mean from the scores and "
-        "from the log-weights; collect all rows; 1 / c = Σ(score · log-weight) / Σ(score²).",
-    ),
     probes=scale_probes,
     small=scale_small,
     tolerance=0.05,
@@ -179,51 +168,13 @@ class EditsTheTables(Scale):
         return found
 
 
-task.fault(
-    "C-SQUARED",
-    "The hidden number is the width d.",
-    "The width is its square. The scores were divided by c = √d, and c is what is asked for.",
-    number=lambda slope: slope.item() ** -2,
-)
-task.fault(
-    "C-INVERSE",
-    "The slope of log-weights over scores is the scale.",
-    "Log-weights are scores divided by c, so the slope is 1/c. For a table made with 4 you return "
-    "a quarter.",
-    number=lambda slope: slope.item(),
-)
-task.fault(
-    "C-ROOT",
-    "What I find is d, so its root is the scale.",
-    "What the logarithms give is already c itself; the root is one step too many.",
-    number=lambda slope: abs(slope.item()) ** -0.5,
-)
-task.fault(
-    "C-NEGATIVE",
-    "The difference of scores, divided by the opposite difference of logarithms, is the scale.",
-    "The size is right, the sign is not: both differences go the same way round, so c is positive.",
-    number=lambda slope: -1 / slope.item(),
-)
-task.fault(
-    "C-CONSTANT",
-    "I know the scale of the picture, so I return it.",
-    "The picture hides 4. Other tables hide other numbers: compute it from the two tables.",
-    number=lambda slope: 4.0,
-)
-task.fault(
-    "C-TENSOR",
-    "A tensor with one number is a number.",
-    "Nearly: it drags a dtype and a device along. A plain Python float is asked for; `.item()` "
-    "makes one.",
-    number=lambda slope: 1 / slope,
-)
-task.fault(
-    "C-INPLACE",
-    "I may turn the tables into what I need.",
-    "The tables belong to the caller, who finds them changed after your call. Work on a new "
-    "tensor: `weights.log()` makes one, `weights.log_()` does not.",
-    forms=(EditsTheTables,),
-)
+task.fault("C-SQUARED", number=lambda slope: slope.item() ** -2)
+task.fault("C-INVERSE", number=lambda slope: slope.item())
+task.fault("C-ROOT", number=lambda slope: abs(slope.item()) ** -0.5)
+task.fault("C-NEGATIVE", number=lambda slope: -1 / slope.item())
+task.fault("C-CONSTANT", number=lambda slope: 4.0)
+task.fault("C-TENSOR", number=lambda slope: 1 / slope)
+task.fault("C-INPLACE", forms=(EditsTheTables,))
 
 # --- faults: logarithms and zeros ---------------------------------------------------------------
 
@@ -236,19 +187,9 @@ def at_least(tiny):
     return lambda weights, seen: weights.clamp(min=tiny).log()
 
 
-task.fault(
-    "C-LOG-ZERO",
-    "All weights can be treated alike.",
-    "log 0 is −∞, and one of those spoils every sum. A weight of 0 means masked: it says nothing "
-    "about the scale and has to be left out.",
-    visible=everywhere,
-    trust=alike,
-)
+task.fault("C-LOG-ZERO", visible=everywhere, trust=alike)
 task.fault(
     "C-ZERO-AS-TINY",
-    "Adding a small number to the weights makes the logarithm safe.",
-    "Safe, but a masked key now looks like a real one with an absurdly low score, and it rules the "
-    "fit. Leave masked keys out.",
     visible=everywhere,
     trust=alike,
     logarithm=(
@@ -258,21 +199,12 @@ task.fault(
 )
 task.fault(
     "C-LOG-BASE",
-    "Any logarithm will do.",
-    "Softmax takes powers of e, so only the natural logarithm undoes it. With base 2 every "
-    "difference is 1.44 times as large, and the scale comes out too small.",
     logarithm=(
         lambda weights, seen: torch.where(seen, weights, 1.0).log2(),
         lambda weights, seen: torch.where(seen, weights, 1.0).log10(),
     ),
 )
-task.fault(
-    "C-WEIGHTS-AS-LOGS",
-    "Differences of weights go with differences of scores.",
-    "They do, but not in a line: softmax took exponentials. Only the logarithms of the weights lie "
-    "on one.",
-    logarithm=lambda weights, seen: weights,
-)
+task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
 
 # --- faults: rows -------------------------------------------------------------------------------
 
@@ -297,53 +229,22 @@ def median_of_ratios(scores, weights):
     return (scores / log).median().item()
 
 
-task.fault(
-    "C-NO-NORMALIZER",
-    "log w = s / c, so the scale is s / log w.",
-    "The logarithm of a weight also contains the logarithm of its row's sum. Compare two weights "
-    "of the same row, and that part cancels.",
-    forms=(ratio_of_sums, mean_of_ratios, median_of_ratios),
-)
-task.fault(
-    "C-ROWS-MIXED",
-    "All entries of the table lie on one line.",
-    "Each row has its own sum to divide by, so each row has its own offset. Center within rows "
-    "before you put them together.",
-    center=lambda table, trust: table - (trust * table).sum() / trust.sum(),
-)
+task.fault("C-NO-NORMALIZER", forms=(ratio_of_sums, mean_of_ratios, median_of_ratios))
+task.fault("C-ROWS-MIXED", center=lambda table, trust: table - (trust * table).sum() / trust.sum())
 task.fault(
     "C-COLUMNS",
-    "Each column is a competition.",
-    "Weights of one row sum to one, so the row's sum is what cancels between two of its weights. "
-    "Two weights of a column have been divided by different sums.",
     center=lambda table, trust: table - (trust * table).sum(0) / trust.sum(0).clamp(min=1e-30),
 )
-task.fault(
-    "C-CENTERED-ON-ALL",
-    "The mean of a row is taken over all its keys.",
-    "Masked keys are part of no line, and still pull the mean of the scores. Take both means over "
-    "the keys that have a weight.",
-    center=lambda table, trust: table - table.mean(-1, keepdim=True),
-)
+task.fault("C-CENTERED-ON-ALL", center=lambda table, trust: table - table.mean(-1, keepdim=True))
 
 
-@task.fault(
-    "C-NO-LOGARITHM",
-    "Scores divided by weights give the scale.",
-    "Softmax is not a division: it takes exponentials first. Ratios of weights become differences "
-    "of scores only after a logarithm.",
-)
+@task.fault("C-NO-LOGARITHM")
 def no_logarithm(scores, weights):
     seen = weights > 0
     return (scores[seen] / weights[seen]).mean().item()
 
 
-@task.fault(
-    "C-ONE-PAIR",
-    "Two weights of the first row are enough.",
-    "On paper they are. Printed to two decimals they are blurred, or one of them is masked: then "
-    "there is nothing to compare. Use all pairs that there are.",
-)
+@task.fault("C-ONE-PAIR")
 def one_pair(scores, weights):
     log = weights[0].log()
     return ((scores[0, 0] - scores[0, 1]) / (log[0] - log[1])).item()
@@ -377,9 +278,6 @@ def fine(low, high, count=400):
 
 task.fault(
     "C-COARSE-GRID",
-    "I try the whole numbers and take the one that fits best.",
-    "A scale need not be whole: of width 40 it is 6.32, and small tables may hide 1.4. A line "
-    "through the points says it exactly.",
     forms=(
         tried([float(c) for c in range(1, 33)]),
         tried([float(c) for c in range(1, 101)]),
@@ -389,22 +287,7 @@ task.fault(
 )
 task.fault(
     "C-BOUNDED-GRID",
-    "Between 1 and 10 there is surely a scale that fits.",
-    "Tables may hide less than 1 or more than 10. Where you look decides what you find; the slope "
-    "of a line has no such bounds.",
     forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
 )
-task.fault(
-    "C-GRID-UNMASKED",
-    "I try scales and compare the softmax of all scores with the weights.",
-    "Where keys are masked, the softmax of all scores shares out weight among them, and no scale "
-    "fits. Leave masked keys out of the softmax, too.",
-    forms=(tried(fine(0.05, 50), hide=False),),
-)
-task.fault(
-    "C-GRID-COLUMNS",
-    "I try scales, with a softmax down the columns.",
-    "The weights of a row sum to one: each row of scores is a competition. Down a column, numbers "
-    "that never met are compared.",
-    forms=(tried(fine(0.05, 50), dim=0),),
-)
+task.fault("C-GRID-UNMASKED", forms=(tried(fine(0.05, 50), hide=False),))
+task.fault("C-GRID-COLUMNS", forms=(tried(fine(0.05, 50), dim=0),))

@@ -1,7 +1,4 @@
-"""scaled_dot_product_attention."""
-
 import math
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +8,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 # In float64, d = 9: its root has no rounding, however it was computed.
 DOUBLE = {"dtype": torch.float64, "d": 9}
@@ -125,16 +122,6 @@ task = Task(
     difficulty=2,
     minutes=25,
     section="the-code",
-    hints=(
-        "Follow the five steps of the chapter: scores, scale, mask, softmax, average. Write "
-        "the axes of every tensor beside its line: query (… q d), key (… k d), value (… k v).",
-        "Scores have one row per query and one column per key; `d` is summed away. A row is a "
-        "competition between keys. A masked key must lose before the competition, not after; "
-        "and a row in which everybody is masked has to end as zeros.",
-        "scores = einsum over d, divided by the root of d; where the mask is False, fill in "
-        "the lowest number the dtype has; softmax over the last axis; where the mask is "
-        "False, set the weights to 0; output = einsum over k; return both.",
-    ),
     probes=attention_probes,
     differentiated=("plain", "mask", "dead row"),
     small=attention_small,
@@ -247,7 +234,7 @@ def a_query_with_nothing_to_attend_to_gets_zeros(answer, rng):
     answer.matches(attention_inputs(rng, 2, mask=queries))
 
 
-@task.check(1)
+@task.check(1, "gradients reach query, key and value")
 def gradients_reach_query_key_and_value(answer, rng):
     answer.gradients_match(attention_inputs(rng, 2, 3))
     answer.gradients_match(attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5)))
@@ -329,75 +316,35 @@ def heads_and_width(query, key, value):
     return query.shape[-1] * (query.shape[1] if query.ndim == 4 else 1)
 
 
-task.fault(thoughts.NO_SCALE, section=SCALE, scale=as_is)
-task.fault(thoughts.SCALE_DK, section=SCALE, scale=lambda s, query, *_: s / query.shape[-1])
+task.fault("D-NO-SCALE", section=SCALE, scale=as_is)
+task.fault("D-SCALE-DK", section=SCALE, scale=lambda s, query, *_: s / query.shape[-1])
+task.fault("D-SCALE-DV", section=SCALE, scale=by_root(lambda query, key, value: value.shape[-1]))
+task.fault("D-SCALE-KEYS", section=SCALE, scale=by_root(lambda query, key, value: key.shape[-2]))
+task.fault("D-SCALE-DMODEL", section=SCALE, scale=by_root(heads_and_width))
 task.fault(
-    "D-SCALE-DV",
-    "The d under the root is the width of a value.",
-    "Scores are dot products of queries and keys; values have not entered yet. The two widths "
-    "often agree, which is why this hides so well.",
-    section=SCALE,
-    scale=by_root(lambda query, key, value: value.shape[-1]),
-)
-task.fault(
-    "D-SCALE-KEYS",
-    "The more keys there are, the more the scores must be damped: √k.",
-    "Each score is one dot product, a sum over d features; the number of keys does not enter it. "
-    "The size under the root must be the length of that sum.",
-    section=SCALE,
-    scale=by_root(lambda query, key, value: key.shape[-2]),
-)
-task.fault(
-    "D-SCALE-DMODEL",
-    "The scale is the root of the whole model width, all heads together.",
-    "Each head computes its own dot products, over its own d features. Only that d decides how far "
-    "its scores spread.",
-    section=SCALE,
-    scale=by_root(heads_and_width),
-)
-task.fault(
-    thoughts.SCALE_AFTER,
+    "D-SCALE-AFTER",
     section=SCALE,
     scale=as_is,
     after=lambda weights, query: weights / math.sqrt(query.shape[-1]),
 )
 task.fault(
     "D-SCALE-TIMES",
-    "The scores are multiplied by √d.",
-    "Scores already grow with the width; multiplying makes it worse, and one key takes all the "
-    "weight. The factor is there to undo the growth.",
     section=SCALE,
     scale=lambda scores, query, *_: scores * math.sqrt(query.shape[-1]),
 )
 task.fault(
     "D-SCALE-FOURTH-ROOT",
-    "Query and key share the scale, so one of them is divided by the fourth root of d.",
-    "Sharing works if both get the fourth root: their product then has the whole root. With only "
-    "one of them, scores are still too large for wide vectors.",
     section=SCALE,
     scale=lambda scores, query, *_: scores / query.shape[-1] ** 0.25,
 )
-task.fault(
-    "D-SCALE-CONSTANT",
-    "The divisor is 8.",
-    "It is √64, right for queries and keys of width 64 and for no others. Read the width off the "
-    "query.",
-    section=SCALE,
-    scale=lambda scores, *_: scores / 8,
-)
+task.fault("D-SCALE-CONSTANT", section=SCALE, scale=lambda scores, *_: scores / 8)
 task.fault(
     "D-TRANSPOSE-T",
-    "`key.T` swaps the last two axes.",
-    "It reverses all axes, which is the same only for a plain matrix. With a batch in front, swap "
-    "the two axes you mean, counted from the back.",
     section=AXES,
     compare=lambda query, key: query @ key.permute(*reversed(range(key.ndim))),
 )
 task.fault(
     "D-TRANSPOSE-12",
-    "The axes to swap are number 1 and number 2.",
-    "That holds for (batch k d). With heads in front, axes 1 and 2 are heads and keys; without a "
-    "batch there is no axis 2. Count from the back.",
     section=AXES,
     compare=(
         lambda query, key: query @ key.transpose(1, 2),
@@ -406,51 +353,22 @@ task.fault(
 )
 task.fault(
     "D-RESHAPE-KEY",
-    "Reshaping key from (k d) to (d k) transposes it.",
-    "A reshape only cuts the same list of numbers into other rows; it never moves a number. The "
-    "shape fits, the content is scrambled.",
     section=AXES,
     compare=lambda query, key: query @ key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2]),
 )
 task.fault(
     "D-COSINE",
-    "Similarity of two vectors means the cosine between them.",
-    "A dot product keeps the lengths: a long key can shout, a short query can be undecided. The "
-    "cosine throws that away.",
     section=FIVE,
     compare=lambda query, key: F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT,
     scale=(as_is, ...),
 )
+task.fault("D-DISTANCE", section=FIVE, compare=torch.cdist, scale=(as_is, ...))
+task.fault("D-SELF-SCORES", section="soft-lookup", compare=lambda query, key: key @ key.mT)
 task.fault(
-    "D-DISTANCE",
-    "The score is the distance between query and key.",
-    "A distance is small when two vectors agree, so the worst key would win. A score has to grow "
-    "with agreement.",
-    section=FIVE,
-    compare=torch.cdist,
-    scale=(as_is, ...),
-)
-task.fault(
-    "D-SELF-SCORES",
-    "Scores compare the keys with each other.",
-    "A score compares one query with one key. Your scores never read `query`, so every question "
-    "would get the same answer.",
-    section="soft-lookup",
-    compare=lambda query, key: key @ key.mT,
-)
-task.fault(
-    "D-DETACHED-KEYS",
-    "Keys are only looked up, so they need no gradient.",
-    "Then they never learn to be found. The numbers are right, but `.detach()` or `.data` cuts the "
-    "way back to the keys.",
-    section="gradients",
-    compare=lambda query, key: query @ key.detach().mT,
+    "D-DETACHED-KEYS", section="gradients", compare=lambda query, key: query @ key.detach().mT
 )
 task.fault(
     "D-INPLACE",
-    "Scaling the query in place saves memory.",
-    "`query` belongs to the caller, who uses it again: after your call it has shrunk. `a /= b` "
-    "edits the tensor itself; `a = a / b` makes a new one.",
     compare=lambda query, key: query.div_(math.sqrt(query.shape[-1])) @ key.mT,
     scale=as_is,
 )
@@ -482,41 +400,30 @@ def hard(scores, mask):
     return best.to(scores.dtype) / best.sum(-1, keepdim=True).clamp(min=1) + 0 * soft
 
 
+task.fault("D-SOFTMAX-AXIS-1", section=AXES, share=lambda scores, mask: scores.softmax(1))
+task.fault("D-SOFTMAX-DIM", section=FIVE, share=lambda scores, mask: scores.softmax(-2))
 task.fault(
-    "D-SOFTMAX-AXIS-1",
-    "Softmax goes over axis 1.",
-    "Counted from the front, axis 1 is the keys only without a batch. With a batch it is the "
-    "queries or the heads. Count from the back: the keys are always last.",
-    section=AXES,
-    share=lambda scores, mask: scores.softmax(1),
-)
-task.fault(thoughts.SOFTMAX_DIM, section=FIVE, share=lambda scores, mask: scores.softmax(-2))
-task.fault(
-    thoughts.SOFTMAX_ALL,
+    "D-SOFTMAX-ALL",
     section=FIVE,
     share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape),
 )
 task.fault(
-    thoughts.NAIVE_SOFTMAX,
+    "D-NAIVE-SOFTMAX",
     section="stable-softmax",
     share=(naive_and_safe, naive, naive),
     hide=(minus_infinity, minus_infinity, lambda scores, mask: scores.masked_fill(~mask, -1e9)),
     clear=(..., as_is, as_is),
 )
 task.fault(
-    thoughts.GLOBAL_MAX,
+    "D-GLOBAL-MAX",
     section="stable-softmax",
     share=(one_shift_and_nan, one_shift_for_all, one_shift_for_all),
     hide=(..., ..., minus_infinity),
 )
-task.fault(thoughts.HARD_ATTENTION, section="soft-lookup", share=hard)
-task.fault(thoughts.NO_SOFTMAX, section=FIVE, share=as_is, hide=lambda scores, mask: scores * mask)
-task.fault(
-    thoughts.DROPOUT_PLACE, after=lambda weights, query: torch.dropout(weights, 0.1, train=True)
-)
-task.fault(
-    thoughts.DETACHED_WEIGHTS, section="gradients", after=lambda weights, query: weights.detach()
-)
+task.fault("D-HARD-ATTENTION", section="soft-lookup", share=hard)
+task.fault("D-NO-SOFTMAX", section=FIVE, share=as_is, hide=lambda scores, mask: scores * mask)
+task.fault("D-DROPOUT-PLACE", after=lambda weights, query: torch.dropout(weights, 0.1, train=True))
+task.fault("D-DETACHED-WEIGHTS", section="gradients", after=lambda weights, query: weights.detach())
 
 # --- faults: masks ------------------------------------------------------------------------------
 
@@ -546,55 +453,44 @@ def low(number):
 
 MASKS = {"section": "masks"}
 
-task.fault(thoughts.POLARITY, **MASKS, visible=lambda mask, scores: None if mask is None else ~mask)
-task.fault(thoughts.IGNORED, **MASKS, visible=lambda mask, scores: None)
-task.fault(thoughts.DEAD_ROW, **MASKS, hide=minus_infinity, clear=as_is)
-task.fault(thoughts.DEAD_ROW_UNIFORM, **MASKS, clear=as_is)
+task.fault("M-POLARITY", **MASKS, visible=lambda mask, scores: None if mask is None else ~mask)
+task.fault("M-IGNORED", **MASKS, visible=lambda mask, scores: None)
+task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
+task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
 task.fault(
-    thoughts.DEAD_ROW_GRADIENT,
+    "M-DEAD-ROW-GRADIENT",
     **MASKS,
     hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
     clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
-task.fault(thoughts.AFTER_SOFTMAX, **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
-task.fault(thoughts.AFTER_RENORMALIZED, **MASKS, hide=as_is, clear=renormalized)
-task.fault(thoughts.ADD_BOOL, **MASKS, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
+task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault("M-AFTER-RENORMALIZED", **MASKS, hide=as_is, clear=renormalized)
+task.fault("M-ADD-BOOL", **MASKS, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
 task.fault(
-    thoughts.INF_TIMES_ZERO,
+    "M-INF-TIMES-ZERO",
     **MASKS,
     hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
     clear=(as_is, ...),
 )
-task.fault(thoughts.FILL_ZERO, **MASKS, hide=low(0.0), clear=(as_is, only_dead_rows, ...))
+task.fault("M-FILL-ZERO", **MASKS, hide=low(0.0), clear=(as_is, only_dead_rows, ...))
+task.fault("M-IF-MASK", **MASKS, visible=lambda mask, scores: mask if mask else None)
 task.fault(
-    "M-IF-MASK",
-    "`if mask:` asks whether there is a mask.",
-    "It asks whether a tensor is true, and one of several entries is neither true nor false: an "
-    "error. Ask whether the mask is None.",
-    **MASKS,
-    visible=lambda mask, scores: mask if mask else None,
-)
-task.fault(
-    thoughts.SMALL_FILL,
+    "M-SMALL-FILL",
     **MASKS,
     hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
     clear=(only_dead_rows, only_dead_rows, as_is),
 )
-task.fault(thoughts.TRANSPOSED_MASK, **MASKS, visible=(transposed_if_square, transposed))
+task.fault("M-TRANSPOSED", **MASKS, visible=(transposed_if_square, transposed))
 task.fault(
-    thoughts.MAPS_UNMASKED,
-    **MASKS,
-    results=lambda output, weights, scores: (output, scores.softmax(-1)),
+    "M-MAPS-UNMASKED", **MASKS, results=lambda output, weights, scores: (output, scores.softmax(-1))
 )
-task.fault(thoughts.ALWAYS_CAUSAL, **MASKS, visible=triangle)
+task.fault("M-ALWAYS-CAUSAL", **MASKS, visible=triangle)
 task.fault(
-    thoughts.ONE_ROW,
-    **MASKS,
-    visible=lambda mask, scores: None if mask is None else mask[..., :1, :],
+    "M-ONE-ROW", **MASKS, visible=lambda mask, scores: None if mask is None else mask[..., :1, :]
 )
 
 
-@task.fault(thoughts.MASKED_VALUES, **MASKS)
+@task.fault("M-VALUES", **MASKS)
 class MaskedValues(Attention):
     def hide(scores, mask):
         return scores
@@ -610,21 +506,19 @@ class MaskedValues(Attention):
 # --- faults: what is read and returned ----------------------------------------------------------
 
 
-@task.fault(replace(thoughts.FLOAT32, id="D-FLOAT32"))
+@task.fault("D-FLOAT32", words="C-FLOAT32")
 class InFloat32(Attention):
     def __call__(self, query, key, value, mask=None):
         return super().__call__(query.float(), key.float(), value.float(), mask)
 
 
 task.fault(
-    thoughts.KEY_AS_VALUE,
+    "D-KEY-AS-VALUE",
     section="soft-lookup",
     average=lambda weights, query, key, value: weights @ key,
 )
 task.fault(
-    thoughts.SCORES_AS_WEIGHTS,
-    section=FIVE,
-    results=lambda output, weights, scores: (output, scores),
+    "D-SCORES-AS-WEIGHTS", section=FIVE, results=lambda output, weights, scores: (output, scores)
 )
-task.fault(thoughts.SWAPPED_RESULTS, results=lambda output, weights, scores: (weights, output))
-task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights, scores: output)
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, scores: (weights, output))
+task.fault("D-OUTPUT-ONLY", results=lambda output, weights, scores: output)

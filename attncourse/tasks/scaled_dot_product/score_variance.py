@@ -1,5 +1,3 @@
-"""The variance of q·k for random vectors: measured, with the scale and without."""
-
 import functools
 import math
 
@@ -124,14 +122,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="why-scale",
-    hints=(
-        "One score is q·k for one query and one key. To see how much scores vary you need "
-        "many of them, each from a fresh query and a fresh key.",
-        "torch.randn draws standard normal numbers. With queries and keys of shape "
-        "(samples d), multiply entry by entry and sum over d: one score per sample.",
-        "queries, keys: two (samples d) draws; scores: the sum over d of their product; "
-        "divided by the root of d if `scaled`; return the variance of scores as a float.",
-    ),
     probes=variance_probes,
     small=variance_small,
     traits=variance_traits,
@@ -236,180 +226,47 @@ def same_vector(samples, d):
     return query, query
 
 
-task.fault(
-    "V-UNIFORM",
-    "`torch.rand` draws random vectors, which is all that is needed.",
-    "It draws uniformly from 0 to 1: all positive, with variance 1/12. Standard normal numbers "
-    "have mean 0 and variance 1; their function has one letter more.",
-    draw=uniform(0, 1),
-)
-task.fault(
-    "V-UNIFORM-CENTERED",
-    "Uniform numbers from −1 to 1 have mean 0, so they are as good as normal ones.",
-    "The mean fits, the variance does not: it is 1/3, and a product of two has 1/9. Standard "
-    "normal numbers have variance 1.",
-    draw=uniform(-1, 1),
-)
-task.fault(
-    "V-ONE-VECTOR",
-    "Query and key can be the same random vector.",
-    "q·q is a squared length, never negative, and its variance is twice as large. A query and a "
-    "key are drawn independently.",
-    draw=same_vector,
-)
-task.fault(
-    "V-ONE-QUERY",
-    "One query serves for all keys.",
-    "Then you measure how scores of this one query vary: its squared length, another number with "
-    "every draw. Each pair has a fresh query and a fresh key.",
-    draw=(one_query, one_key),
-)
-task.fault(
-    "V-NOT-SUMMED",
-    "A score is the product of a query and a key, entry by entry.",
-    "That leaves d numbers per pair, each with variance 1. A dot product adds them up into one "
-    "score, and that sum is what grows with d.",
-    compare=torch.mul,
-)
-task.fault(
-    "V-SUMMED-OVER-SAMPLES",
-    "The products are summed over the samples.",
-    "That mixes all pairs into one number per feature. A score belongs to one pair: the sum runs "
-    "over its d features.",
-    compare=lambda query, key: (query * key).sum(0),
-)
-task.fault(
-    "V-MEAN-OF-PRODUCTS",
-    "A score is the mean of the d products.",
-    "A dot product is their sum. The mean divides each score by d, and their variance by d².",
-    compare=lambda query, key: (query * key).mean(-1),
-)
+task.fault("V-UNIFORM", draw=uniform(0, 1))
+task.fault("V-UNIFORM-CENTERED", draw=uniform(-1, 1))
+task.fault("V-ONE-VECTOR", draw=same_vector)
+task.fault("V-ONE-QUERY", draw=(one_query, one_key))
+task.fault("V-NOT-SUMMED", compare=torch.mul)
+task.fault("V-SUMMED-OVER-SAMPLES", compare=lambda query, key: (query * key).sum(0))
+task.fault("V-MEAN-OF-PRODUCTS", compare=lambda query, key: (query * key).mean(-1))
 task.fault(
     "V-IGNORES-SAMPLES",
-    "The number of samples is always the same, so I wrote it down.",
-    "The caller says how many pairs to draw: `samples` is an argument. Yours gives the same result "
-    "for 10 as for 20,000.",
     many=(lambda samples: 20_000, lambda samples: 10_000, lambda samples: 100_000),
 )
 
 # --- faults: the scale --------------------------------------------------------------------------
 
-task.fault(
-    "V-IGNORES-SCALED",
-    "`scaled` makes no difference to the variance.",
-    "Dividing every score by √d divides their variance by d. Your result is the same for both "
-    "settings.",
-    scales=lambda scaled: False,
-)
-task.fault(
-    "V-ALWAYS-SCALED",
-    "Scores are always scaled.",
-    "The point is to compare: with `scaled=False` the raw dot products are asked for.",
-    scales=lambda scaled: True,
-)
-task.fault(
-    "V-INVERTED",
-    "`scaled` means that the scores come scaled already, so the other case needs the root.",
-    "With `scaled=True` the scores are divided before the variance is taken; with False they stay "
-    "raw. Yours does the opposite.",
-    scales=lambda scaled: not scaled,
-)
-task.fault(
-    "V-SCALE-DK",
-    "Scaled scores are divided by d.",
-    "Dividing scores by d divides their variance by d², so wide vectors end up with almost none. "
-    "Which divisor brings the variance to 1?",
-    scale=lambda scores, d: scores / d,
-)
-task.fault(
-    "V-SCALE-TIMES",
-    "Scaled scores are multiplied by √d.",
-    "Scores grow with the width already, and this makes them grow faster: their variance is d². "
-    "The factor is there to undo the growth.",
-    scale=lambda scores, d: scores * math.sqrt(d),
-)
-task.fault(
-    "V-SCALE-SAMPLES",
-    "Scaled scores are divided by the root of the number of samples.",
-    "How many scores are measured says nothing about how large each one is. A score is a sum over "
-    "d features: d belongs under the root.",
-    scale=lambda scores, d: scores / math.sqrt(len(scores)),
-)
+task.fault("V-IGNORES-SCALED", scales=lambda scaled: False)
+task.fault("V-ALWAYS-SCALED", scales=lambda scaled: True)
+task.fault("V-INVERTED", scales=lambda scaled: not scaled)
+task.fault("V-SCALE-DK", scale=lambda scores, d: scores / d)
+task.fault("V-SCALE-TIMES", scale=lambda scores, d: scores * math.sqrt(d))
+task.fault("V-SCALE-SAMPLES", scale=lambda scores, d: scores / math.sqrt(len(scores)))
 task.fault(
     "V-SCALES-THE-VARIANCE",
-    "I can divide the variance by √d instead of the scores.",
-    "A factor on the scores counts squared in their variance, so the two are not the same. Scale "
-    "the scores, then measure.",
     scale=lambda scores, d: scores,
     number=lambda spread, d, scaled: spread.item() / (math.sqrt(d) if scaled else 1),
 )
-task.fault(
-    "V-SCALE-CONSTANT",
-    "The divisor is 8.",
-    "It is √64, right for vectors of width 64 and for no others. The width is an argument: `d`.",
-    scale=lambda scores, d: scores / 8,
-)
+task.fault("V-SCALE-CONSTANT", scale=lambda scores, d: scores / 8)
 
 # --- faults: what is measured -------------------------------------------------------------------
 
-task.fault(
-    "V-STANDARD-DEVIATION",
-    "The spread of the scores is their standard deviation.",
-    "That is the root of what is asked. Variances add up over the d features, which is why the "
-    "result is so simple; standard deviations do not.",
-    spread=lambda scores, d: scores.std(),
-)
-task.fault(
-    "V-MEAN",
-    "The average score tells how large scores are.",
-    "Positive and negative scores cancel, so the mean is near 0 for every width. What grows is how "
-    "far they scatter.",
-    spread=lambda scores, d: scores.mean(),
-)
-task.fault(
-    "V-ABSOLUTE-MEAN",
-    "The average size of a score, without its sign, is the variance.",
-    "It grows like √d, as a standard deviation does. A variance is a mean of squares.",
-    spread=lambda scores, d: scores.abs().mean(),
-)
-task.fault(
-    "V-SUM-OF-SQUARES",
-    "The variance is the sum of the squared scores.",
-    "It is their mean: otherwise it grows with the number of samples, and says nothing about one "
-    "score.",
-    spread=lambda scores, d: scores.square().sum(),
-)
-task.fault(
-    "V-FORMULA",
-    "I know the result, so I return it.",
-    "The formula is right, and this task is about seeing it happen: the answer must not know it in "
-    "advance. Draw vectors, compute scores, measure.",
-    number=lambda spread, d, scaled: 1.0 if scaled else float(d),
-)
-task.fault(
-    "V-FORMULA-PARTLY",
-    "Scaled scores have variance 1, so only the others have to be measured.",
-    "That is what the measurement is to show. With `scaled=True` your answer returns 1 whatever "
-    "the scores are.",
-    number=lambda spread, d, scaled: 1.0 if scaled else spread.item(),
-)
+task.fault("V-STANDARD-DEVIATION", spread=lambda scores, d: scores.std())
+task.fault("V-MEAN", spread=lambda scores, d: scores.mean())
+task.fault("V-ABSOLUTE-MEAN", spread=lambda scores, d: scores.abs().mean())
+task.fault("V-SUM-OF-SQUARES", spread=lambda scores, d: scores.square().sum())
+task.fault("V-FORMULA", number=lambda spread, d, scaled: 1.0 if scaled else float(d))
+task.fault("V-FORMULA-PARTLY", number=lambda spread, d, scaled: 1.0 if scaled else spread.item())
 
 
-@task.fault(
-    "V-RESEED",
-    "A `manual_seed` inside the function makes it reproducible.",
-    "It also resets everybody else's random numbers on each call, so later draws repeat. Leave the "
-    "global generator to the caller, or use a `torch.Generator` of your own.",
-)
+@task.fault("V-RESEED")
 class Reseeds(Variance):
     def before(self):
         torch.default_generator.manual_seed(0)
 
 
-task.fault(
-    "V-TENSOR",
-    "A tensor with one number is a number.",
-    "Nearly: it drags a device, a dtype and perhaps a graph along. A plain Python float is asked "
-    "for; `.item()` makes one.",
-    number=lambda spread, d, scaled: spread,
-)
+task.fault("V-TENSOR", number=lambda spread, d, scaled: spread)

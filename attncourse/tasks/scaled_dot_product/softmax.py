@@ -1,5 +1,3 @@
-"""From scores to weights: exp over the sum of exps, along any axis."""
-
 import math
 
 import torch
@@ -9,7 +7,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, LIBRARY_SOFTMAX
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 
 def softmax_probes(rng):
@@ -74,14 +72,6 @@ task = Task(
     difficulty=1,
     minutes=10,
     section="stable-softmax",
-    hints=(
-        "Weights are positive and, along `dim`, sum to one. Which function makes any number "
-        "positive, and what do you divide by so that the sum is one?",
-        "exp(1e4) is infinite, and inf/inf is NaN. Subtract the same number from all scores "
-        "of a row and no weight changes. Which number makes every exponent 0 or less?",
-        "Three steps, each along `dim` and with keepdim=True so that shapes still fit: the "
-        "largest score; exp of (scores − largest); divide by the sum of those.",
-    ),
     probes=softmax_probes,
     differentiated=("rows", "columns"),
     small=softmax_small,
@@ -180,42 +170,20 @@ class Softmax:
 
 # --- faults: the axis ---------------------------------------------------------------------------
 
+task.fault("D-SOFTMAX-IGNORES-DIM", axis=lambda dim, scores: -1)
+task.fault("D-SOFTMAX-AXIS-FIXED", axis=(lambda dim, scores: 0, lambda dim, scores: 1))
 task.fault(
-    "D-SOFTMAX-IGNORES-DIM",
-    "Softmax runs over the last axis, always.",
-    "In attention it usually does, but the caller chooses: `dim` says which axis competes. Your "
-    "weights are the same for every `dim`.",
-    axis=lambda dim, scores: -1,
-)
-task.fault(
-    "D-SOFTMAX-AXIS-FIXED",
-    "Softmax runs over the first axis, or the second, always.",
-    "What stands there depends on how many axes there are: keys, queries, heads or sentences. The "
-    "caller says which one competes: `dim`.",
-    axis=(lambda dim, scores: 0, lambda dim, scores: 1),
-)
-task.fault(
-    thoughts.SOFTMAX_ALL,
-    "All weights together sum to one.",
-    "Each row is a competition of its own: every row sums to one. A sum without an axis lets all "
-    "rows compete with each other, as the dependency map shows.",
+    "D-SOFTMAX-ALL",
     whole=lambda e, scores, dim: e.sum(),
     shift=(lambda scores, dim: scores - scores.amax(), ...),
 )
 task.fault(
     "D-SOFTMAX-KEEPDIM",
-    "A sum or maximum along `dim` gives one number per row, and torch will match each row with its "
-    "own.",
-    "That result has lost an axis. Broadcasting lines axes up from the right, so rows meet the "
-    "wrong numbers; it only goes unnoticed where two lengths agree.",
     whole=(lambda e, scores, dim: e.sum(dim), ..., lambda e, scores, dim: e.sum(dim)),
     shift=(..., lambda scores, dim: scores - scores.amax(dim)),
 )
 task.fault(
     "D-SOFTMAX-SHIFT-AXIS",
-    "Whichever axis competes, the largest score is looked for along my own axis.",
-    "A shift keeps the weights only if all that compete are shifted alike. Along another axis each "
-    "of them gets a shift of its own, which changes their differences.",
     shift=(
         lambda scores, dim: scores - scores.amax(-1, keepdim=True),
         lambda scores, dim: scores - scores.amax(0, keepdim=True),
@@ -223,11 +191,7 @@ task.fault(
 )
 
 
-@task.fault(
-    "D-SOFTMAX-NO-DEFAULT",
-    "Whoever calls this says `dim`.",
-    "The signature of the task says `dim=-1`: without it, the last axis competes.",
-)
+@task.fault("D-SOFTMAX-NO-DEFAULT")
 class NoDefault(Softmax):
     def __call__(self, scores, dim):
         return super().__call__(scores, dim)
@@ -238,13 +202,7 @@ class SecondAxis(Softmax):
         return super().__call__(scores, dim)
 
 
-@task.fault(
-    "D-SOFTMAX-OTHER-DEFAULT",
-    "Without `dim`, the first axis competes, or the second.",
-    "The keys, which compete in attention, are always last, however many axes stand before them. "
-    "So the task's default is the last axis.",
-    forms=(SecondAxis,),
-)
+@task.fault("D-SOFTMAX-OTHER-DEFAULT", forms=(SecondAxis,))
 class FirstAxis(Softmax):
     def __call__(self, scores, dim=0):
         return super().__call__(scores, dim)
@@ -273,25 +231,11 @@ def cut(*limits):
 
 
 task.fault(
-    thoughts.NAIVE_SOFTMAX,
-    "The formula is exp over the sum of exps, so that is what I compute.",
-    "On paper yes. In float32 exp(89) is already infinite, and infinity over infinity is NaN. "
-    "Something that changes no weight can be done to the scores first.",
-    shift=as_is,
-    result=(..., lambda weights, scores, dim: weights.nan_to_num()),
+    "D-NAIVE-SOFTMAX", shift=as_is, result=(..., lambda weights, scores, dim: weights.nan_to_num())
 )
-task.fault(
-    "D-SOFTMAX-GLOBAL-MAX",
-    "One shift for the whole table, such as its largest score, is enough to be safe.",
-    "It may stop overflow, but a row far below becomes all zeros after exp, and 0/0 is NaN. Each "
-    "row needs its own shift.",
-    shift=lambda scores, dim: scores - scores.amax(),
-)
+task.fault("D-SOFTMAX-GLOBAL-MAX", shift=lambda scores, dim: scores - scores.amax())
 task.fault(
     "D-SOFTMAX-MEAN",
-    "Any shift keeps the weights, so it does not matter what I subtract from a row.",
-    "On paper true. But if a score stays far above what you subtracted, its exp overflows. Which "
-    "shift leaves no positive exponent?",
     shift=(
         lambda scores, dim: scores - scores.mean(dim, keepdim=True),
         lambda scores, dim: scores - scores.amin(dim, keepdim=True),
@@ -299,55 +243,23 @@ task.fault(
 )
 task.fault(
     "D-SOFTMAX-MINUS",
-    "The exponent carries a minus sign, as in a distance.",
-    "Then the smallest score wins. A score measures agreement: the larger it is, the larger its "
-    "weight.",
     shift=(
         lambda scores, dim: scores.amin(dim, keepdim=True) - scores,
         lambda scores, dim: scores.amax(dim, keepdim=True) - scores,
     ),
 )
-task.fault(
-    "D-SOFTMAX-INPLACE",
-    "Subtracting in place saves memory and changes nothing else.",
-    "`scores` belongs to the caller, who sees it changed. `a -= b` edits the tensor itself; "
-    "`a = a - b` makes a new one.",
-    shift=(in_place, in_place_by_values),
-)
-task.fault(
-    "D-SOFTMAX-PLUS-MAX",
-    "The shift by the largest score is an addition.",
-    "Any shift keeps the weights, but this one doubles the exponents that were already too large. "
-    "The shift should bring them down.",
-    shift=lambda scores, dim: scores + scores.amax(dim, keepdim=True),
-)
+task.fault("D-SOFTMAX-INPLACE", shift=(in_place, in_place_by_values))
+task.fault("D-SOFTMAX-PLUS-MAX", shift=lambda scores, dim: scores + scores.amax(dim, keepdim=True))
 task.fault(
     "D-SOFTMAX-CLAMP",
-    "Cutting scores off at a limit prevents overflow.",
-    "It does, and it makes 9,999 and 10,000 equal. A shift prevents overflow too, and keeps every "
-    "difference.",
     shift=(cut(-50, 50), cut(None, 50), cut(None, 80), cut(-80, 80), cut(-88, 88)),
 )
 task.fault(
-    "D-SOFTMAX-DIVIDES-BY-MAX",
-    "Dividing the scores by their maximum keeps exp small.",
-    "It does, but it also changes the differences, and the weights depend on nothing else. Adding "
-    "or subtracting a number keeps differences; dividing does not.",
-    shift=lambda scores, dim: scores / scores.amax(dim, keepdim=True),
+    "D-SOFTMAX-DIVIDES-BY-MAX", shift=lambda scores, dim: scores / scores.amax(dim, keepdim=True)
 )
-task.fault(
-    "D-SOFTMAX-STANDARDIZE",
-    "Scores should have mean 0 and variance 1 before the exponential.",
-    "The mean does no harm, but dividing by each row's own spread makes a clear winner and a near "
-    "tie look alike. Softmax leaves differences as they are.",
-    section="why-scale",
-    shift=standardized,
-)
+task.fault("D-SOFTMAX-STANDARDIZE", section="why-scale", shift=standardized)
 task.fault(
     "D-SOFTMAX-SCALED",
-    "Before the exponential, scores are divided by the root of the width.",
-    "In attention whoever computes the scores does that. The last axis of scores counts keys, and "
-    "softmax takes differences as they come.",
     section="why-scale",
     shift=lambda scores, dim: Softmax.shift(scores / math.sqrt(scores.shape[-1]), dim),
 )
@@ -365,151 +277,48 @@ def best(e, whole, dim):
     return winner.to(e.dtype) / winner.sum(dim, keepdim=True) + 0 * e
 
 
-task.fault(
-    "D-SOFTMAX-LINEAR",
-    "Dividing each score by the sum of the scores makes weights.",
-    "Scores can be negative, and their sum can be zero. Something has to make them positive before "
-    "they are divided.",
-    shift=as_is,
-    grow=as_is,
-)
-task.fault(
-    "D-SOFTMAX-RELU",
-    "A negative score means no interest, so it gets weight zero.",
-    "A score has no zero point: add 5 to all of them and softmax gives the same weights. Only "
-    "differences count, so no score is negative in itself.",
-    shift=as_is,
-    grow=torch.relu,
-)
-task.fault(
-    "D-SOFTMAX-POSITIVE",
-    "Squares or absolute values are positive, too, so they may stand for the exponential.",
-    "Then −3 counts as much as 3: the worst key wins as often as the best. The exponential is "
-    "positive and grows with the score.",
-    shift=as_is,
-    grow=(torch.square, torch.abs),
-)
+task.fault("D-SOFTMAX-LINEAR", shift=as_is, grow=as_is)
+task.fault("D-SOFTMAX-RELU", shift=as_is, grow=torch.relu)
+task.fault("D-SOFTMAX-POSITIVE", shift=as_is, grow=(torch.square, torch.abs))
 task.fault(
     "D-SOFTMAX-FROM-MINIMUM",
-    "Subtracting the smallest score makes all of them positive, and then they can be divided.",
-    "The smallest score always gets weight zero then, however close it is. Softmax takes "
-    "exponentials: every score keeps some weight.",
     shift=lambda scores, dim: scores - scores.amin(dim, keepdim=True),
     grow=as_is,
 )
-task.fault(
-    "D-SOFTMAX-BASE",
-    "Any base will do for the exponential.",
-    "Another base is another temperature: with base 2 every score counts ln 2 ≈ 0.69 times as "
-    "much. Softmax means base e.",
-    grow=(torch.exp2, lambda shifted: 10**shifted),
-)
-task.fault(
-    "D-SOFTMAX-OVER-MAX",
-    "Dividing by the largest exponential normalizes a row.",
-    "Then the largest weight is one and the row sums to more. Weights are shares of a whole: what "
-    "is the whole?",
-    divide=as_is,
-)
-task.fault(
-    "D-SOFTMAX-NOT-DIVIDED",
-    "The exponentials of the scores are the weights.",
-    "They are positive, and sum to anything. To be shares, they must be divided by their sum.",
-    shift=as_is,
-    divide=as_is,
-)
-task.fault(
-    "D-SOFTMAX-L2",
-    "Normalizing means dividing by the length of the vector.",
-    "Then the squares of a row sum to one, not the weights. An average needs weights whose plain "
-    "sum is one.",
-    whole=lambda e, scores, dim: e.square().sum(dim, keepdim=True).sqrt(),
-)
-task.fault(
-    "D-SOFTMAX-OVER-MEAN",
-    "Each exponential is divided by the mean of its row.",
-    "Then a row's weights have mean one, and their sum is as large as the row is long. Shares of "
-    "one come from the sum.",
-    whole=lambda e, scores, dim: e.mean(dim, keepdim=True),
-)
+task.fault("D-SOFTMAX-BASE", grow=(torch.exp2, lambda shifted: 10**shifted))
+task.fault("D-SOFTMAX-OVER-MAX", divide=as_is)
+task.fault("D-SOFTMAX-NOT-DIVIDED", shift=as_is, divide=as_is)
+task.fault("D-SOFTMAX-L2", whole=lambda e, scores, dim: e.square().sum(dim, keepdim=True).sqrt())
+task.fault("D-SOFTMAX-OVER-MEAN", whole=lambda e, scores, dim: e.mean(dim, keepdim=True))
 task.fault(
     "D-SOFTMAX-OVER-SCORES",
-    "The exponentials are divided by the sum of the scores.",
-    "What is shared out are exponentials, so the whole is their sum. The scores' own sum can be "
-    "negative, or zero.",
     whole=lambda e, scores, dim: scores.sum(dim, keepdim=True),
     shift=(as_is, ...),
 )
-task.fault(
-    "D-SOFTMAX-LEFT-OUT",
-    "A score is divided by the sum of the others.",
-    "Then the weights are odds, and sum to more than one. The whole holds all exponentials, its "
-    "own among them.",
-    whole=lambda e, scores, dim: e.sum(dim, keepdim=True) - e,
-)
+task.fault("D-SOFTMAX-LEFT-OUT", whole=lambda e, scores, dim: e.sum(dim, keepdim=True) - e)
 task.fault(
     "D-SOFTMAX-EPSILON",
-    "A small number added to the sum makes the division safe and changes nothing.",
-    "It changes the last digits: rows then sum to a little less than one, which float64 shows. "
-    "After subtracting the row's maximum the sum is at least 1, so it is safe anyway.",
     whole=(
         lambda e, scores, dim: e.sum(dim, keepdim=True) + 1e-6,
         lambda e, scores, dim: e.sum(dim, keepdim=True) + 1e-8,
     ),
 )
-task.fault(
-    "D-SOFTMAX-INPLACE-GRAPH",
-    "Editing a tensor that I made myself can do no harm.",
-    "The caller sees none of it, but autograd does: it kept that tensor to compute the gradient of "
-    "exp, and finds other numbers in it. Make a new tensor instead of `/=` or `-=`.",
-    section="gradients",
-    divide=divides_in_place,
-)
-task.fault(
-    "D-SOFTMAX-HARD",
-    "The largest score wins, so its weight is one and the others are zero.",
-    "That is a hard maximum. It has no useful gradient, and the runner-up is lost. Softmax is its "
-    "smooth form: every score keeps some weight.",
-    section="soft-lookup",
-    divide=best,
-)
+task.fault("D-SOFTMAX-INPLACE-GRAPH", section="gradients", divide=divides_in_place)
+task.fault("D-SOFTMAX-HARD", section="soft-lookup", divide=best)
 
 # --- faults: what is returned -------------------------------------------------------------------
 
 task.fault(
     "D-SOFTMAX-LOG",
-    "The logarithm of the weights is as good as the weights, and more stable.",
-    "Log-weights are negative and sum to nothing in particular. An average needs the weights "
-    "themselves.",
     result=lambda weights, scores, dim: scores - scores.logsumexp(dim, keepdim=True),
 )
+task.fault("D-SOFTMAX-SIGMOID", result=lambda weights, scores, dim: scores.sigmoid())
 task.fault(
-    "D-SOFTMAX-SIGMOID",
-    "Each score becomes a weight between 0 and 1 by itself.",
-    "Then nothing competes and rows do not sum to one. In softmax one weight can only grow if the "
-    "others shrink.",
-    result=lambda weights, scores, dim: scores.sigmoid(),
+    "D-SOFTMAX-DETACH", section="gradients", result=lambda weights, scores, dim: weights.detach()
 )
-task.fault(
-    "D-SOFTMAX-DETACH",
-    "The numbers are right, so the answer is right.",
-    "The values are, but no gradient reaches the scores: `.detach()`, `.data`, `no_grad` or a "
-    "detour through NumPy cut the graph, and such a model cannot learn where to look.",
-    section="gradients",
-    result=lambda weights, scores, dim: weights.detach(),
-)
-task.fault(
-    "D-SOFTMAX-FLOAT32",
-    "Computing in float32 is always fine.",
-    "Your weights are float32 although the scores came as float64: the caller loses half of the "
-    "digits. Keep the dtype that came.",
-    shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
-)
+task.fault("D-SOFTMAX-FLOAT32", shift=lambda scores, dim: Softmax.shift(scores.float(), dim))
 task.fault(
     "D-SOFTMAX-FLOAT32-INSIDE",
-    "Casting to float32 inside and back at the end loses nothing.",
-    "The dtype is right again, the digits are not: of the sixteen that came, seven are left. "
-    "Compute in the dtype of the scores.",
     shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
     result=lambda weights, scores, dim: weights.to(scores.dtype),
 )

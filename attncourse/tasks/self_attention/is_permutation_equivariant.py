@@ -1,5 +1,3 @@
-"""Does a layer see the order of the words? Task 2 of chapter 4."""
-
 import math
 import zlib
 
@@ -240,16 +238,6 @@ task = Task(
     difficulty=3,
     minutes=20,
     section="equivariance",
-    hints=(
-        "Show the layer the words in another order, and ask: are these the old outputs, in that "
-        "same order? Which axis of x are the words?",
-        "`x[:, order]` puts words into another order, and outputs can be reordered with the same "
-        "`order`. One order may be one that the layer happens not to notice, as a ring of "
-        "neighbors does not notice a turn. And sums in another order differ by rounding.",
-        "output = layer(x); for several orders, such as a few torch.randperm(n): compare "
-        "layer(x[:, order]) with output[:, order] by torch.allclose with a tolerance like 1e-4. "
-        "True only if all of them agree.",
-    ),
     adapt=with_a_layer,
     probes=verdict_probes,
     small=verdict_small,
@@ -268,7 +256,7 @@ def it_answers_true_or_false(answer, rng):
             raise Failure(f"Your answer returned {kind}; a bool is expected.", inputs)
 
 
-@task.check(1)
+@task.check(1, "self-attention is equivariant")
 def self_attention_is_equivariant(answer, rng):
     for seed in range(4):  # a random order may happen to be the opposite of itself
         verdict(answer, layer_inputs(rng, "self-attention"), seed=seed)
@@ -431,76 +419,24 @@ def drawn_anew(words, *_):
 
 task.fault(
     "C-ORDER-TOO-SHORT",
-    "The order has as many entries as x: `randperm(len(x))`.",
-    "`len(x)` is the number of sentences. An order of so few entries leaves words out, and a word "
-    "with less company is read differently. Where b = n nobody notices.",
     orders=(lambda x: swap_and_shift(len(x)), lambda x: swap_and_shift(x.shape[2])),
 )
 task.fault(
     "C-TWO-DRAWS",
-    "Words and outputs are both put into a random order.",
-    "Into two different ones: every call of randperm draws anew. Draw one order, keep it, and use "
-    "it on both sides.",
     orders=(lambda x: range(1), lambda x: range(10)),
     words=drawn_anew,
     moved=drawn_anew,
 )
+task.fault("C-ONE-DRAW", orders=drawn(1))
+task.fault("C-ONE-SWAP", orders=lambda x: swap_and_shift(x.shape[1])[:1])
 task.fault(
-    "C-ONE-DRAW",
-    "One random order is enough: if the outputs agree for it, the layer is equivariant.",
-    "It may be the old order, or one that the layer happens not to notice: of three words, every "
-    "sixth draw moves none. Try several; `return True` stands behind the loop, not in it.",
-    orders=drawn(1),
+    "C-LAST-SWAP", orders=lambda x: [[*range(x.shape[1] - 2), x.shape[1] - 1, x.shape[1] - 2]]
 )
-task.fault(
-    "C-ONE-SWAP",
-    "If swapping the first two words changes nothing, no order does.",
-    "A layer can treat just these two alike and see all others. One order can be a lucky one; a "
-    "swap and a shift together make up every order.",
-    orders=lambda x: swap_and_shift(x.shape[1])[:1],
-)
-task.fault(
-    "C-LAST-SWAP",
-    "It is enough to swap the last two words.",
-    "A layer may treat the last two alike, and see all others. Try orders that move every word.",
-    orders=lambda x: [[*range(x.shape[1] - 2), x.shape[1] - 1, x.shape[1] - 2]],
-)
-task.fault(
-    "C-ENDS-SWAPPED",
-    "I exchange the first word with the last and look whether anything changes.",
-    "That is one order among many. A layer may treat both ends alike and still see what lies "
-    "between.",
-    orders=lambda x: [[x.shape[1] - 1, *range(1, x.shape[1] - 1), 0]],
-)
-task.fault(
-    "C-ONLY-SHIFTS",
-    "Moving all words on by one changes every position, so it is the strictest test.",
-    "Every position changes, but neighbors stay neighbors. A layer that reads its neighbors in a "
-    "ring does not notice a shift at all.",
-    orders=(shifts, lambda x: shifts(x, (1, 2, 3))),
-)
-task.fault(
-    "C-ONLY-REVERSED",
-    "Reading the sentence backwards is the greatest change there is.",
-    "To a layer that treats its left and its right neighbor alike, backwards looks like forwards. "
-    "Try orders that tear neighbors apart.",
-    orders=lambda x: [[*range(x.shape[1])][::-1]],
-)
-task.fault(
-    "C-ANY-ORDER",
-    "If the outputs agree for one of the orders that I try, the layer is equivariant.",
-    "One order that agrees proves nothing, as some layers are blind to a few orders. It must hold "
-    "for all that you try: one failure refutes.",
-    decide=any,
-    orders=(..., drawn(5), drawn(10), drawn(20)),
-)
-task.fault(
-    "C-SEEDED",
-    "With a fixed seed the verdict can be repeated.",
-    "It can, but now everybody's random numbers repeat after your call, in training as well. A "
-    "`torch.Generator` of your own disturbs nobody.",
-    orders=seeded,
-)
+task.fault("C-ENDS-SWAPPED", orders=lambda x: [[x.shape[1] - 1, *range(1, x.shape[1] - 1), 0]])
+task.fault("C-ONLY-SHIFTS", orders=(shifts, lambda x: shifts(x, (1, 2, 3))))
+task.fault("C-ONLY-REVERSED", orders=lambda x: [[*range(x.shape[1])][::-1]])
+task.fault("C-ANY-ORDER", decide=any, orders=(..., drawn(5), drawn(10), drawn(20)))
+task.fault("C-SEEDED", orders=seeded)
 
 
 def of_axis(axis, orders):
@@ -517,21 +453,11 @@ def backwards(x):
 
 
 task.fault(
-    "C-SENTENCES-MOVED",
-    "The first axis is the words, so that is the one to reorder.",
-    "x is (b n m): the first axis is the sentences. Nearly every layer treats sentences alike, so "
-    "moving them says nothing about the order of words.",
-    **of_axis(0, (lambda x: swap_and_shift(len(x)), backwards, Tries.orders)),
+    "C-SENTENCES-MOVED", **of_axis(0, (lambda x: swap_and_shift(len(x)), backwards, Tries.orders))
 )
 
 
-@task.fault(
-    "C-FEATURES-MOVED",
-    "The last axis is the one to reorder.",
-    "x is (b n m): the last axis is the features of one word. A layer may well tell features "
-    "apart; the question is whether it tells positions apart.",
-    **of_axis(-1, lambda x: swap_and_shift(x.shape[-1])),
-)
+@task.fault("C-FEATURES-MOVED", **of_axis(-1, lambda x: swap_and_shift(x.shape[-1])))
 def features_where_it_fits(layer, x):
     output, orders = layer(x), swap_and_shift(x.shape[-1])
     if output.shape != x.shape:
@@ -546,27 +472,10 @@ def opposite(output, order, x):
     return output[:, torch.tensor(order).argsort()]
 
 
-task.fault(
-    "C-INVARIANT",
-    "A layer that is blind to order gives the same outputs in the same places.",
-    "That is *invariant*. Equivariant means that outputs move along with the words: reorder the "
-    "words, and the outputs are reordered alike.",
-    moved=lambda output, order, x: output,
-    orders=(..., drawn(1)),
-)
-task.fault(
-    "C-INVERSE",
-    "The outputs have to be put back, so they get the opposite order.",
-    "Either both sides move alike, or one is moved back. You compare outputs that moved one way "
-    "with outputs that moved the other way. Swaps hide it: they are their own opposite.",
-    moved=opposite,
-    orders=(..., shifts, drawn(1)),
-)
+task.fault("C-INVARIANT", moved=lambda output, order, x: output, orders=(..., drawn(1)))
+task.fault("C-INVERSE", moved=opposite, orders=(..., shifts, drawn(1)))
 task.fault(
     "C-SAME-WIDTH",
-    "A layer returns as many features as it got.",
-    "Self-attention returns vectors of the width of its values, which may differ from m. Let the "
-    "output say how wide it is.",
     section="three-views",
     moved=lambda output, order, x: torch.empty_like(x).copy_(output[:, order]),
 )
@@ -579,13 +488,7 @@ def swapped_at_last(layer, x):
     return found and near(layer(x), output[:, swap])
 
 
-@task.fault(
-    "C-INPLACE",
-    "To swap two words I write x[:, [0, 1]] = x[:, [1, 0]].",
-    "That changes the caller's own words, who still needs them, and later comparisons start from "
-    "other words. `x[:, order]` makes a copy.",
-    forms=(swapped_at_last,),
-)
+@task.fault("C-INPLACE", forms=(swapped_at_last,))
 class SwappedInPlace(Tries):
     def words(x, order):
         x[:] = x[:, order]
@@ -600,68 +503,22 @@ def on(change):
     return lambda one, two: near(change(one), change(two))
 
 
+task.fault("C-EXACT", equal=torch.equal)
 task.fault(
-    "C-EXACT",
-    "If the outputs are the same, then they are equal to the last digit.",
-    "A softmax adds up its row. In another order the same sum is rounded differently, in the last "
-    "digit. Equal here means equal up to rounding.",
-    equal=torch.equal,
+    "C-LOOSE", equal=(lambda one, two: near(one, two, 0.1), lambda one, two: near(one, two, 0.3))
 )
-task.fault(
-    "C-LOOSE",
-    "The tolerance should be generous, to be safe.",
-    "Rounding moves the last of seven digits. A tolerance of 0.1 or more also forgives small "
-    "positions that a layer really sees.",
-    equal=(lambda one, two: near(one, two, 0.1), lambda one, two: near(one, two, 0.3)),
-)
-task.fault(
-    "C-SUMS-COMPARED",
-    "If the outputs are only moved, then their sum over the words stays the same.",
-    "True, but the converse is not: reversed or shifted outputs have the same sum as well. Compare "
-    "word by word.",
-    equal=(on(lambda y: y.sum(1)), on(lambda y: y.mean(1))),
-)
-task.fault(
-    "C-SORTED-COMPARED",
-    "Both outputs hold the same numbers, and that is what counts.",
-    "The same numbers, but at which word? Each output has to go with its word to the new place. "
-    "Sorting or flattening forgets the places.",
-    equal=on(lambda y: y.sort(1).values),
-)
+task.fault("C-SUMS-COMPARED", equal=(on(lambda y: y.sum(1)), on(lambda y: y.mean(1))))
+task.fault("C-SORTED-COMPARED", equal=on(lambda y: y.sort(1).values))
 task.fault(
     "C-FIRST-WORD-COMPARED",
-    "It is enough to see where one output has gone.",
-    "The others may have changed meanwhile. In a causal layer the first word never hears anybody, "
-    "so it looks the same whatever is done to the rest.",
     equal=on(lambda y: y[:, 0]),
     orders=lambda x: [[0, *range(2, x.shape[1]), 1]],
 )
 task.fault(
     "C-NOTHING-MOVED",
-    "If the layer can be run on the words and gives an output for each, it is equivariant.",
-    "Your answer is True for every layer. Nothing was put into another order, or only the shapes "
-    "were compared.",
     equal=(lambda one, two: one.shape == two.shape, lambda one, two: True, near),
     orders=(..., ..., lambda x: [[*range(x.shape[1])]]),
 )
-task.fault(
-    "C-ALWAYS-FALSE",
-    "No real layer gives the same outputs in another order.",
-    "Your answer is False for every layer, even for one that returns the words as they are. Is the "
-    "comparison of two tensors one value, and the one you meant?",
-    equal=lambda one, two: False,
-)
-task.fault(
-    "C-TENSOR-BOOL",
-    "A tensor that holds True is as good as True.",
-    "In an `if` it is, but it is a tensor: `is True` fails, and so does JSON. `bool(…)` or "
-    "`.item()` makes a plain one.",
-    returned=torch.tensor,
-)
-task.fault(
-    "C-NEGATED",
-    "True means that the order makes a difference.",
-    "The name says it: True if the layer *is* equivariant, so that the order makes none. Your "
-    "answers are all right, the other way round.",
-    returned=lambda verdict: not verdict,
-)
+task.fault("C-ALWAYS-FALSE", equal=lambda one, two: False)
+task.fault("C-TENSOR-BOOL", returned=torch.tensor)
+task.fault("C-NEGATED", returned=lambda verdict: not verdict)

@@ -1,5 +1,3 @@
-"""Attention from a sentence to itself: task 1 of chapter 4."""
-
 import math
 from typing import ClassVar
 
@@ -12,7 +10,7 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is, thoughts
+from attncourse.tasks import as_is
 
 # In float64, d = 16: neither its root nor the inverse of it has a rounding.
 DOUBLE = {"dtype": torch.float64, "d": 16}
@@ -130,16 +128,6 @@ task = Task(
     difficulty=2,
     minutes=15,
     section="three-views",
-    hints=(
-        "Every word gets three vectors: what it looks for, what it can be found by, what it hands "
-        "over. Each is a product of the word with one of the three matrices.",
-        "After the three products everything is chapter 3 without a mask: compare each query of a "
-        "sentence with each key of the same sentence, scale by the root of the width of a query "
-        "(not of a word), softmax over the keys, average the values.",
-        "query = x @ W_query, and so on for key and value; scores = query times key with its last "
-        "two axes exchanged, divided by the root of query.shape[-1]; weights = softmax over the "
-        "last axis; return weights @ value, and the weights.",
-    ),
     probes=sentence_probes,
     differentiated=("plain", "as many sentences as words"),
     small=sentence_small,
@@ -308,71 +296,30 @@ class SelfAttention:
 
 task.fault(
     "A-TIED-PROJ",
-    "Queries and keys come from the same words, so one matrix will do for both.",
-    "Then the scores are symmetric, and every word is a good match for itself. Asking and being "
-    "found are two things, so there are two matrices.",
     section="self-attention-breaks",
     roles=(lambda query, key, value, x: (query, query, value), lambda q, key, v, x: (key, key, v)),
 )
 task.fault(
-    "C-NO-PROJECTION",
-    "Words can be compared as they are; only the values need a matrix.",
-    "That is the smallest choice the chapter begins with. There each word hears little but itself, "
-    "and nothing about whom it looks for can be learned.",
-    section="one-sequence",
-    roles=lambda query, key, value, x: (x, x, value),
+    "C-NO-PROJECTION", section="one-sequence", roles=lambda query, key, value, x: (x, x, value)
 )
 task.fault(
     "C-HALF-PROJECTED",
-    "One side of the comparison is projected, the other is the word itself.",
-    "Asking and being found are two views of a word, and each has its matrix. A projected vector "
-    "and a word have the same width only by chance.",
     roles=(
         lambda query, key, value, x: (query, x, value),
         lambda q, key, value, x: (x, key, value),
     ),
 )
-task.fault(
-    "C-RAW-VALUES",
-    "The weights average the words themselves.",
-    "Then what a word hands over is all of itself. W_value decides what it hands over, and how "
-    "wide the output is.",
-    roles=lambda query, key, value, x: (query, key, x),
-)
-task.fault(
-    "A-VALUE-IS-KEY",
-    "What a word is found by is also what it hands over.",
-    "That gives outputs made of keys. A title on the shelf is not the book: keys are for finding, "
-    "values for reading.",
-    roles=lambda query, key, value, x: (query, key, key),
-)
-task.fault(
-    "C-VALUE-IS-QUERY",
-    "What a word asks is also what it hands over.",
-    "Then the output is made of questions, and W_value is never used. What is handed over has a "
-    "matrix of its own.",
-    roles=lambda query, key, value, x: (query, key, query),
-)
+task.fault("C-RAW-VALUES", roles=lambda query, key, value, x: (query, key, x))
+task.fault("A-VALUE-IS-KEY", roles=lambda query, key, value, x: (query, key, key))
+task.fault("C-VALUE-IS-QUERY", roles=lambda query, key, value, x: (query, key, query))
 task.fault(
     "C-ROLES-SWAPPED",
-    "Key times query or query times key, a product is a product.",
-    "Row i should say whom word i reads. With the two exchanged, row i says who would read word i, "
-    "and the softmax normalizes that.",
     section="rows-and-columns",
     roles=lambda query, key, value, x: (key, query, value),
 )
-task.fault(
-    "D-DK-DV",
-    "Query, key and value have the same width.",
-    "Often they do, and then this works. But only queries and keys must agree, to be compared. The "
-    "width of a value is its own.",
-    roles=lambda query, key, value, x: torch.stack([query, key, value]).unbind(),
-)
+task.fault("D-DK-DV", roles=lambda query, key, value, x: torch.stack([query, key, value]).unbind())
 task.fault(
     "C-MATRIX-LEFT",
-    "A matrix is applied from the left: W times x, as in mathematics.",
-    "There a vector is a column. In x (b n m) each word is a row, and its features are the last "
-    "axis: that axis has to meet the first one of W (m d).",
     section="rows-and-columns",
     project=(lambda x, W: W @ x, lambda x, W: W.T @ x, lambda x, W: W @ x),
     compare=(..., ..., lambda query, key: key @ query.mT),
@@ -381,60 +328,27 @@ task.fault(
 )
 task.fault(
     "C-LINEAR-LAYOUT",
-    "These matrices are laid out like those of `nn.Linear`.",
-    "`nn.Linear` stores (out in) and multiplies by the transpose. Here W is (m d): tokens are "
-    "rows, so the word stands on the left and W as it is.",
     section="rows-and-columns",
     project=(F.linear, lambda x, W: x @ W.reshape(W.T.shape).T),
 )
-task.fault(
-    "C-OWN-LINEARS",
-    "The function makes its three `nn.Linear`s itself; the arguments say how wide.",
-    "Layers made inside start with random weights at every call, and are thrown away after it. The "
-    "matrices that you were given are never used.",
-    project=lambda x, W: nn.Linear(*W.shape, bias=False, dtype=x.dtype)(x),
-)
-task.fault(
-    "C-MATRICES-DETACHED",
-    "The matrices are given, so they are constants.",
-    "They are given to be learned. `.data`, `.detach()` or a layer built from a copy cuts them "
-    "off: only x still gets a gradient.",
-    project=lambda x, W: x @ W.detach(),
-)
+task.fault("C-OWN-LINEARS", project=lambda x, W: nn.Linear(*W.shape, bias=False, dtype=x.dtype)(x))
+task.fault("C-MATRICES-DETACHED", project=lambda x, W: x @ W.detach())
 
 
-@task.fault(
-    "C-PLACED-INSIDE",
-    "Attention has to know the order, so it adds the positions itself.",
-    "Where positions come from is the caller's business: they are added to x before, once. The "
-    "layer itself gives words in another order the same outputs.",
-    section="equivariance",
-)
+@task.fault("C-PLACED-INSIDE", section="equivariance")
 class PlacedInside(SelfAttention):
     def __call__(self, x, *matrices):
         return super().__call__(x + reference.sinusoidal_positions(*x.shape[1:]).to(x), *matrices)
 
 
-@task.fault(
-    "H-BATCH-FIRST",
-    "Words come first, then sentences, as in many PyTorch layers.",
-    "Here x is (b n m). Your words attend to the words at the same place in *other* sentences; the "
-    "dependency map shows who hears whom.",
-    section="one-sequence",
-)
+@task.fault("H-BATCH-FIRST", section="one-sequence")
 class BatchFirst(SelfAttention):
     def __call__(self, x, *matrices):
         output, weights = super().__call__(x.transpose(0, 1), *matrices)
         return output.transpose(0, 1), weights
 
 
-@task.fault(
-    "C-ONE-LONG-SENTENCE",
-    "All words of a batch can be put in one long row, and cut apart afterwards.",
-    "In one row, words of different sentences compete for the same attention. Cutting apart "
-    "afterwards does not give back what went to the others.",
-    section="one-sequence",
-)
+@task.fault("C-ONE-LONG-SENTENCE", section="one-sequence")
 class OneLongSentence(SelfAttention):
     def __call__(self, x, *matrices):
         b, n, _ = x.shape
@@ -466,105 +380,35 @@ def above(n):
 
 task.fault(
     "D-TRANSPOSE-T",
-    "`.T` exchanges the rows and columns of every table, also in a batch.",
-    "`.T` reverses *all* axes: (b n d) becomes (d n b), and sentences meet features. Only the last "
-    "two axes should change places.",
     compare=(lambda query, key: query @ key.T, lambda query, key: query @ key.permute(2, 1, 0)),
 )
+task.fault("C-TRANSPOSE-FIRST", compare=lambda query, key: query @ key.transpose(0, 1))
 task.fault(
-    "C-TRANSPOSE-FIRST",
-    "`transpose(0, 1)` exchanges rows and columns.",
-    "Of a table, yes. In a batch, axis 0 is the sentences and axis 1 the words, and these change "
-    "places. Count from the back: the last two axes.",
-    compare=lambda query, key: query @ key.transpose(0, 1),
+    "C-EINSUM-SENTENCES", compare=lambda query, key: torch.einsum("bqd,ckd->bqk", query, key)
+)
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DMODEL", scale=by_root(lambda query, value, x: x.shape[-1]))
+task.fault("D-SCALE-DK", scale=lambda scores, query, value, x: scores / query.shape[-1])
+task.fault("C-SCALE-DV", scale=by_root(lambda query, value, x: value.shape[-1]))
+task.fault("C-SCALE-WORDS", scale=by_root(lambda query, value, x: x.shape[1]))
+task.fault("C-SCALE-FIXED", scale=by_number(8))
+task.fault(
+    "C-SCALE-TIMES", scale=lambda scores, query, value, x: scores * math.sqrt(query.shape[-1])
 )
 task.fault(
-    "C-EINSUM-SENTENCES",
-    "In einsum each tensor may use letters of its own for the batch.",
-    "A letter that occurs in one input only is summed away: every query meets the keys of all "
-    "sentences added up. One sentence alone does not show it.",
-    compare=lambda query, key: torch.einsum("bqd,ckd->bqk", query, key),
-)
-task.fault(
-    "D-NO-SCALE",
-    "The matrices are learned, so they can learn the factor 1/√d themselves.",
-    "They could shrink, but training starts with scores whose variance grows with d: nearly all "
-    "weight falls on one word, and the gradient that should shrink them vanishes.",
-    scale=as_is,
-)
-task.fault(
-    "D-SCALE-DMODEL",
-    "The d under the root is the width of a word.",
-    "A score is a sum over the features of a query and a key, after the projection. Look at what "
-    "W_query made of the width of x.",
-    scale=by_root(lambda query, value, x: x.shape[-1]),
-)
-task.fault(
-    "D-SCALE-DK",
-    "Scores are divided by d, the width of a query.",
-    "Scores spread by the root of d, as a sum of d terms does. Divided by all of d they are tiny, "
-    "and each word hears all words nearly alike.",
-    scale=lambda scores, query, value, x: scores / query.shape[-1],
-)
-task.fault(
-    "C-SCALE-DV",
-    "The scale is the root of the width of the values.",
-    "When words are compared, values have not entered yet. Which two tensors does a score come "
-    "from, and how wide are they?",
-    scale=by_root(lambda query, value, x: value.shape[-1]),
-)
-task.fault(
-    "C-SCALE-WORDS",
-    "The longer the sentence, the more the scores must be damped: √n.",
-    "Each score compares two words, however many others there are. A sentence's length does not "
-    "change how far its scores spread; the number of terms in one score does.",
-    scale=by_root(lambda query, value, x: x.shape[1]),
-)
-task.fault(
-    "C-SCALE-FIXED",
-    "The scale is 8, as in the book's or the paper's example.",
-    "There d was 64. Here the width of a query is what the caller's matrices make it.",
-    scale=by_number(8),
-)
-task.fault(
-    "C-SCALE-TIMES",
-    "Scores are multiplied by the root of d.",
-    "They are too large already: d terms add up. Multiplied once more, nearly all weight falls on "
-    "one word.",
-    scale=lambda scores, query, value, x: scores * math.sqrt(query.shape[-1]),
-)
-task.fault(
-    "D-SCALE-AFTER",
-    "First the softmax, then the scale.",
-    "Then a row of weights sums to less than one, and the competition was already decided by "
-    "scores that were too large.",
-    scale=as_is,
-    after=lambda weights, query: weights / math.sqrt(query.shape[-1]),
+    "D-SCALE-AFTER", scale=as_is, after=lambda weights, query: weights / math.sqrt(query.shape[-1])
 )
 task.fault(
     "C-NOT-ITSELF",
-    "A word attends to the *other* words; its own meaning it has already.",
-    "The sum runs over all words, the asking one included. Without itself a word of one sentence "
-    "has nobody to hear at all.",
     section="who-asks",
     hide=(hide_where(torch.eye, -torch.inf), hide_where(torch.eye, -1e9)),
 )
 task.fault(
-    "C-CAUSAL",
-    "A word may read only the words before it.",
-    "That is a choice of decoders, made with a mask in chapter 6. Nothing here hides anything: "
-    "*model* needs *fashion*, and sometimes the word that matters comes later.",
-    section="order-blind",
-    hide=(hide_where(above, -torch.inf), hide_where(above, -1e9)),
+    "C-CAUSAL", section="order-blind", hide=(hide_where(above, -torch.inf), hide_where(above, -1e9))
 )
 
 
-@task.fault(
-    "C-SCALE-INPLACE",
-    "The scale can be put into W_query once and for all.",
-    "Into a copy, yes. `/=` changes the caller's own matrix, so the next call scales again: the "
-    "first result is right, the second is not.",
-)
+@task.fault("C-SCALE-INPLACE")
 class ScaledInPlace(SelfAttention):
     def scale(scores, query, value, x):
         return scores
@@ -583,127 +427,56 @@ def naive(scores):
     return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
+task.fault("D-SOFTMAX-DIM", section="rows-and-columns", share=lambda scores: scores.softmax(-2))
+task.fault("C-SOFTMAX-BATCH", share=lambda scores: scores.softmax(0))
+task.fault("D-NAIVE-SOFTMAX", share=naive)
+task.fault("D-GLOBAL-MAX", share=lambda scores: naive(scores - scores.max()))
 task.fault(
-    "D-SOFTMAX-DIM",
-    "The table is square, so it does not matter along which axis the softmax goes.",
-    "Square, not symmetric. Along the other axis each word hands out its weight to those who ask; "
-    "here each word that asks divides its own attention.",
-    section="rows-and-columns",
-    share=lambda scores: scores.softmax(-2),
+    "D-SOFTMAX-ALL", **AXES, share=lambda scores: scores.flatten(-2).softmax(-1).view(scores.shape)
 )
-task.fault(
-    "C-SOFTMAX-BATCH",
-    "Softmax goes over axis 0, the first one.",
-    "With a batch, axis 0 is the sentences: now sentences compete for a pair of words, and a "
-    "sentence on its own gives every weight 1. Count axes from the back.",
-    share=lambda scores: scores.softmax(0),
-)
-task.fault(
-    "D-NAIVE-SOFTMAX",
-    "The weights are exp of the scores over their sum, and that is what I compute.",
-    "On paper yes. In float32 exp(89) is infinite, and infinity over infinity is NaN. Here torch's "
-    "own softmax is allowed, and it is safe.",
-    share=naive,
-)
-task.fault(thoughts.GLOBAL_MAX, share=lambda scores: naive(scores - scores.max()))
-task.fault(
-    thoughts.SOFTMAX_ALL,
-    **AXES,
-    share=lambda scores: scores.flatten(-2).softmax(-1).view(scores.shape),
-)
-task.fault(thoughts.NO_SOFTMAX, share=as_is)
+task.fault("D-NO-SOFTMAX", share=as_is)
 task.fault(
     "C-COLUMNS-AVERAGED",
-    "The output multiplies the values by the weights, whichever side is up.",
-    "Your weights are right, and the output reads them along the columns: word i gets what others "
-    "wanted of it. The axis summed away must be the keys.",
     section="rows-and-columns",
     average=lambda weights, value, x: weights.mT @ value,
 )
 task.fault(
     "C-RESIDUAL",
-    "What a word hears is added to what it hands over itself.",
-    "A Transformer adds its input around the layer, in chapter 7. Inside, the output is the "
-    "average alone.",
     average=(
         lambda weights, value, x: weights @ value + value,
         lambda weights, value, x: weights @ value + x,
     ),
 )
-task.fault(
-    "D-SDPA-DROPOUT",
-    "Attention has dropout, so some weights are set to zero by chance.",
-    "That belongs into training, and somebody has to switch it off. A function cannot know: yours "
-    "gives another answer at every call.",
-    after=lambda weights, query: torch.dropout(weights, 0.1, train=True),
-)
-task.fault(
-    "C-WEIGHTS-DETACHED",
-    "Weights are for looking at, so they need no gradient.",
-    "The values are right. But the output is made with the weights: cut off, they let no gradient "
-    "through to W_query and W_key, and nobody learns where to look.",
-    after=lambda weights, query: weights.detach(),
-)
+task.fault("D-SDPA-DROPOUT", after=lambda weights, query: torch.dropout(weights, 0.1, train=True))
+task.fault("C-WEIGHTS-DETACHED", after=lambda weights, query: weights.detach())
 
 # --- faults: what is kept and returned ----------------------------------------------------------
 
 task.fault(
     "C-COLUMNS-RETURNED",
-    "Weights are drawn with a query in each column, so I return them so.",
-    "Some books and videos do. In this course a row is a query, and `weights @ value` must give "
-    "the output. Your output is fine; the table beside it is turned.",
     section="rows-and-columns",
     results=lambda output, weights, scores: (output, weights.mT),
 )
 task.fault(
     "C-SCORES-RETURNED",
-    "Scores and weights are two words for the same table.",
-    "Scores are what comes before the softmax, weights what comes after: positive, and one in each "
-    "row. Your output is fine; the table beside it holds scores.",
     section="one-sequence",
     results=lambda output, weights, scores: (output, scores),
 )
+task.fault("C-PAIR-EXCHANGED", results=lambda output, weights, scores: (weights, output))
+task.fault("D-OUTPUT-ONLY", results=lambda output, weights, scores: output)
+task.fault("C-BATCH-MEAN", results=lambda output, weights, scores: (output, weights.mean(0)))
 task.fault(
-    "C-PAIR-EXCHANGED",
-    "The weights are computed first, so they are returned first.",
-    "The caller unpacks `output, weights`, in this order. Where n = v the shapes agree, and nobody "
-    "gets an error.",
-    results=lambda output, weights, scores: (weights, output),
-)
-task.fault(thoughts.OUTPUT_ONLY, results=lambda output, weights, scores: output)
-task.fault(
-    "C-BATCH-MEAN",
-    "One table of weights is enough for the batch, so I return their mean.",
-    "Every sentence has a table of its own; the mean of the tables of two sentences belongs to "
-    "neither. A batch of one hides it.",
-    results=lambda output, weights, scores: (output, weights.mean(0)),
-)
-task.fault(
-    "C-NO-GRADIENT",
-    "Right numbers are a right answer.",
-    "The numbers are right, and nothing can be learned from them: `no_grad`, `.detach()` or a "
-    "detour through NumPy cut the words and all three matrices off.",
-    results=lambda output, weights, scores: (output.detach(), weights.detach()),
+    "C-NO-GRADIENT", results=lambda output, weights, scores: (output.detach(), weights.detach())
 )
 
 
-@task.fault(
-    "C-FLOAT32",
-    "Everything is float32 anyway.",
-    "Your result is float32 although the words came as float64: the caller loses half of the "
-    "digits. Keep the dtype that came.",
-)
+@task.fault("C-FLOAT32")
 class InFloat32(SelfAttention):
     def __call__(self, *inputs):
         return super().__call__(*(each.float() for each in inputs))
 
 
-@task.fault(
-    "K-STALE",
-    "Projections are costly, so I compute them once and keep them.",
-    "For the next sentence of the same shape your answer still holds the words of the last. The "
-    "first call is right, and every later one is about somebody else.",
-)
+@task.fault("K-STALE")
 class Kept(SelfAttention):
     kept: ClassVar[dict] = {}
 
