@@ -73,7 +73,8 @@ def test_a_task_is_written_well(task, root):
 
 @SHARES
 def test_a_right_answer_passes_in_any_style(task, share):
-    assert len(CORRECT[task]) >= 6
+    few = f"write six right answers in other words, in CORRECT of {registry.find(task).chapter}.py"
+    assert len(CORRECT.get(task, ())) >= 6, few
     for answer in share(CORRECT[task]):
         for report in engine.run_each(task, answer, (1,)):  # on many seeds: make bench
             assert report.passed, (name_of(answer), report)

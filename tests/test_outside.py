@@ -105,10 +105,11 @@ from attncourse.checks import registry
 def stolen():
     about = registry.find("entropy")
     kept = [about.faults, hasattr(entropy_lab, "_")]
-    try:
-        kept.append(open(entropy_lab.__file__).read())
-    except OSError:
-        pass
+    for name in (entropy_lab.__file__, entropy_lab.__file__.replace("entropy_lab.py", "entropy.md")):
+        try:
+            kept.append(open(name).read())
+        except OSError:
+            pass
     codes = [o for o in gc.get_objects() if type(o).__name__ == "function"]
     constants = [c for f in codes for c in f.__code__.co_consts if isinstance(c, str)]
     secret = "stan ni ereH"[::-1]  # or the search would find itself
@@ -121,6 +122,7 @@ torch.stolen = stolen()
 @pytest.mark.skipif(sys.platform != "linux", reason="jails are made of Linux namespaces")
 def test_it_is_released_and_graded_in_the_jail(environment, tmp_path):
     copy_course(ROOT, tmp_path)
+    (environment.site / "entropy.md").write_text("## E-BITS\n\nOf another kind.\n")
     (tmp_path / "solutions" / NAME).mkdir()
     shutil.copy(EXAMPLE / f"{NAME}.ipynb", tmp_path / "solutions" / NAME)
 

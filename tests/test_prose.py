@@ -192,6 +192,13 @@ def test_a_translation_is_shown_sentence_by_sentence(written, tmp_path, monkeypa
     assert same.thinks == english[0]
 
 
+def test_a_translation_of_nothing_is_named(written, tmp_path):
+    task = written()
+    (tmp_path / "double.zh.md").write_text("## D-GONE\n\n没有。\n", encoding="utf-8")
+    (said,) = lint.complaints(task)
+    assert "double.zh.md:1: double has no fault D-GONE" in said
+
+
 def test_check_takes_a_language(tmp_path, monkeypatch, capsys):
     own = prose.TASKS / "scaled_dot_product" / "softmax.md"
     copy = tmp_path / "softmax.md"

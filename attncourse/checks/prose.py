@@ -107,15 +107,18 @@ def generic(id: str) -> str:
     return next(said for path in files if (said := read(path).thoughts.get(id, Entry()).thinks))
 
 
-def files_of(task: Task) -> list[Path]:
-    """The English files that may say something of a task, its own first."""
+def files_of(task: Task, translated: bool = False) -> list[Path]:
+    """The files that may say something of a task, its own first; in English, or all that exist."""
     module = getattr(sys.modules.get(task.module), "__file__", None)
     if module is None:
         return []
     folder = Path(module).parent
     shared = sorted(TASKS.glob("*.md")) if TASKS in folder.parents else []
     found = [folder / f"{task.name}.md", *sorted(folder.glob("_*.md")), *shared]
-    return [path for path in found if "." not in path.stem]
+    found = [path for path in found if "." not in path.stem]
+    if translated:
+        found = [each for path in found for each in path.parent.glob(f"{path.stem}*.md")]
+    return found
 
 
 def _said(task: Task) -> list[Words]:
@@ -202,9 +205,10 @@ def problems(task: Task) -> Iterator[str]:
         for line, said in read(path).problems:
             yield f"{path}:{line}: {said}"
     named = {id for fault in task.faults.values() for id in (fault.id, fault.words)}
-    for id, entry in read(own).thoughts.items():
-        if id not in named:
-            yield f"{own}:{entry.line}: {task.name} has no fault {id} (is it spelled alike?)"
+    for path in sorted({own, *own.parent.glob(f"{own.stem}.*.md")}):
+        for id, entry in read(path).thoughts.items():
+            if id not in named:
+                yield f"{path}:{entry.line}: {task.name} has no fault {id} (is it spelled alike?)"
     for fault in task.faults.values():
         for kind, what in zip(KINDS, ("what the student thinks", "why that is wrong"), strict=True):
             said = getattr(fault, kind)

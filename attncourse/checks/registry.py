@@ -177,7 +177,7 @@ def find(name: str) -> Task:
     for task in (task for each in tasks.values() for task in each):
         if task.name == name:
             return task
-    known = [*(n for names in _files().values() for n in names), *_names_outside()]
+    known = [*(n for names in _files().values() for n in names), *(task.name for task in outside())]
     close = difflib.get_close_matches(name, known, n=1)
     there = f"did you mean {close[0]}?" if close else "`attncourse tasks` lists them all"
     raise ValueError(f"no task is named {name!r}; {there}")
@@ -204,8 +204,9 @@ def in_file(path: Path) -> list[Task]:
     return tasks
 
 
-def _names_outside() -> list[str]:
-    return [task.name for each in _outside()[0].values() for task in each]
+def outside() -> list[Task]:
+    """The tasks of outside packages."""
+    return [task for each in _outside()[0].values() for task in each]
 
 
 def all_tasks() -> dict[str, Task]:

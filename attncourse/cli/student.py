@@ -217,13 +217,15 @@ def hint(
     number: Annotated[int, typer.Argument(min=1, max=3, help="1 nudge, 2 idea, 3 almost code")] = 1,
 ) -> None:
     """Show one hint for a task: first a nudge, then the idea, then almost code."""
-    from attncourse.checks import registry
+    from attncourse.checks import prose, registry
 
     try:
-        hints = registry.find(task).hints
+        about = registry.find(task)
     except ValueError as error:
         raise fail(str(error)) from None
-    console.print(hints[number - 1], markup=False, highlight=False)
+    if number == 1 and (asked := prose.sentence(about)):
+        console.print(asked, style="bold", markup=False, highlight=False)
+    console.print(about.hints[number - 1], markup=False, highlight=False)
     if number < 3:
         console.print(f"Still stuck? attncourse hint {task} {number + 1}", style="dim")
 

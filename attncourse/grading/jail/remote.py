@@ -21,7 +21,7 @@ from pathlib import Path
 from torch import Tensor
 
 import attncourse
-from attncourse.checks import installed, registry
+from attncourse.checks import installed, prose, registry
 from attncourse.checks.answer import Elsewhere, Inputs
 from attncourse.checks.observe import Observation
 from attncourse.checks.task import Task
@@ -81,6 +81,8 @@ def hidden() -> tuple[str, ...]:
     outside = installed.outside_files()
     folders += [path for path in outside if path.is_dir()]
     files += [path for path in outside if path.is_file()]
+    words = (path for task in registry.outside() for path in prose.files_of(task, translated=True))
+    files += [path for path in words if not any(folder in path.parents for folder in folders)]
     compiled = [path / "__pycache__" for path in (*_folders(package), *{p.parent for p in outside})]
     return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
