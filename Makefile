@@ -56,13 +56,13 @@ twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
 	$(BIN)/python book/colab_twins.py
 
 curves: $(STAMP)  ## train the book's models again (29 minutes on two cores) and store them in attncourse/data
-	$(BIN)/python -m attncourse.pretrained
-	$(BIN)/python -m attncourse.positions_curves
-	$(BIN)/python -m attncourse.one_stack_curves
-	$(BIN)/python -m attncourse.cache_curves
-	$(BIN)/python -m attncourse.long_sequences_curves
-	$(BIN)/python -m attncourse.looking_inside_curves
-	$(BIN)/python -m attncourse.pictures_curves
+	$(BIN)/python -m attncourse.experiments.translator_curves
+	$(BIN)/python -m attncourse.experiments.positions_curves
+	$(BIN)/python -m attncourse.experiments.one_stack_curves
+	$(BIN)/python -m attncourse.experiments.cache_curves
+	$(BIN)/python -m attncourse.experiments.long_sequences_curves
+	$(BIN)/python -m attncourse.experiments.looking_inside_curves
+	$(BIN)/python -m attncourse.experiments.pictures_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages

@@ -21,10 +21,11 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _loading_torch() -> "Iterator[Warm | None]":
-    """A process that loads torch for `grade`, while this one loads the command line and more."""
+    """The fork server, which loads torch for `grade` while this process loads the command line."""
     warm = None
     if sys.argv[1:2] == ["grade"]:
-        from attncourse.grading.jail.warm import Warm, can_fork
+        from attncourse.grading.jail.processes import can_fork
+        from attncourse.grading.jail.warm import Warm
 
         warm = Warm() if can_fork() else None
     try:

@@ -25,7 +25,7 @@ from torch import Tensor
 from attncourse.checks.answer import Answer, Failure, Inputs, compare, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.prose import Words
-from attncourse.checks.task import Chapter, Mistake, Task
+from attncourse.checks.task import BadTask, Chapter, Task
 
 __all__ = [
     "Answer",
@@ -62,7 +62,7 @@ def task(
             minutes, forbidden, tolerance, …
 
     Raises:
-        Mistake: the reference cannot be called with them, or there is only one set.
+        BadTask: the reference cannot be called with them, or there is only one set.
     """
 
     def make(reference: Callable) -> Task:
@@ -71,7 +71,7 @@ def task(
 
         first = drawn(torch.Generator().manual_seed(0))
         if len(first) < 2:
-            raise Mistake(f"{reference.__name__}: give at least two sets of inputs")
+            raise BadTask(f"{reference.__name__}: give at least two sets of inputs")
         returned = _returned(reference, first[0])
         names = [f"input {number}" for number in range(1, len(first) + 1)]
         about.setdefault("returns", _returns(returned))
@@ -96,7 +96,7 @@ def _returned(reference: Callable, inputs: Inputs) -> object:
     try:
         return reference(**inputs)
     except Exception as error:
-        raise Mistake(
+        raise BadTask(
             f"{reference.__name__}: the reference fails on its first inputs "
             f"({type(error).__name__}: {error})"
         ) from error

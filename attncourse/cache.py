@@ -19,16 +19,13 @@ from attncourse.multihead import merge_heads, split_heads
 from attncourse.one_stack import GPT, GPTLayer
 from attncourse.positions import rotate
 from attncourse.scaled_dot_product import scaled_dot_product_attention
-from attncourse.validation import (
-    checked,
+from attncourse.validation import checked, validate_ids, validate_mask, validate_sizes
+from attncourse.validation.cache import (
     positions_in,
     validate_cache,
     validate_even,
-    validate_ids,
-    validate_mask,
     validate_paged,
     validate_shared_heads,
-    validate_sizes,
     validate_step,
 )
 

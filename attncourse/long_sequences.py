@@ -21,15 +21,17 @@ from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.validation import (
     checked,
     validate_attention,
-    validate_linear_state,
     validate_mask,
     validate_number,
-    validate_parts,
     validate_positive,
+    validate_sizes,
+)
+from attncourse.validation.long_sequences import (
+    validate_linear_state,
+    validate_parts,
     validate_rates,
     validate_reach,
     validate_shards,
-    validate_sizes,
     validate_span,
     validate_text,
 )

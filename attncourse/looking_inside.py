@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
-from attncourse.validation import (
-    checked,
-    validate_fits,
+from attncourse.validation import checked, validate_fits, validate_ids, validate_number
+from attncourse.validation.looking_inside import (
     validate_head,
-    validate_ids,
     validate_layers,
     validate_maps,
-    validate_number,
     validate_period,
     validate_place,
 )

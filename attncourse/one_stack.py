@@ -525,7 +525,7 @@ def beam_search(
         row, token = row.flatten(), (place % logits.shape[-1]).flatten()
         state, written = state[row], torch.cat([written[row], token[:, None]], dim=1)
         finished = finished[row] | (token == eos)
-        if finished[::width].all():  # whoever goes on only gets less likely than the best
+        if finished[::width].all():  # the best have ended, and no longer text is likelier
             break
     return written[::width]
 

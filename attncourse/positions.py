@@ -13,13 +13,11 @@ from attncourse.cross_attention import Transformer
 from attncourse.masking import masked_softmax
 from attncourse.scaled_dot_product import scaled_dot_product_attention, softmax
 from attncourse.self_attention import LearnedPositions, sinusoidal_positions
-from attncourse.validation import (
-    checked,
+from attncourse.validation import checked, validate_positive, validate_sizes
+from attncourse.validation.positions import (
     validate_buckets,
     validate_places,
-    validate_positive,
     validate_shift,
-    validate_sizes,
     validate_table,
 )
 

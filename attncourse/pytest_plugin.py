@@ -36,9 +36,9 @@ class Judged:
 
     @functools.cached_property
     def answers(self):
-        from attncourse.checks import answers
+        from attncourse.checks import answer_files
 
-        return answers.load(self.path)
+        return answer_files.load(self.path)
 
     def report(self, task: str):
         from attncourse.checks import run
@@ -51,10 +51,10 @@ class Judged:
         return True  # no file is a test here
 
     def pytest_collection_modifyitems(self, session, items):
-        from attncourse.checks import answers, registry
+        from attncourse.checks import answer_files, registry
 
         try:
-            wanted = answers.of_chapters(self.answers)
+            wanted = answer_files.of_chapters(self.answers)
         except Exception as error:
             raise pytest.UsageError(f"{self.path}: {type(error).__name__}: {error}") from error
         items[:] = [

@@ -221,7 +221,7 @@ def command(
         names: what can be made one by one; all, unless some are given.
         numbers: option -> (default, help).
     """
-    program = f"python -m attncourse.{Path(sys.argv[0]).stem}"
+    program = f"python -m attncourse.experiments.{Path(sys.argv[0]).stem}"
     parser = argparse.ArgumentParser(prog=program, description=description)
     if names:
         parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))

@@ -11,7 +11,7 @@ import pytest
 import warm
 import yaml
 
-from attncourse.checks import answers, registry, run
+from attncourse.checks import answer_files, registry, run
 
 RIGHT = """
 import torch
@@ -42,8 +42,8 @@ def test_pytest_gives_the_judge_s_verdicts_and_points(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, _ = judge(tmp_path, "mine.py")
     assert code == 1
-    found = answers.load(tmp_path / "mine.py")
-    reports = [run(task, found.get(task)) for task in answers.of_chapters(found)]
+    found = answer_files.load(tmp_path / "mine.py")
+    reports = [run(task, found.get(task)) for task in answer_files.of_chapters(found)]
     passed = sum(result.passed for report in reports for result in report.results)
     assert f"{passed} passed" in out
     points = sum(report.points for report in reports)
@@ -76,7 +76,7 @@ def test_a_notebook_gives_its_definitions_and_trains_nothing(tmp_path):
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     nbformat.write(notebook, tmp_path / "mine.ipynb")
-    found = answers.load(tmp_path / "mine.ipynb")
+    found = answer_files.load(tmp_path / "mine.ipynb")
     assert list(found) == ["softmax"] and run("softmax", found["softmax"]).passed
 
 
@@ -84,7 +84,7 @@ def test_a_notebook_gives_its_definitions_and_trains_nothing(tmp_path):
 @pytest.mark.parametrize("assignment", sorted(p.name for p in Path("solutions").glob("[0l]*")))
 def test_notebook_and_pytest_agree_on_the_solutions(root, assignment):
     path = root / "solutions" / assignment / f"{assignment}.ipynb"
-    found = answers.load(path)
+    found = answer_files.load(path)
     tasks = [t for t in registry.all_tasks().values() if t.assignment == assignment]
     assert list(found) == [task.name for task in tasks]
     for name, answer in found.items():

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from attncourse import __main__ as entrance
 from attncourse import cli
-from attncourse.checks import blind, engine, registry
+from attncourse.checks import engine, registry, without_secrets
 from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.books.gradebook import Writer
@@ -35,6 +35,7 @@ from attncourse.grading.inbox import sample, submission
 from attncourse.grading.jail import (
     cgroup,
     packages,
+    processes,
     remote,
     score,
     walls,
@@ -47,15 +48,15 @@ from attncourse.grading.jail import grade as pure
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.jail.job import Budget, Job
 from attncourse.grading.jail.remote import (
+    Child,
     Died,
     Ended,
     Killed,
     Meddled,
-    Process,
     RemoteAnswer,
     Sandbox,
-    Spawner,
     Stood,
+    WithoutZygote,
     Zygote,
     children,
 )
@@ -334,7 +335,7 @@ def bytes_per_token(scheme, num_layers, num_heads, head_width, bytes_per_number,
     return roofline.cache_bytes_per_token(num_layers, heads, head_width, bytes_per_number)
 """,
     "beam_search": """
-from attncourse.one_stack_curves import normalized_beam_search
+from attncourse.experiments.one_stack_curves import normalized_beam_search
 def beam_search(step, state, bos, eos, width, max_length):
     return normalized_beam_search(step, state, bos, eos, width, max_length, 0)
 """,
@@ -762,7 +763,7 @@ def parent(child) -> int:
 @pytest.fixture
 def killing(monkeypatch):
     """Kill processes of `grade_bytes` when a child is asked; by the number of the question."""
-    asked, kept, killed = iter(range(10**6)), Process.ask, []
+    asked, kept, killed = iter(range(10**6)), Child.ask, []
 
     def during(victims):
         def ask(child, *question):
@@ -771,7 +772,7 @@ def killing(monkeypatch):
                 os.kill(killed[-1], signal.SIGKILL)
             return kept(child, *question)
 
-        monkeypatch.setattr(Process, "ask", ask)
+        monkeypatch.setattr(Child, "ask", ask)
         return killed
 
     return during
@@ -903,8 +904,8 @@ def test_a_zygote_that_dies_while_it_loads_is_replaced():
     ours, theirs = socket.socketpair()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as loads:
         theirs.close()
-        born = ours, warm.Forked(os.pidfd_open(loads.pid))
-        with Zygote(born=born) as zygote:
+        started = ours, processes.Forked(os.pidfd_open(loads.pid))
+        with Zygote(started=started) as zygote:
             child = zygote.fork([])
             assert child.ask(10, "run", []) == {"problems": {}, "defined": {}, "said": {}}
             child.kill()
@@ -914,18 +915,18 @@ def test_a_zygote_that_dies_while_it_loads_is_replaced():
 def test_what_a_jail_may_know_of_tasks_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file, cut = tmp_path / "entropy.py", []
-    kept = blind.without_secrets
-    monkeypatch.setattr(blind, "without_secrets", lambda tree: cut.append(1) or kept(tree))
+    kept = without_secrets.cut_down
+    monkeypatch.setattr(without_secrets, "cut_down", lambda tree: cut.append(1) or kept(tree))
     for size in (2, 3):
         file.write_text(TASK.format(size=size))
         for _ in range(2):
-            code = blind._Loader("entropy", str(file)).get_code("entropy")
+            code = without_secrets._Loader("entropy", str(file)).get_code("entropy")
             assert size in code.co_consts and "a_secret" not in code.co_names
     assert len(cut) == 2
     (compiled,) = tmp_path.glob("__pycache__/*")
     assert b"secret" not in compiled.read_bytes()
     compiled.write_bytes(compiled.read_bytes()[:50])  # as a full disk leaves it
-    assert 3 in blind._Loader("entropy", str(file)).get_code("entropy").co_consts
+    assert 3 in without_secrets._Loader("entropy", str(file)).get_code("entropy").co_consts
 
 
 TASK = """
@@ -999,7 +1000,7 @@ def test_to_stand_still_is_told_from_computing_for_ever(cell, stood, zygote):
 @pytest.mark.slow
 @pytest.mark.parametrize("pauses", [1, 2])
 def test_who_met_a_pause_of_the_machine_is_judged_once_more(pauses, zygote, monkeypatch):
-    job, asked, kept = replace(disk.job_of(CHAPTER_3), record=False), [], Process.ask
+    job, asked, kept = replace(disk.job_of(CHAPTER_3), record=False), [], Child.ask
 
     def ask(child, seconds, *question):
         if question[:2] == ("observe", "softmax"):
@@ -1008,7 +1009,7 @@ def test_who_met_a_pause_of_the_machine_is_judged_once_more(pauses, zygote, monk
                 raise Stood("ran for more than 10 seconds")
         return kept(child, seconds, *question)
 
-    monkeypatch.setattr(Process, "ask", ask)
+    monkeypatch.setattr(Child, "ask", ask)
     result = grade_bytes(job, notebook("solutions", CHAPTER_3))["result"]
     most = 2 * result["verdicts"]["softmax"]["points"]
     got = result["verdicts"]["softmax"]["visible"] + result["verdicts"]["softmax"]["hidden"]
@@ -1216,7 +1217,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(course, zygote):
 HUNG = """
 import copy, time
 from attncourse.grading.jail import remote, wire
-warm = [remote.Zygote(), remote.Spawner()]
+warm = [remote.Zygote(), remote.WithoutZygote()]
 warm.append(copy.copy(warm[0]))
 warm[2].jailed = False
 for each in warm:
@@ -1321,7 +1322,7 @@ def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypa
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [lambda: Zygote(jailed=False), Spawner])
+@pytest.mark.parametrize("start", [lambda: Zygote(jailed=False), WithoutZygote])
 def test_without_a_jail_the_points_are_the_same(start, zygote):
     about, solution = assignment(CHAPTER_3), answers("solutions", CHAPTER_3)
     jailed = score.score(solution, about, zygote, Budget()).as_data()
@@ -1334,7 +1335,7 @@ def test_where_no_jail_can_be_built_grading_says_so_at_once(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(walls.Unavailable, match="Linux namespaces"):
         children(jailed=True)
-    assert isinstance(children(jailed=False), Spawner)  # it does not fork
+    assert isinstance(children(jailed=False), WithoutZygote)  # it does not fork
 
 
 # --- what an instructor sees
@@ -1362,7 +1363,7 @@ def made_up(small_course, monkeypatch):
     with nbgrader_api.gradebook() as book:
         for each in book.assignment_submissions(CHAPTER_3):
             book.remove_submission(CHAPTER_3, each.student.id)
-    monkeypatch.setattr(warm, "can_fork", lambda: False)
+    monkeypatch.setattr(processes, "can_fork", lambda: False)
 
     def grade_all(job, notebooks):
         for student in notebooks:

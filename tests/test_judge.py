@@ -27,6 +27,7 @@ from attncourse.checks import (
     run,
     stored,
 )
+from attncourse.checks.diagnosis import smallest_failure
 from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
@@ -313,6 +314,22 @@ def test_the_smallest_failing_input_is_small():
     example = run(SDPA, wrong("D-NO-SCALE")).diagnosis.example
     assert max(example.inputs["query"].shape) <= 2  # d = 1 needs no scale, so d is 2
     assert not torch.allclose(example.expected, example.got)
+
+
+def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
+    counted_once = wrong("B-ONCE-A-WORD", "byte_pairs")
+    task = registry.find("byte_pairs")
+    assert smallest_failure(task, counted_once) is None
+    example = run("byte_pairs", counted_once).diagnosis.example
+    assert example.inputs == {"words": {"abxab": 2, "cd": 3}, "num_merges": 1}
+    assert (example.expected, example.got) == ([("a", "b")], [("c", "d")])
+    example = run("backends_for", wrong("L3-FLASH-MASK", "backends_for")).diagnosis.example
+    assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
+
+
+def test_no_example_is_larger_than_a_reader_takes_in():
+    of_one_size = run("best_tile", wrong("L6-MEAN", "best_tile"))
+    assert of_one_size.diagnosis.example is None
 
 
 def test_the_dependency_map_shows_a_leak():

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from attncourse import cli
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
 from attncourse.grading.inbox import sample, senders
-from attncourse.grading.jail import walls, warm, workers
+from attncourse.grading.jail import processes, walls, workers
 from attncourse.grading.jail.result import Result, Verdict
 
 CHAPTER_3, LAB = "03_scaled_dot_product", "lab1_time_it_right"
@@ -49,7 +49,7 @@ def taught(course, monkeypatch):
             yield student, {"result": result.as_data(), "notebook": job.released}
 
     monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
-    monkeypatch.setattr(warm, "can_fork", lambda: False)
+    monkeypatch.setattr(processes, "can_fork", lambda: False)
     assert attncourse("grade", CHAPTER_3).exit_code == 0
     return course
 
@@ -758,14 +758,14 @@ def test_the_version_is_read_without_a_look_at_torch():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux forks them")
-def test_a_worker_that_is_born_when_the_grader_is_gone_says_nothing():
+def test_a_worker_that_is_forked_when_the_grader_is_gone_says_nothing():
     control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "attncourse.grading.jail.warm", str(theirs.fileno())],
+        [sys.executable, "-P", "-m", "attncourse.grading.jail.forkserver", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=warm.surroundings(),
+        env=processes.surroundings(),
     )
     theirs.close()
     control.send(b"1")

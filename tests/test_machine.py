@@ -42,16 +42,19 @@ class Fault:
     said: str
 
 
-ASKED = "reply = getattr(child, question)(*arguments)"
+ASKED = "reply = getattr(names, question)(*arguments)"
 FAULTS = {
     "what loads torch cannot": Fault(
-        "warm.py", "child.torch_is_ready()", 'raise ImportError("libcuda.so")', "libcuda.so"
+        "forkserver.py", "child.torch_is_ready()", 'raise ImportError("libcuda.so")', "libcuda.so"
     ),
     "a GPU's thread": Fault(
         "child.py", "threads = len(os.listdir", "threads = 3", "3 threads before a fork"
     ),
     "a worker cannot begin": Fault(
-        "workers.py", "grade.born_with(born)", 'raise ImportError("no lxml")', "ImportError: no lx"
+        "workers.py",
+        "grade.use_zygote(zygote)",
+        'raise ImportError("no lxml")',
+        "ImportError: no lx",
     ),
     "what forks jails cannot load": Fault(
         "child.py", "withheld.find()", 'raise AttributeError("no softmax")', "no softmax"

@@ -13,7 +13,7 @@ from conftest import ROOT, copy_course
 
 from attncourse import author
 from attncourse.checks import lint, registry
-from attncourse.checks.task import Mistake
+from attncourse.checks.task import BadTask
 
 EXAMPLE = ROOT / "tests" / "outside" / "entropy_lab"
 NAME = "entropy_lab"
@@ -259,7 +259,7 @@ def test_what_is_wrong_with_a_task_is_said(source, said, tmp_path):
 def test_a_file_that_cannot_be_used_says_why(source, said, tmp_path):
     path = tmp_path / "odd.py"
     path.write_text(f"import torch\nfrom attncourse.author import task\n{source}\n")
-    with pytest.raises(Mistake, match=r"odd|double") as error:
+    with pytest.raises(BadTask, match=r"odd|double") as error:
         registry.in_file(path)
     assert said in str(error.value)
 

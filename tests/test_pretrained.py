@@ -11,12 +11,14 @@ import warm
 from safetensors.torch import load_file
 from torch import nn
 
-from attncourse import cache_curves, pretrained, training
+from attncourse import pretrained, training
 from attncourse.additive import AttentionEncoderDecoder, BidirectionalEncoderDecoder
 from attncourse.bottleneck import EncoderDecoder
 from attncourse.cross_attention import Transformer
+from attncourse.experiments import cache_curves, translator_curves
+from attncourse.experiments.translator_curves import main, make, measure
 from attncourse.number_words import batches, corpus, words
-from attncourse.pretrained import RECIPES, STORED, build, curves, load, main, make, measure
+from attncourse.pretrained import RECIPES, STORED, build, curves, load
 from attncourse.training import as_source, by_bucket, count_lengths, exact_match
 
 
@@ -189,7 +191,7 @@ def test_two_models_of_one_recipe_share_nothing():
 def tiny(monkeypatch):
     """A small corpus and two short recipes in the place of the book's."""
     task = corpus(size=400, digits=6)
-    monkeypatch.setattr(pretrained, "corpus", lambda **_: task)
+    monkeypatch.setattr(translator_curves, "corpus", lambda **_: task)
     recipe = pretrained.Recipe(lambda *sizes: EncoderDecoder(*sizes, 8, 8), steps=50)
     for name in ("fixed-64", "fixed-128"):
         monkeypatch.setitem(RECIPES, name, recipe)
@@ -228,7 +230,7 @@ def pretend(name, folder, seed):
 
 @pytest.mark.slow
 def test_make_writes_what_curves_reads(tiny, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(pretrained, "measure", pretend)
+    monkeypatch.setattr(translator_curves, "measure", pretend)
     folder = tmp_path / "new" / "folder"
     make(["fixed-128", "fixed-64"], folder, seed=4, jobs=1)
     made = curves(folder)
@@ -260,11 +262,11 @@ def test_making_one_model_keeps_the_others(tiny, tmp_path, monkeypatch):
         training.multiprocessing, "get_context", lambda _: type("", (), {"Pool": Here})
     )
     monkeypatch.setattr(
-        pretrained, "measure", lambda name, **_: {"exact_match": {1: len(name) / 9}}
+        translator_curves, "measure", lambda name, **_: {"exact_match": {1: len(name) / 9}}
     )
     make(["additive"], tmp_path)
     make(["fixed-64", "score-dot"], tmp_path)
-    monkeypatch.setattr(pretrained, "measure", lambda name, **_: {"exact_match": {1: 1.0}})
+    monkeypatch.setattr(translator_curves, "measure", lambda name, **_: {"exact_match": {1: 1.0}})
     make(["score-dot"], tmp_path)
     made = curves(tmp_path)["models"]
     assert {name: model["exact_match"][1] for name, model in made.items()} == {
@@ -281,22 +283,22 @@ def test_making_one_model_keeps_the_others(tiny, tmp_path, monkeypatch):
 
 
 def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["pretrained", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["translator_curves", *map(str, arguments)])
     main()
 
 
 @pytest.mark.slow
 def test_help_names_every_model_and_where_they_are_stored():
-    _, out, _ = warm.run("attncourse.pretrained", "--help")
+    _, out, _ = warm.run("attncourse.experiments.translator_curves", "--help")
     said = "".join(out.split())  # lines break anywhere
-    assert "python-mattncourse.pretrained" in said
+    assert "python-mattncourse.experiments.translator_curves" in said
     assert all(name in said for name in RECIPES)
     assert "--seed" in said and "--jobs" in said and "--folder" in said
 
 
 def test_the_command_line_makes_the_models_it_is_told(monkeypatch, capsys, tmp_path):
     calls = []
-    monkeypatch.setattr(pretrained, "make", lambda **given: calls.append(given))
+    monkeypatch.setattr(translator_curves, "make", lambda **given: calls.append(given))
     run(monkeypatch)
     run(monkeypatch, "additive", "score-dot", "--folder", tmp_path, "--seed", 7, "--jobs", 1)
     assert calls == [
@@ -307,7 +309,7 @@ def test_the_command_line_makes_the_models_it_is_told(monkeypatch, capsys, tmp_p
 
 
 def test_an_unknown_model_is_refused_before_anything_is_trained(monkeypatch, capsys):
-    monkeypatch.setattr(pretrained, "make", None)
+    monkeypatch.setattr(translator_curves, "make", None)
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, "additive", "gru", "elman")
     assert "no elman, gru; choose from fixed-64" in capsys.readouterr().err
@@ -317,7 +319,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch):
     def interrupted(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretrained, "make", interrupted)
+    monkeypatch.setattr(translator_curves, "make", interrupted)
     with pytest.raises(SystemExit, match="stopped; what was finished is stored"):
         run(monkeypatch)
 
@@ -329,7 +331,7 @@ def test_a_stored_model_begins_as_it_did_when_it_was_trained(name, stored, tmp_p
     """The same data, weights, batches and rates of learning: the same losses."""
     first_steps = lambda *arguments: islice(batches(*arguments), 60)  # noqa: E731
     monkeypatch.setattr("attncourse.training.batches", first_steps)
-    monkeypatch.setattr(pretrained, "exact_match", lambda *_: {})
+    monkeypatch.setattr(translator_curves, "exact_match", lambda *_: {})
     with torch.random.fork_rng(devices=[]):
         losses = measure(name, tmp_path, stored["seed"])["losses"]
     # Another seed is 0.01 away; another processor may round differently.

@@ -54,6 +54,13 @@ def test_imports_point_one_way():
     assert done.returncode == 0, done.stdout
 
 
+def test_what_one_chapter_asks_of_its_input_is_asked_by_no_other():
+    importing = re.compile(r"from attncourse\.validation\.(\w+) import")
+    for path in (ROOT / "attncourse").glob("*.py"):
+        rooms = set(importing.findall(path.read_text(encoding="utf-8")))
+        assert rooms <= {path.stem}, f"{path.name}: what several ask, attncourse.validation exports"
+
+
 def test_the_addresses_of_repository_and_book_are_written_once():
     holders = [
         path.relative_to(ROOT)

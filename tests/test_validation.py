@@ -10,7 +10,6 @@ import torch
 from tensors import assert_refused
 
 from attncourse.validation import (
-    _broadcast,
     validate_attention,
     validate_axes,
     validate_heads,
@@ -20,6 +19,7 @@ from attncourse.validation import (
     validate_tables,
     validate_tensor,
 )
+from attncourse.validation.tensors import broadcast
 
 # Pairwise different, so that no two axes can be mixed up unnoticed.
 B, N, Q, K, D = 2, 7, 3, 5, 4
@@ -217,9 +217,9 @@ def test_shapes_broadcast_as_torch_says():
             expected = torch.broadcast_shapes(one, two)
         except RuntimeError:
             expected = None
-        assert _broadcast(one, two) == expected, (one, two)
-    assert _broadcast((3, 1), (1,), (2, 1, 4)) == torch.broadcast_shapes((3, 1), (1,), (2, 1, 4))
-    assert _broadcast((2, 1), (1, 3), (4,)) is None
+        assert broadcast(one, two) == expected, (one, two)
+    assert broadcast((3, 1), (1,), (2, 1, 4)) == torch.broadcast_shapes((3, 1), (1,), (2, 1, 4))
+    assert broadcast((2, 1), (1, 3), (4,)) is None
 
 
 def test_advice_is_given_only_where_it_helps():

@@ -12,12 +12,14 @@ from torch import Tensor
 from attncourse.checks import compositions, explain
 from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
+    FAILED,
     Fingerprint,
     agree,
     comparable,
     differing,
     of_reference,
     outputs,
+    probes,
     tolerance,
 )
 from attncourse.checks.generic import Generic
@@ -159,6 +161,8 @@ OVERLOADS = ("default", "opset23")
 
 # --- evidence -----------------------------------------------------------------------------------
 
+LEGIBLE = 24  # numbers and words that a reader of an example takes in
+
 
 @functools.cache
 def _small(task: Task) -> tuple[Inputs, ...]:
@@ -188,6 +192,43 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
     return None
 
 
+@functools.cache
+def _legible_probes(task: Task) -> list[str]:
+    """The probes whose inputs a reader can follow, the smallest first."""
+    size = {
+        name: sum(_size(value) for part, value in inputs.items() if "." not in part)  # no weights
+        for name, inputs in probes(task).items()
+    }
+    return sorted((name for name in size if size[name] <= LEGIBLE), key=size.__getitem__)
+
+
+def _size(value: object) -> int:
+    """How many numbers and words somebody reads who reads a value."""
+    if isinstance(value, Tensor):
+        return value.numel()
+    if isinstance(value, str):
+        return len(value.split())
+    if isinstance(value, dict):
+        return _size([*value, *value.values()])
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+
+
+def failure_on_a_probe(found: explain.Evidence) -> Example | None:
+    """The smallest failure that was seen already, for an answer that is right on `small` inputs."""
+    task, got, reference = found.task, found.got, of_reference(found.task)
+    for probe in _legible_probes(task):
+        inputs, names = probes(task)[probe], outputs(task)
+        for name in reversed(names):  # as above
+            if (probe, name) not in found.wrong:
+                continue
+            ours, theirs = reference.piece((probe, name)), got.piece((probe, name))
+            if (probe, FAILED) in got.pieces:
+                theirs = "an error, see above"
+            if _size(ours) <= LEGIBLE and _size(theirs) <= LEGIBLE:
+                return Example(inputs, name, *_differing(ours, theirs, tolerance(task)))
+    return None
+
+
 def _differing(ours: object, theirs: object, near: float) -> tuple[object, object]:
     """Of two tables of facts, those that differ; anything else as it is."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
@@ -198,7 +239,7 @@ def _differing(ours: object, theirs: object, near: float) -> tuple[object, objec
 
 def _legible(value: object) -> bool:
     """Whether a value shown beside another one tells a reader anything."""
-    return value.numel() <= 24 if isinstance(value, Tensor) else value is not None
+    return value.numel() <= LEGIBLE if isinstance(value, Tensor) else value is not None
 
 
 def _positions(task: Task, tensor: Tensor) -> Tensor:
@@ -320,7 +361,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     keeps = bool(fresh) and bool(differing(later, fresh, fresh.pieces))
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)
-    example = smallest_failure(task, answer)
+    example = smallest_failure(task, answer) or failure_on_a_probe(found)
     map_ = dependencies_of(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.share(best) == 1

@@ -150,7 +150,7 @@ class Fingerprint:
 
     @functools.cached_property
     def under_test(self) -> Answer:
-        """The answer, as checks and traits see it: what one has measured, another need not."""
+        """The answer as checks and traits see it: one, so nothing is measured twice."""
         return Answer(self.task, self.answer)
 
     def again(self) -> Fingerprint:

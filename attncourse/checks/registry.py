@@ -13,9 +13,9 @@ from importlib import util
 from pathlib import Path
 from types import ModuleType
 
-from attncourse.checks import blind
+from attncourse.checks import without_secrets
 from attncourse.checks.installed import entry_points
-from attncourse.checks.task import Chapter, Mistake, Task
+from attncourse.checks.task import BadTask, Chapter, Task
 
 COURSE = "attncourse.tasks"  # the package of the course's own
 FOLDER = Path(__file__).parent.parent / "tasks"
@@ -55,7 +55,7 @@ def of_chapter(stem: str) -> tuple[Task, ...]:
     """The tasks of a chapter, a lab or an outside package, in their order.
 
     Raises:
-        Mistake: one of them is written wrongly.
+        BadTask: one of them is written wrongly.
     """
     if stem not in _files():
         return _outside()[0].get(stem, ())
@@ -68,7 +68,7 @@ def _load(stem: str, name: str) -> Task:
     module = importlib.import_module(f"{COURSE}.{stem}.{name}")
     found = _tasks_in(module)
     if [task.name for task in found] != [name]:
-        raise Mistake(
+        raise BadTask(
             f"{module.__name__} holds {_list(found) or 'no task'}, and not `{name}` alone"
         )
     return _at_home(found[0], _chapter(stem), module)
@@ -87,15 +87,15 @@ def _list(tasks) -> str:
 def _at_home(task: Task, chapter: Chapter, module: ModuleType) -> Task:
     """A task that knows where it belongs, if nothing is wrong with it."""
     task.home, task.module = chapter, module.__name__
-    if blind.is_on():
+    if without_secrets.is_on():
         return task
     if not task.checks:
-        raise Mistake(f"{task.name}: it has no checks, so no answer could earn a point")
+        raise BadTask(f"{task.name}: it has no checks, so no answer could earn a point")
     for fault in task.faults.values():
         if not fault.forms:
-            raise Mistake(f"{task.name}: {fault.id} has no form that shows it")
+            raise BadTask(f"{task.name}: {fault.id} has no form that shows it")
         if not fault.section and chapter.page.startswith("book/"):
-            raise Mistake(f"{task.name}: {fault.id} names no section of the book to read again")
+            raise BadTask(f"{task.name}: {fault.id} names no section of the book to read again")
     return task
 
 
@@ -113,7 +113,7 @@ def _outside() -> tuple[dict[str, tuple[Task, ...]], dict[str, str]]:
             module = importlib.import_module(point.module)
             tasks = _tasks_in(module)
             if not tasks:
-                raise Mistake(f"{point.module} defines no task")
+                raise BadTask(f"{point.module} defines no task")
             chapter = getattr(module, "chapter", None) or Chapter(point.name, point.name)
             chapter = dataclasses.replace(chapter, stem=point.name)
             tasks = tuple(_at_home(task, chapter, module) for task in tasks)
@@ -140,7 +140,7 @@ def _outside() -> tuple[dict[str, tuple[Task, ...]], dict[str, str]]:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, Mistake) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, BadTask) else f"{type(error).__name__}: {error}"
 
 
 _told: set[str] = set()
@@ -187,7 +187,7 @@ def in_file(path: Path) -> list[Task]:
     """The tasks in a file that need not be installed.
 
     Raises:
-        Mistake: it cannot be loaded, or holds none.
+        BadTask: it cannot be loaded, or holds none.
     """
     stem = path.stem
     try:
@@ -195,12 +195,12 @@ def in_file(path: Path) -> list[Task]:
         module = sys.modules[stem] = util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as error:
-        raise Mistake(f"{path} cannot be loaded: {_said(error)}") from error
+        raise BadTask(f"{path} cannot be loaded: {_said(error)}") from error
     chapter = getattr(module, "chapter", None) or Chapter(stem, stem)
     chapter = dataclasses.replace(chapter, stem=stem)
     tasks = [_at_home(task, chapter, module) for task in _tasks_in(module)]
     if not tasks:
-        raise Mistake(f"{path} defines no task")
+        raise BadTask(f"{path} defines no task")
     return tasks
 
 

@@ -32,7 +32,7 @@ class Chapter:
     stem: str = ""
 
 
-class Mistake(Exception):
+class BadTask(Exception):
     """A task is written wrongly: an error of its author, and none of a student's."""
 
 
@@ -162,9 +162,9 @@ class Task:
         def record(function):
             name = title or function.__name__.replace("_", " ")
             if name in self.checks:
-                raise Mistake(f"{self.name}: two checks are named “{name}”")
+                raise BadTask(f"{self.name}: two checks are named “{name}”")
             if not points > 0:
-                raise Mistake(f"{self.name}: the check “{name}” is worth no points")
+                raise BadTask(f"{self.name}: the check “{name}” is worth no points")
             self.checks[name] = Check(name, points, function)
             return function
 
@@ -211,7 +211,7 @@ class Task:
             A decorator for one more form: a complete wrong answer, or a subclass of the steps.
         """
         if id in self.faults:
-            raise Mistake(f"{self.name}: two faults are named {id}")
+            raise BadTask(f"{self.name}: two faults are named {id}")
         if thinks or why:
             self.said.thoughts[id] = prose.Entry(thinks, why)
         self.faults[id] = found = Fault(self, id, words or id, section or self.section)
@@ -373,10 +373,10 @@ def answer_of(task: Task, form: Callable | Change, *spelling: Change) -> Callabl
 
 def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
     if task.composed is None:
-        raise Mistake(f"{task.name}: a step is replaced, and there is no class of steps yet")
+        raise BadTask(f"{task.name}: a step is replaced, and there is no class of steps yet")
     unknown = [name for name in steps if not hasattr(task.composed, name)]
     if unknown:
-        raise Mistake(f"{task.name}: there is no step named {', '.join(unknown)}")
+        raise BadTask(f"{task.name}: there is no step named {', '.join(unknown)}")
     return {name: _step(step) for name, step in steps.items() if step is not ...}
 
 

@@ -37,19 +37,19 @@ def judge_answers(path: Path, briefly: bool = False) -> bool:
 
     With `briefly`, show one line a task, the first report that is not green, and a hint.
     """
-    from attncourse.checks import answers, run
+    from attncourse.checks import answer_files, run
 
     if not path.exists():
         raise fail(f"there is no file {path}")
     if path.suffix == ".ipynb":
         read_notebook(path)
     try:
-        found = answers.load(path)
+        found = answer_files.load(path)
     except (Exception, SystemExit) as error:
         raise fail(f"{path} does not run: {type(error).__name__}: {error}") from None
     if not found:
         raise fail(f"{path} defines no answer; `attncourse tasks` lists their names")
-    names = answers.of_chapters(found)
+    names = answer_files.of_chapters(found)
     reports = {}
     with progress() as bar:
         step = bar.add_task("judging", total=len(names))
@@ -269,7 +269,7 @@ def lint_task(
         try:
             path = Path(name)
             tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
-        except (ValueError, registry.Mistake, OSError) as error:
+        except (ValueError, registry.BadTask, OSError) as error:
             raise fail(str(error)) from None
     pages = Path.cwd() if Path("_config.yml").exists() else None
     for task in tasks:

@@ -1,13 +1,15 @@
 """Commands of who teaches: release, grade, report."""
 
 import collections
+import contextlib
+import dataclasses
 import functools
 import os
 import re
 import sys
 import time
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -260,56 +262,92 @@ def grade(
     warm = None if cluster else warm_for(ctx, assignment, jobs, force)
     if ctx.obj and not warm:
         ctx.obj.end()
-    from attncourse.grading import CannotGrade, loading
+    from attncourse.grading import loading
 
     with loading():
         from attncourse.grading.books import disk, run
-        from attncourse.grading.books.nbgrader_api import NoGradebook
-        from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
-        from attncourse.grading.inbox.untrusted import alike, printable
         from attncourse.grading.jail import workers
-        from attncourse.grading.jail.cluster import Unusable, on_cluster
-        from attncourse.grading.jail.cures import cure_for
-        from attncourse.grading.jail.walls import Unavailable
+        from attncourse.grading.jail.cluster import on_cluster
     job = disk.job_of(assignment, jailed=not no_jail, record=not no_record, checked=False)
-    handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
-    if not (handed_in or nameless):
+    everybody, nameless = disk.submissions(assignment), disk.unbookable(assignment)
+    if not (everybody or nameless):
         cure = "`attncourse ingest FILES` files what students sent"
         raise fail(f"nothing of {assignment} is in submitted/; {cure}")
-    namesakes = alike(list(handed_in))
-    if students:
-        wanted = [name.strip() for name in students.split(",")]
-        strangers = [name for name in wanted if name not in handed_in]
-        if strangers:
-            raise fail(f"nothing of {', '.join(strangers)} is in submitted/ for {assignment}")
-        handed_in = {name: handed_in[name] for name in wanted}
+    handed_in = picked(everybody, students, assignment) if students else everybody
     if no_jail:
         console.print(
             "Without a jail: students' code can read and change what you can.", style="bold red"
         )
-    kept = "What is graded is kept, and the next run goes on from there"
     log = log or Path("autograded") / f"{assignment}.log"
     where = on_cluster(cluster) if cluster else workers.in_processes(jobs, warm)
-    fresh, same, look, not_judged = 0, 0, {}, {}
+    so_far = Graded()
+    with keeping(so_far, log):
+        events = run.grade_class(job, handed_in, where, force)
+        follow(events, len(handed_in), so_far, log, verbose)
+    console.print(
+        f"graded {so_far.fresh} submissions of {assignment}; {so_far.same} had not changed"
+    )
+    tell(so_far, handed_in, everybody, nameless)
+    raise typer.Exit(3 if nameless or so_far.not_judged else 0)
+
+
+@dataclasses.dataclass
+class Graded:
+    """What came of a class so far."""
+
+    fresh: int = 0  # graded now
+    same: int = 0  # found from an earlier run
+    look: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by student, at what
+    not_judged: dict[str, str] = dataclasses.field(default_factory=dict)  # by student, why
+
+    def add(self, event) -> None:
+        if event.result is None:
+            self.not_judged[event.student] = event.why
+            return
+        self.fresh, self.same = self.fresh + event.fresh, self.same + (not event.fresh)
+        if event.result.review:
+            self.look[event.student] = event.result.review
+
+
+def picked(handed_in: dict[str, Path], students: str, assignment: str) -> dict[str, Path]:
+    """Of what was handed in, what the named students did."""
+    wanted = [name.strip() for name in students.split(",")]
+    strangers = [name for name in wanted if name not in handed_in]
+    if strangers:
+        raise fail(f"nothing of {', '.join(strangers)} is in submitted/ for {assignment}")
+    return {name: handed_in[name] for name in wanted}
+
+
+def follow(events: Iterable, number: int, so_far: Graded, log: Path, verbose: bool) -> None:
+    """Grade as the events are asked for: a bar moves, and what is new goes into the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", buffering=1) as lines, progress() as bar:
+        step = bar.add_task("grading", total=number)
+        for event in events:
+            if event.fresh and not so_far.fresh:  # the time that is left is that of fresh ones
+                bar.reset(step, completed=so_far.same)
+            bar.advance(step)
+            so_far.add(event)
+            line = line_of(event)
+            if event.fresh:
+                lines.write(line + "\n")
+            if verbose:
+                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def keeping(so_far: Graded, log: Path) -> Iterator[None]:
+    """Where grading cannot go on, say why, what to do, and what is kept."""
+    from attncourse.grading import CannotGrade, loading
+
+    with loading():
+        from attncourse.grading.books.nbgrader_api import NoGradebook
+        from attncourse.grading.jail.cluster import Unusable
+        from attncourse.grading.jail.cures import cure_for
+        from attncourse.grading.jail.walls import Unavailable
+    kept = "What is graded is kept, and the next run goes on from there"
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8", buffering=1) as lines, progress() as bar:
-            step = bar.add_task("grading", total=len(handed_in))
-            for event in run.grade_class(job, handed_in, where, force):
-                if event.fresh and not fresh:  # the time that is left is that of fresh ones
-                    bar.reset(step, completed=same)
-                bar.advance(step)
-                line = line_of(event)
-                if event.fresh:
-                    lines.write(line + "\n")
-                if event.result is None:
-                    not_judged[event.student] = event.why
-                else:
-                    fresh, same = fresh + event.fresh, same + (not event.fresh)
-                    if event.result.review:
-                        look[event.student] = event.result.review
-                if verbose:
-                    bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        yield
     except Unavailable as error:
         raise fail(
             f"no jail can be built on this machine: {error}. {cure_for(str(error))}. {kept}"
@@ -317,42 +355,47 @@ def grade(
     except CannotGrade as error:
         raise fail(
             "this machine cannot grade, as it fails with the course's own solution: "
-            f"{error}. {cure_for(str(error))}. {kept if fresh else 'Nothing was booked'}"
+            f"{error}. {cure_for(str(error))}. {kept if so_far.fresh else 'Nothing was booked'}"
         ) from None
-    except NoGradebook as error:
-        raise fail(f"{error}. {kept}") from None
-    except Unusable as error:
+    except (NoGradebook, Unusable) as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
         said = f"{error.filename or log}: {error.strerror or error}"
         raise fail(f"{said}. {cure_for(said)}. {kept}") from None
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
-    console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
-    plainly = {"markup": False, "highlight": False, "soft_wrap": True}
-    for student, reasons in look.items():
-        console.print(printable(f"look at {student}: {'; '.join(reasons)}"), **plainly)
-    for group in namesakes:
-        console.print(f"names that look alike: {', '.join(group)}", **plainly)
+
+
+def tell(
+    so_far: Graded, handed_in: dict[str, Path], everybody: Iterable[str], nameless: list[str]
+) -> None:
+    """Print what a person should look at, and who was not graded."""
+    from attncourse.grading.inbox.senders import TIMESTAMP, timestamp_of
+    from attncourse.grading.inbox.untrusted import alike, printable
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    for student, reasons in so_far.look.items():
+        say(printable(f"look at {student}: {'; '.join(reasons)}"))
+    for group in alike(list(everybody)):
+        say(f"names that look alike: {', '.join(group)}")
     for student in nameless:
-        said = f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that"
-        console.print(said, **plainly)
+        say(f"not graded: rename the folder submitted/{student!a}, no gradebook can hold that")
     for student, folder in handed_in.items():
         if (folder / TIMESTAMP).exists() and timestamp_of(folder) is None:
-            said = (
-                f"look at {student}: {folder / TIMESTAMP} says no time, so nothing counts as late"
-            )
-            console.print(printable(said), **plainly)
-    for student, why in not_judged.items():
-        console.print(printable(f"not graded: {student}: {why}"), **plainly)
-    if not_judged:
+            said = f"{folder / TIMESTAMP} says no time, so nothing counts as late"
+            say(printable(f"look at {student}: {said}"))
+    for student, why in so_far.not_judged.items():
+        say(printable(f"not graded: {student}: {why}"))
+    if so_far.not_judged:
         console.print("Who was not graded keeps what was booked before; no zero was written.")
-    raise typer.Exit(3 if nameless or not_judged else 0)
 
 
 def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
-    """The process that loads torch while this one loads nbgrader, if there is work for it."""
-    from attncourse.grading.jail.warm import Warm, can_fork
+    """The fork server, which loads torch while this process loads nbgrader; None without work."""
+    from attncourse.grading.jail.processes import can_fork
+    from attncourse.grading.jail.warm import Warm
 
     there = Path("autograded")
     new = (

@@ -1,8 +1,8 @@
 """Nobody loses a point to a process that dies: `python tests/bench/monkey.py [--kills N]`.
 
 A class of made-up students and of the whole zoo is graded undisturbed. Then it is graded while a
-monkey kills random processes of the run (the grader, the warm process, what that has forked, those
-that fork jails, the jailed and what they have started) with SIGKILL and SIGTERM, and starts the
+monkey kills random processes of the run (the grader, the fork server, workers and zygotes, prepared
+zygotes, children and what they have started) with SIGKILL and SIGTERM, and starts the
 grader again when it was the one. Every point must be the same. A class that is done before the
 monkey has had enough is graded once more. Exit code 1 if a point differs.
 """
@@ -36,7 +36,7 @@ from attncourse.grading.jail import workers
 from attncourse.grading.jail.job import Budget
 
 # Who takes long to start is killed less often, or the run would never end.
-ROLES = ("grader", "warm process", "worker or zygote", "who forks jails", "jailed")
+ROLES = ("grader", "fork server", "worker or zygote", "prepared zygote", "child")
 WEIGHTS = (1, 1, 4, 12, 12)
 
 
@@ -92,10 +92,10 @@ def disturb(kills: int, pause: float, random: random.Random) -> collections.Coun
             family = collections.defaultdict(list)
             for each in (top, *top.children(recursive=True)):
                 family[role(each, grader.pid)].append(each)
-            # The last is the warm process: those that it has forked go on, out of this family.
+            # The last is the fork server: those that it has forked go on, out of this family.
             last = done.total() == kills - 1
-            who = "warm process" if last else random.choices(ROLES, WEIGHTS)[0]
-            if family["jailed"] and family[who]:  # an answer is being judged, here or there
+            who = "fork server" if last else random.choices(ROLES, WEIGHTS)[0]
+            if family["child"] and family[who]:  # an answer is being judged, here or there
                 how = random.choice([signal.SIGKILL, signal.SIGTERM])
                 random.choice(family[who]).send_signal(how)
                 done[f"{who}, {how.name}"] += 1

@@ -926,7 +926,7 @@ def parts(task: str) -> list[Callable]:
         for name in names:
             used = None if name in arguments else getattr(module, name, None)
             home = getattr(used, "__module__", None) or ""
-            mine = home.startswith("attncourse.") and home != "attncourse.validation"
+            mine = home.startswith("attncourse.") and not home.startswith("attncourse.validation")
             if mine and callable(used) and used not in tasks and used not in found:
                 found.append(used)
     return found[::-1]

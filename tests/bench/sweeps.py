@@ -18,10 +18,12 @@ import test_virtual_gpu
 from test_grading import zygote  # noqa: F401  a fixture
 from test_pretrained import buckets
 
-from attncourse import positions_curves, pretrained
+from attncourse import pretrained
 from attncourse.checks import compositions, registry
+from attncourse.experiments import positions_curves
+from attncourse.experiments.translator_curves import make
 from attncourse.number_words import corpus
-from attncourse.pretrained import RECIPES, STORED, curves, load, make
+from attncourse.pretrained import RECIPES, STORED, curves, load
 from attncourse.training import by_bucket, exact_match
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attncourse import cache_curves
 from attncourse.cache import (
     GroupedAttention,
     LatentAttention,
@@ -18,6 +17,7 @@ from attncourse.cache import (
     rolling_attention,
     write,
 )
+from attncourse.experiments import cache_curves
 from attncourse.multihead import MultiHeadAttention
 from attncourse.number_words import BOS, EOS, PAD
 from attncourse.one_stack import Continuation

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attncourse import long_sequences_curves as curves
+from attncourse.experiments import long_sequences_curves as curves
 from attncourse.lab.meters import count
 from attncourse.long_sequences import (
     any_of,

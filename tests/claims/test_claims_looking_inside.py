@@ -5,8 +5,10 @@ import statistics
 import pytest
 import torch
 
-from attncourse import looking_inside_curves, pretrained
+from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
+from attncourse.experiments import looking_inside_curves
+from attncourse.experiments.looking_inside_curves import LONGEST, SEEDS, accuracy, texts
 from attncourse.looking_inside import (
     ablated,
     head_outputs,
@@ -14,7 +16,6 @@ from attncourse.looking_inside import (
     previous_token_score,
     through,
 )
-from attncourse.looking_inside_curves import LONGEST, SEEDS, accuracy, texts
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, PAD
 

@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncourse import one_stack_curves, pretrained
+from attncourse import pretrained
 from attncourse.bottleneck import apply_merges, byte_pairs, teacher_inputs
 from attncourse.cross_attention import translate
+from attncourse.experiments import one_stack_curves
+from attncourse.experiments.one_stack_curves import (
+    RUNS,
+    SEEDS,
+    STEPS,
+    STORED,
+    as_text,
+    closed,
+    of_target,
+)
 from attncourse.number_words import BOS, EOS, PAD, corpus
 from attncourse.one_stack import beam_search, log_probability, sample
-from attncourse.one_stack_curves import RUNS, SEEDS, STEPS, STORED, as_text, closed, of_target
 from attncourse.training import by_bucket, count_lengths
 
 MEASURED, CURVES = one_stack_curves.measured(), pretrained.curves()

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncourse import pictures_curves
-from attncourse.number_words import BOS, words
-from attncourse.pictures import Flamingo, contrastive_loss, patches, read, standardized
-from attncourse.pictures_curves import (
+from attncourse.experiments import pictures_curves
+from attncourse.experiments.pictures_curves import (
     LINES,
     SMALL,
     draw,
@@ -24,6 +22,8 @@ from attncourse.pictures_curves import (
     right,
     unseen,
 )
+from attncourse.number_words import BOS, words
+from attncourse.pictures import Flamingo, contrastive_loss, patches, read, standardized
 
 PAGE = Path(__file__).parents[2] / "book" / "13_pictures.md"
 

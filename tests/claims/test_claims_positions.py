@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncourse import positions_curves
 from attncourse.cross_attention import Transformer
+from attncourse.experiments import positions_curves
 from attncourse.number_words import corpus, words
 from attncourse.positions import exchange, ntk_base, relative_buckets, rotary_frequencies, rotate
 from attncourse.training import as_source

@@ -18,8 +18,8 @@ from types import ModuleType
 import nbformat
 
 from attncourse.checks import registry
-from attncourse.checks.blind import VERBS, bound, names, verb
 from attncourse.checks.task import Fault, Task, answer_of, compose, is_change
+from attncourse.checks.without_secrets import VERBS, bound, names, verb
 from attncourse.grading import Refusal
 from attncourse.grading.inbox.submission import Unreadable, grade_id_of, notebook_of
 from attncourse.grading.inbox.submission import source_of as source_of_cell

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attncourse.checks.answers import DEFINITIONS, plain_python
+from attncourse.checks.answer_files import DEFINITIONS, plain_python
 from attncourse.grading import Refusal
 from attncourse.grading.inbox import written
 from attncourse.grading.inbox.cells import (

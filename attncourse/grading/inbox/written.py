@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attncourse.checks.answers import plain_python
+from attncourse.checks.answer_files import plain_python
 from attncourse.grading.inbox.cells import (
     DEFINES,
     MARKER,

@@ -8,7 +8,7 @@ it at every moment. Only who was given a group may make groups below it ("delega
 The kernel's rules are in https://docs.kernel.org/admin-guide/cgroup-v2.html. A group that hands out
 limits may hold no process itself, so the grader goes one level down, and its jails stand beside it:
 
-    given/grader         the grader, its workers, their warm processes
+    given/grader         the grader, its fork server, workers and zygotes
     given/jail-PID-SLOT  one jail
 """
 
@@ -48,7 +48,7 @@ def take() -> bool:
         return False
     try:
         (given / "cgroup.subtree_control").write_text("+memory +pids")
-    except OSError:  # others are in it, such as a shell: it is theirs
+    except OSError:  # other programs are in the group, such as a shell
         with contextlib.suppress(OSError):
             (given / "cgroup.procs").write_text(str(os.getpid()))
             (given / GRADER).rmdir()
@@ -87,7 +87,7 @@ class Group:
         self._set("cgroup.procs", pid)
 
     def was_full(self) -> bool:
-        """Whether the kernel has ended it at its own limit, and not at one of the machine's."""
+        """Whether the kernel ended the jail at this limit, and not at one of the machine's."""
         try:
             lines = (self.path / "memory.events.local").read_text().splitlines()
             return any(int(line.split()[1]) for line in lines if line.startswith("oom "))

@@ -1,11 +1,11 @@
-"""The side of the student's code: a warm process that forks one jailed child per submission.
+"""Zygotes and children: a zygote forks one jailed child for each submission.
 
     python -m attncourse.grading.jail.child FD [SETTINGS]
 
-It has loaded torch and the course, so a fork is ready at once. It never loads what a student must
-not see: no solutions, no misconceptions, no gradebook. A child holds one student's definitions,
-and answers questions over its channel until the grader hangs up: about the answers, for points; or,
-in a child of its own, about what the cells show, for the record.
+A zygote has loaded torch and the course, so a fork is ready at once. It never loads what a student
+must not see: no solutions, no misconceptions, no gradebook. A child holds one student's definitions
+and answers questions over its channel until the worker hangs up: about the answers, for points; or,
+another child, about what the cells show, for the record.
 """
 
 import ast
@@ -32,9 +32,9 @@ from pathlib import Path
 
 import attncourse
 from attncourse import checks
-from attncourse.checks import blind, registry
+from attncourse.checks import registry, without_secrets
 from attncourse.checks.answer import describe
-from attncourse.checks.answers import DEFINITIONS
+from attncourse.checks.answer_files import DEFINITIONS
 from attncourse.checks.observe import Counter, Observation, find_short_cut, observe
 from attncourse.checks.task import Task
 from attncourse.grading.inbox import untrusted
@@ -43,14 +43,14 @@ from attncourse.grading.jail import packages, seccomp, walls, wire, withheld
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
 
-# --- the warm process ---------------------------------------------------------------------------
+# --- zygotes ------------------------------------------------------------------------------------
 
 
 def zygote(control: socket.socket) -> None:
-    """Fork a child for every message: its settings in JSON, its channel and its status pipe.
+    """Have a child forked for every message: its settings in JSON, its channel and its status pipe.
 
-    Between this process and the children stands one for each kind of them, which is prepared: what
-    all students of a class need is done before the fork.
+    The zygote forks a prepared zygote for each assignment, in which everything is done that all
+    students of a class need. The prepared zygote forks the children.
     """
     untrusted.lift_memory_limit()
     gc.disable()  # to look at a million new objects again and again doubles the time
@@ -60,7 +60,7 @@ def zygote(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepared: dict[str, socket.socket] = {}
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the grader is gone
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
         control.sendall(b"ready")
         while True:
             message, handles, *_ = socket.recv_fds(control, 1 << 20, 2)
@@ -70,7 +70,7 @@ def zygote(control: socket.socket) -> None:
             kind = json.dumps([settings[name] for name in ("jailed", "tasks", "allowed")])
             try:
                 if kind in prepared and not _handed_on(prepared[kind], message, handles):
-                    prepared.pop(kind).close()  # somebody has killed it
+                    prepared.pop(kind).close()  # somebody has killed the prepared zygote
                 if kind not in prepared:
                     prepared[kind] = _prepare(settings, handles, control, *prepared.values())
                     _handed_on(prepared[kind], message, handles)
@@ -81,7 +81,7 @@ def zygote(control: socket.socket) -> None:
 
 
 def _handed_on(control: socket.socket, message: bytes, handles: list[int]) -> bool:
-    """Whether there is still somebody to take it."""
+    """Hand a message on to a prepared zygote; False if that has ended."""
     try:
         socket.send_fds(control, [message], handles)
     except (BrokenPipeError, ConnectionResetError):
@@ -90,7 +90,7 @@ def _handed_on(control: socket.socket, message: bytes, handles: list[int]) -> bo
 
 
 def _prepare(settings: dict, handles: list[int], *others: socket.socket) -> socket.socket:
-    """The way to a new process that forks children of this kind."""
+    """Fork a prepared zygote, and return the socket on which it takes messages."""
     this = os.getpid()
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
@@ -101,25 +101,25 @@ def _prepare(settings: dict, handles: list[int], *others: socket.socket) -> sock
                 os.close(handle)
             _end_with(this)
             if settings["jailed"]:
-                packages.shown(tuple(settings["allowed"]))  # it keeps what it has found
+                packages.shown(tuple(settings["allowed"]))  # what it finds is kept for all children
                 walls.plain_surroundings()
-            child = Child(settings["tasks"], settings["allowed"])
-            _fork_children(theirs, child, settings["jailed"])
+            names = Namespace(settings["tasks"], settings["allowed"])
+            _fork_children(theirs, names, settings["jailed"])
         finally:
             os._exit(1)
     theirs.close()
     return ours
 
 
-def _fork_children(control: socket.socket, child: "Child", jailed: bool) -> None:
-    """Fork one for every message, and say how each has ended, until no more come. Never returns."""
+def _fork_children(control: socket.socket, names: "Namespace", jailed: bool) -> None:
+    """Fork a child for every message, and report the end of each child. Never returns."""
     gc.freeze()
     this, owner = os.getpid(), (os.getuid(), os.getgid())
-    living: dict[int, int] = {}  # the number of a child, and the pipe to its grader
+    living: dict[int, int] = {}  # the number of a child, and the pipe on which its end is reported
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes us
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal with a handler writes to `wakes`
     while True:
         ready, _, _ = select.select([control, woken], [], [])
         if woken in ready:
@@ -140,23 +140,23 @@ def _fork_children(control: socket.socket, child: "Child", jailed: bool) -> None
             if forked == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                if not jailed:  # a jail does the same when it is shut
+                if not jailed:  # `walls.enter` does the same
                     _end_with(this)
-                _live(json.loads(message), child, channel, owner)
+                _live(json.loads(message), names, channel, owner)
             living[forked] = status
-            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
                 os.write(status, f"{forked}\n".encode())
         os.close(channel)
 
 
 def _bury(living: dict[int, int]) -> None:
-    """Tell the graders of children that have ended."""
+    """Report the children that have ended."""
     while living:
         number, code, used = os.wait4(-1, os.WNOHANG)
         if not number:
             return
         status = living.pop(number)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+        with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
             os.write(status, f"{code} {used.ru_utime + used.ru_stime:.0f}\n".encode())
         os.close(status)
 
@@ -166,7 +166,7 @@ def alone(settings: dict, channel: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     load()
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-    _live(settings, Child(settings["tasks"], settings["allowed"]), channel)
+    _live(settings, Namespace(settings["tasks"], settings["allowed"]), channel)
 
 
 def _watch(parent: int) -> None:
@@ -177,7 +177,7 @@ def _watch(parent: int) -> None:
 
 
 def load() -> None:
-    """Load what a child needs, so that its forks are ready at once."""
+    """Load what a child needs, so that each fork is ready at once."""
     # What students' notebooks import: loaded here once, and not in every child.
     import einops  # noqa: F401
     import numpy as np  # noqa: F401
@@ -190,12 +190,12 @@ def load() -> None:
     artist.kwdoc = kept
     plt.switch_backend("agg")
 
-    blind.switch_on(registry.guarded())
+    without_secrets.switch_on(registry.guarded())
     registry.all_tasks()
     torch_is_ready()
     withheld.find()
     if sys.platform == "linux" and seccomp.supported():
-        walls.readable()  # these three keep what they found
+        walls.readable()  # all three keep what they find
         packages.shown()
         for programs in (False, True):
             seccomp.program(programs)
@@ -216,7 +216,7 @@ def torch_is_ready() -> None:
 
 
 def _refuse(channel: int, error: Exception) -> None:
-    way = socket.socket(fileno=channel)  # no copy of it: there may be too many files
+    way = socket.socket(fileno=channel)  # no `dup`: there may be too many files
     wire.send(way, (0, ("unavailable", str(error) or type(error).__name__)))
     way.detach()
 
@@ -224,11 +224,11 @@ def _refuse(channel: int, error: Exception) -> None:
 def _end_with(parent: int) -> None:
     """Let Linux kill this process when its parent ends: nothing is left of a run that is killed."""
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it was quicker
+    if os.getppid() != parent:  # the parent had ended before
         os._exit(1)
 
 
-def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = (0, 0)) -> None:
+def _live(settings: dict, names: "Namespace", handle: int, owner: tuple[int, int] = (0, 0)) -> None:
     """Enter the jail and serve. Never returns."""
     os.setsid()
     limits = walls.Limits(**settings["limits"])
@@ -246,10 +246,10 @@ def _live(settings: dict, child: "Child", handle: int, owner: tuple[int, int] = 
         _refuse(handle, error)
         os._exit(0)
     channel = socket.socket(fileno=handle)
-    with contextlib.suppress(EOFError, OSError):  # the grader has what it wants
+    with contextlib.suppress(EOFError, OSError):  # the worker has hung up
         try:
             wire.send(channel, (0, ("ready",)))
-            serve(channel, child)
+            serve(channel, names)
         finally:
             os._exit(0)
 
@@ -267,12 +267,12 @@ def _only_this_is_open(handle: int) -> int:
 # --- one submission -----------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket, child: "Child") -> None:
-    """Answer the grader until it hangs up."""
+def serve(channel: socket.socket, names: "Namespace") -> None:
+    """Answer the worker's questions until it hangs up."""
     while True:
         number, question, *arguments = wire.receive(channel, longest=wire.QUESTION)
         try:
-            reply = getattr(child, question)(*arguments)
+            reply = getattr(names, question)(*arguments)
         except Exception as error:  # of ours: what an answer raises is part of an observation
             reply = "failed", f"{type(error).__name__}: {error}"
         try:
@@ -294,8 +294,8 @@ class _Nowhere(Counter):
         return 1
 
 
-class Child:
-    """The names a student's notebook defines, and what the grader may ask of them.
+class Namespace:
+    """The names that a student's notebook defines, and what the worker may ask of them.
 
     Args:
         tasks: those that are judged; none, for the record.
@@ -307,8 +307,8 @@ class Child:
         sys.modules["__main__"] = self.module
         self.tasks = list(map(registry.find, tasks))
         self.torch = withheld.Torch(self.tasks)
-        self.task, self.not_yet = None, self.tasks  # the one at hand; it, and those that come later
-        if tasks:  # before anything of the student's runs: it could keep what is there
+        self.task, self.not_yet = None, self.tasks  # the task at hand; and with it all later ones
+        if tasks:  # before the student's code runs, which could keep what is there
             withheld.of_course(tasks, allowed)
             withheld.no_compiler()
             self.torch.withhold(self.tasks)
@@ -327,7 +327,7 @@ class Child:
         return vars(self.module).get(name)
 
     def run(self, cells: list, patience: float | None = None) -> dict:
-        """Run a notebook's cells, and listen to what they say: see `_run`."""
+        """Run a notebook's cells, and note which of them print or draw: see `_run`."""
         output = _Nowhere()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return self._run(cells, patience, output)
@@ -409,7 +409,7 @@ class Child:
         return plain(about.observe(self._answer(task), inputs, adapt=named(adapt), **options))
 
     def _ready(self, name: str) -> Task:
-        """A task, with nothing there that does it, or one of those that come later."""
+        """A task, after all that does it, or does a later one, was taken away."""
         if self.task is None or name != self.task.name:
             self.task = registry.find(name)
             self.not_yet = self.tasks[self.tasks.index(self.task) :]
@@ -465,7 +465,7 @@ class Child:
         return shell.run(self.shell, source, seconds)
 
 
-withheld.asks |= {Child.observe.__code__, Child.short_cut.__code__}
+withheld.asks |= {Namespace.observe.__code__, Namespace.short_cut.__code__}
 
 
 def _is_quick(node: ast.stmt) -> bool:

@@ -66,7 +66,7 @@ def _knock(address: str) -> None:
 
 
 def _map(client, job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
-    """Each worker has as many submissions as it has threads, and all others stay here."""
+    """Each dask worker has as many submissions as it has threads; all others stay here."""
     from distributed import as_completed
 
     waiting, deaths = collections.deque(notebooks), collections.Counter()
@@ -123,7 +123,7 @@ def _result(future) -> dict | str | None:
 
 
 def _grade(theirs: bytes, job: Job, data: bytes | None) -> dict | str:
-    """What a worker runs: it has a process of ours, as dask's threads would disturb the judge.
+    """What a dask worker runs: a worker of ours does it, as dask's threads would disturb the judge.
 
     Raises:
         Unusable: this is another version of the course.

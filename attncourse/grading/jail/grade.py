@@ -11,14 +11,15 @@ from attncourse.grading.inbox.submission import OtherPoints, Unreadable
 from attncourse.grading.inbox.untrusted import MEMORY, printable
 from attncourse.grading.jail import page, record
 from attncourse.grading.jail.job import TRIES, Job
-from attncourse.grading.jail.remote import Born, Killed, children
+from attncourse.grading.jail.processes import Started
+from attncourse.grading.jail.remote import Killed, children
 from attncourse.grading.jail.result import Result, nothing
 from attncourse.grading.jail.score import score
 from attncourse.grading.jail.walls import Unavailable
 
 
 class NotJudged(Exception):
-    """Nothing can be said of a submission, by no fault of its own; says why."""
+    """A submission could not be judged, by no fault of its own; the message says why."""
 
 
 def grade_bytes(job: Job, data: bytes) -> dict:
@@ -95,7 +96,7 @@ def _graded(job: Job, data: bytes) -> tuple[Result, str | None]:
 
 
 def get_ready(job: Job) -> None:
-    """Find what is needed for every submission, while what forks their children still loads."""
+    """Find what every submission needs, while the zygote still loads."""
     with contextlib.suppress(Exception):  # said when a submission is graded
         for each in job.about.graded:
             task = registry.find(each.task)
@@ -115,17 +116,17 @@ def points_agree(job: Job) -> None:
 
 @functools.cache
 def zygote(jailed: bool):
-    """What forks this process's jailed children."""
-    return children(jailed, _born)
+    """The zygote of this process."""
+    return children(jailed, _zygote)
 
 
-_born: Born | None = None  # the zygote that a worker was born with
+_zygote: Started | None = None  # one that is there already
 
 
-def born_with(born: Born | None) -> None:
-    """Use what a worker was born with, instead of starting one."""
-    global _born
-    _born = born
+def use_zygote(started: Started | None) -> None:
+    """Let `zygote` be one that is there already, instead of a new one."""
+    global _zygote
+    _zygote = started
 
 
 def grade_or_say_why(job: Job, data: bytes) -> dict | str:
@@ -134,7 +135,7 @@ def grade_or_say_why(job: Job, data: bytes) -> dict | str:
     Raises:
         CannotGrade: it would fail with every submission.
         Unavailable: no jail can be built here, and the job asks for one.
-        Killed: what starts jails is killed again and again.
+        Killed: the zygote, or each child, is killed again and again.
         OtherPoints: the release says something else about points than the tasks.
     """
     try:

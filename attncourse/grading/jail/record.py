@@ -105,11 +105,11 @@ def _executed(found, released, about, result, zygote, budget) -> tuple[str, str]
     return page.notebook_of(record, released, about, result, boxes), student.disturbed
 
 
-# --- the student's process -----------------------------------------------------------------------
+# --- the student's child -------------------------------------------------------------------------
 
 
 class _Student:
-    """A student's names in a jailed child. After its death no cell is run; that costs no point.
+    """A child that runs whole cells. After the child's death no cell is run; that costs no point.
 
     Args:
         zygote: forks the child; None if all cells have shown nothing when they were judged.

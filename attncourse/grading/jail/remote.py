@@ -1,4 +1,4 @@
-"""The grader's side of a jailed child: start it, ask it, and get over its death."""
+"""The worker's side of zygotes and children: start them, ask them, get over their death."""
 
 import contextlib
 import functools
@@ -28,13 +28,13 @@ from attncourse.checks.task import Task
 from attncourse.grading import CannotGrade
 from attncourse.grading.jail import cgroup, wire, withheld
 from attncourse.grading.jail.job import DEFAULT, TRIES, Budget
+from attncourse.grading.jail.processes import Started, surroundings
 from attncourse.grading.jail.walls import Limits, Unavailable
-from attncourse.grading.jail.warm import Forked, surroundings
 
-# Bytes that every forked process shows as its own and shares with the warm one: torch's heap.
+# Bytes that a child shows as its own although it shares them with the zygote: torch's heap.
 INHERITED = 300 * 2**20
-BRIEF = 0.005  # seconds of a call in which nobody asks how long it has waited for a processor
-PATIENCE = 3  # times as long as an answer may take, it may wait for a processor besides
+BRIEF = 0.005  # seconds: of a shorter call, the wait for a processor is not looked up
+PATIENCE = 3  # times the seconds of a call: so long it may wait for a processor besides
 _NO_NAME = re.compile(r"[^\w.: ']")
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
@@ -42,7 +42,7 @@ CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 
 class Died(Exception):
-    """The child is gone; says what the answer did, e.g. "ran for more than 10 seconds …"."""
+    """The child has ended; the message says what the answer did: "ran for more than 10 seconds"."""
 
 
 class Ended(Died):
@@ -54,16 +54,19 @@ class Stood(Died):
 
 
 class Killed(Died):
-    """The child is gone, and the answer has not done it: the machine has, or somebody on it."""
+    """Something outside of the jail has ended the child: the machine, or a person."""
 
 
 class Meddled(Died):
-    """The child was ended, as its program talked to the grader by itself."""
+    """The child was ended, because the program in it talked to the grader by itself."""
 
 
 @functools.cache
 def _folders(package: Path) -> tuple[Path, ...]:
-    """They stay while a class is graded; into which of them Python compiles, does not."""
+    """The package's folders, which stay while a class is graded.
+
+    Which of them have a `__pycache__` changes meanwhile, as Python compiles.
+    """
     return package, *(path for path in package.rglob("*/") if path.name != "__pycache__")
 
 
@@ -84,45 +87,42 @@ def hidden() -> tuple[str, ...]:
     return tuple(map(str, [*folders, *(path for path in compiled if path.is_dir()), *files]))
 
 
-def children(jailed: bool, born: "Born | None" = None) -> "Zygote":
+def children(jailed: bool, started: Started | None = None) -> "Zygote":
     """What starts a child for each submission on this machine.
 
     Args:
-        born: a zygote that is there already; it may serve several graders.
+        started: a zygote that is there already; it may serve several workers.
 
     Raises:
-        Unavailable: it has no jails, and one is asked for.
+        Unavailable: the machine has no jails, and one is asked for.
     """
     if sys.platform == "linux":
-        return Zygote(jailed, born=born)
+        return Zygote(jailed, started=started)
     if jailed:
         raise Unavailable(f"it is made of Linux namespaces, and this is {platform.system()}")
-    return Spawner()
+    return WithoutZygote()
 
 
 def why_no_jail() -> str:
-    """Build one to see; "" if it can be built."""
+    """Build a jail to see; "" if it can be built."""
     try:
-        with children(jailed=True) as warm:
-            warm.fork([]).kill()
+        with children(jailed=True) as zygote:
+            zygote.fork([]).kill()
     except (Unavailable, Killed, CannotGrade) as error:
         return str(error)
     return ""
 
 
-Born = tuple[socket.socket, Forked]  # the way to a process, and the process
-
-
 class Zygote:
-    """The warm process that forks children; a context manager."""
+    """A zygote, as the worker sees it: it forks children. A context manager."""
 
     def __init__(
-        self, jailed: bool = True, limits: Limits | None = None, born: "Born | None" = None
+        self, jailed: bool = True, limits: Limits | None = None, started: Started | None = None
     ):
         self.jailed, self.limits, self.slot = jailed, limits or Limits(), os.getpid() * 97
         self.worked, self.loaded = False, False
-        if born:
-            self.control, self.process = born
+        if started:
+            self.control, self.process = started
         else:
             self._start()
 
@@ -134,16 +134,16 @@ class Zygote:
             if self._is_loaded():
                 return
             self.control.close()
-            if (code := self.process.wait()) >= 0:  # by itself: the next one would do the same
+            if (code := self.process.wait()) >= 0:  # of its own: the next would, too
                 raise CannotGrade(f"the process that forks the jails ended with exit code {code}")
             if (name := signal.Signals(-code).name) in CRASHES:
                 raise CannotGrade(f"the process that forks the jails crashed ({name})")
         raise CannotGrade(f"the process that forks the jails was killed {TRIES} times")
 
     def _is_loaded(self) -> bool:
-        """Wait until it has loaded what its children need; False if it ended before."""
+        """Wait until the zygote has loaded what children need; False if it ended before."""
         with contextlib.suppress(ConnectionError):
-            # All who share it see what it says.
+            # PEEK: the other workers that share the zygote see its word, too.
             self.loaded = self.control.recv(16, socket.MSG_PEEK) == b"ready"
         return self.loaded
 
@@ -154,19 +154,19 @@ class Zygote:
         self.control.close()
         self.process.wait()
 
-    def fork(self, tasks: list[str], allowed: tuple[str, ...] = ()) -> "Process":
+    def fork(self, tasks: list[str], allowed: tuple[str, ...] = ()) -> "Child":
         """A new child, ready to be asked.
 
         Args:
-            tasks: that it is asked about; the course's answers are not there, to these and others.
-            allowed: full names of what the released notebook uses. It is there all the same: of
-                the course, and of the packages that are installed.
+            tasks: that the child is asked about; no answers of the course are in it, to any task.
+            allowed: full names of what the released notebook uses, of the course and of installed
+                packages. The child has it all the same.
 
         Raises:
             Unavailable: the kernel refuses to build a jail on this machine.
-            Killed: one after the other ended as it started, or is refused only now.
+            Killed: each of several ended as it started, or was refused after others had worked.
         """
-        for pause in (0.1, 1.0, None):  # what is left of an earlier child may be in the way
+        for pause in (0.1, 1.0, None):  # the rest of an earlier child may be in the way
             try:
                 child = self._fork(tasks, allowed)
             except (Unavailable, Died, OSError) as error:
@@ -178,7 +178,7 @@ class Zygote:
                 self.worked, child.late = True, pause != 0.1
                 return child
 
-    def _fork(self, tasks: list[str], allowed: tuple[str, ...]) -> "Process":
+    def _fork(self, tasks: list[str], allowed: tuple[str, ...]) -> "Child":
         self.slot += 1
         settings = {
             "jailed": self.jailed,
@@ -190,7 +190,7 @@ class Zygote:
         }
         ours, theirs = socket.socketpair()
         status, write = os.pipe()
-        child = Process(ours, status, self.limits, self.jailed)
+        child = Child(ours, status, self.limits, self.jailed)
         try:
             self._hand_over(json.dumps(settings), theirs, write)
         except OSError:
@@ -205,7 +205,7 @@ class Zygote:
             child.close()
             raise Unavailable(*reason)
         if self.jailed and child.pid:
-            with contextlib.suppress(OSError):  # none was given to us: we count ourselves
+            with contextlib.suppress(OSError):  # the grader was given no group: `_memory` counts
                 group = cgroup.Group(self.slot, self.limits.memory, self.limits.processes)
                 group.add(child.pid)
                 child.group = group
@@ -213,13 +213,13 @@ class Zygote:
 
     def _hand_over(self, settings: str, channel: socket.socket, status: int) -> None:
         if self.process.poll() is not None or not (self.loaded or self._is_loaded()):
-            self.control.close()  # somebody has killed it
+            self.control.close()  # somebody has killed the zygote
             self._start()
         socket.send_fds(self.control, [settings.encode()], [channel.fileno(), status])
 
 
-class Spawner(Zygote):
-    """A new process for every child, where forking one that has loaded torch is unsafe (macOS)."""
+class WithoutZygote(Zygote):
+    """A new program for every child, where forking what has loaded torch is unsafe (macOS)."""
 
     def __init__(self):
         self.jailed, self.limits, self.slot, self.worked = False, Limits(), 0, False
@@ -233,7 +233,7 @@ class Spawner(Zygote):
 
         def keep():
             code = child.wait()
-            with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            with contextlib.suppress(BrokenPipeError):  # the worker has closed the pipe
                 os.write(status, f"{-code if code < 0 else code << 8} 0\n".encode())
             os.close(status)
 
@@ -246,26 +246,26 @@ def _start_python(channel: socket.socket, *settings: str) -> subprocess.Popen:
     return subprocess.Popen([*command, *settings], pass_fds=[channel.fileno()], env=surroundings())
 
 
-class Process:
-    """One child: a channel to ask it, a pipe that says how it ended."""
+class Child:
+    """A child, as the worker sees it: a channel to ask it, and a pipe that says how it ended."""
 
     def __init__(self, channel: socket.socket, status: int, limits: Limits, jailed: bool):
         self.channel, self.status, self.limits, self.jailed = channel, status, limits, jailed
         self.pid: int | None = None
-        self.handle: int | None = None  # of the process: a number may be another's by now
-        self.group: cgroup.Group | None = None  # in which Linux counts its memory
+        self.handle: int | None = None  # of the process: its number may be another's by now
+        self.group: cgroup.Group | None = None  # in which Linux counts the child's memory
         self.said = b""  # on the pipe: the child's number, then its exit status and its CPU time
-        self.asked, self.past = 0, set()  # numbers of questions; a reply carries that of its own
-        self.late = False  # it was not the first that was tried
-        self.clocks = _clock("thread-self")  # and that of its process, once that is known
-        self.before = 0.0  # seconds that were waited for a processor when it was last asked
+        self.asked, self.past = 0, set()  # numbers of questions; a reply carries its question's
+        self.late = False  # an earlier try to start a child failed
+        self.clocks = _clock("thread-self")  # and the child's, once its number is known
+        self.before = 0.0  # what `waited` was when the child was last asked
 
     def ask(self, seconds: float, *question) -> object:
         """Send a question, if there is one, and wait for the reply.
 
         Raises:
-            Died: it took too long, used too much, sent nonsense, or ended.
-            Killed: it ended, and not by its own doing.
+            Died: the child took too long, used too much, sent nonsense, or ended.
+            Killed: something outside of the jail ended the child.
         """
         looked = time.monotonic()
         deadline, self.before, computed = looked + seconds, self.waited(), self.computed()
@@ -298,7 +298,7 @@ class Process:
         try:
             if question:
                 self.past.add(self.asked)
-                self.asked = secrets.randbits(60)  # nobody can answer it before it is asked
+                self.asked = secrets.randbits(60)  # so no child can answer beforehand
                 self.channel.settimeout(seconds)
                 self.channel.sendall(wire.pack((self.asked, *question), wire.QUESTION))
             while True:
@@ -324,18 +324,18 @@ class Process:
             raise self._end() from None
 
     def computed(self) -> float:
-        """Seconds that its process had a processor; without end where nobody counts them."""
+        """Seconds that the child had a processor; infinite where the system does not count them."""
         if len(self.clocks) < 2:
             return math.inf
-        with contextlib.suppress(OSError):  # it is over
+        with contextlib.suppress(OSError):  # the child has ended
             return int(os.pread(self.clocks[1], 100, 0).split()[0]) / 1e9
         return math.inf
 
     def waited(self) -> float:
-        """Seconds that its process or this one was ready to run, and another had the processor."""
+        """Seconds that the child or this thread was ready to run, and another had the processor."""
         nanoseconds = 0
         for clock in self.clocks:
-            with contextlib.suppress(OSError):  # it is over
+            with contextlib.suppress(OSError):  # the child has ended
                 nanoseconds += int(os.pread(clock, 100, 0).split()[1])
         return nanoseconds / 1e9
 
@@ -343,19 +343,19 @@ class Process:
         return f"needed more than {self.limits.memory / 2**30:.0f} GiB of memory"
 
     def kill(self) -> None:
-        """End the child and everything it started."""
+        """End the child and everything that the child started."""
         if self.status is None:
-            return  # it is over, and its number may be another's
+            return  # the child has ended, and its number may be another's
         self._read_pid()
         with contextlib.suppress(ProcessLookupError):
-            # The first process of its namespace takes all others with it.
+            # A child is the first process of its namespace: all others end with it.
             if self.handle is not None:
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
             elif self.pid:  # macOS, and Linux before 5.3, have no such handles
                 os.kill(self.pid, signal.SIGKILL)
         if self.pid and not self.jailed:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # without a jail, this is what we can reach
+                os.killpg(self.pid, signal.SIGKILL)  # without a jail, no more can be reached
         self.close()
 
     def close(self) -> None:
@@ -366,10 +366,10 @@ class Process:
         self.status, self.handle, self.clocks = None, None, []
 
     def _listen(self, lines: int, seconds: float = 5) -> list[bytes] | None:
-        """What its parent said so far; waits until there are that many lines, but not for ever.
+        """What the prepared zygote said so far of the child; wait for that many lines, for a while.
 
         Returns:
-            None if the parent is gone without having said as much.
+            None if the prepared zygote has ended without having said as much.
         """
         while self.status is not None and self.said.count(b"\n") < lines:
             if not select.select([self.status], [], [], seconds)[0]:
@@ -385,11 +385,11 @@ class Process:
             self.pid = int(lines[0])
             self.clocks += _clock(self.pid)
             if hasattr(os, "pidfd_open"):
-                with contextlib.suppress(OSError):  # it may have ended already
+                with contextlib.suppress(OSError):  # the child may have ended already
                     self.handle = os.pidfd_open(self.pid)
 
     def _end(self) -> Died:
-        """How it ended, in words that follow "Your answer"."""
+        """How the child ended, in words that follow "Your answer"."""
         lines = self._listen(2)
         alive = lines is not None and len(lines) < 2
         self.kill()
@@ -410,14 +410,14 @@ class Process:
         return Killed(f"was killed from outside ({name})")
 
     def count(self) -> int:
-        """How many processes it consists of."""
+        """How many processes the child and all that it started are."""
         return len(self._tree())
 
     def _memory(self) -> int:
         """Bytes that the child and its own children took since the fork.
 
-        What they share among themselves counts for each of them: of two numbers that can be had,
-        this is the one that a program cannot make smaller.
+        What several of these processes share counts for each of them: of the two numbers that Linux
+        offers, this is the one that a program cannot make smaller.
         """
         total = -INHERITED
         for process in self._tree():
@@ -428,7 +428,7 @@ class Process:
         return total
 
     def _tree(self) -> list[Path]:
-        """In /proc, the child and all that it has started."""
+        """The folders in /proc of the child and of all that it has started."""
         self._read_pid()
         found, todo = [], [self.pid] if self.pid else []
         while todo:
@@ -441,15 +441,15 @@ class Process:
 
 
 def _clock(who: int | str) -> list[int]:
-    """The file in which Linux counts how long a process has waited, open: it is read often."""
-    with contextlib.suppress(OSError):  # macOS; or it is over
+    """The open file in which Linux counts how long a process has waited: it is read often."""
+    with contextlib.suppress(OSError):  # macOS; or the process has ended
         return [os.open(f"/proc/{who}/schedstat", os.O_RDONLY)]
     return []
 
 
 @dataclass
 class Sandbox:
-    """One submission's answers in a child, which is started again after it died."""
+    """One submission's answers in a child; where a child died, the next question starts another."""
 
     zygote: Zygote
     tasks: list[str]  # of the assignment, in order
@@ -462,19 +462,19 @@ class Sandbox:
     notes: list[str] = field(default_factory=list)
     review: list[str] = field(default_factory=list)
     whole: bool = True  # nothing that stands in the cells was left out
-    disturbed: str = ""  # why what came of it is not to be trusted, by no fault of the answers
-    doubt: str = ""  # how a process ended, where the machine may have ended it as well
-    stood: bool = False  # it was late and had not computed, as where the machine was paused
+    disturbed: str = ""  # why no result is to be trusted, by no fault of the answers
+    doubt: str = ""  # how a child ended, where the machine may have ended it as well
+    stood: bool = False  # a child was late and had not computed, as where the machine was paused
 
     def __post_init__(self):
-        self.spent = 0.0  # seconds that its answers took
-        self.process: Process | None = None
-        self.beside = 1  # processes in the jail, when the cells have run
+        self.spent = 0.0  # seconds that the answers took
+        self.process: Child | None = None
+        self.beside = 1  # processes in the jail, once the cells have run
         self.given: dict[str, bool] = {}  # task -> rebind, of what was provided so far
         self.start()
 
     def start(self) -> None:
-        """Fork a child and run the cells; if they kill it, leave out more and more."""
+        """Have a child run the cells; if they kill it, another one, with less and less of them."""
         for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
@@ -547,11 +547,11 @@ class Sandbox:
             raise
 
     def look_behind(self) -> None:
-        """After a task: is anything still running beside the answers?"""
+        """After a task: see whether the answers have left other programs running."""
         running = self.process.count() if self.process else 0
         if running > 1:
             self.review.append("its code leaves programs running beside the answers")
-        if running > self.beside:  # the next answers have a new one, without them
+        if running > self.beside:  # the next answers get a new child
             self.close()
             self.process = None
 

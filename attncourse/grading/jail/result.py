@@ -44,7 +44,7 @@ class Result:
     # None if that is not known; the reports, by task, of the visible and of the hidden check.
     said: set[str] | None = field(default=None, repr=False)
     doubt: str = field(default="", repr=False)  # what a broken machine may have done as well
-    stood: bool = field(default=False, repr=False)  # late without computing: is it so again?
+    stood: bool = field(default=False, repr=False)  # a child was late and had not computed
     reports: dict[str, "tuple[Report, Report]"] = field(default_factory=dict, repr=False)
 
     @property

@@ -37,7 +37,7 @@ def score(found: Submission, about: Assignment, zygote: Zygote, budget: Budget) 
 
 
 def _make_printable(result: Result) -> None:
-    """From here on it goes to terminals, logs, tables and the gradebook."""
+    """Clean every text of a result, which goes to terminals, logs, tables and the gradebook."""
     for verdict in result.verdicts.values():
         verdict.title = printable(verdict.title)
         verdict.failed = [printable(name) for name in verdict.failed]

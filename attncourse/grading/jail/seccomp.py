@@ -54,8 +54,9 @@ REFUSED = {
 PROGRAMS = {"execve": (59, 221), "execveat": (322, 281)}  # a new Python would have all of torch
 NEW_NAMESPACES = 0x7E02_0000  # the flags of `clone` that make one, of any kind
 SHARED_ANONYMOUS = 0x21  # of `mmap`: memory that may outlive its mapping
-FAMILIES = (1, 2, 10)  # of `socket`: local and IP; there is nobody to reach by either
-WAKES = (1, 3, 4, 5, 7, 10, 12)  # of `futex`: it is heard in other jails, unless it is private
+FAMILIES = (1, 2, 10)  # of `socket`: local and IP; a jail can reach nobody by either
+# Of `futex`: what wakes threads, those of other jails, too, unless it is PRIVATE.
+WAKES = (1, 3, 4, 5, 7, 10, 12)
 PRIVATE = 0x80
 RULES = (1, 4, 35, 36)  # of `prctl`: to outlive its parent, to be looked at, to adopt
 LOCKS = (6, 7, 37, 38, 1024, 1026)  # of `fcntl`: locks, leases and news of files
@@ -63,7 +64,7 @@ LOCKS = (6, 7, 37, 38, 1024, 1026)  # of `fcntl`: locks, leases and news of file
 _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000 | errno.ENOSYS
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # where they stand in what the kernel shows us
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # their places in what the kernel shows a filter
 _SET_SECCOMP, _FILTER = 22, 2
 
 
@@ -85,7 +86,7 @@ def program(programs: bool) -> bytes:
     column = list(_ARCHITECTURES).index(platform.machine())
 
     def when(numbers: tuple[int, int], argument: int, *lines: tuple) -> list[tuple]:
-        """`lines`, about an argument's lower half, if it is this call."""
+        """Of the call with these numbers, ask `lines` about the lower half of an argument."""
         load = (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
         return [(_EQUAL, 0, len(lines) + 1, numbers[column]), load, *lines]
 

@@ -6,7 +6,7 @@ system calls, and limits on memory, processes, files and time. Before anything r
 looks at its own mounts, and is not one if more than the scratch can be written. About 10 ms.
 
 bubblewrap builds the same walls, but it must start a new program inside them, and importing torch
-costs two seconds per student. These lines put the walls around a fork that has it already.
+costs two seconds per student. These lines put the walls around a fork that has loaded torch.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from pathlib import Path
 from attncourse.grading.jail import seccomp
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-# A call through this one keeps Python's lock, which a fork takes along.
+# A call through PyDLL keeps Python's lock, which a fork takes along.
 _locked = ctypes.PyDLL(None, use_errno=True) if _libc else None
 NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 NEW_USER, NEW_PIDS, NEW_NET = 0x1000_0000, 0x2000_0000, 0x4000_0000
@@ -54,7 +54,7 @@ PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "share", "pyvenv.
 
 
 class Unavailable(Exception):
-    """This machine does not let us build a jail; says which step it refused."""
+    """This machine does not let us build a jail; the message names the step that it refused."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Limits:
 def fork() -> int:
     """Fork the first process of new namespaces.
 
-    That is `unshare` and `os.fork` in one call of the system. Without it, each jail would need a
-    process between, and to fork one that has loaded torch takes a hundredth of a second.
+    That is `unshare` and `os.fork` in one system call. As two calls, each jail would need another
+    process in between, and forking a process that has loaded torch takes a hundredth of a second.
 
     Returns:
         0 in the new process, its number (as the machine sees it) in this one.
@@ -114,9 +114,10 @@ def enter(
     Args:
         hidden: files and folders below the readable ones that nevertheless stay out.
         slot: makes the jail's user number its own, if we are root.
-        programs: whether others may be started in it.
-        owner: user and group of who has forked it: nobody has a name in a namespace that is new.
-        packages: what is shown of folders of packages, if it is not all.
+        programs: whether other programs may be started in the jail.
+        owner: user and group of the process that forked this one: a new user namespace knows
+            none until they are mapped.
+        packages: for a folder of packages, what is shown of it; of other folders, all.
 
     Raises:
         Unavailable: the kernel refuses.
@@ -127,14 +128,15 @@ def enter(
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _libc.unshare(NEW_CGROUPS)  # or its path would show; without them, it has none
+    _libc.unshare(NEW_CGROUPS)  # or the path of this process's group would show
     _mount(None, "/", None, RECURSIVE | PRIVATE)
     _build_root(limits, hidden, packages or {})
     _call("sethostname", "no name", _libc.sethostname(b"jail", 4))
-    platform._uname_cache = None  # it remembers the machine's name
+    platform._uname_cache = None  # the machine's name is in it
     _libc.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION, None)  # not the instructor's keys
     for letter, name, most in (
-        ("c", resource.RLIMIT_CORE, 1),  # not 0: then a program of the machine's would get it
+        # Not 0: where dumps go to a program, Linux heeds the limit 1 and no other.
+        ("c", resource.RLIMIT_CORE, 1),
         ("f", resource.RLIMIT_FSIZE, limits.file_size),
         ("n", resource.RLIMIT_NOFILE, 256),
         ("v", resource.RLIMIT_AS, _address_space() + limits.memory),
@@ -154,7 +156,7 @@ def plain_surroundings() -> None:
     """Forget where we are, and what the environment says."""
     os.environ.clear()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", PATH="/usr/bin:/bin", OMP_NUM_THREADS="1")
-    tempfile.tempdir = None  # it remembers the one of before
+    tempfile.tempdir = None  # the folder of before is in it
     os.chdir("/tmp")
 
 
@@ -173,7 +175,7 @@ def readable() -> list[Path]:
 
 
 def _not_ours() -> list[Path]:
-    """Packages of the Python below our virtual environment: they belong to nobody here."""
+    """Packages of the Python on which our virtual environment stands: nothing here uses them."""
     if sys.prefix == sys.base_prefix:
         return []
     return [Path(each) for each in site.getsitepackages([sys.base_prefix])]
@@ -248,7 +250,7 @@ def _bind(source: int, target: str) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """The same for one that lies in an opened folder, at a place that is empty."""
+    """Show what lies in an opened folder at another place, where nothing is yet."""
     if os.path.isdir(source):
         os.mkdir(target)
     else:

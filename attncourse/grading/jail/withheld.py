@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 
-import attncourse
+from attncourse import experiments
 from attncourse.checks import registry
 from attncourse.checks.observe import DERIVATIVES, differentiate, observe
 from attncourse.checks.task import Task
@@ -82,10 +82,8 @@ def emptied(
 @functools.cache
 def measurements() -> tuple[types.ModuleType, ...]:
     """The modules of what the chapters have measured, which do some tasks in passing."""
-    names = (each.name for each in pkgutil.iter_modules(attncourse.__path__))
-    return tuple(
-        importlib.import_module(f"attncourse.{name}") for name in names if name.endswith("_curves")
-    )
+    names = (each.name for each in pkgutil.iter_modules(experiments.__path__))
+    return tuple(importlib.import_module(f"{experiments.__name__}.{name}") for name in names)
 
 
 @functools.cache

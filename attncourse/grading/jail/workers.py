@@ -1,4 +1,4 @@
-"""Processes that grade, one submission after the other; one that dies costs nobody a result."""
+"""Workers: they grade one submission after the other, and one that dies costs nobody a result."""
 
 import collections
 import contextlib
@@ -12,18 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attncourse.grading import CannotGrade
 from attncourse.grading.inbox.submission import OtherPoints
 from attncourse.grading.inbox.untrusted import limited_memory, printable
 from attncourse.grading.jail import cgroup
 from attncourse.grading.jail.job import TRIES, Job
+from attncourse.grading.jail.processes import Log, Started, can_fork, surroundings
 from attncourse.grading.jail.walls import Unavailable
-from attncourse.grading.jail.warm import Log, Warm, can_fork, surroundings
-
-if TYPE_CHECKING:
-    from attncourse.grading.jail.remote import Born
+from attncourse.grading.jail.warm import Warm
 
 DIED = f"was killed {TRIES} times"
 SPARE = 120.0  # seconds beyond the budget, for what is read and judged outside of the jail
@@ -37,7 +34,7 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
     """Grade on this machine, `jobs` at a time; a worker that dies costs nobody a result.
 
     Args:
-        warm: what forks the workers, if it was started beforehand. It ends with the grading.
+        warm: the fork server, if it was started beforehand. It ends with the grading.
     """
 
     def grade_all(job: Job, notebooks: dict[str, Path]) -> Iterator[tuple[str, dict | str]]:
@@ -51,7 +48,7 @@ def in_processes(jobs: int, warm: Warm | None = None) -> GradeAll:
 def _graded(
     jobs: int, warm: Warm | None, job: Job, notebooks: dict[str, Path]
 ) -> Iterator[tuple[str, dict | str]]:
-    """What comes of each; the first that it yields says that the workers have begun to load."""
+    """What comes of each notebook; what is yielded first says that the workers begin to load."""
     if warm is None and notebooks and can_fork():
         warm = Warm().for_workers(jobs)
     idle = [Worker(job, warm) for _ in range(min(jobs, len(notebooks)))]
@@ -120,7 +117,7 @@ def _graded(
                     waiting.appendleft(None)
     finally:
         ending = [worker.process for worker in (*idle, *busy)] + (warm.started if warm else [])
-        for process in ending:  # together: to end, each needs a hundredth of a second
+        for process in ending:  # all at once: each takes a hundredth of a second to end
             process.kill()
         for worker in (*idle, *busy):
             worker.end()
@@ -136,7 +133,7 @@ def _size(path: Path) -> int:
 
 
 class Worker:
-    """A process that grades one submission after the other; it ends when this one does."""
+    """A worker, as the grader sees it; the worker ends when the grader does."""
 
     def __init__(self, job: Job, warm: Warm | None = None):
         if job.jailed:
@@ -144,10 +141,10 @@ class Worker:
         ours, theirs = socket.socketpair()
         self.channel = connection.Connection(ours.detach())
         self.log = warm.log if warm else Log()
-        self.born = self.log.length()
+        self.log_began = self.log.length()
         self.process = warm.fork(theirs) if warm else _start(theirs.fileno(), self.log)
         theirs.close()
-        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+        with contextlib.suppress(BrokenPipeError):  # a dead worker has no reply
             self.channel.send(job)
         self.seconds = TRIES * job.budget.submission + job.budget.record + SPARE
         self.too_long, self.deadline = "", 0.0
@@ -156,19 +153,19 @@ class Worker:
         return self.channel.fileno()
 
     def take(self, data: bytes | None) -> None:
-        """Give it a submission; or None, to prove with the course's own solution that it works."""
+        """Give the worker a submission; or None, to be graded: the course's own solution."""
         seconds = PROOF if data is None else self.seconds
         self.deadline = time.monotonic() + seconds
         self.too_long = f"to read and judge it takes more than {seconds:.0f} seconds"
-        with contextlib.suppress(BrokenPipeError):  # it is dead, and has no reply
+        with contextlib.suppress(BrokenPipeError):  # a dead worker has no reply
             self.channel.send(data)
 
     def left(self) -> float:
-        """Seconds that it still has for the submission."""
+        """Seconds that the worker still has for the submission."""
         return max(0.0, self.deadline - time.monotonic())
 
     def reply(self) -> dict | str | None:
-        """What came of the submission; None if the process died. `too_long`: end this one.
+        """What came of the submission; None if the worker died; `too_long` if it is to be ended.
 
         Raises:
             CannotGrade: the machine fails with the course's own solution.
@@ -186,13 +183,13 @@ class Worker:
         return reply
 
     def _explained(self, error: Exception) -> Exception:
-        """With the first cause, which a process that died may have written to its log."""
+        """The error with its first cause, if a process that died has written one to the log."""
         cause = self.cause() if isinstance(error, CannotGrade) else ""
         return CannotGrade(f"{error}: {cause}") if cause else error
 
     def cause(self) -> str:
-        """Why it has died, if it or what had forked it said so."""
-        return printable(self.log.cause(self.born))
+        """Why the worker died, if it or the fork server wrote that to the log."""
+        return printable(self.log.cause(self.log_began))
 
     def end(self) -> None:
         self.process.kill()
@@ -204,19 +201,19 @@ def _start(handle: int, log: Log) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-P", "-c", f"from {__name__} import work; work({handle})"],
         pass_fds=[handle],
-        stdin=subprocess.PIPE,  # nothing comes: its end is the end of this process
+        stdin=subprocess.PIPE,  # nothing comes; when it ends, the worker does
         stderr=log,
         env=surroundings(),
-        start_new_session=True,  # Ctrl-C stops this process, which ends the others
+        start_new_session=True,  # Ctrl-C reaches the grader alone, which ends the workers
     )
 
 
-_mine = threading.local()  # of a thread: the job it had last, and the worker for that
+_mine = threading.local()  # of each thread: its last job, and the worker for that job
 _one_warm = threading.Lock()
 
 
 def _warm() -> Warm | None:
-    """What forks the workers of all threads of this process, and ends with it."""
+    """The fork server for all threads of this process; it ends with this process."""
     with _one_warm:
         return _only_warm() if can_fork() else None
 
@@ -269,13 +266,13 @@ def _proven(job: Job) -> "Worker":
 
 
 def _asked(worker: "Worker", data: bytes | None) -> dict | str | None:
-    """Its reply; a worker that is dead or late is ended."""
+    """The worker's reply. A worker that is dead or late is ended."""
     reply = None
     try:
         worker.take(data)
         reply = worker.reply()
     finally:
-        # Dead, late, or interrupted: the next question would get this reply.
+        # A worker that is late or was interrupted would give this reply to the next question.
         if reply is None or reply == worker.too_long:
             worker.end()
     return reply
@@ -284,17 +281,22 @@ def _asked(worker: "Worker", data: bytes | None) -> dict | str | None:
 # --- a worker's own side ------------------------------------------------------------------------
 
 
-def work(handle: int, born: "Born | None" = None) -> None:
-    """A worker's life."""
-    from attncourse.grading.jail import grade  # with torch, which those that ask need not load
+def work(handle: int, zygote: Started | None = None) -> None:
+    """A worker's life.
 
-    grade.born_with(born)
+    Args:
+        handle: of the channel to the grader.
+        zygote: one that is there already; without it, the worker starts its own.
+    """
+    from attncourse.grading.jail import grade  # with torch, which the grader need not load
+
+    grade.use_zygote(zygote)
     threading.Thread(target=_end_with_grader, daemon=True).start()
     channel = connection.Connection(handle)
     with contextlib.suppress(EOFError, OSError):
         job = channel.recv()
         with contextlib.suppress(Unavailable, CannotGrade):  # said when a submission is graded
-            grade.zygote(job.jailed)  # before the limit, which its children do not need
+            grade.zygote(job.jailed)  # before the limit, which is not for the children
         with limited_memory():
             grade.get_ready(job)
             _serve(channel, job)
@@ -316,7 +318,7 @@ def _serve(channel: connection.Connection, job: Job) -> None:
 
 
 def _end_with_grader() -> None:
-    """Nobody wants the results any more; the zygote and its children end with this process."""
-    while os.read(0, 1):  # not `sys.stdin`: its lock would disturb the end of this process
+    """Wait for the end of the grader, and end this worker, its zygote and its children."""
+    while os.read(0, 1):  # not `sys.stdin`, whose lock would disturb the worker's own end
         pass
     os._exit(1)

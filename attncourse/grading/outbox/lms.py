@@ -55,7 +55,7 @@ class Filled:
     by_name: list[str] = field(default_factory=list)  # of these, found by nothing but the name
     changed: list[str] = field(default_factory=list)  # rows that had other points
     kept: list[str] = field(default_factory=list)  # rows that are excused, or not assigned
-    without_points: list[str] = field(default_factory=list)  # rows that nobody's points are for
+    without_points: list[str] = field(default_factory=list)  # rows of students without points
     without_row: list[str] = field(default_factory=list)  # students the system does not have
     doubtful: list[str] = field(default_factory=list)  # rows that fit several, or compete
     notes: list[str] = field(default_factory=list)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from attncourse.checks.answers import plain_python
+from attncourse.checks.answer_files import plain_python
 
 GRAM = 12  # nodes of a syntax tree in a fingerprint: about a line of code
 WINDOW = 4  # every shared run of GRAM + WINDOW - 1 nodes is found

@@ -54,18 +54,18 @@ class _Loader(importlib.machinery.SourceFileLoader):
         """Of a compiled file of its own: Python's would hold everything."""
         source = self.get_data(self.path)
         mark = util.source_hash(source + self.get_data(__file__))
-        kept = util.cache_from_source(self.path, optimization="blind")
+        kept = util.cache_from_source(self.path, optimization="cut")
         with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
             data = self.get_data(kept)
             if data.startswith(mark):
                 return marshal.loads(data[len(mark) :])
-        code = compile(without_secrets(ast.parse(source)), self.path, "exec", dont_inherit=True)
+        code = compile(cut_down(ast.parse(source)), self.path, "exec", dont_inherit=True)
         if not sys.dont_write_bytecode:
             self.set_data(kept, mark + marshal.dumps(code))  # what cannot be written is not
         return code
 
 
-def without_secrets(tree: ast.Module) -> ast.Module:
+def cut_down(tree: ast.Module) -> ast.Module:
     """A module's code, cut down.
 
     A module that makes a task keeps that, its adapters, and whatever these need. Another one keeps

@@ -3,7 +3,7 @@
     >>> measured = cache_curves.measured()                    # what was measured
     >>> model, source, target = cache_curves.load("MHA")      # a trained decoder and its words
 
-Run as a program it measures again (`python -m attncourse.cache_curves --help`).
+Run as a program it measures again (`python -m attncourse.experiments.cache_curves --help`).
 """
 
 import copy
@@ -32,9 +32,9 @@ from attncourse.cache import (
 )
 from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, corpus
 from attncourse.one_stack import Continuation
+from attncourse.pretrained import DATA
 from attncourse.training import command, side_by_side, train, without_error
 
-DATA = Path(__file__).parent / "data"
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 2, 128  # of the decoder with all heads cached
 STEPS, BATCH, SEEDS = 300, 64, (0, 1, 2)
 CHECKED = 1000  # sentences that are written in every way

@@ -3,7 +3,8 @@
     >>> model = looking_inside_curves.load("varying", seed=0)   # a trained model of attention alone
     >>> measured = looking_inside_curves.measured()
 
-Run as a program it measures again (`python -m attncourse.looking_inside_curves`, two minutes).
+Run as a program it measures again, in two minutes
+(`python -m attncourse.experiments.looking_inside_curves`).
 """
 
 import json
@@ -35,10 +36,10 @@ from attncourse.looking_inside import (
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, MARKS, PAD, Pairs, corpus
 from attncourse.positions import BucketAttention
+from attncourse.pretrained import DATA
 from attncourse.self_attention import sinusoidal_positions
 from attncourse.training import command, side_by_side
 
-DATA = Path(__file__).parent / "data"
 LONGEST = 24  # words in a block at most; a text is twice as long
 STEPS, EVERY, BATCH, LEARNING_RATE, SEEDS = 400, 25, 32, 5e-3, 3
 SENTENCES = 200  # of the translator's test

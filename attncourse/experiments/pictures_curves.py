@@ -5,7 +5,8 @@
     >>> drawn = pictures_curves.draw([47, 182], random.Random(0))
     >>> french.decode(read(reader, drawn.noisy(torch.Generator()))[1])
 
-Run as a program it trains and measures again (`python -m attncourse.pictures_curves`, minutes).
+Run as a program it trains and measures again, in minutes
+(`python -m attncourse.experiments.pictures_curves`).
 """
 
 import json

@@ -3,7 +3,8 @@
     >>> measured = positions_curves.load()
     >>> measured["runs"]["rope"]["exact_match"]   # for each seed: source length -> share
 
-Run as a program it trains and measures them again (`python -m attncourse.positions_curves --help`).
+Run as a program it trains and measures them again
+(`python -m attncourse.experiments.positions_curves --help`).
 """
 
 import json

@@ -2,8 +2,9 @@
 
     >>> measured = long_sequences_curves.measured()
 
-Run as a program it measures again (`python -m attncourse.long_sequences_curves`, minutes): what a
-state remembers, what LSH finds, how far heads look, what a ring of processes sends.
+Run as a program it measures again, in minutes, what a state remembers, what LSH finds, how far
+heads look, and what a ring of processes sends
+(`python -m attncourse.experiments.long_sequences_curves`).
 """
 
 import copy

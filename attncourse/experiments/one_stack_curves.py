@@ -3,7 +3,8 @@
     >>> model, vocabulary = one_stack_curves.load("gpt")
     >>> shares = one_stack_curves.measured()["gpt, seed 0"]["exact_match"]   # length -> share
 
-Run as a program it measures them again (`python -m attncourse.one_stack_curves --help`).
+Run as a program it measures them again
+(`python -m attncourse.experiments.one_stack_curves --help`).
 """
 
 import json
@@ -46,7 +47,7 @@ from attncourse.training import (
     without_error,
 )
 
-DATA = Path(__file__).parent / "data" / "one_stack"
+DATA = pretrained.DATA / "one_stack"
 MASK = len(MARKS)  # id of the fourth mark, which only this chapter's vocabulary has
 ORDERS = (all_at_once, half_each_round, left_to_right, by_confidence)
 SEEDS = range(3)
