@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import tracemalloc
+import types
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -1014,6 +1015,62 @@ def test_who_met_a_pause_of_the_machine_is_judged_once_more(pauses, zygote, monk
     most = 2 * result["verdicts"]["softmax"]["points"]
     got = result["verdicts"]["softmax"]["visible"] + result["verdicts"]["softmax"]["hidden"]
     assert (got == most) is (pauses == 1)
+
+
+@linux
+@pytest.mark.slow
+def test_a_pause_of_the_worker_is_no_endless_loop_of_the_child(zygote, monkeypatch):
+    child = zygote.fork([])
+
+    send = child.channel.sendall
+    child.channel = types.SimpleNamespace(
+        sendall=lambda data: (send(data), time.sleep(3)),
+        settimeout=child.channel.settimeout,
+        fileno=child.channel.fileno,
+        recv=child.channel.recv,
+        recv_into=child.channel.recv_into,
+        close=child.channel.close,
+    )
+    with pytest.raises(Stood):
+        child.ask(1, "run", [("cell", "x = 1", True)])
+
+
+@linux
+@pytest.mark.slow
+def test_what_the_worker_is_short_of_is_not_the_answers_doing(zygote):
+    child = zygote.fork([])
+    child.channel.close()  # as where there are too many open files
+    with pytest.raises(Killed, match="could not be asked"):
+        child.ask(20, "run", [])
+
+
+@linux
+@pytest.mark.slow
+def test_who_has_used_up_the_time_takes_no_more_processes(zygote):
+    sandbox = Sandbox(zygote, ["softmax"], [("cell", "x = 1", True)])
+    sandbox.close()
+    forked, before = [], len(os.listdir("/proc/self/fd"))
+    sandbox.zygote = types.SimpleNamespace(fork=lambda *_: forked.append(1))
+    sandbox.spent = sandbox.budget.submission + 1
+    for _ in range(5):
+        with pytest.raises(Died, match="used up the time"):
+            RemoteAnswer(sandbox, "softmax")._ask("observe", "softmax", None, {}, {})
+    assert not forked and len(os.listdir("/proc/self/fd")) == before
+
+
+@linux
+@pytest.mark.slow
+def test_a_child_that_dies_while_it_is_given_something_is_replaced(zygote):
+    sandbox = Sandbox(zygote, ["softmax", "score_variance"], [("cell", "x = 1", True)])
+    before = len(os.listdir("/proc/self/fd"))
+    os.kill(sandbox.process.pid, signal.SIGKILL)
+    first = sandbox.process
+    sandbox.provide("softmax", rebind=True)
+    assert sandbox.process is None
+    sandbox.disturbed = ""  # as in another try
+    assert RemoteAnswer(sandbox, "score_variance").sandbox.process not in (None, first)
+    assert not sandbox.review and len(os.listdir("/proc/self/fd")) <= before
+    sandbox.close()
 
 
 @pytest.fixture

@@ -276,6 +276,11 @@ class Child:
                 over -= min(self.waited() - self.before, PATIENCE * seconds)
             return over
 
+        def too_late(said: str) -> Died:
+            """What is said of an answer, unless it did not compute: then nobody knows."""
+            stood = self.computed() - computed < seconds / 2
+            return (Stood if stood else Died)(said)
+
         def look():
             nonlocal looked
             looked = time.monotonic()
@@ -285,13 +290,12 @@ class Child:
         def wait():
             while not select.select([self.channel], [], [], 0.25)[0]:
                 if late() > 0:
-                    stood = self.computed() - computed < seconds / 2
-                    raise (Stood if stood else Died)(
+                    raise too_late(
                         f"ran for more than {seconds:.0f} seconds and was stopped: an endless loop?"
                     )
                 look()
-            if late() > 1:
-                raise Died(f"sent its result for more than {seconds:.0f} seconds")
+            if late() > 1:  # the worker may have stood, and not the child
+                raise too_late(f"sent its result for more than {seconds:.0f} seconds")
             if time.monotonic() > looked + 0.25:
                 look()
 
@@ -318,10 +322,14 @@ class Child:
             self.kill()
             raise Meddled(str(error)) from None
         except TimeoutError:
+            error = too_late("did not listen any more")
             self.kill()
-            raise Died("did not listen any more") from None
-        except (EOFError, OSError):
+            raise error from None
+        except (EOFError, ConnectionError):
             raise self._end() from None
+        except OSError as error:  # the worker's own: it is short of something
+            self.kill()
+            raise Killed(f"could not be asked ({error.strerror})") from None
 
     def computed(self) -> float:
         """Seconds that the child had a processor; infinite where the system does not count them."""
@@ -475,6 +483,8 @@ class Sandbox:
 
     def start(self) -> None:
         """Have a child run the cells; if they kill it, another one, with less and less of them."""
+        if self.spent >= self.budget.submission:
+            return  # nothing could be asked
         for patience in (None, self.budget.call / 10, 0.0):
             try:
                 with self._heeded():
@@ -495,20 +505,23 @@ class Sandbox:
                 self.beside = max(1, self.process.count())
                 return
             except Died as error:
+                self.close()
                 reason = str(error)
                 if patience is None:
                     self.notes.append(f"what stands outside of the definitions {reason}")
             if self.disturbed:
                 break
-        self.process, self.defined = None, {}
+        self.defined = {}
         self.review.append(f"even its definitions cannot be run: the notebook {reason}")
 
     def provide(self, task: str, rebind: bool) -> None:
         """Give the course's own answer to a task that is judged; `rebind` replaces a wrong one."""
         self.given[task] = rebind
         if self.process:
-            with contextlib.suppress(Died):
+            try:
                 self._provide(task, rebind)
+            except Died:
+                self.close()  # the next task gets a new child
 
     def _provide(self, task: str, rebind: bool) -> None:
         self._ask("provide", task, withheld.codes_of(task), rebind)
@@ -553,11 +566,12 @@ class Sandbox:
             self.review.append("its code leaves programs running beside the answers")
         if running > self.beside:  # the next answers get a new child
             self.close()
-            self.process = None
 
     def close(self) -> None:
+        """End the child; whoever asks next gets a new one."""
         if self.process:
             self.process.kill()
+        self.process = None
 
 
 class RemoteAnswer(Elsewhere):
@@ -578,7 +592,7 @@ class RemoteAnswer(Elsewhere):
                 return self.sandbox._ask(*question)
             except Died as error:
                 self.died = str(error)
-                self.sandbox.process = None  # the next task gets a new one
+                self.sandbox.close()  # the next task gets a new child
         raise Died(self.died)
 
     def observe(self, task: Task, inputs: Inputs, adapt, **options) -> Observation:
