@@ -92,7 +92,7 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/answers.py
 	$(BIN)/python tests/bench/mutants.py
 	$(BIN)/python -m pytest tests/bench/sweeps.py
-	$(BIN)/python tests/colab/run.py --twins
+	$(BIN)/python tests/bench/colab/run.py --twins
 	$(BIN)/python tests/bench/pages.py now=_build/html
 
 fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart

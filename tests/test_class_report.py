@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from browser import browser, needs_browser
 from conftest import ROOT, copy_course
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 

@@ -20,9 +20,9 @@ import zipfile
 import pytest
 import torch
 from conftest import ROOT
+from corpus.zoo import ASSIGNMENT, NAME, right
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from zoo import ASSIGNMENT, NAME, right
 
 from attncourse.checks import registry
 from attncourse.checks.observe import Observation

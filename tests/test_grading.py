@@ -21,7 +21,7 @@ import psutil
 import pytest
 import torch
 from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 

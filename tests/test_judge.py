@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from correct_answers import CORRECT
-from correct_answers.scaled_dot_product import ATTENTION
+from corpus.correct import CORRECT
+from corpus.correct.scaled_dot_product import ATTENTION
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from correct_answers.lab1_time_it_right import (
+from corpus.correct.lab1_time_it_right import (
     between_events,
     buffer_of_its_own,
     event,

@@ -9,8 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import ROOT, copy_course
+from corpus.zoo import ASSIGNMENT, NAME, cell_of, grade_id, right, source_of
 from typer.testing import CliRunner
-from zoo import ASSIGNMENT, NAME, cell_of, grade_id, right, source_of
 
 from attncourse import cli
 from attncourse.grading.books import disk, nbgrader_api, results, run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, copy_course, give_to_nobody
-from zoo import ASSIGNMENT, ATTACKS, CASES, TASKS, built, files, right
+from corpus.zoo import ASSIGNMENT, ATTACKS, CASES, TASKS, built, files, right
 
 from attncourse.grading.books import disk, results
 from attncourse.grading.inbox.untrusted import printable

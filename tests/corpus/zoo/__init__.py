@@ -13,7 +13,7 @@ from pathlib import Path
 ASSIGNMENT = "03_scaled_dot_product"
 NAME = f"{ASSIGNMENT}.ipynb"
 TASKS = ("softmax", "scaled_dot_product_attention", "score_variance", "hidden_scale")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Files = dict[str, bytes | str]  # name -> content, or "-> target" for a link
 
@@ -107,4 +107,4 @@ def built(case: Case) -> Files:
     return case.make(copy.deepcopy(right()))
 
 
-from zoo import attacks, faults  # noqa: E402, F401  they fill CASES
+from corpus.zoo import attacks, faults  # noqa: E402, F401  they fill CASES

@@ -4,7 +4,7 @@ import errno
 import json
 
 from attncourse.grading.jail import seccomp
-from zoo import NAME, ROOT, Case, add, attempt, cell_of, code, edited
+from corpus.zoo import NAME, ROOT, Case, add, attempt, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
