@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
+SINCE ?= main
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes would compile the package again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test test-changed fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -80,7 +81,10 @@ report: $(STAMP)  ## show the graded class
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
 	$(BIN)/python -m pytest -n 2 --durations 25
 
-fast-test: $(STAMP)  ## what takes seconds
+test-changed: $(STAMP) lint  ## what your changes since SINCE (main) can break: the chapters, labs and tasks they name
+	$(BIN)/python -m pytest -n 2 --changed-since $(SINCE)
+
+fast-test: $(STAMP)  ## what takes seconds: a minute in all
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them

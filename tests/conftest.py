@@ -49,6 +49,22 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+def pytest_addoption(parser):
+    told = "only the tests that what has changed since this commit can break"
+    parser.addoption("--changed-since", metavar="COMMIT", help=told)
+
+
+def pytest_collection_modifyitems(config, items):
+    if since := config.getoption("--changed-since"):
+        from changed import chosen, paths
+
+        changed = paths(since)
+        is_chosen = chosen(changed) or (lambda test: True)
+        left_out = [item for item in items if not is_chosen(item.nodeid)]
+        items[:] = [item for item in items if is_chosen(item.nodeid)]
+        config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_collection_finish():
     """What is loaded by now stays; no garbage collection has to look at it again."""
     gc.collect()

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from corpus import correct
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -20,8 +21,7 @@ from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
 
-TASKS = list(registry.all_tasks())
-FAULTS = [fault for task in registry.all_tasks().values() for fault in task.faults.values()]
+TASKS = list(correct.TASKS)
 SDPA = "scaled_dot_product_attention"
 ANSWER = ATTENTION[0]
 
@@ -114,14 +114,14 @@ def test_a_table_of_fingerprints_is_current(task):
 
 
 def test_no_two_misconceptions_give_the_same_diagnosis():
-    for field in ("thinks", "why"):
-        for one, two in itertools.combinations(FAULTS, 2):
-            if one.task == two.task:
+    for task in registry.all_tasks().values():
+        for one, two in itertools.combinations(task.faults.values(), 2):
+            for field in ("thinks", "why"):
                 assert getattr(one, field) != getattr(two, field), (one.id, two.id)
 
 
 def test_a_diagnosis_is_short():
-    for fault in FAULTS:
+    for fault in (each for task in registry.all_tasks().values() for each in task.faults.values()):
         assert len(f"{fault.thinks} {fault.why}".split()) <= 60, fault.id
 
 
