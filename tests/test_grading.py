@@ -1049,6 +1049,23 @@ def test_too_much_computing_time_is_the_answers_own():
         warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)])
 
 
+@pytest.mark.parametrize(
+    ("used", "error", "said"),
+    [(120, Died, "120 seconds of"), (109, Died, "120 seconds of"), (60, Killed, "from outside")],
+)
+def test_linux_ticks_are_more_than_the_time_on_a_busy_machine(used, error, said):
+    ours, theirs = socket.socketpair()
+    status, write = os.pipe()
+    os.write(write, f"1\n{int(signal.SIGKILL)} {used}\n".encode())
+    os.close(write)
+    child = Process(ours, status, walls.Limits(seconds=120), jailed=True)
+    child.pid = 2**22 + 1  # nobody's
+    theirs.close()
+    with pytest.raises(Died, match=said) as seen:
+        child.ask(1)
+    assert type(seen.value) is error
+
+
 @linux
 @pytest.mark.slow
 def test_a_monkey_costs_nobody_a_point(zygote):
