@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
 SINCE ?= main
+# One process more than cores: some tests wait, for a jail's limit or a browser.
+WORKERS ?= $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes would compile the package again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,16 +81,16 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --durations 25
+	$(BIN)/python -m pytest -n $(WORKERS) --durations 25
 
 test-changed: $(STAMP) lint  ## what your changes since SINCE (main) can break: the chapters, labs and tasks they name
-	$(BIN)/python -m pytest -n 2 --changed-since $(SINCE)
+	$(BIN)/python -m pytest -n $(WORKERS) --changed-since $(SINCE)
 
 fast-test: $(STAMP)  ## what takes seconds: a minute in all
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them
-	ATTNCOURSE_FUZZ=60 $(BIN)/python -m pytest tests/test_fuzz.py
+	ATTNCOURSE_FUZZ=300 $(BIN)/python -m pytest tests/test_fuzz.py
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py
@@ -96,6 +98,7 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/answers.py
 	$(BIN)/python tests/bench/mutants.py
 	$(BIN)/python -m pytest tests/bench/sweeps.py
+	ATTNCOURSE_FUZZ=5 $(BIN)/python -m pytest tests/test_fuzz.py
 	$(BIN)/python tests/bench/colab/run.py --twins
 	$(BIN)/python tests/bench/pages.py now=_build/html
 

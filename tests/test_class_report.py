@@ -362,6 +362,7 @@ def test_a_disguised_copy_is_found_and_its_lines_are_shown(chapter):
         assert {line for line in original if line != "…"} <= set("\n".join(copied).splitlines())
 
 
+@pytest.mark.slow
 def test_what_the_course_wrote_and_what_many_wrote_is_no_evidence():
     students = independent()["multihead"]
     assert len(groups([*students, students[3]])) == 1

@@ -733,6 +733,7 @@ print(os.read(channel, 1000).decode())
 """
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     ("broken", "said"),
@@ -857,6 +858,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_who_grades_a_class_loads_no_torch():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT
@@ -882,6 +884,7 @@ def test_what_loads_torch_ahead_ends_with_the_command(monkeypatch, ends):
     assert begun[0].process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @linux
 def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced():
     job = disk.job_of(CHAPTER_3)
@@ -898,6 +901,7 @@ def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced():
         many.end()
 
 
+@pytest.mark.slow
 @linux
 def test_a_zygote_that_dies_while_it_loads_is_replaced():
     ours, theirs = socket.socketpair()
@@ -1070,7 +1074,7 @@ def test_linux_ticks_are_more_than_the_time_on_a_busy_machine(used, error, said)
 @pytest.mark.slow
 def test_a_monkey_costs_nobody_a_point(zygote):
     """In short; `tests/bench/monkey.py` alone kills 200 processes of a run of 350."""
-    few = ("--students", "4", "--cases", "0", "--kills", "6", "--pause", "0.15")
+    few = ("--students", "3", "--cases", "0", "--kills", "4", "--pause", "0.15")
     command = [sys.executable, str(ROOT / "tests" / "bench" / "monkey.py"), *few]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -1312,6 +1316,7 @@ def test_what_needs_too_much_memory_outside_of_the_jail_ends_in_a_sentence():
     assert done.stdout.splitlines() == [f"1000000 {said}", "1000000000"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypatch):
     def popen(_, pass_fds, start=subprocess.Popen, **options):
@@ -1404,6 +1409,7 @@ def test_the_log_has_a_line_for_each_submission(made_up):
     assert "student02" in Path("other.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     refused = grade("--students", "student01,nobody")
     assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
@@ -1520,6 +1526,7 @@ def as_released(made_up):
     assert CliRunner().invoke(cli.app, ["release", CHAPTER_3]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     assert grade("--force").exit_code == 0

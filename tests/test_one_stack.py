@@ -365,7 +365,13 @@ CORPORA = {
 }
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "English prose" else ())
+        for name in CORPORA
+    ],
+)
 def test_merges_and_ids_are_those_of_the_library(root, corpus):
     texts = CORPORA[corpus](root)
     tokenizer, expected = library(texts, 150)

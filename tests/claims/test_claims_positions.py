@@ -104,6 +104,7 @@ def test_up_to_eleven_words_nearly_all_are_right_and_fewer_at_twelve(measured):
     assert all(0.7 < share < 0.9 for share in shares(measured, "sinusoidal", range(12, 15)))
 
 
+@pytest.mark.slow
 def test_billions_fail_within_the_lengths_of_the_training():
     """ "No billion is right, not one of 12 to 14 words; from 18 words on all have billions." """
     test = corpus().test
