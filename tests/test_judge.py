@@ -67,7 +67,9 @@ def test_a_right_answer_passes_in_any_style(task, share):
             assert report.passed, (name_of(answer), report)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in TASKS]
+)
 def test_a_right_answer_gets_all_points_and_the_way_on(task):
     report = run(task, CORRECT[task][0])
     assert report.earned == report.points == registry.find(task).points

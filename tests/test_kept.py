@@ -353,6 +353,7 @@ def test_a_release_of_a_colleague_with_other_cells_is_said(taught):
 # --- a sample class, and what commands write
 
 
+@pytest.mark.slow
 def test_a_sample_class_is_written_over_nobodys_work(course):
     assert sample.write_class(CHAPTER_3, 3) == 3
     assert sample.write_class(CHAPTER_3, 3) == 0
@@ -394,6 +395,7 @@ OTHERS = {  # names, and what they hold: nothing that can be made again
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
