@@ -105,6 +105,7 @@ def page(data):
     return path
 
 
+@pytest.mark.slow
 def test_points_are_those_of_the_gradebook(data, graded):
     ann = next(each for each in data["students"] if each["student"] == "ann")
     assert ann["points"]["why-scaled"] == 7.5 and ann["late"] == 6.0

@@ -443,6 +443,7 @@ def test_no_table_is_written_over_work(taught, target, reason):
     assert before == (everything(), [path.read_bytes() for path in others])
 
 
+@pytest.mark.slow
 def test_a_roster_stays_and_an_earlier_table_does_not(taught):
     Path("canvas.csv").write_text(CANVAS)
     os.link("canvas.csv", "hard.csv")
@@ -558,6 +559,7 @@ VERDICTS = '"verdicts": {"softmax": {"visible": %s, "hidden": 6, "points": 6%s}}
 REST = '"texts": {}, "repairs": [], "review": []'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
