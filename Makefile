@@ -5,11 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ASSIGNMENT ?= 03_scaled_dot_product
+SINCE ?= main
+# Test processes: three keep two cores busy, as some wait for a jail's limit or for a browser.
+WORKERS ?= 3
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes would compile the package again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test fast-test fuzz bench lint format lock clean
+.PHONY: help live fingerprints course install book book-fresh readme-picture pdf zip pictures twins curves exercises class grade report test test-changed fast-test fuzz bench lint format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -78,13 +81,16 @@ report: $(STAMP)  ## show the graded class
 	@$(BIN)/attncourse report $(ASSIGNMENT)
 
 test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, command line
-	$(BIN)/python -m pytest -n 2 --durations 25
+	$(BIN)/python -m pytest -n $(WORKERS) --durations 25
 
-fast-test: $(STAMP)  ## what takes seconds
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+test-changed: $(STAMP) lint  ## what your changes since SINCE (main) can break: the chapters, labs and tasks they name
+	$(BIN)/python -m pytest -n $(WORKERS) --changed-since $(SINCE)
+
+fast-test: $(STAMP)  ## what takes seconds: a minute in all
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them
-	ATTNCOURSE_FUZZ=60 $(BIN)/python -m pytest tests/test_fuzz.py
+	ATTNCOURSE_FUZZ=300 $(BIN)/python -m pytest tests/test_fuzz.py
 
 bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken references pass; many seeds
 	$(BIN)/python tests/bench/speed.py
@@ -92,7 +98,8 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/answers.py
 	$(BIN)/python tests/bench/mutants.py
 	$(BIN)/python -m pytest tests/bench/sweeps.py
-	$(BIN)/python tests/colab/run.py --twins
+	ATTNCOURSE_FUZZ=5 $(BIN)/python -m pytest tests/test_fuzz.py
+	$(BIN)/python tests/bench/colab/run.py --twins
 	$(BIN)/python tests/bench/pages.py now=_build/html
 
 fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart

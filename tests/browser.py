@@ -127,14 +127,12 @@ class Browser:
     def click(self, place: str) -> str:
         """Click on the element at a CSS selector; the address of the tab that this opens."""
         before, end, again = self._tabs(), time.monotonic() + 60, 0.0
-        self.run(
-            f"find = () => document.querySelector({json.dumps(place)});"
-            "at = () => {"  # the middle of its first line, while it is there
-            "  const box = find()?.getClientRects()[0];"
-            "  return box && {x: box.x + box.width / 2, y: box.y + box.height / 2};"
-            "};"
-            "isOnTop = () => (spot = at())"
-            "  && find().contains(document.elementFromPoint(spot.x, spot.y));"
+        # Said with every look: a busy page may load itself again, and then remembers nothing.
+        find = f"const found = document.querySelector({json.dumps(place)});"
+        on_top = find + (  # the middle of its first line, while it is there and nothing hides it
+            "const box = found?.getClientRects()[0];"
+            "const spot = box && {x: box.x + box.width / 2, y: box.y + box.height / 2};"
+            "return spot && found.contains(document.elementFromPoint(spot.x, spot.y)) ? spot : null"
         )
         while not (
             opened := [url for tab, url in self._tabs().items() if url and tab not in before]
@@ -142,12 +140,12 @@ class Browser:
             assert time.monotonic() < end, f"{place} opens no tab"
             if time.monotonic() > again:  # a busy page moves on, or lets a click pass
                 again, clicked = time.monotonic() + 5, False
-                self.run("find()?.scrollIntoView({block: 'center'})")
-            if not clicked and self.run("return Boolean(isOnTop())"):
+                self.run(f"{find} found?.scrollIntoView({{block: 'center'}})")
+            if not clicked and (spot := self.run(on_top)):
                 clicked = True
                 for kind in ("mousePressed", "mouseReleased"):
                     how = {"type": kind, "button": "left", "clickCount": 1}
-                    self._ask("Input.dispatchMouseEvent", **how, **self.run("return spot"))
+                    self._ask("Input.dispatchMouseEvent", **how, **spot)
             time.sleep(0.1)
         return opened[0]
 

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import beartype
 import jaxtyping
@@ -16,6 +18,29 @@ DEVICES = [
     ),
 ]
 steadily = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A line of a chapter's table: one call of a mechanism, for test_contract.py.
+
+    Args:
+        function: a function, or a layer's method, whose first input is the layer.
+        inputs: makes them, the same at every call.
+        shapes: of the tensor, or the tensors, that it returns; None if they are not said here.
+        case: what tells this call from others of the same mechanism.
+        equals: what is no tensor: the result itself, or its type.
+        graph: a backend of torch.compile for which this call must be one graph.
+        draws: whether it draws from torch's own random numbers.
+    """
+
+    function: Callable
+    inputs: Callable[[], Sequence]
+    shapes: Sequence | None = None
+    case: str = ""
+    equals: object = None
+    graph: str | None = None
+    draws: bool = False
 
 
 def randn(*shape, seed=0, dtype=torch.float64):

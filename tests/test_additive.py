@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     gradients,
@@ -16,7 +17,6 @@ from tensors import (
     randn,
     seeded,
     steadily,
-    typed,
     word_by_word,
 )
 from test_bottleneck import tokens
@@ -369,8 +369,7 @@ N, WORDS, HIDDEN = 5, 11, 7
 
 @pytest.fixture(scope="module")
 def layers():
-    gru = seeded(nn.GRU, D, HIDDEN, batch_first=True, bidirectional=True)
-    return seeded(nn.Embedding, WORDS, D), gru
+    return make_layers()
 
 
 def one_direction(gru, suffix):
@@ -453,7 +452,7 @@ LENGTHS = [5, 2, 1]
 
 @pytest.fixture(scope="module")
 def translator():
-    return seeded(AttentionEncoderDecoder, WORDS, WORDS + 2, width=D, hidden=HIDDEN)
+    return make_translator()
 
 
 def test_teacher_forcing_is_decoding_step_by_step(translator):
@@ -587,51 +586,6 @@ def test_any_attention_fits_into_the_translator(score):
 # --- Compiled, pure, typed ---
 
 
-@pytest.mark.slow
-def test_additive_attention_compiles_to_one_graph_with_the_same_results():
-    torch.compiler.reset()
-    mask = make_mask(B, K)
-
-    def both(query, keys, W_query, W_key, v):
-        return attend(additive_scores(query, keys, W_query, W_key, v), keys, mask)
-
-    inputs = [t.requires_grad_() for t in inputs_of(additive_scores)]
-    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
-    assert_all_agree(both(*inputs), compiled(*inputs), inputs)
-
-
-@pytest.mark.parametrize("score", FOUR, ids=named)
-def test_inputs_stay_as_they_were_and_chance_is_not_touched(score, translator):
-    inputs, mask, chance = inputs_of(score), make_mask(B, K), torch.get_rng_state()
-    before, source = [t.clone() for t in (*inputs, mask)], SOURCE.clone()
-    for _ in range(2):
-        attend(score(*inputs), inputs[1], mask)
-        translator.align(source, tokens(3, 4))
-    assert all(torch.equal(*pair) for pair in zip(before, (*inputs, mask), strict=True))
-    assert torch.equal(source, SOURCE) and torch.equal(chance, torch.get_rng_state())
-
-
-def test_the_annotations_hold(translator, layers):
-    for score in FOUR:
-        assert typed(score)(*inputs_of(score)).shape == (B, K)
-    keys, mask = randn(B, K, D), make_mask(B, K)
-    for mask_or_none in (mask, None):
-        context, weights = typed(attend)(randn(B, K), keys, mask_or_none)
-        assert context.shape == (B, D) and weights.shape == (B, K)
-    layer = seeded(AdditiveAttention, E, D, A)
-    assert typed(AdditiveAttention.forward)(layer, randn(B, E), keys, mask)[0].shape == (B, D)
-    layer = seeded(ScoredAttention, general_scores, W=(E, D))
-    assert typed(ScoredAttention.forward)(layer, randn(B, E), keys, mask)[0].shape == (B, D)
-    annotations = typed(annotate)(SOURCE, torch.tensor(LENGTHS), *layers)
-    assert annotations.shape == (3, 5, 2 * HIDDEN)
-    kind, words = AttentionEncoderDecoder, tokens(3, 4)
-    state = typed(kind.start)(translator, SOURCE)
-    assert typed(kind.look_and_step)(translator, words[:, 0], state)[2].shape == (3, 5)
-    assert typed(kind.step)(translator, words[:, 0], state)[0].shape == (3, WORDS + 2)
-    assert typed(kind.align)(translator, SOURCE, words)[1].shape == (3, 4, 5)
-    assert typed(kind.forward)(translator, SOURCE, words).shape == (3, 4, WORDS + 2)
-
-
 # --- Bad input ---
 
 
@@ -656,25 +610,6 @@ def test_the_annotations_hold(translator, layers):
 def test_shapes_that_do_not_fit_are_refused_by_name(score, words, changes):
     with pytest.raises(ValueError, match=words):
         score(*(changes.get(i, t) for i, t in enumerate(inputs_of(score))))
-
-
-@pytest.mark.parametrize("score", FOUR, ids=named)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(score):
-    names = score.__code__.co_varnames[: score.__code__.co_argcount]
-    for i, name in enumerate(names):
-        for bad, words in (
-            ([[1.0]], "must be a torch.Tensor; got list"),
-            (inputs_of(score)[i].long(), "must hold floating-point numbers; got torch.int64"),
-        ):
-            arguments = inputs_of(score)
-            arguments[i] = bad
-            with pytest.raises(TypeError, match=f"^{name} {words}"):
-                score(*arguments)
-        if i:
-            arguments = inputs_of(score)
-            arguments[i] = arguments[i].float()
-            with pytest.raises(TypeError, match=f"^{name} is torch.float32 but query is .*float64"):
-                score(*arguments)
 
 
 MASK = torch.ones(B, K, dtype=torch.bool)
@@ -735,3 +670,58 @@ def test_a_layer_refuses_keys_and_queries_of_other_widths():
         layer(randn(B, D), randn(B, K, D))
     with pytest.raises(ValueError, match=r"W_key \(4 7\) .*d = 4; but keys has d = 3"):
         layer(randn(B, E), randn(B, K, E))
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+def make_layers():
+    gru = seeded(nn.GRU, D, HIDDEN, batch_first=True, bidirectional=True)
+    return seeded(nn.Embedding, WORDS, D), gru
+
+
+def make_translator(kind=AttentionEncoderDecoder):
+    return seeded(kind, WORDS, WORDS + 2, width=D, hidden=HIDDEN)
+
+
+def a_state():
+    return make_translator().start(SOURCE)
+
+
+KEYS, SPOKEN = randn(B, K, D), tokens(3, 4)
+LOOK = AttentionEncoderDecoder.look_and_step
+CALLS = [
+    *(Call(score, lambda score=score: inputs_of(score), (B, K)) for score in FOUR),
+    *(
+        Call(attend, lambda mask=mask: [randn(B, K), KEYS, mask], [(B, D), (B, K)], case)
+        for case, mask in {"masked": make_mask(B, K), "all": None}.items()
+    ),
+    Call(
+        AdditiveAttention.forward,
+        lambda: [seeded(AdditiveAttention, E, D, A), randn(B, E), KEYS, make_mask(B, K)],
+        [(B, D), (B, K)],
+        graph="aot_eager",
+    ),
+    Call(
+        ScoredAttention.forward,
+        lambda: [seeded(ScoredAttention, general_scores, W=(E, D)), randn(B, E), KEYS, None],
+        [(B, D), (B, K)],
+    ),
+    Call(annotate, lambda: [SOURCE, torch.tensor(LENGTHS), *make_layers()], (3, 5, 2 * HIDDEN)),
+    *(
+        Call(kind.start, lambda kind=kind: [make_translator(kind), SOURCE], None)
+        for kind in (AttentionEncoderDecoder, BidirectionalEncoderDecoder)
+    ),
+    Call(LOOK, lambda: [make_translator(), SPOKEN[:, 0], a_state()], None),
+    Call(AttentionEncoderDecoder.step, lambda: [make_translator(), SPOKEN[:, 0], a_state()], None),
+    Call(
+        AttentionEncoderDecoder.align,
+        lambda: [make_translator(), SOURCE, SPOKEN],
+        [(3, 4, WORDS + 2), (3, 4, 5)],
+    ),
+    Call(
+        AttentionEncoderDecoder.forward,
+        lambda: [make_translator(), SOURCE, SPOKEN],
+        (3, 4, WORDS + 2),
+    ),
+]

@@ -121,6 +121,7 @@ def test_the_kernels_of_gpus_are_recognized(operation, arguments, backend):
 # Rules, on the CPU against what torch does
 
 
+@pytest.mark.slow
 def test_the_cpu_rules_say_what_torch_does():
     dtypes = torch.float16, torch.bfloat16, torch.float32, torch.float64
     masks = (None, False), (None, True), ("bool", False), ("float", False), ("learned", False)

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     randn,
     seeded,
     steadily,
-    typed,
     word_by_word,
 )
 from tokenizers.models import BPE
@@ -200,16 +200,6 @@ def test_steps_keep_their_dtype(dtype):
     assert gru_step(x, h, *W, bias, bias).dtype == dtype
 
 
-def test_the_annotations_of_the_steps_hold():
-    x, h = randn(B, D), randn(B, HIDDEN)
-    weights = [
-        (randn(g * HIDDEN, D), randn(g * HIDDEN, HIDDEN), randn(g * HIDDEN)) for g in (1, 4, 3)
-    ]
-    assert typed(rnn_step)(x, h, *weights[0]).shape == (B, HIDDEN)
-    assert [t.shape for t in typed(lstm_step)(x, (h, h), *weights[1])] == [(B, HIDDEN)] * 2
-    assert typed(gru_step)(x, h, *weights[2], weights[2][2]).shape == (B, HIDDEN)
-
-
 # --- Why a gradient vanishes, and how a gate keeps it ---
 
 
@@ -276,7 +266,7 @@ def test_a_closed_update_gate_hands_the_state_through_unchanged():
 
 @pytest.fixture(scope="module")
 def layers():
-    return seeded(nn.Embedding, WORDS, D), seeded(nn.GRU, D, HIDDEN, batch_first=True)
+    return make_layers()
 
 
 def packed(sentences, lengths, embedding, gru):
@@ -662,7 +652,7 @@ SOURCE = torch.tensor([[3, 4, 5, 6, 7], [8, 9, PAD, PAD, PAD], [4, PAD, PAD, PAD
 
 @pytest.fixture(scope="module")
 def translator():
-    return seeded(EncoderDecoder, WORDS, WORDS + 2, width=D, hidden=HIDDEN)
+    return make_translator()
 
 
 def test_teacher_forcing_is_decoding_step_by_step(translator):
@@ -710,34 +700,6 @@ def test_a_word_does_not_know_those_after_it(translator):
     assert torch.equal(before[:, :3], after[:, :3]) and (before[:, 3:] != after[:, 3:]).all()
 
 
-def test_the_annotations_of_the_others_hold(translator, layers):
-    assert typed(encode)(IDS, LENGTHS, *layers).shape == (B, HIDDEN)
-    assert typed(teacher_inputs)(IDS, BOS).shape == (B, N)
-    assert typed(sequence_loss)(LOGITS, IDS, PAD).shape == ()
-    assert typed(greedy_decode)(Script([5, EOS]), None, BOS, EOS, 3, 1).shape == (1, 2)
-    assert typed(exact_match_by_length)([["a"]], [["a"]], [1]) == {1: 1.0}
-    assert typed(byte_pairs)(COUNTS, 1) == [("e", "s")]
-    assert typed(apply_merges)("es", [("e", "s")]) == ["es"]
-    state = typed(EncoderDecoder.start)(translator, SOURCE)
-    logits, state = typed(EncoderDecoder.step)(translator, IDS[:, 0], state)
-    assert logits.shape == (B, WORDS + 2) and state.shape == (B, HIDDEN)
-    assert typed(EncoderDecoder.forward)(translator, SOURCE, IDS).shape == (B, N, WORDS + 2)
-
-
-def test_inputs_stay_as_they_were_and_chance_is_not_touched(translator, layers):
-    inputs = [IDS.clone(), LENGTHS.clone(), LOGITS.clone(), SOURCE.clone()]
-    counts, chance = dict(COUNTS), torch.get_rng_state()
-    for _ in range(2):
-        encode(inputs[0], inputs[1], *layers)
-        teacher_inputs(inputs[0], BOS)
-        sequence_loss(inputs[2], inputs[0], PAD)
-        translate(translator, inputs[3], BOS, EOS, 4)
-        byte_pairs(counts, 5)
-    for want, got in zip([IDS, LENGTHS, LOGITS, SOURCE], inputs, strict=True):
-        assert torch.equal(want, got)
-    assert counts == COUNTS and torch.equal(chance, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [
@@ -750,3 +712,41 @@ def test_inputs_stay_as_they_were_and_chance_is_not_touched(translator, layers):
 def test_a_source_that_cannot_be_read_is_refused(translator, source, error, words):
     with pytest.raises(error, match=words):
         translator(source, tokens(B, 4))
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+def rows(gates):
+    """The weights of a step, in the order of torch's layers."""
+    return [randn(gates * HIDDEN, D), randn(gates * HIDDEN, HIDDEN), randn(gates * HIDDEN)]
+
+
+def make_layers():
+    return seeded(nn.Embedding, WORDS, D), seeded(nn.GRU, D, HIDDEN, batch_first=True)
+
+
+def make_translator():
+    return seeded(EncoderDecoder, WORDS, WORDS + 2, width=D, hidden=HIDDEN)
+
+
+STATE = randn(B, HIDDEN, seed=1)
+CALLS = [
+    Call(rnn_step, lambda: [randn(B, D), STATE, *rows(1)], (B, HIDDEN)),
+    Call(lstm_step, lambda: [randn(B, D), (STATE, STATE), *rows(4)], [(B, HIDDEN)] * 2),
+    Call(gru_step, lambda: [randn(B, D), STATE, *rows(3), rows(3)[2]], (B, HIDDEN)),
+    Call(encode, lambda: [IDS, LENGTHS, *make_layers()], (B, HIDDEN)),
+    Call(teacher_inputs, lambda: [IDS, BOS], (B, N)),
+    Call(sequence_loss, lambda: [LOGITS, IDS, PAD], ()),
+    Call(greedy_decode, lambda: [Script([5, EOS]), None, BOS, EOS, 3, 1], (1, 2)),
+    Call(exact_match_by_length, lambda: [[["a"]], [["a"]], [1]], equals={1: 1.0}),
+    Call(byte_pairs, lambda: [dict(COUNTS), 1], equals=[("e", "s")]),
+    Call(apply_merges, lambda: ["es", [("e", "s")]], equals=["es"]),
+    Call(EncoderDecoder.start, lambda: [make_translator(), SOURCE], (B, HIDDEN)),
+    Call(
+        EncoderDecoder.step,
+        lambda: [make_translator(), IDS[:, 0], STATE],
+        [(B, WORDS + 2), (B, HIDDEN)],
+    ),
+    Call(EncoderDecoder.forward, lambda: [make_translator(), SOURCE, IDS], (B, N, WORDS + 2)),
+]

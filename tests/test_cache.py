@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -15,12 +16,12 @@ from tensors import (
     make_mask,
     randn,
     steadily,
-    typed,
 )
 
 from attncourse.cache import (
     SCHEMES,
     CachedGPT,
+    CachedLayer,
     GroupedAttention,
     LatentAttention,
     bytes_per_token,
@@ -460,69 +461,6 @@ def test_a_function_keeps_dtype_and_device_and_comes_close_to_float64(
     assert_equal_to(expected, got.cpu().double(), atol=40 * torch.finfo(dtype).eps)
 
 
-COMPILED = FUNCTIONS | {
-    f"{name}, {way}": (getattr(layer, way), [randn(B, N, M)])
-    for name in ("GQA", "MLA")
-    for layer in [filled(LAYERS[name]())]
-    for way in ("forward", "step")
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("function", "tensors"), COMPILED.values(), ids=COMPILED)
-def test_it_compiles_to_one_graph_with_the_same_results(function, tensors):
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="eager")
-    assert_equal_to(function(*tensors), compiled(*tensors))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["GQA", "MLA"])
-def test_a_step_behind_a_cache_compiles_to_one_graph_with_the_same_results(name):
-    torch.compiler.reset()
-    layer, x = filled(LAYERS[name]()), randn(B, N, M)
-    _, cache = layer.step(x)
-    new, real = randn(B, 2, M, seed=5), make_mask(B, 1, N + 2)
-    compiled = torch.compile(layer.step, fullgraph=True, backend="eager")
-    assert_equal_to(layer.step(new, cache, real), compiled(new, cache, real))
-
-
-@pytest.mark.slow
-def test_a_decoder_compiles_to_one_graph_with_the_same_results():
-    torch.compiler.reset()
-    model, words = make_decoder("MLA", layers=1), torch.arange(B * N).reshape(B, N) % 13
-    real = words > 0  # the first word of the first row is padding
-    _, caches = model.step(words, None, real)
-    behind = words[:, :2], caches, torch.cat([real, real[:, 1:3]], 1)
-    for arguments in ((words, None, real), behind):
-        compiled = torch.compile(model.step, fullgraph=True, backend="eager")
-        assert_equal_to(model.step(*arguments), compiled(*arguments))
-
-
-def test_the_annotations_hold():
-    qkv = make_qkv(B, H)
-    cache = typed(extend)(None, *qkv[1:])
-    _, cache = typed(cached_attention)(*qkv, cache)
-    assert cache[0].shape == (B, H, 2 * N, D)
-    (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, C)
-    output, weights = typed(grouped_query_attention)(query, key, value, causal_mask(N))
-    assert output.shape == (B, H, N, V) and weights.shape == (B, H, N, N)
-    assert typed(rolling_attention)(*qkv, None, 3)[0].shape == (B, H, N, V)
-    assert typed(bytes_per_token)("MQA", 1, H, D, 2) == 4 * D
-    for make in LAYERS.values():
-        layer, x = filled(make()), randn(B, N, M)
-        assert typed(type(layer).forward)(layer, x, make_mask(B, 1, N)).shape == (B, N, M)
-        output, cache = typed(type(layer).step)(layer, x, None, None)
-        typed(type(layer).step)(layer, x[:, :1], cache, make_mask(B, 1, N + 1))
-    model, words = make_decoder("MQA"), torch.ones(B, N, dtype=torch.long)
-    assert typed(CachedGPT.forward)(model, words).shape == (B, N, 13)
-    assert typed(write)(model, words, 1, 2, 3, 0).shape[0] == B
-    pages = typed(write_paged)(
-        torch.zeros(3, 2, D), torch.tensor([[0, 2]]), torch.tensor([3]), torch.ones(1, D)
-    )
-    assert pages[2, 1].sum() == D and typed(read_paged)(pages, torch.tensor([[0, 2]])).numel()
-
-
 def test_gradients_reach_what_was_cached_long_ago():
     qkv = make_qkv(B, H)
     actual, _ = in_chunks(cached_attention, [3, 1, 2, 1], *qkv)
@@ -695,3 +633,109 @@ def test_heads_that_do_not_divide_are_refused():
     words = "x (2 7 4) has axes (b q m), so m = 4; but the layer has m = 24"
     for make in LAYERS.values():
         assert_refused(ValueError, words, make().double().step, x=randn(B, N, D))
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+WHOLE = (B, H, N, V)
+IDS = torch.arange(B * N).reshape(B, N) % 13  # the first word is padding
+CALLS = [
+    Call(extend, lambda: [None, *QKV[1:]], [(B, H, N, D), (B, H, N, V)], "a new text"),
+    Call(
+        extend,
+        lambda: [tuple(QKV[1:]), *QKV[1:]],
+        [(B, H, 2 * N, D), (B, H, 2 * N, V)],
+        graph="eager",
+    ),
+    Call(
+        cached_attention,
+        lambda: [*QKV, tuple(QKV[1:])],
+        [WHOLE, (B, H, 2 * N, D), (B, H, 2 * N, V)],
+        graph="eager",
+    ),
+    Call(
+        grouped_query_attention,
+        lambda: [QKV[0], *(x[:, :C] for x in QKV[1:]), causal_mask(N)],
+        [WHOLE, (B, H, N, N)],
+        graph="eager",
+    ),
+    Call(rolling_attention, lambda: [*QKV, None, 3], None, "empty", graph="eager"),
+    Call(rolling_attention, lambda: [*QKV, (*RING, 8), 3], None, graph="eager"),
+    Call(bytes_per_token, lambda: ["MQA", 1, H, D, 2], equals=4 * D),
+    *(
+        call
+        for name in LAYERS
+        for kind in [type(LAYERS[name]())]
+        for graph in ["eager" if name in ("GQA", "MLA") else None]
+        for call in (
+            Call(
+                kind.forward,
+                lambda name=name: [filled(LAYERS[name]()), randn(B, N, M), make_mask(B, 1, N)],
+                (B, N, M),
+                name,
+                graph=graph,
+            ),
+            Call(
+                kind.step,
+                lambda name=name: [filled(LAYERS[name]()), randn(B, N, M), None, None],
+                None,
+                f"{name}, a new text",
+                graph=graph,
+            ),
+            Call(
+                kind.step,
+                lambda name=name: [
+                    filled(LAYERS[name]()),
+                    randn(B, 2, M, seed=5),
+                    filled(LAYERS[name]()).step(randn(B, N, M))[1],
+                    make_mask(B, 1, N + 2),
+                ],
+                None,
+                f"{name}, behind a cache",
+                graph=graph,
+            ),
+        )
+    ),
+    Call(
+        CachedLayer.forward,
+        lambda: [make_decoder("MQA").layers[0], randn(B, N, M)],
+        (B, N, M),
+    ),
+    Call(CachedLayer.step, lambda: [make_decoder("MQA").layers[0], randn(B, N, M)], None),
+    Call(CachedGPT.forward, lambda: [make_decoder("MQA"), IDS], (B, N, 13)),
+    Call(
+        CachedGPT.step,
+        lambda: [make_decoder("MLA", layers=1), IDS, None, IDS > 0],
+        None,
+        "padded",
+        graph="eager",
+    ),
+    Call(
+        CachedGPT.step,
+        lambda: [
+            make_decoder("MLA", layers=1),
+            IDS[:, :2],
+            make_decoder("MLA", layers=1).step(IDS, None, IDS > 0)[1],
+            torch.cat([IDS > 0, IDS[:, 1:3] > 0], 1),
+        ],
+        None,
+        "padded, behind a cache",
+        graph="eager",
+    ),
+    Call(write, lambda: [make_decoder("MQA"), torch.ones(B, N).long(), 1, 2, 3, 0], None),
+    Call(left_padded, lambda: [IDS, 0], (B, N)),
+    Call(
+        pooled_heads,
+        lambda: [filled(GroupedAttention(M, H, H)), C],
+        equals=GroupedAttention,
+        draws=True,
+    ),
+    Call(
+        write_paged,
+        lambda: [randn(7, 2, D), *PLACES, randn(B, D, seed=1)],
+        (7, 2, D),
+        graph="eager",
+    ),
+    Call(read_paged, lambda: [randn(7, 2, D), PLACES[0]], (B, 6, D), graph="eager"),
+]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from browser import browser, needs_browser
 from conftest import ROOT, copy_course
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
@@ -105,6 +105,7 @@ def page(data):
     return path
 
 
+@pytest.mark.slow
 def test_points_are_those_of_the_gradebook(data, graded):
     ann = next(each for each in data["students"] if each["student"] == "ann")
     assert ann["points"]["why-scaled"] == 7.5 and ann["late"] == 6.0
@@ -362,6 +363,7 @@ def test_a_disguised_copy_is_found_and_its_lines_are_shown(chapter):
         assert {line for line in original if line != "…"} <= set("\n".join(copied).splitlines())
 
 
+@pytest.mark.slow
 def test_what_the_course_wrote_and_what_many_wrote_is_no_evidence():
     students = independent()["multihead"]
     assert len(groups([*students, students[3]])) == 1

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -16,7 +17,6 @@ from tensors import (
     make_mask,
     randn,
     steadily,
-    typed,
 )
 from test_multihead import torch_layer
 from torch import nn
@@ -403,37 +403,6 @@ def test_the_transformer_works_in_every_precision(device, dtype):
     assert translation.device.type == device
 
 
-@pytest.mark.slow
-def test_the_transformer_compiles_to_one_graph_with_the_same_results():
-    torch.compiler.reset()
-    model = make_model(num_layers=1)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    assert_equal_to(model(SOURCE, WORDS), compiled(SOURCE, WORDS))
-
-
-def test_inputs_stay_as_they_were_and_chance_is_not_touched():
-    model, inputs = make_model(), [*make_pair(), causal_mask(Q), PADDING.clone(), SOURCE, WORDS]
-    before, chance = [t.clone() for t in inputs], torch.get_rng_state()
-    model.decoder[0](*inputs[:4])
-    model.encoder[0](inputs[1], inputs[3])
-    assert torch.equal(model(*inputs[4:]), model(*inputs[4:]))
-    assert all(torch.equal(*pair) for pair in zip(before, inputs, strict=True))
-    assert torch.equal(chance, torch.get_rng_state())
-
-
-def test_the_annotations_hold():
-    (target, memory), model = make_pair(), make_model()
-    output, _ = typed(cross_attention)(target, memory, MultiHeadAttention(M, H).double(), PADDING)
-    assert output.shape == (B, Q, M)
-    assert typed(EncoderLayer.forward)(model.encoder[0], memory, PADDING).shape == memory.shape
-    masks = causal_mask(Q), PADDING
-    assert typed(DecoderLayer.forward)(model.decoder[0], target, memory, *masks).shape == (B, Q, M)
-    memory, mask = typed(Transformer.encode)(model, SOURCE)
-    assert typed(Transformer.decode)(model, WORDS, memory, mask).shape == (B, 3, TARGET_WORDS)
-    assert typed(Transformer.forward)(model, SOURCE, WORDS).shape == (B, 3, TARGET_WORDS)
-    assert typed(translate)(model, SOURCE, BOS, EOS, 3).shape[0] == B
-
-
 # --- Bad input ---
 
 MODEL = make_model()
@@ -466,19 +435,9 @@ BAD_VALUES = {
     ),
 }
 BAD_TYPES = {
-    "memory must be a torch.Tensor; got list": lambda: cross_attention(randn(B, Q, M), [], print),
-    "target must hold floating-point numbers; got torch.int64": (
-        lambda: cross_attention(WORDS[..., None], randn(B, K, M), print)
-    ),
-    "memory is torch.float32 but target is torch.float64; use one dtype": (
-        lambda: cross_attention(randn(B, Q, M), randn(B, K, M).float(), print)
-    ),
-    "source must hold whole numbers; got torch.float64": lambda: MODEL(randn(B, K), WORDS),
-    "words must hold whole numbers; got torch.float64": lambda: MODEL(SOURCE, randn(B, Q)),
     "memory must be a torch.Tensor; got tuple": (
         lambda: MODEL.decode(WORDS, (MEMORY, MEMORY_MASK), None)
     ),
-    "source must be a torch.Tensor; got list": lambda: translate(MODEL, [[3]], BOS, EOS, 3),
 }
 
 
@@ -488,5 +447,40 @@ def test_values_that_do_not_fit_are_refused_by_name(words, call):
 
 
 @pytest.mark.parametrize(("words", "call"), BAD_TYPES.items(), ids=BAD_TYPES)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, call):
+def test_other_types_are_refused_by_name(words, call):
     assert_refused(TypeError, words, call)
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+CALLS = [
+    Call(
+        cross_attention,
+        lambda: [*make_pair(), filled(MultiHeadAttention(M, H)), PADDING],
+        [(B, Q, M), (B, H, Q, K)],
+    ),
+    Call(
+        EncoderLayer.forward,
+        lambda: [make_model().encoder[0], make_pair()[1], PADDING],
+        (B, K, M),
+    ),
+    Call(
+        DecoderLayer.forward,
+        lambda: [make_model().decoder[0], *make_pair(), causal_mask(Q), PADDING],
+        (B, Q, M),
+    ),
+    Call(Transformer.encode, lambda: [make_model(), SOURCE], [(B, K, M), (B, 1, K)]),
+    Call(
+        Transformer.decode,
+        lambda: [make_model(), WORDS, *make_model().encode(SOURCE)],
+        (B, 3, TARGET_WORDS),
+    ),
+    Call(
+        Transformer.forward,
+        lambda: [make_model(), SOURCE, WORDS],
+        (B, 3, TARGET_WORDS),
+        graph="eager",
+    ),
+    Call(translate, lambda: [make_model(), SOURCE, BOS, EOS, 3], None),
+]

@@ -86,6 +86,7 @@ def naive(query, key, value, tile, causal=False):
     return scores.softmax(-1) @ value, scores.logsumexp(-1)
 
 
+@pytest.mark.slow
 def test_who_writes_no_flash_earns_less_than_half_of_it():
     report = run("tiled_attention", naive)
     assert 0 < report.earned < report.points / 2

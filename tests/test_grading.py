@@ -22,7 +22,7 @@ import psutil
 import pytest
 import torch
 from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
-from correct_answers import CORRECT
+from corpus.correct import CORRECT, TASKS
 from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
@@ -735,6 +735,7 @@ print(os.read(channel, 1000).decode())
 """
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     ("broken", "said"),
@@ -859,6 +860,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_who_grades_a_class_loads_no_torch():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT
@@ -884,6 +886,7 @@ def test_what_loads_torch_ahead_ends_with_the_command(monkeypatch, ends):
     assert begun[0].process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @linux
 def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced():
     job = disk.job_of(CHAPTER_3)
@@ -900,6 +903,7 @@ def test_what_forks_is_told_how_many_zygotes_again_when_it_is_replaced():
         many.end()
 
 
+@pytest.mark.slow
 @linux
 def test_a_zygote_that_dies_while_it_loads_is_replaced():
     ours, theirs = socket.socketpair()
@@ -1107,11 +1111,28 @@ def test_too_much_computing_time_is_the_answers_own():
         warm.fork([]).ask(60, "run", [("cell", "while True: pass", True)])
 
 
+@pytest.mark.parametrize(
+    ("used", "error", "said"),
+    [(120, Died, "120 seconds of"), (109, Died, "120 seconds of"), (60, Killed, "from outside")],
+)
+def test_linux_ticks_are_more_than_the_time_on_a_busy_machine(used, error, said):
+    ours, theirs = socket.socketpair()
+    status, write = os.pipe()
+    os.write(write, f"1\n{int(signal.SIGKILL)} {used}\n".encode())
+    os.close(write)
+    child = Process(ours, status, walls.Limits(seconds=120), jailed=True)
+    child.pid = 2**22 + 1  # nobody's
+    theirs.close()
+    with pytest.raises(Died, match=said) as seen:
+        child.ask(1)
+    assert type(seen.value) is error
+
+
 @linux
 @pytest.mark.slow
 def test_a_monkey_costs_nobody_a_point(zygote):
     """In short; `tests/bench/monkey.py` alone kills 200 processes of a run of 350."""
-    few = ("--students", "4", "--cases", "0", "--kills", "6", "--pause", "0.15")
+    few = ("--students", "3", "--cases", "0", "--kills", "4", "--pause", "0.15")
     command = [sys.executable, str(ROOT / "tests" / "bench" / "monkey.py"), *few]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -1353,6 +1374,7 @@ def test_what_needs_too_much_memory_outside_of_the_jail_ends_in_a_sentence():
     assert done.stdout.splitlines() == [f"1000000 {said}", "1000000000"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_who_kills_the_process_that_grades_stops_nobody(jobs, tmp_path, monkeypatch):
     def popen(_, pass_fds, start=subprocess.Popen, **options):
@@ -1445,6 +1467,7 @@ def test_the_log_has_a_line_for_each_submission(made_up):
     assert "student02" in Path("other.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     refused = grade("--students", "student01,nobody")
     assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
@@ -1561,6 +1584,7 @@ def as_released(made_up):
     assert CliRunner().invoke(cli.app, ["release", CHAPTER_3]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     assert grade("--force").exit_code == 0
@@ -1759,7 +1783,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(made_up, monkeypatch):
     assert stored().keys() == {"student01", "student02", "student03"}
 
 
-@pytest.mark.parametrize("name", list(registry.all_tasks()))
+@pytest.mark.parametrize("name", TASKS)
 def test_every_probe_can_travel(name):
     task = registry.find(name)
     for inputs in task.probes(torch.Generator().manual_seed(0)).values():

@@ -19,9 +19,9 @@ from unittest import mock
 import nbformat
 import pytest
 from conftest import ROOT
+from corpus.zoo import ASSIGNMENT, CASES, NAME, built, cell_of, grade_id, right, source_of
 from rich.console import Console
 from typer.testing import CliRunner
-from zoo import ASSIGNMENT, CASES, NAME, built, cell_of, grade_id, right, source_of
 
 from attncourse import cli
 from attncourse.grading.inbox import archives, ingest, restore, senders, submission, writing

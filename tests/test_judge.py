@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from correct_answers import CORRECT
-from correct_answers.scaled_dot_product import ATTENTION
+from corpus import correct
+from corpus.correct import CORRECT
+from corpus.correct.scaled_dot_product import ATTENTION
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
@@ -32,8 +33,7 @@ from attncourse.checks.report import MIME
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
 
-TASKS = list(registry.all_tasks())
-FAULTS = [fault for task in registry.all_tasks().values() for fault in task.faults.values()]
+TASKS = list(correct.TASKS)
 SDPA = "scaled_dot_product_attention"
 ANSWER = ATTENTION[0]
 
@@ -46,7 +46,7 @@ def others(every):
     return [each for place, each in enumerate(every) if place % 20]
 
 
-QUICK = TASKS[::4]
+QUICK = TASKS[::8]
 SHARES = pytest.mark.parametrize(
     ("task", "share"),
     [
@@ -80,7 +80,9 @@ def test_a_right_answer_passes_in_any_style(task, share):
             assert report.passed, (name_of(answer), report)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in TASKS]
+)
 def test_a_right_answer_gets_all_points_and_the_way_on(task):
     report = run(task, CORRECT[task][0])
     assert report.earned == report.points == registry.find(task).points
@@ -241,14 +243,14 @@ def test_the_title_of_a_check_is_read_like_a_sentence():
 
 
 def test_no_two_misconceptions_give_the_same_diagnosis():
-    for field in ("thinks", "why"):
-        for one, two in itertools.combinations(FAULTS, 2):
-            if one.task == two.task:
+    for task in registry.all_tasks().values():
+        for one, two in itertools.combinations(task.faults.values(), 2):
+            for field in ("thinks", "why"):
                 assert getattr(one, field) != getattr(two, field), (one.id, two.id)
 
 
 def test_a_diagnosis_is_short():
-    for fault in FAULTS:
+    for fault in (each for task in registry.all_tasks().values() for each in task.faults.values()):
         assert len(f"{fault.thinks} {fault.why}".split()) <= 60, fault.id
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, copy_course
 from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
@@ -30,17 +30,8 @@ RESULT = disk.result_path(CHAPTER_3, "ann")
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 
 
-@pytest.fixture
-def taught(course, monkeypatch):
-    """A course of two assignments; of one, two students are graded by a judge who likes all."""
-    for folder in ("solutions", "exercises"):
-        for path in Path(folder).iterdir():
-            if path.name not in (CHAPTER_3, LAB):
-                shutil.rmtree(path)
-    for student in STUDENTS:
-        place = Path("submitted", student, CHAPTER_3)
-        place.mkdir(parents=True)
-        shutil.copy(RELEASED, place)
+def judge_who_likes_all(patch) -> None:
+    """All answers are right, and nobody starts a process to say so."""
 
     def grade_all(job, notebooks):
         for student in notebooks:
@@ -48,10 +39,36 @@ def taught(course, monkeypatch):
             result = Result(verdicts, dict.fromkeys(job.about.questions, ""))  # all are read
             yield student, {"result": result.as_data(), "notebook": job.released}
 
-    monkeypatch.setattr(workers, "in_processes", lambda *_: grade_all)
-    monkeypatch.setattr(processes, "can_fork", lambda: False)
-    assert attncourse("grade", CHAPTER_3).exit_code == 0
-    return course
+    patch.setattr(workers, "in_processes", lambda *_: grade_all)
+    patch.setattr(processes, "can_fork", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def once_taught(tmp_path_factory) -> Path:
+    """A course of two assignments; of one, two students are graded."""
+    folder = tmp_path_factory.mktemp("taught")
+    copy_course(ROOT, folder)
+    for path in [*folder.glob("solutions/*"), *folder.glob("exercises/*")]:
+        if path.name not in (CHAPTER_3, LAB):
+            shutil.rmtree(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        judge_who_likes_all(patch)
+        for student in STUDENTS:
+            place = Path("submitted", student, CHAPTER_3)
+            place.mkdir(parents=True)
+            shutil.copy(RELEASED, place)
+        assert attncourse("grade", CHAPTER_3).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def taught(once_taught, tmp_path, monkeypatch) -> Path:
+    """A copy of that course, as working directory."""
+    shutil.copytree(once_taught, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    judge_who_likes_all(monkeypatch)
+    return tmp_path
 
 
 def attncourse(*command: object):
@@ -353,6 +370,7 @@ def test_a_release_of_a_colleague_with_other_cells_is_said(taught):
 # --- a sample class, and what commands write
 
 
+@pytest.mark.slow
 def test_a_sample_class_is_written_over_nobodys_work(course):
     assert sample.write_class(CHAPTER_3, 3) == 3
     assert sample.write_class(CHAPTER_3, 3) == 0
@@ -394,6 +412,7 @@ OTHERS = {  # names, and what they hold: nothing that can be made again
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
@@ -424,6 +443,7 @@ def test_no_table_is_written_over_work(taught, target, reason):
     assert before == (everything(), [path.read_bytes() for path in others])
 
 
+@pytest.mark.slow
 def test_a_roster_stays_and_an_earlier_table_does_not(taught):
     Path("canvas.csv").write_text(CANVAS)
     os.link("canvas.csv", "hard.csv")
@@ -539,6 +559,7 @@ VERDICTS = '"verdicts": {"softmax": {"visible": %s, "hidden": 6, "points": 6%s}}
 REST = '"texts": {}, "repairs": [], "review": []'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -13,7 +13,7 @@ from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.tasks.lab2_quadratic_wall import conclude, fit_growth
 
 STEM = "lab2_quadratic_wall"
-TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
+TASKS = [task.name for task in registry.of_chapter(STEM)]
 
 
 def qkv(*shape, **options):

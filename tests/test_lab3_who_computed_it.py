@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -34,7 +34,7 @@ from attncourse.tasks.lab3_who_computed_it.which_backend import (
 from attncourse.tasks.lab3_who_computed_it.who_computed_it import RECORDS, a_record
 
 STEM = "lab3_who_computed_it"
-TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
+TASKS = [task.name for task in registry.of_chapter(STEM)]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from attncourse.tasks.lab4_sequential_or_parallel.operators import MODELS, _Runs
 from attncourse.tasks.lab4_sequential_or_parallel.verdict import RECORDS, a_record
 
 STEM = "lab4_sequential_or_parallel"
-TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
+TASKS = [task.name for task in registry.of_chapter(STEM)]
 
 
 @pytest.fixture(scope="module")

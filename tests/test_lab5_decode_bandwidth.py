@@ -16,7 +16,7 @@ from attncourse.lab.roofline import cache_bytes_per_token, datasheet, decode_byt
 from attncourse.tasks.lab5_decode_bandwidth.conclude_decode import RECORDS, a_record
 
 STEM = "lab5_decode_bandwidth"
-TASKS = [name for name, task in registry.all_tasks().items() if task.chapter == STEM]
+TASKS = [task.name for task in registry.of_chapter(STEM)]
 
 
 def cached(b, h, c, n, d, **options):

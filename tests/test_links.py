@@ -264,6 +264,22 @@ def jupyterlab(folder: Path, home: Path):
 
 @pytest.mark.slow
 @needs_browser
+def test_a_link_is_clicked_though_its_page_loads_itself_again(tab, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<!DOCTYPE html><a href='?there' target=_blank>there</a><script>"
+        "if (location.hash) location.hash = ''; else {"
+        "  document.querySelector('a').hidden = true;"
+        "  setTimeout(() => { location.hash = 'again'; location.reload(); }, 1000);"
+        "}</script>",
+        "utf-8",
+    )
+    tab.open(page)
+    assert tab.click("a").endswith("?there")
+
+
+@pytest.mark.slow
+@needs_browser
 @pytest.mark.usefixtures("warm_kernels")
 def test_links_in_jupyterlab_open_the_published_page(course, tmp_path_factory):
     pytest.importorskip("jupyterlab")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -18,7 +19,6 @@ from tensors import (
     gradients,
     randn,
     steadily,
-    typed,
 )
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
@@ -33,6 +33,7 @@ from attncourse.long_sequences import (
     fixed,
     flow,
     global_tokens,
+    hear,
     layers_needed,
     linear_attention,
     linear_step,
@@ -631,37 +632,6 @@ def test_buckets_are_whole_numbers_of_any_dtype_and_those_of_float64(dtype, devi
 
 
 SPANS = SpanAttention(H, 9, 3, 2).double()  # parameters are made outside of a graph
-IN_ONE_GRAPH = FUNCTIONS | {"span": lambda *qkv: SPANS(*qkv)[0]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", IN_ONE_GRAPH.values(), ids=IN_ONE_GRAPH)
-def test_it_compiles_to_one_graph_with_the_same_results(function):
-    torch.compiler.reset()
-    qkv = [x.detach() for x in make_qkv(B, H)]
-    compiled = torch.compile(function, fullgraph=True, backend="eager")
-    assert_equal_to(function(*qkv), compiled(*qkv))
-
-
-def test_the_annotations_hold():
-    qkv = make_qkv(B, H)
-    assert typed(window_mask)(N, 2, 1).shape == typed(mask_of)(window(2), N).shape == (N, N)
-    assert typed(reach)(window_mask(N, 2), 2).shape == typed(flow)(window_mask(N, 2), 2).shape
-    assert typed(layers_needed)([window_mask(N, 12)], False) == 1
-    assert typed(windowed_attention)(*qkv, 3).shape == (B, H, N, V)
-    assert typed(linear_attention)(*qkv).shape == (B, H, N, V)
-    output, state = typed(linear_step)(None, *(x[:, :, 0] for x in qkv))
-    assert typed(linear_step)(state, *(x[:, :, 1] for x in qkv))[0].shape == output.shape
-    assert typed(delta_rule)(*qkv, torch.ones(B, H, N).double()).shape == (B, H, N, V)
-    assert len(typed(ring_attention)(*shards(qkv, 3))) == 3
-    assert typed(merge)(typed(partial_attention)(*qkv), partial_attention(*qkv))[1].shape
-    assert typed(linformer_attention)(*qkv, *randn(2, 3, N))[1].shape == (B, H, N, 3)
-    buckets = typed(lsh_buckets)(qkv[0], randn(2, D, 3))
-    assert typed(same_bucket)(buckets, buckets).shape == (B, H, N, N)
-    assert typed(shared_qk_attention)(qkv[0], qkv[2])[0].shape == (B, H, N, V)
-    assert typed(span_mask)(torch.arange(4), 2.0, 1.0).shape == (4,)
-    layer = SpanAttention(H, 9, 3, 2).double()
-    assert typed(SpanAttention.forward)(layer, *qkv, causal_mask(N))[0].shape == (B, H, N, V)
 
 
 # --- Bad input ---
@@ -837,3 +807,64 @@ REFUSED = {
 @pytest.mark.parametrize(("words", "refused"), REFUSED.items(), ids=REFUSED)
 def test_bad_input_is_refused_by_name(words, refused):
     assert_refused(refused[0], words, refused[1])
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+MASK, EVERY = window_mask(N, 2), (B, H, N, V)
+CALLS = [
+    Call(window_mask, lambda: [N, 2, 1], (N, N)),
+    Call(mask_of, lambda: [window(2), N], (N, N)),
+    Call(reach, lambda: [MASK, 2], (N, N)),
+    Call(hear, lambda: [MASK, MASK], (N, N)),
+    Call(flow, lambda: [MASK, 2], (N, N)),
+    Call(layers_needed, lambda: [[window_mask(N, 12)], False], equals=1),
+    Call(windowed_attention, lambda: [*QKV, 3], EVERY, graph="eager"),
+    Call(
+        linformer_attention,
+        lambda: [*QKV, *ROWS],
+        [EVERY, (B, H, N, 3)],
+        graph="eager",
+    ),
+    Call(lsh_buckets, lambda: [QKV[0], randn(2, D, 3)], (2, B, H, N)),
+    Call(same_bucket, lambda: [lsh_buckets(QKV[0], randn(2, D, 3))] * 2, (B, H, N, N)),
+    Call(
+        shared_qk_attention,
+        lambda: [QKV[0], QKV[2]],
+        [EVERY, (B, H, N, N)],
+        graph="eager",
+    ),
+    Call(span_mask, lambda: [torch.arange(4), 2.0, 1.0], (4,)),
+    Call(SpanAttention.spans, lambda: [SPANS], (H,)),
+    Call(
+        SpanAttention.forward,
+        lambda: [SPANS, *QKV, causal_mask(N)],
+        [EVERY, (B, H, N, N)],
+        graph="eager",
+    ),
+    Call(feature_map, lambda: [QKV[0]], (B, H, N, D)),
+    Call(linear_attention, lambda: QKV, EVERY, graph="eager"),
+    Call(
+        linear_step, lambda: [None, *(x[:, :, 0] for x in QKV)], None, "a new text", graph="eager"
+    ),
+    Call(linear_step, lambda: [STATE, *(x[:, :, 1] for x in QKV)], None, graph="eager"),
+    Call(delta_rule, lambda: [*QKV, *RATES], EVERY, graph="eager"),
+    Call(partial_attention, lambda: QKV, None),
+    Call(merge, lambda: [partial_attention(*QKV)] * 2, None),
+    Call(
+        ring_attention,
+        lambda: shards(QKV, 3),
+        [(B, H, len(part), V) for part in torch.arange(N).tensor_split(3)],
+        graph="eager",
+    ),
+    Call(
+        ring_attention,
+        lambda: [*shards(QKV, 3), torch.arange(N).tensor_split(3)],
+        [(B, H, len(part), V) for part in torch.arange(N).tensor_split(3)],
+        "causal",
+        graph="eager",
+    ),
+    Call(ring_bytes, lambda: [3, *QKV[1:]], equals=int),
+    Call(ring_utilization, lambda: [torch.arange(N).tensor_split(3)], equals=float),
+]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -17,12 +18,12 @@ from tensors import (
     make_mask,
     randn,
     steadily,
-    typed,
 )
 
 from attncourse import plots
 from attncourse.cross_attention import Transformer
 from attncourse.looking_inside import (
+    AttentionLayer,
     AttentionOnly,
     ShuffledAttention,
     ablated,
@@ -302,41 +303,6 @@ def test_every_dtype_and_device_is_kept(dtype, device):
         assert found.dtype == dtype and found.device.type == device and found.isfinite().all()
 
 
-@pytest.mark.slow
-def test_scores_and_rollout_compile_to_one_graph():
-    torch.compiler.reset()
-    weights = [weights_like(1, 2, 5, 5, seed=i) for i in (0, 1)]
-    compiled = torch.compile(rollout, fullgraph=True, backend="eager")
-    assert_equal_to(rollout(weights), compiled(weights))
-    compiled = torch.compile(induction_score, fullgraph=True, backend="eager")
-    assert_equal_to(induction_score(weights[0], 2), compiled(weights[0], 2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parts", ["q", "kv"])
-def test_a_path_compiles_to_one_graph(parts):
-    torch.compiler.reset()
-    model, text = make_model(), a_text()
-    cut = ablated(model, "layers.0.attention", 1)
-    compiled = torch.compile(through, fullgraph=True, backend="eager")
-    assert_equal_to(through(model, text, cut, parts), compiled(model, text, cut, parts))
-
-
-def test_the_annotated_axes_are_true():
-    model, text = make_model(attend=lambda: BucketAttention(H, 8, 9, False).double()), a_text()
-    assert typed(AttentionOnly.forward)(model, text).shape == (B, N, WORDS)
-    maps = attention_maps(model, text)
-    assert typed(induction_score)(maps[LAYER], 3).shape == (B, H)
-    assert typed(previous_token_score)(maps[LAYER]).shape == (B, H)
-    assert typed(rollout)(list(maps.values())).shape == (B, N, N)
-    assert typed(ov_matrix)(model.layers[0].attention, 1).shape == (M, M)
-    assert typed(patched)(model, text, a_text(1), (LAYER, 0, -1)).shape == (B, N, WORDS)
-    ov, out = ov_matrix(model.layers[0].attention, 1), model.output.weight.T
-    assert -1 <= typed(copying_score)(ov, model.embedding.weight, out) <= 1
-    silent = typed(ablated)(model, LAYER, 0, 0.0)
-    assert typed(through)(model, text, silent, "k").shape == (B, N, WORDS)
-
-
 # --- Bad input ---
 
 
@@ -445,3 +411,59 @@ def test_the_cell_for_gpt2_names_the_heads_that_look_back(monkeypatch, capsys):
     assert [layer for layer, *_ in found] == ["0", "1"]
     assert float(found[0][2]) > 0.95 > 0.05 > float(found[0][1])
     assert float(found[1][1]) > 0.95 > 0.05 > float(found[1][2])
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+def buckets():
+    return make_model(attend=lambda: BucketAttention(H, 8, 9, False).double())
+
+
+def silent():
+    return ablated(buckets(), LAYER, 0, 0.0)
+
+
+WEIGHTS = [weights_like(B, H, N, N, seed=i) for i in (0, 1)]
+CALLS = [
+    Call(AttentionOnly.embed, lambda: [make_model(), a_text()], (B, N, M)),
+    Call(AttentionOnly.forward, lambda: [buckets(), a_text()], (B, N, WORDS)),
+    Call(AttentionLayer.forward, lambda: [make_model().layers[0], randn(B, N, M)], (B, N, M)),
+    Call(head_outputs, lambda: [make_model(), a_text()], [(B, H, N, D)] * 2),
+    Call(ablated, lambda: [make_model(), LAYER, 0, 0.0], equals=AttentionOnly),
+    Call(
+        patched,
+        lambda: [buckets(), a_text(), a_text(1), (LAYER, 0, -1)],
+        (B, N, WORDS),
+    ),
+    *(
+        Call(
+            through,
+            lambda parts=parts: [
+                make_model(),
+                a_text(),
+                ablated(make_model(), "layers.0.attention", 1),
+                parts,
+            ],
+            (B, N, WORDS),
+            parts,
+            graph="eager",
+        )
+        for parts in ("q", "kv")
+    ),
+    Call(through, lambda: [buckets(), a_text(), silent(), "k"], (B, N, WORDS), "buckets"),
+    Call(previous_token_score, lambda: [WEIGHTS[0]], (B, H)),
+    Call(induction_score, lambda: [WEIGHTS[0], 3], (B, H), graph="eager"),
+    Call(ov_matrix, lambda: [make_model().layers[0].attention, 1], (M, M)),
+    Call(
+        copying_score,
+        lambda: [randn(M, M), randn(WORDS, M, seed=1), randn(M, WORDS, seed=2)],
+        equals=float,
+    ),
+    Call(rollout, lambda: [WEIGHTS], (B, N, N), graph="eager"),
+    Call(
+        shuffled,
+        lambda: [make_model(), LAYER, torch.Generator().manual_seed(0)],
+        equals=AttentionOnly,
+    ),
+]

@@ -116,7 +116,7 @@ def grade(
 ) -> tuple[int, str, float]:
     """`attncourse grade`: its exit code, what it said, and how long it took."""
     environment = os.environ | {"PYTHONPATH": str(package)}
-    command = [sys.executable, "-m", "attncourse", "grade", NAME, "--jobs", "2", *options]
+    command = [sys.executable, "-m", "attncourse", "grade", NAME, "--jobs", "1", *options]
     if limits:
         command = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", *command]
     started = time.monotonic()
@@ -140,9 +140,8 @@ def kept(folder: Path) -> tuple:
 
 
 def with_fault(fault: Fault, folder: Path) -> Path:
-    """A copy of the package in which one line is another."""
-    copy = ROOT / "attncourse"
-    shutil.copytree(copy, folder / "attncourse", ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the package in which one line is another; what is compiled fits the other files."""
+    shutil.copytree(ROOT / "attncourse", folder / "attncourse")
     file = folder / "attncourse" / "grading" / "jail" / fault.file
     found = rf"^( +){re.escape(fault.line)}.*$"
     text, times = re.subn(found, rf"\1{fault.instead}", file.read_text(), flags=re.MULTILINE)
@@ -201,7 +200,7 @@ def test_a_machine_that_breaks_on_the_way_keeps_what_it_has_done(course, tmp_pat
             time.sleep(0.01)
         broken.touch()
 
-    code, said, _ = grade(course, "--jobs", "1", package=package, meanwhile=breaks)
+    code, said, _ = grade(course, package=package, meanwhile=breaks)
     assert code == 2 and "killed from outside" in said and "What is graded is kept" in said
     points, files = kept(course)
     assert points == before[0] and files.keys() == before[1].keys()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -16,7 +17,6 @@ from tensors import (
     make_mask,
     randn,
     steadily,
-    typed,
 )
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -378,36 +378,6 @@ def test_the_layer_keeps_dtype_and_device_and_comes_close_to_float64(device, dty
         assert_equal_to(want, got.cpu().double(), atol=16 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["none", "(q k)", "padding (b 1 k)"])
-def test_the_layer_compiles_to_one_graph_with_the_same_results(kind):
-    torch.compiler.reset()
-    layer, inputs = make_layer(), [t.requires_grad_() for t in make_inputs()]
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    expected, actual = layer(*inputs, MASKS[kind]), compiled(*inputs, MASKS[kind])
-    assert_all_agree(expected, actual, [*inputs, *layer.parameters()])
-
-
-def test_inputs_stay_as_they_were_and_chance_is_not_touched():
-    layer, inputs = make_layer(), [*make_inputs(), make_mask(B, Q, K)]
-    before, chance = [t.clone() for t in inputs], torch.get_rng_state()
-    first, second = layer(*inputs), layer(*inputs)
-    assert all(torch.equal(*pair) for pair in zip(before, inputs, strict=True))
-    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
-    assert torch.equal(chance, torch.get_rng_state())
-
-
-def test_the_annotations_hold():
-    layer, inputs = make_layer(), make_inputs()
-    for mask in MASKS.values():
-        output, weights = typed(MultiHeadAttention.forward)(layer, *inputs, mask)
-        assert output.shape == (B, Q, M) and weights.shape == (B, H, Q, K)
-    assert typed(split_heads)(inputs[0], H).shape == (B, H, Q, D)
-    assert typed(merge_heads)(randn(B, H, Q, D)).shape == (B, Q, M)
-    assert typed(attention_parameters)(M, H, 2) == 8 * M**2
-    assert typed(attention_maps)(layer, *inputs)[""].shape == (B, H, Q, K)
-
-
 # --- Bad input ---
 
 # What the message says, and the arguments that provoke it; " ... " skips some words.
@@ -425,27 +395,12 @@ BAD_VALUES = {
     "(2 3 5); got shape (2 4 3 5)": {"mask": make_mask(B, H, Q, K)},
     "mask (2 1 5) hides every key from every query ... ~mask": {"mask": make_mask(B, 1, K) & False},
 }
-BAD_TYPES = {
-    "query must be a torch.Tensor; got list": {"query": [[[1.0]]]},
-    "value must hold floating-point numbers; got torch.int64": {"value": randn(B, K, M).long()},
-    "key is torch.float32 but query is torch.float64; use one dtype": {
-        "key": randn(B, K, M).float()
-    },
-    "mask must be boolean, True = may attend; got torch.float64": {"mask": randn(Q, K)},
-    "mask must be a boolean torch.Tensor (b q k) = (2 3 5); got list": {"mask": [[True]]},
-}
 
 
 @pytest.mark.parametrize(("words", "changes"), BAD_VALUES.items(), ids=BAD_VALUES)
 def test_shapes_that_do_not_fit_are_refused_by_name(words, changes):
     arguments = dict(zip(("query", "key", "value"), make_inputs(), strict=True)) | changes
     assert_refused(ValueError, words, make_layer(), **arguments)
-
-
-@pytest.mark.parametrize(("words", "changes"), BAD_TYPES.items(), ids=BAD_TYPES)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
-    arguments = dict(zip(("query", "key", "value"), make_inputs(), strict=True)) | changes
-    assert_refused(TypeError, words, make_layer(), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -468,3 +423,24 @@ def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
 )
 def test_impossible_sizes_are_refused_by_name(words, call, arguments):
     assert_refused(ValueError, words, lambda: call(*arguments))
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+CALLS = [
+    *(
+        Call(
+            MultiHeadAttention.forward,
+            lambda mask=mask: [make_layer(), *make_inputs(), mask],
+            [(B, Q, M), (B, H, Q, K)],
+            name,
+            graph="eager" if name in ("none", "(q k)", "padding (b 1 k)") else None,
+        )
+        for name, mask in MASKS.items()
+    ),
+    Call(split_heads, lambda: [randn(B, Q, M), H], (B, H, Q, D)),
+    Call(merge_heads, lambda: [randn(B, H, Q, D)], (B, Q, M)),
+    Call(attention_parameters, lambda: [M, H, 2], equals=8 * M**2),
+    Call(attention_maps, lambda: [make_layer(), *make_inputs()], (B, H, Q, K)),
+]

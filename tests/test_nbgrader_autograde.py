@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, copy_course
+from corpus.zoo import ASSIGNMENT, CASES, NAME, built, files, right
 from test_zoo import contents, hand_in, letters, student
-from zoo import ASSIGNMENT, CASES, NAME, built, files, right
 
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results, run
 from attncourse.grading.jail import walls, workers

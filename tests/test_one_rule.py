@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 
 from attncourse.checks import run
 from attncourse.lab import timing

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
     filled,
     randn,
     steadily,
-    typed,
 )
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from torch import nn
@@ -36,7 +36,9 @@ from attncourse.one_stack import (
     by_confidence,
     byte_letters,
     byte_words,
+    close_gaps,
     decode_text,
+    embed,
     encode_text,
     fill_in,
     gpt_parameters,
@@ -363,7 +365,13 @@ CORPORA = {
 }
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "English prose" else ())
+        for name in CORPORA
+    ],
+)
 def test_merges_and_ids_are_those_of_the_library(root, corpus):
     texts = CORPORA[corpus](root)
     tokenizer, expected = library(texts, 150)
@@ -566,30 +574,6 @@ def test_one_stack_works_in_every_precision(make, device, dtype):
     assert_equal_to(expected[real], logits.cpu().double()[real], atol=64 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [GPT, BERT])
-def test_one_stack_compiles_to_one_graph_with_the_same_results(make):
-    torch.compiler.reset()
-    model = with_rotation(filled(make(WORDS, **SIZES | {"num_layers": 1})))
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    assert_equal_to(model(TEXT), compiled(TEXT))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda logits: sampling_distribution(logits, 0.5, 3, 0.9),
-        lambda logits: log_probability(logits[None], torch.tensor([[3, 1, 0, 4]]), pad=0),
-    ],
-    ids=["sampling_distribution", "log_probability"],
-)
-def test_what_reads_logits_compiles_to_one_graph_with_the_same_results(function):
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="eager")
-    assert_equal_to(function(LOGITS), compiled(LOGITS))
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_choosing_words_works_on_every_device(device):
     logits = LOGITS.float().to(device)
@@ -602,32 +586,6 @@ def test_choosing_words_works_on_every_device(device):
         return logits[token % 4], state
 
     assert beam_search(step, torch.zeros(2, 1, device=device), 1, 0, 3, 4).device.type == device
-
-
-def test_inputs_stay_as_they_were():
-    model, translator = make_gpt(), Continuation(make_gpt(), PAD)
-    text, logits = TEXT.clone(), LOGITS.clone()
-    model(text), make_bert()(text), translator(text, text)
-    masked_words(text, 0.5, 2, WORDS, chance())
-    sampling_distribution(logits, 0.5, 3, 0.5)
-    assert torch.equal(text, TEXT) and torch.equal(logits, LOGITS)
-
-
-def test_the_annotations_hold():
-    gpt, bert = make_gpt(), make_bert()
-    assert typed(GPT.forward)(gpt, TEXT).shape == (B, N, WORDS)
-    assert typed(BERT.forward)(bert, TEXT).shape == (B, N, WORDS)
-    assert typed(GPT.read)(gpt, TEXT).shape == typed(BERT.read)(bert, TEXT).shape == (B, N, M)
-    assert typed(Continuation.forward)(Continuation(gpt), TEXT, TEXT).shape == (B, N, WORDS)
-    assert typed(masked_words)(TEXT, 0.5, 2, WORDS, chance())[0].shape == (B, N)
-    assert typed(fill_in)(bert, TEXT, 10, all_at_once).shape == (B, N)
-    assert typed(encode_text)("a b", [("a", "b")]) == [64, 220, 65]
-    assert typed(decode_text)([64, 220, 65], []) == "a b"
-    assert typed(sample)(LOGITS).shape == (4,)
-    step, state = writer(0, 5), torch.tensor([[3], [5]])
-    assert typed(beam_search)(step, state, 1, 0, 3, 4).shape[0] == 2
-    assert typed(log_probability)(randn(2, 3, 5), TEXT[:, :3] % 5, PAD).shape == (2,)
-    assert typed(gpt_parameters)(5, 4, 3, 2)["positions"] == 12
 
 
 # --- Bad input ---
@@ -710,11 +668,6 @@ BAD_VALUES = {
     "num_layers must be a whole number of at least 1; got 0": lambda: gpt_parameters(5, 4, 3, 0),
 }
 BAD_TYPES = {
-    "text must hold whole numbers; got torch.float64": lambda: make_bert()(TEXT.double()),
-    "tokens must hold whole numbers; got torch.float64": (
-        lambda: masked_words(TEXT.double(), 0.5, 2, 9, chance())
-    ),
-    "logits must hold floating-point numbers; got torch.int64": lambda: sample(TEXT),
     "text must be a str; got bytes": lambda: encode_text(b"one", []),
     "words must map each word to how often it occurs; got the word 3, of type int": (
         lambda: byte_pairs({3: 1}, 2)
@@ -746,5 +699,67 @@ def test_nothing_and_one_word_are_enough_where_they_mean_something():
 
 
 @pytest.mark.parametrize(("message", "call"), BAD_TYPES.items(), ids=BAD_TYPES)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(message, call):
+def test_other_types_are_refused_by_name(message, call):
     assert_refused(TypeError, message, call)
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+def small(make):
+    return with_rotation(filled(make(WORDS, **SIZES | {"num_layers": 1})))
+
+
+ORDERS = all_at_once, half_each_round, left_to_right, by_confidence
+CALLS = [
+    *(
+        call
+        for kind, make in ((GPT, make_gpt), (BERT, make_bert))
+        for call in (
+            Call(kind.forward, lambda make=make: [make(), TEXT], (B, N, WORDS)),
+            Call(
+                kind.forward,
+                lambda kind=kind: [small(kind), TEXT],
+                (B, N, WORDS),
+                "rotated",
+                graph="eager",
+            ),
+            Call(kind.read, lambda make=make: [make(), TEXT], (B, N, M)),
+            Call(
+                type(make().layers[0]).forward,
+                lambda make=make: [make().layers[0], randn(B, N, M)],
+                (B, N, M),
+            ),
+        )
+    ),
+    Call(embed, lambda: [make_gpt(), TEXT], (B, N, M)),
+    Call(close_gaps, lambda: [TEXT, PAD], (B, N)),
+    Call(
+        Continuation.forward,
+        lambda: [Continuation(make_gpt(), PAD), TEXT, TEXT],
+        (B, N, WORDS),
+    ),
+    Call(masked_words, lambda: [TEXT, 0.5, 2, WORDS, chance()], [(B, N), (B, N)]),
+    *(
+        Call(fill_in, lambda order=order: [make_bert(), TEXT, 10, order], (B, N), order.__name__)
+        for order in ORDERS
+    ),
+    Call(encode_text, lambda: ["a b", [("a", "b")]], equals=[64, 220, 65]),
+    Call(decode_text, lambda: [[64, 220, 65], []], equals="a b"),
+    Call(
+        sampling_distribution,
+        lambda: [LOGITS, 0.5, 3, 0.9],
+        LOGITS.shape,
+        graph="eager",
+    ),
+    Call(sample, lambda: [LOGITS], (4,), draws=True),
+    Call(sample, lambda: [LOGITS, 0.5, 3, 0.9, chance()], (4,), "the caller's own chance"),
+    Call(beam_search, lambda: [writer(0, 5), torch.tensor([[3], [5]]), 1, 0, 3, 4], None),
+    Call(
+        log_probability,
+        lambda: [LOGITS[None], torch.tensor([[3, 1, 0, 4]]), PAD],
+        (1,),
+        graph="eager",
+    ),
+    Call(gpt_parameters, lambda: [5, 4, 3, 2], equals=dict),
+]

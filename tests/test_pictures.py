@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     assert_refused,
@@ -15,7 +16,6 @@ from tensors import (
     make_mask,
     randn,
     steadily,
-    typed,
 )
 from torch import nn
 
@@ -359,7 +359,7 @@ def test_pooling_leaves_padding_out_and_takes_any_number():
 
 
 def test_two_towers_meet_in_the_loss_of_their_vectors():
-    towers = filled(TwoTowers(a_reader(), BERT(VOCABULARY, num_layers=1, **SMALL), M, HEADS))
+    towers = two_towers()
     towers.log_temperature.data = torch.tensor(0.2).double().log()
     image, text = picture(), torch.tensor([[3, 4, 0], [5, 6, 7]])
     vectors = towers.of_images(image), towers.of_texts(text)
@@ -392,41 +392,6 @@ def test_mechanisms_keep_dtype_and_device_and_come_close_to_float64(dtype, devic
         # The oracle sees the already rounded numbers: only the arithmetic is on trial.
         expected = run(lambda tensor: tensor.detach().to(dtype).double())
         assert_equal_to(expected, got.cpu().double(), atol=100 * torch.finfo(dtype).eps)
-
-
-@pytest.mark.slow
-def test_eye_and_gated_layers_compile_to_one_graph():
-    torch.compiler.reset()
-    eye = a_reader(num_layers=1)
-    flamingo = Flamingo(filled(GPT(VOCABULARY, num_layers=1, **SMALL)), eye, HEADS, 7).double()
-    image, words = picture(), torch.ones(B, 4, dtype=torch.long)
-    compiled = torch.compile(flamingo, fullgraph=True, backend="eager")
-    assert_equal_to(flamingo(image, words), compiled(image, words))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.3, torch.tensor(0.3).double()], ids=["number", "tensor"])
-def test_the_contrastive_loss_compiles_to_one_graph(temperature):
-    torch.compiler.reset()
-    compiled = torch.compile(contrastive_loss, fullgraph=True, backend="eager")
-    given = randn(4, M), randn(4, M, seed=1), temperature
-    assert_equal_to(contrastive_loss(*given), compiled(*given))
-
-
-def test_the_annotations_hold():
-    image, (text, memory, gate) = picture(), gated_inputs()
-    assert typed(patches)(image, SIZE).shape == (B, N, P)
-    assert typed(positions_2d)(ROWS, COLUMNS, M).shape == (N, M)
-    assert typed(standardized)(image).shape == image.shape
-    output, _ = typed(gated_cross_attention)(text, memory, filled(MultiHeadAttention(M, 2)), gate)
-    assert output.shape == text.shape
-    assert typed(contrastive_loss)(text[0], memory[0, :4], 0.1).shape == ()
-    model, words = a_reader(), torch.ones(B, 4, dtype=torch.long)
-    assert typed(Reader.encode)(model, image)[0].shape == (B, N, M)
-    assert typed(read)(model, image, 1, 2, 3).shape[0] == B
-    flamingo = a_flamingo()
-    assert typed(Flamingo.forward)(flamingo, image, words).shape == (B, 4, VOCABULARY)
-    assert typed(GatedLayer.forward)(flamingo.gated[0], text, memory).shape == text.shape
 
 
 # --- Bad input ---
@@ -510,3 +475,72 @@ def test_words_that_the_language_model_does_not_know_are_refused():
     flamingo, unknown = a_flamingo(), torch.tensor([[3, VOCABULARY]] * B)
     words = "words holds ids from 3 to 11; known are 0 to 10"
     assert_refused(ValueError, words, lambda: flamingo(picture(), unknown))
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+def image():
+    return picture().detach()
+
+
+def gated():
+    return [x.detach() for x in gated_inputs()]
+
+
+def two_towers():
+    return filled(TwoTowers(a_reader(), BERT(VOCABULARY, num_layers=1, **SMALL), M, HEADS))
+
+
+def small_flamingo():
+    return Flamingo(
+        filled(GPT(VOCABULARY, num_layers=1, **SMALL)), a_reader(num_layers=1), HEADS, 7
+    ).double()
+
+
+SEEN = randn(B, N, M, seed=3)
+ROW = torch.ones(B, 4, dtype=torch.long)
+CALLS = [
+    Call(patches, lambda: [image(), SIZE], (B, N, P)),
+    Call(positions_2d, lambda: [ROWS, COLUMNS, M], (N, M)),
+    Call(standardized, lambda: [image()], image().shape),
+    Call(PatchEmbedding.forward, lambda: [a_reader().source_embedding, image()], (B, N, M)),
+    Call(Reader.encode, lambda: [a_reader(), image()], (B, N, M)),
+    Call(read, lambda: [a_reader(), image(), 1, 2, 3], None),
+    Call(
+        gated_cross_attention,
+        lambda: [*gated()[:2], filled(MultiHeadAttention(M, 2)), gated()[2]],
+        None,
+    ),
+    Call(
+        GatedLayer.forward,
+        lambda: [a_flamingo().gated[0], *gated()[:2]],
+        (B, 4, M),
+    ),
+    Call(Flamingo.encode, lambda: [a_flamingo(), image()], (B, N, M)),
+    Call(Flamingo.decode, lambda: [a_flamingo(), ROW, SEEN], (B, 4, VOCABULARY)),
+    Call(Flamingo.forward, lambda: [a_flamingo(), image(), ROW], (B, 4, VOCABULARY)),
+    Call(
+        Flamingo.forward,
+        lambda: [small_flamingo(), image(), ROW],
+        (B, 4, VOCABULARY),
+        "one layer",
+        graph="eager",
+    ),
+    *(
+        Call(
+            contrastive_loss,
+            lambda temperature=temperature: [randn(4, M), randn(4, M, seed=1), temperature],
+            (),
+            name,
+            graph="eager",
+        )
+        for name, temperature in {"number": 0.3, "tensor": torch.tensor(0.3).double()}.items()
+    ),
+    Call(
+        Pool.forward, lambda: [filled(Pool(M, HEADS)), randn(B, 4, M), make_mask(B, 1, 4)], (B, M)
+    ),
+    Call(TwoTowers.of_images, lambda: [two_towers(), image()], None),
+    Call(TwoTowers.of_texts, lambda: [two_towers(), ROW], None),
+    Call(TwoTowers.forward, lambda: [two_towers(), image(), ROW], None),
+]

@@ -27,6 +27,7 @@ def no_windows(monkeypatch):
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_the_package_itself_does_not_load_the_plots():
     code = "import sys, attncourse.scaled_dot_product; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_all_agree,
     assert_equal_to,
     filled,
@@ -17,7 +18,6 @@ from tensors import (
     randn,
     seeded,
     steadily,
-    typed,
 )
 
 from attncourse.cross_attention import Transformer
@@ -29,8 +29,10 @@ from attncourse.positions import (
     BucketAttention,
     RotaryAttention,
     ShawAttention,
+    Sinusoids,
     alibi_bias,
     alibi_slopes,
+    attend_by,
     exchange,
     halves_from_pairs,
     make_attend,
@@ -480,33 +482,6 @@ def test_learned_positions_end_and_none_see_no_order_in_the_encoder(words):
 # --- Compiled, pure, typed, refused ---
 
 
-def calls():
-    x, scores = randn(B, Q, D), randn(B, Q, Q + K - 1)
-    query, key, value = make_attention()
-    every = offsets(Q, K)
-    return {
-        "rotate": (rotate, (x, torch.arange(Q))),
-        "relative_scores": (relative_scores, (query, key, randn(5, D, seed=8))),
-        "relative_buckets": (relative_buckets, (every, 8, 20, True)),
-        "shift_relative": (shift_relative, (scores,)),
-        "transformer_xl_attention": (transformer_xl_attention, xl_inputs(Q, K)),
-        "alibi_bias": (alibi_bias, (H, Q, K)),
-        **{name: (filled(make_attend(name, H, D)), (query, key, value)) for name in RELATIVE},
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", calls())
-def test_it_compiles_to_one_graph_with_the_same_results(name):
-    function, inputs = calls()[name]
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="eager")
-    expected, actual = function(*inputs), compiled(*inputs)
-    expected, actual = (r if isinstance(r, tuple) else (r,) for r in (expected, actual))
-    for want, got in zip(expected, actual, strict=True):
-        assert_equal_to(want, got)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scheme", RELATIVE)
 def test_schemes_keep_the_dtype_and_come_close_to_float64(scheme, dtype):
@@ -522,32 +497,13 @@ def test_schemes_keep_the_dtype_and_come_close_to_float64(scheme, dtype):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", [*RELATIVE, "transformer_xl_attention", "relative_scores"])
 def test_relative_attention_stays_on_its_device_and_says_the_same_there(name, device):
-    function, inputs = calls()[name]
-    expected = function(*inputs)
-    there = function.to(device) if isinstance(function, torch.nn.Module) else function
-    actual = there(*(t.to(device) for t in inputs))
+    (call,) = (call for call in CALLS if name in (call.case, call.function.__name__))
+    expected = call.function(*call.inputs())
+    actual = call.function(*(each.to(device) for each in call.inputs()))
     expected, actual = (r if isinstance(r, tuple) else (r,) for r in (expected, actual))
     for want, got in zip(expected, actual, strict=True):
         assert got.device.type == device
         assert_equal_to(want, got.cpu())
-
-
-@pytest.mark.parametrize("name", calls())
-def test_inputs_stay_and_chance_is_not_touched(name):
-    function, inputs = calls()[name]
-    before = [t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
-    chance = torch.get_rng_state()
-    function(*inputs)
-    assert torch.equal(chance, torch.get_rng_state())
-    for one, two in zip(before, inputs, strict=True):
-        assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
-
-
-def test_the_annotations_hold():
-    for name, (function, inputs) in calls().items():
-        if name not in RELATIVE:
-            typed(function)(*inputs)
-    typed(RotaryAttention.forward)(RotaryAttention(), *make_attention())
 
 
 X, PLACES = randn(B, Q, D), torch.arange(Q)
@@ -616,18 +572,13 @@ def test_what_does_not_fit_is_refused_in_the_callers_words(function, arguments, 
 @pytest.mark.parametrize(
     ("function", "arguments", "words"),
     [
-        (rotate, ([[1.0, 2.0]], PLACES), "x must be a torch.Tensor; got list"),
         (ntk_base, (1e4, "2", 8), "stretch must be a number; got str"),
         (RotaryAttention, (None,), "base must be a number; got NoneType"),
         (rotate, (X, [0, 1, 2, 3]), "positions must be a torch.Tensor; got list"),
         (rotate, (X, PLACES > 1), "positions must hold real numbers; got torch.bool"),
-        (rotate, (X.long(), PLACES), "x must hold floating-point numbers; got torch.int64"),
-        (relative_scores, (QUERY, KEY, randn(5, D).float()), "table is torch.float32"),
-        (relative_buckets, (PLACES.float(), 8, 20, True), "offsets must hold whole numbers"),
-        (shift_relative, (torch.ones(2, 3).long(),), "scores must hold floating-point"),
     ],
 )
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(function, arguments, words):
+def test_other_types_are_refused_by_name(function, arguments, words):
     with pytest.raises(TypeError, match=words):
         function(*arguments)
 
@@ -638,3 +589,45 @@ def test_t5s_numbers_begin_as_narrow_as_in_t5():
         torch.manual_seed(0)
         weight = make_attend("t5", 4, 16).bias.weight
     assert weight.std().item() == pytest.approx(64**-0.5, rel=0.2)
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+OUTPUT_AND_WEIGHTS = [(B, H, Q, V), (B, H, Q, K)]
+CALLS = [
+    Call(places, lambda: [Q, K], [(Q,), (K,)]),
+    Call(offsets, lambda: [Q, K], (Q, K)),
+    Call(rotary_frequencies, lambda: [D], (D // 2,)),
+    Call(rotate, lambda: [randn(B, Q, D), torch.arange(Q)], (B, Q, D), graph="eager"),
+    Call(halves_from_pairs, lambda: [D], (D,)),
+    Call(ntk_base, lambda: [1e4, 2.0, 8], equals=float),
+    Call(
+        relative_scores,
+        lambda: [*make_attention()[:2], randn(5, D, seed=8)],
+        (B, H, Q, K),
+        graph="eager",
+    ),
+    Call(relative_buckets, lambda: [offsets(Q, K), 8, 20, True], (Q, K), graph="eager"),
+    Call(shift_relative, lambda: [randn(B, Q, Q + K - 1)], (B, Q, K), graph="eager"),
+    Call(
+        transformer_xl_attention,
+        lambda: [*xl_inputs(Q, K)],
+        OUTPUT_AND_WEIGHTS,
+        graph="eager",
+    ),
+    Call(alibi_slopes, lambda: [H], (H,)),
+    Call(alibi_bias, lambda: [H, Q, K], (H, Q, K), graph="eager"),
+    Call(attend_by, lambda: [randn(B, H, Q, K), make_attention()[2]], OUTPUT_AND_WEIGHTS),
+    *(
+        Call(
+            type(make_attend(name, H, D)).forward,
+            lambda name=name: [filled(make_attend(name, H, D)), *make_attention()],
+            OUTPUT_AND_WEIGHTS,
+            name,
+            graph="eager",
+        )
+        for name in RELATIVE
+    ),
+    Call(Sinusoids.forward, lambda: [Sinusoids(), randn(B, Q, D)], (B, Q, D)),
+]

@@ -201,6 +201,7 @@ def tiny(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_was_measured(tiny, tmp_path):
     result = measure("fixed-64", tmp_path, seed=3)
     assert result["steps"] == 50 and len(result["losses"]) == 3
@@ -215,6 +216,7 @@ def test_what_is_stored_is_what_was_measured(tiny, tmp_path):
     assert result["exact_match"] == {length: round(share, 4) for length, share in shares.items()}
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_only_some_weights_are_stored(tiny, tmp_path):
     results = [measure("fixed-128", tmp_path, seed) for seed in (0, 0, 1)]
     losses = [result["losses"] for result in results]

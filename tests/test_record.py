@@ -400,6 +400,7 @@ def test_html_that_would_take_minutes_is_not_looked_at():
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_no_text_takes_long_to_show():
     openers = (
         "\\begin{a}",
@@ -418,6 +419,7 @@ def test_no_text_takes_long_to_show():
     assert record_page.harmless(kept) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "[a](javascript:alert(1))",

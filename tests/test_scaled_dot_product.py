@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensors import (
     DEVICES,
+    Call,
     assert_equal_to,
     assert_refused,
     gradients,
@@ -286,28 +287,6 @@ def test_hiding_everything_from_several_queries_is_taken_for_the_wrong_polarity(
 # --- Compiled, pure, typed ---
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])  # these need no C++ compiler
-@pytest.mark.parametrize("mask", [None, make_mask(B, 1, K), SOME_DEAD], ids=["none", "b1k", "dead"])
-def test_attention_compiles_to_one_graph_with_the_same_results(backend, mask):
-    torch.compiler.reset()
-    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend=backend)
-    inputs = [t.requires_grad_() for t in make_qkv()]
-    expected, actual = scaled_dot_product_attention(*inputs, mask), compiled(*inputs, mask)
-    for want, got in zip(expected, actual, strict=True):
-        assert_equal_to(want, got)
-    for want, got in zip(gradients(expected, inputs), gradients(actual, inputs), strict=True):
-        assert_equal_to(want, got)
-
-
-@pytest.mark.slow
-def test_softmax_compiles_to_one_graph_with_the_same_results():
-    torch.compiler.reset()
-    compiled = torch.compile(softmax, fullgraph=True, backend="aot_eager")
-    scores = randn(B, Q, K)
-    assert_equal_to(softmax(scores, 1), compiled(scores, 1))
-
-
 def test_shapes_can_be_computed_without_data():
     inputs = [t.to("meta") for t in make_qkv((B, H))]
     output, weights = scaled_dot_product_attention(*inputs)
@@ -318,37 +297,6 @@ def test_shapes_can_be_computed_without_data_for_a_mask_too():
     inputs = [t.to("meta") for t in (*make_qkv((B, H)), make_mask(Q, K))]
     output, weights = scaled_dot_product_attention(*inputs)
     assert output.shape == (B, H, Q, V) and weights.shape == (B, H, Q, K)
-
-
-def test_inputs_stay_as_they_were_and_chance_is_not_touched():
-    inputs = [*make_qkv(), SOME_DEAD.clone()]
-    scores = randn(Q, K)
-    before = [t.clone() for t in (*inputs, scores)]
-    chance = torch.get_rng_state()
-    first = scaled_dot_product_attention(*inputs)
-    second = scaled_dot_product_attention(*inputs)
-    hidden_scale(scores, softmax(scores, dim=-1))
-    assert all(torch.equal(*pair) for pair in zip(before, (*inputs, scores), strict=True))
-    assert torch.equal(chance, torch.get_rng_state())
-    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("query_axes", "key_axes"),
-    [((), ()), ((B,), (B,)), ((B, H, 8), (B, H, 8)), ((B,), ()), ((B, H), (B, 1)), ((B, H), (H,))],
-)
-@pytest.mark.parametrize("mask", [None, make_mask(Q, K), make_mask(1, K)], ids=["none", "qk", "1k"])
-def test_the_annotations_of_attention_hold(query_axes, key_axes, mask):
-    output, weights = typed(scaled_dot_product_attention)(*make_qkv(query_axes, key_axes), mask)
-    assert output.shape == (*query_axes, Q, V) and weights.shape == (*query_axes, Q, K)
-
-
-def test_the_annotations_of_the_other_functions_hold():
-    table = torch.tensor([[1.0, 2.0, 3.0]])
-    assert typed(softmax)(randn(B, Q, K), 1).shape == (B, Q, K)
-    assert isinstance(typed(hidden_scale)(table, torch.softmax(table, -1)), float)
-    with torch.random.fork_rng(devices=[]):
-        assert isinstance(typed(score_variance)(2, 10, True), float)
 
 
 @pytest.mark.parametrize(
@@ -617,16 +565,10 @@ BAD_VALUES = {
     },
 }
 BAD_TYPES = {
-    "query must be a torch.Tensor; got list": {"query": randn(B, Q, D).tolist()},
     "key must be a torch.Tensor; got ndarray": {"key": randn(B, K, D).numpy()},
     "value must be a torch.Tensor; got NoneType": {"value": None},
-    "query must hold floating-point numbers; got torch.int64": {"query": randn(B, Q, D).long()},
     "value must hold floating-point numbers; got torch.bool": {"value": randn(B, K, V) > 0},
-    "key is torch.float32 but query is torch.float64; use one dtype": {
-        "key": randn(B, K, D).float()
-    },
     "value is torch.float16 but query is torch.float64; use one": {"value": randn(B, K, V).half()},
-    "mask must be a boolean torch.Tensor (… q k) = (2 3 5); got list": {"mask": TRUE.tolist()},
     "mask must be a boolean torch.Tensor (… q k) = (2 3 5); got ndarray": {"mask": TRUE.numpy()},
     "mask must be boolean, True = may attend; got torch.float32 ... additive ... mask == 0": {
         "mask": torch.zeros(Q, K)
@@ -648,7 +590,7 @@ def test_shapes_and_devices_that_do_not_fit_are_refused_by_name(words, changes):
 
 
 @pytest.mark.parametrize(("words", "changes"), BAD_TYPES.items(), ids=BAD_TYPES)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
+def test_other_types_are_refused_by_name(words, changes):
     refuses(TypeError, words, changes)
 
 
@@ -667,3 +609,46 @@ def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
 def test_softmax_refuses_what_it_cannot_turn_into_weights(scores, dim, error, words):
     with pytest.raises(error, match=words):
         softmax(scores, dim)
+
+
+# --- What test_contract.py holds every mechanism to ---
+
+
+AXES = {
+    "no axes": ((), ()),
+    "a batch": ((B,), (B,)),
+    "heads": ((B, H, 8), (B, H, 8)),
+    "one memory": ((B,), ()),
+    "shared heads": ((B, H), (B, 1)),
+    "shared batch": ((B, H), (H,)),
+}
+CALLS = [
+    Call(softmax, lambda: [randn(B, Q, K), 1], (B, Q, K), graph="aot_eager"),
+    Call(hidden_scale, lambda: [randn(Q, K), randn(Q, K).softmax(-1)], equals=float),
+    Call(score_variance, lambda: [2, 10, True], equals=float, draws=True),
+    *(
+        Call(
+            scaled_dot_product_attention,
+            lambda axes=axes, mask=mask: [*make_qkv(*axes), mask],
+            [(*axes[0], Q, V), (*axes[0], Q, K)],
+            f"{name}, {masked}",
+        )
+        for name, axes in AXES.items()
+        for masked, mask in {
+            "all": None,
+            "(q k)": make_mask(Q, K),
+            "(1 k)": make_mask(1, K),
+        }.items()
+    ),
+    *(
+        Call(
+            scaled_dot_product_attention,
+            lambda mask=mask: [*make_qkv(), mask],
+            [(B, Q, V), (B, Q, K)],
+            f"{name}, {backend}",
+            graph=backend,
+        )
+        for name, mask in {"none": None, "(b 1 k)": make_mask(B, 1, K), "dead": SOME_DEAD}.items()
+        for backend in ("eager", "aot_eager")  # these need no C++ compiler
+    ),
+]

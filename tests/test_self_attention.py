@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tensors import DEVICES, assert_equal_to, gradients, make_mask, randn, steadily, typed
+from tensors import DEVICES, Call, assert_equal_to, gradients, make_mask, randn, steadily
 from torch import nn
 
 from attncourse.masking import causal_mask
@@ -385,41 +385,6 @@ def test_the_layout_in_memory_does_not_matter():
         assert_equal_to(want, got)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])  # these need no C++ compiler
-def test_self_attention_compiles_to_one_graph_with_the_same_results(backend):
-    torch.compiler.reset()
-    compiled = torch.compile(self_attention, fullgraph=True, backend=backend)
-    inputs = [t.requires_grad_() for t in make_inputs()]
-    expected, actual = self_attention(*inputs), compiled(*inputs)
-    for want, got in zip(expected, actual, strict=True):
-        assert_equal_to(want, got)
-    for want, got in zip(gradients(expected, inputs), gradients(actual, inputs), strict=True):
-        assert_equal_to(want, got)
-
-
-def test_inputs_stay_as_they_were_and_chance_is_not_touched():
-    inputs, learned = make_inputs(), learned_positions()
-    before = [t.clone() for t in inputs]
-    chance = torch.get_rng_state()
-    first, second = self_attention(*inputs), self_attention(*inputs)
-    learned(inputs[0])
-    sinusoidal_positions(N, M)
-    is_permutation_equivariant(attention, inputs[0])
-    is_permutation_equivariant(learned, inputs[0])
-    assert all(torch.equal(*pair) for pair in zip(before, inputs, strict=True))
-    assert torch.equal(chance, torch.get_rng_state())
-    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
-
-
-def test_the_annotations_hold():
-    output, weights = typed(self_attention)(*make_inputs())
-    assert output.shape == (B, N, V) and weights.shape == (B, N, N)
-    assert typed(sinusoidal_positions)(N, M).shape == (N, M)
-    assert typed(LearnedPositions.forward)(learned_positions(), randn(B, N, M)).shape == (B, N, M)
-    assert typed(is_permutation_equivariant)(attention, randn(B, N, M)) is True
-
-
 @pytest.mark.parametrize(
     ("words", "changes"),
     {
@@ -436,16 +401,21 @@ def test_shapes_that_do_not_fit_are_refused_by_name(words, changes):
         self_attention(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    {
-        "x must be a torch.Tensor; got list": {0: [[1.0]]},
-        "W_key must be a torch.Tensor; got Linear": {2: nn.Linear(M, D)},
-        "W_value must hold floating-point numbers; got torch.int64": {3: torch.ones(M, V).long()},
-        "W_query is torch.float32 but x is torch.float64; use one dtype": {1: torch.ones(M, D)},
-    }.items(),
-)
-def test_what_is_not_a_fitting_tensor_is_refused_by_name(words, changes):
-    arguments = [changes.get(i, t) for i, t in enumerate(make_inputs())]
-    with pytest.raises(TypeError, match=words):
-        self_attention(*arguments)
+# --- What test_contract.py holds every mechanism to ---
+
+
+CALLS = [
+    *(
+        Call(self_attention, make_inputs, [(B, N, V), (B, N, N)], backend, graph=backend)
+        for backend in ("eager", "aot_eager")  # these need no C++ compiler
+    ),
+    Call(sinusoidal_positions, lambda: [N, M], (N, M)),
+    Call(LearnedPositions.forward, lambda: [learned_positions(), randn(B, N, M)], (B, N, M)),
+    Call(is_permutation_equivariant, lambda: [attention, randn(B, N, M)], equals=True),
+    Call(
+        is_permutation_equivariant,
+        lambda: [learned_positions(), randn(B, N, M)],
+        case="no",
+        equals=False,
+    ),
+]

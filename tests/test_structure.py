@@ -1,11 +1,13 @@
 """The house holds together: a chapter is one stem everywhere, and imports go one way."""
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from changed import chosen
 
 from attncourse.checks import registry
 
@@ -85,3 +87,51 @@ def test_requirements_pin_every_version():
     assert "torch==2.13.0" in pins
     assert any("make lock" in line for line in lines[:8])
     assert not any("--" in pin for pin in pins)
+
+
+# --- the tests themselves
+
+
+@pytest.mark.parametrize(
+    ("changed", "runs", "rests"),
+    [
+        (
+            "attncourse/tasks/masking/causal_mask.md",
+            "test_judge.py::t[causal_mask-some]",
+            "softmax",
+        ),
+        ("attncourse/tasks/masking/causal_mask.py", "test_masking.py::t", "test_cache.py::t"),
+        (
+            "attncourse/tasks/masking/causal_mask.py",
+            "test_notebooks.py::t[06_masking]",
+            "test_book",
+        ),
+        ("attncourse/tasks/additive/_scores.py", "test_judge.py::t[dot_scores]", "[softmax]"),
+        ("attncourse/masking.py", "test_contract.py::t[cross_attention translate]", "test_lms.py"),
+        ("attncourse/masking.py", "test_book.py::t", "test_zoo.py"),
+        ("attncourse/grading/outbox/lms.py", "test_lms.py::t", "test_number_words.py"),
+        ("book/06_masking.md", "test_book.py::t", "test_cache.py"),
+        ("book/06_masking.md", "claims/test_claims_masking.py::t", "test_judge.py::t[softmax]"),
+        ("solutions/06_masking/06_masking.ipynb", "test_grading.py::t[06_masking]", "[07_a]"),
+        ("tests/corpus/correct/masking.py", "test_judge.py::t[padding_mask]", "[softmax]"),
+        ("tests/corpus/zoo/attacks.py", "test_zoo.py::t", "test_cache.py"),
+        ("SECURITY.md", "test_zoo.py::t", "test_cache.py"),
+    ],
+)
+def test_a_change_chooses_the_tests_that_it_can_break(changed, runs, rests):
+    is_chosen = chosen([changed])
+    assert is_chosen("tests/test_structure.py::t") and is_chosen(f"tests/{runs}")
+    assert not is_chosen(f"tests/{rests}")
+
+
+@pytest.mark.parametrize("path", ["pyproject.toml", "tests/conftest.py", "a/new/corner"])
+def test_a_change_that_no_test_knows_chooses_all(path):
+    assert chosen(["book/06_masking.md", path]) is None
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests" / "bench").glob("*.py")), ids=lambda p: p.stem
+)
+def test_what_measures_fits_what_it_measures(path):
+    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from correct_answers.lab1_time_it_right import (
+from corpus.correct.lab1_time_it_right import (
     between_events,
     buffer_of_its_own,
     event,
@@ -313,6 +313,7 @@ def failures(values: dict[str, float | str]) -> dict[str, str]:
 SEEDS = [0, 1]  # 60: tests/bench/sweeps.py
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_good_timer_passes(seed):
     for name, timer in GOOD.items():
@@ -321,6 +322,7 @@ def test_every_good_timer_passes(seed):
         assert explain(values) is None, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_faulty_timer_fails_with_its_signature_and_its_name(seed):
     for name, fault in FAULTY.items():
@@ -603,6 +605,7 @@ def test_a_virtual_gpu_is_entered_once():
 # Timers that do not play along.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "timer",
     [
@@ -617,6 +620,7 @@ def test_an_endless_loop_ends(timer):
     assert all(f"{STEPS:,}" in value for value in values.values())
 
 
+@pytest.mark.slow
 def test_an_endless_loop_that_swallows_exceptions_ends():
     def stubborn(fn, flush):
         while True:

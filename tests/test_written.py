@@ -9,13 +9,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import ROOT, copy_course
+from corpus.zoo import ASSIGNMENT, NAME, cell_of, grade_id, right, source_of
 from typer.testing import CliRunner
-from zoo import ASSIGNMENT, NAME, cell_of, grade_id, right, source_of
 
 from attncourse import cli
 from attncourse.grading.books import disk, nbgrader_api, results, run
 from attncourse.grading.inbox import ingest, restore, sample, submission
-from attncourse.grading.jail import page
+from attncourse.grading.jail import page, score
 from attncourse.grading.jail.grade import grade_bytes
 from attncourse.grading.outbox import class_report, feedback
 
@@ -334,10 +334,34 @@ def grade_here(job, notebooks):
         yield student, grade_bytes(job, path.read_bytes())
 
 
+def judged_once(judge):
+    """`score.score`, which asks a jail only about code that it has not seen yet."""
+    known = {}
+
+    def score(found, *others):
+        code = repr(found.code)
+        if code not in known:
+            known[code] = judge(replace(found, written={}, repairs=[], review=[]), *others)
+        kept = known[code]
+        return replace(
+            kept,
+            verdicts=copy.deepcopy(kept.verdicts),
+            texts=found.texts,
+            repairs=[*found.repairs, *kept.repairs],
+            review=[*found.review, *kept.review],
+        )
+
+    return score
+
+
 @pytest.fixture(scope="module")
 def graded(zygote, tmp_path_factory):
-    """A class in which each writes in another form, graded; rows of the gradebook, by student."""
+    """A class in which each writes in another form, graded; rows of the gradebook, by student.
+
+    Their answers to the tasks are the same, so one is judged.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attncourse.grading.jail.grade.score", judged_once(score.score))
         patch.setattr("attncourse.grading.jail.grade.zygote", lambda jailed: zygote)
         folder = tmp_path_factory.mktemp("written")
         copy_course(ROOT, folder)

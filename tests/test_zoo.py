@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, copy_course, give_to_nobody
-from zoo import ASSIGNMENT, ATTACKS, CASES, TASKS, built, files, right
+from corpus.zoo import ASSIGNMENT, ATTACKS, CASES, ON_WALLS, TASKS, built, files, right
 
 from attncourse.grading.books import disk, results
 from attncourse.grading.inbox.untrusted import printable
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces"),
 ]
 NEIGHBORS = ("a_good", "m_good", "z_good")
-# Jails of an ordinary user are built otherwise. An accident does not lean on their walls.
 HOSTILE = [name for what, names in ATTACKS.items() for name in names if what]
 ACCIDENTS = ATTACKS[""]
 
@@ -59,7 +58,7 @@ print(json.dumps({{event.student: event.why for event in events if event.result 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, python):
     """The zoo and three neighbors, six at a time, since many of them wait; results by student."""
-    some = {*HOSTILE, *(case.same_as for case in CASES.values())}
+    some = {*ON_WALLS, *(case.same_as for case in CASES.values())}
     wanted = CASES if python == [sys.executable] else some
     cases = {name: case for name, case in CASES.items() if name in wanted}
     try:
@@ -99,12 +98,21 @@ def letters(result) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+as_we_are = pytest.mark.parametrize("python", ["as we are"], indirect=True, scope="session")
+
+
+@pytest.mark.parametrize("name", ON_WALLS)
+def test_an_attack_on_the_walls_gets_exactly_what_it_earned_whoever_grades(graded, name):
+    assert_earned(graded, name)
+
+
+@as_we_are
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ON_WALLS])
 def test_an_attack_gets_exactly_what_it_earned(graded, name):
     assert_earned(graded, name)
 
 
-@pytest.mark.parametrize("python", ["as we are"], indirect=True, scope="session")
+@as_we_are
 @pytest.mark.parametrize("name", ACCIDENTS)
 def test_an_accident_gets_exactly_what_it_earned(graded, name):
     assert_earned(graded, name)
@@ -135,7 +143,8 @@ def test_security_md_counts_them_as_they_are():
     said = (ROOT / "SECURITY.md").read_text("utf-8")
     for what, names in ATTACKS.items():
         assert not what or f"\n| {what} | {len(names)} | 0 | 0 | 0 |\n" in said, (what, len(names))
-    assert f"{len(HOSTILE)} attacks" in said and f"{len(ACCIDENTS)} accidents" in said
+    assert f"{len(HOSTILE)} attacks" in said and f"The {len(ON_WALLS)} that meet" in said
+    assert f"{len(ACCIDENTS)} accidents" in said
 
 
 @pytest.mark.parametrize("name", NEIGHBORS)

@@ -2,10 +2,10 @@
 
     python tests/bench/answers.py [--held-out] [--jobs 2] [--complain] [MODULE ...]
 
-The answers in tests/answers/ were written without a look at the judge; only then was each wrong
-one marked with the misconceptions that would be a fair diagnosis. A name counts as right if it is
-among them. (The author of `open_book` had looked, and the catalogue was mended with all answers of
-`first_sight_8_9` in view: their lines show what is accepted, and no more.)
+The answers in tests/corpus/answers/ were written without a look at the judge; only then was each
+wrong one marked with the misconceptions that would be a fair diagnosis. A name counts as right if
+it is among them. (The author of `open_book` had looked, and the catalogue was mended with all
+answers of `first_sight_8_9` in view: their lines show what is accepted, and no more.)
 Every tenth answer is held out: it is judged with --held-out only, and nobody mends the
 catalogue by it.
 """
@@ -23,13 +23,13 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import answers
+from corpus import answers
 
 from attncourse.checks import run
 
 
 def entries(module: str, held_out: bool) -> list:
-    every = importlib.import_module(f"answers.{module}").corpus.all
+    every = importlib.import_module(f"corpus.answers.{module}").corpus.all
     return [entry for entry in every if held_out or not entry.held_out]
 
 

@@ -26,8 +26,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from conftest import ROOT, copy_course
+from corpus.zoo import ASSIGNMENT, CASES, built
 from test_zoo import hand_in, student
-from zoo import ASSIGNMENT, CASES, built
 
 from attncourse.grading import CannotGrade
 from attncourse.grading.books import disk, run

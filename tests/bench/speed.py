@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 
 from attncourse.checks import registry, run, task, warm_up
 from attncourse.checks.task import answer_of

@@ -15,7 +15,6 @@ import test_audit
 import test_grading
 import test_judge
 import test_virtual_gpu
-from test_grading import zygote  # noqa: F401  a fixture
 from test_pretrained import buckets
 
 from attncourse import pretrained
@@ -81,7 +80,7 @@ def test_every_wrapped_answer_gets_the_same_verdict(task):
 
 
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
-def test_every_misconception_is_named_through_the_wall(chapter, zygote):  # noqa: F811
+def test_every_misconception_is_named_through_the_wall(chapter, zygote):
     for task in registry.of_chapter(chapter):
         test_grading.assert_named(test_grading.with_sources(task), zygote)
 

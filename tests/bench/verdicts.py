@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from correct_answers import CORRECT
+from corpus.correct import CORRECT
 
 from attncourse.checks import compositions, engine, registry, run
 

@@ -215,6 +215,7 @@ def test_random_vectors_give_names_of_numbers(translator):
     assert named > 85
 
 
+@pytest.mark.slow
 def test_told_the_words_before_the_decoder_finds_more_digits(translator):
     """The page: "Handed the right words before each group of three digits, it gets more than one
     digit in addition: an error of its own costs it digits behind."
@@ -288,6 +289,7 @@ def test_the_trained_gradient_reaches_the_first_word(translator):
     assert 0.5 < norms["trained"] < 2
 
 
+@pytest.mark.slow
 def test_without_the_shift_the_loss_is_near_zero_and_the_translation_useless():
     """The page: "Without the shift the loss falls nearly to 0, for copying is easy to learn." """
     task = corpus(size=400)

@@ -45,6 +45,7 @@ def test_under_a_causal_mask_old_keys_stay_and_without_one_they_do_not():
     assert apart.abs().min(-1).values.max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [8, 64, 256])
 def test_each_part_falls_by_exactly_n(n):
     """Each part falls by exactly n."""

@@ -1,5 +1,6 @@
 """Statements of chapter 9 that a skeptic would doubt, each checked by code or by what is stored."""
 
+import functools
 import math
 import re
 from collections import Counter
@@ -26,7 +27,12 @@ from attncourse.one_stack import beam_search, log_probability, sample
 from attncourse.training import by_bucket, count_lengths
 
 MEASURED, CURVES = one_stack_curves.measured(), pretrained.curves()
-TEST = one_stack_curves.one_in(one_stack_curves.EVERY, corpus().test)
+
+
+@functools.cache
+def counts():
+    """How many sentences of each length the small models were tested on."""
+    return count_lengths(one_stack_curves.one_in(one_stack_curves.EVERY, corpus().test))
 
 
 def seeds_of(what):
@@ -145,7 +151,7 @@ def test_gpt2_cuts_as_the_page_says():
 
 def test_who_is_asked_for_the_french_only_is_ahead():
     french, everything = (
-        [overall(run["exact_match"], count_lengths(TEST)) for run in seeds_of(what)]
+        [overall(run["exact_match"], counts()) for run in seeds_of(what)]
         for what in ("french", "everything")
     )
     assert min(french) > max(everything)
@@ -155,14 +161,13 @@ def test_half_of_the_words_are_found_where_all_are_hidden_and_few_of_the_sentenc
     for run in seeds_of("bert"):
         found = run["found"]
         assert found[0.15] > found[0.5] > found[1.0] == pytest.approx(0.5, abs=0.06)
-        assert overall(run["orders"]["all_at_once"], count_lengths(TEST)) < 0.15
+        assert overall(run["orders"]["all_at_once"], counts()) < 0.15
 
 
 def test_the_more_rounds_the_better_a_translation_is_filled_in():
-    counts = count_lengths(TEST)
     for run in seeds_of("bert"):
         at_once, half, left, surest = (
-            overall(run["orders"][name], counts)
+            overall(run["orders"][name], counts())
             for name in ("all_at_once", "half_each_round", "left_to_right", "by_confidence")
         )
         assert at_once + 0.1 < half < left < surest
@@ -171,8 +176,7 @@ def test_the_more_rounds_the_better_a_translation_is_filled_in():
 def test_the_surest_gap_first_gains_on_sentences_of_eight_to_fifteen_words():
     for run in seeds_of("bert"):
         left, surest = (
-            by_bucket(run["orders"][name], count_lengths(TEST))
-            for name in ("left_to_right", "by_confidence")
+            by_bucket(run["orders"][name], counts()) for name in ("left_to_right", "by_confidence")
         )
         assert abs(surest["4–7"] - left["4–7"]) < 0.05
         assert all(surest[words] > left[words] + 0.02 for words in ("8–11", "12–15"))

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from answers import Corpus
 from attncourse import lab
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right

@@ -33,8 +33,8 @@ import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 
-from answers import Corpus
 from attncourse.one_stack import byte_letters, byte_words
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right

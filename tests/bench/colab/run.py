@@ -1,8 +1,8 @@
 """Run the notebooks with the versions of Python, torch and IPython that Colab has.
 
     python3.13 -m venv colab
-    colab/bin/pip install -r tests/colab/requirements.txt .
-    colab/bin/python tests/colab/run.py [NAME ...] [--solved] [--twins]
+    colab/bin/pip install -r tests/bench/colab/requirements.txt .
+    colab/bin/python tests/bench/colab/run.py [NAME ...] [--solved] [--twins]
 
 Every released notebook, as a student opens it, with --solved every solution, and with --twins
 the notebook of every page of the book instead, must run from top to bottom without an error. It
@@ -18,7 +18,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 REPORT = "application/vnd.attncourse.report+json"
 SHOWN = (
     "torch",

@@ -4,7 +4,7 @@ import errno
 import json
 
 from attncourse.grading.jail import seccomp
-from zoo import NAME, ROOT, Case, add, attempt, cell_of, code, edited
+from corpus.zoo import NAME, ROOT, Case, add, attempt, cell_of, code, edited
 
 WRONG = "def softmax(scores, dim=-1):\n    return scores\n"
 
@@ -91,7 +91,7 @@ inside("points printed", "PFFF", "print('12.0')\nprint('PASSED')\nreturn scores"
 inside("points returned", "0FFF", "return 12.0")
 
 attempt("write replies to the grader: wrong types*, huge numbers*, a flood*, a right one with "
-        "clean hands*; chains and numbers without end")  # fmt: skip
+        "clean hands*; chains and numbers without end", on_walls=True)  # fmt: skip
 # Writes replies of its own to the grader; `{text}` makes one for the question `number`, in JSON.
 FORGED = """import json, os, sys
 from attncourse.checks.observe import Observation
@@ -187,7 +187,7 @@ code("the course's functions in memory", "0FFF",
      "            return x(scores, dim)", review="gc.get_objects")  # fmt: skip
 
 attempt("do harm: kill*, fork or allocate without end, fill disks and descriptors, leave programs "
-        "behind")  # fmt: skip
+        "behind", on_walls=True)  # fmt: skip
 inside("kill the parent", "PFFF", "os.kill(os.getppid(), 9)\nreturn scores")
 inside(
     "kill everybody", "PFFF", "try:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nreturn scores"
@@ -230,7 +230,7 @@ inside("a program of the system", "0FFF",
        "import subprocess\nsubprocess.run(['/bin/true'])\nreturn scores",
        review="subprocess")  # fmt: skip
 attempt("look for answers, checks, other submissions, users, secrets*, the machine*, processes, "
-        "disks, a network, packages that no notebook imports*")  # fmt: skip
+        "disks, a network, packages that no notebook imports*", on_walls=True)  # fmt: skip
 # Answers that look around: right if they find what they must not.
 LOOK = """import os, glob, socket, attncourse
 
@@ -288,7 +288,7 @@ looks("for a package that no notebook imports", "[p for p in socket.sys.path "
 attempt("do what no answer needs: namespaces*, mounts*, keys*, locks*, memory that nobody owns*, "
         "sockets to the host*, `io_uring`*, `io_setup`*, a bell that other jails hear*, news of "
         "what they have read*, files sent*, outliving the run*, limits of its own*, each refused "
-        "call, writing into the course")  # fmt: skip
+        "call, writing into the course", on_walls=True)  # fmt: skip
 # Answers that try what no answer needs: right if it works.
 TRY = """import attncourse, ctypes, fcntl, mmap, os, platform, socket, subprocess
 

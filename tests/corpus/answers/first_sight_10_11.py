@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import nn
 
-from answers import Corpus
 from attncourse.masking import causal_mask
 from attncourse.positions import rotate
 from attncourse.scaled_dot_product import scaled_dot_product_attention
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right

@@ -3,7 +3,7 @@
 import copy
 import json
 
-from zoo import (
+from corpus.zoo import (
     ASSIGNMENT,
     NAME,
     TASKS,
@@ -155,7 +155,7 @@ def _(content):
 
 @edited("empty cell copied below the answer", "FFFF")
 def _(content):
-    from zoo import notebook
+    from corpus.zoo import notebook
 
     place = content["cells"].index(cell_of(content, "softmax"))
     content["cells"].insert(place + 3, cell_of(notebook("exercises"), "softmax"))
@@ -271,7 +271,7 @@ def _(content):
 
 @edited("nothing done", "0000", title="not answered yet")
 def _(content):
-    from zoo import notebook
+    from corpus.zoo import notebook
 
     return notebook("exercises")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ASSIGNMENT = "03_scaled_dot_product"
 NAME = f"{ASSIGNMENT}.ipynb"
 TASKS = ("softmax", "scaled_dot_product_attention", "score_variance", "hidden_scale")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Files = dict[str, bytes | str]  # name -> content, or "-> target" for a link
 
@@ -33,6 +33,10 @@ class Case:
 
 CASES: dict[str, Case] = {}
 ATTACKS: dict[str, list[str]] = {}  # by what they attempt, as SECURITY.md says it: their names
+# Of these, those that meet the walls of a jail, which for an ordinary user are built otherwise. The
+# others meet the judge, or the program that reads what was handed in.
+ON_WALLS: list[str] = []
+_meets_walls = False
 
 
 def notebook(folder: str) -> dict:
@@ -91,9 +95,10 @@ def edited(name: str, points: str, **outcome):
     return decorate
 
 
-def attempt(what: str) -> None:
+def attempt(what: str, on_walls: bool = False) -> None:
     """What the attacks from here on attempt; "" for those that are none."""
-    ATTACKS[what] = ATTACKS.pop(what, [])
+    global _meets_walls
+    ATTACKS[what], _meets_walls = ATTACKS.pop(what, []), on_walls
 
 
 def add(name: str, case: Case) -> None:
@@ -101,10 +106,12 @@ def add(name: str, case: Case) -> None:
     CASES[name] = case
     if ATTACKS:
         [*ATTACKS.values()][-1].append(name)
+    if _meets_walls:
+        ON_WALLS.append(name)
 
 
 def built(case: Case) -> Files:
     return case.make(copy.deepcopy(right()))
 
 
-from zoo import attacks, faults  # noqa: E402, F401  they fill CASES
+from corpus.zoo import attacks, faults  # noqa: E402, F401  they fill CASES

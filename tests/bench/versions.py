@@ -1,6 +1,6 @@
 """Do the versions that pyproject.toml allows give everybody the same points? Minutes, gigabytes.
 
-    python tests/versions.py lowest newest
+    python tests/bench/versions.py lowest newest
 
 Each set of versions gets an environment of its own, in which a made-up class is graded in jails,
 and the judge asked about a right and a wrong answer. Points, diagnoses and records must be those
@@ -19,7 +19,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 TABLE = Path(__file__).with_suffix(".md")
 NAME = "03_scaled_dot_product"
 SHOWN = ("torch", "numpy", "einops", "jaxtyping", "matplotlib", "typer", "nbgrader", "nbconvert")
@@ -32,8 +32,8 @@ print(right.earned, wrong.earned, wrong.diagnosis.ids)
 """
 HEADER = """# Versions that were tried
 
-Written by `python tests/versions.py`: a made-up class of 24 graded in jails, and a right and a
-wrong answer judged, with other versions than the pinned ones. "The same": all points,
+Written by `python tests/bench/versions.py`: a made-up class of 24 graded in jails, and a right and
+a wrong answer judged, with other versions than the pinned ones. "The same": all points,
 misconceptions and cells of records as with the pinned versions.
 
 | versions | Python | class and judge | of them |

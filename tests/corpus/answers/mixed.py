@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from answers import Corpus
 from attncourse.additive import attend
 from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
 from attncourse.scaled_dot_product import scaled_dot_product_attention as attention
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right

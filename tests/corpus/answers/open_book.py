@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import nn
 
-from answers import Corpus
 from attncourse.masking import causal_mask
 from attncourse.one_stack import byte_letters, byte_words
 from attncourse.positions import rotate as turned
 from attncourse.scaled_dot_product import scaled_dot_product_attention as attend
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right

@@ -1,4 +1,4 @@
-"""Answers by somebody who knew only the tasks' texts: one slip each. See tests/answers/__init__.py.
+"""Answers by somebody who knew only the tasks' texts: one slip each. See __init__.py beside it.
 
 Spelled as students spell: with loops, old-fashioned names and detours, all on purpose.
 """
@@ -17,8 +17,8 @@ from einops import rearrange, repeat
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from answers import Corpus
 from attncourse.multihead import MultiHeadAttention, merge_heads, split_heads
+from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
