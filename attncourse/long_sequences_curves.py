@@ -51,8 +51,7 @@ from attncourse.training import command, side_by_side, teacher_forced, train, wi
 SEEDS = 0, 1, 2
 WIDTH, VALUES = 16, 16  # of a key, and how many different values there are to remember
 PAIRS = 4, 8, 16, 24, 32, 64
-STEPS, LONGER, BATCH = 300, 1500, 32
-LONGER_PAIRS = 24, 32, 64
+STEPS, BATCH = 300, 32
 KEYS = 4, 8, 16  # each written twice
 POSITIONS, BUCKETS, NEAREST, ROUNDS = 512, 16, 8, (1, 2, 4, 8, 16)  # of the search by hashing
 SPAN_STEPS, LONGEST, START, RAMP, PENALTY = 300, 32, 9.6, 2.0, 3e-4  # of the spans
@@ -64,7 +63,6 @@ def measured(folder: Path = DATA) -> dict:
 
     Returns:
         `capacity`: kind of memory -> for each seed, the share recalled for each of `pairs`;
-        `longer`: the same for some kinds and `longer_pairs`, after `longer_steps`;
         `untrained`: the same, without training, for d = 32; `update`: kind -> for each seed, the
         share recalled for each of `keys` written twice; `hashing`: kind of keys -> for each seed,
         [recall, share of pairs looked at] for each of `rounds`; `distance`: pattern -> `scores` a
@@ -180,7 +178,7 @@ class Recall(nn.Module):
         return self.output(self.memory(query, key, self.values(values)))
 
 
-def recalled(memory: Memory, keys: int, times: int, seed: int, steps: int = STEPS) -> float:
+def recalled(memory: Memory, keys: int, times: int, seed: int) -> float:
     """Train, and say how many of the keys get the value that was written under them last.
 
     Args:
@@ -190,7 +188,7 @@ def recalled(memory: Memory, keys: int, times: int, seed: int, steps: int = STEP
     torch.manual_seed(seed)
     model = Recall(memory, keys)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=steps + 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=STEPS + 1)
     asked = torch.arange(keys)
 
     def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +199,7 @@ def recalled(memory: Memory, keys: int, times: int, seed: int, steps: int = STEP
         )
         return order, values, values[:, last]
 
-    for _ in range(steps):
+    for _ in range(STEPS):
         order, values, right = draw(BATCH)
         loss = F.cross_entropy(model(asked, order, values).flatten(0, 1), right.flatten())
         optimizer.zero_grad()
@@ -418,14 +416,6 @@ def capacity() -> dict:
     }
 
 
-def longer() -> dict:
-    memories = {"elu+1": elu_plus_one} | LEARNED
-    return {
-        name: _each_seed(lambda n, seed, m=memory: recalled(m, n, 1, seed, LONGER), LONGER_PAIRS)
-        for name, memory in memories.items()
-    }
-
-
 def distance() -> dict:
     return {
         name: {
@@ -468,7 +458,6 @@ PARTS = {  # those that take longest first
     "spans": lambda: [spans(seed) for seed in SEEDS],
     "distance": distance,
     "capacity": capacity,
-    "longer": longer,
     "update": update,
     "untrained": capacity_untrained,
     "hashing": hashing,
@@ -492,9 +481,8 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     found["settings"] = {
         "seeds": list(SEEDS), "pairs": list(PAIRS), "keys": list(KEYS), "rounds": list(ROUNDS),
-        "width": WIDTH, "values": VALUES, "steps": STEPS, "longer_steps": LONGER,
-        "longer_pairs": list(LONGER_PAIRS), "periods": list(PERIODS),
-        "nearest": NEAREST, "buckets": BUCKETS,
+        "width": WIDTH, "values": VALUES, "steps": STEPS,
+        "periods": list(PERIODS), "nearest": NEAREST, "buckets": BUCKETS,
         "positions": POSITIONS, "span_steps": SPAN_STEPS, "ramp": RAMP, "penalty": PENALTY,
         "start": START, "untrained_width": 32,
     }  # fmt: skip
