@@ -89,7 +89,7 @@ def strided(stride: int) -> Pattern:
 def fixed(size: int) -> Pattern:
     """Look at one's own block of `size` positions, and at the last position of every block.
 
-    Source: Child et al. (2019), section 4.3, with c = 1.
+    Source: Child et al. (2019), section 4.3, for c = 1; there the last c positions of each block.
     """
     validate_sizes(size=size)
     return lambda i, j: (i // size == j // size) | (j % size == size - 1)
@@ -118,7 +118,7 @@ def random_keys(n: int, count: int, generator: torch.Generator) -> Pattern:
 
     def pattern(i: Tensor, j: Tensor) -> Tensor:
         try:
-            return table[i, j]
+            return table.to(i.device)[i, j]
         except IndexError:
             raise ValueError(
                 f"keys were drawn for n = {n} positions; the text has more, draw for all of them"
@@ -167,7 +167,7 @@ def reach(mask: Bool[Tensor, "n n"], layers: int) -> Bool[Tensor, "n n"]:
     """Say who can have heard of whom after some layers with the same mask.
 
     In one layer i hears what the positions know that it looks at, and it keeps what it knew: the
-    residual connection goes around the attention.
+    residual connection adds what stood there before.
 
     Args:
         mask: (n n); True = may attend.
@@ -437,7 +437,8 @@ def linear_attention(
 ) -> Float[Tensor, "*batch n v"]:
     """Attend causally with weights φ(q)·φ(k) over their sum, all positions at once.
 
-    The same numbers as `linear_step` gives one by one; this form is for training.
+    The same numbers as `linear_step` gives one by one. The table of weights is n · n, so nothing is
+    saved in this form; `chunked_linear_attention` saves it.
 
     Args:
         query, key: (… n d), of one text.
@@ -456,6 +457,36 @@ def linear_attention(
     scores = einsum(query, key, "... q d, ... k d -> ... q k").tril()
     weights = scores / scores.sum(-1, keepdim=True)
     return einsum(weights, value, "... q k, ... k v -> ... q v")
+
+
+def chunked_linear_attention(
+    query: Float[Tensor, "*batch n d"],
+    key: Float[Tensor, "*batch n d"],
+    value: Float[Tensor, "*batch n v"],
+    size: int = 64,
+) -> Float[Tensor, "*batch n v"]:
+    """`linear_attention`, chunk by chunk: a table within each, a state for all chunks before.
+
+    For twice the text it does twice the work, and a chunk is one product of matrices, not `size`
+    steps.
+
+    Args:
+        query, key, value: as for `linear_attention`.
+        size: positions in a chunk; the last may be shorter.
+
+    Source: Sun et al. (2023), "Retentive Network", section 2.3 (chunkwise); without their decay.
+    """
+    validate_text(query, key, value)
+    validate_sizes(size=size)
+    query, key = feature_map(query), feature_map(key)
+    value = F.pad(value, (0, 1), value=1.0)  # one more feature, which sums the weights
+    state = key.new_zeros(*key.shape[:-2], key.shape[-1], value.shape[-1])  # … d v+1
+    sums = []
+    for q, k, v in zip(*(x.split(size, dim=-2) for x in (query, key, value)), strict=True):
+        sums.append((q @ k.mT).tril() @ v + q @ state)
+        state = state + k.mT @ v
+    total = torch.cat(sums, dim=-2)
+    return total[..., :-1] / total[..., -1:]
 
 
 def linear_step(
@@ -592,7 +623,7 @@ def ring_attention(
     value_shards: Sequence[Float[Tensor, "*batch _k v"]],
     positions: Sequence[Int[Tensor, " _n"]] | None = None,
 ) -> list[Float[Tensor, "*batch _q v"]]:
-    """Attend in p processes, none of which ever holds more than one shard of keys and values.
+    """Attend in p processes, each with one shard of keys and values at a time.
 
     Process i keeps its queries. Keys and values travel round the ring: p times everybody attends to
     the shard at hand, merges, and hands it on to the next. Here all processes are simulated in one.
@@ -609,7 +640,8 @@ def ring_attention(
     Raises:
         TypeError, ValueError: lists of different lengths, shards that do not fit together.
 
-    Source: Liu et al. (2024), "Ring Attention with Blockwise Transformers", section 3.
+    Source: Li et al. (2021), "Sequence Parallelism", section 3 (keys and values go round, and all
+    scores of a row are kept); Liu et al. (2024), "Ring Attention", section 3 (with merging).
     """
     validate_shards(query_shards, key_shards, value_shards, positions)
     p = len(query_shards)
@@ -639,6 +671,7 @@ def ring_utilization(positions: Sequence[Int[Tensor, " _n"]]) -> float:
     """Share of the time in which a causal ring computes what is needed.
 
     In every round all wait for the process with the most pairs (query, key) that are not hidden.
+    Hidden pairs are taken to cost nothing; a kernel that works in tiles gains less.
 
     Args:
         positions: as for `ring_attention`.
@@ -659,6 +692,8 @@ def process_ring_attention(
     position: Int[Tensor, " q"] | None = None,
 ) -> tuple[Float[Tensor, "*batch q v"], int]:
     """`ring_attention` as one of p real processes runs it, under `torch.distributed`.
+
+    While a shard comes in, another goes out: a process holds two.
 
     Args:
         query, key, value: this process's shards; all processes have equal ones.

@@ -197,7 +197,7 @@ def patched(
 ) -> Tensor:
     """Read the corrupted text; at one place hear what a head said when the text was clean.
 
-    If the right answer comes back, what was lost passes through this place.
+    If the right answer comes back, this place is enough to bring back what was lost.
 
     Args:
         model: called with a text; stays as it is.
@@ -211,7 +211,8 @@ def patched(
     Raises:
         TypeError, ValueError: texts of different shapes, no such attention, head or position.
 
-    Source: Meng et al. (2022), section 2.1.
+    Source: Vig et al. (2020), who exchange what heads and neurons say between two texts. (Meng et
+    al., 2022, put hidden states back that noise had spoiled.)
     """
     validate_place(place, clean.shape[1])
     layer, head, position = place
@@ -328,6 +329,49 @@ def copying_score(
     if not total > 0:
         raise ValueError("every eigenvalue is 0: this head hands on nothing, there is no score")
     return (eigenvalues.real.sum() / total).item()
+
+
+@torch.no_grad()
+def attributed(
+    model: AttentionOnly, text: Int[Tensor, "b n"], words: Int[Tensor, "b n"]
+) -> dict[str, Float[Tensor, "b n"]]:
+    """How much each part of the sum adds to the score of a word, directly.
+
+    What the output reads is a sum: the word itself and what each head adds. With the last norm's
+    scale held as it is, the score of a word is a sum, too. It is counted from the mean of all
+    words' scores, since only differences matter to a softmax.
+
+    Args:
+        model: of attention alone.
+        text: (b n) ids.
+        words: (b n), at each place the word whose score is asked for.
+
+    Returns:
+        part -> (b n): "word", then "layer.head" for each head, then "biases". Together they are the
+        word's score less the mean score.
+
+    Source: Elhage et al. (2021), the "logit" terms of a path; Wang et al. (2023), section 3.1.
+    """
+    x = model.embed(text)
+    parts, biases = {"word": x}, torch.zeros_like(x)
+    for number, (name, heads) in enumerate(head_outputs(model, text).items()):
+        out = attention_in(model, name).out_proj
+        for head, said in enumerate(heads.unbind(1)):
+            rows = slice(head * said.shape[-1], (head + 1) * said.shape[-1])
+            parts[f"{number}.{head}"] = said @ out.weight[:, rows].T
+        biases = biases + out.bias
+    parts["biases"] = biases
+    scale = (sum(parts.values()).var(-1, correction=0) + model.norm.eps).sqrt()
+    # The norm takes each part's own mean off, for the mean of a sum is the sum of the means.
+    reads = model.output.weight - model.output.weight.mean(0)
+    found = {}
+    for name, part in parts.items():
+        normed = (part - part.mean(-1, keepdim=True)) / scale[..., None] * model.norm.weight
+        if name == "biases":
+            normed = normed + model.norm.bias
+        found[name] = einsum(normed, reads[words], "b n m, b n m -> b n")
+    found["biases"] += (model.output.bias - model.output.bias.mean())[words]
+    return found
 
 
 # --- From weights to a map of the whole model -----------------------------------------------------

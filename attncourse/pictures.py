@@ -84,7 +84,7 @@ def standardized(image: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
 class PatchEmbedding(nn.Module):
     """Turn a picture into vectors that know what they show and where: chapter 4's first step.
 
-    The norm makes pixels about as loud as positions; without it one of them drowns the other.
+    The norm makes patches' vectors about as long as positions', whatever the light.
 
     Args:
         size: height and width of a patch, in pixels.
@@ -131,7 +131,7 @@ class Reader(Transformer):
         self.source_embedding = PatchEmbedding(size, width, channels)
 
     def encode(self, image: Float[Tensor, "b c y x"]) -> tuple[Float[Tensor, "b n m"], None]:
-        """Look at a picture: the memory, and no mask, for a picture has no padding."""
+        """Look at a picture: the memory, and no mask, for pictures of one size have no padding."""
         x = self.source_embedding(image)
         for layer in self.encoder:
             x = layer(x)

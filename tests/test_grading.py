@@ -1120,7 +1120,7 @@ def test_linux_ticks_are_more_than_the_time_on_a_busy_machine(used, error, said)
     status, write = os.pipe()
     os.write(write, f"1\n{int(signal.SIGKILL)} {used}\n".encode())
     os.close(write)
-    child = Process(ours, status, walls.Limits(seconds=120), jailed=True)
+    child = Child(ours, status, walls.Limits(seconds=120), jailed=True)
     child.pid = 2**22 + 1  # nobody's
     theirs.close()
     with pytest.raises(Died, match=said) as seen:

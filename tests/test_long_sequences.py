@@ -27,6 +27,7 @@ from attncourse.long_sequences import (
     SpanAttention,
     any_of,
     causally,
+    chunked_linear_attention,
     delta_rule,
     dilated,
     feature_map,
@@ -441,6 +442,23 @@ def test_all_at_once_is_one_by_one_for_any_sizes(n, d, seed):
     assert_equal_to(linear_attention(*qkv), in_steps(*qkv)[0])
 
 
+@pytest.mark.parametrize("size", [1, 4, N, 64])
+def test_chunk_by_chunk_is_all_at_once(size):
+    qkv = make_qkv(B, H)
+    assert_all_agree([linear_attention(*qkv)], [chunked_linear_attention(*qkv, size)], qkv)
+
+
+def test_chunks_do_twice_the_work_for_twice_the_text_and_the_table_four_times():
+    def moved(attend, n):
+        return count(attend, *torch.empty(3, 1, 4, n, 16, device="meta")).moved_bytes
+
+    chunks, table = (
+        moved(attend, 2048) / moved(attend, 1024)
+        for attend in (chunked_linear_attention, linear_attention)
+    )
+    assert chunks == pytest.approx(2, abs=0.01) and table > 3.8
+
+
 def test_the_state_does_not_grow_and_stays_as_it_was():
     query, key, value = make_qkv(B)
     _, state = in_steps(query, key, value)
@@ -594,6 +612,7 @@ ROWS, RATES = randn(2, 3, N), randn(2, B, H, N, seed=7).sigmoid()
 FUNCTIONS = {
     "windowed": lambda *qkv: windowed_attention(*qkv, 3),
     "linear": linear_attention,
+    "linear in chunks": lambda *qkv: chunked_linear_attention(*qkv, 4),
     "ring": lambda *qkv: torch.cat(ring_attention(*shards(qkv, 3)), -2),
     "causal ring": lambda *qkv: torch.cat(
         ring_attention(*shards(qkv, 3), torch.arange(N, device=qkv[0].device).tensor_split(3)),

@@ -19,6 +19,7 @@ from tensors import (
     randn,
     steadily,
 )
+from torch import nn
 
 from attncourse import plots
 from attncourse.cross_attention import Transformer
@@ -27,6 +28,7 @@ from attncourse.looking_inside import (
     AttentionOnly,
     ShuffledAttention,
     ablated,
+    attributed,
     copying_score,
     head_outputs,
     induction_score,
@@ -58,6 +60,20 @@ def a_text(seed=0, n=N):
 
 def weights_like(*shape, seed=0):
     return randn(*shape, seed=seed).softmax(-1)
+
+
+# --- Who says the word ---
+
+
+def test_what_the_parts_add_is_the_score_above_the_mean():
+    model, text = make_model(), a_text()
+    nn.init.normal_(model.norm.bias), nn.init.normal_(model.norm.weight)
+    words = a_text(1)
+    parts = attributed(model, text, words)
+    assert list(parts) == ["word", *(f"{i}.{h}" for i in (0, 1) for h in range(H)), "biases"]
+    scores = model(text)
+    expected = scores.gather(-1, words[..., None])[..., 0] - scores.mean(-1)
+    assert_equal_to(expected, sum(parts.values()), atol=1e-9)
 
 
 # --- Heads switched off ---

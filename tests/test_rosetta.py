@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from attncourse.cache import (
     LatentAttention,
@@ -113,6 +114,12 @@ def sdpa_mask():
 def sdpa_causal():
     weights = F.scaled_dot_product_attention(*heads(length=2), is_causal=True)
     assert (weights[..., 1, 2:] == 0).all() and (weights[..., 1, :2] > 0).all()
+
+
+def bias_causal():
+    mask = causal_lower_right(2, 4)
+    weights = F.scaled_dot_product_attention(*heads(length=2), attn_mask=mask)
+    assert torch.equal(weights > 0, causal_mask(2, 4).expand(B, H, 2, N))
 
 
 def sdpa_heads():
@@ -246,6 +253,19 @@ def huggingface_cache():
     assert type(first).__name__ == "DynamicCache" and first.get_seq_length() == 2
     second = model(ids[:, 2:], past_key_values=first).past_key_values
     assert second is first and first.get_seq_length() == 4
+
+
+def static_cache():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": H * D, "num_attention_heads": H, "num_key_value_heads": H}
+    config = transformers.LlamaConfig(num_hidden_layers=1, intermediate_size=8, **sizes)
+    cache = transformers.StaticCache(config=config, max_cache_len=6)
+    _, key, value = heads()
+    first, _ = cache.update(key[:, :, :3], value[:, :, :3], 0)
+    assert first.shape == (B, H, 6, D) and (first[:, :, 3:] == 0).all()
+    second, _ = cache.update(key[:, :, 3:], value[:, :, 3:], 0)
+    assert second is first or second.data_ptr() == first.data_ptr()
+    assert torch.equal(second[:, :, :4], key) and cache.get_seq_length() == 4
 
 
 def huggingface_heads():
@@ -678,6 +698,21 @@ def longformer_window():
 
     changed = torch.autograd.functional.jacobian(at_six, x).abs().sum((0, 1, 2, 4))
     assert (changed > 0).nonzero().flatten().tolist() == [4, 5, 6, 7, 8]
+
+
+def jax_window():
+    jax = pytest.importorskip("jax")
+    like, value = jax.numpy.zeros((1, 12, 1, 12)), jax.numpy.eye(12)[None, :, None]
+    weights = back(jax.nn.dot_product_attention(like, like, value, local_window_size=4))
+    assert weights[0, 5, 0].nonzero().flatten().tolist() == [*range(1, 10)]
+
+
+def keras_window():
+    layer = keras_on_jax().layers.MultiHeadAttention(num_heads=H, key_dim=D, sliding_window=4)
+    x = torch.randn(1, 12, H * D, generator=torch.Generator().manual_seed(0)).numpy()
+    for options, seen in (({}, range(2, 9)), ({"use_causal_mask": True}, range(2, 6))):
+        weights = back(layer(x, x, return_attention_scores=True, **options)[1])
+        assert (weights[0, 0, 5] > 0).nonzero().flatten().tolist() == [*seen]
 
 
 def huggingface_window():

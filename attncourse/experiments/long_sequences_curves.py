@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -24,18 +25,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attncourse.cross_attention import Transformer
+from attncourse.experiments.looking_inside_curves import accuracy, learn, texts
 from attncourse.long_sequences import (
+    Pattern,
     SpanAttention,
+    any_of,
+    causally,
     feature_map,
+    fixed,
+    global_tokens,
     lsh_buckets,
+    mask_of,
     process_ring_attention,
     ring_bytes,
     same_bucket,
+    strided,
+    window,
     window_mask,
     windowed_attention,
 )
-from attncourse.number_words import corpus
-from attncourse.pretrained import DATA
+from attncourse.number_words import PAD, corpus
+from attncourse.pretrained import DATA, load
 from attncourse.scaled_dot_product import scaled_dot_product_attention
 from attncourse.training import command, side_by_side, teacher_forced, train, without_error
 
@@ -56,7 +66,8 @@ def measured(folder: Path = DATA) -> dict:
         `capacity`: kind of memory -> for each seed, the share recalled for each of `pairs`;
         `untrained`: the same, without training, for d = 32; `update`: kind -> for each seed, the
         share recalled for each of `keys` written twice; `hashing`: kind of keys -> for each seed,
-        [recall, share of pairs looked at] for each of `rounds`; `spans`: for each seed,
+        [recall, share of pairs looked at] for each of `rounds`; `distance`: pattern -> `scores` a
+        row, and for each seed the share `right` for each of `periods`; `spans`: for each seed,
         `exact_match`, of the same model without spans `whole`, and `spans` by layer and head;
         `seconds`: list of n, dense, blocks; `ring`: for each number of processes `error`, `sent`,
         `formula`, `seconds` (ring, and all of it); `settings`, `cpu_seconds`, `versions`.
@@ -85,16 +96,42 @@ def signed_sum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).T @ value
 
 
-def delta(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """What `delta_rule` with β = 1 holds after all pairs, without a loop.
+def delta(query: Tensor, key: Tensor, value: Tensor, strength: float | Tensor = 1.0) -> Tensor:
+    """What `delta_rule` holds after all pairs, without a loop; the same β for all of them.
 
-    What is written for key i is vᵢ less what is there: uᵢ = vᵢ − Σ_(j<i) (kⱼ·kᵢ) uⱼ, a triangle of
-    equations.
+    What is written for key i is β times vᵢ less what is there: uᵢ = β (vᵢ − Σ_(j<i) (kⱼ·kᵢ) uⱼ), a
+    triangle of equations.
     """
     key = F.normalize(key, dim=-1)
-    triangle = (key @ key.T).tril(-1) + torch.eye(len(key)).to(key)
-    written = torch.linalg.solve_triangular(triangle, value, upper=False, unitriangular=True)
+    triangle = strength * (key @ key.T).tril(-1) + torch.eye(len(key)).to(key)
+    written = torch.linalg.solve_triangular(
+        triangle, strength * value, upper=False, unitriangular=True
+    )
     return F.normalize(query, dim=-1) @ key.T @ written
+
+
+class LearnedDelta(nn.Module):
+    """`delta` whose β is learned: one number, between 0 and 1, ½ at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.strength = nn.Parameter(torch.zeros(()))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return delta(query, key, value, self.strength.sigmoid())
+
+
+class FadingSum(nn.Module):
+    """`signed_sum` of which a learned share is left after each word: RetNet's, one head."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = nn.Parameter(torch.tensor(2.0))  # as a sigmoid: 0.88
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        ago = torch.arange(len(key)).flip(0)
+        weights = F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).T
+        return weights * self.left.sigmoid() ** ago @ value
 
 
 class SoftmaxWithPositions(nn.Module):
@@ -110,7 +147,19 @@ class SoftmaxWithPositions(nn.Module):
         return scores.softmax(-1) @ value
 
 
+def not_divided(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`elu_plus_one` without its division."""
+    return feature_map(query) @ feature_map(key).T @ value
+
+
+def centered(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The same with features that point to all sides: less what they are on average."""
+    mean = feature_map(torch.randn(10_000, generator=torch.Generator().manual_seed(0))).mean()
+    return (feature_map(query) - mean) @ (feature_map(key) - mean).T @ value
+
+
 MEMORIES = {"softmax": softmax, "elu+1": elu_plus_one, "signed sum": signed_sum, "delta": delta}
+LEARNED = {"delta, β learned": LearnedDelta()}
 
 
 class Recall(nn.Module):
@@ -180,28 +229,78 @@ def untrained(memory: Memory, keys: int, width: int, seed: int, draws: int = 20)
 # --- what hashing finds -------------------------------------------------------------------------
 
 
-def hashed(clustered: bool, width: int, seed: int) -> list[list[float]]:
+def scattered(width: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(POSITIONS, width, generator=generator)
+
+
+def clustered(width: int, generator: torch.Generator) -> Tensor:
+    """32 directions, and something of one's own."""
+    centers = torch.randn(32, width, generator=generator)
+    centers = centers[torch.randint(32, (POSITIONS,), generator=generator)]
+    return centers + 0.5 * torch.randn(POSITIONS, width, generator=generator)
+
+
+@torch.no_grad()
+def trained(generator: torch.Generator) -> Tensor:
+    """Keys of a head of the translator's second encoder layer, for words of the test."""
+    model, keys = load("transformer")[0], []
+    attention = model.encoder[1].self_attention
+    hook = attention.k_proj.register_forward_hook(lambda _, inputs, key: keys.append(key))
+    source = corpus().test.spread(200).source
+    model.encode(source)
+    hook.remove()
+    by_head = keys[0][source != PAD].unflatten(-1, (attention.num_heads, -1))  # n h d
+    return by_head[:POSITIONS, torch.randint(4, (), generator=generator)]
+
+
+def hashed(draw: Callable[[torch.Generator], Tensor], seed: int) -> list[list[float]]:
     """Recall of the keys with the highest scores, and share of pairs looked at, by rounds."""
     generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    if clustered:  # as trained keys are: 32 directions, and something of one's own
-        centers = draw(32, width)[torch.randint(32, (POSITIONS,), generator=generator)]
-        x = centers + 0.5 * draw(POSITIONS, width)
-    else:
-        x = draw(POSITIONS, width)
-    x = F.normalize(x, dim=-1)
+    x = F.normalize(draw(generator), dim=-1)
     scores = (x @ x.T).fill_diagonal_(-torch.inf)
     nearest = scores.topk(NEAREST).indices
-    buckets = lsh_buckets(x, draw(max(ROUNDS), width, BUCKETS // 2))
+    rotations = torch.randn(max(ROUNDS), x.shape[1], BUCKETS // 2, generator=generator)
+    buckets = lsh_buckets(x, rotations)
     rows = []
     for rounds in ROUNDS:
         met = same_bucket(buckets[:rounds], buckets[:rounds]).fill_diagonal_(False)
         looked_at = met.sum() / (POSITIONS * (POSITIONS - 1))
         rows.append([met.gather(1, nearest).float().mean().item(), looked_at.item()])
     return [[round(x, 4) for x in row] for row in rows]
+
+
+# --- what a pattern loses ------------------------------------------------------------------------
+
+LOOKS = {  # of about equal cost on texts of 48 words, but for the first
+    "full": window(48),
+    "window": window(9),
+    "window, first word": any_of(window(8), global_tokens(1)),
+    "strided": strided(7),
+    "fixed": fixed(8),
+}
+PERIODS = tuple(range(12, 25))
+
+
+class Seeing(nn.Module):
+    """An `attend` that sees what a pattern shows, of what its mask shows."""
+
+    def __init__(self, attend: Callable, pattern: Pattern):
+        super().__init__()
+        self.attend, self.visible = attend, mask_of(pattern, 48)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple:
+        n = query.shape[-2]
+        return self.attend(query, key, value, mask & self.visible[:n, :n])
+
+
+def by_distance(name: str, seed: int) -> list[float]:
+    """Train chapter 12's model with a pattern in both layers; right words by period.
+
+    The word asked for stands period − 1 places back.
+    """
+    model, _ = learn("varying", seed, wrap=lambda attend: Seeing(attend, LOOKS[name]))
+    rng = torch.Generator().manual_seed(0)
+    return [round(accuracy(model, texts(200, rng, period), period), 4) for period in PERIODS]
 
 
 # --- how far heads look -------------------------------------------------------------------------
@@ -314,20 +413,32 @@ def _each_seed(function: Callable, sizes: tuple) -> list[list[float]]:
 def capacity() -> dict:
     return {
         name: _each_seed(lambda n, seed, m=memory: recalled(m, n, 1, seed), PAIRS)
-        for name, memory in MEMORIES.items()
+        for name, memory in (MEMORIES | LEARNED).items()
+    }
+
+
+def distance() -> dict:
+    return {
+        name: {
+            "scores": round(mask_of(causally(pattern), 48).sum().item() / 48, 1),
+            "right": [by_distance(name, seed) for seed in SEEDS],
+        }
+        for name, pattern in LOOKS.items()
     }
 
 
 def capacity_untrained() -> dict:
     sizes = tuple(32 * n // 4 for n in (1, 2, 4, 8, 16, 32))
+    changed = {"elu+1, not divided": not_divided, "elu+1, centered": centered}
     return {
         name: _each_seed(lambda n, seed, m=memory: untrained(m, n, 32, seed), sizes)
-        for name, memory in MEMORIES.items()
+        for name, memory in (MEMORIES | changed).items()
     }
 
 
 def update() -> dict:
-    memories = MEMORIES | {"softmax with positions": SoftmaxWithPositions()}
+    memories = MEMORIES | LEARNED | {"sum that fades": FadingSum()}
+    memories |= {"softmax with positions": SoftmaxWithPositions()}
     return {
         name: _each_seed(lambda n, seed, m=memory: recalled(m, n, 2, seed), KEYS)
         for name, memory in memories.items()
@@ -335,13 +446,18 @@ def update() -> dict:
 
 
 def hashing() -> dict:
-    kinds = {"random, d = 16": (False, 16), "random, d = 64": (False, 64)}
-    kinds |= {"clustered, d = 64": (True, 64)}
-    return {name: [hashed(*kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
+    kinds = {
+        "random, d = 16": partial(scattered, 16),
+        "random, d = 64": partial(scattered, 64),
+        "clustered, d = 64": partial(clustered, 64),
+        "trained, d = 16": trained,
+    }
+    return {name: [hashed(kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
 
 
 PARTS = {  # those that take longest first
     "spans": lambda: [spans(seed) for seed in SEEDS],
+    "distance": distance,
     "capacity": capacity,
     "update": update,
     "untrained": capacity_untrained,
@@ -366,7 +482,8 @@ def make(names: list[str], folder: Path = DATA, jobs: int = 2) -> None:
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     found["settings"] = {
         "seeds": list(SEEDS), "pairs": list(PAIRS), "keys": list(KEYS), "rounds": list(ROUNDS),
-        "width": WIDTH, "values": VALUES, "steps": STEPS, "nearest": NEAREST, "buckets": BUCKETS,
+        "width": WIDTH, "values": VALUES, "steps": STEPS,
+        "periods": list(PERIODS), "nearest": NEAREST, "buckets": BUCKETS,
         "positions": POSITIONS, "span_steps": SPAN_STEPS, "ramp": RAMP, "penalty": PENALTY,
         "start": START, "untrained_width": 32,
     }  # fmt: skip

@@ -95,12 +95,13 @@ def texts(
     Args:
         count: b
         rng: where chance comes from.
-        period: words in a block; one for all, or (b 1).
+        period: words in a block; one for all, or (b 1). At most LONGEST, or as many as there are
+            words if they are different.
         different: whether no word occurs twice in a block.
     """
     words = len(number_words())
     if different:
-        block = torch.rand(count, words, generator=rng).argsort(1)[:, :LONGEST]
+        block = torch.rand(count, words, generator=rng).argsort(1)
     else:
         block = torch.randint(words, (count, LONGEST), generator=rng)
     place = torch.arange(2 * LONGEST) % torch.as_tensor(period)
@@ -119,13 +120,13 @@ def accuracy(model: nn.Module, text: Tensor, period: int) -> float:
     return right[predictable(text, period)].float().mean().item()
 
 
-def build(kind: str) -> AttentionOnly:
-    """Make a model, untrained; it has no opinion on offsets yet."""
+def build(kind: str, wrap: Callable = lambda attend: attend) -> AttentionOnly:
+    """Make a model, untrained; it has no opinion on offsets yet. `wrap` changes its `attend`."""
 
-    def by_offset() -> BucketAttention:
+    def by_offset() -> Callable:
         attend = BucketAttention(2, 4 * LONGEST, 2 * LONGEST + 1, bidirectional=False)
         nn.init.zeros_(attend.bias.weight)
-        return attend
+        return wrap(attend)
 
     about, words = KINDS[kind], len(number_words())
     if about.places == "offsets":
@@ -134,6 +135,41 @@ def build(kind: str) -> AttentionOnly:
     if about.places == "vectors":
         model.positions = LearnedTable(2 * LONGEST, 32)
     return model
+
+
+@torch.no_grad()
+def by_brute_force() -> AttentionOnly:
+    """One layer, weights set by hand, that continues every text of period LONGEST/2 to LONGEST.
+
+    For each period p there are two heads. One looks p − 1 words back. The other looks p words back
+    if this very word stands there, and else p − 1 words back, too. The output is their difference:
+    nothing if p is not the period, else "the word after it, and not this word".
+
+    So the layer grows with the number of distances. That is what Sanford et al. (2024), "One-layer
+    transformers fail to solve the induction heads task", say it must.
+    """
+    periods, words = range(LONGEST // 2, LONGEST + 1), len(number_words())
+    h, width = 2 * len(periods), words
+    attend = BucketAttention(h, 4 * LONGEST, 2 * LONGEST + 1, bidirectional=False)
+    model = AttentionOnly(words, h * width, h, num_layers=1, attend=lambda: attend)
+    attention, one_of_each = model.layers[0].attention, torch.eye(words)
+    for parameter in (*attention.parameters(), model.embedding.weight, model.output.weight):
+        parameter.zero_()
+    model.output.bias.zero_()
+    model.embedding.weight[:, :words] = model.output.weight[:, :words] = one_of_each
+    attend.bias.weight.zero_()
+    # A normed word has numbers of about √(h·width): a match is worth 40, a distance hundreds.
+    match = math.sqrt(40 / (h * math.sqrt(width)))
+    for number, period in enumerate(periods):
+        for head, sign in ((2 * number, -1), (2 * number + 1, 1)):
+            rows = slice(head * width, (head + 1) * width)
+            attention.q_proj.weight[rows, :words] = match * one_of_each
+            attention.k_proj.weight[rows, :words] = match * one_of_each
+            attention.v_proj.weight[rows, :words] = one_of_each
+            attention.out_proj.weight[:words, rows] = sign * one_of_each
+            attend.bias.weight[period - 1, head] = 220
+        attend.bias.weight[period, 2 * number] = 200
+    return model.eval()
 
 
 class LearnedTable(nn.Module):
@@ -148,11 +184,11 @@ class LearnedTable(nn.Module):
         return self.table[:n]
 
 
-def learn(kind: str, seed: int) -> tuple[AttentionOnly, dict]:
-    """Train one model, and look at it every EVERY steps."""
+def learn(kind: str, seed: int, **options) -> tuple[AttentionOnly, dict]:
+    """Train one model, and look at it every EVERY steps; options are `build`'s."""
     about = KINDS[kind]
     torch.manual_seed(seed)
-    model, rng = build(kind), torch.Generator().manual_seed(seed)
+    model, rng = build(kind, **options), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     seen = texts(64, torch.Generator().manual_seed(1000 + seed), different=about.different)
     found = {"loss": [], "accuracy": [], "induction": [], "previous": []}
@@ -230,6 +266,9 @@ def without_heads(model: nn.Module, pairs: Pairs) -> dict:
                 found.setdefault(name, {}).setdefault(way, []).append(result)
             silent = ablated(silent, name, head, 0.0)
         found[name]["all"] = judged(silent, pairs)
+    for name, weights in attention_maps(model, *inputs).items():  # b h q k
+        largest = weights.amax(-1).movedim(1, -1)[real[name]]
+        found[name]["largest"] = [round(x, 4) for x in largest.mean(0).tolist()]
     return found
 
 
@@ -278,15 +317,18 @@ def _log_probability(logits: Tensor, target: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, chosen)[..., 0]
 
 
-def rolled_out(maps: dict[str, Tensor], without: Sequence[str] = ()) -> Float[Tensor, "t n"]:
+def rolled_out(
+    maps: dict[str, Tensor], without: Sequence[str] = (), share: float = 0.5
+) -> Float[Tensor, "t n"]:
     """What of the source arrives at each target word, through the attentions of the translator.
 
     Source and target stand one behind the other; in each step one of them reads, and the other
-    stays what it is.
+    stays what it is. (The paper has one stack only; this is the course's extension.)
 
     Args:
         maps: attention's name -> weights (1 h q k).
         without: names of attentions that are left out.
+        share: of each word, how much self-attention replaces; rollout says a half.
     """
     n, t = maps["decoder.0.cross_attention"].shape[:1:-1]
     steps = []
@@ -296,14 +338,21 @@ def rolled_out(maps: dict[str, Tensor], without: Sequence[str] = ()) -> Float[Te
         step = torch.eye(n + t).repeat(1, weights.shape[1], 1, 1)
         rows = slice(n) if "encoder" in name else slice(n, None)
         columns = slice(n, None) if "decoder" in name and "self" in name else slice(n)
+        if "self" in name:  # rollout halves what it gets
+            weights = 2 * share * weights + (1 - 2 * share) * torch.eye(weights.shape[-1])
         step[..., rows, :] = 0
         step[..., rows, columns] = weights
         steps.append(step)
     return rollout(steps)[0, n:, :n]
 
 
-def by_gradient(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor, "t n"]:
-    """How steeply each target word's log-probability depends on each source word's vector."""
+def by_gradient(model: nn.Module, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """How each target word's log-probability depends on each source word's vector, twice (t n).
+
+    Returns:
+        The gradient's length; and gradient × input, the size of its product with the vector, which
+        would be what the word is worth if the model were linear.
+    """
     vectors = []
     hook = model.source_embedding.register_forward_hook(
         lambda _, inputs, output: vectors.append(output.detach().requires_grad_()) or vectors[-1]
@@ -312,8 +361,10 @@ def by_gradient(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tenso
         said = _log_probability(model(source, teacher_inputs(target, BOS)), target)[0]
     finally:
         hook.remove()
-    rows = [torch.autograd.grad(word, vectors[0], retain_graph=True)[0][0] for word in said]
-    return torch.stack(rows).norm(dim=-1)
+    slopes = torch.stack(
+        [torch.autograd.grad(word, vectors[0], retain_graph=True)[0][0] for word in said]
+    )  # t n m
+    return slopes.norm(dim=-1), (slopes * vectors[0][0].detach()).sum(-1).abs()
 
 
 def rank_correlation(one: Float[Tensor, "t n"], two: Float[Tensor, "t n"]) -> Tensor:
@@ -338,14 +389,19 @@ def explanations(model: nn.Module, pairs: Pairs) -> dict[str, dict]:
         truth = erased(model, source, target)
         maps = attention_maps(model, source, teacher_inputs(target, BOS))
         cross = [maps[f"decoder.{i}.cross_attention"][0].mean(0) for i in (0, 1)]
+        slope, product = by_gradient(model, source, target)
         tables = {
             "cross-attention, mean": sum(cross) / 2,
             "cross-attention, layer 0": cross[0],
             "cross-attention, layer 1": cross[1],
             "rollout": rolled_out(maps),
             "rollout, not the encoder's first": rolled_out(maps, ["encoder.0.self_attention"]),
+            "rollout, not the encoder's second": rolled_out(maps, ["encoder.1.self_attention"]),
             "rollout, cross-attention alone": rolled_out(maps, [n for n in maps if "self" in n]),
-            "gradient": by_gradient(model, source, target),
+            "rollout, self-attention 0.3": rolled_out(maps, share=0.3),
+            "rollout, self-attention 0.1": rolled_out(maps, share=0.1),
+            "gradient": slope,
+            "gradient × input": product,
             "chance": torch.rand(truth.shape, generator=rng),
         }
         for name, table in tables.items():
@@ -391,7 +447,8 @@ def measured(folder: Path = DATA) -> dict:
     Returns:
         `learned`: kind -> one a seed: `loss`, `accuracy`, `induction` and `previous` (for each
         head of each layer) after each of `steps`, and accuracy `at` other periods; of the
-        translator `heads` (attention -> way -> one a head: `loss`, `exact`), `shuffled`
+        translator `heads` (attention -> way -> one a head: `loss`, `exact`; `largest` weight of
+        each head, mean over the words that look), `shuffled`
         (attention -> `words`, `sentences`, one a chance) and `explanations`; `versions`.
     """
     return json.loads((folder / "looking_inside.json").read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ import json
 import platform
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,7 +30,15 @@ from attncourse.bottleneck import sequence_loss, teacher_inputs
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, EOS, MARKS, PAD, Pairs, Vocabulary, words
 from attncourse.one_stack import BERT, GPT
-from attncourse.pictures import Flamingo, Reader, TwoTowers, positions_2d, read
+from attncourse.pictures import (
+    Flamingo,
+    Reader,
+    TwoTowers,
+    patches,
+    positions_2d,
+    read,
+    standardized,
+)
 from attncourse.pretrained import DATA
 from attncourse.self_attention import sinusoidal_positions
 from attncourse.training import command, side_by_side, teacher_forced, train
@@ -46,6 +55,10 @@ LINES = {  # positions on two lines: name -> function of rows, columns and featu
     "one number": lambda rows, columns, m: sinusoidal_positions(rows * columns, m),
     "column alone": lambda rows, columns, m: sinusoidal_positions(columns, m).repeat(rows, 1),
     "none": lambda rows, columns, m: torch.zeros(rows * columns, m),
+}
+CUTS = {  # what else a picture could be as six words: name -> function of pictures
+    "strips": lambda image: standardized(image).reshape(len(image), 6, -1),
+    "not standardized": lambda image: patches(image, PATCH),
 }
 LINES_STEPS, MODEL_STEPS, GATED_STEPS, TOWER_STEPS = 200, 300, 400, 500
 CHOICES = 100  # names among which a picture has to find its own
@@ -209,25 +222,44 @@ def _mixture(chance: random.Random, count: int) -> list[int]:
     return [chance.choice(known()[k]) for k in digits]
 
 
-def right(model: nn.Module, drawn: Drawn, seed: int = 0) -> list[bool]:
+def darker(image: Tensor) -> Tensor:
+    """A quarter of the contrast, and a little gray everywhere."""
+    return image / 4 + 0.1
+
+
+def written(
+    model: nn.Module, drawn: Drawn, seed: int = 0, change: Callable = lambda image: image
+) -> list[list[str]]:
+    """What the model writes for each picture, after `change` of it."""
+    image = change(drawn.noisy(torch.Generator().manual_seed(seed)))
+    return [french().decode(ids) for ids in read(model, image, BOS, EOS)]
+
+
+def right(model: nn.Module, drawn: Drawn, seed: int = 0, **options) -> list[bool]:
     """Of which pictures the model writes the name without an error."""
-    image = drawn.noisy(torch.Generator().manual_seed(seed))
-    written = read(model, image, BOS, EOS)
-    return [
-        french().decode(ids) == words(number, "fr")
-        for ids, number in zip(written, drawn.numbers, strict=True)
-    ]
+    names_ = written(model, drawn, seed, **options)
+    return [n == words(number, "fr") for n, number in zip(names_, drawn.numbers, strict=True)]
 
 
 def exact_match(
-    model: nn.Module, numbers: dict[int, tuple[int, ...]], **options
+    model: nn.Module,
+    numbers: dict[int, tuple[int, ...]],
+    change: Callable = lambda image: image,
+    **options,
 ) -> dict[int, float]:
     """Share of pictures read without an error, by digits; 360 pictures each."""
     shares = {}
     for digits, some in numbers.items():
         drawn = draw([some[i % len(some)] for i in range(360)], random.Random(digits), **options)
-        shares[digits] = sum(right(model, drawn)) / 360
+        shares[digits] = sum(right(model, drawn, change=change)) / 360
     return shares
+
+
+def written_alone(model: nn.Module, digit: int) -> dict[str, float]:
+    """What the model writes for 180 pictures of one digit: name -> share, the likeliest first."""
+    drawn = draw([digit] * 180, random.Random(digit))
+    found = Counter(" ".join(name) for name in written(model, drawn))
+    return {name: count / 180 for name, count in found.most_common(3)}
 
 
 def new_reader(seed: int = 0) -> Reader:
@@ -239,16 +271,20 @@ def new_reader(seed: int = 0) -> Reader:
 # --- What is measured -----------------------------------------------------------------------------
 
 
+def _to_learn_from(seed: int) -> Drawn:
+    chance = random.Random(seed)
+    return draw(_mixture(chance, PICTURES), chance)
+
+
 def measure_reader(model: Reader, seed: int) -> tuple[dict, Reader]:
     """Train a reader in place; test it on numbers that other pictures showed, and on new ones."""
-    chance = random.Random(seed)
-    drawn = draw(_mixture(chance, PICTURES), chance)
-    losses = learn(model, drawn, STEPS, BATCH, RATE, seed)
+    losses = learn(model, _to_learn_from(seed), STEPS, BATCH, RATE, seed)
     result = {
         "losses": [sum(losses[i : i + 50]) / 50 for i in range(0, STEPS, 50)],
         "known": exact_match(model, known()),
         "unseen": exact_match(model, unseen()),
         "new_font": exact_match(model, unseen(), fonts=[NEW_FONT]),
+        "alone": {digit: written_alone(model, digit) for digit in unseen()[1]},
         "agreement": agreement(model),
     }
     return result, model
@@ -329,18 +365,65 @@ def agreement(model: Reader) -> dict[str, float]:
     return shares | {"words": count, "middle": middle / max(1, count)}
 
 
-def measure_lines(reader: Reader, seed: int) -> tuple[dict[str, float], None]:
-    """Two digits above each other: exact match for each kind of position, from the same start."""
+def measure_cuts(_, seed: int) -> tuple[dict[str, dict], None]:
+    """Readers trained as `measure_reader` does, to which pictures come in another way."""
+    drawn, found = _to_learn_from(seed), {}
+    for name, cut in CUTS.items():
+        model = new_reader(seed)
+        embedding, table = model.source_embedding, positions_2d(1, 6, 64)
+        embedding.forward = lambda image, cut=cut, e=embedding, table=table: (
+            e.norm(e.linear(cut(image))) + table
+        )
+        learn(model, drawn, STEPS, BATCH, RATE, seed)
+        found[name] = {
+            "known": exact_match(model, known()),
+            "unseen": exact_match(model, unseen()),
+            "dark": exact_match(model, unseen(), change=darker),
+        }
+    return found, None
+
+
+def exchanged(model: Reader) -> dict[str, list[float]]:
+    """Which is on top? Of numbers of two different digits that were not in training.
+
+    Returns:
+        [share read rightly, share read with the two digits exchanged]: for numbers of which the
+        exchanged one was in training (`other known`), and for those of which neither was.
+    """
+    found = {}
+    for name, was in (("other known", True), ("other unseen", False)):
+        some = [n for n in unseen()[2] if n % 11 and (_turned(n) in known()[2]) == was]
+        drawn = draw([some[i % len(some)] for i in range(180)], random.Random(2), two_lines=True)
+        names_ = written(model, drawn)
+        found[name] = [
+            sum(n == words(which(k), "fr") for n, k in zip(names_, drawn.numbers, strict=True))
+            / 180
+            for which in (int, _turned)
+        ]
+    return found
+
+
+def _turned(number: int) -> int:
+    return int(str(number)[::-1])
+
+
+def measure_lines(reader: Reader, seed: int) -> tuple[dict, None]:
+    """Two digits above each other: exact match for each kind of position, from the same start.
+
+    Returns:
+        kind -> exact match; `exchanged`: kind -> as the function of this name returns it.
+    """
     chance = random.Random(seed)
     numbers = [chance.choice(known()[2]) for _ in range(6000)]
     drawn = draw(numbers, chance, two_lines=True)
-    shares = {}
+    shares: dict = {"exchanged": {}}
     for name, positions in LINES.items():
         model = new_reader()
         model.load_state_dict(reader.state_dict())
         model.source_embedding.positions = positions
         learn(model, drawn, LINES_STEPS, 64, 2e-3, seed)
         shares[name] = exact_match(model, {2: unseen()[2]}, two_lines=True)[2]
+        shares["exchanged"][name] = exchanged(model)
     return shares, None
 
 
@@ -442,6 +525,7 @@ PARTS = {  # what is measured of each seed; the reader first, for the others beg
     "flamingo": measure_flamingo,
     "lines": measure_lines,
     "towers": measure_towers,
+    "cuts": measure_cuts,
 }
 
 # --- Storing and loading --------------------------------------------------------------------------
@@ -451,7 +535,7 @@ def measure(seed: int, folder: Path = DATA) -> dict[str, dict]:
     """Everything, for one seed, on one thread; the first seed's model that sees is stored.
 
     Returns:
-        `reader`, `lines`, `flamingo` and `towers`: what the functions above measured, and
+        `reader`, `lines`, `flamingo`, `towers` and `cuts`: what the functions above measured, and
         processor `seconds`.
     """
     torch.set_num_threads(1)
@@ -493,8 +577,8 @@ def measured(folder: Path = DATA) -> dict:
     """What was measured.
 
     Returns:
-        `reader`, `lines`, `flamingo`, `towers`: one dict a seed, as `measure` returns them; keys
-        that count digits are strings. `settings`: steps and sizes.
+        `reader`, `lines`, `flamingo`, `towers`, `cuts`: one dict a seed, as `measure` returns
+        them; keys that count digits are strings. `settings`: steps and sizes.
     """
     return json.loads((folder / "pictures.json").read_text(encoding="utf-8"))
 

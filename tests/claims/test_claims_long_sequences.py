@@ -7,8 +7,11 @@ import statistics
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask
 
-from attncourse.experiments import long_sequences_curves as curves
+from attncourse import long_sequences_curves as curves
+from attncourse.experiments import looking_inside_curves
+from attncourse.experiments.looking_inside_curves import accuracy, texts
 from attncourse.lab.meters import count
 from attncourse.long_sequences import (
     any_of,
@@ -168,7 +171,17 @@ def test_a_state_holds_as_many_pairs_as_a_key_is_wide_and_then_forgets(stored):
     assert min(softmax.values()) > 0.98
 
 
-def test_the_delta_rule_holds_no_more_and_the_signed_sum_does(stored):
+def test_a_learned_beta_holds_much_more_than_elu_and_about_as_much_as_a_signed_sum(stored):
+    pairs = stored["settings"]["pairs"]
+    found = {name: dict(zip(pairs, means(runs), strict=True))
+             for name, runs in stored["capacity"].items()}  # fmt: skip
+    for n in (32, 64):
+        learned = found["delta, β learned"][n]
+        assert learned > found["elu+1"][n] + 0.1
+        assert learned == pytest.approx(found["signed sum"][n], abs=0.05)
+
+
+def test_with_beta_one_the_delta_rule_holds_no_more_and_the_signed_sum_does(stored):
     pairs = stored["settings"]["pairs"]
     found = {name: dict(zip(pairs, means(runs), strict=True))
              for name, runs in stored["capacity"].items()}  # fmt: skip
@@ -183,7 +196,98 @@ def test_without_training_positive_features_fail_at_a_quarter(stored):
     assert means(stored["untrained"]["signed sum"])[0] > 0.95
 
 
-def test_only_delta_and_positions_know_which_value_is_the_latest(stored):
+def test_it_is_not_the_division_that_fails_but_the_corner_that_features_point_to(stored):
+    undivided, centered = (means(stored["untrained"][f"elu+1, {what}"])[0]
+                           for what in ("not divided", "centered"))  # fmt: skip
+    assert undivided < 0.5 and centered > 0.95
+
+
+def test_a_sum_that_fades_knows_the_latest_value_of_few_keys(stored):
+    few, _, many = means(stored["update"]["sum that fades"])
+    assert few > 0.99 and 0.7 < many < means(stored["update"]["delta"])[-1]
+
+
+def test_a_window_loses_all_that_two_layers_do_not_reach_and_nothing_before(stored):
+    """At about nine scores a row; strided and fixed reach all, and learn next to nothing."""
+    about = stored["distance"]
+    right = {
+        name: dict(zip(stored["settings"]["periods"], means(found["right"]), strict=True))
+        for name, found in about.items()
+    }
+    assert min(right["full"].values()) > 0.95
+    assert min(right["window"][period] for period in range(12, 18)) > 0.9
+    assert max(right["window"][period] for period in range(20, 25)) < 0.1
+    assert max(*right["strided"].values(), *right["fixed"].values()) < 0.3
+    with_first = [max(run) for run in about["window, first word"]["right"]]
+    assert sorted(share < 0.15 for share in with_first) == [False, True, True]
+    for name in ("strided", "fixed"):
+        mask = mask_of(causally(curves.LOOKS[name]), 48)
+        assert layers_needed([mask, mask], causal=True) == 2
+        assert 6.9 < about[name]["scores"] < 9.6
+
+
+def test_a_window_sees_only_what_a_window_shows():
+    seeing = curves.Seeing(
+        lambda query, key, value, mask: scaled_dot_product_attention(query, key, value, mask),
+        window(9),
+    )
+    query, key, value = torch.randn(3, 1, 1, 20, 4)
+    _, weights = seeing(query, key, value, torch.ones(20, 20, dtype=torch.bool).tril())
+    assert torch.equal(weights[0, 0] > 0, mask_of(causally(window(9)), 20))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most"),
+    [
+        (causally(window(45)), 0.10, 0.15),
+        (causally(strided(45)), 0.53, 0.54),
+        (causally(fixed(45)), 0.53, 0.54),
+        (causally(window(2048)), 0.53, 0.54),
+    ],
+)
+def test_what_flexattention_computes_of_a_pattern(pattern, least, most):
+    """A block of 128 with a single True is computed: strided and fixed save nothing."""
+    blocks = create_block_mask(lambda b, h, i, j: pattern(i, j), 1, 1, 2048, 2048, device="cpu")
+    assert blocks.BLOCK_SIZE == (128, 128)
+    assert least < 1 - blocks.sparsity() / 100 < most
+
+
+def test_three_random_words_a_row_fill_every_block_and_a_random_block_does_not():
+    def computed(pattern):
+        blocks = create_block_mask(lambda b, h, i, j: pattern(i, j), 1, 1, 2048, 2048, device="cpu")
+        return 1 - blocks.sparsity() / 100
+
+    generator = torch.Generator().manual_seed(0)
+    words = random_keys(2048, 3, generator)
+    drawn = random_keys(16, 1, generator)
+    assert computed(any_of(window(44), words)) == 1
+    assert computed(any_of(window(44), lambda i, j: drawn(i // 128, j // 128))) < 0.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_key_a_query_is_enough_in_the_second_layer(seed):
+    def best(attend, most):
+        def chosen(query, key, value, mask=None):
+            _, weights = attend(query, key, value, mask)
+            few, which = weights.topk(most, dim=-1)
+            kept = torch.zeros_like(weights).scatter(-1, which, few)
+            kept = kept / kept.sum(-1, keepdim=True)
+            return kept @ value, kept
+
+        return chosen
+
+    shares, text = {}, texts(40, torch.Generator().manual_seed(0), 18)
+    for layers, most in (((1,), 1), ((0, 1), 4)):
+        model = looking_inside_curves.load("varying", seed)
+        for attention in (model.layers[layer].attention for layer in layers):
+            chosen = best(attention.attend, most)
+            del attention.attend
+            attention.attend = chosen
+        shares[most] = accuracy(model, text, 18)
+    assert shares[1] > 0.98 and shares[4] > 0.9
+
+
+def test_only_delta_fading_and_positions_know_which_value_is_the_latest(stored):
     middle = stored["settings"]["keys"].index(8)
     found = {name: means(runs)[middle] for name, runs in stored["update"].items()}
     for name in ("softmax", "elu+1", "signed sum"):
@@ -195,6 +299,7 @@ def test_hashing_pays_on_clusters(stored):
     once = {name: means(runs)[0] for name, runs in stored["hashing"].items()}
     gain = {name: recall / share for name, (recall, share) in once.items()}
     assert gain["random, d = 64"] < 3 < 4 < gain["clustered, d = 64"]
+    assert gain["trained, d = 16"] > gain["clustered, d = 64"]
     rounds = stored["settings"]["rounds"].index(8)
     assert means(stored["hashing"]["random, d = 64"])[rounds][1] == pytest.approx(0.42, abs=0.02)
 

@@ -11,6 +11,7 @@ from attncourse.experiments import looking_inside_curves
 from attncourse.experiments.looking_inside_curves import LONGEST, SEEDS, accuracy, texts
 from attncourse.looking_inside import (
     ablated,
+    attributed,
     head_outputs,
     induction_score,
     previous_token_score,
@@ -99,6 +100,40 @@ def test_every_kind_has_its_seeds(stored):
     assert {len(runs) for runs in stored["learned"].values()} == {SEEDS}
 
 
+@pytest.mark.parametrize("period", [4, 8, 26, 30])
+def test_two_layers_know_periods_that_they_never_met_and_the_shortcut_does_not(models, period):
+    text = texts(60, torch.Generator().manual_seed(0), period)
+    assert min(accuracy(model, text, period) for model in models) > 0.95
+    shortcut = accuracy(looking_inside_curves.load("fixed", 0), text, period)
+    assert shortcut < (0.7 if 24 % period == 0 else 0.05)
+
+
+def test_one_wide_layer_does_induction_by_brute_force_and_only_for_its_distances():
+    """No head looks at the word before, and it is right at every period from 12 to 24."""
+    model = looking_inside_curves.by_brute_force()
+    assert len(model.layers) == 1
+    for period in (12, 13, 18, 23, 24, 30):
+        text = texts(20, torch.Generator().manual_seed(1), period)
+        assert accuracy(model, text, period) == (period <= LONGEST), period
+    (weights,) = attention_maps(model, text).values()
+    assert previous_token_score(weights).max() < 1e-6
+
+
+def test_layer_1_says_the_word_and_layer_0_does_not(models, text):
+    for model in models:
+        added = attributed(model, text, text.roll(-1, 1))
+        mean = {part: each[:, LONGEST:-1].mean() for part, each in added.items()}
+        assert max(mean["1.0"], mean["1.1"]) > 4
+        assert max(abs(mean[part]) for part in ("word", "0.0", "0.1", "biases")) < 0.5
+
+
+def test_what_a_head_of_layer_0_says_on_average_is_short(models, text):
+    """So a zero and the mean of a head nearly agree on these texts."""
+    for model in models:
+        for said in head_outputs(model, text).values():  # b h q d
+            assert said.mean(0).norm(dim=-1).mean() < 0.35 * said.norm(dim=-1).mean()
+
+
 def test_stored_weights_are_those_that_were_measured(stored, models):
     for model, run in zip(models, stored["learned"]["varying"], strict=True):
         rng = torch.Generator().manual_seed(18)
@@ -140,6 +175,47 @@ def test_the_circuit_goes_through_the_keys(models, text):
             right = through(model, text, silent, part)[:, :-1].argmax(-1) == text[:, 1:]
             shares[part] = right[:, LONGEST:].float().mean()
         assert shares["k"] <= 0.5 and shares["v"] >= 0.95 and shares["q"] >= 0.95
+
+
+def test_rollout_loses_by_the_half_that_it_takes_for_granted(stored):
+    """Weights alone, multiplied through all layers, and another share for self-attention."""
+    about = stored["explanations"]
+    ranks = [about[f"rollout{what}"]["rank"] for what in
+             ("", ", self-attention 0.3", ", self-attention 0.1")]  # fmt: skip
+    plain = about["cross-attention, mean"]["rank"]
+    assert ranks == sorted(ranks) and ranks[-1] == pytest.approx(plain, abs=0.01)
+    more, error = about["rollout, not the encoder's second"]["more"]
+    assert more > 5 * error
+    assert about["gradient"]["more"][0] > 5 * about["gradient"]["more"][1]
+
+
+def test_a_share_of_a_half_is_rollout():
+    model, _, _ = pretrained.load("transformer")
+    pairs = looking_inside_curves.sentences(least=5)
+    source, target = (row[row != PAD][None] for row in (pairs.source[3], pairs.target[3]))
+    maps = attention_maps(model, source, teacher_inputs(target, BOS))
+    rolled_out = looking_inside_curves.rolled_out
+    assert torch.equal(rolled_out(maps), rolled_out(maps, share=0.5))
+    nothing = rolled_out(maps, share=0.0)  # no self-attention mixes anything
+    alone = rolled_out(maps, [name for name in maps if "self" in name])
+    torch.testing.assert_close(nothing, alone)
+
+
+def test_five_heads_cannot_be_silent_and_sharpness_is_a_hint(stored):
+    heads = {name: each for name, each in stored["heads"].items() if name != "whole"}
+    zero = [each["exact"] for about in heads.values() for each in about["zero"]]
+    assert sum(share < stored["heads"]["whole"]["exact"] - 0.03 for share in zero) == 5
+
+    def hint(names):
+        sharp = [x for name in names for x in heads[name]["largest"]]
+        lost = [each["loss"] for name in names for each in heads[name]["exchanged"]]
+        pair = torch.tensor([sharp]), torch.tensor([lost])
+        return looking_inside_curves.rank_correlation(*pair).item()
+
+    assert hint(heads) > 0.7 and hint([name for name in heads if "cross" in name]) < -0.3
+    encoder = [x for name in heads if "encoder" in name for x in heads[name]["largest"]]
+    decoder = [x for name in heads if "decoder" in name for x in heads[name]["largest"]]
+    assert max(encoder) < min(decoder)
 
 
 def test_rollout_loses_to_the_plain_mean_and_beats_chance(stored):

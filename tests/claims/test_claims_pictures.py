@@ -76,6 +76,30 @@ def test_a_dark_picture_is_the_same_picture():
     assert torch.equal(read(model, image), read(model, image / 4 + 0.1))
 
 
+def test_without_standardizing_a_reader_reads_as_well_and_no_dark_picture(measured):
+    """The norm makes vectors of dark pictures as long as any: it is not that they are too quiet."""
+    for cuts, reader in zip(measured["cuts"], measured["reader"], strict=True):
+        bare = cuts["not standardized"]
+        assert all(bare["unseen"][d] > reader["unseen"][d] - 0.05 for d in "23")
+        assert max(bare["dark"].values()) < 0.15
+    model, _ = pictures_curves.reader()
+    image = draw([182, 47], random.Random(0)).noisy(generator())
+    embedding = model.source_embedding
+    lengths = [
+        embedding.norm(embedding.linear(patches(x, (16, 8)))).norm(dim=-1).mean().item()
+        for x in (standardized(image), image, image / 4 + 0.1)
+    ]
+    assert max(lengths) < 1.1 * min(lengths)
+
+
+def test_strips_hold_all_numbers_and_are_harder_to_learn_from(measured):
+    image = draw([182], random.Random(0)).images / 255
+    strips = pictures_curves.CUTS["strips"](image)
+    assert torch.equal(strips.flatten().sort()[0], standardized(image).flatten().sort()[0])
+    for cuts, reader in zip(measured["cuts"], measured["reader"], strict=True):
+        assert 0.1 < cuts["strips"]["unseen"]["3"] < reader["unseen"]["3"] - 0.4
+
+
 @pytest.mark.parametrize("kind", LINES)
 def test_without_rows_nobody_can_say_which_line_is_first(kind):
     """With the column alone, or with nothing, 47 and 74 are the same picture."""
@@ -92,6 +116,42 @@ def test_two_lines_need_rows_and_one_number_tells_them_too(measured):
     for lines in measured["lines"]:
         told = min(lines["row and column"], lines["one number"])
         assert told > max(lines["column alone"], lines["none"]) + 0.2
+
+
+@pytest.mark.parametrize("kind", ["column alone", "none"])
+def test_who_cannot_tell_two_numbers_apart_writes_the_one_that_was_in_training(measured, kind):
+    """Less right than a coin; where neither was in training, a coin."""
+    same = [n % 11 == 0 for n in unseen()[2]]
+    coin = statistics.mean(1.0 if each else 0.5 for each in same)
+    for lines in measured["lines"]:
+        assert lines[kind] < coin - 0.2
+        right, exchanged = lines["exchanged"][kind]["other known"]
+        assert right < 0.1 and exchanged > 0.85
+        right, exchanged = lines["exchanged"][kind]["other unseen"]
+        assert right == pytest.approx(exchanged, abs=0.2) and right > 0.25
+
+
+def test_of_one_digit_the_nine_is_read_worse_than_the_seven_and_as_zero(measured):
+    assert unseen()[1] == (7, 9)
+    for seed in measured["reader"]:
+        seven, nine = (seed["alone"][digit] for digit in "79")
+        assert nine.get("neuf", 0) < seven["sept"] and seven["sept"] >= 0.5
+        assert nine["zéro"] == max(share for name, share in nine.items() if name != "neuf")
+
+
+def test_the_temperature_was_still_falling(measured):
+    """It fell by nearly as much as Adam's steps, each at most the rate, let it fall."""
+    steps, rates = pictures_curves.TOWER_STEPS, []
+    optimizer = torch.optim.Adam(torch.nn.Linear(1, 1).parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(  # as `train` has it
+        optimizer, 3e-3, total_steps=steps + 1, pct_start=0.1, cycle_momentum=False
+    )
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    for seed in measured["towers"]:
+        assert 0.85 < math.log(0.1 / seed["temperature"]) / sum(rates) < 1
 
 
 def test_unseen_numbers_are_read_and_those_of_one_digit_worst(measured):
