@@ -97,6 +97,16 @@ def test_an_anchor_stands_on_one_page_only():
     assert sorted(anchors) == sorted(set(anchors))
 
 
+# Photographs stay as they are in the dark; "a dark page" is about the theme.
+PHOTOGRAPHS = ("13_pictures",)
+SHADE = re.compile(r"\b(?:dark(?:est|er)?|white|black|bright|pale)\b(?! (?:mode|theme|box))", re.I)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.stem not in PHOTOGRAPHS], ids=stem)
+def test_no_sentence_names_a_shade_that_a_dark_page_turns_round(page):
+    assert [line for line in prose(page).splitlines() if SHADE.search(line)] == []
+
+
 @pytest.mark.parametrize("page", CHAPTERS, ids=stem)
 def test_chapter_has_the_parts_of_a_chapter(page):
     text = page.read_text(encoding="utf-8")
@@ -405,6 +415,15 @@ def test_every_misconception_has_an_address_in_the_book(soups):
 
 
 @pytest.mark.slow
+def test_no_page_skips_a_level_of_headings(soups):
+    for page, soup in soups.items():
+        levels = [int(each.name[1]) for each in soup.find_all(re.compile(r"^h[1-6]$"))]
+        above = [0, *levels]
+        skipped = [each for each, before in zip(levels, above, strict=False) if each > before + 1]
+        assert skipped == [], page.name
+
+
+@pytest.mark.slow
 def test_answers_are_folded(soups):
     for page in CHAPTERS:
         soup = soups[HTML / "book" / f"{page.stem}.html"]
@@ -529,6 +548,92 @@ def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
     }
     assert len(found) >= {"light": len(PAGES) + 7, "dark": 2 * 7}[theme]
     assert {place: barriers for place, barriers in found.items() if barriers} == {}
+
+
+# Buttons, and what is in the row above a page: what has no mark, or one too small to touch.
+UNSEEN = """
+    const isShown = each =>
+        each.checkVisibility({opacityProperty: true, visibilityProperty: true});
+    const size = each => [each, ...each.querySelectorAll("*")].filter(isShown)
+        .map(part => part.getBoundingClientRect()).map(box => Math.min(box.width, box.height));
+    const mark = "[class*='fa-'], svg, img, input";
+    return [...document.querySelectorAll("button, summary, .bd-header-article a")].filter(each =>
+        isShown(each) && (Math.max(...size(each)) < 24
+            || !each.textContent.trim() && ![...each.querySelectorAll(mark)].some(isShown))
+    ).map(each => each.outerHTML.slice(0, 120));"""
+# Icons without a letter, or as pale as what is behind them.
+EMPTY = """
+    const behind = each => {
+        const color = getComputedStyle(each).backgroundColor;
+        return color === "rgba(0, 0, 0, 0)" && each.parentElement ? behind(each.parentElement) : color;
+    };
+    return [...document.querySelectorAll("[class*='fa-']")].filter(each => {
+        const letter = getComputedStyle(each, "::before");
+        return ["none", "normal", '""'].includes(letter.content)
+            || letter.color === behind(each);
+    }).map(each => each.outerHTML);"""
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_control_has_a_mark_that_one_sees_and_can_touch(book, tmp_path, theme):
+    with browser(tmp_path) as tab:
+        for name in ("book/index", "book/03_scaled_dot_product", "book/mistakes/masking", "search"):
+            tab.open(HTML / f"{name}.html", theme=theme)
+            for width in (1440, 800, 390):
+                tab.resize(width)
+                assert tab.run(UNSEEN) == [], (name, width)
+                assert tab.run(EMPTY) == [], (name, width)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_menu_of_chapters_opens_on_a_phone(book, tmp_path):
+    chapters = "document.querySelector('.bd-sidebar-primary a[href*=\"07_\"]')"
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=390)
+        assert not tab.run(f"return {chapters}.checkVisibility({{visibilityProperty: true}})")
+        tab.run("document.querySelector('.primary-toggle').click()")
+        tab.wait(f"(box => box.left >= 0 && box.right <= 390)({chapters}.getBoundingClientRect())")
+
+
+# What of a page is printed, in words and numbers.
+PRINTED = """
+    const shown = place => [...document.querySelectorAll(place)].filter(
+        each => each.checkVisibility());
+    const all = [...document.querySelectorAll("article section")];
+    return {
+        title: shown("h1").map(each => each.innerText),
+        code: shown(".tag_hide-input details.hide").length,
+        answers: shown("details.sd-dropdown").map(each => [
+            each.open, Boolean(each.closest(".answers")), each.querySelector("summary").innerText]),
+        room: Math.min(...shown(".predict textarea").map(each => each.offsetHeight)),
+        divided: shown("pre").filter(each => getComputedStyle(each).breakInside !== "avoid")
+            .map(each => each.textContent.trim().split("\\n").length),
+    };"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_on_paper_a_page_keeps_its_answers_for_the_end_and_its_code_in_one_piece(book, tmp_path):
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=794)
+        words = "return document.querySelector('article').textContent"
+        before = tab.run(words)
+        tab.run("dispatchEvent(new Event('beforeprint'))")
+        tab._ask("Emulation.setEmulatedMedia", media="print")
+        seen = tab.run(PRINTED)
+        assert seen["title"] == ["3. Scaled dot-product attention"]
+        assert seen["code"] == 0 and seen["room"] > 40
+        assert len(seen["answers"]) >= 4
+        for number, answer in enumerate(seen["answers"], 1):
+            assert answer == [True, True, f"Answer {number}"]
+        # A frame that waits for the next page with its code would stand there empty.
+        assert seen["divided"] and min(seen["divided"]) >= 15
+        tab.run("dispatchEvent(new Event('afterprint'))")
+        assert tab.run(words) == before
+        assert tab.run("return document.querySelectorAll('article details[open]').length") == 0
 
 
 FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({

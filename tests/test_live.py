@@ -88,10 +88,20 @@ def first_state(tab, name: str) -> str:
     )
 
 
+# A figure begins when it is near the window.
+COME_NEAR = """
+    for (const each of document.querySelectorAll("[data-live]")) {
+        each.scrollIntoView();
+        for (const _ of "12") await new Promise(requestAnimationFrame);
+    }
+    scrollTo(0, 0);"""
+
+
 @pytest.fixture
 def show(tab, tmp_path):
     def show(*figures, models=(), **how):
         tab.open(write_page(tmp_path, *figures, models=models), **how)
+        tab.run(COME_NEAR)
         tab.wait("!document.querySelector('[data-live]:not([data-ready])')", 60)
         assert tab.run("return errors") == []
         return tab
@@ -342,6 +352,21 @@ def expected_table(x, mask):
         + ["■" if yes else "·" for yes in changed]
         for row, allowed, changed in zip(weights, mask, depends, strict=True)
     ]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_figure_begins_when_its_reader_comes_near(tab, tmp_path):
+    page = write_page(tmp_path, "surgery")
+    page.write_text(page.read_text("utf-8").replace("<main>", "<main style='padding-top: 3000px'>"))
+    begun, share = "'ready' in document.querySelector('[data-live]').dataset", "'.share'"
+    tab.open(page)
+    before = tab.run(f"return document.querySelector({share}).textContent")
+    tab.run("await new Promise(resume => setTimeout(resume, 300))")
+    assert not tab.run(f"return {begun}")
+    tab.run("document.querySelector('[data-live]').scrollIntoView()")
+    tab.wait(begun, 60)
+    assert tab.run(f"return document.querySelector({share}).textContent") == before.strip()
 
 
 @pytest.mark.slow

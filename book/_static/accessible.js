@@ -23,10 +23,32 @@ addEventListener("DOMContentLoaded", () => {
   each("pre, .cell_output > .output, .pst-scrollable-table-container, .gallery .side", box => sizes.observe(box));
 });
 
-// On paper nothing can be opened: answers and folded code are printed.
-let opened = [];
+// On paper nothing can be opened: what is folded is printed, and answers stand at the end.
+// A short listing stays on one page.
+let backs = [];
 addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  opened.forEach(folded => { folded.open = true; });
+  if (backs.length) return;
+  const each = (places, change) => document.querySelectorAll(`article ${places}`).forEach(change);
+  each("pre", listing => listing.classList.toggle("whole", listing.textContent.trim().split("\n").length < 15));
+  each("details:not([open])", folded => {
+    folded.open = true;
+    backs.push(() => { folded.open = false; });
+  });
+  const end = document.createElement("section");
+  end.className = "answers";
+  each(".sd-summary-text", said => {
+    if (said.textContent !== "Answer") return;
+    const answer = said.closest("details"), mark = document.createElement("p");
+    said.textContent = `Answer ${end.childElementCount + 1}`;
+    mark.textContent = `→ ${said.textContent}, at the end`;
+    answer.replaceWith(mark);
+    end.append(answer);
+    backs.push(() => { said.textContent = "Answer"; mark.replaceWith(answer); });
+  });
+  if (end.childElementCount) {
+    end.insertAdjacentHTML("afterbegin", "<h2>Answers</h2>");
+    document.querySelector("article section").append(end);
+    backs.push(() => end.remove());
+  }
 });
-addEventListener("afterprint", () => opened.forEach(folded => { folded.open = false; }));
+addEventListener("afterprint", () => { backs.forEach(back => back()); backs = []; });
