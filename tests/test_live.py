@@ -621,6 +621,8 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     question = "<p>{}</p><details class=sd-dropdown><summary>Answer</summary><p>Yes.</p></details>"
     questions = question.format("Which?") + question.format("Why?")
     map_ = "<span class=dots data-page=01_bottleneck data-questions=2>2 questions</span>"
+    map_ += "<nav class=bd-sidebar-primary><a href='../book/01_bottleneck.html'>1.</a></nav>"
+    map_ += "<div class=doors></div>"
     dots = "const dots = document.querySelector('.dots'); return [dots.textContent, dots.ariaLabel]"
 
     def opened(kept):
@@ -631,13 +633,14 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
         page.write_text(
             f"<!doctype html><meta charset=utf-8><script>localStorage.clear();"
             f"Object.assign(localStorage, {json.dumps(kept)})</script>"
-            f"<script src='{(LIVE / 'check.js').as_uri()}'></script>{map_}{questions}",
+            f"<script src='{(LIVE / 'check.js').as_uri()}'></script>{questions}{map_}",
             "utf-8",
         )
         tab.open(page)
 
     opened({})
     assert tab.run(dots) == ["2 questions", None]
+    assert tab.run("return document.querySelector('nav a').textContent") == "1."
     tab.press("Tab")
     tab.wait("document.activeElement.matches('textarea')")
     tab.run("document.execCommand('insertText', false, 'One vector <b>')")
@@ -648,6 +651,9 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     chosen = "[...document.querySelectorAll('input:checked')].map(each => each.value)"
     assert tab.run(f"return {chosen}") == ["yes", "not yet"]
     assert tab.run(dots) == ["●○", "1 of 2 questions right, 1 not yet"]
+    assert tab.run("return document.querySelector('nav a').textContent") == "1. 2 of 2"
+    stopped = tab.run("return document.querySelector('.doors + .continue a').outerHTML")
+    assert stopped == '<a href="01_bottleneck.html">01_bottleneck</a>'
 
 
 # --- first states --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 2. Icons are letters of a font that holds no others, in the style sheet. The theme would load all of
    Font Awesome (818 kB), twice: as fonts, and as a script that draws the same.
 3. What every page loads is one style sheet and one script. What no page of ours uses is left out:
-   Thebe, buttons that fold, a search in the box while one types.
+   Thebe, buttons that fold, Sphinx's search.
 4. A picture waits until its reader comes near, and keeps its place until then.
 5. No line ends within a short piece of code, or between a formula and the comma behind it.
 6. No level of headings is skipped: a report's headings follow those of the section around it.
@@ -87,8 +87,7 @@ def set_formula(translator, node):
         logger.warning("%s in %s", problem, node.astext(), location=node)
         raise nodes.SkipNode from problem
     element = "div" if is_block else "span"
-    stop = {"tabindex": "0"} if is_block else {}  # a wide one is scrolled, by keyboard, too
-    translator.body.append(translator.starttag(node, element, "", CLASS="math", **stop))
+    translator.body.append(translator.starttag(node, element, "", CLASS="math"))
     if is_block and node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')
