@@ -50,6 +50,7 @@ const bookSearch = (() => {
     sum += 15 * hits / asked(own).length;
     if (/\w_\w/.test(query) && row[3].includes(query)) sum += 20;  // a name in code, as it is written
     const fit = list => Math.min(1, list.reduce((all, name) => all + meant(patterns, name) ** 2, 0));
+    if (names.includes(phrase)) sum += 80;
     return share * (sum + 80 * fit(names) + 30 * fit(bold));
   };
 
