@@ -51,7 +51,9 @@ def article(name: str):
     found = soup.select_one("article")
     for each in found.select(LEFT_OUT):
         each.decompose()
-    for each in found.select(".attn-report h5"):
+    for each in found.select("a.term"):
+        each.unwrap()
+    for each in found.select(".attn-report .was-h5"):
         each["role"] = "presentation"  # thousands of them would fill the file's outline
     for box in found.select(".cell_input, div[class*=highlight-]"):
         if not box.find_parent(class_="cell_input"):

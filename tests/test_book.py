@@ -1,8 +1,10 @@
 """The book builds without a warning, works offline, tells no solution, and can be read by all."""
 
+import csv
 import gc
 import gzip
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -95,6 +97,16 @@ def test_an_anchor_stands_on_one_page_only():
         for anchor in re.findall(r"^\((.+)\)=$", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert sorted(anchors) == sorted(set(anchors))
+
+
+# Photographs stay as they are in the dark; "a dark page" is about the theme.
+PHOTOGRAPHS = ("13_pictures",)
+SHADE = re.compile(r"\b(?:dark(?:est|er)?|white|black|bright|pale)\b(?! (?:mode|theme|box))", re.I)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.stem not in PHOTOGRAPHS], ids=stem)
+def test_no_sentence_names_a_shade_that_a_dark_page_turns_round(page):
+    assert [line for line in prose(page).splitlines() if SHADE.search(line)] == []
 
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=stem)
@@ -405,6 +417,15 @@ def test_every_misconception_has_an_address_in_the_book(soups):
 
 
 @pytest.mark.slow
+def test_no_page_skips_a_level_of_headings(soups):
+    for page, soup in soups.items():
+        levels = [int(each.name[1]) for each in soup.find_all(re.compile(r"^h[1-6]$"))]
+        above = [0, *levels]
+        skipped = [each for each, before in zip(levels, above, strict=False) if each > before + 1]
+        assert skipped == [], page.name
+
+
+@pytest.mark.slow
 def test_answers_are_folded(soups):
     for page in CHAPTERS:
         soup = soups[HTML / "book" / f"{page.stem}.html"]
@@ -531,6 +552,124 @@ def test_no_page_has_a_barrier_against_wcag_2_1_aa(audited, theme):
     assert {place: barriers for place, barriers in found.items() if barriers} == {}
 
 
+# Buttons, and what is in the row above a page: what has no mark, or one too small to touch.
+UNSEEN = """
+    const isShown = each =>
+        each.checkVisibility({opacityProperty: true, visibilityProperty: true});
+    const size = each => [each, ...each.querySelectorAll("*")].filter(isShown)
+        .map(part => part.getBoundingClientRect()).map(box => Math.min(box.width, box.height));
+    const mark = "[class*='fa-'], svg, img, input";
+    return [...document.querySelectorAll("button, summary, .bd-header-article a")].filter(each =>
+        isShown(each) && (Math.max(...size(each)) < 24
+            || !each.textContent.trim() && ![...each.querySelectorAll(mark)].some(isShown))
+    ).map(each => each.outerHTML.slice(0, 120));"""
+# Icons without a letter, or as pale as what is behind them.
+EMPTY = """
+    const behind = each => {
+        const color = getComputedStyle(each).backgroundColor;
+        const isClear = color === "rgba(0, 0, 0, 0)" && each.parentElement;
+        return isClear ? behind(each.parentElement) : color;
+    };
+    return [...document.querySelectorAll("[class*='fa-']")].filter(each => {
+        const letter = getComputedStyle(each, "::before");
+        return ["none", "normal", '""'].includes(letter.content)
+            || letter.color === behind(each);
+    }).map(each => each.outerHTML);"""
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_control_has_a_mark_that_one_sees_and_can_touch(book, tmp_path, theme):
+    with browser(tmp_path) as tab:
+        for name in ("book/index", "book/03_scaled_dot_product", "book/mistakes/masking", "search"):
+            tab.open(HTML / f"{name}.html", theme=theme)
+            for width in (1440, 800, 390):
+                tab.resize(width)
+                assert tab.run(UNSEEN) == [], (name, width)
+                assert tab.run(EMPTY) == [], (name, width)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_menu_of_chapters_opens_on_a_phone(book, tmp_path):
+    chapters = "document.querySelector('.bd-sidebar-primary a[href*=\"07_\"]')"
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=390)
+        assert not tab.run(f"return {chapters}.checkVisibility({{visibilityProperty: true}})")
+        tab.run("document.querySelector('.primary-toggle').click()")
+        tab.wait(f"(box => box.left >= 0 && box.right <= 390)({chapters}.getBoundingClientRect())")
+
+
+# The letters of each full line of prose, and the smallest size of code, in pixels.
+LINES = """
+    const lines = [...document.querySelectorAll("article section > p")].flatMap(each => {
+        const words = each.firstChild, range = document.createRange(), found = [];
+        if (words?.nodeType !== 3) return [];
+        let top, count = 0;
+        for (let at = 0; at < words.length; at++) {
+            range.setStart(words, at);
+            range.setEnd(words, at + 1);
+            const now = range.getBoundingClientRect().top;
+            if (top !== undefined && now > top + 5) { found.push(count); count = 0; }
+            top = now;
+            count += 1;
+        }
+        return found;
+    });
+    const code = [...document.querySelectorAll("article div.highlight pre")];
+    return [lines, Math.min(...code.map(each => parseFloat(getComputedStyle(each).fontSize)))];"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_line_of_prose_has_at_most_80_letters_and_code_is_large_enough(book, tmp_path):
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=1440)
+        lines, code = tab.run(LINES)
+    lines.sort()
+    assert len(lines) > 15 and lines[int(0.9 * len(lines))] <= 80, lines[-10:]
+    assert code >= 13.5
+
+
+# What of a page is printed, in words and numbers.
+PRINTED = """
+    const shown = place => [...document.querySelectorAll(place)].filter(
+        each => each.checkVisibility());
+    const all = [...document.querySelectorAll("article section")];
+    return {
+        title: shown("h1").map(each => each.innerText),
+        code: shown(".tag_hide-input details.hide").length,
+        answers: shown("details.sd-dropdown").map(each => [
+            each.open, Boolean(each.closest(".answers")), each.querySelector("summary").innerText]),
+        room: Math.min(...shown(".predict textarea").map(each => each.offsetHeight)),
+        divided: shown("pre").filter(each => getComputedStyle(each).breakInside !== "avoid")
+            .map(each => each.textContent.trim().split("\\n").length),
+    };"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_on_paper_a_page_keeps_its_answers_for_the_end_and_its_code_in_one_piece(book, tmp_path):
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=794)
+        words = "return document.querySelector('article').textContent"
+        before = tab.run(words)
+        tab.run("dispatchEvent(new Event('beforeprint'))")
+        tab._ask("Emulation.setEmulatedMedia", media="print")
+        seen = tab.run(PRINTED)
+        assert seen["title"] == ["3. Scaled dot-product attention"]
+        assert seen["code"] == 0 and seen["room"] > 40
+        assert len(seen["answers"]) >= 4
+        for number, answer in enumerate(seen["answers"], 1):
+            assert answer == [True, True, f"Answer {number}"]
+        # A frame that waits for the next page with its code would stand there empty.
+        assert seen["divided"] and min(seen["divided"]) >= 15
+        tab.run("dispatchEvent(new Event('afterprint'))")
+        assert tab.run(words) == before
+        assert tab.run("return document.querySelectorAll('article details[open]').length") == 0
+
+
 FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({
     to: each.querySelector("a").getAttribute("href"),
     title: each.querySelector("a").textContent,
@@ -555,6 +694,132 @@ def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
         assert each["marked"] and len(each["words"]) > 20, each
         page, _, section = each["to"].partition("#")
         assert section == "" or soups[HTML / page].find(id=section), each
+
+
+@pytest.mark.slow
+@needs_browser
+def test_what_a_reader_types_finds_the_place_that_explains_it_first(book, tmp_path):
+    """`searches.csv` was written from the table of contents, before the search was."""
+    with (ROOT / "tests" / "searches.csv").open(encoding="utf-8") as file:
+        wanted = {row["query"]: row["right"].split(" | ") for row in csv.DictReader(file)}
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "search.html")
+        first = tab.run(f"""
+            await bookSearch.load();
+            return {json.dumps([*wanted])}.map(query => bookSearch.find(query)[0] ?? ["", "", ""])
+            """)
+    wrong = {}
+    for (query, places), (address, page, title, *_) in zip(wanted.items(), first, strict=True):
+        found = f"{address.partition('#')[0][5:-5]}: {title or page}"
+        pairs = [place.split(":") for place in places]
+        said = found.lower()
+        if not any(said.startswith(at) and part.strip().lower() in said for at, part in pairs):
+            wrong[query] = found
+    assert len(wanted) >= 60
+    assert len(wrong) <= 0.1 * len(wanted), wrong
+
+
+@pytest.mark.slow
+@needs_browser
+def test_results_come_while_one_types_and_each_code_leads_to_its_entry(soups, tmp_path):
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "mistakes" / "masking.html", width=390)
+        tab.run("document.querySelector('dialog .bd-search input').closest('dialog').showModal()")
+        for key in "rope":
+            tab.run(f"""const field = document.querySelector("dialog .bd-search input");
+                field.value += "{key}"; field.dispatchEvent(new Event("input"));""")
+        tab.wait("document.querySelector('dialog .found li')")
+        link = tab.run("return document.querySelector('dialog .found a').href")
+        assert "book/08_positions.html#" in link
+        codes = [each["id"] for page in soups for each in soups[page].select(".gallery section")]
+        first = tab.run(f"return {json.dumps(codes)}.map(code => bookSearch.find(code)[0][0])")
+    assert len(codes) > 300
+    assert [
+        code for code, at in zip(codes, first, strict=True) if not at.endswith(f"#{code}")
+    ] == []
+
+
+@pytest.mark.slow
+def test_the_judge_on_a_page_knows_five_wrong_lines_by_name_and_the_right_one(soups):
+    forms = [form for soup in soups.values() for form in soup.select(".judged")]
+    for page in [*CHAPTERS[:7], ROOT / "book" / "index.md"]:
+        assert soups[HTML / "book" / f"{page.stem}.html"].select(".judged"), page.stem
+    for form in forms:
+        assert len(form.select("label")) == len(form.select(".case")) == 6
+        assert len(str(form)) <= 25_000
+        *wrong, right = form.select(".case .attn-report")
+        assert "right" in right["class"]
+        named = [report.select_one(".was-h5 a code, h5 a code, h4 a code") for report in wrong]
+        assert len({code.get_text() for code in named}) == 5
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_judge_on_a_page_reads_the_line_that_is_chosen(book, tmp_path):
+    shown = """return [...document.querySelectorAll(".judged .case")].flatMap(
+        (each, place) => each.checkVisibility() ? [place] : [])"""
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "index.html", width=390)
+        assert tab.run(shown) == [0]
+        tab.run("document.querySelector('.judged input').focus()")
+        for place in (1, 2):
+            tab.press("ArrowDown")
+            assert tab.run(shown) == [place]
+
+
+@pytest.mark.slow
+def test_a_page_with_an_exercise_says_at_its_top_how_long_what_and_where(soups):
+    for page in CHAPTERS:
+        soup = soups[HTML / "book" / f"{page.stem}.html"]
+        told = soup.select_one("article section > h1 + .at-a-glance")
+        assert re.search(r"\d+ minutes to read, \d+ to do", told.get_text()), page.stem
+        stem = page.stem.partition("_")[2]
+        names = [code.get_text() for code in told.select("code")]
+        assert {task.name for task in registry.of_chapter(stem)} <= set(names)
+        assert told.select_one("a[href*=colab]") and told.select_one("a[download]")
+
+
+@pytest.mark.slow
+def test_how_a_figure_was_made_stands_below_it_and_is_named_after_it(soups):
+    for page in CHAPTERS:
+        names = []
+        for fold in soups[HTML / "book" / f"{page.stem}.html"].select(".tag_hide-input > details"):
+            assert fold.find_previous_sibling(class_="cell_output"), page.stem
+            names.append(fold.summary.p.get_text())
+        numbered = [name for name in names if "Fig." in name]
+        assert numbered and len(numbered) == len(set(numbered)), page.stem
+
+
+@pytest.mark.slow
+def test_an_entry_of_the_gallery_begins_with_the_thought_and_shows_the_wrong_lines(soups):
+    entries = [each for soup in soups.values() for each in soup.select(".gallery section")]
+    for entry in entries:
+        head = entry.h2
+        code = head.find_all("code")[-1].extract().get_text()
+        assert code == entry["id"] and len(head.get_text()) > 5, code
+    assert sum(bool(entry.pre) for entry in entries) >= 0.9 * len(entries)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_term_shows_the_glossary_s_line_at_its_first_use(soups, tmp_path):
+    for page in CHAPTERS:
+        soup = soups[HTML / "book" / f"{page.stem}.html"]
+        terms = [link["href"] for link in soup.select("article a.term")]
+        assert len(terms) >= 5 and len(terms) == len(set(terms)), page.stem
+    with browser(tmp_path) as tab:
+        tab.open(HTML / "book" / "06_masking.html", width=390)
+        card = "document.querySelector('.term-card')"
+        assert not tab.run(f"return {card}")
+        tab.run("document.querySelector('a.term').focus()")
+        said, box = tab.run(
+            f"const {{left, right}} = {card}.getBoundingClientRect();"
+            f"return [{card}.textContent, [left, right]]"
+        )
+        assert said == soups[HTML / "book" / "06_masking.html"].select_one("a.term")["title"]
+        assert box[0] >= 0 and box[1] <= 390
+        tab.press("Tab")
+        assert not tab.run(f"return {card} && {card}.textContent === {json.dumps(said)}")
 
 
 @pytest.mark.slow

@@ -88,10 +88,20 @@ def first_state(tab, name: str) -> str:
     )
 
 
+# A figure begins when it is near the window.
+COME_NEAR = """
+    for (const each of document.querySelectorAll("[data-live]")) {
+        each.scrollIntoView();
+        for (const _ of "12") await new Promise(requestAnimationFrame);
+    }
+    scrollTo(0, 0);"""
+
+
 @pytest.fixture
 def show(tab, tmp_path):
     def show(*figures, models=(), **how):
         tab.open(write_page(tmp_path, *figures, models=models), **how)
+        tab.run(COME_NEAR)
         tab.wait("!document.querySelector('[data-live]:not([data-ready])')", 60)
         assert tab.run("return errors") == []
         return tab
@@ -346,6 +356,21 @@ def expected_table(x, mask):
 
 @pytest.mark.slow
 @needs_browser
+def test_a_figure_begins_when_its_reader_comes_near(tab, tmp_path):
+    page = write_page(tmp_path, "surgery")
+    page.write_text(page.read_text("utf-8").replace("<main>", "<main style='padding-top: 3000px'>"))
+    begun, share = "'ready' in document.querySelector('[data-live]').dataset", "'.share'"
+    tab.open(page)
+    before = tab.run(f"return document.querySelector({share}).textContent")
+    tab.run("await new Promise(resume => setTimeout(resume, 300))")
+    assert not tab.run(f"return {begun}")
+    tab.run("document.querySelector('[data-live]').scrollIntoView()")
+    tab.wait(begun, 60)
+    assert tab.run(f"return document.querySelector({share}).textContent") == before.strip()
+
+
+@pytest.mark.slow
+@needs_browser
 def test_the_mask_builder_shows_the_packages_weights_sums_and_dependencies(show):
     tab, data = show("masks"), live_figures.mask_tables()
     for place, preset in enumerate(data["presets"]):
@@ -596,6 +621,8 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     question = "<p>{}</p><details class=sd-dropdown><summary>Answer</summary><p>Yes.</p></details>"
     questions = question.format("Which?") + question.format("Why?")
     map_ = "<span class=dots data-page=01_bottleneck data-questions=2>2 questions</span>"
+    map_ += "<nav class=bd-sidebar-primary><a href='../book/01_bottleneck.html'>1.</a></nav>"
+    map_ += "<div class=doors></div>"
     dots = "const dots = document.querySelector('.dots'); return [dots.textContent, dots.ariaLabel]"
 
     def opened(kept):
@@ -606,13 +633,14 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
         page.write_text(
             f"<!doctype html><meta charset=utf-8><script>localStorage.clear();"
             f"Object.assign(localStorage, {json.dumps(kept)})</script>"
-            f"<script src='{(LIVE / 'check.js').as_uri()}'></script>{map_}{questions}",
+            f"<script src='{(LIVE / 'check.js').as_uri()}'></script>{questions}{map_}",
             "utf-8",
         )
         tab.open(page)
 
     opened({})
     assert tab.run(dots) == ["2 questions", None]
+    assert tab.run("return document.querySelector('nav a').textContent") == "1."
     tab.press("Tab")
     tab.wait("document.activeElement.matches('textarea')")
     tab.run("document.execCommand('insertText', false, 'One vector <b>')")
@@ -623,6 +651,9 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     chosen = "[...document.querySelectorAll('input:checked')].map(each => each.value)"
     assert tab.run(f"return {chosen}") == ["yes", "not yet"]
     assert tab.run(dots) == ["●○", "1 of 2 questions right, 1 not yet"]
+    assert tab.run("return document.querySelector('nav a').textContent") == "1. 2 of 2"
+    stopped = tab.run("return document.querySelector('.doors + .continue a').outerHTML")
+    assert stopped == '<a href="01_bottleneck.html">01_bottleneck</a>'
 
 
 # --- first states --------------------------------------------------------------------------------

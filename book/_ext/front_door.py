@@ -1,5 +1,7 @@
 """What a visitor sees before reading: minutes a chapter, and what a shared link says of a page.
 
+Below the title of a page with an exercise stand its minutes, what one will write, and where.
+
 In a page, {reading}`01_bottleneck` is the minutes that it takes to read, {doing}`01_bottleneck`
 those of its exercise, and {hours}`` the hours of the whole course; {dots}`01_bottleneck` says how
 many questions it asks, and becomes a dot for each that the reader has answered.
@@ -53,6 +55,25 @@ def write_minutes(app, docname, source):
     source[0] = re.sub(r"\{(reading|doing|hours|dots)\}`(\w*)`", minutes, source[0])
 
 
+def begin_in_ten_seconds(app, docname, source):
+    """Below the title: how long, what one will write, and where to begin."""
+    from fresh_pages import in_colab
+
+    from attncourse.checks import registry
+
+    name = docname.rpartition("/")[2]
+    notebook = Path("exercises", name, f"{name}.ipynb")
+    if docname != f"book/{name}" or not (Path(app.srcdir) / notebook).exists():
+        return
+    (stem,) = (key for key, each in registry.chapters().items() if each.assignment == name)
+    tasks = ", ".join(f"`{task.name}`" for task in registry.of_chapter(stem))
+    minutes = f"{{reading}}`{name}` minutes to read, {{doing}}`{name}` to do"
+    where = f"[open in Colab]({in_colab(app, notebook)})"
+    where += f" or {{download}}`download the notebook <../{notebook}>`"
+    told = f":::{{container}} at-a-glance\n{minutes}: you write {tasks}. Begin: {where}.\n:::\n"
+    source[0] = re.sub(r"^# .+\n", rf"\g<0>\n{told}", source[0], count=1, flags=re.MULTILINE)
+
+
 def introduce(app, pagename, templatename, context, doctree):
     """Title, description and picture for search engines and shared links."""
     if doctree is None:
@@ -85,6 +106,7 @@ def introduce(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
-    app.connect("source-read", write_minutes)
+    app.connect("source-read", begin_in_ten_seconds, priority=600)  # fresh_pages has its links
+    app.connect("source-read", write_minutes, priority=700)
     app.connect("html-page-context", introduce)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,9 +6,10 @@
 2. Icons are letters of a font that holds no others, in the style sheet. The theme would load all of
    Font Awesome (818 kB), twice: as fonts, and as a script that draws the same.
 3. What every page loads is one style sheet and one script. What no page of ours uses is left out:
-   Thebe, buttons that fold, a search in the box while one types.
+   Thebe, buttons that fold, Sphinx's search.
 4. A picture waits until its reader comes near, and keeps its place until then.
 5. No line ends within a short piece of code, or between a formula and the comma behind it.
+6. No level of headings is skipped: a report's headings follow those of the section around it.
 """
 
 import base64
@@ -86,8 +87,7 @@ def set_formula(translator, node):
         logger.warning("%s in %s", problem, node.astext(), location=node)
         raise nodes.SkipNode from problem
     element = "div" if is_block else "span"
-    stop = {"tabindex": "0"} if is_block else {}  # a wide one is scrolled, by keyboard, too
-    translator.body.append(translator.starttag(node, element, "", CLASS="math", **stop))
+    translator.body.append(translator.starttag(node, element, "", CLASS="math"))
     if is_block and node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')
@@ -100,7 +100,7 @@ def set_formula(translator, node):
 # --- icons ---------------------------------------------------------------------------------------
 
 FONT = re.compile(r"@font-face\{[^}]*?url\(([^)]*/fontawesome/[^)]*)\.woff2\)[^}]*\}")
-ICON = re.compile(r'<i (class="[^"]*\bfa-[^"]*")')
+ICON = re.compile(r'<(i|span) (class="[^"]*\bfa-[^"]*")')
 NAMED = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"[^"]*"\}')
 
 
@@ -275,6 +275,27 @@ def keep_together(page: str) -> str:
     return CODE.sub(tied_code, FORMULA.sub(tied_formula, page))
 
 
+# --- headings ------------------------------------------------------------------------------------
+
+HEADING = re.compile(r"<(/?)h([1-6])(?=[ >])")
+
+
+def skip_no_level(page: str) -> str:
+    """Number headings one below those they stand under; a report may stand under any."""
+    above = []  # the levels written for the headings around this place
+
+    def placed(found):
+        if not found[1]:
+            while above and above[-1] >= int(found[2]):
+                above.pop()
+            above.append(int(found[2]))
+        if len(above) == int(found[2]):
+            return found[0]
+        return f"<{found[1]}h{len(above)}" + f' class="was-h{found[2]}"' * (not found[1])
+
+    return HEADING.sub(placed, page)
+
+
 # --- the built pages -----------------------------------------------------------------------------
 
 
@@ -286,7 +307,8 @@ def lighten(app, problem):
     found = (path for path in out.rglob("*.html") if static not in path.parents)
     pages = {path: text for path in found if "</head>" in (text := path.read_text("utf-8"))}
     pages = {path: text for path, text in pages.items() if "bd-article-container" in text}
-    icons = set(re.findall(r"\bfa-[\w-]+", "".join(ICON.findall("".join(pages.values())))))
+    named = "".join(each[0] for page in pages.values() for each in ICON.finditer(page))
+    icons = set(re.findall(r"\bfa-[\w-]+", named))
 
     def sheets(files):
         text = "\n".join(sheet_text(each, static) for each in files)
@@ -300,8 +322,9 @@ def lighten(app, problem):
     gone = gather(pages, static / "book.css", SHEET, sheets, sheet)
     gone += gather(pages, static / "book.js", SCRIPT, scripts, script)
     for path, page in pages.items():
-        page = ICON.sub(r'<i aria-hidden="true" \1', SETTINGS.sub("", PRELOAD.sub("", page)))
-        path.write_text(keep_together(keep_places(page, path)), "utf-8")
+        page = ICON.sub(r'<\1 aria-hidden="true" \2', SETTINGS.sub("", PRELOAD.sub("", page)))
+        page = skip_no_level(keep_together(keep_places(page, path)))
+        path.write_text(page, "utf-8")
     for name in ("vendor", "locales"):
         shutil.rmtree(static / name, ignore_errors=True)
     whole_book = "".join(pages.values())

@@ -1,13 +1,19 @@
 """The gallery: what the judge knows by name, on a page for each chapter, made from its tasks.
 
-`{misconceptions} masking` shows each fault of the chapter's tasks: what one thinks, why not, in
-which tasks it occurs, and what it does beside the right answer: on the smallest input that shows
-it, and to the map of who depends on whom. The answers are run here, and kept beside the build.
-Where we know how often public code has it, `mistakes/seen.yml` says so.
+`{misconceptions} masking` shows each fault of the chapter's tasks: what one thinks, why not, the
+lines that are wrong, and in each task what they do beside the right answer: on the smallest input
+that shows it, and to the map of who depends on whom. The answers are run here, and kept beside the
+build. Where we know how often public code has it, `mistakes/seen.yml` says so.
 """
 
+import ast
+import functools
+import hashlib
+import inspect
 import json
 import re
+import textwrap
+import types
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,7 +27,9 @@ from attncourse.markup import with_code
 
 GALLERY = """
 .attn-report.gallery{border:0;padding:0;max-width:none;font-size:inherit}
-.attn-report.gallery h2{font-size:1.15em;margin:1.6em 0 .3em}
+.attn-report.gallery h2{font-size:1.15em;margin:2em 0 .3em}
+.attn-report.gallery h2 code{font-size:.8em;white-space:nowrap}
+.attn-report.gallery pre{margin:.3em 0;padding:.4em .7em;overflow-x:auto}
 .attn-report.gallery details{margin:.3em 0 .8em}
 .attn-report.gallery .side{overflow-x:auto}
 """
@@ -45,8 +53,64 @@ def shown(task, fault) -> str:
     return ""
 
 
+@functools.cache
+def _lambdas(file: str) -> dict[tuple[int, int], str]:
+    """Where each lambda's body begins in a file -> its text."""
+    text = Path(file).read_text("utf-8")
+    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda))
+    return {
+        (node.body.lineno, node.body.col_offset): ast.get_source_segment(text, node)
+        for node in found
+    }
+
+
+def source(function) -> str:
+    """The lines of a function or class; a builtin's name."""
+    code = getattr(function, "__code__", None)
+    if code and code.co_name == "<lambda>":
+        begun = [(line, at) for line, _, at, _ in code.co_positions() if line and at]
+        text = _lambdas(code.co_filename)
+        return textwrap.dedent(next((text[each] for each in begun if each in text), ""))
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        module = getattr(function, "__module__", None)
+        return f"{module}.{function.__name__}" if hasattr(function, "__name__") else ""
+
+
+def wrong_lines(task, fault) -> str:
+    """The first wording of a fault: the steps that it changes, or the whole answer; "" if its lines
+    do not stand alone."""
+    import torch
+
+    from attncourse.checks.task import changed, is_change
+    from attncourse.tasks import as_is
+
+    form = fault.forms[0]
+    steps = {"": form}
+    if is_change(task, form):
+        own = form if isinstance(form, dict) else vars(form)
+        steps = {name: own[name] for name in own if name in changed(form)}
+    lines = []
+    for name, step in steps.items():
+        step = getattr(step, "__func__", step)
+        free = inspect.getclosurevars(step).nonlocals if inspect.isfunction(step) else {}
+        for each, value in {**free, name: step}.items():
+            if isinstance(value, int | float | str | torch.dtype | types.NoneType):
+                lines.append(f"{each} = {value}")
+            elif value is as_is:
+                lines.append(f"# {each}: left out")
+            elif callable(value) and (text := source(value).strip()):
+                whole = text.startswith(("def ", "class ", "@"))
+                lines.append(text if whole else f"{each} = {text}")
+            elif each != "__class__":
+                return ""
+    return "\n".join(lines)
+
+
 def entries(stem: str) -> dict[str, list]:
-    """Id -> (task, what one thinks, why not, address to read again, its title, what it does)."""
+    """Id -> (task, what one thinks, why not, address to read again, its title, what it does, the
+    wrong lines)."""
     from attncourse.checks import pages, registry
 
     found = defaultdict(list)
@@ -54,7 +118,8 @@ def entries(stem: str) -> dict[str, list]:
         for fault in task.faults.values():
             page = f"../{Path(task.page).name}.html#{fault.section}"
             told = fault.thinks, fault.why, page, pages.words(task.home, fault.section)
-            found[fault.id].append((task.name, *told, shown(task, fault)))
+            lines = wrong_lines(task, fault)
+            found[fault.id].append((task.name, *told, shown(task, fault), lines))
     return found
 
 
@@ -75,26 +140,45 @@ def written(sentence: str) -> Markup:
     return with_code(re.sub(r"(?<=[a-z])'(?=[a-z]|[ .,;:]|$)", "’", sentence))
 
 
+def in_order(found: dict[str, list]) -> list[tuple[str, list]]:
+    """What has a name in the field stands before the slips of one task."""
+    return sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0]))
+
+
 def page_of(found: dict[str, list], seen: dict) -> str:
     from attncourse.checks.report import STYLE
 
     text = Markup(f"<style>{STYLE}{GALLERY}</style><div class='attn-report gallery'>")
-    # What has a name in the field stands before the slips of one task.
-    for id, each in sorted(found.items(), key=lambda entry: (entry[0].startswith("C-"), entry[0])):
-        text += Markup("<section id='{0}'><h2><code>{0}</code></h2>").format(id)
-        last = None
-        for task, thinks, why, address, title, does in each:
+    for id, each in in_order(found):
+        head = Markup("<section id='{0}'><h2>{1} <code>{0}</code></h2>")
+        text += head.format(id, written(each[0][1]))
+        last, told = (each[0][1], None), set()
+        for task, thinks, why, address, title, does, lines in each:
+            if thinks != last[0]:
+                text += Markup("<p><b>{}</b></p>").format(written(thinks))
             if (thinks, why) != last:
-                text += Markup("<p><b>{}</b></p><p>{}</p>").format(*map(written, (thinks, why)))
+                text += Markup("<p>{}</p>").format(written(why))
                 text += Markup("<p>Read again: <a href='{}'>{}</a></p>").format(address, title)
             last = thinks, why
+            if lines and lines not in told:
+                text += Markup("<pre>{}</pre>").format(lines)
+            told.add(lines)
             if does:
-                fold = Markup("<details><summary>in <code>{}</code></summary>{}</details>")
-                text += fold.format(task, Markup(does))
+                fold = Markup("<details{}><summary>in <code>{}</code></summary>{}</details>")
+                is_open = " open" if len(told) == 1 and task == each[0][0] else ""
+                text += fold.format(is_open, task, Markup(does))
             else:
                 text += Markup("<p>In <code>{}</code>.</p>").format(task)
         text += in_public(id, seen) + Markup("</section>")
     return str(text + Markup("</div>"))
+
+
+def rows(found: dict[str, list]) -> list[tuple[str, str, str]]:
+    """What the search has of each entry: id, title, words."""
+    return [
+        (id, f"{each[0][1]} {id}".replace("`", ""), " ".join({task[2] for task in each}))
+        for id, each in in_order(found)
+    ]
 
 
 class Misconceptions(SphinxDirective):
@@ -104,9 +188,9 @@ class Misconceptions(SphinxDirective):
 
     def run(self):
         stem, source = self.arguments[0], Path(self.env.srcdir)
-        kept = (
-            Path(self.env.app.outdir).parent / ".mistakes" / f"{stem}-{package_hash(source)}.json"
-        )
+        made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+        name = f"{stem}-{package_hash(source)}-{made_by}.json"
+        kept = Path(self.env.app.outdir).parent / ".mistakes" / name
         if not kept.exists():
             for outdated in kept.parent.glob(f"{stem}-*.json"):
                 outdated.unlink()
@@ -115,7 +199,8 @@ class Misconceptions(SphinxDirective):
         public = source / "book" / "mistakes" / "seen.yml"
         self.env.note_dependency(str(public))
         seen = yaml.safe_load(public.read_text("utf-8"))
-        return [nodes.raw("", page_of(json.loads(kept.read_text("utf-8")), seen), format="html")]
+        found = json.loads(kept.read_text("utf-8"))
+        return [nodes.raw("", page_of(found, seen), format="html", sections=rows(found))]
 
 
 def setup(app):

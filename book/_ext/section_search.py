@@ -2,32 +2,38 @@
 
 Sphinx's own search fetches the pages it found in order to quote them, which a browser forbids
 between files, and it knows words by page. Here each section's words stand in one script,
-`_static/sections.js`, which only the search page loads; `_static/search.js` looks through them.
+`_static/sections.js`, and so do the glossary's terms and the gallery's entries; `search.js` looks
+through them. A term's names are kept with the section that the glossary says defines it, and words
+in bold with the section that they stand in.
 """
 
+import collections
 import json
+import posixpath
 import re
 from pathlib import Path
 
+import glossary
 from docutils import nodes
-from sphinx import addnodes
 
 SKIPPED = (nodes.section, nodes.literal_block, nodes.raw, nodes.comment, nodes.title)
-SHOWN = {r"\sqrt{d}": "√d", r"\cdot": "·", r"\top": "⊤", r"\infty": "∞", r"\times": "×"}
+SHOWN = {"sqrt{d}": "√d", "sqrt": "√", "cdot": "·", "top": "⊤", "infty": "∞", "times": "×"}
+SHOWN |= {"leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠", "approx": "≈"}
+SHOWN |= {"sum": "∑", "in": "∈", "to": "→", "mid": "|", "ldots": "…", "dots": "…", "ell": "ℓ"}
+
+# How much a place's own words count: who searches wants to read, and only then to look up.
+LESS = {"book/api": 0.4, "book/glossary": 0.7, "book/errata": 0.7, "book/mistakes": 0.7}
+PARTS_OF_ALL = {"Check yourself", "Key terms", "References", "Your turn"}
 
 
 def words(node: nodes.Node) -> str:
     """What is read in a node, without code and the sections inside of it."""
     if isinstance(node, SKIPPED):
         return ""
-    if isinstance(node, addnodes.pending_xref) and (
-        node["refdomain"] == "cite" or node["reftype"] == "numref"
-    ):  # for a paper or a figure it holds only a key
-        return ""
     if isinstance(node, nodes.math | nodes.math_block):
         text = node.astext()
         for latex, shown in SHOWN.items():
-            text = text.replace(latex, shown)
+            text = re.sub(rf"\\{re.escape(latex)}(?![a-z])", shown, text)
         return re.sub(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+|[{}\\&$]", "", text)
     if isinstance(node, nodes.Text):
         return node.astext()
@@ -46,40 +52,81 @@ def own(section: nodes.section, kind: type) -> list[nodes.Node]:
     return [node for node in section.findall(kind) if id(node) not in inside]
 
 
-def sections(app) -> list[tuple[str, str, str, str]]:
-    """Address, page's title, section's title ("" for the page's own) and words of each section."""
-    found = []
-    for page in sorted(app.env.found_docs):
-        tree = app.env.get_doctree(page)
-        number = ".".join(map(str, app.env.toc_secnumbers.get(page, {}).get("", ())))
-        for section in tree.findall(nodes.section):
-            name = section.next_node(nodes.title).astext()
-            code = (each.astext() for each in own(section, nodes.literal_block))
-            text = " ".join(" ".join([*map(words, section.children), *code]).split())
-            if section.parent is tree:
-                title = f"{number}. {name}" if number else name
-                found.append((f"{page}.html", title, "", text))
-            else:
-                named = [each for each in section["ids"] if not re.fullmatch(r"id\d+", each)]
-                address = f"{page}.html#{(named or section['ids'])[-1]}"
-                found.append((address, title, name, text))
-    return found
+def collect(app, doctree, page):
+    """What the search knows of a page, now that its references have their words."""
+    number = ".".join(map(str, app.env.toc_secnumbers.get(page, {}).get("", ())))
+    less = next((share for part, share in LESS.items() if page.startswith(part)), 1)
+    top = doctree.next_node(nodes.title).astext() if doctree.next_node(nodes.title) else page
+    top = f"{number}. {top}" if number else top
+    for section in doctree.findall(nodes.section):
+        name = section.next_node(nodes.title).astext()
+        code = (each.astext() for each in own(section, nodes.literal_block))
+        row = {
+            "page": top,
+            "title": "" if section.parent is doctree else name,
+            "text": " ".join(" ".join(map(words, section.children)).split()),
+            "code": " ".join(" ".join(code).split()),
+            "bold": sorted({each.astext().strip(".:") for each in own(section, nodes.strong)}),
+            "share": less * (0.7 if name in PARTS_OF_ALL else 1),
+        }
+        named = [each for each in section["ids"] if not re.fullmatch(r"id\d+", each)]
+        place = "" if section.parent is doctree else f"#{(named or section['ids'])[-1]}"
+        app.search_rows[f"{page}.html{place}"] = row
+        app.search_places |= {f"{page}.html#{id}": row for id in section["ids"]}
+        for each in own(section, nodes.raw):
+            for id, title, text in each.get("sections", []):
+                entry = {"page": top, "title": title, "text": text, "share": less, "names": [id]}
+                app.search_rows[f"{page}.html#{id}"] = entry
+    if page == glossary.GLOSSARY:
+        for item in doctree.findall(nodes.definition_list_item):
+            id, called = item[0]["ids"][0], glossary.names(item[0].astext())
+            app.search_terms.append((item, called))
+            title = re.sub("<.*?>", "", item[0].astext())
+            found = {"title": title, "text": words(item[1]), "names": []}
+            app.search_rows[f"{page}.html#{id}"] = {"page": top, "share": less, **found}
+
+
+def one_of_each(rows: dict[str, dict]) -> None:
+    """Of an entry that the gallery has for several chapters, keep the one in the chapter of its
+    kind: that with most of the codes that begin like its own (D-, M-, ...)."""
+    entries = [at.split("#") for at in rows if at.startswith("book/mistakes/") and "#" in at]
+    kinds = collections.Counter((page, code.split("-")[0]) for page, code in entries)
+    homes, told = {}, set()
+    for page, code in sorted(entries, key=lambda each: -kinds[each[0], each[1].split("-")[0]]):
+        row = rows[f"{page}#{code}"]
+        if (code, row["title"]) in told:
+            del rows[f"{page}#{code}"]
+        elif homes.setdefault(code, page) != page:
+            row["share"] *= 0.9
+        told.add((code, row["title"]))
 
 
 def write_sections(app, problem):
-    if not problem and app.builder.format == "html":
-        data = json.dumps(sections(app), ensure_ascii=False)
-        script = Path(app.outdir, "_static", "sections.js")
-        script.write_text(f"const SECTIONS = {data};\n", "utf-8")
+    if problem or app.builder.format != "html":
+        return
+    one_of_each(app.search_rows)
+    folder = posixpath.dirname(glossary.GLOSSARY)
+    for item, called in app.search_terms:
+        to = [link["refuri"] for link in item.findall(nodes.reference) if link.get("refuri")]
+        address = posixpath.join(folder, to[-1]) if to else ""
+        row = app.search_places.get(address) or app.search_rows.get(address.partition("#")[0])
+        if row:
+            row.setdefault("names", []).extend(name for name in called if name.isascii())
+    columns = {"page": "", "title": "", "text": "", "share": 1, "names": [], "bold": [], "code": ""}
+    data = [
+        [at, *(row.get(key, none) for key, none in columns.items())]
+        for at, row in app.search_rows.items()
+    ]
+    script = Path(app.outdir, "_static", "sections.js")
+    script.write_text(f"SECTIONS = {json.dumps(data, ensure_ascii=False)};\n", "utf-8")
 
 
-def load_on_search_page(app, pagename, templatename, context, doctree):
-    if pagename == "search":
-        for script in ("sections.js", "search.js"):
-            app.builder.add_js_file(script, loading_method="defer")
+def begin(app):
+    app.search_rows, app.search_places, app.search_terms = {}, {}, []
 
 
 def setup(app):
-    app.connect("html-page-context", load_on_search_page)
+    app.connect("builder-inited", begin)
+    app.connect("doctree-resolved", collect)  # before glossary.py makes links of words
     app.connect("build-finished", write_sections)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    return {"parallel_read_safe": True, "parallel_write_safe": False}

@@ -20,13 +20,76 @@ addEventListener("DOMContentLoaded", () => {
     const wide = seen.map(({ target }) => target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight);
     seen.forEach(({ target }, i) => { target.tabIndex = wide[i] ? 0 : -1; });
   });
-  each("pre, .cell_output > .output, .pst-scrollable-table-container, .gallery .side", box => sizes.observe(box));
+  each("pre, div.math, .cell_output > .output, .pst-scrollable-table-container, .gallery .side", box => sizes.observe(box));
 });
 
-// On paper nothing can be opened: answers and folded code are printed.
-let opened = [];
-addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  opened.forEach(folded => { folded.open = true; });
+// A term's line of the glossary, beside the term: under the mouse, with the focus, at the first touch.
+addEventListener("DOMContentLoaded", () => {
+  const card = document.createElement("div");
+  card.className = "term-card";
+  card.id = "term-card";
+  card.setAttribute("role", "tooltip");
+  let shown, touched = false;
+  const hide = () => {
+    shown?.removeAttribute("aria-describedby");
+    shown = undefined;
+    card.remove();
+  };
+  const show = term => {
+    if (shown === term) return;
+    hide();
+    shown = term;
+    card.textContent = term.dataset.said;
+    term.setAttribute("aria-describedby", card.id);
+    document.body.append(card);
+    const at = term.getClientRects()[0], left = Math.min(at.left, document.documentElement.clientWidth - card.offsetWidth - 8);
+    card.style.left = `${scrollX + Math.max(8, left)}px`;
+    card.style.top = `${scrollY + at.bottom + 4}px`;
+  };
+  document.querySelectorAll("a.term").forEach(term => {
+    term.dataset.said = term.title;
+    term.removeAttribute("title");
+    term.addEventListener("pointerenter", event => { if (event.pointerType === "mouse") show(term); });
+    term.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") hide(); });
+    term.addEventListener("pointerdown", event => { touched = event.pointerType === "touch" && shown !== term; });
+    term.addEventListener("focus", () => show(term));
+    term.addEventListener("blur", hide);
+    term.addEventListener("click", event => {
+      if (!touched) return;  // the second touch follows the link
+      touched = false;
+      event.preventDefault();
+      show(term);
+    });
+  });
+  addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
 });
-addEventListener("afterprint", () => opened.forEach(folded => { folded.open = false; }));
+
+// On paper nothing can be opened: what is folded is printed, and answers stand at the end.
+// A short listing stays on one page.
+let backs = [];
+addEventListener("beforeprint", () => {
+  if (backs.length) return;
+  const each = (places, change) => document.querySelectorAll(`article ${places}`).forEach(change);
+  each("pre", listing => listing.classList.toggle("whole", listing.textContent.trim().split("\n").length < 15));
+  each("details:not([open])", folded => {
+    folded.open = true;
+    backs.push(() => { folded.open = false; });
+  });
+  const end = document.createElement("section");
+  end.className = "answers";
+  each(".sd-summary-text", said => {
+    if (said.textContent !== "Answer") return;
+    const answer = said.closest("details"), mark = document.createElement("p");
+    said.textContent = `Answer ${end.childElementCount + 1}`;
+    mark.textContent = `→ ${said.textContent}, at the end`;
+    answer.replaceWith(mark);
+    end.append(answer);
+    backs.push(() => { said.textContent = "Answer"; mark.replaceWith(answer); });
+  });
+  if (end.childElementCount) {
+    end.insertAdjacentHTML("afterbegin", "<h2>Answers</h2>");
+    document.querySelector("article section").append(end);
+    backs.push(() => end.remove());
+  }
+});
+addEventListener("afterprint", () => { backs.forEach(back => back()); backs = []; });

@@ -1,5 +1,6 @@
 // "Check yourself": predict, then reveal. What a reader wrote, and whether it was right, stays in this
-// browser; nothing is sent. The course map shows it as dots.
+// browser; nothing is sent. The course map shows it as dots, the list of chapters as "2 of 5", and the
+// first page says where one stopped.
 "use strict";
 
 addEventListener("DOMContentLoaded", () => {
@@ -23,6 +24,32 @@ addEventListener("DOMContentLoaded", () => {
     had.onchange = event => kept.setItem(`${key}/had`, event.target.value);
     had.querySelectorAll("input").forEach(each => { each.checked = each.value === kept.getItem(`${key}/had`); });
   });
+
+  const asked = document.querySelectorAll(".predict").length;
+  if (asked) {
+    kept.setItem(`${ours}questions`, String(asked));
+    const title = (document.querySelector("article h1")?.textContent ?? page).replace(/#$/, "").trim();
+    kept.setItem("attncourse-last", JSON.stringify({ page, title }));
+    const near = new IntersectionObserver(seen => seen.forEach(({ isIntersecting, target }) => {
+      if (isIntersecting && scrollY) kept.setItem("attncourse-last", JSON.stringify({ page, title, section: target.id }));
+    }), { rootMargin: "0px 0px -60% 0px" });
+    document.querySelectorAll("article section section").forEach(section => near.observe(section));
+  }
+
+  document.querySelectorAll(".bd-sidebar-primary a[href]").forEach(link => {
+    const name = link.getAttribute("href").split("/").pop().replace(/(\.html)?#?.*$/, "") || page;
+    const total = kept.getItem(`attncourse/${name}/questions`);
+    const done = Object.keys(kept).filter(key => key.startsWith(`attncourse/${name}/`) && key.endsWith("/had")).length;
+    if (total && done) link.insertAdjacentHTML("beforeend", ` <span class="came">${Math.min(done, total)} of ${total}</span>`);
+  });
+
+  const doors = document.querySelector(".doors"), last = JSON.parse(kept.getItem("attncourse-last"));
+  if (doors && last) {
+    doors.insertAdjacentHTML("afterend", `<p class="continue">You stopped in <a></a>.</p>`);
+    const link = doors.nextElementSibling.querySelector("a");
+    link.href = `${last.page}.html${last.section ? `#${last.section}` : ""}`;
+    link.textContent = last.title;
+  }
 
   document.querySelectorAll(".dots").forEach(dots => {
     const total = Number(dots.dataset.questions), prefix = `attncourse/${dots.dataset.page}/`;

@@ -3,13 +3,19 @@
 
 live.data = {};  // what a figure shows from the package: its own script file fills it
 
-/** Begin every figure of this name. Until then, and where a script fails, its first state stays.
+/** Begin every figure of this name when its reader comes near. Until then, and where a script fails,
+ * its first state stays.
  * @param {string} name
  * @param {(find: (place: string) => any, figure: HTMLElement) => any} begin */
-live.figure = (name, begin) => document.querySelectorAll(`[data-live="${name}"]`).forEach(async figure => {
-  await begin(place => figure.querySelector(place), figure);
-  figure.querySelectorAll("fieldset").forEach(each => { each.disabled = false; });
-  figure.dataset.ready = "";
+live.figure = (name, begin) => document.querySelectorAll(`[data-live="${name}"]`).forEach(figure => {
+  const near = new IntersectionObserver(async seen => {
+    if (!seen.some(each => each.isIntersecting)) return;
+    near.disconnect();
+    await begin(place => figure.querySelector(place), figure);
+    figure.querySelectorAll("fieldset").forEach(each => { each.disabled = false; });
+    figure.dataset.ready = "";
+  }, { rootMargin: "50%" });
+  near.observe(figure);
 });
 
 /** A number in digits, or English number words.
