@@ -5,6 +5,7 @@ names of these tests and in the book's page "Judge your answers anywhere".
 """
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -98,41 +99,60 @@ def run(python, *arguments, cwd, before="", **environment):
     return done.returncode, done.stdout.decode(encoding), done.stderr.decode(encoding, "replace")
 
 
+SEVERAL = """
+import json, sys
+from typer.testing import CliRunner
+from attncourse import cli
+
+def did(line):
+    done = CliRunner().invoke(cli.app, line.split())
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+print(json.dumps([did(line) for line in json.loads(sys.argv[1])]))
+"""
+
+
+def run_several(python, *lines, cwd, before=""):
+    """The same of several commands, in one process that has loaded torch once."""
+    plain = {"PATH": "/usr/bin:/bin", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "HOME": str(cwd)}
+    command = [python, "-P", "-c", f"import sys\n{before}{SEVERAL}", json.dumps(lines)]
+    done = subprocess.run(command, cwd=cwd, env=plain, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
 # --- few packages -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_student_who_installs_no_extra_is_judged_hinted_and_may_write_a_task(students, tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
-    code, out, err = run(students, "check", "mine.py", cwd=tmp_path)
-    assert code == 1 and "D-SOFTMAX-SIGMOID" in out, err
-    assert run(students, "hint", "softmax", cwd=tmp_path)[0] == 0
-    code, out, _ = run(students, "tasks", cwd=tmp_path)
-    assert code == 0 and "exact_match_by_length" in out
-    assert run(students, "new-task", "entropy", cwd=tmp_path)[0] == 0
-    code, out, err = run(students, "lint-task", "entropy_lab/entropy_lab.py", cwd=tmp_path)
-    assert code == 0 and "all told apart" in out, err
-    code, out, _ = run(students, "doctor", cwd=tmp_path)
-    assert code == 0 and f"→ {extras.cure('notebook')}" in out and "✗" not in out
+    lint = "lint-task entropy_lab/entropy_lab.py"
+    lines = ("check mine.py", "hint softmax", "tasks", "new-task entropy", lint, "doctor")
+    done = run_several(students, *lines, cwd=tmp_path)
+    assert {line: code for line, (code, _, _) in done.items() if code} == {"check mine.py": 1}
+    assert "D-SOFTMAX-SIGMOID" in done["check mine.py"][1]
+    assert "exact_match_by_length" in done["tasks"][1] and "all told apart" in done[lint][1]
+    assert f"→ {extras.cure('notebook')}" in done["doctor"][1] and "✗" not in done["doctor"][1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["check", "mine.ipynb"], "notebook"),
-        (["check", "--watch", "mine.ipynb"], "notebook"),
-        (["check", "--watch", "mine.py"], "notebook"),
-        (["grade"], "grader"),
-        (["release"], "grader"),
-    ],
-)
-def test_what_an_extra_is_needed_for_says_which(students, tmp_path, arguments, extra):
+def test_what_an_extra_is_needed_for_says_which(students, tmp_path):
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "mine.ipynb")
     (tmp_path / "mine.py").write_text(RIGHT)
-    code, out, err = run(students, *arguments, cwd=tmp_path)
-    assert code == 2 and out == "" and extras.cure(extra) in err
-    assert len(err.strip().splitlines()) == 1
+    wanted = {
+        "check mine.ipynb": "notebook",
+        "check --watch mine.ipynb": "notebook",
+        "check --watch mine.py": "notebook",
+        "grade": "grader",
+        "release": "grader",
+        "new-course mine": "grader",
+    }
+    for line, (code, out, err) in run_several(students, *wanted, cwd=tmp_path).items():
+        assert code == 2 and out == "" and extras.cure(wanted[line]) in err
+        assert len(err.strip().splitlines()) == 1, err
 
 
 @pytest.mark.slow
@@ -259,24 +279,19 @@ sys.platform = "win32"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["ingest x", "grade", "report", "feedback", "total",
-                                     "export --format canvas --roster x --output y"])  # fmt: skip
-def test_on_a_simulated_windows_a_class_is_sent_to_wsl_in_one_sentence(command, course):
-    code, out, err = run(sys.executable, *command.split(), cwd=course, before=WINDOWS)
-    assert code == 2 and out == "" and "WSL" in err
-    assert len(err.strip().splitlines()) == 1, err
-
-
-@pytest.mark.slow
-def test_on_a_simulated_windows_answers_are_judged_and_notebooks_released(course):
+def test_on_a_simulated_windows_answers_are_judged_and_a_class_is_sent_to_wsl(course):
     (course / "mine.py").write_text(WRONG)
-    code, out, err = run(sys.executable, "check", "mine.py", cwd=course, before=WINDOWS)
-    assert code == 1 and "D-SOFTMAX-SIGMOID" in out, err
-    for command in ("tasks", "hint softmax", "doctor", "lint-task softmax"):
-        code, out, err = run(sys.executable, *command.split(), cwd=course, before=WINDOWS)
-        assert code == 0, (command, out, err)
-    code, _, err = run(sys.executable, "release", "06_masking", cwd=course, before=WINDOWS)
-    assert code == 0, err
+    here = ("tasks", "hint softmax", "doctor", "lint-task softmax", "release 06_masking")
+    there = ("ingest mine.py", "grade", "report", "feedback", "total",
+             "export --format canvas --roster x --output y")  # fmt: skip
+    lines = ("check mine.py", *here, *there)
+    done = run_several(sys.executable, *lines, cwd=course, before=WINDOWS)
+    assert done["check mine.py"][0] == 1 and "D-SOFTMAX-SIGMOID" in done["check mine.py"][1]
+    assert all(done[line][0] == 0 for line in here), done
+    for line in there:
+        code, out, err = done[line]
+        assert code == 2 and out == "" and "WSL" in err
+        assert len(err.strip().splitlines()) == 1, err
 
 
 # --- pipes, homes and folders -------------------------------------------------------------------

@@ -288,7 +288,7 @@ def lint_task(
             tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
         except (ValueError, registry.Mistake, OSError) as error:
             raise fail(str(error)) from None
-    pages = Path.cwd() if Path("_config.yml").exists() else None
+    pages = Path.cwd() if Path("_config.yml").exists() and Path("book").is_dir() else None
     for task in tasks:
         with console.status(f"{task.name}: looking at {len(task.faults)} faults"):
             found = list(lint.complaints(task, pages))
