@@ -66,10 +66,13 @@ def commands(python: Path, extra: str, folder: Path) -> list[str]:
     """What was tried and is not as it should be."""
     wrong = []
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment["PYTHONIOENCODING"] = "utf-8"  # also on Windows, whose pipes have no ✓
 
     def attncourse(line: str, code: int = 0, said: str = "", where: Path = folder) -> None:
         command = [python, "-m", "attncourse", *line.split()]
-        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=where, env=environment, capture_output=True, encoding="utf-8"
+        )
         if done.returncode != code or said not in done.stdout + done.stderr:
             wrong.append(line)
             print(line, done.returncode, done.stdout[-800:], done.stderr[-800:], sep="\n")
@@ -145,6 +148,7 @@ def main() -> None:
     parser.add_argument("extras", nargs="*", choices=[*EXTRAS, []], default=[])  # [] is all
     parser.add_argument("--torch", default="", help="this version, with lowest and newest")
     asked = parser.parse_args()
+    sys.stdout.reconfigure(errors="replace")
     failed = False
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
