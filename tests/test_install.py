@@ -391,6 +391,23 @@ def test_a_newer_course_keeps_what_a_teacher_changed_and_says_which_files_differ
     assert now["theirs"] == now["both"] == b"the teacher's" and "removed" not in now
 
 
+def test_a_new_course_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(new_course, "files", lambda: {name: b"text" for name in "abc"})
+    kept = new_course.write
+
+    def stops(path, data):
+        if path.name == "b":
+            raise KeyboardInterrupt
+        kept(path, data)
+
+    monkeypatch.setattr(new_course, "write", stops)
+    with pytest.raises(KeyboardInterrupt):
+        new_course.write_course(tmp_path / "mine")
+    monkeypatch.setattr(new_course, "write", kept)
+    done = new_course.write_course(tmp_path / "mine")
+    assert done.new == ["b", "c"] and done.same == ["a"]
+
+
 @pytest.mark.parametrize("there", ["a file", "another folder", "broken notes"])
 def test_a_new_course_writes_over_nothing_of_others(tmp_path, there):
     place = tmp_path / "mine"

@@ -90,6 +90,7 @@ def write_course(folder: Path) -> Written:
 
 def _write(folder: Path, before: dict[str, str]) -> Written:
     done, hashes = Written(), {}
+    write(folder / KEPT, json.dumps(before, indent=1).encode())  # so that a stopped run goes on
     for name, data in files().items():
         path, hashes[name] = folder / name, _hash(data)
         theirs = _hash(path.read_bytes()) if path.is_file() else None
