@@ -5,11 +5,14 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from attncourse import terminal
+
 if TYPE_CHECKING:
     from attncourse.grading.jail.warm import Warm
 
 
 def main() -> None:
+    terminal.prepare(sys.stdout, sys.stderr)
     try:
         with _loading_torch() as warm:
             from attncourse.cli import app

@@ -9,10 +9,10 @@ from functools import cache, cached_property, lru_cache
 
 import torch
 from jaxtyping import Int
-from num2words import CONVERTER_CLASSES, num2words
-from num2words.base import Num2Word_Base
 from torch import Tensor
 from tqdm import tqdm
+
+from attncourse import extras
 
 PAD, BOS, EOS = 0, 1, 2  # ids of the three marks that are no words
 MARKS = ("<pad>", "<bos>", "<eos>")
@@ -34,14 +34,19 @@ def words(number: int, language: str) -> list[str]:
     """
     try:
         small = abs(number) < 10**12
+        converter = _converter(language)
         name = (
-            _converter(language).to_cardinal(number) if small else num2words(number, lang=language)
+            converter.to_cardinal(number) if small else _library().num2words(number, lang=language)
         )
     except (KeyError, NotImplementedError, OverflowError):  # none names the language
         raise NotImplementedError(f"num2words cannot write {number} in {language!r}") from None
     if language in SEAMS:
         name = re.sub(SEAMS[language], r" \g<0> ", name)
     return re.findall(r"[^\s,-]+", name)
+
+
+def _library():
+    return extras.load("notebook", "num2words")
 
 
 @cache
@@ -51,12 +56,12 @@ def _converter(language: str):
     For each part of each number it goes through all its names, from 10⁶⁰⁰ down. Here it goes from
     10¹² down, and knows the parts that it has met: names are there in a tenth of the time.
     """
-    known = CONVERTER_CLASSES
+    known = _library().CONVERTER_CLASSES
     converter = copy.copy(known[language if language in known else language[:2]])
     if hasattr(converter, "cards"):
         names = {number: name for number, name in converter.cards.items() if number < 10**12}
         converter.cards = type(converter.cards)(names)
-        if type(converter).splitnum is Num2Word_Base.splitnum:
+        if type(converter).splitnum is _library().base.Num2Word_Base.splitnum:
             split = converter.splitnum
             converter.splitnum = lru_cache(2**13)(lambda part: [converter.clean(split(part))])
     return converter

@@ -189,7 +189,7 @@ def twin(page: Path) -> nbformat.NotebookNode:
             "language_info": {"name": "python"},
         }
     )
-    package = f"attncourse @ git+{CONFIG['repository']['url']}@v{attncourse.__version__}"
+    package = f"attncourse[notebook] @ git+{CONFIG['repository']['url']}@v{attncourse.__version__}"
     introduction = INTRODUCTION.format(page=f"{SITE}/book/{page.stem}.html")
     parts = []
     for cell in cells:

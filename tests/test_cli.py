@@ -90,7 +90,7 @@ def test_doctor_says_what_to_install_so_that_it_can_be_copied(monkeypatch):
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr("attncourse.cli.doctor.jail_state", lambda: ("", "–", ""))
     done = CliRunner().invoke(cli.app, ["doctor"])
-    assert "→ pip install 'attncourse[grader]'" in done.output and done.exit_code == 0
+    assert "→ pip install 'attncourse[notebook]'" in done.output and done.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import warm
 import yaml
 from nbclient import NotebookClient
 
+import attncourse
+from attncourse import extras
 from attncourse.checks import engine, registry
 from attncourse.checks.report import MIME
 from attncourse.grading.books import results
@@ -150,8 +152,12 @@ def test_a_release_opens_in_colab_and_installs_the_course_there(assignment):
         f"{address.removeprefix('https://')}/blob/main/exercises/{assignment}/{assignment}.ipynb"
     )
     assert f"](https://colab.research.google.com/{place.replace('.com', '')})" in cells[0].source
-    assert f"attncourse @ git+{address}@v" in cell.source
+    package = f"attncourse[notebook] @ git+{address}@v{attncourse.__version__}"
+    assert f'%pip install -q "{package}"' in cell.source
     assert '"google.colab" in sys.modules' in cell.source
+    # and elsewhere, to be copied: the small torch, the course, and what to do without a tag
+    assert f"#   {extras.CPU_TORCH}\n" in cell.source
+    assert f'#   pip install "{package}"\n' in cell.source and "it has no\n# tag yet" in cell.source
 
 
 # --- as they are run

@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+import yaml
 from changed import chosen
 
+import attncourse
+from attncourse import cli
 from attncourse.checks import registry
 
 ROOT = Path(__file__).parent.parent
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
+COMMANDS = typer.main.get_command(cli.app).commands
 ASSIGNMENTS = {stem: chapter.assignment for stem, chapter in registry.chapters().items()}
 CHAPTERS = {stem: name for stem, name in ASSIGNMENTS.items() if stem != name}
 
@@ -135,3 +141,39 @@ def test_a_change_that_no_test_knows_chooses_all(path):
 def test_what_measures_fits_what_it_measures(path):
     spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md", "README.md"])
+def test_the_door_s_pages_name_files_targets_and_commands_that_are_there(page):
+    quoted = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text(encoding="utf-8"))
+    made = ("_build/", "_site/")  # by a command; the repository does not hold them
+    for path in (each for each in quoted if "/" in each and not re.search(r"[<…* ]", each)):
+        places = (ROOT / path, ROOT / "attncourse" / path)  # "the package's `checks/`"
+        assert path.startswith(made) or any(place.exists() for place in places), path
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for line in (each for each in quoted if each.startswith("make ")):
+        assert set(line.split()[1:]) <= targets, line
+    for line in (each for each in quoted if re.match(r"attncourse [a-z]", each)):
+        assert line.split()[1] in COMMANDS, line
+
+
+def test_the_map_names_each_room_of_the_package():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / "attncourse").glob("*/__init__.py")}
+    assert not {room for room in rooms if f"`{room}`" not in text}
+
+
+def test_an_issue_form_asks_for_the_report_that_the_judge_shows():
+    forms = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in FORMS.glob("[jp]*.yml")}
+    assert forms.keys() == {"judge", "page"}
+    fields = {each.get("id"): each for each in forms["judge"]["body"]}
+    assert fields["report"]["validations"]["required"] and fields["answer"]["validations"]
+    assert "attncourse.run(" in fields["report"]["attributes"]["description"]
+
+
+def test_the_citation_names_the_course_and_its_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert citation["version"] == attncourse.__version__
+    assert citation["title"].lower() == config["title"].lower()
+    assert citation["authors"] == [{"name": config["author"]}]

@@ -227,7 +227,8 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     secrets = f"sk[-]live[-][0-9]+|[{thinks[0]}]{re.escape(thinks[1:30])}"
     sent["ann"] = with_cell(sent["ann"], FINDS.format(secrets=secrets.encode()))
 
-    # release, and who takes the course
+    # a folder of one's own, release, and who takes the course
+    assert "files written" in term("attncourse new-course")
     term("attncourse release")
     term("attncourse release")
     with Path("roster.csv").open("w", newline="") as file:

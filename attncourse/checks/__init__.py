@@ -5,6 +5,8 @@ import functools
 import sys
 from collections.abc import Callable
 
+from attncourse import terminal
+
 __all__ = ["check", "hint", "run", "use", "warm_up"]
 
 
@@ -101,4 +103,4 @@ def _show(shown) -> None:
     if ipython and ipython.get_ipython():
         ipython.display.display(shown)
     else:
-        print(shown)
+        print(terminal.fitting(str(shown), sys.stdout))

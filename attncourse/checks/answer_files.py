@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+from attncourse import extras
+
 # What a notebook does besides: train for minutes, draw, check. Only these are needed for answers.
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
@@ -38,8 +40,7 @@ def load(path: Path) -> dict[str, Callable]:
 
 
 def _of_notebook(path: Path) -> dict[str, object]:
-    import nbformat
-
+    nbformat = extras.load("notebook", "nbformat")
     module = types.ModuleType("answers")
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type != "code":

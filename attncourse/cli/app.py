@@ -1,11 +1,14 @@
 """What all commands share: one way to say what is wrong, what is missing, how far one is."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from attncourse import __version__, extras
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,15 +23,13 @@ class Commands(typer.core.TyperGroup):
         except Exception as error:
             from attncourse.grading import Refusal
 
-            if isinstance(error, Refusal):
+            if isinstance(error, Refusal | extras.Missing):
                 raise fail(str(error)) from None
             raise
 
 
 app = typer.Typer(
     cls=Commands,
-    help="The command `attncourse`: a student's check and hints, an "
-    "instructor's release and grading.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -38,6 +39,24 @@ console = Console()
 
 DEFAULT = "03_scaled_dot_product"
 Assignment = Annotated[str, typer.Argument(help="Its name, e.g. " + DEFAULT)]
+
+
+def say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"attncourse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def of_all_commands(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=say_version, help="Say which version this is"
+        ),
+    ] = False,
+) -> None:
+    """Check answers and get hints; release, grade and report as a teacher."""
 
 
 def fail(message: str) -> typer.Exit:
@@ -71,14 +90,18 @@ def need(extra: str, *modules: str) -> None:
 
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise fail(
-            f"this command needs {', '.join(missing)}; get it with "
-            f"`pip install 'attncourse[{extra}]'`"
-        )
+        raise fail(f"this command needs {', '.join(missing)}; get it with `{extras.cure(extra)}`")
+
+
+def need_unix() -> None:
+    """For commands on students' work: Windows lacks the jails, locks and limits that they need."""
+    if sys.platform == "win32":
+        raise fail("students' work is graded on Linux, and not on Windows; use WSL (aka.ms/wsl)")
 
 
 def read_notebook(path: Path):
     """The notebook in a file, or one sentence on what is wrong with it."""
+    need("notebook", "nbformat")
     import nbformat
 
     if not path.exists():

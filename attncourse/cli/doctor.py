@@ -9,9 +9,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from attncourse import __version__
+from attncourse import __version__, extras
 from attncourse.cli.app import app, console
 
+# What brings it, what it is needed for, and its packages.
+PACKAGES = (
+    ("", "", ("torch", "einops", "jaxtyping", "numpy")),
+    ("notebook", "for the notebooks' pictures and numbers", ("matplotlib", "num2words")),
+    ("notebook", "to check notebooks in a terminal", ("nbclient", "ipykernel", "watchfiles")),
+    ("pytest", "to let pytest call the judge", ("pytest",)),
+    ("grader", "to grade", ("nbgrader",)),
+    ("book", "to build the book", ("jupyter-book",)),
+)
+SMALLER = f"the smaller one: pip uninstall torch, then {extras.CPU_TORCH}"
 GOOD, BAD, ABSENT = "[green]✓[/]", "[red]✗[/]", "[dim]–[/]"  # the last: nothing needs it here
 # An answer that is right everywhere, and spelled as no answer of the course's is.
 SOFTMAX = """
@@ -94,25 +104,23 @@ def doctor() -> None:
     mark, cure = (GOOD, "") if fits else (BAD, "use Python 3.11 to 3.13")
     line("Python", platform.python_version(), mark, cure)
 
-    def package(name: str, extra: str = "") -> None:
-        wanted = f"attncourse[{extra}]" if extra else "attncourse"
+    def package(name: str, extra: str, needed: str) -> None:
         try:
             line(name, metadata.version(name))
         except metadata.PackageNotFoundError:
-            needed = {"grader": "to check files and grade", "book": "to build the book"}
-            state = f"missing, needed {needed[extra]}" if extra else "missing"
-            line(name, state, ABSENT if extra else BAD, f"pip install '{wanted}'")
+            state = f"missing, needed {needed}" if extra else "missing"
+            cure = extras.cure(extra) if extra else "pip install attncourse"
+            line(name, state, ABSENT if extra else BAD, cure)
 
     line("attncourse", __version__)  # also where it is on the path, and not installed
-    for name in ("torch", "einops", "jaxtyping", "matplotlib", "pytest"):
-        package(name)
-    for name in ("nbgrader", "nbclient", "ipykernel"):
-        package(name, "grader")
-    package("jupyter-book", "book")
+    for extra, needed, names in PACKAGES:
+        for name in names:
+            package(name, extra, needed)
     if torch.cuda.is_available():
         line("GPU", f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
     else:
-        line("GPU", "none; everything here runs on the CPU")
+        large = "; this torch is the build for one, which is larger" * bool(torch.version.cuda)
+        line("GPU", f"none{large}; everything here runs on the CPU", cure=large and SMALLER)
     line("jail", *jail_state())
     free = shutil.disk_usage(".").free / 2**30
     mark, cure = (GOOD, "") if free > 1 else (BAD, "grading needs about 1 GiB")

@@ -1,5 +1,6 @@
 """Commands of who does the exercises, or writes tasks."""
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -77,6 +78,7 @@ def judge_answers(path: Path, briefly: bool = False) -> bool:
 
 def watch_file(path: Path) -> None:
     """Judge a file whenever it is saved, each time in a new process; Ctrl-C ends it."""
+    need("notebook", "watchfiles", *["nbformat"] * (path.suffix == ".ipynb"))
     import subprocess
 
     from watchfiles import watch
@@ -116,13 +118,14 @@ def judge_briefly(path: str) -> None:
 
 
 def check_notebook(notebook: Path) -> None:
-    need("grader", "nbclient", "ipykernel")
+    need("notebook", "nbformat", "nbclient", "ipykernel")
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     from attncourse.checks.report import MIME
 
     content = read_notebook(notebook)
+    make_room_for_kernels()
     cells = [cell for cell in content.cells if cell.cell_type == "code"]
     with progress() as bar:
         step = bar.add_task(f"running {notebook.name}", total=len(cells))
@@ -167,6 +170,21 @@ def check_notebook(notebook: Path) -> None:
     raise typer.Exit(0 if passed else 1)
 
 
+def make_room_for_kernels() -> None:
+    """Jupyter keeps what it says to a kernel in the home folder: elsewhere if that is read-only."""
+    import os
+    import tempfile
+
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    try:
+        place = Path(jupyter_runtime_dir())
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError:
+        os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="attncourse-")
+
+
 @app.command()
 def tasks() -> None:
     """List the tasks of the course: points, difficulty, minutes.
@@ -204,8 +222,9 @@ def written_answers(assignment: str) -> dict[str, float]:
     """Points of the questions that a person grades, by grade id; none without the notebook."""
     path = Path("exercises") / assignment / f"{assignment}.ipynb"
     found = {}
-    for cell in read_notebook(path).cells if path.exists() else ():
-        mark = cell.metadata.get("nbgrader", {})
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else ()
+    for cell in cells:
+        mark = cell["metadata"].get("nbgrader", {})
         if mark.get("grade") and mark.get("solution"):
             found[mark["grade_id"]] = float(mark["points"])
     return found
@@ -271,7 +290,7 @@ def lint_task(
             tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
         except (ValueError, registry.BadTask, OSError) as error:
             raise fail(str(error)) from None
-    pages = Path.cwd() if Path("_config.yml").exists() else None
+    pages = Path.cwd() if Path("_config.yml").exists() and Path("book").is_dir() else None
     for task in tasks:
         with console.status(f"{task.name}: looking at {len(task.faults)} faults"):
             found = list(lint.complaints(task, pages))

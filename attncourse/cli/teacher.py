@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 import re
-import sys
 import time
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from attncourse.cli.app import (
     fail,
     known,
     need,
+    need_unix,
     progress,
 )
 
@@ -61,6 +61,31 @@ def writable(*outputs: Path | None, earlier: Callable[[bytes], bool]) -> None:
 def is_log(data: bytes) -> bool:
     """Whether it is a log of `grade`; see `line_of`."""
     return re.match(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .+: ", data) is not None
+
+
+@app.command("new-course")
+def new_course(
+    folder: Annotated[Path, typer.Argument(help="A new folder; or one made so, to bring it up")],
+) -> None:
+    """Write a course folder of your own: solutions, exercises, configuration, and how to go on.
+
+    In a folder that this command made before, what is new is brought in, and what you changed
+    stays. Where both have changed, the new file stands beside yours, under its name and .new.
+
+    Exit code 0: everything is as the course has it, or as you changed it; 1: some files differ.
+    """
+    need("grader", "nbgrader", "yaml")
+    from attncourse.grading.outbox.new_course import NEW, write_course
+
+    done = write_course(folder)
+    said = f"{folder}: {len(done.new)} files written, {len(done.updated)} brought up to date"
+    console.print(f"{said}, {len(done.same)} as they were", markup=False, highlight=False)
+    for name in done.differ:
+        said = f"{name}: changed by you and by the course; the course's is {name}{NEW}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+    if done.new:
+        console.print(f"Go on with {folder / 'README.md'}", markup=False, highlight=False)
+    raise typer.Exit(1 if done.differ else 0)
 
 
 @app.command()
@@ -127,6 +152,7 @@ def ingest(
     Exit code 0: everything is filed; 1: something is not, with the reason, or two different
     notebooks of one assignment came from one student.
     """
+    need_unix()
     need("grader", "nbgrader")
     from attncourse.grading.books.gradebook import roster as registered
     from attncourse.grading.inbox import ingest as desk
@@ -252,8 +278,7 @@ def grade(
     Exit code 0: everybody was judged; 3: somebody was not, keeps what was booked before, and is
     named with the reason; 2: this machine cannot grade.
     """
-    if sys.platform == "win32":
-        raise fail("students' code cannot be jailed on Windows; grade in WSL (aka.ms/wsl)")
+    need_unix()
     need("grader", "nbgrader")
     if cluster:
         need("cluster", "distributed")
@@ -435,6 +460,7 @@ def feedback(
 
     Exit code 0: every student who was graded has a page; 1: somebody has none.
     """
+    need_unix()
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.jail.cures import cure_for
@@ -504,6 +530,7 @@ def report(
 
     Also writes a page with what to reteach, who needs a person, and near-duplicates.
     """
+    need_unix()
     need("grader", "nbgrader")
     from rich.markup import escape
     from rich.table import Table
@@ -579,6 +606,7 @@ def export(
 
     Exit code 0: everybody who handed in is in the file; 1: somebody is not, and it says who.
     """
+    need_unix()
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
     from attncourse.grading.outbox import lms
@@ -641,6 +669,7 @@ def total(
     handed nothing in has 0 there; for whom it is not graded, it does not count. Late penalties and
     points that a person gave are in.
     """
+    need_unix()
     need("grader", "nbgrader")
     from rich.markup import escape
     from rich.table import Table

@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from attncourse import extras
+
 # ---------------------------------------------------------------------------------------------
 # Formulas
 
@@ -351,7 +353,7 @@ def plot_roofline(
     """
     if not ceilings:
         raise ValueError('give at least one roof, such as {"measured": measured_ceilings()}')
-    import matplotlib.pyplot as plt
+    plt = extras.load("notebook", "matplotlib.pyplot")
 
     from attncourse.plots import ORANGE, STYLE, TEAL
 

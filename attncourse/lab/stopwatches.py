@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from attncourse import extras
 from attncourse.lab.virtual_gpu import EndlessLoop, Hardware, VirtualGPU
 
 
@@ -332,7 +333,7 @@ def plot_panels(panels: Mapping[str, Mapping[str, float | str]], ax=None):
     Returns:
         The axes that were drawn on.
     """
-    import matplotlib.pyplot as plt
+    plt = extras.load("notebook", "matplotlib.pyplot")
 
     from attncourse.plots import ORANGE, STYLE, TEAL
 

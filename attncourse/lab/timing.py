@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from attncourse import extras
+
 __all__ = [
     *("Sample", "compare", "headline", "is_out_of_memory", "machine", "measure", "start"),
     "threads",
@@ -177,7 +179,7 @@ class Sample:
         Returns:
             The axes that were drawn on.
         """
-        import matplotlib.pyplot as plt
+        plt = extras.load("notebook", "matplotlib.pyplot")
 
         from attncourse.plots import STYLE
 

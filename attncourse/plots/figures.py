@@ -1,12 +1,20 @@
 """Figures by matplotlib: one style, a table of weights, a dependency map."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import matplotlib.pyplot as plt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
+
+from attncourse import extras
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+plt = extras.load("notebook", "matplotlib.pyplot")
 
 # Two hues of middling lightness: 3:1 or more against white paper and against a dark page,
 # and told apart by color-blind readers. They keep their meaning through a chapter.

@@ -33,12 +33,13 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 
 def package_hash(root: Path) -> str:
-    """Hash what the pages' outputs depend on besides their own cells."""
-    digest = hashlib.sha256((root / "requirements.txt").read_bytes())
+    """Hash what the pages' outputs depend on besides their own cells, however lines end."""
+    digest = hashlib.sha256()
     package = root / "attncourse"
     data = (path for path in (package / "data").rglob("*") if path.is_file())
-    for path in sorted([*package.rglob("*.py"), *data]):
-        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    for path in [root / "requirements.txt", *sorted([*package.rglob("*.py"), *data])]:
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
 
 

@@ -44,8 +44,9 @@ misconceptions and cells of records as with the pinned versions.
 def lowest() -> list[str]:
     """Constraints that make the lower bounds of pyproject.toml exact."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["grader"]]
-    return [each.replace(">=", "==") for each in wanted]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["notebook"], *extras["grader"]]
+    return [each.replace(">=", "==") for each in wanted if not each.startswith("attncourse[")]
 
 
 def environment(versions: str, folder: Path) -> Path:
@@ -56,9 +57,11 @@ def environment(versions: str, folder: Path) -> Path:
     python = folder / "bin" / "python"
     source = folder / "source"  # pip would leave a folder of its own where it builds
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text"):
+    named = ("pyproject.toml", "setup.py", "_config.yml", "nbgrader_config.py", "README.md")
+    for name in (*named, "LICENSE", "LICENSE-text"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "attncourse", source / "attncourse")
+    for name in ("attncourse", "solutions", "exercises"):
+        shutil.copytree(ROOT / name, source / name)
     install = [python, "-m", "pip", "install", "--quiet", "-c", limits, f"{source}[grader]"]
     subprocess.run(install, check=True)
     return python

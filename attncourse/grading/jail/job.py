@@ -54,11 +54,14 @@ def _assignment_of(job: Job) -> Assignment:
 
 @functools.cache
 def version() -> bytes:
-    """Changes with every file of the course's package, and of outside packages with tasks."""
+    """Changes with every file of the course's package, and of outside packages with tasks.
+
+    Not with how its lines end: a checkout on Windows is the same version.
+    """
     digest = hashlib.sha256()
     for place in (Path(attncourse.__file__).parent, *installed.outside_files()):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
+            digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.digest()
 
 

@@ -18,6 +18,7 @@ from attncourse.checks import installed
 
 COURSE = "attncourse"
 SHELL = "ipython", "pip"  # what runs the cells of a record; some say %pip
+NOTEBOOKS = "matplotlib", "num2words"  # what exercises import, and `check` alone does not need
 
 
 @functools.cache
@@ -28,7 +29,7 @@ def shown(imported: tuple[str, ...] = ()) -> dict[Path, tuple[str, ...]]:
         imported: full names of what the released notebook imports.
     """
     outside = (point.dist.name for point in installed.entry_points() if point.dist)
-    wanted = COURSE, *SHELL, *outside
+    wanted = COURSE, *SHELL, *NOTEBOOKS, *outside
     kept = _files(wanted)
     tops = {name.partition(".")[0] for names in kept.values() for name in names}
     tops |= {COURSE, *sys.stdlib_module_names}

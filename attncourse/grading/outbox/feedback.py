@@ -219,7 +219,7 @@ def _tried(record: str, grades: Grades, key: str) -> tuple[str, str]:
 
 def _key(record: str, grades: Grades) -> str:
     """Changes with everything that a page shows."""
-    digest = hashlib.sha256(TEMPLATE.read_bytes())
+    digest = hashlib.sha256(TEMPLATE.read_text(encoding="utf-8").encode())
     digest.update(record.encode())
     digest.update(json.dumps(asdict(grades), sort_keys=True).encode())
     return digest.hexdigest()

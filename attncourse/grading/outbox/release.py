@@ -10,11 +10,23 @@ import yaml
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 import attncourse
+from attncourse import extras
 from attncourse.checks import pages, registry
 from attncourse.checks.task import Task
 from attncourse.grading import Refusal
 
 MARKER = "# attncourse: bootstrap"
+INSTALL = """\
+# On Colab this cell installs the course. On a computer of your own, do it once in a terminal:
+#   {torch}
+#   pip install "{package}"
+# With a GPU of NVIDIA's, leave out the first line. If pip finds no such version, it has no
+# tag yet: leave out the last @ and what follows it.
+import sys
+
+if "google.colab" in sys.modules:
+    %pip install -q "{package}"
+"""
 SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./(book/\w+)\.md(?:#([\w-]+))?\)")
 
 
@@ -94,11 +106,7 @@ class ColabBootstrap(NbGraderPreprocessor):
         nb.cells[0].source = f"{title}\n\n[Open in Colab]({link})\n{rest}"
         for cell in nb.cells:
             if cell.cell_type == "code" and cell.source.startswith(MARKER):
-                package = f"attncourse @ git+{address}@v{attncourse.__version__}"
-                cell.source = cell.source.replace(
-                    MARKER,
-                    f'{MARKER}\nimport sys\n\nif "google.colab" in sys.modules:\n'
-                    f'    %pip install -q "{package}"\n',
-                    1,
-                )
+                package = f"attncourse[notebook] @ git+{address}@v{attncourse.__version__}"
+                install = INSTALL.format(package=package, torch=extras.CPU_TORCH)
+                cell.source = cell.source.replace(MARKER, f"{MARKER}\n{install}", 1)
         return nb, resources

@@ -1,7 +1,7 @@
 """Run the notebooks with the versions of Python, torch and IPython that Colab has.
 
     python3.13 -m venv colab
-    colab/bin/pip install -r tests/bench/colab/requirements.txt .
+    colab/bin/pip install -r tests/bench/colab/requirements.txt .[notebook]
     colab/bin/python tests/bench/colab/run.py [NAME ...] [--solved] [--twins]
 
 Every released notebook, as a student opens it, with --solved every solution, and with --twins
