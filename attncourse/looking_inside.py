@@ -353,6 +353,7 @@ def attributed(
     Source: Elhage et al. (2021), the "logit" terms of a path; Wang et al. (2023), section 3.1.
     """
     x = model.embed(text)
+    validate_ids("words", words, model.output.out_features)
     parts, biases = {"word": x}, torch.zeros_like(x)
     for number, (name, heads) in enumerate(head_outputs(model, text).items()):
         out = attention_in(model, name).out_proj

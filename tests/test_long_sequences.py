@@ -840,6 +840,7 @@ CALLS = [
     Call(flow, lambda: [MASK, 2], (N, N)),
     Call(layers_needed, lambda: [[window_mask(N, 12)], False], equals=1),
     Call(windowed_attention, lambda: [*QKV, 3], EVERY, graph="eager"),
+    Call(chunked_linear_attention, lambda: [*QKV, 4], EVERY, graph="eager"),
     Call(
         linformer_attention,
         lambda: [*QKV, *ROWS],

@@ -447,6 +447,7 @@ CALLS = [
     Call(AttentionLayer.forward, lambda: [make_model().layers[0], randn(B, N, M)], (B, N, M)),
     Call(head_outputs, lambda: [make_model(), a_text()], [(B, H, N, D)] * 2),
     Call(ablated, lambda: [make_model(), LAYER, 0, 0.0], equals=AttentionOnly),
+    Call(attributed, lambda: [make_model(), a_text(), a_text(1)], equals=dict),
     Call(
         patched,
         lambda: [buckets(), a_text(), a_text(1), (LAYER, 0, -1)],

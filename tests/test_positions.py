@@ -603,6 +603,11 @@ CALLS = [
     Call(halves_from_pairs, lambda: [D], (D,)),
     Call(ntk_base, lambda: [1e4, 2.0, 8], equals=float),
     Call(
+        scaled_frequencies,
+        lambda: [D, {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}],
+        equals=tuple,
+    ),
+    Call(
         relative_scores,
         lambda: [*make_attention()[:2], randn(5, D, seed=8)],
         (B, H, Q, K),
