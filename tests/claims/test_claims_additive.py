@@ -244,8 +244,8 @@ def test_before_three_billion_it_stops(translator):
 
 
 def test_first_figure(translator):
-    """The row soixante is dark at seventy, dix and sept at seven, mille at thousand, quatre at
-    ninety, vingt is shared by ninety and four, quatorze and the end mark are dark at four."""
+    """The row soixante is filled at seventy, dix and sept at seven, mille at thousand, quatre at
+    ninety, vingt is shared by ninety and four, quatorze and the end mark are filled at four."""
     written, weights = look(translator, 77_094)
     source = words(77_094, "en")
     assert written == [*words(77_094, "fr"), "<eos>"]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 
-from attncourse import long_sequences_curves as curves
+from attncourse.experiments import long_sequences_curves as curves
 from attncourse.experiments import looking_inside_curves
 from attncourse.experiments.looking_inside_curves import accuracy, texts
 from attncourse.lab.meters import count
