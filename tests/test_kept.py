@@ -169,7 +169,7 @@ def stopped_while_nbgrader_works(patch):
     ("happens", "reason"),
     [
         (broken_solution, "so exercises/ is as it was: jsonschema.exceptions.ValidationError"),
-        (no_notebook, "cannot be read, and nothing was released: Expecting value"),
+        (no_notebook, f"nothing was released: {SOLUTION} cannot be read: its JSON is broken"),
         (no_address, "_config.yml, with the course's address, is not here; copy it from"),
         (full_disk, "No space left on device; exercises/ is as it was"),
         (lost_server, "the gradebook cannot be used: the server has gone away"),
@@ -190,6 +190,56 @@ def test_a_release_that_fails_changes_nothing(taught, monkeypatch, happens, reas
         assert attncourse("release", CHAPTER_3).exit_code == 0
         assert Path("exercises", CHAPTER_3, "data.csv").read_text() == "solutions"
         assert {row.max_score for row in results.of_class(CHAPTER_3)} == {66}
+
+
+def conflict():
+    text = RELEASED.read_text("utf-8")
+    RELEASED.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n", "utf-8")
+
+
+def no_metadata():
+    edit(SOLUTION, lambda mark, cell: {k: v for k, v in cell.items() if k != "metadata"})
+
+
+def checked_by(source: str, **mark_is):
+    def change(mark, cell):
+        if "check(" in "".join(cell["source"]) and mark.get("grade"):
+            mark.update(mark_is)
+            return cell | {"source": source}
+        return cell
+
+    edit(SOLUTION, change)
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "commands"),
+    [
+        (conflict, "03_scaled_dot_product.ipynb cannot be read: it has the marks of a merge", 5),
+        (no_metadata, "cannot be read: not every cell has its metadata", 6),
+        (lambda: checked_by("check("), "solutions/03_scaled_dot_product has points and should", 6),
+        (lambda: checked_by("1 + 1"), "has points and should be `check", 6),
+        (lambda: checked_by("check(task)"), "has points and should be `check", 6),
+        (lambda: checked_by('check("softmax")', grade_id=None), "points, but no grade_id", 6),
+    ],
+)
+def test_a_mistake_in_the_courses_own_notebooks_is_said_by_every_command(
+    taught, happens, reason, commands
+):
+    Path("canvas.csv").write_text(CANVAS)
+    happens()
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
+    shutil.copy(Path("submitted", "ann", CHAPTER_3, FILE), "x.ipynb")
+    ingest = ["ingest", "x.ipynb", "--student", "cleo"]
+    others = [[name, CHAPTER_3] for name in ("grade", "report", "feedback", "release")]
+    for command in [ingest, export, *others][:commands]:  # a release needs no earlier one
+        assert reason in said(*command), command
+
+
+def test_a_question_that_is_not_released_yet_stops_no_ingest(taught):
+    edit(RELEASED, lambda mark, cell: None if mark.get("grade_id") == "why-scaled" else cell)
+    shutil.copy(Path("submitted", "ann", CHAPTER_3, FILE), "x.ipynb")
+    assert attncourse("ingest", "x.ipynb", "--student", "cleo").exit_code == 0
+    assert Path("submitted", "cleo", CHAPTER_3, FILE).exists()
 
 
 def test_a_first_release_that_fails_leaves_nothing(taught):

@@ -65,16 +65,17 @@ def is_log(data: bytes) -> bool:
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
+    from attncourse.grading import Refusal
     from attncourse.grading.books import generate
-    from attncourse.grading.inbox.submission import check_points
+    from attncourse.grading.inbox.submission import check_points, course_notebook
 
     names = [known(assignment)] if assignment else assignment_names()
     for name in names:
         solution = Path("solutions") / name / f"{name}.ipynb"
         try:
-            check_points(name, solution.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise fail(f"{solution} cannot be read, and nothing was released: {error}") from None
+            check_points(name, course_notebook(solution)[0])
+        except (OSError, Refusal) as error:
+            raise fail(f"nothing was released: {error}") from None
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
         try:

@@ -6,7 +6,6 @@ is said, with what to ask the student for.
 """
 
 import contextlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -91,7 +90,7 @@ class Course:
         for path in sorted(Path("solutions").glob("*/*.ipynb")):
             name, twin = path.stem, Path("exercises") / path.parent.name / path.name
             if name == path.parent.name and twin.is_file():
-                both = [json.loads(each.read_text(encoding="utf-8")) for each in (path, twin)]
+                both = [reading.course_notebook(each)[1] for each in (path, twin)]
                 about[name], released[name] = reading.assignment_of(name, *both), both[1]
         return cls(released, about)
 
