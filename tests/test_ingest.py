@@ -170,6 +170,10 @@ def test_a_roster_translates_and_refuses_strangers(desk):
     Path("bad.csv").write_text("name\nx\n")
     with pytest.raises(ingest.Refused, match="needs a column `id`"):
         senders.roster_in(Path("bad.csv"))
+    for bad in ("last_name,id\nOne,ann\nTwo\n", "id,last_name\nann,One\n ,Two\n"):
+        Path("bad.csv").write_text(bad)
+        with pytest.raises(ingest.Refused, match="has no id in line 3"):
+            senders.roster_in(Path("bad.csv"))
 
 
 @pytest.mark.parametrize(
