@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from attncourse import cli
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
-from attncourse.grading.inbox import sample, senders
+from attncourse.grading.inbox import sample, senders, writing
 from attncourse.grading.jail import walls, warm, workers
 from attncourse.grading.jail.result import Result, Verdict
+from attncourse.grading.outbox import class_report
 
 CHAPTER_3, LAB = "03_scaled_dot_product", "lab1_time_it_right"
 FILE = f"{CHAPTER_3}.ipynb"
@@ -494,6 +495,36 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         grown = CANVAS.replace("A,1", "C,3,cleo,,\nA,1").encode()  # a later export
         Path("canvas.csv").write_bytes(grown)
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
+
+
+def test_on_a_full_disk_tables_stay(taught, monkeypatch):
+    Path("canvas.csv").write_text(CANVAS)
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o"]
+    report = [["report", CHAPTER_3, option] for option in ("--csv", "--html", "--json")]
+    for number, command in enumerate([export, *report, ["total", "--csv"]]):
+        table, link = Path(f"table{number}"), Path(f"link{number}")
+        table.touch(0o600)  # it holds names and points
+        link.symlink_to(table)
+        assert attncourse(*command, link).exit_code in (0, 1)
+        before = table.read_bytes()
+        assert before and link.is_symlink() and table.stat().st_mode & 0o777 == 0o600
+        with monkeypatch.context() as patch:
+            patch.setattr(writing.os, "fsync", full)
+            if "--html" not in command:  # which is written first
+                patch.setattr(class_report, "write_html", lambda *_: None)
+            assert f"link{number}" in said(*command, link)
+        assert table.read_bytes() == before
+    assert not [*Path().glob("*.part")]
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_table_goes_into_standard_output_too(taught):
+    command = [sys.executable, "-m", "attncourse", "total", "--csv", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "\nann," in done.stdout, done.stderr
 
 
 def test_a_course_without_its_solutions_says_so(taught):

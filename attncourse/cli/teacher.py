@@ -539,6 +539,7 @@ def export(
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.inbox.writing import put_out
     from attncourse.grading.outbox import lms
 
     if roster.exists() and output.exists() and output.samefile(roster):
@@ -552,11 +553,11 @@ def export(
         raise fail(f"there is no folder {output.parent} for the filled file")
     try:
         filled = lms.fill(roster.read_bytes(), system, assignment, points, most, column)
-        output.write_bytes(filled.data)
+        put_out(output, filled.data)
     except lms.Refused as error:
         raise fail(printable(f"{roster} cannot be filled in: {error}")) from None
     except OSError as error:
-        raise fail(f"{error.filename}: {error.strerror}") from None
+        raise fail(f"{error.filename or output}: {error.strerror}") from None
 
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
     console.print(
