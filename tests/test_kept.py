@@ -17,11 +17,12 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from attncourse import cli
+from attncourse.grading import Refusal
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
 from attncourse.grading.inbox import sample, senders, writing
 from attncourse.grading.jail import walls, warm, workers
 from attncourse.grading.jail.result import Result, Verdict
-from attncourse.grading.outbox import class_report
+from attncourse.grading.outbox import class_report, feedback
 
 CHAPTER_3, LAB = "03_scaled_dot_product", "lab1_time_it_right"
 FILE = f"{CHAPTER_3}.ipynb"
@@ -515,6 +516,18 @@ def test_on_a_full_disk_tables_stay(taught, monkeypatch):
             assert f"link{number}" in said(*command, link)
         assert table.read_bytes() == before
     assert not [*Path().glob("*.part")]
+
+
+class Killer:
+    """What ends the process that it is sent to, at once."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_process_that_makes_pages_and_is_killed_is_said(taught):
+    with pytest.raises(Refusal, match=r"killed.*pages that are written stay.*--jobs 1"):
+        list(feedback._made({"ann": (Killer(), None, "")}, 2))
 
 
 def full(*_):
