@@ -194,6 +194,28 @@ def test_a_release_that_fails_changes_nothing(taught, monkeypatch, happens, reas
         assert {row.max_score for row in results.of_class(CHAPTER_3)} == {66}
 
 
+@pytest.mark.parametrize("step", ["_enter", "_swap"])
+def test_of_several_assignments_all_are_released_or_none(taught, monkeypatch, step):
+    both = [RELEASED, Path("exercises", LAB, f"{LAB}.ipynb")]
+    for path in both:
+        edit(Path("solutions", *path.parts[1:]), longer)
+    before, kept, calls = everything(), getattr(generate, step), []
+
+    def stops(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        kept(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generate, step, stops)
+        assert "stopped; exercises/ is as it was" in said("release")
+    assert len(calls) == 2 and everything() == before
+    assert attncourse("release").exit_code == 0
+    assert all(path.read_bytes() != before[str(path)] for path in both)
+    assert rows() != before["gradebook.db"]
+
+
 def conflict():
     text = RELEASED.read_text("utf-8")
     RELEASED.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n", "utf-8")
