@@ -288,6 +288,25 @@ def test_blackboard_names_students_and_attempts(desk):
     assert str(senders.timestamp_of(folder)) == "2026-01-31 20:30:10"
 
 
+@pytest.mark.parametrize("days", [("30", "31"), ("31", "30")])
+@pytest.mark.parametrize("zone", [None, zoneinfo.ZoneInfo("UTC")])
+def test_a_later_attempt_counts_though_it_is_empty_in_one_run_as_in_two(desk, days, zone):
+    blank = (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()
+    sent = {"30": numbered(1), "31": blank}
+
+    def name(login: str, day: str) -> str:
+        return f"HW3_{login}_attempt_2026-01-{day}-20-30-10_{NAME}"
+
+    desk(zipped({name("one", day): sent[day] for day in days}), zone=zone)
+    if zone:  # else nobody knows in the second run when the first one was sent
+        for day in days:
+            desk(zipped({name("two", day): sent[day]}), zone=zone)
+    for who in ("one", "two") if zone else ("one",):
+        target = Path(TARGET.format(who))
+        assert target.read_bytes() == blank
+        assert target.with_name(f"{NAME}.1").read_bytes() == numbered(1)
+
+
 def test_a_login_with_a_line_in_it_is_not_mixed_up_with_another(desk):
     names = [f"HW3_{who}_one_attempt_2026-01-30-20-30-10_{NAME}" for who in "ab"]
     zipped({name: numbered(n) for n, name in enumerate(names)})
