@@ -540,6 +540,29 @@ def test_on_a_full_disk_tables_stay(taught, monkeypatch):
     assert not [*Path().glob("*.part")]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "x/y"), "x/y: Permission denied. "),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted. "),
+        (OSError(errno.EMFILE, "Too many open files", "x"), "x: Too many open files. Let a proc"),
+        (OSError("no number"), "no number. "),
+    ],
+)
+def test_an_error_of_the_system_gets_a_cure_only_if_there_is_one(
+    taught, monkeypatch, error, reason
+):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(disk, "store", fails)
+    for command, kept in (("grade", "What is graded is kept"), ("feedback", "The pages that are")):
+        sentence = said(command, CHAPTER_3, "--force").partition("attncourse: ")[2]
+        assert sentence.startswith(reason) and kept in sentence
+        has_cure = not sentence.startswith(reason + kept)
+        assert has_cure == (error.errno == errno.EMFILE), sentence
+
+
 class Killer:
     """What ends the process that it is sent to, at once."""
 
@@ -580,7 +603,9 @@ def test_on_a_full_disk_pages_stay(taught, monkeypatch):
         return opened(path, mode, *rest, **options)
 
     monkeypatch.setattr(Path, "open", full)
-    assert "feedback: No space left on device. Make room" in said("feedback", CHAPTER_3, "--force")
+    assert "attncourse: No space left on device. Make room" in said(
+        "feedback", CHAPTER_3, "--force"
+    )
     assert everything() == before
 
 

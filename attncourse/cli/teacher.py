@@ -68,6 +68,7 @@ def release(assignment: Assignment = "") -> None:
     from attncourse.grading import Refusal
     from attncourse.grading.books import generate
     from attncourse.grading.inbox.submission import check_points, course_notebook
+    from attncourse.grading.jail.cures import in_words
 
     names = [known(assignment)] if assignment else assignment_names()
     for name in names:
@@ -81,7 +82,7 @@ def release(assignment: Assignment = "") -> None:
         try:
             generate.release(names, lambda: bar.advance(step))
         except OSError as error:
-            raise fail(f"{error.filename}: {error.strerror}; exercises/ is as it was") from None
+            raise fail(f"{in_words(error)}; exercises/ is as it was") from None
         except KeyboardInterrupt:
             raise fail("stopped; exercises/ is as it was") from None
     console.print(f"exercises/: {', '.join(names)}")
@@ -270,7 +271,7 @@ def grade(
         from attncourse.grading.inbox.untrusted import alike, printable
         from attncourse.grading.jail import workers
         from attncourse.grading.jail.cluster import Unusable, on_cluster
-        from attncourse.grading.jail.cures import cure_for
+        from attncourse.grading.jail.cures import cure_for, cure_of, in_words
         from attncourse.grading.jail.walls import Unavailable
     job = disk.job_of(assignment, jailed=not no_jail, record=not no_record, checked=False)
     handed_in, nameless = disk.submissions(assignment), disk.unbookable(assignment)
@@ -325,8 +326,7 @@ def grade(
     except Unusable as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
-        said = f"{error.filename or log}: {error.strerror or error}"
-        raise fail(f"{said}. {cure_for(said)}. {kept}") from None
+        raise fail(". ".join(filter(None, (in_words(error), cure_of(error), kept)))) from None
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
     console.print(f"graded {fresh} submissions of {assignment}; {same} had not changed")
@@ -395,7 +395,7 @@ def feedback(
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
-    from attncourse.grading.jail.cures import cure_for
+    from attncourse.grading.jail.cures import cure_of, in_words
     from attncourse.grading.outbox import feedback as pages
 
     assignment = chosen(assignment)
@@ -414,9 +414,8 @@ def feedback(
                 if event.problem:
                     without[event.student] = event.problem
         except OSError as error:
-            said = f"{error.filename or 'feedback'}: {error.strerror or error}"
             kept = "The pages that are there stay, run it again for the rest"
-            raise fail(f"{said}. {cure_for(said)}. {kept}") from None
+            raise fail(". ".join(filter(None, (in_words(error), cure_of(error), kept)))) from None
         except KeyboardInterrupt:
             raise fail(
                 "stopped; the pages that are written stay, run it again for the rest"
