@@ -13,6 +13,8 @@ _MEMORY = "Free memory, lift `ulimit -v`, or grade with fewer --jobs"
 _CURES = {  # the first that fits
     r"`ulimit -([ftv])` is lower": r"Raise it: `ulimit -\1 unlimited`",
     r"`ulimit -([nu])` is lower": r"Raise it: `ulimit -\1 4096`",
+    r"`ulimit -c` is lower": "Root alone raises it: `* hard core unlimited` in "
+    "/etc/security/limits.conf (a service: `LimitCORE=infinity`), and log in anew",
     r"open files in system": "Close other programs: the whole machine has too many files open",
     r"Too many open files": "Let a process open more files: `ulimit -n 4096`",
     r"clone .*No space left": "Allow more: `sudo sysctl user.max_user_namespaces=15000`",
