@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.grading import Refusal
+from attncourse.grading import CannotGrade, Refusal
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
 from attncourse.grading.inbox import sample, senders, writing
 from attncourse.grading.jail import walls, warm, workers
@@ -561,6 +561,17 @@ def test_an_error_of_the_system_gets_a_cure_only_if_there_is_one(
         assert sentence.startswith(reason) and kept in sentence
         has_cure = not sentence.startswith(reason + kept)
         assert has_cure == (error.errno == errno.EMFILE), sentence
+
+
+def test_a_machine_that_cannot_grade_does_not_deny_what_it_has_booked(taught, monkeypatch):
+    def cannot(job, notebooks):
+        raise CannotGrade("it crashes")
+        yield  # it is a generator
+
+    monkeypatch.setattr(workers, "in_processes", lambda *_: cannot)
+    assert "Nothing was booked" in said("grade", CHAPTER_3, "--force")
+    edit(Path("submitted", "ann", CHAPTER_3, FILE), longer)
+    assert "What is graded is kept" in said("grade", CHAPTER_3)  # bob's has not changed
 
 
 class Killer:

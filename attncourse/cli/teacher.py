@@ -319,7 +319,7 @@ def grade(
     except CannotGrade as error:
         raise fail(
             "this machine cannot grade, as it fails with the course's own solution: "
-            f"{error}. {cure_for(str(error))}. {kept if fresh else 'Nothing was booked'}"
+            f"{error}. {cure_for(str(error))}. {kept if fresh or same else 'Nothing was booked'}"
         ) from None
     except NoGradebook as error:
         raise fail(f"{error}. {kept}") from None
@@ -534,7 +534,8 @@ def export(
 
     Only the assignment's cells change. Late penalties and points that a person gave are in them.
 
-    Exit code 0: everybody who handed in is in the file; 1: somebody is not, and it says who.
+    Exit code 0: everybody who handed in is graded and has a row in the file, where cells of who is
+    excused stay as they were; 1: somebody is not or has none, and it says who.
     """
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable

@@ -28,7 +28,8 @@ def write(path: Path, data: bytes, lasting: bool = True) -> None:
     """Write a file so that it is there completely or not at all; who may read it stays as it was.
 
     Args:
-        lasting: it outlives a loss of power from now on.
+        lasting: its bytes are on the disk before it takes the place of another. After a loss of
+            power one of the two is there, and whole; which one, the file system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.part")  # others may write the same one
