@@ -47,7 +47,7 @@ from attncourse.grading.jail import (
 )
 from attncourse.grading.jail import grade as pure
 from attncourse.grading.jail.grade import grade_bytes
-from attncourse.grading.jail.job import Budget, Job
+from attncourse.grading.jail.job import TRIES, Budget, Job
 from attncourse.grading.jail.remote import (
     Child,
     Died,
@@ -1666,6 +1666,16 @@ def test_a_wrong_address_of_the_gradebook_is_one_sentence(address, said, made_up
         assert "Traceback" not in done.output and "geheim" not in done.output, command
         assert said in done.stderr, (command, done.stderr)
     assert Path("exercises", CHAPTER_3, f"{CHAPTER_3}.ipynb").exists()
+
+
+def test_the_page_on_security_names_the_seconds_that_there_are():
+    budget, page = Budget(), (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    (line,) = (each for each in page.splitlines() if each.startswith("| its time |"))
+    parts = (TRIES * budget.submission, budget.submission, budget.record, workers.SPARE)
+    whole = f"{parts[0] + sum(parts[2:]):.0f} seconds for a submission: three times its"
+    assert TRIES == 3 and f"{whole} {parts[1]:.0f}, {parts[2]:.0f} for the executed" in line
+    assert f"and {parts[3]:.0f} more to read" in line
+    assert f"{workers.PROOF:.0f} seconds for the course's own solution" in line
 
 
 def test_nothing_is_judged_before_the_gradebook_is_open(made_up, monkeypatch):

@@ -170,6 +170,10 @@ def test_a_roster_translates_and_refuses_strangers(desk):
     Path("bad.csv").write_text("name\nx\n")
     with pytest.raises(ingest.Refused, match="needs a column `id`"):
         senders.roster_in(Path("bad.csv"))
+    for bad in ("last_name,id\nOne,ann\nTwo\n", "id,last_name\nann,One\n ,Two\n"):
+        Path("bad.csv").write_text(bad)
+        with pytest.raises(ingest.Refused, match="has no id in line 3"):
+            senders.roster_in(Path("bad.csv"))
 
 
 @pytest.mark.parametrize(
@@ -282,6 +286,25 @@ def test_blackboard_names_students_and_attempts(desk):
     desk("sent.zip", zone=zoneinfo.ZoneInfo("UTC"))
     folder = Path(TARGET.format("aone")).parent
     assert str(senders.timestamp_of(folder)) == "2026-01-31 20:30:10"
+
+
+@pytest.mark.parametrize("days", [("30", "31"), ("31", "30")])
+@pytest.mark.parametrize("zone", [None, zoneinfo.ZoneInfo("UTC")])
+def test_a_later_attempt_counts_though_it_is_empty_in_one_run_as_in_two(desk, days, zone):
+    blank = (ROOT / "exercises" / ASSIGNMENT / NAME).read_bytes()
+    sent = {"30": numbered(1), "31": blank}
+
+    def name(login: str, day: str) -> str:
+        return f"HW3_{login}_attempt_2026-01-{day}-20-30-10_{NAME}"
+
+    desk(zipped({name("one", day): sent[day] for day in days}), zone=zone)
+    if zone:  # else nobody knows in the second run when the first one was sent
+        for day in days:
+            desk(zipped({name("two", day): sent[day]}), zone=zone)
+    for who in ("one", "two") if zone else ("one",):
+        target = Path(TARGET.format(who))
+        assert target.read_bytes() == blank
+        assert target.with_name(f"{NAME}.1").read_bytes() == numbered(1)
 
 
 def test_a_login_with_a_line_in_it_is_not_mixed_up_with_another(desk):

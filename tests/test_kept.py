@@ -17,10 +17,12 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from attncourse import cli
+from attncourse.grading import CannotGrade, Refusal
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
-from attncourse.grading.inbox import sample, senders
+from attncourse.grading.inbox import sample, senders, writing
 from attncourse.grading.jail import processes, walls, workers
 from attncourse.grading.jail.result import Result, Verdict
+from attncourse.grading.outbox import class_report, feedback
 
 CHAPTER_3, LAB = "03_scaled_dot_product", "lab1_time_it_right"
 FILE = f"{CHAPTER_3}.ipynb"
@@ -186,7 +188,7 @@ def stopped_while_nbgrader_works(patch):
     ("happens", "reason"),
     [
         (broken_solution, "so exercises/ is as it was: jsonschema.exceptions.ValidationError"),
-        (no_notebook, "cannot be read, and nothing was released: Expecting value"),
+        (no_notebook, f"nothing was released: {SOLUTION} cannot be read: its JSON is broken"),
         (no_address, "_config.yml, with the course's address, is not here; copy it from"),
         (full_disk, "No space left on device; exercises/ is as it was"),
         (lost_server, "the gradebook cannot be used: the server has gone away"),
@@ -207,6 +209,78 @@ def test_a_release_that_fails_changes_nothing(taught, monkeypatch, happens, reas
         assert attncourse("release", CHAPTER_3).exit_code == 0
         assert Path("exercises", CHAPTER_3, "data.csv").read_text() == "solutions"
         assert {row.max_score for row in results.of_class(CHAPTER_3)} == {66}
+
+
+@pytest.mark.parametrize("step", ["_enter", "_swap"])
+def test_of_several_assignments_all_are_released_or_none(taught, monkeypatch, step):
+    both = [RELEASED, Path("exercises", LAB, f"{LAB}.ipynb")]
+    for path in both:
+        edit(Path("solutions", *path.parts[1:]), longer)
+    before, kept, calls = everything(), getattr(generate, step), []
+
+    def stops(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        kept(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generate, step, stops)
+        assert "stopped; exercises/ is as it was" in said("release")
+    assert len(calls) == 2 and everything() == before
+    assert attncourse("release").exit_code == 0
+    assert all(path.read_bytes() != before[str(path)] for path in both)
+    assert rows() != before["gradebook.db"]
+
+
+def conflict():
+    text = RELEASED.read_text("utf-8")
+    RELEASED.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n", "utf-8")
+
+
+def no_metadata():
+    edit(SOLUTION, lambda mark, cell: {k: v for k, v in cell.items() if k != "metadata"})
+
+
+def checked_by(source: str, **mark_is):
+    def change(mark, cell):
+        if "check(" in "".join(cell["source"]) and mark.get("grade"):
+            mark.update(mark_is)
+            return cell | {"source": source}
+        return cell
+
+    edit(SOLUTION, change)
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "commands"),
+    [
+        (conflict, "03_scaled_dot_product.ipynb cannot be read: it has the marks of a merge", 5),
+        (no_metadata, "cannot be read: not every cell has its metadata", 6),
+        (lambda: checked_by("check("), "solutions/03_scaled_dot_product has points and should", 6),
+        (lambda: checked_by("1 + 1"), "has points and should be `check", 6),
+        (lambda: checked_by("check(task)"), "has points and should be `check", 6),
+        (lambda: checked_by('check("softmax")', grade_id=None), "points, but no grade_id", 6),
+    ],
+)
+def test_a_mistake_in_the_courses_own_notebooks_is_said_by_every_command(
+    taught, happens, reason, commands
+):
+    Path("canvas.csv").write_text(CANVAS)
+    happens()
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
+    shutil.copy(Path("submitted", "ann", CHAPTER_3, FILE), "x.ipynb")
+    ingest = ["ingest", "x.ipynb", "--student", "cleo"]
+    others = [[name, CHAPTER_3] for name in ("grade", "report", "feedback", "release")]
+    for command in [ingest, export, *others][:commands]:  # a release needs no earlier one
+        assert reason in said(*command), command
+
+
+def test_a_question_that_is_not_released_yet_stops_no_ingest(taught):
+    edit(RELEASED, lambda mark, cell: None if mark.get("grade_id") == "why-scaled" else cell)
+    shutil.copy(Path("submitted", "ann", CHAPTER_3, FILE), "x.ipynb")
+    assert attncourse("ingest", "x.ipynb", "--student", "cleo").exit_code == 0
+    assert Path("submitted", "cleo", CHAPTER_3, FILE).exists()
 
 
 def test_a_first_release_that_fails_leaves_nothing(taught):
@@ -466,6 +540,82 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
 
 
+def test_on_a_full_disk_tables_stay(taught, monkeypatch):
+    Path("canvas.csv").write_text(CANVAS)
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o"]
+    report = [["report", CHAPTER_3, option] for option in ("--csv", "--html", "--json")]
+    for number, command in enumerate([export, *report, ["total", "--csv"]]):
+        table, link = Path(f"table{number}"), Path(f"link{number}")
+        table.touch(0o600)  # it holds names and points
+        link.symlink_to(table)
+        assert attncourse(*command, link).exit_code in (0, 1)
+        before = table.read_bytes()
+        assert before and link.is_symlink() and table.stat().st_mode & 0o777 == 0o600
+        with monkeypatch.context() as patch:
+            patch.setattr(writing.os, "fsync", full)
+            if "--html" not in command:  # which is written first
+                patch.setattr(class_report, "write_html", lambda *_: None)
+            assert f"link{number}" in said(*command, link)
+        assert table.read_bytes() == before
+    assert not [*Path().glob("*.part")]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "x/y"), "x/y: Permission denied. "),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted. "),
+        (OSError(errno.EMFILE, "Too many open files", "x"), "x: Too many open files. Let a proc"),
+        (OSError("no number"), "no number. "),
+    ],
+)
+def test_an_error_of_the_system_gets_a_cure_only_if_there_is_one(
+    taught, monkeypatch, error, reason
+):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(disk, "store", fails)
+    for command, kept in (("grade", "What is graded is kept"), ("feedback", "The pages that are")):
+        sentence = said(command, CHAPTER_3, "--force").partition("attncourse: ")[2]
+        assert sentence.startswith(reason) and kept in sentence
+        has_cure = not sentence.startswith(reason + kept)
+        assert has_cure == (error.errno == errno.EMFILE), sentence
+
+
+def test_a_machine_that_cannot_grade_does_not_deny_what_it_has_booked(taught, monkeypatch):
+    def cannot(job, notebooks):
+        raise CannotGrade("it crashes")
+        yield  # it is a generator
+
+    monkeypatch.setattr(workers, "in_processes", lambda *_: cannot)
+    assert "Nothing was booked" in said("grade", CHAPTER_3, "--force")
+    edit(Path("submitted", "ann", CHAPTER_3, FILE), longer)
+    assert "What is graded is kept" in said("grade", CHAPTER_3)  # bob's has not changed
+
+
+class Killer:
+    """What ends the process that it is sent to, at once."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_process_that_makes_pages_and_is_killed_is_said(taught):
+    with pytest.raises(Refusal, match=r"killed.*pages that are written stay.*--jobs 1"):
+        list(feedback._made({"ann": (Killer(), None, "")}, 2))
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_table_goes_into_standard_output_too(taught):
+    command = [sys.executable, "-m", "attncourse", "total", "--csv", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "\nann," in done.stdout, done.stderr
+
+
 def test_a_course_without_its_solutions_says_so(taught):
     Path("canvas.csv").write_text(CANVAS)
     Path("solutions").rename("elsewhere")
@@ -484,7 +634,9 @@ def test_on_a_full_disk_pages_stay(taught, monkeypatch):
         return opened(path, mode, *rest, **options)
 
     monkeypatch.setattr(Path, "open", full)
-    assert "feedback: No space left on device. Make room" in said("feedback", CHAPTER_3, "--force")
+    assert "attncourse: No space left on device. Make room" in said(
+        "feedback", CHAPTER_3, "--force"
+    )
     assert everything() == before
 
 

@@ -262,6 +262,7 @@ def test_half_a_copy_of_a_notebook_replaces_no_points(course):
         ("[Errno 24] Too many open files: '/usr'", "ulimit -n 4096"),
         ("[Errno 28] No space left on device", "room on the disk"),
         ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("`ulimit -c` is lower here than in a jail", "`* hard core unlimited` in /etc"),
         ("something else", "attncourse doctor"),
     ],
 )

@@ -43,14 +43,16 @@ def jail_state() -> tuple[str, str, str]:
     if find_spec("nbgrader") is None:
         return "not tried; needed only to grade", ABSENT, ""
     from attncourse.grading import CannotGrade
-    from attncourse.grading.jail.cures import cure_for
+    from attncourse.grading.jail.cures import cure_for, cure_of, in_words
     from attncourse.grading.jail.walls import Unavailable
     from attncourse.grading.jail.workers import in_own_process
 
     try:
         with Console(stderr=True).status("grading an answer in a jail, to see"):
             in_own_process(_one_answer(), None)
-    except (Unavailable, CannotGrade, OSError) as error:
+    except OSError as error:
+        return f"cannot grade here: {in_words(error)}", BAD, cure_of(error)
+    except (Unavailable, CannotGrade) as error:
         return f"cannot grade here: {error}", BAD, cure_for(str(error))
     return "an answer was graded in one", GOOD, ""
 

@@ -92,22 +92,24 @@ def new_course(
 def release(assignment: Assignment = "") -> None:
     """Make the students' notebooks in exercises/ from solutions/ (all, or one assignment)."""
     need("grader", "nbgrader")
+    from attncourse.grading import Refusal
     from attncourse.grading.books import generate
-    from attncourse.grading.inbox.submission import check_points
+    from attncourse.grading.inbox.submission import check_points, course_notebook
+    from attncourse.grading.jail.cures import in_words
 
     names = [known(assignment)] if assignment else assignment_names()
     for name in names:
         solution = Path("solutions") / name / f"{name}.ipynb"
         try:
-            check_points(name, solution.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise fail(f"{solution} cannot be read, and nothing was released: {error}") from None
+            check_points(name, course_notebook(solution)[0])
+        except (OSError, Refusal) as error:
+            raise fail(f"nothing was released: {error}") from None
     with progress() as bar:
         step = bar.add_task("releasing", total=len(names))
         try:
             generate.release(names, lambda: bar.advance(step))
         except OSError as error:
-            raise fail(f"{error.filename}: {error.strerror}; exercises/ is as it was") from None
+            raise fail(f"{in_words(error)}; exercises/ is as it was") from None
         except KeyboardInterrupt:
             raise fail("stopped; exercises/ is as it was") from None
     console.print(f"exercises/: {', '.join(names)}")
@@ -306,7 +308,7 @@ def grade(
     log = log or Path("autograded") / f"{assignment}.log"
     where = on_cluster(cluster) if cluster else workers.in_processes(jobs, warm)
     so_far = Graded()
-    with keeping(so_far, log):
+    with keeping(so_far):
         events = run.grade_class(job, handed_in, where, force)
         follow(events, len(handed_in), so_far, log, verbose)
     console.print(
@@ -361,14 +363,14 @@ def follow(events: Iterable, number: int, so_far: Graded, log: Path, verbose: bo
 
 
 @contextlib.contextmanager
-def keeping(so_far: Graded, log: Path) -> Iterator[None]:
+def keeping(so_far: Graded) -> Iterator[None]:
     """Where grading cannot go on, say why, what to do, and what is kept."""
     from attncourse.grading import CannotGrade, loading
 
     with loading():
         from attncourse.grading.books.nbgrader_api import NoGradebook
         from attncourse.grading.jail.cluster import Unusable
-        from attncourse.grading.jail.cures import cure_for
+        from attncourse.grading.jail.cures import cure_for, cure_of, in_words
         from attncourse.grading.jail.walls import Unavailable
     kept = "What is graded is kept, and the next run goes on from there"
     try:
@@ -380,13 +382,13 @@ def keeping(so_far: Graded, log: Path) -> Iterator[None]:
     except CannotGrade as error:
         raise fail(
             "this machine cannot grade, as it fails with the course's own solution: "
-            f"{error}. {cure_for(str(error))}. {kept if so_far.fresh else 'Nothing was booked'}"
+            f"{error}. {cure_for(str(error))}. "
+            f"{kept if so_far.fresh or so_far.same else 'Nothing was booked'}"
         ) from None
     except (NoGradebook, Unusable) as error:
         raise fail(f"{error}. {kept}") from None
     except OSError as error:
-        said = f"{error.filename or log}: {error.strerror or error}"
-        raise fail(f"{said}. {cure_for(said)}. {kept}") from None
+        raise fail(". ".join(filter(None, (in_words(error), cure_of(error), kept)))) from None
     except KeyboardInterrupt:
         raise fail(f"stopped. {kept}") from None
 
@@ -463,7 +465,7 @@ def feedback(
     need_unix()
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
-    from attncourse.grading.jail.cures import cure_for
+    from attncourse.grading.jail.cures import cure_of, in_words
     from attncourse.grading.outbox import feedback as pages
 
     assignment = chosen(assignment)
@@ -482,9 +484,8 @@ def feedback(
                 if event.problem:
                     without[event.student] = event.problem
         except OSError as error:
-            said = f"{error.filename or 'feedback'}: {error.strerror or error}"
             kept = "The pages that are there stay, run it again for the rest"
-            raise fail(f"{said}. {cure_for(said)}. {kept}") from None
+            raise fail(". ".join(filter(None, (in_words(error), cure_of(error), kept)))) from None
         except KeyboardInterrupt:
             raise fail(
                 "stopped; the pages that are written stay, run it again for the rest"
@@ -604,11 +605,13 @@ def export(
 
     Only the assignment's cells change. Late penalties and points that a person gave are in them.
 
-    Exit code 0: everybody who handed in is in the file; 1: somebody is not, and it says who.
+    Exit code 0: everybody who handed in is graded and has a row in the file, where cells of who is
+    excused stay as they were; 1: somebody is not or has none, and it says who.
     """
     need_unix()
     need("grader", "nbgrader")
     from attncourse.grading.inbox.untrusted import printable
+    from attncourse.grading.inbox.writing import put_out
     from attncourse.grading.outbox import lms
 
     if roster.exists() and output.exists() and output.samefile(roster):
@@ -622,11 +625,11 @@ def export(
         raise fail(f"there is no folder {output.parent} for the filled file")
     try:
         filled = lms.fill(roster.read_bytes(), system, assignment, points, most, column)
-        output.write_bytes(filled.data)
+        put_out(output, filled.data)
     except lms.Refused as error:
         raise fail(printable(f"{roster} cannot be filled in: {error}")) from None
     except OSError as error:
-        raise fail(f"{error.filename}: {error.strerror}") from None
+        raise fail(f"{error.filename or output}: {error.strerror}") from None
 
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
     console.print(

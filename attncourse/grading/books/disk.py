@@ -116,11 +116,12 @@ def job_of(
 
     Raises:
         Unreleased: it is not in solutions/, or not released yet.
+        Refusal: one of its notebooks cannot be read.
         OtherPoints: solution and release disagree about what a cell is worth.
     """
     try:
         texts = [
-            (Path(folder) / assignment / f"{assignment}.ipynb").read_text(encoding="utf-8")
+            reading.course_notebook(Path(folder) / assignment / f"{assignment}.ipynb")[0]
             for folder in ("solutions", "exercises")
         ]
     except FileNotFoundError:

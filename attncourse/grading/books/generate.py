@@ -36,7 +36,7 @@ class NotReleased(Refusal):
 def release(assignments: list[str], done: Callable[[], None] = lambda: None) -> None:
     """Make exercises/ASSIGNMENT from solutions/ASSIGNMENT, and tell the gradebook.
 
-    Other files there stay. Where anything fails, the assignment is as it was.
+    Other files there stay. Where anything fails, all assignments are as they were.
 
     Args:
         done: called after each assignment.
@@ -54,12 +54,12 @@ def release(assignments: list[str], done: Callable[[], None] = lambda: None) -> 
         with nbgrader_api.gradebook() as book:
             for name in assignments:
                 _refuse_other_cells(book, name, made[name])
-            for name in assignments:
-                with contextlib.ExitStack() as undo:
-                    with nbgrader_api.all_or_nothing(book):
+            with contextlib.ExitStack() as undo:
+                with nbgrader_api.all_or_nothing(book):
+                    for name in assignments:
                         _enter(book, name, made[name])
                         _swap(Path(beside), name, undo)
-                    undo.pop_all()
+                undo.pop_all()
 
 
 def register(book: Gradebook, assignment: str) -> None:

@@ -6,7 +6,6 @@ is said, with what to ask the student for.
 """
 
 import contextlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -91,7 +90,7 @@ class Course:
         for path in sorted(Path("solutions").glob("*/*.ipynb")):
             name, twin = path.stem, Path("exercises") / path.parent.name / path.name
             if name == path.parent.name and twin.is_file():
-                both = [json.loads(each.read_text(encoding="utf-8")) for each in (path, twin)]
+                both = [reading.course_notebook(each)[1] for each in (path, twin)]
                 about[name], released[name] = reading.assignment_of(name, *both), both[1]
         return cls(released, about)
 
@@ -353,10 +352,13 @@ class Desk:
     def _older(self, order: tuple, when, before: tuple | None, old: bytes, folder, about) -> str:
         """Why what is there stays; "" if it does not."""
         answered = order[0]
+        if before:
+            now, then = (time if time > datetime.min else None for time in (order[1], before[1]))
+        else:
+            now, then = when, timestamp_of(folder)
+        if now and then and now != then:
+            return "it was sent earlier than the one that is there" if now < then else ""
         if before is None:
-            then = timestamp_of(folder)
-            if when and then:
-                return "it was sent earlier than the one that is there" if when < then else ""
             before = (old is not None and _was_answered(old, about),)
         if before[0] and not answered:
             return "nothing is answered in it, and in the one that is there something is"

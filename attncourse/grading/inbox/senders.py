@@ -391,12 +391,16 @@ def roster_in(path: Path) -> "Roster":
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
+            table = csv.DictReader(file)
+            rows = [(table.line_num, row) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(f"the roster {path} cannot be read: {error}") from None
-    if not rows or "id" not in rows[0]:
+    if not rows or "id" not in rows[0][1]:
         raise Refused(f"the roster {path} needs a column `id`, the name in submitted/")
-    return Roster(rows, "the roster")
+    if lines := [str(line) for line, row in rows if not (row["id"] or "").strip()]:
+        several = "lines" if lines[1:] else "line"
+        raise Refused(f"the roster {path} has no id in {several} {', '.join(lines[:9])}")
+    return Roster([row for _, row in rows], "the roster")
 
 
 class Roster:

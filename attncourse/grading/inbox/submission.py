@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncourse.checks.answer_files import DEFINITIONS, plain_python
@@ -91,20 +92,23 @@ def assignment_of(name: str, solution: dict, released: dict) -> Assignment:
     """Read an assignment from its notebooks in solutions/ and exercises/.
 
     Points are those of the release: `check_points` sees that they are the tasks' own.
+
+    Raises:
+        Refusal: a cell with points is not as it should be.
     """
     checks: dict[str, dict[bool, tuple[str, int]]] = {}
     questions = {}
-    for cell in solution["cells"]:
-        mark = cell["metadata"].get("nbgrader", {})
-        if mark.get("grade") and mark.get("solution"):
-            questions[mark["grade_id"]] = float(mark["points"])
-        elif mark.get("grade"):
-            call = _check_in(source_of(cell))
-            task, seed = ast.literal_eval(call.args[0]), 0
-            for keyword in call.keywords:
-                seed = ast.literal_eval(keyword.value) if keyword.arg == "seed" else seed
-            checks.setdefault(task, {})[bool(call.keywords)] = mark["grade_id"], seed
-    worth = {mark["grade_id"]: float(mark["points"]) for mark, _ in _graded_cells(released)}
+    for mark, source in _graded_cells(solution, f"solutions/{name}"):
+        if mark.get("solution"):
+            questions[mark["grade_id"]] = _worth(mark)
+        else:
+            task, seed = _checked(name, mark, source)
+            checks.setdefault(task, {})[seed is not None] = mark["grade_id"], seed or 0
+    for task, both in checks.items():
+        if len(both) < 2:
+            raise Refusal(f"solutions/{name} needs a check of {task} with a seed and one without")
+    marks = (mark for mark, _ in _graded_cells(released, f"exercises/{name}"))
+    worth = {mark["grade_id"]: _worth(mark) for mark in marks}
     graded = tuple(
         Graded(task, both[False][0], both[True][0], worth.get(both[False][0], 0.0), both[True][1])
         for task, both in checks.items()
@@ -128,13 +132,14 @@ def check_points(
     """
     solution = json.loads(solution_text)
     worth: dict[str, float | None] = {}  # None: as much as the release says
-    for mark, source in _graded_cells(solution):
-        points = float(mark.get("points") or 0)
-        if not mark["solution"]:
+    for mark, source in _graded_cells(solution, f"solutions/{name}"):
+        points = _worth(mark)
+        if not mark.get("solution"):
             points = _points_of_task(name, mark, points, source) if tasks else None
         worth[mark["grade_id"]] = points
-    for mark, _ in _graded_cells(json.loads(released_text)) if released_text else ():
-        released, now = float(mark["points"]), "gone"
+    released_now = json.loads(released_text) if released_text else {"cells": ()}
+    for mark, _ in _graded_cells(released_now, f"exercises/{name}"):
+        released, now = _worth(mark), "gone"
         if mark["grade_id"] in worth:
             wanted = worth.pop(mark["grade_id"])
             if wanted in (None, released):
@@ -154,7 +159,7 @@ def _points_of_task(name: str, mark: dict, points: float, source: str) -> float:
     """What a check is worth; the solution may say the same of it, or 0."""
     from attncourse.checks import registry  # with torch, which who reads notebooks need not load
 
-    task = registry.find(ast.literal_eval(_check_in(source).args[0]))
+    task = registry.find(_checked(name, mark, source)[0])
     if points not in (0, task.points):
         raise OtherPoints(
             f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
@@ -164,14 +169,56 @@ def _points_of_task(name: str, mark: dict, points: float, source: str) -> float:
     return task.points
 
 
-def _graded_cells(notebook: dict) -> list[tuple[dict, str]]:
-    cells = [(cell["metadata"].get("nbgrader", {}), source_of(cell)) for cell in notebook["cells"]]
-    return [(mark, source) for mark, source in cells if mark.get("grade")]
+def _graded_cells(notebook: dict, where: str) -> Iterator[tuple[dict, str]]:
+    for number, cell in enumerate(notebook["cells"], start=1):
+        mark = cell["metadata"].get("nbgrader")
+        if isinstance(mark, dict) and mark.get("grade"):
+            has_points = isinstance(mark.get("points"), int | float | None)
+            if not (isinstance(mark.get("grade_id"), str) and has_points):
+                raise Refusal(f"cell {number} of {where} has points, but no grade_id or no number")
+            yield mark, source_of(cell)
 
 
-def _check_in(source: str) -> ast.Call:
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    return next(call for call in calls if getattr(call.func, "id", "") == "check")
+def _worth(mark: dict) -> float:
+    return float(mark.get("points") or 0)
+
+
+def _checked(name: str, mark: dict, source: str) -> tuple[str, int | None]:
+    """Which task a cell checks, and with which seed; None if students see the check."""
+    for node in ast.walk(parsed(source) or ast.Module([], [])):
+        match node:
+            case ast.Call(func=ast.Name("check"), args=[ast.Constant(str(task))], keywords=[]):
+                return task, None
+            case ast.Call(
+                func=ast.Name("check"),
+                args=[ast.Constant(str(task))],
+                keywords=[ast.keyword("seed", ast.Constant(int(seed)))],
+            ):
+                return task, seed
+    raise Refusal(
+        f"the cell {mark['grade_id']} of solutions/{name} has points and should be "
+        '`check("TASK")` or `check("TASK", seed=NUMBER)`'
+    )
+
+
+def course_notebook(path: Path) -> tuple[str, dict]:
+    """The text and the JSON of one of the course's own notebooks.
+
+    Raises:
+        Refusal: it is none, as after a merge.
+    """
+    data = path.read_bytes()
+    try:
+        text = data.decode()
+        notebook = json.loads(text)
+        whole = all(isinstance(cell["metadata"], dict) for cell in notebook["cells"])
+    except (KeyError, TypeError):
+        whole = False
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"{path} cannot be read: {_why_no_json(data)} ({error})") from None
+    if not whole:
+        raise Refusal(f"{path} cannot be read: not every cell has its metadata")
+    return text, notebook
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -222,9 +269,7 @@ def notebook_of(data: bytes) -> Notebook:
     except RecursionError:
         raise Unreadable("its JSON is nested too deeply") from None
     except ValueError:
-        if re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE):
-            raise Unreadable("it has the marks of a merge conflict in it") from None
-        raise Unreadable("its JSON is broken") from None
+        raise Unreadable(_why_no_json(data)) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if isinstance(notebook, dict) and isinstance(notebook.get("worksheets"), list):  # version 3
         sheets = [sheet for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
@@ -247,6 +292,11 @@ def notebook_of(data: bytes) -> Notebook:
             "data belongs into a file of its own"
         )
     return Notebook(data, notebook, cells)
+
+
+def _why_no_json(data: bytes) -> str:
+    merged = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
+    return "it has the marks of a merge conflict in it" if merged else "its JSON is broken"
 
 
 def may_be_code(cell: dict) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,15 +25,18 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def write(path: Path, data: bytes, lasting: bool = True) -> None:
-    """Write a file so that it is there completely or not at all.
+    """Write a file so that it is there completely or not at all; who may read it stays as it was.
 
     Args:
-        lasting: it outlives a loss of power from now on.
+        lasting: its bytes are on the disk before it takes the place of another. After a loss of
+            power one of the two is there, and whole; which one, the file system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.part")  # others may write the same one
     try:
         with scratch.open("wb") as file:
+            with contextlib.suppress(OSError):  # there is none before it, or the disk has no modes
+                shutil.copymode(path, scratch)
             file.write(data)
             if lasting:
                 file.flush()
@@ -40,3 +44,12 @@ def write(path: Path, data: bytes, lasting: bool = True) -> None:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)  # a full disk
+
+
+def put_out(path: Path, data: bytes) -> None:
+    """Write an output where somebody wants it, also behind a link, into a pipe or /dev/stdout."""
+    path = path.absolute()
+    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+        path.write_bytes(data)
+    else:
+        write(path.resolve(), data)

@@ -53,8 +53,11 @@ class Written:
 
 
 def answers(cells: list[dict], about: "Assignment") -> dict[str, Written]:
-    """What is written to each question of an assignment, by grade id."""
-    return {question: _answer(cells, about, question) for question in about.questions}
+    """What is written to each question of an assignment, by grade id; "" if not released yet."""
+    return {
+        question: _answer(cells, about, question) if question in about.released else Written()
+        for question in about.questions
+    }
 
 
 def _answer(cells: list[dict], about: "Assignment", question: str) -> Written:

@@ -1,5 +1,6 @@
 """What helps where this machine cannot grade, by the words of the first error."""
 
+import errno
 import re
 
 ALLOW_JAILS = (
@@ -12,6 +13,8 @@ _MEMORY = "Free memory, lift `ulimit -v`, or grade with fewer --jobs"
 _CURES = {  # the first that fits
     r"`ulimit -([ftv])` is lower": r"Raise it: `ulimit -\1 unlimited`",
     r"`ulimit -([nu])` is lower": r"Raise it: `ulimit -\1 4096`",
+    r"`ulimit -c` is lower": "Root alone raises it: `* hard core unlimited` in "
+    "/etc/security/limits.conf (a service: `LimitCORE=infinity`), and log in anew",
     r"open files in system": "Close other programs: the whole machine has too many files open",
     r"Too many open files": "Let a process open more files: `ulimit -n 4096`",
     r"clone .*No space left": "Allow more: `sudo sysctl user.max_user_namespaces=15000`",
@@ -23,12 +26,28 @@ _CURES = {  # the first that fits
     r"was killed|killed from outside": "Is memory short, or does another program end it? "
     + _MEMORY,
     r"\b(?:clone|u?mount\w*|pivot_root|sethostname|capset|prctl) \(|uid_map|setgroups": ALLOW_JAILS,
-    r"namespaces|not permitted|no jail for": ALLOW_JAILS,
+    r"namespaces|no jail for": ALLOW_JAILS,
     r"marshal data": "A full disk has cut what Python keeps: make room, and remove the folders "
     "named __pycache__ of the course's package",
     r"ImportError|ModuleNotFoundError|AttributeError|undefined symbol": "Install the versions "
     "that the course was tested with: pip install -r requirements.txt",
 }
+
+_SHORT = {  # there is too little of something, which does not depend on the file
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    errno.EAGAIN,
+}
+
+
+def in_words(error: OSError) -> str:
+    """What the system said, of which file if it is about one."""
+    said = error.strerror or str(error)
+    return said if error.filename is None else f"{error.filename}: {said}"
+
+
+def cure_of(error: OSError) -> str:
+    """What to do about it; "" if that depends on the file."""
+    return cure_for(error.strerror or "") if error.errno in _SHORT else ""
 
 
 def cure_for(reason: str) -> str:

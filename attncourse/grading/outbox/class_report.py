@@ -31,6 +31,7 @@ from attncourse.grading.books.results import Row
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.inbox.untrusted import printable
+from attncourse.grading.inbox.writing import put_out
 from attncourse.grading.outbox import similarity
 from attncourse.markup import with_code
 
@@ -250,8 +251,7 @@ def write_html(data: dict, path: Path) -> None:
         place={each["student"]: n for n, each in enumerate(data["students"], start=1)},
         link=lambda entry: _link(entry, path.parent),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", errors="replace")
+    put_out(path, text.encode(errors="replace"))
 
 
 def _name(text: str) -> Markup:
@@ -283,8 +283,7 @@ def _link(entry: dict, folder: Path) -> str:
 
 
 def write_json(data: dict, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    put_out(path, json.dumps(data, indent=1).encode())
 
 
 def write_csv(data: dict, path: Path) -> None:
@@ -308,8 +307,7 @@ def write_csv(data: dict, path: Path) -> None:
                 each["seconds"],
             ]
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
+    put_out(path, text.getvalue().encode("utf-8-sig", errors="replace"))
 
 
 def write_totals(most: dict[str, float], totals: list[results.Total], path: Path) -> None:
@@ -324,8 +322,7 @@ def write_totals(most: dict[str, float], totals: list[results.Total], path: Path
         percent = None if each.percent is None else round(each.percent, 2)
         lists = ["; ".join(each.waiting), "; ".join(each.not_graded)]
         table.writerow([*names, percent, *points, *lists])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.getvalue().encode("utf-8-sig", errors="replace"))
+    put_out(path, text.getvalue().encode("utf-8-sig", errors="replace"))
 
 
 # In many countries a spreadsheet parts cells at each semicolon, whatever the quotes.

@@ -14,6 +14,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from nbformat.v4 import nbjson
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from attncourse.grading import Refusal
 from attncourse.grading.books import disk, nbgrader_api, results
 from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.inbox.untrusted import limited, printable
@@ -87,7 +89,11 @@ def not_graded(assignment: str) -> set[str]:
 def write(
     assignment: str, students: list[str], jobs: int = 1, force: bool = False
 ) -> Iterator[Event]:
-    """Make the pages of which the record or the grades have changed."""
+    """Make the pages of which the record or the grades have changed.
+
+    Raises:
+        Refusal: a process that makes them was killed.
+    """
     job = disk.job_of(assignment)
     about = job.about
     graded = {row.student: row for row in results.of_class(assignment)}
@@ -200,6 +206,11 @@ def _made(todo: dict, jobs: int) -> Iterator[tuple[str, str, str]]:
             running = {pool.submit(_tried, *parts): student for student, parts in todo.items()}
             for future in as_completed(running):
                 yield running[future], *future.result()
+        except BrokenProcessPool:
+            raise Refusal(
+                "a process that makes pages was killed, as when memory is short. The pages that "
+                "are written stay; run it again with `--jobs 1`"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
