@@ -103,7 +103,7 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/pages.py now=_build/html
 
 fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart
-	$(BIN)/python -m attncourse.checks.stored
+	$(BIN)/python -m attncourse.checks.tables
 
 live: $(STAMP)  ## draw the first states of the book's live figures again (needs chromium)
 	$(BIN)/python tests/test_live.py

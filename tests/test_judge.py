@@ -26,7 +26,7 @@ from attncourse.checks import (
     lint,
     registry,
     run,
-    stored,
+    tables,
 )
 from attncourse.checks.diagnosis import smallest_failure
 from attncourse.checks.report import MIME
@@ -124,8 +124,8 @@ def test_a_misconception_is_rejected_on_another_seed_too(task):
 @pytest.mark.parametrize("task", TASKS)
 def test_a_table_of_fingerprints_is_current(task):
     about = registry.find(task)
-    wanted = stored.is_wanted(about)
-    assert stored.is_current(about) == wanted, "run `make fingerprints` and commit"
+    wanted = tables.is_wanted(about)
+    assert tables.is_current(about) == wanted, "run `make fingerprints` and commit"
 
 
 CODE = '''"""What a task is about."""
@@ -152,7 +152,7 @@ task.fault("A", step=lambda x: x + 1)
 def code_of(text: str, tmp_path) -> str:
     path = tmp_path / f"{zlib.crc32(text.encode())}.py"
     path.write_bytes(text.encode())
-    return stored._code(path)
+    return tables._code(path)
 
 
 @pytest.mark.parametrize(
@@ -196,30 +196,30 @@ def test_other_code_makes_a_table_stale(before, after, tmp_path):
     ],
 )
 def test_a_table_is_stale_when_what_makes_explanations_changes(task, module, monkeypatch):
-    about, code = registry.find(task), stored._code
-    assert stored.is_current(about)
+    about, code = registry.find(task), tables._code
+    assert tables.is_current(about)
     changed = Path(sys.modules[f"attncourse.{module}"].__file__)
-    monkeypatch.setattr(stored, "_code", lambda path: code(path) + "x" * (path == changed))
-    assert not stored.is_current(about)
+    monkeypatch.setattr(tables, "_code", lambda path: code(path) + "x" * (path == changed))
+    assert not tables.is_current(about)
 
 
 @pytest.mark.parametrize("size", [0, 100, 20_000, -30])
 def test_a_damaged_table_stops_nobody(size, tmp_path, monkeypatch):
     about = registry.find(SDPA)
-    whole = stored.path_of(about).read_bytes()
-    monkeypatch.setattr(stored, "FOLDER", tmp_path)
-    stored.path_of(about).write_bytes(whole[:size])
-    stored.load.cache_clear()
+    whole = tables.path_of(about).read_bytes()
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    tables.path_of(about).write_bytes(whole[:size])
+    tables.load.cache_clear()
     try:
-        assert stored.load(about) is None
+        assert tables.load(about) is None
         assert not run(SDPA, wrong("D-NO-SCALE", SDPA)).passed
     finally:
-        stored.load.cache_clear()
+        tables.load.cache_clear()
 
 
 def test_another_description_in_between_costs_no_name(monkeypatch):
     """Rows of a table are found by what they explain, wherever that stands."""
-    for cached in (generic.of, compositions._generic, compositions.singles, stored.load):
+    for cached in (generic.of, compositions._generic, compositions.singles, tables.load):
         cached.cache_clear()
     twice = ("AS-IF-OUT-TWICE", lambda x: 2 * x)
     monkeypatch.setattr(generic, "TENSOR_OUT", (twice, *generic.TENSOR_OUT))
@@ -228,7 +228,7 @@ def test_another_description_in_between_costs_no_name(monkeypatch):
         assert report.diagnosis.ids == ["D-NO-SCALE", "M-DEAD-ROW"]
     finally:
         monkeypatch.undo()
-        for cached in (generic.of, compositions._generic, compositions.singles, stored.load):
+        for cached in (generic.of, compositions._generic, compositions.singles, tables.load):
             cached.cache_clear()
 
 

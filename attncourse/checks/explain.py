@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from attncourse.checks import stored
+from attncourse.checks import tables
 from attncourse.checks.compositions import Explanation, singles
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -113,7 +113,7 @@ def best(found: Evidence) -> Explanation | None:
     """The one explanation that is better than all others, if there is one."""
     if not found.wrong:
         return None
-    table = stored.load(found.task)
+    table = tables.load(found.task)
     alone = table.singles(found) if table else singles(found.task)
     full: list[Explanation] = []
     for each in alone:
@@ -124,7 +124,7 @@ def best(found: Evidence) -> Explanation | None:
     if full:
         return _only(full)
     if len(found.wrong) >= FEWEST:
-        likely = table.pairs(found) if table else stored.live_pairs(found)
+        likely = table.pairs(found) if table else tables.live_pairs(found)
         complete = [each for each in likely if found.share(each, 1) == 1]
         for kind in (_is_generic, _is_pair, _is_mixed):
             alike = [each for each in complete if kind(each)]

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 
-from attncourse.checks import registry, stored
+from attncourse.checks import registry, tables
 from attncourse.checks.fingerprint import of_reference
 from attncourse.grading import CannotGrade
 from attncourse.grading.inbox import submission as reading
@@ -101,7 +101,7 @@ def get_ready(job: Job) -> None:
         for each in job.about.graded:
             task = registry.find(each.task)
             of_reference(task)
-            stored.load(task)
+            tables.load(task)
 
 
 @functools.cache

@@ -437,7 +437,7 @@ def live_pairs(found: Evidence) -> list[Explanation]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m attncourse.checks.stored",
+        prog="python -m attncourse.checks.tables",
         description="Store what tells a task's explanations apart, where a table is out of date.",
     )
     parser.add_argument("task", nargs="*", help="its name, such as softmax (all)")
