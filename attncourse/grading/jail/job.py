@@ -54,9 +54,10 @@ def _assignment_of(job: Job) -> Assignment:
 
 @functools.cache
 def version() -> bytes:
-    """Changes with every file of the course's package, and of outside packages with tasks.
+    """Changes with every module of the course's package, and of outside packages with tasks.
 
-    Not with how its lines end: a checkout on Windows is the same version.
+    Not with how its lines end: a checkout on Windows is the same version. Nor with the words of a
+    task: another comma grades nobody again, and `grade --force` says it in the new words.
     """
     digest = hashlib.sha256()
     for place in (Path(attncourse.__file__).parent, *installed.outside_files()):
