@@ -276,6 +276,17 @@ def test_a_mistake_in_the_courses_own_notebooks_is_said_by_every_command(
         assert reason in said(*command), command
 
 
+def test_a_task_that_is_not_there_is_said(taught):
+    def misspelled(mark, cell):
+        source = "".join(cell["source"])
+        return cell | {"source": source.replace('check("softmax"', 'check("sofmax"')}
+
+    edit(SOLUTION, misspelled)
+    reason = "the cell softmax-check of solutions/03_scaled_dot_product: no task is named 'sofmax'"
+    for command in ("release", "report", "feedback"):
+        assert f"{reason}; did you mean softmax?" in said(command, CHAPTER_3)
+
+
 def test_a_question_that_is_not_released_yet_stops_no_ingest(taught):
     edit(RELEASED, lambda mark, cell: None if mark.get("grade_id") == "why-scaled" else cell)
     shutil.copy(Path("submitted", "ann", CHAPTER_3, FILE), "x.ipynb")

@@ -1,11 +1,11 @@
 """The rubric of a written answer, shown where a person enters its points."""
 
-import json
 from pathlib import Path
 
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from attncourse.grading.inbox.submission import grade_id_of, source_of
+from attncourse.grading import Refusal
+from attncourse.grading.inbox.submission import course_notebook, grade_id_of, source_of
 
 
 class Rubrics(NbGraderPreprocessor):
@@ -28,8 +28,8 @@ class Rubrics(NbGraderPreprocessor):
 def rubrics_in(solution: Path) -> dict[str, str]:
     """What the solution says about each question that a person grades, by grade id."""
     try:
-        cells = json.loads(solution.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError):
+        cells = course_notebook(solution)[1]["cells"]
+    except (OSError, Refusal):
         return {}
     marked = [(cell["metadata"].get("nbgrader", {}), cell) for cell in cells]
     return {

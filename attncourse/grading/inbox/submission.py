@@ -46,7 +46,7 @@ class Unreadable(Exception):
 
 
 class OtherPoints(Refusal):
-    """Two places disagree about what a cell is worth; says which, and what to do."""
+    """What a cell is worth is not known, or two places disagree; says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,11 @@ def _points_of_task(name: str, mark: dict, points: float, source: str) -> float:
     """What a check is worth; the solution may say the same of it, or 0."""
     from attncourse.checks import registry  # with torch, which who reads notebooks need not load
 
-    task = registry.find(_checked(name, mark, source)[0])
+    wanted, _ = _checked(name, mark, source)
+    try:
+        task = registry.find(wanted)
+    except ValueError as error:
+        raise OtherPoints(f"the cell {mark['grade_id']} of solutions/{name}: {error}") from None
     if points not in (0, task.points):
         raise OtherPoints(
             f"{mark['grade_id']} has {points:g} points in solutions/{name}, and its task "
