@@ -179,12 +179,12 @@ def test_without_a_jail_nothing_is_graded_and_nothing_left_behind(course, monkey
 
     def refuse(job, notebooks):
         jobs.append(job)
-        raise walls.Unavailable("unshare: not permitted")
+        raise walls.Unavailable("clone (Operation not permitted)")
         yield
 
     monkeypatch.setattr(autograde, "_one_by_one", refuse)
     done = nbgrader_api.api().autograde(ASSIGNMENT, "*")
-    assert not done["success"] and "No jail can be built on this machine: unshare" in done["log"]
+    assert not done["success"] and "No jail can be built on this machine: clone" in done["log"]
     assert "--JailedExporter.jailed=False" in done["log"]
     assert [job.jailed for job in jobs] == [True]  # and nobody after the first
     assert not list(Path().glob("autograded/*/*"))

@@ -108,6 +108,7 @@ def generic(id: str) -> str:
     return next(said for path in files if (said := read(path).thoughts.get(id, Entry()).thinks))
 
 
+@functools.cache
 def files_of(task: Task, translated: bool = False) -> list[Path]:
     """The files that may say something of a task, its own first; in English, or all that exist."""
     module = getattr(sys.modules.get(task.module), "__file__", None)
