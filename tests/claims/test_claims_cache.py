@@ -48,7 +48,7 @@ def test_under_a_causal_mask_old_keys_stay_and_without_one_they_do_not():
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [8, 64, 256])
 def test_each_part_falls_by_exactly_n(n):
-    """Each part falls by exactly n."""
+    """Each part falls by a factor of exactly n."""
     model, _, _ = cache_curves.load("MHA")
     text = torch.full((1, n), 5)
     _, caches = model.step(text[:, :-1])
@@ -193,7 +193,7 @@ def test_the_norm_is_not_why_the_widest_latent_learns_well(stored):
 
 
 def test_means_are_the_best_start_and_wide_heads_recover_sooner_than_narrow_ones(stored):
-    """The mean is the best start. With 16 heads of width 4, little of this holds."""
+    """The mean is the best start here. With 16 heads of width 4, little of this holds."""
     assert list(stored["fewer"]) == list(cache_curves.FEWER)
     for runs in stored["fewer"].values():
         assert len(runs) == len(stored["seeds"])

@@ -213,7 +213,7 @@ def test_one_vocabulary_changes_ids_and_no_sentence():
 
 
 def test_a_wider_beam_mends_search_errors_and_no_model_errors():
-    """ "What is left, the model itself prefers to the right answer." """
+    """ "What is left, the model itself prefers. Chapter 2's attention mended nearly all." """
     model, _, french = pretrained.load("fixed-64")
     few = corpus().test.pick(torch.arange(0, 3117, 8))
     right = [french.decode(row) for row in few.target]
@@ -233,6 +233,25 @@ def test_a_wider_beam_mends_search_errors_and_no_model_errors():
         errors[width] = int(search.sum()), int((wrong & ~search).sum())
     assert errors[1][0] >= 15 and errors[8][0] <= 1
     assert errors[8][1] >= errors[1][1]
+    # Of one sentence in eight, against all errors of chapter 2's model on the whole test.
+    assert errors[8][1] > 10 * len(MEASURED["errors"]["additive"])
+
+
+def test_chapter_1s_model_is_right_more_often_than_it_believes():
+    """ "What it writes with probability one half is nearly always right." """
+    model, _, french = pretrained.load("fixed-64")
+    few = corpus().test.pick(torch.arange(0, 3117, 2))
+    state, longest = model.start(few.source).detach(), few.target.shape[1] + 4
+    ids = closed(beam_search(model.step, state, BOS, EOS, 1, longest))
+    with torch.no_grad():
+        trusted = log_probability(model(few.source, teacher_inputs(ids, BOS)), ids, PAD).exp()
+    right = torch.tensor(
+        [french.decode(a) == french.decode(b) for a, b in zip(ids, few.target, strict=True)]
+    )
+    bins = (10 * trusted).long().clamp(max=9)
+    for n in range(10):
+        assert right[bins == n].float().mean() > trusted[bins == n].mean()
+    assert right[(trusted - 0.5).abs() < 0.05].float().mean() > 0.9
 
 
 def test_competing_by_log_p_a_word_is_the_beam_with_another_division():

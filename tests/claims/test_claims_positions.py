@@ -69,7 +69,7 @@ def test_another_base_leaves_the_first_pair_alone():
 
 
 def test_a_key_turned_twice_stands_elsewhere():
-    """ "Whoever turns them again at each step puts every word at another place." """
+    """ "A key that is turned again at each step stands at another place." """
     key, place = torch.randn(1, 16, dtype=torch.float64), torch.tensor([3])
     assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
 
@@ -84,7 +84,7 @@ def test_the_buckets_of_the_page():
 
 
 def test_the_training_holds_every_word_and_no_long_sentence(measured):
-    """ "It has met every word of the vocabulary." """
+    """ "They hold every word of the vocabulary." """
     short, test = positions_curves.short_and_test()
     vocabularies = corpus().source_words, corpus().target_words
     for rows, vocabulary in zip((short.source, short.target), vocabularies, strict=True):
@@ -168,11 +168,18 @@ def test_relative_schemes_and_places_between_the_sentences_carry_farther(measure
 
 
 def test_squeezed_into_known_distances_the_models_read_longer_sentences_untrained(measured):
-    """ "Places between the sentences are a help and no need." The other base does little here."""
+    """ "Places between the sentences help and are not needed." The other base does less here."""
     both, all_three = (measured["runs"][name]["squeezed"] for name in positions_curves.SQUEEZED)
     assert both["as trained"][2] < 0.05 < 0.7 < both["places 1.25"][2]
     assert all_three["places 1.25"][3] > all_three["as trained"][3] + 0.3
     assert both["places 1.5"][0] < 0.5 and both["base 1.5"][2] < 0.05
+    for found, columns in ((both, (1, 2)), (all_three, (2, 3))):
+        base, places = (
+            {way: shares for way, shares in found.items() if way.startswith(what)}.values()
+            for what in ("base", "places")
+        )
+        for n in columns:
+            assert max(shares[n] for shares in base) < max(shares[n] for shares in places) - 0.05
     of = sized(measured, "rope, longer", FAR, LARGE)
     assert both["as trained"][2] == pytest.approx(of[0].item(), abs=0.01) and of[0] == of.min()
 
@@ -186,13 +193,13 @@ def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
 
 
 def test_places_in_cross_attention_also_make_training_faster(measured):
-    """ "Nor is the last row a fair race." """
+    """ "Nor is a model with RoPE in all three parts a fair rival, as it learns sooner." """
     loss = {name: measured["runs"][name]["loss"] for name in ("rope", "rope in all three")}
     assert max(loss["rope in all three"]) < min(loss["rope"]) / 2
 
 
 def test_how_wide_the_buckets_start_decides_so_short_a_training(measured):
-    """ "Its line shows how slowly the numbers grew, and no limit of buckets." """
+    """ "Its line shows how slowly the numbers grew, not a limit of buckets." """
     runs = measured["runs"]
     assert min(runs["t5"]["loss"]) > 2 * max(runs["t5, started wide"]["loss"])
     wide, narrow = (
