@@ -215,8 +215,8 @@ def test_a_window_loses_all_that_two_layers_do_not_reach_and_nothing_before(stor
         for name, found in about.items()
     }
     assert min(right["full"].values()) > 0.95
-    assert min(right["window"][period] for period in range(12, 18)) > 0.9
-    assert max(right["window"][period] for period in range(20, 25)) < 0.1
+    assert min(right["window"][period] for period in range(12, 19)) > 0.9
+    assert max(right["window"][period] for period in range(19, 25)) < 0.1
     assert max(*right["strided"].values(), *right["fixed"].values()) < 0.3
     with_first = [max(run) for run in about["window, first word"]["right"]]
     assert sorted(share < 0.15 for share in with_first) == [False, True, True]
@@ -300,6 +300,7 @@ def test_hashing_pays_on_clusters(stored):
     gain = {name: recall / share for name, (recall, share) in once.items()}
     assert gain["random, d = 64"] < 3 < 4 < gain["clustered, d = 64"]
     assert gain["trained, d = 16"] > gain["clustered, d = 64"]
+    assert once["trained, d = 16"][0] == max(recall for recall, _ in once.values())
     rounds = stored["settings"]["rounds"].index(8)
     assert means(stored["hashing"]["random, d = 64"])[rounds][1] == pytest.approx(0.42, abs=0.02)
 

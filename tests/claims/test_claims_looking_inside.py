@@ -187,6 +187,7 @@ def test_rollout_loses_by_the_half_that_it_takes_for_granted(stored):
     more, error = about["rollout, not the encoder's second"]["more"]
     assert more > 5 * error
     assert about["gradient"]["more"][0] > 5 * about["gradient"]["more"][1]
+    assert about["gradient"]["top"] < about["rollout"]["top"] - 0.05, "not by the first word"
 
 
 def test_a_share_of_a_half_is_rollout():
@@ -239,6 +240,8 @@ def test_the_encoders_first_attention_can_be_switched_off(stored):
     heads = stored["heads"]
     assert heads["encoder.0.self_attention"]["all"]["exact"] >= heads["whole"]["exact"] - 0.01
     assert heads["decoder.0.cross_attention"]["all"]["exact"] < 0.3
+    losses = [about["all"]["loss"] for name, about in heads.items() if name != "whole"]
+    assert 500 < max(losses) / heads["whole"]["loss"] < 600, "as the figure's alt text says"
 
 
 def test_rollout_through_the_translator_shares_out_what_the_source_gives():

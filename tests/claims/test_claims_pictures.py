@@ -67,6 +67,19 @@ def test_six_patches_of_128_numbers():
     assert patches(torch.zeros(1, 1, 16, 48), (16, 8)).shape == (1, 6, 128)
 
 
+@pytest.mark.parametrize("size", [(4, 8), (1, 4), (1, 8), (4, 4), (2, 4), (8, 4)])
+def test_a_reshape_cuts_right_where_a_patch_is_as_wide_as_the_picture_or_one_pixel_high(size):
+    counting = torch.arange(64.0).reshape(1, 1, 8, 8)
+    cut = patches(counting, size)
+    assert torch.equal(cut, counting.reshape(cut.shape)) == (size[1] == 8 or size[0] == 1)
+
+
+def test_a_nine_was_seen_at_every_place_of_a_number_but_never_alone():
+    """With nothing before it, too: 9 tens, 9 hundreds."""
+    seen = [str(n) for some in known().values() for n in some]
+    assert any(n.startswith("9") for n in seen) and "9" not in seen
+
+
 def test_a_dark_picture_is_the_same_picture():
     """ "The two are the same picture to the model, to the last word." """
     image = draw([182, 47], random.Random(0)).noisy(generator())
