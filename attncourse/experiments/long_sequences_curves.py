@@ -122,7 +122,7 @@ class LearnedDelta(nn.Module):
 
 
 class FadingSum(nn.Module):
-    """`signed_sum` of which a learned share is left after each word: RetNet's, one head."""
+    """`signed_sum` of which a learned share is left after each word; RetNet has a fixed one."""
 
     def __init__(self):
         super().__init__()
