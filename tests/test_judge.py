@@ -128,6 +128,20 @@ def test_a_table_of_fingerprints_is_current(task):
     assert tables.is_current(about) == wanted, "run `make fingerprints` and commit"
 
 
+def test_a_table_is_current_whatever_else_is_loaded():
+    """A student's process loads one task, and the process that makes tables loads all."""
+    code = (
+        "import sys\n"
+        "from attncourse.checks import registry, tables\n"
+        "for name in sys.argv[1:]:\n"
+        "    task = registry.find(name)\n"
+        "    assert tables.is_current(task) == tables.is_wanted(task), name"
+    )
+    for names in (TASKS[::-1], TASKS[:1], ["lab2_receipt"], ["masked_words"], ["additive_scores"]):
+        done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 CODE = '''"""What a task is about."""
 
 import torch

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent.parent / "data" / "fingerprints"
 MOST_LOOKED_AT = 24  # explanations that seem to fit, and are looked at afresh
-FORMAT = "3"  # changes with what a table holds
+FORMAT = "4"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_SECONDS = 2.0  # for one explanation with two faults
@@ -121,6 +121,33 @@ class _Codes:
 # --- a table ------------------------------------------------------------------------------------
 
 
+NOBODY = 0xFFFF  # in place of a second fault
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of a table explain; thousands, of which a few are ever looked at."""
+
+    names: list[str]  # of faults
+    numbers: np.ndarray  # (5 rows) the first fault and its form, the second and its form, spelling
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> Rows:
+        names = sorted({name for parts, _ in rows for name, _ in parts})
+        number, made = {name: n for n, name in enumerate(names)}, []
+        for parts, spelling in rows:
+            (one, first), (two, second) = (*parts, ("", 0))[:2]
+            made.append((number[one], first, number.get(two, NOBODY), second, spelling))
+        return cls(names, np.array(made, dtype=np.uint16).reshape(-1, 5).T)
+
+    def __getitem__(self, n: int) -> Row:
+        one, first, two, second, spelling = self.numbers[:, n].tolist()
+        parts = [(self.names[one], first)]
+        if two != NOBODY:
+            parts.append((self.names[two], second))
+        return tuple(parts), spelling
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Codes of the pieces (columns) that explanations (rows) show."""
@@ -129,10 +156,10 @@ class Table:
     keys: list[Key]  # columns of `one`
     signs: list[np.ndarray]  # of the values that the codes of a column stand for
     reference: np.ndarray  # (keys) codes
-    rows: list[Row]  # of `one`
+    rows: Rows  # of `one`
     one: np.ndarray  # (explanations keys) with one fault
     columns: np.ndarray  # which columns are kept for two
-    rows_of_two: list[Row]
+    rows_of_two: Rows
     two: np.ndarray  # (explanations columns) with two faults, and generic ones alone
 
     def _fits(self, found: Evidence, codes: np.ndarray, columns) -> np.ndarray:
@@ -192,17 +219,23 @@ def _stamp(task: Task) -> str:
 
 
 def _files(task: Task) -> list[ModuleType]:
-    """A task's module, and those of other tasks that it takes something from."""
-    todo, found = [task.module], {}
+    """A task's module and package, and those of other tasks that they take something from."""
+    todo, found = [task.module, task.module.rpartition(".")[0]], {}
     while todo:
         name = todo.pop()
         if name in found or not f"{name}.".startswith(f"{registry.COURSE}."):
             continue
         found[name] = module = sys.modules[name]
-        for value in vars(module).values():
-            is_module = isinstance(value, ModuleType)
-            todo.append(value.__name__ if is_module else str(getattr(value, "__module__", "")))
+        homes = map(_home, vars(module).values())
+        # In a package is besides whatever was loaded of it.
+        todo += [home for home in homes if not home.startswith(f"{name}.")]
     return [found[name] for name in sorted(found)]
+
+
+def _home(value: object) -> str:
+    """The name of a module, or of the module that a value comes from."""
+    is_module = isinstance(value, ModuleType)
+    return value.__name__ if is_module else str(getattr(value, "__module__", ""))
 
 
 # What changes nothing that an answer shows: what documents, and the checks of a task.
@@ -274,7 +307,8 @@ def build(task: Task) -> Table:
     signs = [each.signs for each in codes]
     rows = [each.key for each in alone]
     columns = np.array(columns, dtype=int)
-    return Table(task, keys, signs, first, rows, one, columns, rows_of_two, two)
+    both = Rows.of(rows_of_two)
+    return Table(task, keys, signs, first, Rows.of(rows), one, columns, both, two)
 
 
 def _progress(explanations, task: Task):
@@ -325,7 +359,6 @@ def path_of(task: Task) -> Path:
 def save(table: Table) -> None:
     FOLDER.mkdir(exist_ok=True)
     lengths = [len(signs) for signs in table.signs]
-    names = sorted({name for row in table.rows + table.rows_of_two for name, _ in row[0]})
     beside = path_of(table.task).with_suffix(".new.npz")  # nobody reads half of one
     np.savez_compressed(
         beside,
@@ -334,11 +367,12 @@ def save(table: Table) -> None:
         lengths=np.array(lengths, dtype=np.uint16),
         signs=_short(np.vstack(table.signs), tolerance(table.task)).T,
         reference=table.reference,
-        names=_packed(names),
-        rows=_numbers(table.rows, names),
+        names=_packed(table.rows.names),
+        rows=table.rows.numbers,
         one=table.one,
         columns=table.columns,
-        rows_of_two=_numbers(table.rows_of_two, names),
+        names_of_two=_packed(table.rows_of_two.names),
+        rows_of_two=table.rows_of_two.numbers,
         two=table.two,
     )
     beside.replace(path_of(table.task))
@@ -358,26 +392,6 @@ def _packed(texts: Iterable[str]) -> np.ndarray:
 
 def _unpacked(data: np.ndarray) -> list[str]:
     return data.tobytes().decode().split("\n")
-
-
-NOBODY = 0xFFFF  # in place of a second fault
-
-
-def _numbers(rows: list[Row], names: list[str]) -> np.ndarray:
-    """(5 rows) of each the first fault and its form, the second and its form, the spelling."""
-    number = {name: n for n, name in enumerate(names)}
-    made = []
-    for parts, spelling in rows:
-        (one, first), (two, second) = (*parts, ("", 0))[:2]
-        made.append((number[one], first, number.get(two, NOBODY), second, spelling))
-    return np.array(made, dtype=np.uint16).reshape(-1, 5).T
-
-
-def _rows(numbers: np.ndarray, names: list[str]) -> list[Row]:
-    return [
-        (((names[a], b),) if c == NOBODY else ((names[a], b), (names[c], d)), spelling)
-        for a, b, c, d, spelling in numbers.T.tolist()
-    ]
 
 
 DAMAGED = OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error
@@ -404,16 +418,15 @@ def _loaded(task: Task) -> Table:
     with np.load(path_of(task)) as data:
         ends = np.cumsum(data["lengths"])[:-1]
         keys = [tuple(key.split("\t")) for key in _unpacked(data["keys"])]
-        names = _unpacked(data["names"])
         return Table(
             task,
             keys,
             np.split(np.ascontiguousarray(data["signs"].T), ends),
             data["reference"],
-            _rows(data["rows"], names),
+            Rows(_unpacked(data["names"]), data["rows"]),
             data["one"],
             data["columns"],
-            _rows(data["rows_of_two"], names),
+            Rows(_unpacked(data["names_of_two"]), data["rows_of_two"]),
             data["two"],
         )
 

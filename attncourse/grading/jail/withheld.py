@@ -216,7 +216,29 @@ def _does(function: types.FunctionType, forbidden: tuple[str, ...]) -> bool:
         return False
     full = f"{function.__module__}.{function.__qualname__}"
     name = full if full.startswith("torch._") else function.__qualname__
-    return _one_of(forbidden).search(name) is not None or full.startswith(_beginnings(forbidden))
+    return _says(name, forbidden) or full.startswith(_beginnings(forbidden))
+
+
+@functools.cache
+def _says(name: str, forbidden: tuple[str, ...]) -> bool:
+    """Many functions have one name, such as `forward`."""
+    return _one_of(forbidden).search(name) is not None
+
+
+@functools.cache
+def _emptied_of_torch(
+    forbidden: tuple[str, ...],
+) -> tuple[tuple[types.FunctionType, types.CodeType], ...]:
+    return tuple(_empty(functions_of_torch(), forbidden))
+
+
+def _empty(
+    functions: Iterable[types.FunctionType], forbidden: tuple[str, ...]
+) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
+    """Those that do what is forbidden, each with code that refuses."""
+    for function in functions:
+        if _does(function, forbidden):
+            yield function, _refusing(f"{function.__module__}.{function.__qualname__}", function)
 
 
 @functools.cache
@@ -287,6 +309,7 @@ class Torch:
     def __init__(self, tasks: list[Task]):
         for place in range(len(tasks)):
             _operators(_forbidden(tasks[place:]))  # found once, for all forks of this process
+            _emptied_of_torch(_forbidden(tasks[place:]))
         self.tasks: list[Task] = []
         self.forbidden: tuple[str, ...] = ()
         self.libraries: dict[str, torch.library.Library] = {}  # by operator
@@ -301,7 +324,7 @@ class Torch:
                 self._give_back(forbidden)
                 self.forbidden = forbidden
                 self._refuse(_operators(forbidden))
-                self._empty(functions_of_torch())
+                self._put(_emptied_of_torch(forbidden))
                 if set(DERIVATIVES) <= set(forbidden):
                     self._no_derivatives()
         if len(sys.modules) != len(self.modules):  # something was imported since
@@ -310,7 +333,7 @@ class Torch:
             for name in fresh:
                 module = sys.modules[name]
                 if type(module) is types.ModuleType and name.partition(".")[0] not in OURS:
-                    self._empty(functions_in(module))
+                    self._put(_empty(functions_in(module), self.forbidden))
             if self.forbidden:  # some bring operators of their own
                 self._refuse(_among(torch._C._dispatch_get_all_op_names(), self.forbidden))
 
@@ -330,12 +353,10 @@ class Torch:
         self.codes.append((_engine, _engine.__code__))
         _engine.__code__ = _asks.__code__
 
-    def _empty(self, functions: Iterable[types.FunctionType]) -> None:
-        for function in functions:
-            if _does(function, self.forbidden):
-                name = f"{function.__module__}.{function.__qualname__}"
-                self.codes.append((function, function.__code__))
-                function.__code__ = _refusing(name, function)
+    def _put(self, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> None:
+        for function, code in codes:
+            self.codes.append((function, function.__code__))
+            function.__code__ = code
 
     def _give_back(self, forbidden: tuple[str, ...]) -> None:
         """All functions, and of the operators, which cost more, those that are not forbidden."""
