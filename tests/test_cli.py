@@ -10,7 +10,7 @@ import warm
 from typer.testing import CliRunner
 
 from attncourse import cli
-from attncourse.checks import registry
+from attncourse.checks import prose, registry
 from attncourse.grading import CannotGrade
 
 
@@ -59,6 +59,12 @@ def test_hints_come_one_at_a_time():
     assert code == 0 and hints[0][:40] in out and "attncourse hint softmax 2" in out
     code, out, _ = attncourse("hint", "softmax", 3)
     assert code == 0 and hints[2][:40] in out and hints[0][:40] not in out
+
+
+def test_a_hint_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setattr(prose, "hints", lambda task: ())
+    done = CliRunner().invoke(cli.app, ["hint", "softmax"])
+    assert done.exit_code == 2 and "softmax has no hint 1" in done.output
 
 
 @pytest.mark.slow

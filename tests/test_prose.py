@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -190,6 +191,17 @@ def test_a_translation_is_shown_sentence_by_sentence(written, tmp_path, monkeypa
         assert same.thinks == english[0]
     monkeypatch.setenv("ATTNCOURSE_LANG", "nothing-like-it")
     assert same.thinks == english[0]
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_bytes(b"## D-SAME\n\n\xff")]
+)
+def test_a_file_of_words_that_is_gone_or_damaged_takes_no_judgment_away(damage, written, tmp_path):
+    task = written()
+    damage(tmp_path / "double.md")
+    prose.read.cache_clear()
+    assert task.faults["D-SAME"].thinks == "" and task.hints == ()
+    assert "double.md" in "\n".join(prose.problems(task))
 
 
 def test_a_translation_of_nothing_is_named(written, tmp_path):

@@ -58,7 +58,6 @@ class Words:
     sentence: str = ""
     hints: tuple[str, ...] = ()
     thoughts: dict[str, Entry] = field(default_factory=dict)
-    path: Path | None = None
     problems: list[tuple[int, str]] = field(default_factory=list)  # by line
 
 
@@ -105,7 +104,8 @@ def thought(fault: Fault, kind: str) -> str:
 def generic(id: str) -> str:
     """The sentence of a fault that any answer can have."""
     files = _in_languages(GENERIC)
-    return next(said for path in files if (said := read(path).thoughts.get(id, Entry()).thinks))
+    said = (read(path).thoughts.get(id, Entry()).thinks for path in files)
+    return next(filter(None, said), id)
 
 
 @functools.cache
@@ -143,11 +143,14 @@ def _in_languages(path: Path) -> list[Path]:
 
 @functools.cache
 def read(path: Path) -> Words:
-    """What a file says; nothing if there is none."""
-    found = Words(path=path)
+    """What a file says; nothing if there is none, or if it cannot be read."""
+    found = Words()
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
+        return found
+    except (OSError, UnicodeDecodeError) as error:  # a judgment without its words is still one
+        found.problems.append((1, f"the file cannot be read: {error}"))
         return found
     for line, heading, body in _sections(text):
         paragraphs = _paragraphs(body)

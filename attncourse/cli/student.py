@@ -67,7 +67,8 @@ def judge_answers(path: Path, briefly: bool = False) -> bool:
         if name in found:
             console.print(str(reports[name]) + "\n", markup=False, highlight=False, soft_wrap=True)
     if red and briefly:
-        console.print(f"Next: {red[0]}. {reports[red[0]].about.hints[0]}", markup=False)
+        nudge = next(iter(reports[red[0]].about.hints), "")
+        console.print(f"Next: {red[0]}. {nudge}", markup=False)
         console.print(f"More: attncourse hint {red[0]} 2", style="dim")
     done = len(names) - len(red)
     earned = sum(report.earned for report in reports.values())
@@ -242,6 +243,8 @@ def hint(
         about = registry.find(task)
     except ValueError as error:
         raise fail(str(error)) from None
+    if len(about.hints) < number:
+        raise fail(f"{task} has no hint {number}; `attncourse lint-task {task}` says why")
     if number == 1 and (asked := prose.sentence(about)):
         console.print(asked, style="bold", markup=False, highlight=False)
     console.print(about.hints[number - 1], markup=False, highlight=False)
