@@ -185,6 +185,16 @@ def test_an_empty_class_has_a_report_too(graded, tmp_path):
     assert nothing["not_graded"] and nothing["scores"]["mean"] is None
 
 
+def test_a_long_list_is_folded_where_a_browser_leaves_it(data, tmp_path):
+    """A browser ends a paragraph before what is folded, and its last period stands alone."""
+    bs4 = pytest.importorskip("bs4")
+    many = [f"student{n}" for n in range(20)]
+    lists = dict.fromkeys(("stale", "not_graded", "nothing_handed_in"), many)
+    class_report.write_html({**data, **lists}, tmp_path / "report.html")
+    soup = bs4.BeautifulSoup((tmp_path / "report.html").read_text("utf-8"), "html.parser")
+    assert "20 students" in soup.get_text() and not soup.select("p details")
+
+
 def test_the_page_is_one_file_that_loads_nothing_and_runs_nobodys_code(page, data):
     bs4 = pytest.importorskip("bs4")
     soup = bs4.BeautifulSoup(page.read_text("utf-8"), "html.parser")
