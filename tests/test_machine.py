@@ -48,7 +48,7 @@ FAULTS = {
         "forkserver.py", "child.torch_is_ready()", 'raise ImportError("libcuda.so")', "libcuda.so"
     ),
     "a GPU's thread": Fault(
-        "child.py", "threads = len(os.listdir", "threads = 3", "3 threads before a fork"
+        "child.py", "threads = _threads()", "threads = 3", "3 threads before a fork"
     ),
     "a worker cannot begin": Fault(
         "workers.py",
@@ -165,6 +165,16 @@ def test_a_fault_of_what_grades_ends_the_run_and_changes_nothing(name, course, t
     done = grade(course, package=package)  # its files differ, so all would be graded again
     says_so(done, "this machine cannot grade", FAULTS[name].said, "Nothing was booked")
     assert kept(course) == before
+
+
+def test_a_thread_that_the_driver_of_a_gpu_starts_changes_no_points(course, tmp_path):
+    asked = "torch.cuda.is_available()"
+    thread = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    fault = Fault("child.py", asked, f"{asked}; {thread}", "")
+    points, _ = kept(course)
+    code, said, _ = grade(course, "--force", package=with_fault(fault, tmp_path / "package"))
+    assert code == 0, said
+    assert kept(course)[0] == points
 
 
 @pytest.mark.parametrize("limits", LIMITS)

@@ -88,7 +88,7 @@ def test_it_prints_one_line_that_can_be_quoted():
         ({"seconds": [1.4] * 10 + [1.0] * 30}, "not warm yet"),
         ({"seconds": [1.0] * 20, "wall_over_cpu": 1.3}, "contended"),
         ({"seconds": [1.0, 2.0] * 20}, "Unsteady"),
-        ({"seconds": [1.0] * 7}, "7 samples are few"),
+        ({"seconds": [0.1] * 7}, "7 samples are few"),
         ({"seconds": [1.0] * 20, "stopped": True}, "Stopped by hand after 20"),
         ({"seconds": [], "error": "out of memory"}, "out of memory"),
         ({"seconds": [1e-4] * 20, "clock": "events", "launch": 2e-4}, "waits for Python"),
@@ -296,8 +296,28 @@ def test_ctrl_c_keeps_every_sample(call):
 
 def test_it_stops_when_patience_ends_but_never_before_20():
     with VirtualGPU() as gpu:
-        assert len(measure(gpu.kernel(0.9), samples=30).seconds) == 20
+        both = compare({"a": gpu.kernel(0.4), "b": gpu.kernel(0.4)}, samples=30)
+        assert [len(sample.seconds) for sample in both.values()] == [20, 20]
         assert 24 <= len(measure(gpu.kernel(0.4), samples=30).seconds) <= 27
+
+
+def test_where_a_call_takes_half_a_second_five_samples_are_enough_and_two_calls_warm_it_up():
+    calls = []
+    with VirtualGPU() as gpu:
+        slow = gpu.kernel(3)
+        fns = {
+            "slow": lambda: calls.append(slow()),
+            "half": gpu.kernel(0.6),
+            "1 ms": gpu.kernel(0.001),
+        }
+        seen = compare(fns, samples=30)
+    assert {name: len(sample.seconds) for name, sample in seen.items()} == {
+        "slow": 5,
+        "half": 5,
+        "1 ms": 20,
+    }
+    assert len(calls) == 2 + 5
+    assert not any("samples are few" in note for note in seen["slow"].notes)
 
 
 def test_functions_take_turns():

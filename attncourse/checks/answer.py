@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _PLAIN = numbers.Real | str | dict | None  # what a check takes, besides tensors and lists
 # What torch says where there is no GPU, or where it is hidden, as it is when a class is graded.
-NO_GPU = re.compile("not compiled with CUDA|No CUDA GPUs|NVIDIA driver|not linked with support for")
+NO_GPU = re.compile(  # what torch says without one, and in a fork of a process that was asked
+    "not compiled with CUDA|No CUDA GPUs|NVIDIA driver|not linked with support for|"
+    "re-initialize CUDA in forked"
+)
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 

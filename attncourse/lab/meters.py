@@ -173,11 +173,12 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func not in _NAMES:
-            # In inference mode torch hands over compound operations whole: take them apart.
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+            # In inference mode torch hands over compound operations whole: take them apart as its
+            # compiled code does. `func.decompose` prefers what torch wrote in Python for its
+            # compiler, in which a GRU is a loop where a GPU's library runs a single kernel.
+            if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOUND):
+                with self:
+                    return func._op_dk(_COMPOUND, *args, **kwargs)
             _NAMES[func] = str(func).split(".")[1]  # aten.bmm.default, aten.add_.Tensor
         name = _NAMES[func]
         given = _tensors((*args, kwargs))
@@ -232,6 +233,7 @@ class Meter(TorchDispatchMode):
 
 
 _NAMES: dict[object, str] = {}  # of the operations met so far that are no compounds
+_COMPOUND = torch._C.DispatchKey.CompositeImplicitAutograd
 
 # The hook of the innermost `saved_for_backward` that is running.
 _pack: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("pack", default=None)

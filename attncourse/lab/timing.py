@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,11 +28,13 @@ from tqdm import tqdm
 from attncourse import extras
 
 __all__ = [
-    *("Sample", "compare", "headline", "is_out_of_memory", "machine", "measure", "start"),
+    *("Sample", "compare", "enough", "headline", "is_out_of_memory", "machine", "measure", "start"),
     "threads",
 ]
 
 LEAST_SAMPLES = 20  # fewer say little about their own noise
+# What disturbs a call lasts milliseconds, so a call that takes long hardly shows it.
+SLOW_SECONDS, LEAST_SLOW_SAMPLES = 0.5, 5
 WARM_UP_SECONDS = 0.025  # of warm-up, as in triton.testing.do_bench: kernels, caches, clocks
 WARM_UP_CALLS = 3
 # A GPU that may draw little power changes its clock for about a second after it begins to work.
@@ -199,13 +201,19 @@ class Sample:
         return ax
 
 
+def enough(seconds: Sequence[float]) -> bool:
+    """Whether so many samples, in seconds, show their own noise."""
+    slow = len(seconds) >= LEAST_SLOW_SAMPLES and min(seconds) >= SLOW_SECONDS
+    return slow or len(seconds) >= LEAST_SAMPLES
+
+
 def _notes(sample: Sample) -> Iterator[str]:
     seconds = sample.seconds
     if sample.error:
         yield f"It ran {sample.error}: that is a result, and no time."
     if sample.stopped:
         yield f"Stopped by hand after {len(seconds)} samples."
-    if 0 < len(seconds) < LEAST_SAMPLES:
+    if seconds and not enough(seconds):
         yield f"{len(seconds)} samples are few: with {LEAST_SAMPLES} one sees the noise."
     if len(seconds) >= 8:
         quarter = len(seconds) // 4
@@ -283,7 +291,8 @@ def compare(
     Args:
         fns: name -> function without arguments, all on one device.
         samples: to take of each.
-        patience: seconds after which 20 samples of each are enough.
+        patience: seconds after which 20 samples of each are enough, and 5 of a function whose
+            every call takes half a second or more.
         warm_up: seconds to run each before, and at least 3 calls. None: 0.025; a second, shared by
             all, on a GPU of at most 100 W, whose clock takes that long to settle.
         calls: of the function in each sample; more than 1 for kernels shorter than 10 µs (all but
@@ -398,16 +407,18 @@ class _Run:
 def _take(
     runs: list[_Run], stopwatch: Callable, samples: int, patience: float, progress: bool
 ) -> None:
-    began = time.perf_counter()
+    began, late = time.perf_counter(), False
     watched = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")  # a notebook
     watched = watched and not _under_a_grader()
     # The delay keeps a bar off the screen for what is over in a moment.
     with tqdm(total=samples, delay=2, leave=False, disable=not (progress and watched)) as bar:
         for taken in range(1, samples + 1):
             for run in runs:
-                run.attempt(lambda run=run: stopwatch(run))
+                if not (late and enough(run.seconds)):
+                    run.attempt(lambda run=run: stopwatch(run))
             bar.update()
-            if taken >= LEAST_SAMPLES and time.perf_counter() - began > patience:
+            late = time.perf_counter() - began > patience
+            if late and taken >= LEAST_SAMPLES:
                 break
 
 
@@ -458,11 +469,11 @@ def _warm(fn: Callable, least: float, device: str) -> None:
     """Call for `least` seconds and often enough; the very first call was before."""
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronize()
-    began, called = time.perf_counter(), 1
-    while called < WARM_UP_CALLS or time.perf_counter() - began < least:
+    began, called, seconds = time.perf_counter(), 1, 0.0
+    while seconds < least or (called < WARM_UP_CALLS and seconds < SLOW_SECONDS):
         fn()
         synchronize()
-        called += 1
+        called, seconds = called + 1, time.perf_counter() - began
 
 
 def _warm_up_seconds(clocks: dict | None, implementations: int) -> float:

@@ -206,13 +206,22 @@ def torch_is_ready() -> None:
     import torch
 
     torch.set_num_threads(1)
+    # Asked whether there are GPUs, NVIDIA's driver starts a thread, also where they are hidden.
+    # No child asks the driver for anything, so the thread may be lost in a fork.
+    torch.cuda.is_available()
+    before = _threads()
     # What a first call sets up takes a second; the children inherit it.
     observe(torch.exp, {"scores": torch.ones(2)}, gradient=True)
     find_short_cut(torch.exp, {"scores": torch.ones(2)}, ("softmax",), None)
     einops.rearrange(torch.ones(2, 3), "a b -> b a")  # looks for libraries
-    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
-    # Autograd on the CPU runs in the caller's thread; a second thread would not survive a fork.
-    assert threads == 1, f"{threads} threads before a fork"
+    # Autograd on the CPU runs in the caller's thread; a thread of its own would not survive a fork.
+    threads = _threads()
+    assert threads == before, f"{threads} threads before a fork, and {before} before autograd ran"
+
+
+def _threads() -> int:
+    """Of this process; 1 where the system does not say."""
+    return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
 
 
 def _refuse(channel: int, error: Exception) -> None:

@@ -50,9 +50,11 @@ def cure_of(error: OSError) -> str:
     return cure_for(error.strerror or "") if error.errno in _SHORT else ""
 
 
-def cure_for(reason: str) -> str:
+def cure_for(
+    reason: str, otherwise: str = "`attncourse doctor` tries it once more, by itself"
+) -> str:
     """What to do about it, in one or two sentences without the last period."""
     for words, cure in _CURES.items():
         if found := re.search(words, reason):
             return found.expand(cure)
-    return "`attncourse doctor` tries it once more, by itself"
+    return otherwise

@@ -15,7 +15,15 @@ from attncourse.lab.audit.reading import (
     Point,
     Reading,
 )
-from attncourse.lab.timing import CONTENDED, LEAST_SAMPLES, THROTTLED, UNSTEADY
+from attncourse.lab.timing import (
+    CONTENDED,
+    LEAST_SAMPLES,
+    LEAST_SLOW_SAMPLES,
+    SLOW_SECONDS,
+    THROTTLED,
+    UNSTEADY,
+    enough,
+)
 
 
 def _samples(book: Reading) -> Iterator[Finding]:
@@ -25,7 +33,6 @@ def _samples(book: Reading) -> Iterator[Finding]:
         if point["peak_bytes"] is None and point["flops"] is None:
             yield point.complain("nothing_measured", NOTE, "No samples and no error: measure it.")
     for point in book.timed:
-        count = point["samples"] or point.seconds.size
         if (point.seconds <= 0).any():
             yield point.complain(
                 "not_a_time",
@@ -34,12 +41,13 @@ def _samples(book: Reading) -> Iterator[Finding]:
                 "measure several calls in one sample.",
                 shortest=float(point.seconds.min()),
             )
-        elif count < LEAST_SAMPLES:
+        elif not enough(point.seconds):
             yield point.complain(
                 "too_few_samples",
                 INCONSISTENT,  # with AGAIN one could keep the best few
-                f"Too few samples to see their noise: take {LEAST_SAMPLES} or more of each point.",
-                samples=count,
+                f"Too few samples to see their noise: take {LEAST_SAMPLES} or more of each point, "
+                f"{LEAST_SLOW_SAMPLES} where a call takes {SLOW_SECONDS} s or more.",
+                samples=point.seconds.size,
             )
 
 
