@@ -180,7 +180,7 @@ def test_a_thread_that_the_driver_of_a_gpu_starts_changes_no_points(course, tmp_
 @pytest.mark.parametrize("limits", LIMITS)
 def test_a_machine_that_is_short_of_something_says_what_helps(limits, course):
     before = kept(course)
-    says_so(grade(course, "--force", limits=limits), f"Raise it: `ulimit {limits[:2]}")
+    says_so(grade(course, "--force", limits=limits), f"`ulimit {limits[:2]}")
     assert kept(course) == before
 
 
