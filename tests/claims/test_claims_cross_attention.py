@@ -72,7 +72,7 @@ def test_the_chain_of_a_transformer_does_not_grow_with_the_sentence():
 
 
 def test_the_memory_is_a_set_and_the_source_is_not(translator):
-    """The page: "The memory may stand in any order, the words of the source may not." """
+    """The page: "The memory may come in any order, the words of the source may not." """
     model, english, french = translator
     for number in draw(5, digits=[4, 7, 10]):
         source = source_of(number, english)
