@@ -104,7 +104,7 @@ def test_values_of_the_target_are_found_by_a_shuffle():
 
 @pytest.mark.slow
 def test_padding_changes_a_translation_only_without_the_mask(translator):
-    """The page: "With the mask, padding makes no difference at all. Without, even the first row
+    """The page: "With the mask, padding makes no difference at all. Without it, even the first row
     suffers".
     """
     model, english, french = translator

@@ -131,8 +131,8 @@ def test_a_convolution_needs_many_layers_where_attention_needs_one():
 
 
 def test_under_a_causal_mask_only_one_layer_leaves_the_last_word_a_bag():
-    """ "Still, in one layer the *last* word sees a bag of all words before it. From the second layer
-    on even that differs"
+    """ "Still, in one layer the *last* word sees a bag of all words before it. From the second
+    layer on even that differs"
     """
     x = torch.randn(1, 6, 8, dtype=torch.float64)
     order = [3, 0, 4, 1, 2, 5]  # the last word stays
