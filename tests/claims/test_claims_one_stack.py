@@ -213,7 +213,10 @@ def test_one_vocabulary_changes_ids_and_no_sentence():
 
 
 def test_a_wider_beam_mends_search_errors_and_no_model_errors():
-    """ "In the remaining errors, the model itself prefers a wrong answer. Chapter 2's attention mended nearly all." """
+    """ "In the remaining errors, the model itself prefers a wrong answer."
+
+    Chapter 2's attention mended nearly all of them.
+    """
     model, _, french = pretrained.load("fixed-64")
     few = corpus().test.pick(torch.arange(0, 3117, 8))
     right = [french.decode(row) for row in few.target]

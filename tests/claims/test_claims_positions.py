@@ -75,7 +75,7 @@ def test_a_key_turned_twice_stands_elsewhere():
 
 
 def test_the_buckets_of_the_page():
-    """ "Distances 0 and 1 have a bucket each. Then: 2 to 6, and from 7 on. Bucket 4 stays empty." """
+    """ "Distances 0 and 1 have a bucket each." Then 2 to 6, from 7 on. Bucket 4 stays empty."""
     past = relative_buckets(-torch.arange(501), 8, 20, True)
     assert past[:3].tolist() == [0, 1, 2] and (past[2:7] == 2).all() and (past[7:] == 3).all()
     for buckets, most in ((8, 20), (32, 128)):
