@@ -69,7 +69,7 @@ def test_another_base_leaves_the_first_pair_alone():
 
 
 def test_a_key_turned_twice_stands_elsewhere():
-    """ "A key that is turned again at each step stands at another place." """
+    """ "A key that is turned again at each step ends up at the wrong place." """
     key, place = torch.randn(1, 16, dtype=torch.float64), torch.tensor([3])
     assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
 
@@ -193,7 +193,7 @@ def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
 
 
 def test_places_in_cross_attention_also_make_training_faster(measured):
-    """ "Nor is a model with RoPE in all three parts a fair rival: it learns sooner." """
+    """ "A model with RoPE in all three parts is not a fair rival, either: it learns sooner." """
     loss = {name: measured["runs"][name]["loss"] for name in ("rope", "rope in all three")}
     assert max(loss["rope in all three"]) < min(loss["rope"]) / 2
 
