@@ -54,9 +54,8 @@ def chain(output):
 
 
 def test_the_chain_of_a_transformer_does_not_grow_with_the_sentence():
-    """The page: "a recurrent network has a chain of operations that grows with the length $n$,
-    each needing the one before. Self-attention has a chain of fixed length".
-    """
+    """The page: "a recurrent network has a chain of operations that grows with the length $n$, each
+    needing the operation before. Self-attention has a chain of fixed length"."""
     torch.manual_seed(0)
     chains = {}
     for name in ("additive", "transformer"):
