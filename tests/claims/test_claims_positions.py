@@ -185,7 +185,7 @@ def test_squeezed_into_known_distances_the_models_read_longer_sentences_untraine
 
 
 def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
-    """ "Of 8 pairs only the first comes round, and the base slows the second by 1.25^(1/7)." """
+    """ "Of 8 pairs only the first comes around, and the base slows the second by 1.25^(1/7)." """
     speed = rotary_frequencies(16)
     assert (14 * speed > 2 * torch.pi).tolist() == [True] + 7 * [False]
     slower = speed / rotary_frequencies(16, ntk_base(1e4, 1.25, 16))

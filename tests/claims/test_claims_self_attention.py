@@ -74,7 +74,7 @@ def test_the_translator_fails_at_positions_it_was_trained_on(translator):
 
 
 def test_one_fast_hand_is_back_after_710_positions():
-    """ "tells neighbors apart, but comes round every" """
+    """ "tells neighbors apart, but comes around every" """
     angle = torch.arange(1000).double()
     distance = torch.stack([angle.sin(), angle.cos() - 1], -1).norm(dim=-1)
     assert 1 + distance[1:].argmin().item() == 710
