@@ -60,6 +60,27 @@ def test_prose_has_no_filler_and_no_exclamation_marks(page):
     assert not found, f"{page.name}: {found}"
 
 
+# What STYLE.md asks for and a program can see: "Who ...", as a subject, asks no question.
+MANNERED = re.compile(
+    r"\bwhoever\b|\b(?:in|of) a hundred\b|(?:^|[.:;] )Who [^?.]*\.|"
+    r"\b(?:towards|afterwards|whilst|learnt|labelled|modelling|grey|centre|"
+    r"(?:behavi|col|fav|neighb)our\w*)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+DOORS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOORS], ids=stem)
+def test_prose_is_plain_american_english(page):
+    assert [found[0] for found in MANNERED.finditer(prose(page))] == []
+
+
+@pytest.mark.parametrize("sentence", ["Who asks, waits.", "5 of a hundred", "the neighbours"])
+def test_a_mannered_sentence_is_found(sentence):
+    assert MANNERED.search(f"It is so. {sentence}")
+    assert not MANNERED.search("Who asks? Her neighbor, who answers at 5%.")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=stem)
 def test_a_fraction_has_its_parts_in_braces(page):
     """What sets the formulas reads \\tfrac12 A as 12 over A."""

@@ -71,8 +71,8 @@ def forced(translator, number, step, place):
 
 
 def test_linear_score():
-    """A score that only adds something of the query and something of the key gives weights that do
-    not depend on the query."""
+    """A score that only adds a term of the query and a term of the key gives weights that do not
+    depend on the query."""
     torch.manual_seed(0)
     keys = torch.randn(1, 7, 5).double()
     w = torch.randn(3 + 5).double()
@@ -84,8 +84,8 @@ def test_linear_score():
 
 
 def test_three_scores_hold_and_the_linear_one_does_not():
-    """It does: with the linear score the fall comes somewhat later, and it comes. The three that
-    see the query translate sentences of every length, two of them after far fewer steps."""
+    """It does: with the linear score the fall comes somewhat later, but it comes. The three scores
+    that see the query translate sentences of every length, two of them after far fewer steps."""
     measured = pretrained.curves()
     one_vector, linear, *others = (
         by_bucket(measured["models"][name]["exact_match"], measured["counts"])
@@ -97,7 +97,7 @@ def test_three_scores_hold_and_the_linear_one_does_not():
 
 def test_neither_more_time_nor_more_parameters_are_the_reason():
     """In the third row the small model had {glue:text}`longest_steps` steps, as much time as
-    attention took. The fourth had more of both, parameters and time. Neither comes near."""
+    attention took. The fourth model had more parameters and more time. Neither comes near."""
     models = pretrained.curves()["models"]
     small, wide, additive = (models[name] for name in ("fixed-64", "fixed-128", "additive"))
     of_small, of_wide = (each["seconds"] / each["steps"] for each in (small, wide))
@@ -139,8 +139,8 @@ def test_what_takes_the_time():
 
 
 def test_a_shuffle_does_not_tell_whether_the_context_is_used(translator):
-    """Another order changes nothing but rounding, for each score and each weight moves along with
-    its annotation."""
+    """Another order changes nothing but rounding: each score and each weight moves along with its
+    annotation."""
     model, english, french = translator
     source = as_source(words(349_956_962_497, "en"), english)
     given = torch.tensor([[BOS, *french.encode(words(349_956_962_497, "fr"))]])
@@ -218,8 +218,8 @@ def test_flat_line():
 
 
 def test_no_round_million_was_seen(monkeypatch):
-    """Fewer than one in a million of them is a round million, and among the training sentences
-    there is none."""
+    """Fewer than one in a million of them is a round million, and the training sentences contain
+    none."""
     # Which numbers are drawn does not depend on their names, and writing names takes seconds.
     monkeypatch.setattr(number_words, "words", lambda number, language: ["word"])
     trained_on = number_words.corpus.__wrapped__().train.numbers
@@ -256,8 +256,8 @@ def test_first_figure(translator):
 
 
 def test_ninety_four(translator):
-    """With a look at *ninety* alone it writes *quatre-vingt-dix*, which is 90. With a look at
-    *four* alone it still writes *quatorze*."""
+    """With a look at *ninety* alone the model writes *quatre-vingt-dix*, which is 90. With a look
+    at *four* alone it still writes *quatorze*."""
     assert words(90, "fr") == ["quatre", "vingt", "dix"]
     assert forced(translator, 94, 2, 0) == "dix"
     assert forced(translator, 94, 2, 1) == "quatorze"
@@ -278,7 +278,7 @@ def test_german_looks_backward():
 
 
 def test_both_directions_solve_one_riddle_and_not_the_other(translator):
-    """One riddle goes: to write *quatre* of 404, the second model looks at the first *four*. The
+    """One surprise goes: to write *quatre* of 404, the second model looks at the first *four*. The
     other stays."""
     both_ways, english, french = pretrained.load("bidirectional")
     for number in range(222, 1000, 111):

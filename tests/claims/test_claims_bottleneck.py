@@ -74,8 +74,8 @@ def share(written, numbers):
 
 
 def test_word_by_word_the_name_would_be_wrong():
-    """The page: "*ninety four* is said as four twenties and fourteen; word by word it would become
-    *quatre vingt dix quatre*, which no one says."
+    """The page: "In French, *ninety four* is four twenties and fourteen; word by word it would
+    become *quatre vingt dix quatre*, which nobody says."
     """
     assert words(90, "fr") + words(4, "fr") == ["quatre", "vingt", "dix", "quatre"]
     assert words(94, "fr") == ["quatre", "vingt", "quatorze"]
@@ -97,7 +97,7 @@ def test_one_line_changes_the_task(language):
 
 
 def test_one_pad_ruins_more_than_a_third(translator):
-    """The page: "One `<pad>` behind each ruins more than a third of the translations." """
+    """The page: "One `<pad>` behind each sentence ruins more than a third of the translations." """
     numbers = draw(150, 4, 7, digits=range(3, 7))
     right = write(translator, numbers)
     assert share(right, numbers) > 0.9
@@ -110,7 +110,7 @@ def test_one_pad_ruins_more_than_a_third(translator):
 
 
 def test_padding_makes_a_naive_loss_look_better():
-    """The page: "It has learned nothing, and yet with a longer neighbor in the batch its loss
+    """The page: "This decoder has learned nothing, yet with a longer neighbor in the batch its loss
     looks better."
     """
     target = torch.tensor([[3, 21, EOS]])
@@ -138,8 +138,8 @@ def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
 
 
 def test_the_cliff_is_moved_and_not_removed():
-    """The page: "A wider vector and longer training move it, each alone and both together, and in
-    none of these runs does it go away."
+    """The page: "A wider vector and longer training move it, each alone and both together. It
+    goes away in none of these runs."
     """
     measured = pretrained.curves()
     narrow, wide, longer, both = (
@@ -156,8 +156,8 @@ def test_the_cliff_is_moved_and_not_removed():
 
 
 def test_arithmetic_does_not_explain_the_cliff(translator):
-    """The page: "A word of a long sentence is wrong about 20 times as often as one of a
-    short sentence."
+    """The page: "A word of a long sentence is wrong about 20 times as often as a word of a short
+    one."
     """
     wrong = {}
     for name, least, most, digits in (("short", 4, 7, range(3, 7)), ("long", 20, 23, [12])):
@@ -217,8 +217,8 @@ def test_random_vectors_give_names_of_numbers(translator):
 
 @pytest.mark.slow
 def test_told_the_words_before_the_decoder_finds_more_digits(translator):
-    """The page: "Handed the right words before each group of three digits, it gets more than one
-    digit in addition: an error of its own costs it digits behind."
+    """The page: "Handed the right words before each group of three digits, the decoder gets more
+    than one further digit right: its own errors cost it later digits."
     """
     model, english, french = translator
     chance, scales = random.Random(5), ["milliards", "millions", "mille", "end"]
@@ -291,7 +291,7 @@ def test_the_trained_gradient_reaches_the_first_word(translator):
 
 @pytest.mark.slow
 def test_without_the_shift_the_loss_is_near_zero_and_the_translation_useless():
-    """The page: "Without the shift the loss falls nearly to 0, for copying is easy to learn." """
+    """The page: "Without the shift the loss falls nearly to 0: copying is easy to learn." """
     task = corpus(size=400)
     torch.manual_seed(1)
     model = EncoderDecoder(len(task.source_words), len(task.target_words), hidden=32)

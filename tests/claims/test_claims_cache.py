@@ -77,7 +77,7 @@ def test_a_kept_word_costs_latent_attention_more_multiplications():
 
 
 def test_from_which_word_on_a_latent_costs_more_multiplications():
-    """ "Of multiplications it is false as soon as some words are kept, here from word 11 on." """
+    """ "It is false of multiplications as soon as some words are kept, here from word 11 on." """
     layers = GroupedAttention(64, 4, 4), LatentAttention(64, 4, 16, 24, 8)
 
     def count(layer, n):
@@ -128,7 +128,7 @@ def test_two_thousand_tokens_of_gpt3_are_more_than_four_billion_weights():
 
 
 def test_a_ring_written_before_it_is_read_loses_the_beginning_of_a_long_prompt():
-    """If it were written first and read afterwards, its first words would find later ones."""
+    """If written first and read afterward, the prompt's first words would find later keys."""
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 10, 8)
     output, (_, values, _) = rolling_attention(query, key, value, None, 4)
@@ -164,7 +164,7 @@ def test_a_stored_decoder_is_as_good_as_it_was_measured(stored, name):
 
 
 def test_three_seeds_show_that_the_narrowest_latent_is_worse_and_hardly_more(stored):
-    """The narrowest latent is worse than everything else: that is shown. Of the ten others one."""
+    """The narrowest latent is worse than everything else. Of the ten others one passes."""
     shares = {name: scheme["exact_match"] for name, scheme in stored["schemes"].items()}
     scatter = math.sqrt(statistics.mean(map(statistics.variance, shares.values())))
     enough = 2.18 * scatter * math.sqrt(2 / 3)

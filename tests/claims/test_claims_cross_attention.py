@@ -54,9 +54,8 @@ def chain(output):
 
 
 def test_the_chain_of_a_transformer_does_not_grow_with_the_sentence():
-    """The page: "a recurrent network has a chain of operations that grows with the length $n$,
-    each needing the one before. Self-attention has a chain of fixed length".
-    """
+    """The page: "a recurrent network has a chain of operations that grows with the length $n$, each
+    needing the operation before. Self-attention has a chain of fixed length"."""
     torch.manual_seed(0)
     chains = {}
     for name in ("additive", "transformer"):
@@ -72,7 +71,7 @@ def test_the_chain_of_a_transformer_does_not_grow_with_the_sentence():
 
 
 def test_the_memory_is_a_set_and_the_source_is_not(translator):
-    """The page: "The memory may stand in any order, the words of the source may not." """
+    """The page: "The memory may come in any order, the words of the source may not." """
     model, english, french = translator
     for number in draw(5, digits=[4, 7, 10]):
         source = source_of(number, english)
@@ -104,7 +103,7 @@ def test_values_of_the_target_are_found_by_a_shuffle():
 
 @pytest.mark.slow
 def test_padding_changes_a_translation_only_without_the_mask(translator):
-    """The page: "With the mask, padding makes no difference at all. Without, even the first row
+    """The page: "With the mask, padding makes no difference at all. Without it, even the first row
     suffers".
     """
     model, english, french = translator

@@ -116,7 +116,7 @@ def test_the_causal_mask_is_missed_in_writing_from_the_second_layer_on():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_layer_of_torchs_trains_with_a_dead_row_and_gives_nan_in_use():
-    """ "with a dead row it can train well and give NaN when it is used" """
+    """ "with a dead row it can train well and give NaN in use" """
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True).train()
     optimizer, x = torch.optim.Adam(layer.parameters(), lr=1e-2), torch.randn(8, 5, 8)

@@ -70,7 +70,7 @@ def test_seeds_of_the_one_stack_differ_by_less_than_a_mark_of_the_picture():
 
 
 def test_asked_for_every_word_it_models_the_language_and_asked_for_french_it_does_not():
-    """ "It is a translator, and no model of these texts." Its perplexity is above equal chances."""
+    """ "It is a translator, not a model of these texts." Its perplexity is above equal chances."""
     words = len(one_stack_curves.one_vocabulary(corpus()).source_words)
     for every, french in zip(seeds_of("gpt"), seeds_of("gpt, French only"), strict=True):
         assert known_perplexity() < math.exp(every["nats"]["question"]) < 1.1 * known_perplexity()
@@ -213,7 +213,10 @@ def test_one_vocabulary_changes_ids_and_no_sentence():
 
 
 def test_a_wider_beam_mends_search_errors_and_no_model_errors():
-    """ "What is left, the model itself prefers. Chapter 2's attention mended nearly all." """
+    """ "In the remaining errors, the model itself prefers a wrong answer."
+
+    Chapter 2's attention mended nearly all of them.
+    """
     model, _, french = pretrained.load("fixed-64")
     few = corpus().test.pick(torch.arange(0, 3117, 8))
     right = [french.decode(row) for row in few.target]
@@ -238,7 +241,7 @@ def test_a_wider_beam_mends_search_errors_and_no_model_errors():
 
 
 def test_chapter_1s_model_is_right_more_often_than_it_believes():
-    """ "What it writes with probability one half is nearly always right." """
+    """ "Sentences that it writes with probability one half are nearly always right." """
     model, _, french = pretrained.load("fixed-64")
     few = corpus().test.pick(torch.arange(0, 3117, 2))
     state, longest = model.start(few.source).detach(), few.target.shape[1] + 4

@@ -81,7 +81,7 @@ def test_a_nine_was_seen_at_every_place_of_a_number_but_never_alone():
 
 
 def test_a_dark_picture_is_the_same_picture():
-    """ "The two are the same picture to the model, to the last word." """
+    """ "To the model the two are the same picture, to the last word." """
     image = draw([182, 47], random.Random(0)).noisy(generator())
     apart = standardized(image) - standardized(image / 4 + 0.1)
     assert apart.abs().max() < 1e-4

@@ -69,13 +69,13 @@ def test_another_base_leaves_the_first_pair_alone():
 
 
 def test_a_key_turned_twice_stands_elsewhere():
-    """ "A key that is turned again at each step stands at another place." """
+    """ "A key that is turned again at each step ends up at the wrong place." """
     key, place = torch.randn(1, 16, dtype=torch.float64), torch.tensor([3])
     assert torch.allclose(rotate(rotate(key, place), place), rotate(key, 2 * place))
 
 
 def test_the_buckets_of_the_page():
-    """ "Distances 0 and 1 are alone. The others: 2 to 6, and from 7 on. Bucket 4 stays empty." """
+    """ "Distances 0 and 1 have a bucket each." Then 2 to 6, from 7 on. Bucket 4 stays empty."""
     past = relative_buckets(-torch.arange(501), 8, 20, True)
     assert past[:3].tolist() == [0, 1, 2] and (past[2:7] == 2).all() and (past[7:] == 3).all()
     for buckets, most in ((8, 20), (32, 128)):
@@ -84,7 +84,7 @@ def test_the_buckets_of_the_page():
 
 
 def test_the_training_holds_every_word_and_no_long_sentence(measured):
-    """ "They hold every word of the vocabulary." """
+    """ "These sentences contain every word of the vocabulary." """
     short, test = positions_curves.short_and_test()
     vocabularies = corpus().source_words, corpus().target_words
     for rows, vocabulary in zip((short.source, short.target), vocabularies, strict=True):
@@ -122,7 +122,7 @@ def shares(measured, name, lengths):
 
 
 def test_without_any_positions_hardly_a_sentence_comes_out(measured):
-    """ "Without any positions ... even of three to five words only ... are right." """
+    """ "Without any positions ... even of the sentences of three to five words only ... are." """
     assert max(shares(measured, "none", range(3, 6))) < 0.6
     assert min(measured["runs"]["none"]["loss"]) > 0.3
 
@@ -159,7 +159,7 @@ def test_more_billions_in_as_many_steps_do_less_than_more_steps(measured):
 
 
 def test_relative_schemes_and_places_between_the_sentences_carry_farther(measured):
-    """ "A scheme is a part of it." RoPE in all three parts is far ahead from 18 words on."""
+    """ "The scheme is part of it." RoPE in all three parts is far ahead from 18 words on."""
     assert sized(measured, "sinusoidal, longer", NEXT, SMALL).max() < 0.25
     assert sized(measured, "rope, longer", NEXT, SMALL).min() > 0.9
     for steps, most in (("", 0.02), (", longer", 0.3)):
@@ -168,7 +168,7 @@ def test_relative_schemes_and_places_between_the_sentences_carry_farther(measure
 
 
 def test_squeezed_into_known_distances_the_models_read_longer_sentences_untrained(measured):
-    """ "Places between the sentences help and are not needed." The other base does less here."""
+    """ "Places between the sentences help but are not necessary." Another base does less."""
     both, all_three = (measured["runs"][name]["squeezed"] for name in positions_curves.SQUEEZED)
     assert both["as trained"][2] < 0.05 < 0.7 < both["places 1.25"][2]
     assert all_three["places 1.25"][3] > all_three["as trained"][3] + 0.3
@@ -185,7 +185,7 @@ def test_squeezed_into_known_distances_the_models_read_longer_sentences_untraine
 
 
 def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
-    """ "Of 8 pairs only the first comes round, and the base slows the second by 1.25^(1/7)." """
+    """ "Of 8 pairs only the first comes around, and the base slows the second by 1.25^(1/7)." """
     speed = rotary_frequencies(16)
     assert (14 * speed > 2 * torch.pi).tolist() == [True] + 7 * [False]
     slower = speed / rotary_frequencies(16, ntk_base(1e4, 1.25, 16))
@@ -193,7 +193,7 @@ def test_only_the_first_pair_of_our_heads_comes_round_within_fourteen_places():
 
 
 def test_places_in_cross_attention_also_make_training_faster(measured):
-    """ "Nor is a model with RoPE in all three parts a fair rival, as it learns sooner." """
+    """ "A model with RoPE in all three parts is not a fair rival, either: it learns sooner." """
     loss = {name: measured["runs"][name]["loss"] for name in ("rope", "rope in all three")}
     assert max(loss["rope in all three"]) < min(loss["rope"]) / 2
 
@@ -213,7 +213,7 @@ def test_how_wide_the_buckets_start_decides_so_short_a_training(measured):
 
 
 def test_what_the_slider_shows_was_learned(measured):
-    """ "What did trained models make of all this?" Their starts look otherwise."""
+    """ "What did trained models learn from this?" Their starts look otherwise."""
     task = corpus()
     for scheme in ("sinusoidal", "shaw", "t5", "rope"):
         with torch.random.fork_rng(devices=[]):

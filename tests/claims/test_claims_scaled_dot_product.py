@@ -27,8 +27,9 @@ def test_no_entry_of_the_jacobian_exceeds_a_quarter():
 
 
 def test_without_scaling_the_typical_gradient_vanishes_and_the_mean_does_not():
-    """ "The *mean* gradient does not vanish without scaling; it is even the larger one. The
-    *median* does." """
+    """ "The *mean* gradient does not vanish without scaling; it is even larger than with it. The
+    *median* does."
+    """
     torch.manual_seed(1)
     d, norms = 1024, {}
     keys, values = torch.randn(2000, 6, d), torch.randn(2000, 6, 1)

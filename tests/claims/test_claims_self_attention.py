@@ -74,7 +74,7 @@ def test_the_translator_fails_at_positions_it_was_trained_on(translator):
 
 
 def test_one_fast_hand_is_back_after_710_positions():
-    """ "tells neighbors apart, but comes round every" """
+    """ "tells neighbors apart, but comes around every" """
     angle = torch.arange(1000).double()
     distance = torch.stack([angle.sin(), angle.cos() - 1], -1).norm(dim=-1)
     assert 1 + distance[1:].argmin().item() == 710
@@ -131,8 +131,9 @@ def test_a_convolution_needs_many_layers_where_attention_needs_one():
 
 
 def test_under_a_causal_mask_only_one_layer_leaves_the_last_word_a_bag():
-    """ "Still, in one layer the *last* word sees a bag of all before it. From the second layer on
-    even that differs" """
+    """ "Still, in one layer the *last* word sees a bag of all words before it. From the second
+    layer on even that differs"
+    """
     x = torch.randn(1, 6, 8, dtype=torch.float64)
     order = [3, 0, 4, 1, 2, 5]  # the last word stays
 
@@ -147,8 +148,9 @@ def test_under_a_causal_mask_only_one_layer_leaves_the_last_word_a_bag():
 
 
 def test_sines_first_is_no_mistake_and_a_speed_for_each_feature_is():
-    """ "Dot products do not change" and "no rotation moves them on, and the distance no longer
-    decides." """
+    """ "Dot products do not change" and "no rotation moves them on, and the dot product no longer
+    depends on the distance alone."
+    """
     PE = sinusoidal_positions(50, 16).double()
     halves = torch.cat([PE[:, ::2], PE[:, 1::2]], dim=-1)
     assert torch.allclose(PE @ PE.T, halves @ halves.T, atol=1e-12)
@@ -158,8 +160,9 @@ def test_sines_first_is_no_mistake_and_a_speed_for_each_feature_is():
 
 
 def test_writing_cosines_into_every_second_column_fails_for_odd_widths():
-    """ "Code that writes the cosines into every second column has no room for the last of them,
-    and stops with an error" """
+    """ "Code that writes the cosines into every second column has no room for the last cosine and
+    stops with an error"
+    """
 
     def usual(length, width):
         angle = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
@@ -175,8 +178,9 @@ def test_writing_cosines_into_every_second_column_fails_for_odd_widths():
 
 
 def test_with_tokens_in_columns_the_formula_for_rows_compares_features():
-    """ "With tokens in columns, $Q K^\\top$ is `(d d)`" and "Masked at the lower left, every word
-    would be barred from its past and free to read its future." """
+    """ "With tokens in columns, $Q K^\\top$ is `(d d)`" and "With the lower left masked, every word
+    would be barred from its past and free to read its future."
+    """
     n, m, d = 5, 7, 3
     E, W_query, W_key = torch.randn(m, n), torch.randn(d, m), torch.randn(d, m)
     Q, K = W_query @ E, W_key @ E
