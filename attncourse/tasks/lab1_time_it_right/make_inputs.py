@@ -134,7 +134,7 @@ def the_random_state_of_others_stays_as_it_is(answer, rng):
     if answer.observe(inputs).random_state_moved:
         raise Failure(
             "Your answer moved or reset the global random state: whoever draws numbers after "
-            "it gets others because of you.",
+            "it gets other numbers.",
             inputs,
         )
 
