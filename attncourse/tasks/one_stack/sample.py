@@ -231,7 +231,7 @@ def every_row_is_drawn_anew_and_nothing_is_reset(answer):
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
-            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            "`manual_seed` inside a function makes all later draws of the program repeat.",
             inputs,
         )
 

@@ -164,7 +164,7 @@ def the_global_random_state_is_not_reset(answer):
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
-            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            "`manual_seed` inside a function makes all later draws of the program repeat.",
             inputs,
         )
 
