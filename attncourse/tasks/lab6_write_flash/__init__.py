@@ -87,8 +87,8 @@ def stays_linear(answer, call):
     if grown["biggest"] > 1.2:
         raise Failure(
             f"The meter: with n = {LONG} and tiles of {TILE}, your biggest tensor is {shape}, and "
-            f"it grows like n^{grown['biggest']:.2f}. Hold tiles and sequences (n^1), but no tensor "
-            "with an entry for every query and key, not even a boolean one."
+            f"it grows like n^{grown['biggest']:.2f}. Hold tiles and sequences (n^1), but no "
+            "tensor with an entry for every query and key, not even a boolean one."
         )
     if grown["peak"] > 1.2:
         raise Failure(
