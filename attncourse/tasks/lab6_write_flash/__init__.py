@@ -87,12 +87,12 @@ def stays_linear(answer, call):
     if grown["biggest"] > 1.2:
         raise Failure(
             f"The meter: with n = {LONG} and tiles of {TILE}, your biggest tensor is {shape}, and "
-            f"it grows like n^{grown['biggest']:.2f}. Hold tiles and sequences (n^1), but no "
-            "tensor with an entry for every query and key, not even a boolean one."
+            f"it grows like n^{grown['biggest']:.2f}. Tiles and sequences may be held, at most "
+            "n^1; a number for every query and key may not, in no tensor, also no boolean one."
         )
     if grown["peak"] > 1.2:
         raise Failure(
-            "The meter: no single tensor is too big, but everything alive at once grows like "
+            "The meter: no single tensor is too big, but all that is alive at once grows like "
             f"n^{grown['peak']:.2f}. Let go of a tile before you make the next one."
         )
 
@@ -119,7 +119,7 @@ def keeps_no_row(answer, call):
     kept = (long - short) / (LONG - SHORT)
     if kept > 0.9 * 4 * tile:
         raise Failure(
-            f"The meter: for every additional key your answer holds {kept:.0f} bytes more, with "
+            f"The meter: for every further key your answer holds {kept:.0f} bytes more, with "
             f"tiles of {tile}: all tiles of a row are alive at once. Let go of a tile before you "
             "make the next one."
         )

@@ -382,7 +382,7 @@ def compare_calls(first, later, inputs):
     for name, one, two in zip(("output", "weights"), first, later, strict=True):
         if one.shape != two.shape or not is_close(one, two).all():
             raise Failure(
-                f"The {name} differs if the layer was called before with other "
+                f"The {name} is another one when the layer was called before, with other "
                 "sentences and another mask. Does it keep something of them in `self`?",
                 inputs,
             )
