@@ -68,8 +68,8 @@ def _returned(seen: Observation, inputs: Inputs | None = None) -> object:
         said = f"{seen.error} ({seen.error_line})" if seen.error_line else seen.error
         if NO_GPU.search(said):
             said += (
-                ". It asks for a GPU, and answers are judged on a CPU, where their inputs are. "
-                "Make tensors there: `device=x.device`, of an input x."
+                ". It asks for a GPU, but answers are judged on a CPU, where the inputs are. "
+                "Make tensors there: `device=x.device`, for an input x."
             )
         raise Failure(f"Your answer {said}", inputs)
     if seen.returned is None:
@@ -257,7 +257,7 @@ def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float |
     if difference > tolerance * scale:
         digits = ""
         if got.dtype == torch.float64 and difference < 1e-5 * scale:
-            digits = " Inputs of float64 are checked to nine digits; was something float32 between?"
+            digits = " float64 is checked to nine digits: is something float32 in between?"
         raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
 
 
@@ -318,7 +318,7 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
             inputs,
         )
     if seen.settings_changed:
-        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
+        raise Failure("Your answer changed torch's default dtype for the whole program.", inputs)
     again = answer(inputs, seed=1)
     first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
     for one, two, name in zip(first, again, _names(answer), strict=True):

@@ -123,8 +123,7 @@ def stays_with(answer: Answer, inputs: Inputs, adapt=on_another_device) -> None:
     said = mixed(answer, inputs, adapt)
     if said:
         raise Failure(
-            f"On a GPU this would stop: {said}, the others are with the inputs. `torch.zeros`, "
-            "`full`, `arange` and their like use the CPU unless told otherwise: say "
-            "`device=x.device`, or ask a tensor for its like (`torch.zeros_like(x)`, "
-            "`x.new_zeros(…)`)."
+            f"On a GPU this would fail: {said}, the others are with the inputs. `torch.zeros`, "
+            "`full`, `arange` and the like use the CPU by default: say `device=x.device`, or "
+            "use `torch.zeros_like(x)` or `x.new_zeros(…)`."
         )

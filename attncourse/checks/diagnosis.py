@@ -116,7 +116,7 @@ class Diagnosis:
         return cls(
             "NOT-ANSWERED",
             "not answered yet",
-            f"{why} If you have not started: the hints under the task are made for that.",
+            f"{why} If you have not started, begin with the hints under the task.",
             section=task.section,
         )
 
@@ -126,19 +126,19 @@ class Diagnosis:
             None,
             "behaves strangely",
             "Start with the first check that fails. Your answer behaves so unusually that we could "
-            f"not look closer ({type(error).__name__}).",
+            f"not look more closely ({type(error).__name__}).",
             section=task.section,
         )
 
     @classmethod
     def short_cut(cls, task: Task, name: str) -> Diagnosis:
-        build = "Here the point is to build it: write it with smaller operations"
+        build = "In this task, build it yourself from smaller operations"
         if name == OTHERWISE:
             return cls(
                 "SHORT-CUT",
                 "does something else while it is watched",
                 "For the same inputs your answer returns other numbers while we watch which "
-                f"functions it calls. {build}, the same ones in every call.",
+                f"functions it calls. {build}, and use the same ones in every call.",
                 section=task.section,
             )
         return cls(
@@ -332,7 +332,7 @@ def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
         return thought
     also = _thought(second[0], task)
     if isinstance(second[0], Generic):
-        why = f"Beside that, everything is {second[0].why}."
+        why = f"Besides that, everything is {second[0].why}."
         also = replace(also, why=why)
     return replace(thought, title=f"{thought.title}{AND}{also.title}", also=also)
 

@@ -418,6 +418,6 @@ def html_dependencies(found: DependencyMap) -> Markup:
     if not found.right:
         maps = _html_map("expected", found.expected, found.expected) + maps
     return Markup(
-        "<h5>Who depends on whom ({})</h5><p>A filled cell: the output of that row depends on the "
+        "<h5>What depends on what ({})</h5><p>A filled cell: the output of that row depends on the "
         '{} of that column.</p><div class="side">{}</div>'
     ).format(found.title, found.moved, maps)

@@ -91,7 +91,7 @@ def _unsteady(task: Task, seen: _Trials, keeps: bool) -> Iterator[Statement]:
     if task.chance:
         return
     state = Statement(
-        "state", "", "The same inputs gave another result later: something is kept between calls."
+        "state", "", "The same inputs gave another result later: it keeps something between calls."
     )
     if keeps:
         yield state
@@ -131,10 +131,10 @@ def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
             words = f"Only the first `{name}` of a batch matters: the others change nothing."
             yield Statement("first", name, words)
         if _mixes(seen, name):
-            words = f"The result for the first of a batch changes with the `{name}` of another one."
+            words = f"The first result of a batch changes with the `{name}` of another element."
             yield Statement("mixes", name, words)
         elif _hears(seen, name):
-            words = f"We changed numbers of `{name}` that do not matter here: your result changed."
+            words = f"We changed numbers of `{name}` that do not matter here; your result changed."
             yield Statement("hears", name, words)
 
 
@@ -327,7 +327,7 @@ def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
         off = (theirs - ours).abs().max().item()
         if 1e-9 * size < off < 1e-5 * size:
             words = (
-                "Of float64 only about seven digits come back right: inside, something is float32."
+                "Only about seven digits of float64 come back right: something inside is float32."
             )
             yield Statement("digits", name, words)
             return
@@ -344,7 +344,7 @@ def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, li
 
 
 def _axis(place: int) -> str:
-    return "last axis" if place == -1 else f"last axis but {-1 - place}"
+    return {-1: "last axis", -2: "second-to-last axis"}.get(place, f"axis {place}")
 
 
 def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:

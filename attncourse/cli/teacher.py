@@ -65,12 +65,12 @@ def is_log(data: bytes) -> bool:
 
 @app.command("new-course")
 def new_course(
-    folder: Annotated[Path, typer.Argument(help="A new folder; or one made so, to bring it up")],
+    folder: Annotated[Path, typer.Argument(help="A new folder; or an earlier one, to update it")],
 ) -> None:
     """Write a course folder of your own: solutions, exercises, configuration, and how to go on.
 
-    In a folder that this command made before, what is new is brought in, and what you changed
-    stays. Where both have changed, the new file stands beside yours, under its name and .new.
+    In a folder that this command made before, new files are brought in, and what you changed
+    stays. Where both have changed, the new file is put beside yours, under its name and .new.
 
     Exit code 0: everything is as the course has it, or as you changed it; 1: some files differ.
     """
@@ -135,21 +135,24 @@ def sample_class(
 @app.command()
 def ingest(
     files: Annotated[list[Path], typer.Argument(help="Notebooks, folders, or zips")],
-    assignment: Annotated[str, typer.Option(help="Refuse what is of another one")] = "",
-    student: Annotated[str, typer.Option(help="All of it is of this one")] = "",
+    assignment: Annotated[str, typer.Option(help="Refuse notebooks of another one")] = "",
+    student: Annotated[str, typer.Option(help="All files are from this one")] = "",
     roster: Annotated[
         Path | None, typer.Option(help="CSV: a column id, and names, e-mails, LMS ids beside it")
     ] = None,
     timezone: Annotated[
-        str, typer.Option(help="Of times in names (Brightspace, Blackboard), e.g. Europe/Berlin")
+        str,
+        typer.Option(help="Time zone of names (Brightspace, Blackboard), e.g. Europe/Berlin"),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it, but write nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would do; write nothing")
+    ] = False,
 ) -> None:
     """File what students sent into submitted/: notebooks, folders, zips of a course system.
 
-    Whose a file is, its name or folder says (Canvas, Moodle, Gradescope, Brightspace, Blackboard,
-    Open edX, one folder a student), of several zips each one's own name; which assignment, its
-    content. Lost marks are put back. What is replaced is kept beside it.
+    A file's name or folder says whose it is (Canvas, Moodle, Gradescope, Brightspace, Blackboard,
+    Open edX, one folder a student); of several zips, each zip's name does. The content says which
+    assignment it is. Lost marks are put back. A replaced file is kept beside the new one.
 
     Exit code 0: everything is filed; 1: something is not, with the reason, or two different
     notebooks of one assignment came from one student.
@@ -258,7 +261,7 @@ def grade(
     jobs: Annotated[int, typer.Option(min=1, help="How many at a time")] = min(4, os.cpu_count()),
     force: Annotated[bool, typer.Option("--force", help="Also what did not change")] = False,
     no_jail: Annotated[
-        bool, typer.Option("--no-jail", help="Run students' code as you, able to do what you can")
+        bool, typer.Option("--no-jail", help="Run students' code with all of your rights")
     ] = False,
     no_record: Annotated[
         bool, typer.Option("--no-record", help="Only points, no executed notebooks")
@@ -275,9 +278,9 @@ def grade(
 
     Students' code runs in jails. Safe to interrupt at any moment: what is graded stays graded, and
     the next run goes on from there. The course's own solution is graded first, in the same way: a
-    machine that fails with it grades nobody.
+    machine that fails with it grades no student.
 
-    Exit code 0: everybody was judged; 3: somebody was not, keeps what was booked before, and is
+    Exit code 0: everybody was judged; 3: some students were not, keep their earlier points, and are
     named with the reason; 2: this machine cannot grade.
     """
     need_unix()
@@ -416,7 +419,7 @@ def tell(
     for student, why in so_far.not_judged.items():
         say(printable(f"not graded: {student}: {why}"))
     if so_far.not_judged:
-        console.print("Who was not graded keeps what was booked before; no zero was written.")
+        console.print("Who was not graded keeps the earlier points; no zero was written.")
 
 
 def warm_for(ctx: typer.Context, assignment: str, jobs: int, force: bool):
@@ -457,8 +460,8 @@ def feedback(
 ) -> None:
     """Write a page for each student into feedback/: points, the judge's reports, your comments.
 
-    Grade by hand first (`jupyter lab`, then Formgrader), or run it again later: only pages of which
-    something has changed are written anew. A page is one file, and opens without a network.
+    Grade by hand first (`jupyter lab`, then Formgrader), or run it again later: only pages
+    that have changed are written again. A page is one file, and opens without a network.
 
     Exit code 0: every student who was graded has a page; 1: somebody has none.
     """
@@ -522,7 +525,7 @@ def _say_whom(line: str, students: list[str]) -> None:
 def report(
     assignment: Assignment = "",
     html: Annotated[
-        Path | None, typer.Option(help="Where the page goes; _build/report/ if not said")
+        Path | None, typer.Option(help="Where the page goes; by default _build/report/")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also a table for a spreadsheet")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Also as plain data")] = None,
@@ -599,14 +602,14 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where the filled file goes")
     ] = ...,
-    column: Annotated[str, typer.Option(help="Its name, if it is not like the assignment's")] = "",
+    column: Annotated[str, typer.Option(help="The column's name, if unlike the assignment's")] = "",
 ) -> None:
     """Put a class's points into the file that Canvas or Moodle exported, ready to be imported.
 
     Only the assignment's cells change. Late penalties and points that a person gave are in them.
 
-    Exit code 0: everybody who handed in is graded and has a row in the file, where cells of who is
-    excused stay as they were; 1: somebody is not or has none, and it says who.
+    Exit code 0: every student who handed in is graded and has a row in the file (cells of excused
+    students stay as they were); 1: some are not or have none, and it says who.
     """
     need_unix()
     need("grader", "nbgrader")
@@ -662,15 +665,15 @@ def export(
 @app.command()
 def total(
     weights: Annotated[
-        list[str], typer.Option("--weight", help="ASSIGNMENT=NUMBER, e.g. 2; 1 where none is said")
+        list[str], typer.Option("--weight", help="ASSIGNMENT=NUMBER, e.g. 2; 1 by default")
     ] = [],  # noqa: B006  it is only read
     csv: Annotated[Path | None, typer.Option(help="Also a table for a spreadsheet")] = None,
 ) -> None:
     """Show each student's total of the course, in percent.
 
-    It is the mean of points / most over all assignments that somebody has points in, weighted. Who
-    handed nothing in has 0 there; for whom it is not graded, it does not count. Late penalties and
-    points that a person gave are in.
+    It is the weighted mean of points / most over all assignments in which any student has points. A
+    student who handed nothing in has 0 there; an assignment that is not graded yet does not count.
+    Late penalties and points that a person gave are included.
     """
     need_unix()
     need("grader", "nbgrader")

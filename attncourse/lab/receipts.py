@@ -36,7 +36,7 @@ MEASURED = frozenset({
 # fmt: on
 
 AGAIN = "Paste it again, as a code block if a chat program is on the way."
-ANEW = "Run the measuring cell to its end, and paste all that it prints between the three quotes."
+ANEW = "Run the measuring cell to its end, and paste everything between the three quotes."
 
 
 class ReceiptError(ValueError):
@@ -193,7 +193,7 @@ class Recorder:
         else:
             if kept < of:
                 print(
-                    f"The receipt has room for {kept} of {of} samples a configuration, evenly "
+                    f"The receipt has room for {kept} of {of} samples per configuration, evenly "
                     "spread; the file keeps all."
                 )
             print("Paste this into the cell that asks for your receipt:\n")

@@ -210,11 +210,11 @@ def enough(seconds: Sequence[float]) -> bool:
 def _notes(sample: Sample) -> Iterator[str]:
     seconds = sample.seconds
     if sample.error:
-        yield f"It ran {sample.error}: that is a result, and no time."
+        yield f"It ran {sample.error}: that is a result, but not a time."
     if sample.stopped:
         yield f"Stopped by hand after {len(seconds)} samples."
     if seconds and not enough(seconds):
-        yield f"{len(seconds)} samples are few: with {LEAST_SAMPLES} one sees the noise."
+        yield f"{len(seconds)} samples are few: {LEAST_SAMPLES} show the noise."
     if len(seconds) >= 8:
         quarter = len(seconds) // 4
         first = statistics.median(seconds[:quarter])
@@ -248,7 +248,7 @@ def _notes(sample: Sample) -> Iterator[str]:
             "at this size a program waits for Python, not for the GPU."
         )
     if sample.clock == "events" and seconds and sample.median * sample.calls < 1e-5:
-        yield "Below 10 µs the gaps between launches count, too: pass calls=20, say."
+        yield "Below 10 µs the gaps between launches count, too: pass, for example, calls=20."
 
 
 def measure(

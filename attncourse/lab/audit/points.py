@@ -144,7 +144,7 @@ def _regular(book: Reading) -> Iterator[Finding]:
             yield point.complain(
                 "sorted_samples",
                 AGAIN,
-                "The samples are sorted, so nobody can see a drift. Keep them as they came.",
+                "The samples are sorted, so a drift cannot be seen. Keep them as they came.",
                 samples=point.seconds.size,
             )
 
@@ -184,8 +184,8 @@ def _results(book: Reading) -> Iterator[Finding]:
             yield point.complain(
                 "wrong_result",
                 INCONSISTENT,
-                "A fast wrong answer has no speed. Compare with the reference first, and let NaN "
-                "fail the comparison.",
+                "A wrong answer's speed is worthless. Compare with the reference first, and let "
+                "NaN fail the comparison.",
                 reference_error=math.nan if wild else error,
             )
         if point["grad"] and not point["backward"]:

@@ -54,7 +54,7 @@ def _overlapping(book: Reading, points: list[Point]) -> Iterator[Finding]:
         "A sample lasts far longer than the time until the next one began, about a thousandfold: "
         "events speak in milliseconds. Record seconds."
         if thousand and ratio > 10
-        else "Samples overlap in time, although one runs after the other. Keep each sample with "
+        else "Samples overlap in time, although they ran one after another. Keep each sample with "
         "its own start time.",
         samples=int(over.sum()),
         lasts_over_room=ratio,
@@ -146,7 +146,7 @@ def _predictions(book: Reading) -> Iterator[Finding]:
                 NOTE,
                 f"prediction of {name}",
                 {"points_before": made["points"]},
-                "Written down after some points were measured. A prediction teaches most before.",
+                "Written down after some points were measured. Predict first: that teaches most.",
             )
 
 

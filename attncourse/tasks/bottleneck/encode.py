@@ -184,8 +184,8 @@ def padding_changes_nothing(answer, rng):
         after = read(answer, inputs | {"tokens": tokens}, 3)
         if not torch.allclose(before, after, atol=1e-5):
             raise Failure(
-                "Four more pads behind each sentence, and the vectors change by up to "
-                f"{(before - after).abs().max():.2g}. They should not notice.",
+                "With four more pads after each sentence, the vectors change by up to "
+                f"{(before - after).abs().max():.2g}. They should not change.",
                 inputs | {"tokens": tokens},
                 before,
                 after,

@@ -152,7 +152,7 @@ def padding_does_not_count(answer, rng):
         after = answer(inputs | longer)
         if not torch.allclose(before, after, atol=1e-4):
             raise Failure(
-                f"Three more pads behind each row change the loss from {before.item():.4g} to "
+                f"Three more pads after each row change the loss from {before.item():.4g} to "
                 f"{after.item():.4g}. They should not count.",
                 inputs | longer,
                 before,

@@ -211,7 +211,7 @@ def a_word_sees_itself_and_what_came_before(answer, rng):
     moved = (before - after).abs().amax((0, 2)) > 1e-5
     if moved[:3].any() or not moved[3:].all():
         raise Failure(
-            "Word 4 of 5 changed. The outputs of words 4 and 5 should change, and no other; "
+            "Word 4 of 5 changed. The outputs of words 4 and 5 should change, and no others; "
             f"yours: {', '.join(str(i + 1) for i in range(5) if moved[i]) or 'none'}.",
             inputs,
         )
@@ -248,8 +248,8 @@ def a_step_makes_no_keys_of_the_past(answer, rng):
     if found >= KEYS / 4:
         raise Failure(
             f"With {METERED['n']} positions kept, a step makes a tensor of {found:,} numbers; the "
-            f"keys of all heads are {KEYS:,}, the cache {METERED['n'] * 12:,}. Let the query take "
-            "over the matrix, and leave the latents as they are."
+            f"keys of all heads are {KEYS:,}, the cache {METERED['n'] * 12:,}. Apply k_up's "
+            "matrix to the query, and leave the latents as they are."
         )
 
 

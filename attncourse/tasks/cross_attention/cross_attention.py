@@ -164,7 +164,9 @@ def the_order_of_the_memory_does_not_matter_its_content_does(answer, rng):
     compare("output with the memory in another order", answer(shuffled)[0], answer(inputs)[0])
     other = dict(inputs, memory=normal(rng, 2, 5, 6))
     if (answer(other)[0] - answer(inputs)[0]).abs().max() < 1e-3:
-        raise Failure("Another memory gives the same output: nothing is looked up.", inputs)
+        raise Failure(
+            "Another memory gives the same output: your answer does not read the memory.", inputs
+        )
 
 
 @task.check(1)

@@ -133,8 +133,8 @@ def the_random_state_of_others_stays_as_it_is(answer, rng):
     answer(inputs)
     if answer.observe(inputs).random_state_moved:
         raise Failure(
-            "Your answer moved or reset the global random state: whoever draws numbers after "
-            "it gets others because of you.",
+            "Your answer moved or reset the global random state: code that draws numbers later "
+            "gets other numbers.",
             inputs,
         )
 

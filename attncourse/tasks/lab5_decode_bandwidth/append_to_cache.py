@@ -184,7 +184,7 @@ def a_step_allocates_nothing_as_large_as_the_cache(answer, rng):
             raise Failure(
                 f"The key cache holds {room // 2} positions, {filled:,} bytes. To add one of "
                 f"{inputs['key'].nbytes:,} bytes your answer makes a tensor of "
-                f"{found['biggest']:,}. `cat` and `clone` copy all that is there."
+                f"{found['biggest']:,}. `cat` and `clone` copy the whole cache."
             )
 
 
@@ -196,7 +196,7 @@ def a_full_cache_says_so(answer, rng):
             length, t, room = shape[3], shape[4], shape[2]
             raise Failure(
                 f"{length} positions of {room} are filled and {t} should be added: your "
-                "answer says nothing, and what does not fit is lost. Raise an error.",
+                "answer raises no error and loses a position. Raise an error.",
                 inputs,
             )
 

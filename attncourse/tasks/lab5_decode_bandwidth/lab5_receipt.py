@@ -94,8 +94,8 @@ def a_copy_and_a_product_of_the_same_machine_were_timed(answer):
     copy, products = copy_bandwidth(record_of(answer))
     if not copy > 0 or not products:
         raise Failure(
-            "The record does not say how fast this machine copies and multiplies, so nobody "
-            "can say which share of that a step reaches. The measuring cell does it first."
+            "The record does not say how fast this machine copies and multiplies, so it cannot "
+            "show which share of that a step reaches. The measuring cell measures both first."
         )
 
 
@@ -119,7 +119,7 @@ def no_step_allocates_well_above_its_cache(answer):
     for name in without_peak(record):
         raise Failure(
             f"The record does not say how much memory a step with {name} takes at its largest "
-            "n, so nobody can see that nothing was copied. The measuring cell does."
+            "n, so it cannot show that nothing was copied. The measuring cell records it."
         )
     for name, n, peak, cache in copies(record):
         raise Failure(

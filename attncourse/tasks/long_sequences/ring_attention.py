@@ -167,7 +167,7 @@ def no_process_holds_more_than_two_shards(answer, rng):
     if size > 2:
         raise Failure(
             f"A text of 64 positions in 16 shards: your answer makes a tensor {size:.0f} times as "
-            "large as a shard of keys. Then nothing is gained by having 16 processes; attend to "
+            "large as a shard of keys. Then 16 processes gain nothing; attend to "
             "one shard at a time."
         )
 

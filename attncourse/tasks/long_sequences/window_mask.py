@@ -80,7 +80,7 @@ def global_tokens_look_at_all(answer, rng):
         inputs = mask_inputs(n, width, first)
         mask = answer(inputs)
         if mask.shape != (n, n) or not mask[:first].bool().all():
-            raise Failure(f"The first {first} of {n} words should see everybody.", inputs, got=mask)
+            raise Failure(f"The first {first} of {n} words should see all words.", inputs, got=mask)
 
 
 @task.check(2)

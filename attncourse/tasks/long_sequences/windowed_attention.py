@@ -174,8 +174,8 @@ def memory_grows_as_the_text_and_not_as_its_square(answer, rng):
     ratio, share = growth(answer)
     if ratio > 2.2:
         raise Failure(
-            f"For a text twice as long your answer needs {ratio:.1f} times the memory; 2 are "
-            f"allowed for. At n = 1,024 its biggest tensor is {share:.2f} of a table of all pairs."
+            f"For a text twice as long your answer needs {ratio:.1f} times the memory; twice "
+            f"is right. At n = 1,024 its biggest tensor is {share:.2f} of a table of all pairs."
         )
 
 

@@ -129,7 +129,7 @@ def other_heads_are_heard_as_before(answer, rng):
     model = model_of(inputs["model.numbers"])
     model.layers[1].attention.out_proj.weight.data[:, (HEADS - 1) * WIDTH :] = 0
     if torch.equal(said, before):
-        raise Failure("Your model says what it said with the head.", inputs)
+        raise Failure("Your model gives the same scores as with the head.", inputs)
     compare("the scores without the last head", said, model(inputs["text"]).detach(), inputs)
 
 

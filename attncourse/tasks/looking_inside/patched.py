@@ -134,7 +134,7 @@ def the_model_stays_as_it_was(answer, rng):
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
         if leaves_a_hook(answer, inputs):
             raise Failure(
-                "The given model says what it said, but it still calls a function of yours in "
+                "The given model's scores are unchanged, but it still calls a function of yours in "
                 "every run. Remove each hook (`handle.remove()`), or work on a copy.",
                 inputs,
             )

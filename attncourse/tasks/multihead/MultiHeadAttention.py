@@ -582,7 +582,7 @@ def dropout_acts_on_the_weights(answer, rng):
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your layer, the global random generator is always in the same state: a "
-            "`manual_seed` in `forward` makes everybody's later draws repeat.",
+            "`manual_seed` in `forward` makes all later draws of the program repeat.",
             inputs,
         )
 

@@ -235,8 +235,8 @@ def all_chance_comes_from_rng(answer):
     sees(answer, inputs, "same draw for the same rng", "same draw for another rng", off=0)
     if answer.observe(inputs).random_state_moved:
         raise Failure(
-            "Your answer drew from a global generator, or reset one; the chance that it was given "
-            "is `rng`.",
+            "Your answer drew from a global generator, or reset one; draw everything from the "
+            "generator that it is given, `rng`.",
             inputs,
         )
 

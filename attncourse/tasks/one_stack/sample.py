@@ -218,8 +218,8 @@ def every_row_is_drawn_anew_and_nothing_is_reset(answer):
     one, two = answer(inputs, seed=1), answer(inputs, seed=2)
     if torch.equal(one, two):
         raise Failure(
-            f"{DRAWS:,} draws from two states of the random generator came out exactly alike: is "
-            "anything drawn?",
+            f"{DRAWS:,} draws from two states of the random generator came out exactly alike. Do "
+            "you draw at random?",
             inputs,
         )
     if (one.amax(-1) == 1).all():
@@ -231,7 +231,7 @@ def every_row_is_drawn_anew_and_nothing_is_reset(answer):
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
-            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            "`manual_seed` inside a function makes all later draws of the program repeat.",
             inputs,
         )
 

@@ -249,7 +249,7 @@ def it_stops_at_the_largest_length(answer, rng):
     length = answer(inputs).shape[1]
     if length > 7:
         raise Failure(
-            f"There are {length} words a row; max_length is 7, and bos is none of them.", inputs
+            f"There are {length} words in a row; max_length is 7, and bos is not one.", inputs
         )
     for max_length in (1, 2, 5):
         same_words(answer, seen(rng, (0, 2, 0), max_length=max_length))

@@ -70,8 +70,8 @@ def is_measured(answer, scaled):
     """A Failure unless results differ from each other as measurements do."""
     if same_for_any_samples(answer, scaled):
         raise Failure(
-            "10 samples and 1,000 samples give exactly the same variance: is it "
-            "measured, and is `samples` used?"
+            "10 samples and 1,000 samples give exactly the same variance: do you "
+            "measure it, and do you use `samples`?"
         )
     wide, narrow = noise_of(answer, scaled)
     # For one width, a generator of one's own may draw the same again, and for others the same in
@@ -81,7 +81,7 @@ def is_measured(answer, scaled):
     if not (low < wide / SCATTER < high and (again or narrow / NARROW_SCATTER > 0.7)):
         raise Failure(
             f"Measurements of {WIDE['samples']} samples differ from each other by about "
-            f"{SCATTER:.0%}, as the vectors are drawn by chance. Yours do not: is it measured, "
+            f"{SCATTER:.0%}, as the vectors are drawn by chance. Yours do not: do you measure, "
             "each time from new vectors?"
         )
 
@@ -164,7 +164,7 @@ def the_global_random_state_is_not_reset(answer):
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
-            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            "`manual_seed` inside a function makes all later draws of the program repeat.",
             inputs,
         )
 

@@ -337,11 +337,11 @@ def it_leaves_the_words_and_chance_as_they_were(answer, rng):
     if seen.edited:
         raise Failure("Your answer changed x itself; reorder a copy of it instead.", inputs)
     if seen.settings_changed:
-        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
+        raise Failure("Your answer changed torch's default dtype for the whole program.", inputs)
     if answer.resets_random_state(inputs):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
-            "`manual_seed` inside a function makes everybody's later draws repeat.",
+            "`manual_seed` inside a function makes all later draws of the program repeat.",
             inputs,
         )
     if depends_on_luck(answer):
