@@ -15,6 +15,7 @@ import time
 import tracemalloc
 import types
 from dataclasses import replace
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +24,6 @@ import pytest
 import torch
 from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
 from corpus.correct import CORRECT, TASKS
-from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import __main__ as entrance
@@ -1497,8 +1497,8 @@ def test_who_is_late_pays_what_the_course_says(made_up):
     result = Result({task: Verdict(most, most, most) for task, most in right.items()})
     with nbgrader_api.gradebook() as book, Writer(about) as writer:
         book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
-        writer.write("student01", result, parse_utc("2026-01-31 11:59:00 UTC"))
-        writer.write("student02", result, parse_utc("2026-01-31 12:01:00 UTC"))
+        writer.write("student01", result, datetime(2026, 1, 31, 11, 59))
+        writer.write("student02", result, datetime(2026, 1, 31, 12, 1))
         submissions = [book.find_submission(CHAPTER_3, f"student0{n}") for n in (1, 2)]
         paid = [each.score - (each.late_submission_penalty or 0) for each in submissions]
         book.update_or_create_assignment(CHAPTER_3, duedate=None)
