@@ -56,6 +56,11 @@ def key_the_cache(app, config):
     config.nb_execution_cache_path = str(current)
 
 
+def hash_of(app) -> str:
+    """The package's hash in this build; it names the cache."""
+    return Path(app.config.nb_execution_cache_path).name
+
+
 def read_every_page(app, config):
     shutil.rmtree(app.doctreedir, ignore_errors=True)
 

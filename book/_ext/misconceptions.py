@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from fresh_pages import package_hash
+from fresh_pages import hash_of
 from markupsafe import Markup
 from sphinx.util.docutils import SphinxDirective
 
@@ -189,16 +189,16 @@ def places(app) -> dict[str, Path]:
     from attncourse.checks import registry
 
     made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-    made_of = f"{package_hash(Path(app.srcdir))}-{made_by}"
     folder = Path(app.outdir).parent / ".mistakes"
-    return {stem: folder / f"{stem}-{made_of}.json" for stem in registry.stems()}
+    return {stem: folder / f"{stem}-{hash_of(app)}-{made_by}.json" for stem in registry.stems()}
 
 
 def keep(stem: str, path: Path) -> None:
     for outdated in path.parent.glob(f"{stem}-*.json"):
         outdated.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(entries(stem)), "utf-8")
+    path.with_suffix(".part").write_text(json.dumps(entries(stem)), "utf-8")
+    path.with_suffix(".part").replace(path)
 
 
 def keep_in_parallel(app, config):
