@@ -203,6 +203,8 @@ def keep(stem: str, path: Path) -> None:
 
 def keep_in_parallel(app, config):
     """Sphinx reads one page after the other."""
+    from attncourse.checks import registry
+
     pages = Path(app.srcdir, "book", "mistakes")
     waiting = [
         (stem, path)
@@ -210,6 +212,7 @@ def keep_in_parallel(app, config):
         if (pages / f"{stem}.md").exists() and not path.exists()
     ]
     if waiting:
+        registry.all_tasks()  # here, and not once in each process that is forked now
         with multiprocessing.Pool(min(os.cpu_count() or 1, len(waiting))) as pool:
             pool.starmap(keep, waiting, chunksize=1)
 
