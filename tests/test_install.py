@@ -204,13 +204,12 @@ def _imports(path: Path) -> set[tuple[str, bool]]:
 def test_every_package_that_a_module_loads_is_one_that_the_project_asks_for():
     everybody = {Requirement(each).name for each in required()}
     anybody = set(distributions(*required(), *required(*EXTRAS)))
+    more = {room: set(distributions(*required(extra))) for room, extra in OF_ROOM.items()}
     known = metadata.packages_distributions()
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        with_room = everybody | (
-            set(distributions(*required(OF_ROOM[room]))) if room in OF_ROOM else set()
-        )
+        with_room = everybody | more.get(room, set())
         for package, at_once in _imports(path):
             owners = {
                 re.sub(r"[-_.]+", "-", name).lower() for name in known.get(package, [package])
