@@ -129,6 +129,7 @@ def test_a_table_of_fingerprints_is_current(task):
     assert tables.is_current(about) == wanted, "run `make fingerprints` and commit"
 
 
+@pytest.mark.slow
 def test_a_table_is_current_whatever_else_is_loaded():
     """A student's process loads one task, and the process that makes tables loads all."""
     code = (
