@@ -60,6 +60,7 @@ twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
 
 curves: $(STAMP)  ## train the book's models again (29 minutes on two cores) and store them in attncourse/data
 	$(BIN)/python -m attncourse.experiments.translator_curves
+	$(BIN)/python -m attncourse.experiments.cross_attention_curves
 	$(BIN)/python -m attncourse.experiments.positions_curves
 	$(BIN)/python -m attncourse.experiments.one_stack_curves
 	$(BIN)/python -m attncourse.experiments.cache_curves

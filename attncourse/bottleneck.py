@@ -71,6 +71,8 @@ def apply_merges(word: str, merges: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    if pair[0] not in pieces:  # so it is with most words
+        return pieces
     merged = []
     for piece in pieces:
         if merged and (merged[-1], piece) == pair:

@@ -126,7 +126,7 @@ class Browser:
 
     def click(self, place: str) -> str:
         """Click on the element at a CSS selector; the address of the tab that this opens."""
-        before, end, again = self._tabs(), time.monotonic() + 60, 0.0
+        before, end, again = self._tabs(), time.monotonic() + 180, 0.0
         # Said with every look: a busy page may load itself again, and then remembers nothing.
         find = f"const found = document.querySelector({json.dumps(place)});"
         on_top = find + (  # the middle of its first line, while it is there and nothing hides it

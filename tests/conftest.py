@@ -78,9 +78,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays; no garbage collection has to look at it again."""
+    """What is loaded by now stays; no garbage collection has to look at it again, and at what comes
+    it looks less often: tensors are many, and few of them in circles."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="module")

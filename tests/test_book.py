@@ -8,14 +8,13 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import nbformat
 import pytest
 import yaml
-from browser import audit, browser, needs_browser, walk
+from browser import audit, needs_browser, walk
 
 from attncourse.checks import registry
 
@@ -240,8 +239,7 @@ def book():
     # Without this a failing cell is reported once, and the next build passes.
     shutil.rmtree(ROOT / "_build" / ".doctrees", ignore_errors=True)
     shutil.rmtree(HTML, ignore_errors=True)
-    # as jupyter-book does it, but no kernel loads torch for itself
-    result = build_book(ROOT, sys.executable, ROOT / "tests" / "warm.py")
+    result = build_book(ROOT, "jupyter-book")
     output = result.stdout + result.stderr
     told = [line for line in output.splitlines() if re.search("WARNING: |ERROR|Error", line)]
     assert result.returncode == 0, "\n".join(told) or output[-3000:]
@@ -601,25 +599,23 @@ EMPTY = """
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_control_has_a_mark_that_one_sees_and_can_touch(book, tmp_path, theme):
-    with browser(tmp_path) as tab:
-        for name in ("book/index", "book/03_scaled_dot_product", "book/mistakes/masking", "search"):
-            tab.open(HTML / f"{name}.html", theme=theme)
-            for width in (1440, 800, 390):
-                tab.resize(width)
-                assert tab.run(UNSEEN) == [], (name, width)
-                assert tab.run(EMPTY) == [], (name, width)
+def test_every_control_has_a_mark_that_one_sees_and_can_touch(book, tab, theme):
+    for name in ("book/index", "book/03_scaled_dot_product", "book/mistakes/masking", "search"):
+        tab.open(HTML / f"{name}.html", theme=theme)
+        for width in (1440, 800, 390):
+            tab.resize(width)
+            assert tab.run(UNSEEN) == [], (name, width)
+            assert tab.run(EMPTY) == [], (name, width)
 
 
 @pytest.mark.slow
 @needs_browser
-def test_the_menu_of_chapters_opens_on_a_phone(book, tmp_path):
+def test_the_menu_of_chapters_opens_on_a_phone(book, tab):
     chapters = "document.querySelector('.bd-sidebar-primary a[href*=\"07_\"]')"
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=390)
-        assert not tab.run(f"return {chapters}.checkVisibility({{visibilityProperty: true}})")
-        tab.run("document.querySelector('.primary-toggle').click()")
-        tab.wait(f"(box => box.left >= 0 && box.right <= 390)({chapters}.getBoundingClientRect())")
+    tab.open(HTML / "book" / "03_scaled_dot_product.html", width=390)
+    assert not tab.run(f"return {chapters}.checkVisibility({{visibilityProperty: true}})")
+    tab.run("document.querySelector('.primary-toggle').click()")
+    tab.wait(f"(box => box.left >= 0 && box.right <= 390)({chapters}.getBoundingClientRect())")
 
 
 # The letters of each full line of prose, and the smallest size of code, in pixels.
@@ -644,10 +640,9 @@ LINES = """
 
 @pytest.mark.slow
 @needs_browser
-def test_a_line_of_prose_has_at_most_80_letters_and_code_is_large_enough(book, tmp_path):
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=1440)
-        lines, code = tab.run(LINES)
+def test_a_line_of_prose_has_at_most_80_letters_and_code_is_large_enough(book, tab):
+    tab.open(HTML / "book" / "03_scaled_dot_product.html", width=1440)
+    lines, code = tab.run(LINES)
     lines.sort()
     assert len(lines) > 15 and lines[int(0.9 * len(lines))] <= 80, lines[-10:]
     assert code >= 13.5
@@ -671,24 +666,23 @@ PRINTED = """
 
 @pytest.mark.slow
 @needs_browser
-def test_on_paper_a_page_keeps_its_answers_for_the_end_and_its_code_in_one_piece(book, tmp_path):
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "03_scaled_dot_product.html", width=794)
-        words = "return document.querySelector('article').textContent"
-        before = tab.run(words)
-        tab.run("dispatchEvent(new Event('beforeprint'))")
-        tab._ask("Emulation.setEmulatedMedia", media="print")
-        seen = tab.run(PRINTED)
-        assert seen["title"] == ["3. Scaled dot-product attention"]
-        assert seen["code"] == 0 and seen["room"] > 40
-        assert len(seen["answers"]) >= 4
-        for number, answer in enumerate(seen["answers"], 1):
-            assert answer == [True, True, f"Answer {number}"]
-        # A frame that waits for the next page with its code would stand there empty.
-        assert seen["divided"] and min(seen["divided"]) >= 15
-        tab.run("dispatchEvent(new Event('afterprint'))")
-        assert tab.run(words) == before
-        assert tab.run("return document.querySelectorAll('article details[open]').length") == 0
+def test_on_paper_a_page_keeps_its_answers_for_the_end_and_its_code_in_one_piece(book, tab):
+    tab.open(HTML / "book" / "03_scaled_dot_product.html", width=794)
+    words = "return document.querySelector('article').textContent"
+    before = tab.run(words)
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    tab._ask("Emulation.setEmulatedMedia", media="print")
+    seen = tab.run(PRINTED)
+    assert seen["title"] == ["3. Scaled dot-product attention"]
+    assert seen["code"] == 0 and seen["room"] > 40
+    assert len(seen["answers"]) >= 4
+    for number, answer in enumerate(seen["answers"], 1):
+        assert answer == [True, True, f"Answer {number}"]
+    # A frame that waits for the next page with its code would stand there empty.
+    assert seen["divided"] and min(seen["divided"]) >= 15
+    tab.run("dispatchEvent(new Event('afterprint'))")
+    assert tab.run(words) == before
+    assert tab.run("return document.querySelectorAll('article details[open]').length") == 0
 
 
 FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({
@@ -701,13 +695,12 @@ FOUND = """return [...document.querySelectorAll(".found li")].map(each => ({
 
 @pytest.mark.slow
 @needs_browser
-def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
-    with browser(tmp_path) as tab:
-        found = {}
-        for query in ("√d", "padding mask", "queries", "qqqq"):
-            tab.open((HTML / "search.html").as_uri() + f"?q={quote(query)}")
-            found[query] = tab.run(FOUND)
-            assert tab.run("return errors") == []
+def test_a_search_finds_sections_and_shows_their_words(soups, tab):
+    found = {}
+    for query in ("√d", "padding mask", "queries", "qqqq"):
+        tab.open((HTML / "search.html").as_uri() + f"?q={quote(query)}")
+        found[query] = tab.run(FOUND)
+        assert tab.run("return errors") == []
     assert found["√d"][0]["title"] == "Why divide by √d?" and found["qqqq"] == []
     for query in ("padding mask", "queries"):
         assert len(found[query]) >= 5
@@ -719,16 +712,15 @@ def test_a_search_finds_sections_and_shows_their_words(soups, tmp_path):
 
 @pytest.mark.slow
 @needs_browser
-def test_what_a_reader_types_finds_the_place_that_explains_it_first(book, tmp_path):
+def test_what_a_reader_types_finds_the_place_that_explains_it_first(book, tab):
     """`searches.csv` was written from the table of contents, before the search was."""
     with (ROOT / "tests" / "searches.csv").open(encoding="utf-8") as file:
         wanted = {row["query"]: row["right"].split(" | ") for row in csv.DictReader(file)}
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "search.html")
-        first = tab.run(f"""
-            await bookSearch.load();
-            return {json.dumps([*wanted])}.map(query => bookSearch.find(query)[0] ?? ["", "", ""])
-            """)
+    tab.open(HTML / "search.html")
+    first = tab.run(f"""
+        await bookSearch.load();
+        return {json.dumps([*wanted])}.map(query => bookSearch.find(query)[0] ?? ["", "", ""])
+        """)
     wrong = {}
     for (query, places), (address, page, title, *_) in zip(wanted.items(), first, strict=True):
         found = f"{address.partition('#')[0][5:-5]}: {title or page}"
@@ -742,18 +734,17 @@ def test_what_a_reader_types_finds_the_place_that_explains_it_first(book, tmp_pa
 
 @pytest.mark.slow
 @needs_browser
-def test_results_come_while_one_types_and_each_code_leads_to_its_entry(soups, tmp_path):
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "mistakes" / "masking.html", width=390)
-        tab.run("document.querySelector('dialog .bd-search input').closest('dialog').showModal()")
-        for key in "rope":
-            tab.run(f"""const field = document.querySelector("dialog .bd-search input");
-                field.value += "{key}"; field.dispatchEvent(new Event("input"));""")
-        tab.wait("document.querySelector('dialog .found li')")
-        link = tab.run("return document.querySelector('dialog .found a').href")
-        assert "book/08_positions.html#" in link
-        codes = [each["id"] for page in soups for each in soups[page].select(".gallery section")]
-        first = tab.run(f"return {json.dumps(codes)}.map(code => bookSearch.find(code)[0][0])")
+def test_results_come_while_one_types_and_each_code_leads_to_its_entry(soups, tab):
+    tab.open(HTML / "book" / "mistakes" / "masking.html", width=390)
+    tab.run("document.querySelector('dialog .bd-search input').closest('dialog').showModal()")
+    for key in "rope":
+        tab.run(f"""const field = document.querySelector("dialog .bd-search input");
+            field.value += "{key}"; field.dispatchEvent(new Event("input"));""")
+    tab.wait("document.querySelector('dialog .found li')")
+    link = tab.run("return document.querySelector('dialog .found a').href")
+    assert "book/08_positions.html#" in link
+    codes = [each["id"] for page in soups for each in soups[page].select(".gallery section")]
+    first = tab.run(f"return {json.dumps(codes)}.map(code => bookSearch.find(code)[0][0])")
     assert len(codes) > 300
     assert [
         code for code, at in zip(codes, first, strict=True) if not at.endswith(f"#{code}")
@@ -776,16 +767,15 @@ def test_the_judge_on_a_page_knows_five_wrong_lines_by_name_and_the_right_one(so
 
 @pytest.mark.slow
 @needs_browser
-def test_the_judge_on_a_page_reads_the_line_that_is_chosen(book, tmp_path):
+def test_the_judge_on_a_page_reads_the_line_that_is_chosen(book, tab):
     shown = """return [...document.querySelectorAll(".judged .case")].flatMap(
         (each, place) => each.checkVisibility() ? [place] : [])"""
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "index.html", width=390)
-        assert tab.run(shown) == [0]
-        tab.run("document.querySelector('.judged input').focus()")
-        for place in (1, 2):
-            tab.press("ArrowDown")
-            assert tab.run(shown) == [place]
+    tab.open(HTML / "book" / "index.html", width=390)
+    assert tab.run(shown) == [0]
+    tab.run("document.querySelector('.judged input').focus()")
+    for place in (1, 2):
+        tab.press("ArrowDown")
+        assert tab.run(shown) == [place]
 
 
 @pytest.mark.slow
@@ -823,31 +813,29 @@ def test_an_entry_of_the_gallery_begins_with_the_thought_and_shows_the_wrong_lin
 
 @pytest.mark.slow
 @needs_browser
-def test_a_term_shows_the_glossary_s_line_at_its_first_use(soups, tmp_path):
+def test_a_term_shows_the_glossary_s_line_at_its_first_use(soups, tab):
     for page in CHAPTERS:
         soup = soups[HTML / "book" / f"{page.stem}.html"]
         terms = [link["href"] for link in soup.select("article a.term")]
         assert len(terms) >= 5 and len(terms) == len(set(terms)), page.stem
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / "06_masking.html", width=390)
-        card = "document.querySelector('.term-card')"
-        assert not tab.run(f"return {card}")
-        tab.run("document.querySelector('a.term').focus()")
-        said, box = tab.run(
-            f"const {{left, right}} = {card}.getBoundingClientRect();"
-            f"return [{card}.textContent, [left, right]]"
-        )
-        assert said == soups[HTML / "book" / "06_masking.html"].select_one("a.term")["title"]
-        assert box[0] >= 0 and box[1] <= 390
-        tab.press("Tab")
-        assert not tab.run(f"return {card} && {card}.textContent === {json.dumps(said)}")
+    tab.open(HTML / "book" / "06_masking.html", width=390)
+    card = "document.querySelector('.term-card')"
+    assert not tab.run(f"return {card}")
+    tab.run("document.querySelector('a.term').focus()")
+    said, box = tab.run(
+        f"const {{left, right}} = {card}.getBoundingClientRect();"
+        f"return [{card}.textContent, [left, right]]"
+    )
+    assert said == soups[HTML / "book" / "06_masking.html"].select_one("a.term")["title"]
+    assert box[0] >= 0 and box[1] <= 390
+    tab.press("Tab")
+    assert not tab.run(f"return {card} && {card}.textContent === {json.dumps(said)}")
 
 
 @pytest.mark.slow
 @needs_browser
-def test_who_comes_by_keyboard_reaches_all_of_a_page_and_sees_where(book, tmp_path):
-    with browser(tmp_path) as tab:
-        tab.open(HTML / "book" / f"{CHAPTERS[0].stem}.html")
-        stops, missed = walk(tab)
+def test_who_comes_by_keyboard_reaches_all_of_a_page_and_sees_where(book, tab):
+    tab.open(HTML / "book" / f"{CHAPTERS[0].stem}.html")
+    stops, missed = walk(tab)
     assert {"Toggle primary sidebar", "Download this page", "Color mode"} < set(stops)
     assert [name for name, shown in stops.items() if not shown] + missed == []

@@ -8,13 +8,13 @@ import itertools
 import json
 import os
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from browser import browser, needs_browser
 from conftest import ROOT, copy_course
 from corpus.correct import CORRECT
-from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import cli
@@ -82,7 +82,7 @@ def graded(tmp_path_factory):
             for student, each in people.items():
                 Path("submitted", student, NAME).mkdir(parents=True)
                 disk.store_result(disk.result_path(NAME, student), "key", each)
-                late = parse_utc("2026-02-01 12:00 UTC") if student == "ann" else None
+                late = datetime(2026, 2, 1, 12) if student == "ann" else None
                 writer.write(student, each, late)
         Path("submitted", "later", NAME).mkdir(parents=True)
         with nbgrader_api.gradebook() as book:

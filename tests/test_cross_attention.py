@@ -478,7 +478,7 @@ CALLS = [
     ),
     Call(
         Transformer.forward,
-        lambda: [make_model(), SOURCE, WORDS],
+        lambda: [make_model(num_layers=1), SOURCE, WORDS],
         (B, 3, TARGET_WORDS),
         graph="eager",
     ),

@@ -15,6 +15,7 @@ import time
 import tracemalloc
 import types
 from dataclasses import replace
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +24,6 @@ import pytest
 import torch
 from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
 from corpus.correct import CORRECT, TASKS
-from nbgrader.utils import parse_utc
 from typer.testing import CliRunner
 
 from attncourse import __main__ as entrance
@@ -531,26 +531,29 @@ def test_no_right_answer_of_the_course_has_to_be_looked_at():
 
 # --- the jail
 
-# Starts a jailed child, asks it to run what comes in, and says what this raised.
+# Asks a jailed child to run each cell that comes in, and says what this raised.
 IN_JAIL = """
 import json, os, sys
 os.umask(0)
 from attncourse.grading.jail import walls, remote
+seen = []
 try:
     with remote.Zygote() as warm:
-        child = warm.fork([])
-        print(json.dumps(child.ask(60, "run", [("cell", sys.stdin.read(), True)])))
-        child.kill()
+        for cell in json.load(sys.stdin):
+            child = warm.fork([])
+            seen.append(child.ask(60, "run", [("cell", cell, True)])["problems"])
+            child.kill()
 except walls.Unavailable as error:
-    print(json.dumps({"unavailable": str(error)}))
+    seen = str(error)
+print(json.dumps(seen))
 """
 
 
-def in_jail(python: list[str], cell: str, before: str = "", **environment: str) -> dict:
-    """What came of a cell, in a jail that a process of its own has built."""
+def in_jail(python: list[str], *cells: str, before: str = "", **environment: str) -> list[dict]:
+    """What each cell raised, in a jail of its own that a process of its own has built."""
     done = subprocess.run(
         [*python, "-c", before + IN_JAIL],
-        input=cell,
+        input=json.dumps(cells),
         capture_output=True,
         text=True,
         env=os.environ | environment,
@@ -575,8 +578,8 @@ assert not found, found
 
 @linux
 @pytest.mark.slow
-def test_a_jail_shows_only_the_packages_that_somebody_asks_for(python):
-    assert in_jail(python, IMPORTS)["problems"] == {}
+def test_a_jail_shows_only_the_packages_that_somebody_asks_for(looked_round):
+    assert looked_round[IMPORTS] == {}
 
 
 @pytest.fixture
@@ -632,16 +635,15 @@ raise SystemExit(problems)
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["My Course", "tab\tnewline\nbackslash\\040"])
-def test_nothing_but_the_scratch_can_be_written(name, python, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("somewhere") / name
+def test_nothing_but_the_scratch_can_be_written(python, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("somewhere") / "My Course\ttab\nnewline\\040"
     folder.mkdir()
     shutil.copytree(ROOT / "attncourse", folder / "attncourse")
     for path in folder.rglob("*"):  # as it is for who has installed the course
         path.chmod(0o777 if path.is_dir() else 0o666)
     give_to_nobody(folder.parent)
-    seen = in_jail(python, WRITES, PYTHONPATH=str(folder))
-    assert seen["problems"] == {"cell": f"SystemExit: [{errno.EROFS}]"}
+    (raised,) = in_jail(python, WRITES, PYTHONPATH=str(folder))
+    assert raised == {"cell": f"SystemExit: [{errno.EROFS}]"}
     assert "changed" not in (folder / "attncourse" / "number_words.py").read_text()
 
 
@@ -673,10 +675,9 @@ if os.uname().machine == "x86_64":
 
 @linux
 @pytest.mark.slow
-def test_a_jail_knows_no_secret_of_the_instructors(python):
+def test_a_jail_knows_no_secret_of_the_instructors(looked_round):
     """Neither an environment variable, in all of its memory, nor a key of the login session."""
-    seen = in_jail(python, FINDS, LOGS_IN, DATABASE_URL="sk-live-12345")
-    assert seen["problems"] == {"cell": "SystemExit: ['jail']"}
+    assert looked_round[FINDS] == {"cell": "SystemExit: ['jail']"}
 
 
 PLACES = """
@@ -691,10 +692,8 @@ raise SystemExit(sorted(set(map(str, places))))
 
 @linux
 @pytest.mark.slow
-def test_what_is_prepared_outside_of_a_jail_does_not_say_where(python):
-    moves = "import os\nos.chdir('/usr/share')\n"
-    seen = in_jail(python, PLACES, moves, HOME="/usr/lib", TMPDIR="/var/tmp")
-    assert seen["problems"] == {"cell": "SystemExit: ['/tmp']"}
+def test_what_is_prepared_outside_of_a_jail_does_not_say_where(looked_round):
+    assert looked_round[PLACES] == {"cell": "SystemExit: ['/tmp']"}
 
 
 CLOCKS = """
@@ -711,8 +710,18 @@ raise SystemExit(seen)
 
 @linux
 @pytest.mark.slow
-def test_the_c_library_knows_the_threads_of_a_jail(python):
-    assert in_jail(python, CLOCKS)["problems"] == {"cell": "SystemExit: [1, True, True]"}
+def test_the_c_library_knows_the_threads_of_a_jail(looked_round):
+    assert looked_round[CLOCKS] == {"cell": "SystemExit: [1, True, True]"}
+
+
+@pytest.fixture(scope="module")
+def looked_round(python) -> dict[str, dict]:
+    """What cells found that look round, in jails of somebody who has secrets and has moved."""
+    cells = IMPORTS, FINDS, PLACES, CLOCKS
+    before = LOGS_IN + "os.chdir('/usr/share')\n"
+    places = {"HOME": "/usr/lib", "TMPDIR": "/var/tmp"}
+    seen = in_jail(python, *cells, before=before, DATABASE_URL="sk-live-12345", **places)
+    return dict(zip(cells, seen, strict=True))
 
 
 # Builds a jail in this process, with something gone wrong.
@@ -1497,8 +1506,8 @@ def test_who_is_late_pays_what_the_course_says(made_up):
     result = Result({task: Verdict(most, most, most) for task, most in right.items()})
     with nbgrader_api.gradebook() as book, Writer(about) as writer:
         book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
-        writer.write("student01", result, parse_utc("2026-01-31 11:59:00 UTC"))
-        writer.write("student02", result, parse_utc("2026-01-31 12:01:00 UTC"))
+        writer.write("student01", result, datetime(2026, 1, 31, 11, 59))
+        writer.write("student02", result, datetime(2026, 1, 31, 12, 1))
         submissions = [book.find_submission(CHAPTER_3, f"student0{n}") for n in (1, 2)]
         paid = [each.score - (each.late_submission_penalty or 0) for each in submissions]
         book.update_or_create_assignment(CHAPTER_3, duedate=None)

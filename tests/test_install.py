@@ -174,7 +174,6 @@ def test_what_is_missing_inside_a_package_that_is_there_is_no_missing_extra(tmp_
         extras.load("notebook", "nowhere_at_all.inner")
 
 
-OWNERS = metadata.packages_distributions()
 # What a room may load, besides what everybody installs.
 OF_ROOM = {"grading": "grader", "pytest_plugin": "pytest"}
 
@@ -205,15 +204,15 @@ def _imports(path: Path) -> set[tuple[str, bool]]:
 def test_every_package_that_a_module_loads_is_one_that_the_project_asks_for():
     everybody = {Requirement(each).name for each in required()}
     anybody = set(distributions(*required(), *required(*EXTRAS)))
+    more = {room: set(distributions(*required(extra))) for room, extra in OF_ROOM.items()}
+    known = metadata.packages_distributions()
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        with_room = everybody | (
-            set(distributions(*required(OF_ROOM[room]))) if room in OF_ROOM else set()
-        )
+        with_room = everybody | more.get(room, set())
         for package, at_once in _imports(path):
             owners = {
-                re.sub(r"[-_.]+", "-", name).lower() for name in OWNERS.get(package, [package])
+                re.sub(r"[-_.]+", "-", name).lower() for name in known.get(package, [package])
             }
             if not owners & (with_room if at_once else anybody):
                 wrong.append(f"{path.relative_to(ROOT)}: {package}")

@@ -612,6 +612,7 @@ class Killer:
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_a_process_that_makes_pages_and_is_killed_is_said(taught):
     with pytest.raises(Refusal, match=r"killed.*pages that are written stay.*--jobs 1"):
         list(feedback._made({"ann": (Killer(), None, "")}, 2))
@@ -621,6 +622,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.slow
 def test_a_table_goes_into_standard_output_too(taught):
     command = [sys.executable, "-m", "attncourse", "total", "--csv", "/dev/stdout"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 import warnings
 
 import pytest
@@ -20,6 +21,7 @@ from tensors import (
     randn,
     steadily,
 )
+from torch import multiprocessing
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from attncourse.lab.meters import count
@@ -597,8 +599,10 @@ def one_process(rank, p, file, results):
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [2, 4])
 def test_a_ring_of_real_processes_gives_full_attention_and_sends_what_the_formula_says(p, tmp_path):
-    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    torch.multiprocessing.spawn(one_process, (p, tmp_path / "meet", results), nprocs=p)
+    how = "fork" if sys.platform == "linux" else "spawn"  # to load torch takes seconds
+    results = multiprocessing.get_context(how).SimpleQueue()
+    arguments = (p, tmp_path / "meet", results)
+    multiprocessing.start_processes(one_process, arguments, nprocs=p, start_method=how)
     found = [results.get() for _ in range(p)]
     _, key, value = make_qkv(1, 2, n=64, d=16, v=8)
     for _, worst, sent in found:

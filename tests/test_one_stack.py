@@ -98,6 +98,7 @@ def together(attention, axis=0):
     )
 
 
+@pytest.mark.slow
 def test_a_gpt_computes_what_gpt2_computes():
     from transformers import GPT2Config, GPT2Model
 
@@ -389,6 +390,7 @@ def test_ties_and_runs_are_settled_as_by_the_library(texts, num_merges):
     assert byte_pairs(counts, num_merges) == expected
 
 
+@pytest.mark.slow
 @steadily
 @given(st.text(max_size=40), st.integers(0, 30))
 def test_any_text_comes_back_from_its_ids(text, num_merges):

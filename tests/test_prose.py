@@ -52,6 +52,7 @@ def test_no_message_of_a_check_breaks_off():
     assert {place: text for place, text in found.items() if prose.is_cut(text)} == {}
 
 
+@pytest.mark.slow
 def test_nothing_is_read_before_it_is_shown():
     code = (
         "from attncourse.checks import prose, registry, run\n"

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from attncourse.cache import (
     LatentAttention,
@@ -117,6 +116,8 @@ def sdpa_causal():
 
 
 def bias_causal():
+    from torch.nn.attention.bias import causal_lower_right  # loads torch._dynamo, 3 s
+
     mask = causal_lower_right(2, 4)
     weights = F.scaled_dot_product_attention(*heads(length=2), attn_mask=mask)
     assert torch.equal(weights > 0, causal_mask(2, 4).expand(B, H, 2, N))

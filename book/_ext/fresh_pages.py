@@ -9,7 +9,8 @@
    opens the exercise. A page without code has no button.
 4. No lost figure. A shell (or a CI) that sets MPLBACKEND=agg would keep pictures out of the pages.
 5. No waiting in line. Sphinx executes one page after the other, so the pages whose outputs are not
-   in the cache are executed before, as many at a time as there are cores, each on one thread.
+   in the cache are executed before, as many at a time as there are cores, each on one thread; where
+   they are many, in kernels that share what they load.
 6. No page without its sources. Each lists what it cites; sphinxcontrib-bibtex wants the keys of two
    such lists to differ, so they get the page's name in front, and the pages are written without.
 7. No way out to what is here. A judge's report links the published book; on a page of the book such
@@ -19,15 +20,19 @@
 import gc
 import hashlib
 import logging
+import multiprocessing
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
+import forked_kernels
 import zmq
 from jupyter_cache import get_cache
-from jupyter_cache.executors import load_executor
+from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from jupyter_client import KernelManager
+from jupyter_client.provisioning import local_provisioner
 from sphinx.util import logging as sphinx_logging
 from sphinx_external_toc.parsing import parse_toc_yaml
 
@@ -51,6 +56,11 @@ def key_the_cache(app, config):
     config.nb_execution_cache_path = str(current)
 
 
+def hash_of(app) -> str:
+    """The package's hash in this build; it names the cache."""
+    return Path(app.config.nb_execution_cache_path).name
+
+
 def read_every_page(app, config):
     shutil.rmtree(app.doctreedir, ignore_errors=True)
 
@@ -68,11 +78,19 @@ def execute_in_parallel(app, config):
     if not waiting:
         return
     at_once = min(os.cpu_count() or 1, len(waiting))
-    sphinx_logging.getLogger(__name__).info(f"executing {len(waiting)} pages, {at_once} at a time")
-    quiet = logging.getLogger("parallel execution")
-    quiet.setLevel(logging.CRITICAL)  # what fails here, Sphinx executes again and reports
-    executor = load_executor("local-parallel", cache, logger=quiet)
-    executor.run_and_cache(timeout=config.nb_execution_timeout)
+    told = sphinx_logging.getLogger(__name__)
+    told.info(f"executing {len(waiting)} pages, {at_once} at a time")
+    # What fails here, Sphinx executes again and reports.
+    multiprocessing.get_logger().setLevel(logging.CRITICAL)
+    timeout, usual = config.nb_execution_timeout, local_provisioner.launch_kernel
+    if sys.platform == "linux" and len(waiting) > at_once:
+        local_provisioner.launch_kernel = forked_kernels.Popen
+    pages = [ProcessData(page.pk, page.uri, cache, timeout, False) for page in waiting]
+    with multiprocessing.Pool(at_once) as pool:
+        done = pool.imap_unordered(ExecutionWorkerLocalMProc(), pages)
+        for number, (_, page) in enumerate(done, 1):
+            told.info(f"executed {number} of {len(pages)}: {Path(page).stem}")
+    local_provisioner.launch_kernel = usual
 
 
 def in_colab(app, notebook: Path) -> str:

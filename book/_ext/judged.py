@@ -22,7 +22,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from fresh_pages import package_hash
+from fresh_pages import hash_of
 from markupsafe import Markup
 from sphinx.util.docutils import SphinxDirective
 
@@ -94,11 +94,11 @@ class Judge(SphinxDirective):
     option_spec = {"name": directives.unchanged}  # noqa: RUF012 (as docutils wants it)
 
     def run(self):
-        task, source = self.arguments[0], Path(self.env.srcdir)
+        (task,), app = self.arguments, self.env.app
         code, changes, caption = variants("\n".join(self.content))
-        made_by = Path(__file__).read_text("utf-8") + package_hash(source) + code + str(changes)
+        made_by = Path(__file__).read_text("utf-8") + hash_of(app) + code + str(changes)
         name = f"judged-{task}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.json"
-        kept = Path(self.env.app.outdir).parent / ".mistakes" / name
+        kept = Path(app.outdir).parent / ".mistakes" / name
         if not kept.exists():
             for outdated in kept.parent.glob(f"judged-{task}-*.json"):
                 outdated.unlink()

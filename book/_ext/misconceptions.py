@@ -11,6 +11,8 @@ import functools
 import hashlib
 import inspect
 import json
+import multiprocessing
+import os
 import re
 import textwrap
 import types
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from fresh_pages import package_hash
+from fresh_pages import hash_of
 from markupsafe import Markup
 from sphinx.util.docutils import SphinxDirective
 
@@ -56,12 +58,13 @@ def shown(task, fault) -> str:
 @functools.cache
 def _lambdas(file: str) -> dict[tuple[int, int], str]:
     """Where each lambda's body begins in a file -> its text."""
-    text = Path(file).read_text("utf-8")
-    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda))
-    return {
-        (node.body.lineno, node.body.col_offset): ast.get_source_segment(text, node)
-        for node in found
-    }
+    lines, found = Path(file).read_bytes().split(b"\n"), {}
+    for node in ast.walk(ast.parse(b"\n".join(lines))):
+        if isinstance(node, ast.Lambda):  # ast.get_source_segment would split the file each time
+            *before, last = lines[node.lineno - 1 : node.end_lineno]
+            text = b"\n".join([*before, last[: node.end_col_offset]])[node.col_offset :]
+            found[node.body.lineno, node.body.col_offset] = text.decode()
+    return found
 
 
 def source(function) -> str:
@@ -181,6 +184,39 @@ def rows(found: dict[str, list]) -> list[tuple[str, str, str]]:
     ]
 
 
+def places(app) -> dict[str, Path]:
+    """Of each chapter and lab, where its entries are kept."""
+    from attncourse.checks import registry
+
+    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    folder = Path(app.outdir).parent / ".mistakes"
+    return {stem: folder / f"{stem}-{hash_of(app)}-{made_by}.json" for stem in registry.stems()}
+
+
+def keep(stem: str, path: Path) -> None:
+    for outdated in path.parent.glob(f"{stem}-*.json"):
+        outdated.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".part").write_text(json.dumps(entries(stem)), "utf-8")
+    path.with_suffix(".part").replace(path)
+
+
+def keep_in_parallel(app, config):
+    """Sphinx reads one page after the other."""
+    from attncourse.checks import registry
+
+    pages = Path(app.srcdir, "book", "mistakes")
+    waiting = [
+        (stem, path)
+        for stem, path in places(app).items()
+        if (pages / f"{stem}.md").exists() and not path.exists()
+    ]
+    if waiting:
+        registry.all_tasks()  # here, and not once in each process that is forked now
+        with multiprocessing.Pool(min(os.cpu_count() or 1, len(waiting))) as pool:
+            pool.starmap(keep, waiting, chunksize=1)
+
+
 class Misconceptions(SphinxDirective):
     """`{misconceptions} masking`: all that the tasks of a chapter or lab know."""
 
@@ -188,14 +224,7 @@ class Misconceptions(SphinxDirective):
 
     def run(self):
         stem, source = self.arguments[0], Path(self.env.srcdir)
-        made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-        name = f"{stem}-{package_hash(source)}-{made_by}.json"
-        kept = Path(self.env.app.outdir).parent / ".mistakes" / name
-        if not kept.exists():
-            for outdated in kept.parent.glob(f"{stem}-*.json"):
-                outdated.unlink()
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(entries(stem)), "utf-8")
+        kept = places(self.env.app)[stem]
         public = source / "book" / "mistakes" / "seen.yml"
         self.env.note_dependency(str(public))
         seen = yaml.safe_load(public.read_text("utf-8"))
@@ -205,4 +234,5 @@ class Misconceptions(SphinxDirective):
 
 def setup(app):
     app.add_directive("misconceptions", Misconceptions)
+    app.connect("config-inited", keep_in_parallel, priority=950)  # fresh_pages' workers have ended
     return {"parallel_read_safe": True, "parallel_write_safe": True}

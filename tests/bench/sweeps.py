@@ -18,7 +18,7 @@ import test_virtual_gpu
 from test_pretrained import buckets
 
 from attncourse import pretrained
-from attncourse.checks import compositions, registry
+from attncourse.checks import compositions, engine, registry
 from attncourse.experiments import positions_curves
 from attncourse.experiments.translator_curves import make
 from attncourse.number_words import corpus
@@ -70,8 +70,8 @@ def test_every_form_of_a_misconception_is_named(task):
 def test_every_misconception_is_rejected_on_another_seed(task):
     about = registry.find(task)
     for fault in about.faults.values():
-        answer = test_judge.answer_of(about, fault.forms[0])
-        assert not test_judge.run(task, answer, seeds=(4,)).passed, fault.id
+        results = engine.judge(about, test_judge.answer_of(about, fault.forms[0]), seed=4)
+        assert not all(result.passed for result in results), fault.id
 
 
 @pytest.mark.parametrize("task", test_judge.TASKS)

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import EncoderLayer, Transformer, cross_attention, translate
+from attncourse.experiments import cross_attention_curves
 from attncourse.masking import causal_mask
 from attncourse.multihead import MultiHeadAttention
-from attncourse.number_words import BOS, EOS, PAD, words
+from attncourse.number_words import BOS, EOS, PAD, corpus, words
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,29 @@ def test_without_the_causal_mask_the_columns_differ(translator):
         for hook in hooks:
             hook.remove()
     assert written > forced + 10
+
+
+def test_the_schedule_helps_and_a_lower_rate_helps_more():
+    """The page: "Where the rate is too high, the schedule helps with every seed, and a lower rate
+    helps more. Dropout gains nothing in so short a training."
+    """
+    shares = cross_attention_curves.measured()["shares"]
+    assert list(shares) == list(cross_attention_curves.RECIPES)
+    low, dropout, high, constant = (torch.tensor(row) for row in shares.values())
+    assert low.shape == (cross_attention_curves.SEEDS,)
+    assert (low > high).all() and (high > constant).all() and (low - high > 0.15).all()
+    assert (dropout <= low).all()
+    assert low.max() - low.min() > 0.1  # a seed makes as much of a difference as a recipe
+
+
+@pytest.mark.slow
+def test_training_again_gives_what_is_stored():
+    """The page: "The shares are stored, and the first of them is the one above"."""
+    task = corpus(digits=3, size=1000, progress=False)
+    name, recipe = next(iter(cross_attention_curves.RECIPES.items()))
+    again = cross_attention_curves.learn(task, 0, **recipe)
+    stored = cross_attention_curves.measured()["shares"][name][0]
+    assert again == pytest.approx(stored, abs=0.06)  # elsewhere a sum may round differently
 
 
 def test_it_is_a_draw():

@@ -105,6 +105,7 @@ def test_the_stored_decoder_has_the_nats_that_were_measured():
     assert one_stack_curves.nats_a_word(gpt, one) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_likeliest_of_twenty_draws_is_better_than_greedy_and_one_draw_is_worse():
     """ "One draw loses on average. The likeliest draw is better than greedy decoding." """
     model, _, french = pretrained.load("fixed-64")

@@ -50,7 +50,7 @@ BROKEN = "def {name}(x)\n    return x  # the colon is missing above"
 def source_of(answer: Callable, name: str) -> str:
     """The source of an answer under another name, with all it needs from its own module."""
     module = sys.modules[answer.__module__]
-    needed = _needed(_statements(module), {answer.__name__}, vars(module))
+    needed = copy.deepcopy(_needed(_statements(module), {answer.__name__}, vars(module)))
     if vars(module).get(answer.__name__) is not answer:
         raise KeyError(answer.__name__)
     for node in needed:
@@ -163,11 +163,19 @@ def _needed(nodes: list[ast.stmt], wanted: set[str], known: dict) -> list[ast.st
             needed.append(node)
             said = [names(each) for each in _said(node, known)]
             todo += names(node).difference(*said) & binds.keys()
-    found = copy.deepcopy([node for node in nodes if node in needed])
+    found = [_copy(node) for node in nodes if node in needed]
     for node in found:
         if said := _said(node, known):
             node.decorator_list = [each for each in node.decorator_list if each not in said]
     return found
+
+
+def _copy(node: ast.stmt) -> ast.stmt:
+    """A copy as deep as what is changed there: of a statement, and of those in a class."""
+    node = copy.copy(node)
+    if isinstance(node, ast.ClassDef):
+        node.body = [copy.copy(each) for each in node.body]
+    return node
 
 
 def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
