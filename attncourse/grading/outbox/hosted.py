@@ -21,6 +21,8 @@ from pathlib import Path
 from attncourse.grading import Refusal
 from attncourse.grading.books import disk
 from attncourse.grading.inbox import archives, ingest
+from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.cells import MARKER, source_of
 from attncourse.grading.inbox.untrusted import TooMuch, limited, limited_memory, printable
 from attncourse.grading.inbox.writing import write
 from attncourse.grading.jail import workers
@@ -123,6 +125,7 @@ def _chosen(submitted: Path, desk: ingest.Desk) -> tuple[bytes, list[str]]:
             with sent.purse.spent():
                 data = ingest.notebook_in(sent.name, sent.read())
                 _, notebook, repairs = desk.understood(sent.name, data)
+            _see_no_other(reading.notebook_of(data), desk.assignment)
         except archives.Refused as error:
             kept = refused if where.endswith(".ipynb") else others
             kept.append(f"{where}: {str(error).partition('; ask')[0]}")
@@ -144,6 +147,18 @@ def _chosen(submitted: Path, desk: ingest.Desk) -> tuple[bytes, list[str]]:
             f"There is no notebook of this assignment ({(refused or others)[0]}): {wanted}."
         ]
     return b"", [f"There is no notebook in what you handed in: {wanted}."]
+
+
+def _see_no_other(notebook: reading.Notebook, wanted: str) -> None:
+    """The platform's folder has one assignment, so another one's name is read from the cells.
+
+    Raises:
+        Refused: the notebook is of another assignment.
+    """
+    sources = map(source_of, notebook.cells)
+    marked = {mark[1] for source in sources for mark in MARKER.finditer(source)}
+    if marked and wanted not in marked:
+        raise archives.Refused(f"it is of {printable(min(marked))}, not of {wanted}")
 
 
 def _lines(result: Result) -> list[Line]:
