@@ -29,6 +29,7 @@ from attncourse.grading.books import disk, results
 from attncourse.grading.inbox.senders import timestamp_of
 from attncourse.grading.jail import walls, workers
 from attncourse.grading.jail.job import Budget
+from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import export_grader, hosted, otter_plugin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="graders run on Linux")
@@ -351,6 +352,33 @@ def test_prairielearn_starts_its_grader_in_a_job_s_folder(packed, tmp_path):
     assert (
         told["gradable"] is False and "score" not in told and "teacher" in told["format_errors"][0]
     )
+
+
+def test_a_grader_of_prairielearn_s_that_is_killed_leaves_no_zero(tmp_path, monkeypatch, capsys):
+    results = tmp_path / "results" / "results.json"
+    results.parent.mkdir()
+    results.write_text('{"score": 1}')  # of an earlier run
+
+    def fails(*_):
+        assert json.loads(results.read_text())["gradable"] is False  # as if it were killed now
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(hosted, "grade", fails)
+    assert hosted.main("prairielearn", "tests", "student", str(results)) == 1
+    assert json.loads(results.read_text()) == {
+        "gradable": False,
+        "format_errors": [hosted.NOT_GRADED],
+    }
+    assert "Allow more processes" in capsys.readouterr().out
+
+
+def test_a_report_that_tells_of_hidden_numbers_stands_beside_those():
+    both, hidden_alone = Verdict(1, 2, 3, report="r"), Verdict(3, 2, 3, report="r")
+    visible_alone, right_ = Verdict(1, 3, 3, report="r"), Verdict(3, 3, 3, report="r")
+    result = Result(dict(enumerate([both, hidden_alone, visible_alone, right_])))
+    again = "as above, on other numbers"
+    reports = [line.report for line in hosted._lines(result)]
+    assert reports == ["r", again, "", "r", "r", "", "", ""]
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from attncourse.grading.jail.result import Result
 from attncourse.grading.jail.walls import Unavailable
 
 SECONDS = 540.0  # for one submission: all platforms are asked for a minute more
+NOT_GRADED = "Not graded, by no fault of yours: tell your teacher. It costs no attempt."
 
 
 class NotGraded(Exception):
@@ -91,12 +92,12 @@ def grade(course: Path, submitted: Path, budget: Budget = DEFAULT) -> Outcome:
                     break
                 except Unavailable as error:
                     told = [f"judged without a jail, which cannot be built here: {error}"]
-    except TooMuch as error:
-        raise NotGraded(str(error)) from None
+    except TooMuch:
+        raise NotGraded(f"it takes more than {SECONDS:.0f} seconds") from None
     except OSError as error:
         raise NotGraded(in_words(error)) from None
-    except (Refusal, Unavailable, MemoryError, ValueError) as error:
-        raise NotGraded(str(error) or type(error).__name__) from None
+    except (Refusal, Unavailable) as error:
+        raise NotGraded(str(error)) from None
     if isinstance(reply, str):
         raise NotGraded(reply)
     if not data:
@@ -165,11 +166,14 @@ def _lines(result: Result) -> list[Line]:
     """Two for each task. A report that tells of hidden numbers stands beside those alone."""
     found = []
     for task, verdict in result.verdicts.items():
-        passed = verdict.visible == verdict.points
-        found.append(Line(task, verdict.visible, verdict.points, "" if passed else verdict.report))
-        same = "" if passed else "as above, on other numbers"
-        report = verdict.report if passed and verdict.title else same
-        found.append(Line(task, verdict.hidden, verdict.points, report, hidden=True))
+        most, report = verdict.points, verdict.report
+        seen, again = report, "as above, on other numbers"
+        if verdict.visible == most:
+            seen, again = "", report
+        if verdict.hidden == most:
+            again = ""
+        found.append(Line(task, verdict.visible, most, seen))
+        found.append(Line(task, verdict.hidden, most, again, hidden=True))
     return found
 
 
@@ -265,26 +269,23 @@ def _report(platform: str, results: Path | None, outcome: Outcome) -> None:
             file.write(line)
 
 
-def _report_not_graded(platform: str, results: Path | None, why: str) -> None:
-    """Say it in the way that is no zero there."""
-    print(f"not graded: {why}. {cure_for(why)}.")
-    if platform == "prairielearn":  # where no result is a zero
-        said = "Not graded, by no fault of yours: tell your teacher. It costs no attempt."
-        write(results, json.dumps({"gradable": False, "format_errors": [said]}).encode())
-
-
 def main(platform: str, course: str, submitted: str, results: str = "") -> int:
     """Grade, and say it; 1 if it could not be graded."""
     path = Path(results) if results else None
     if path:
         path.unlink(missing_ok=True)  # of an earlier run: it would be this one's
+    if platform == "prairielearn":  # where no result is a zero, as after this process was killed
+        write(path, json.dumps({"gradable": False, "format_errors": [NOT_GRADED]}).encode())
     try:
-        outcome = grade(Path(course), Path(submitted))
+        _report(platform, path, grade(Path(course), Path(submitted)))
     except NotGraded as error:
-        _report_not_graded(platform, path, str(error))
-        return 1
-    _report(platform, path, outcome)
-    return 0
+        why = str(error)
+    except Exception as error:
+        why = f"the grader itself failed, please report it ({type(error).__name__}: {error})"
+    else:
+        return 0
+    print(printable(f"not graded: {why}. {cure_for(why)}."))
+    return 1
 
 
 if __name__ == "__main__":
