@@ -205,6 +205,7 @@ BAD = {  # what was handed in, a part of what is said, and the points
     "another assignment's beside it": (
         lambda nb: {"b.ipynb": other_assignment(nb)[NAME]} | files(nb), "", 56
     ),
+    "the course's solution": (lambda nb: files(notebook("solutions")), "", 56),
     "renamed": (lambda nb: files(nb, "final (2).ipynb"), "was named final (2).ipynb", 56),
     "of an older release": (older_release, "were changed and are put right", 46),
     "in a zip": (lambda nb: {"mine.zip": zipped(files(nb))}, "was named mine.zip/", 56),
