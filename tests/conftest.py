@@ -36,8 +36,8 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # pytest-xdist, as what they share does: a book, a graded class.
 SPREAD = ("test_judge", "test_notebooks", "test_contract")
 # Those that take longest begin, longest first; those that can be spread fill the gaps at the end.
-LONGEST = ("test_book", "test_zoo", "test_grading", "test_written", "test_record", "test_fuzz",
-           "test_term", "test_machine", "test_links", "test_cluster", "test_outside",
+LONGEST = ("test_book", "test_zoo", "test_grading", "test_graders", "test_written", "test_record",
+           "test_fuzz", "test_term", "test_machine", "test_links", "test_cluster", "test_outside",
            "test_nbgrader_autograde", "test_pretrained", "test_front_doors")  # fmt: skip
 
 

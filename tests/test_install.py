@@ -367,6 +367,11 @@ def test_a_new_course_has_all_that_its_commands_need_and_no_student_s_work(tmp_p
         assert command in typer.main.get_command(cli.app).commands
     assert f"@v{attncourse.__version__}" in readme and "{" not in readme
     monkeypatch.chdir(tmp_path / "mine")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    private = ["submitted/a/b.ipynb", "autograded/a", "feedback/a", "gradebook.db", "roster.csv",
+               "_build/report/06_masking.html", "06_masking-gradescope.zip"]  # fmt: skip
+    asked = subprocess.run(["git", "check-ignore", *private], capture_output=True, text=True)
+    assert asked.stdout.split() == private
     done = CliRunner().invoke(cli.app, ["release", "06_masking"])
     assert done.exit_code == 0, done.output
     assert texts(Path("exercises/06_masking")) == texts(ROOT / "exercises" / "06_masking")

@@ -662,6 +662,43 @@ def export(
     raise typer.Exit(1 if filled.without_row or not_graded else 0)
 
 
+class Platform(StrEnum):
+    """A grader that a teacher may have already."""
+
+    gradescope = "gradescope"
+    prairielearn = "prairielearn"
+    otter = "otter"
+    github_classroom = "github-classroom"
+
+
+@app.command("export-grader")
+def export_grader(
+    assignment: Assignment = "",
+    to: Annotated[Platform, typer.Option(help="Who runs the grader")] = ...,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A zip [ASSIGNMENT-PLATFORM.zip]")
+    ] = None,
+) -> None:
+    """Write a grader of one assignment for another platform, with the points of `grade`.
+
+    The zip has the layout that the platform documents. It holds the solution: keep it to yourself.
+    """
+    need("grader", "nbgrader")
+    from attncourse.checks import pages
+    from attncourse.grading.inbox.writing import put_out
+    from attncourse.grading.outbox import export_grader as packing
+
+    assignment = chosen(assignment)
+    output = output or Path(f"{assignment}-{to}.zip")
+    writable(output, earlier=packing.is_grader)
+    try:
+        put_out(output, packing.grader(assignment, to))
+    except OSError as error:
+        raise fail(f"{error.filename or output}: {error.strerror}") from None
+    said = f"{output} is written; it goes on at {pages.address('book/graders', f'graders-{to}')}"
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
 @app.command()
 def total(
     weights: Annotated[

@@ -3,7 +3,7 @@
 inbox    whose it is, which assignment, what of it is code       ingest, submission
 jail     what it does there: points, and an executed notebook    job, workers, grade, score, record
 books    what is kept: results on the disk, the gradebook        run, disk, gradebook, results
-outbox   what goes out: notebooks, feedback, reports, points     release, feedback, lms
+outbox   what goes out: notebooks, feedback, reports, points     release, feedback, lms, hosted
 
 Needs `[grader]`.
 """

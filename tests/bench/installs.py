@@ -21,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = Path(__file__).with_suffix(".md")
+PYTHONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("lowest", "pinned", "newest")
 EXTRAS = {"check": "", "notebook": "[notebook]", "grade": "[grader]"}
 NAME = "03_scaled_dot_product"
 SOFTMAX = """import torch
@@ -39,7 +41,8 @@ HEADER = """# Installed from the wheel
 
 Written by `python tests/bench/installs.py`: the wheel in an environment of its own and a folder
 whose name has spaces and other letters, and every command that the extra promises. `check` is the
-course without extras. Size: all packages, of them torch. Linux alone was tried.
+course without extras. Size: all packages, of them torch. Linux alone was tried. Rows that nobody
+has run yet say so.
 
 | Python | versions | extra | commands | packages | MB | of them torch | torch, numpy |
 |---|---|---|---|--:|--:|--:|---|
@@ -137,14 +140,17 @@ def row(wheel: Path, versions: str, extra: str, scratch: Path, torch: str) -> st
 def keep(line: str) -> None:
     """Write a row into the table, in place of an older one of the same kind."""
     text = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
-    lines = [*re.findall(r"^\| \d.*$", text, re.MULTILINE), line]
-    rows = {tuple(each.split(" | ")[:3]): each for each in lines}
-    TABLE.write_text(HEADER + "\n".join(sorted(rows.values())) + "\n", encoding="utf-8")
+    kinds = itertools.product(PYTHONS, VERSIONS, EXTRAS)
+    rows = {kind: f"| {' | '.join(kind)} | not run | | | | |" for kind in kinds}
+    for each in [*re.findall(r"^\| \d.*$", text, re.MULTILINE), line]:
+        python, *kind = each.removeprefix("| ").split(" | ")[:3]
+        rows[".".join(python.split(".")[:2]), *kind] = each
+    TABLE.write_text(HEADER + "\n".join(rows.values()) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("versions", choices=["lowest", "pinned", "newest"])
+    parser.add_argument("versions", choices=VERSIONS)
     parser.add_argument("extras", nargs="*", choices=[*EXTRAS, []], default=[])  # [] is all
     parser.add_argument("--torch", default="", help="this version, with lowest and newest")
     asked = parser.parse_args()

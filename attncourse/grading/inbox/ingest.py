@@ -182,7 +182,7 @@ class Desk:
             group = self._group(sent)
             with sent.purse.spent():
                 data = notebook_in(sent.name, sent.read())
-                assignment, notebook, repairs = self._understood(sent.name, data)
+                assignment, notebook, repairs = self.understood(sent.name, data)
                 answered = _answered(notebook, self.course.about[assignment])
         except (Refused, MemoryError) as problem:
             yield self._refused(sent, problem)
@@ -226,7 +226,7 @@ class Desk:
                 return [Sender(sent.name, ())]
             raise
 
-    def _understood(self, name: str, data: bytes) -> tuple[str, Notebook, list[str]]:
+    def understood(self, name: str, data: bytes) -> tuple[str, Notebook, list[str]]:
         """The assignment, the repaired notebook, and what was odd."""
         try:
             notebook = reading.notebook_of(data)

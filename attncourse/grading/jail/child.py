@@ -251,6 +251,8 @@ def _live(settings: dict, names: "Namespace", handle: int, owner: tuple[int, int
         else:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+            if sys.platform == "linux":
+                walls.be_a_user_of_ones_own(settings["slot"])
     except (walls.Unavailable, OSError, ValueError, MemoryError) as error:
         _refuse(handle, error)
         os._exit(0)

@@ -9,6 +9,7 @@ bubblewrap builds the same walls, but it must start a new program inside them, a
 costs two seconds per student. These lines put the walls around a fork that has loaded torch.
 """
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -160,6 +161,35 @@ def plain_surroundings() -> None:
     os.chdir("/tmp")
 
 
+def be_a_user_of_ones_own(slot: int) -> None:
+    """Where there is no jail, keep an answer from what is root's: the grader, and its files.
+
+    That takes a root's grader and a Python that everybody can read; else nothing is changed.
+    """
+    if os.getuid() != 0 or not _everybody_reads_python():
+        return
+    with contextlib.suppress(OSError):  # a container may have few numbers for users
+        _change_user(slot)
+        _call("prctl", "no new rights", _libc.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0))
+        _libc.prctl(_DIE_WITH_PARENT, 9, 0, 0, 0)  # changing the user has cleared it
+        plain_surroundings()
+
+
+@functools.cache
+def _everybody_reads_python() -> bool:
+    wanted = stat.S_IROTH | stat.S_IXOTH
+    places = (sys.prefix, sys.base_prefix, Path(__file__).parent, *site.getsitepackages())
+    steps = {step for place in places for step in (Path(place), *Path(place).parents)}
+    return all(step.stat().st_mode & wanted == wanted for step in steps if step.exists())
+
+
+def _change_user(slot: int) -> None:
+    user = NOBODY + slot % 1_000_000
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
 @functools.cache
 def readable() -> list[Path]:
     """What the jail shows: the system's programs and libraries, Python, its packages, ours.
@@ -306,16 +336,10 @@ def _verify(processes: int) -> None:
 
 
 def _give_up_rights(slot: int, programs: bool) -> None:
+    for capability in range(64):
+        _libc.prctl(_DROP_BOUND, capability, 0, 0, 0)
     if os.getuid() == 0:
-        user = NOBODY + slot % 1_000_000
-        os.setgroups([])
-        for capability in range(64):
-            _libc.prctl(_DROP_BOUND, capability, 0, 0, 0)
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    else:
-        for capability in range(64):
-            _libc.prctl(_DROP_BOUND, capability, 0, 0, 0)
+        _change_user(slot)
     header = (ctypes.c_uint32 * 2)(_CAP_VERSION, 0)
     _call("capset", "no rights", _libc.capset(header, (ctypes.c_uint32 * 6)()))
     _call("prctl", "no new rights", _libc.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0))

@@ -31,6 +31,7 @@ from attncourse.grading import Refusal
 from attncourse.grading.books import disk, nbgrader_api, results
 from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.inbox.untrusted import limited, printable
+from attncourse.grading.inbox.writing import write as write_file
 
 TEMPLATE = Path(__file__).with_name("feedback.html.j2")
 SECONDS = 60.0  # for a page; most need a tenth
@@ -104,6 +105,7 @@ def write(
         if student not in graded or not record.exists():
             yield Event(student, problem="there is no executed notebook; run `attncourse grade`")
             continue
+        _let_nbgrader_release(about.name, student)
         grades = _grades(about, graded[student], comments[student])
         text = record.read_text(encoding="utf-8", errors="replace")
         key = _key(text, grades)
@@ -115,6 +117,14 @@ def write(
         if not problem:
             disk.store(path_of(about.name, student), made)
         yield Event(student, not problem, problem, graded[student].stale)
+
+
+def _let_nbgrader_release(assignment: str, student: str) -> None:
+    """Lay beside the page what `nbgrader release_feedback` wants, if the exchange brought it."""
+    for name in ("timestamp.txt", "submission_secret.txt"):
+        came = Path("submitted") / student / assignment / name
+        if came.is_file() and not came.is_symlink() and came.stat().st_size < 1000:
+            write_file(path_of(assignment, student).with_name(name), came.read_bytes(), False)
 
 
 def _grades(about: Assignment, row: results.Row, comments: dict[str, str]) -> Grades:

@@ -18,7 +18,10 @@ PACKAGE = Path(attncourse.__file__).parent
 KEPT = ".attncourse.json"  # what was written, by its name: a hash
 NEW = ".new"  # the end of the name of a file that stands beside the teacher's own
 README = Path(__file__).with_suffix(".md")
-IGNORED = "submitted/\nautograded/\nfeedback/\ngradebook.db*\n.nbgrader.log\n"
+# Students' work and grades, rosters, and graders for other platforms.
+IGNORED = (
+    "submitted/\nautograded/\nfeedback/\n_build/\ngradebook.db*\n.nbgrader.log\n*.csv\n*.zip\n"
+)
 
 
 @dataclass
