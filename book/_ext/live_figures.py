@@ -150,7 +150,7 @@ def scripts(*figures: str) -> dict[str, str]:
     def read(*names: str) -> str:
         return "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
 
-    files, own = {"base.js": read("engine", "names", "frame")}, {}
+    files, own = {"base.js": read("engine", "names", "frame", "numbers")}, {}
     for figure in figures:
         page = (LIVE / f"{figure}.html").read_text("utf-8")
         models = re.search(r'data-models="([^"]*)"', page)
