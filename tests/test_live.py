@@ -22,9 +22,11 @@ from torch.nn.utils.rnn import pad_sequence
 from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import translate
+from attncourse.experiments import looking_inside_curves
 from attncourse.lab import roofline
 from attncourse.lab.lab2_quadratic_wall import largest_n, peak_bytes
 from attncourse.lab.lab6_write_flash import merge, part_of
+from attncourse.looking_inside import ablated, head_outputs
 from attncourse.masking import causal_mask, dependency_map
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, EOS, PAD, words
@@ -636,6 +638,45 @@ def test_bytes_and_roof_are_the_packages(show):
         assert ("does not fit into" in told) != fits
         computes = roofline.intensity(flops, fused) >= roofline.ridge(sheet, dtype)
         assert f"fused attention {'computes' if computes else 'waits'}" in told
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_two_hops_are_the_models_and_the_second_needs_the_first(show):
+    tab, model = show("hops"), looking_inside_curves.load("varying", 1)
+    vocabulary = looking_inside_curves.number_words()
+    text = looking_inside_curves.texts(1, torch.Generator().manual_seed(3), 12)[:, :18]
+    others = looking_inside_curves.texts(100, torch.Generator().manual_seed(0))
+    silent = model
+    for head in (0, 1):
+        always = head_outputs(model, others)["layers.0.attention"][:, head, :18].mean(0)
+        silent = ablated(silent, "layers.0.attention", head, always)
+    read = {}
+    for name, each in (("whole", model), ("silent", silent)):
+        maps = attention_maps(each, text)
+        with torch.no_grad():
+            shares = each(text)[0].softmax(-1)
+        read[name] = maps["layers.0.attention"][0, 0], maps["layers.1.attention"][0, 1], shares
+    weights, said = LOOK.replace("'.source i'", "'.hops .source i'"), "'.hops .said'"
+    right = dict.fromkeys(read, 0)
+    for place in range(12, 18):
+        tab.run(f"document.querySelectorAll('[name=place]')[{place - 12}].click()")
+        for name, (first, second, shares) in read.items():
+            if name == "whole":
+                tab.run("document.querySelector('[value=back]').click()")
+                assert close(tab.run(f"return {weights}"), first[place - 11, : place + 1])
+                tab.run("document.querySelector('[value=next]').click()")
+            tab.run("document.querySelector('[name=silent]').click()" * (name == "silent"))
+            assert close(tab.run(f"return {weights}"), second[place, : place + 1])
+            tab.run("document.querySelector('[value=next]').click()")
+            share, word = shares[place].max(-1)
+            told = tab.run(f"return document.querySelector({said}).textContent")
+            assert f"says {vocabulary[word]}, with a probability of {share:.2f}" in told
+            assert ("That is right." in told) == (word == text[0, place - 11])
+            right[name] += "That is right." in told
+            tab.run("document.querySelector('[value=back]').click()")
+        tab.run("document.querySelector('[name=silent]').click()")
+    assert right["whole"] == 6 and right["silent"] <= 2
 
 
 @pytest.mark.slow
