@@ -197,11 +197,15 @@ DATA = {
 }
 
 
+COMMENT = re.compile(r"^ *(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
+
+
 def scripts(*figures: str) -> dict[str, str]:
     """What a page with these figures loads, in order: few files; pages share models."""
 
     def read(*names: str) -> str:
-        return "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
+        text = "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
+        return COMMENT.sub("", text)
 
     files, own = {"base.js": read("engine", "names", "frame", "numbers")}, {}
     for figure in figures:
