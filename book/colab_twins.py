@@ -118,6 +118,8 @@ def directive(found: re.Match, page: str, figures: dict | None) -> str:
     if kind in ("live", "judge"):
         number, place = (figures or {}).get(options["name"], ""), anchors()[options["name"]]
         return f"*{number}* {plain(text, page, figures)} It runs [in the book]({place})."
+    if kind == "framed":
+        return f"*{(figures or {}).get(options['name'], '')}* {plain(text, page, figures)}"
     if kind == "bibliography":
         return ""
     raise ValueError(f"no plain Markdown for {{{kind}}}")

@@ -815,7 +815,7 @@ def test_how_a_figure_was_made_stands_below_it_and_is_named_after_it(soups):
     for page in CHAPTERS:
         names = []
         for fold in soups[HTML / "book" / f"{page.stem}.html"].select(".tag_hide-input > details"):
-            assert fold.find_previous_sibling(class_="cell_output"), page.stem
+            assert fold.find_previous_sibling(["div", "figure"]), page.stem
             names.append(fold.summary.p.get_text())
         numbered = [name for name in names if "Fig." in name]
         assert numbered and len(numbered) == len(set(numbered)), page.stem
