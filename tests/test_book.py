@@ -219,7 +219,7 @@ def test_a_rule_is_left_out_only_if_no_page_has_its_names():
     kept = ".a{color:red}.b:is(.x,.y:not(.z)){top:0}"
     css = f"{kept[:13]}.gone,{kept[13:]}@media print{{.gone{{top:0}}}}.a .gone{{top:0}}"
     assert light_pages.only_used_rules(css, {"a", "b"}) == kept
-    odd = '@charset "x";.a{background:url("data:x;{)}")}'
+    odd = '@charset "x";/*! not ".me, {or me */.a{background:url("data:x;{)}")}'
     assert light_pages.only_used_rules(odd + ".b{top:0}", {"a"}) == odd
     root = ":root{--a:1px;--b:var(--a);--c:2px;--script:3px}i{top:var(--b)}"
     left = light_pages.only_used_variables(root, "style.getPropertyValue('--script')")
@@ -400,6 +400,40 @@ def test_pages_are_light(soups):
     assert sum(sizes.values()) / len(sizes) <= 300 and max(sizes.values()) <= 520, sizes
     assert kilobytes(HTML / "book" / "about.html") <= 120
     assert len(loaded(HTML / "book" / "03_scaled_dot_product.html")) <= 25
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_style_that_was_left_out_fits_no_element(book, tmp_path):
+    import sphinx_book_theme
+
+    light_pages = load(ROOT / "book" / "_ext" / "light_pages.py")
+    theme = Path(sphinx_book_theme.__file__).parent / "theme" / "sphinx_book_theme" / "static"
+    whole = (theme / "styles" / "sphinx-book-theme.css").read_text("utf-8")
+    whole += (ROOT / "book" / "_static" / "custom.css").read_text("utf-8")
+
+    def selectors(css):
+        for selector, body in light_pages.rules(css):
+            if body and selector.startswith("@media"):
+                yield from selectors(body)
+            elif body and not selector.startswith("@"):
+                yield from (re.sub(r"\s", "", each) for each in light_pages.selectors(selector))
+
+    left = set(selectors((HTML / "_static" / "book.css").read_text("utf-8")))
+    lost, found = [], list(selectors(re.sub(r"/\*.*?\*/", "", whole, flags=re.DOTALL)))
+    for selector, body in light_pages.rules(re.sub(r"/\*.*?\*/", "", whole, flags=re.DOTALL)):
+        if body and not selector.startswith("@"):
+            each = light_pages.selectors(selector)
+            lost += [one for one in each if re.sub(r"\s", "", one) not in left]
+    assert len(found) > 100 and lost
+    fits = f"""return {json.dumps(lost)}.filter(selector => {{
+        const still = selector.replace(/::?(before|after|hover|focus[a-z-]*|active|visited)/g, "");
+        try {{ return document.querySelector(still || "*"); }} catch {{ return false; }}
+    }})"""
+    with browser(tmp_path) as tab:
+        for name in ("book/07_cross_attention", "book/index", "book/mistakes/masking", "search"):
+            tab.open(HTML / f"{name}.html", width=1440)
+            assert tab.run(fits) == [], name
 
 
 @pytest.mark.slow

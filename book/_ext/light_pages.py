@@ -208,7 +208,7 @@ NAME = re.compile(r"[.#]((?:[\w-]|\\.)+)")
 
 
 def rules(css: str):
-    """Selector and body of each rule; of what has no body (@charset), the text and None."""
+    """Selector and body of each rule; of what has none (@charset, a comment), the text and None."""
     start = depth = body = 0
     for found in BRACE.finditer(css):
         if found[0] == "{":
@@ -220,7 +220,7 @@ def rules(css: str):
             if depth == 0:
                 yield css[start : body - 1].strip(), css[body : found.start()]
                 start = found.end()
-        elif found[0] == ";" and depth == 0:
+        elif depth == 0 and (found[0] == ";" or found[0].startswith("/*")):
             yield css[start : found.end()], None
             start = found.end()
 
@@ -448,10 +448,11 @@ def lighten(app, problem):
     sheet = '<link rel="stylesheet" href="{}" />'
     script = '<script defer src="{}"></script>'
     gone = gather(pages, static / "book.js", SCRIPT, scripts, script)
-    gone += gather(pages, static / "book.css", SHEET, sheets, sheet)
     for path, page in pages.items():
         page = ICON.sub(r'<\1 aria-hidden="true" \2', SETTINGS.sub("", PRELOAD.sub("", page)))
-        page = skip_no_level(keep_together(keep_places(page, path)))
+        pages[path] = skip_no_level(keep_together(keep_places(page, path)))
+    gone += gather(pages, static / "book.css", SHEET, sheets, sheet)
+    for path, page in pages.items():
         path.write_text(page, "utf-8")
     for name in ("vendor", "locales"):
         shutil.rmtree(static / name, ignore_errors=True)
