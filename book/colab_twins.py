@@ -115,11 +115,11 @@ def directive(found: re.Match, page: str, figures: dict | None) -> str:
         picture = f"{SITE}/_images/{posixpath.basename(title)}"
         number = (figures or {}).get(options.get("name"), "")
         return f"![{options['alt']}]({picture})\n\n*{number}* {plain(text, page, figures)}"
-    if kind == "judge":
-        text = text.rpartition("\n\n")[2]  # its caption
     if kind in ("live", "judge"):
         number, place = (figures or {}).get(options["name"], ""), anchors()[options["name"]]
         return f"*{number}* {plain(text, page, figures)} It runs [in the book]({place})."
+    if kind == "framed":
+        return f"*{(figures or {}).get(options['name'], '')}* {plain(text, page, figures)}"
     if kind == "bibliography":
         return ""
     raise ValueError(f"no plain Markdown for {{{kind}}}")

@@ -22,9 +22,11 @@ from torch.nn.utils.rnn import pad_sequence
 from attncourse import pretrained
 from attncourse.bottleneck import teacher_inputs
 from attncourse.cross_attention import translate
+from attncourse.experiments import looking_inside_curves
 from attncourse.lab import roofline
 from attncourse.lab.lab2_quadratic_wall import largest_n, peak_bytes
 from attncourse.lab.lab6_write_flash import merge, part_of
+from attncourse.looking_inside import ablated, head_outputs
 from attncourse.masking import causal_mask, dependency_map
 from attncourse.multihead import attention_maps
 from attncourse.number_words import BOS, EOS, PAD, words
@@ -115,7 +117,7 @@ def test_a_page_stays_light():
         weights = sum(len(text) for file, text in files.items() if "model-" in file)
         assert weights <= 400_000 and len(files) <= 4, name
     for script in LIVE.glob("*.js"):
-        longest = 300 if script.stem == "engine" else 120
+        longest = {"engine": 310, "walk": 135}.get(script.stem, 120)
         assert len(script.read_text("utf-8").splitlines()) <= longest, script.name
 
 
@@ -336,6 +338,109 @@ def test_surgery_measures_what_the_package_measures(show):
     assert tab.run(f"return {shown}") == french.decode(ids)
 
 
+def walked(source, ids):
+    """What the Transformer computes, by the stops of a walk: (name, vectors of all words)."""
+    model, kept = pretrained.load("transformer")[0], {}
+    for name, module in model.named_modules():
+        module.register_forward_hook(
+            lambda _, inputs, output, name=name: kept.__setitem__(name, output)
+        )
+    with torch.no_grad():
+        logits = model(torch.tensor([source]), torch.tensor([ids]))[0]
+        for side, words in (("encoder", source), ("decoder", ids)):
+            embedding = model.source_embedding if side == "encoder" else model.target_embedding
+            x = model._embed(torch.tensor([words]), embedding)[0]
+            yield side, x
+            parts = ["self_attention", "cross_attention", "linear2"]
+            for layer in (0, 1):
+                for norm, part in enumerate(parts if side == "decoder" else parts[::2], 1):
+                    yield f"{side}.{layer}.norm{norm}", kept[f"{side}.{layer}.norm{norm}"][0]
+                    said = kept[f"{side}.{layer}.{part}"]
+                    weights = said[1][0].transpose(0, 1) if isinstance(said, tuple) else None
+                    said = said[0][0] if isinstance(said, tuple) else said[0]
+                    yield f"{side}.{layer}.{part}", said if weights is None else (said, weights)
+                    x = x + said
+                    yield f"{side}.{layer}.sum{norm}", x
+            yield f"{side}_norm", kept[f"{side}_norm"][0]
+    yield "logits", logits
+
+
+AT_EVERY_STOP = """[...document.querySelectorAll(".stops button")].map(stop => {
+    stop.click();
+    const strips = [...document.querySelectorAll(".vector > span:last-child")];
+    return {
+        kind: stop.dataset.kind,
+        out: (strips.at(-1)?.textContent ?? "").replaceAll("−", "-"),
+        table: [...document.querySelectorAll(".scroll tbody tr")].map(
+            row => [...row.cells].slice(1).map(cell => Number(cell.textContent.replace("−", "-")))),
+    };
+})"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_walk_through_the_transformer_shows_what_the_package_computes(show):
+    tab = show("walk")
+    for number, (place, step) in {402: (2, 1), 71_999: (4, 5), 8: (0, 1)}.items():
+        if number != 402:
+            submit(tab, number, "document.querySelector('.said').textContent")
+        for part, chosen in (("source", place), ("target", step)):
+            tab.run(f"document.querySelectorAll('[name={part}]')[{chosen}].click()")
+        written, _ = translated("transformer", number)
+        chips = "[...document.querySelectorAll('[data-part=target] span')].map(e => e.textContent)"
+        assert tab.run(f"return {chips}") == [*written, "<eos>"]
+        _, english, french = pretrained.load("transformer")
+        source = english.encode(words(number, "en"))
+        stops = iter(tab.run(f"return {AT_EVERY_STOP}"))
+        for name, expected in walked(source, [BOS, *french.encode(written)]):
+            while (stop := next(stops))["kind"] == "words":
+                pass
+            at = place if name.startswith("encoder") else step
+            vectors, weights = expected if isinstance(expected, tuple) else (expected, None)
+            if name == "logits":
+                stop = next(stops)
+                best = vectors[at].topk(5).values
+                shares = vectors[at].softmax(-1).topk(5).values
+                assert close(stop["table"], torch.stack([best, shares]))
+            else:
+                shown = [float(value) for value in stop["out"].removesuffix(" …").split("\u2002")]
+                assert close(shown, vectors[at][:4]), name
+            if weights is not None:
+                assert close(stop["table"], weights[at][:, : len(stop["table"][0])]), name
+        assert next(stops, None) is None
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_walk_goes_forward_and_back_and_moves_by_itself_only_when_asked(show):
+    said = "return document.querySelector('.said b').textContent"
+    go = "document.querySelector('[value={}]').click()"
+    tab = show("walk", still=False)
+    assert tab.run(said) == "Decoder, layer 2: cross-attention, before cent is written."
+    cells = tab.run(
+        "return [...document.querySelectorAll('.scroll tbody tr')].map(r => r.innerText)"
+    )
+    assert sum(float(row.split()[4]) > 0.5 for row in cells) == 2  # heads that look at *and*
+    tab.run("setInterval = step => { window.step = step; return 7; };" + go.format("play"))
+    tab.run("step()")
+    assert tab.run(said) == "Decoder, layer 2: sum, before cent is written."
+    tab.run(go.format("play"))
+    assert tab.run("return document.querySelector('[value=play]').textContent") == "play"
+    tab.run("document.querySelector('.stops [tabindex=\"0\"]').focus()")
+    tab.press("ArrowLeft")
+    assert "cross-attention" in tab.run(said)
+    tab.run("document.querySelector('[data-kind=next]').click();" + go.format("next"))
+    assert tab.run(said) == "Decoder: words, before deux is written."
+    tab.run(go.format("back"))
+    assert tab.run(said) == "Decoder: softmax, before cent is written."
+    tab.run("document.querySelector('[data-kind=memory]').click();" + go.format("next"))
+    assert tab.run(said) == "Decoder: words, before quatre is written."
+    tab = show("walk")
+    tab.run(go.format("play"))  # for who wants no motion: the end
+    assert tab.run(said) == "Decoder: softmax, before <eos> is written."
+    assert tab.run("return document.querySelector('[value=next]').disabled")
+
+
 TABLE = """[...document.querySelector("table").tBodies[0].rows].map(
     row => [...row.cells].slice(1).map(cell => cell.textContent))"""
 
@@ -533,6 +638,45 @@ def test_bytes_and_roof_are_the_packages(show):
         assert ("does not fit into" in told) != fits
         computes = roofline.intensity(flops, fused) >= roofline.ridge(sheet, dtype)
         assert f"fused attention {'computes' if computes else 'waits'}" in told
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_two_hops_are_the_models_and_the_second_needs_the_first(show):
+    tab, model = show("hops"), looking_inside_curves.load("varying", 1)
+    vocabulary = looking_inside_curves.number_words()
+    text = looking_inside_curves.texts(1, torch.Generator().manual_seed(3), 12)[:, :18]
+    others = looking_inside_curves.texts(100, torch.Generator().manual_seed(0))
+    silent = model
+    for head in (0, 1):
+        always = head_outputs(model, others)["layers.0.attention"][:, head, :18].mean(0)
+        silent = ablated(silent, "layers.0.attention", head, always)
+    read = {}
+    for name, each in (("whole", model), ("silent", silent)):
+        maps = attention_maps(each, text)
+        with torch.no_grad():
+            shares = each(text)[0].softmax(-1)
+        read[name] = maps["layers.0.attention"][0, 0], maps["layers.1.attention"][0, 1], shares
+    weights, said = LOOK.replace("'.source i'", "'.hops .source i'"), "'.hops .said'"
+    right = dict.fromkeys(read, 0)
+    for place in range(12, 18):
+        tab.run(f"document.querySelectorAll('[name=place]')[{place - 12}].click()")
+        for name, (first, second, shares) in read.items():
+            if name == "whole":
+                tab.run("document.querySelector('[value=back]').click()")
+                assert close(tab.run(f"return {weights}"), first[place - 11, : place + 1])
+                tab.run("document.querySelector('[value=next]').click()")
+            tab.run("document.querySelector('[name=silent]').click()" * (name == "silent"))
+            assert close(tab.run(f"return {weights}"), second[place, : place + 1])
+            tab.run("document.querySelector('[value=next]').click()")
+            share, word = shares[place].max(-1)
+            told = tab.run(f"return document.querySelector({said}).textContent")
+            assert f"says {vocabulary[word]}, with a probability of {share:.2f}" in told
+            assert ("That is right." in told) == (word == text[0, place - 11])
+            right[name] += "That is right." in told
+            tab.run("document.querySelector('[value=back]').click()")
+        tab.run("document.querySelector('[name=silent]').click()")
+    assert right["whole"] == 6 and right["silent"] <= 2
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Chapter 12's reference code against closed forms and loops, its properties and bad input."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import nn
 
 from attncourse import plots
 from attncourse.cross_attention import Transformer
+from attncourse.experiments import real_sentences
 from attncourse.looking_inside import (
     AttentionLayer,
     AttentionOnly,
@@ -484,3 +486,49 @@ CALLS = [
         equals=AttentionOnly,
     ),
 ]
+
+
+# --- a language model of others ------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_language_model():
+    """GPT-2's architecture, made here, with weights drawn at random; and a word for each id."""
+    transformers = pytest.importorskip("transformers")
+    words = sorted({word for each in real_sentences.SENTENCES for word in each.split()})
+
+    class Words:
+        def __call__(self, sentence):
+            return {"input_ids": [words.index(word) for word in sentence.split()]}
+
+        def decode(self, ids):
+            return " ".join(words[each] for each in ids)
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": len(words)}
+    config = transformers.GPT2Config(**sizes, attn_implementation="eager")
+    return transformers.GPT2LMHeadModel(config).eval(), Words()
+
+
+def test_what_a_language_model_looked_at_is_stored_with_a_receipt(small_language_model, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"-m attncourse\.experiments\.real"):
+        real_sentences.load(tmp_path)
+    model, tokenizer = small_language_model
+    real_sentences.measure(tmp_path, model, tokenizer)
+    path = tmp_path / "real_sentences.json"
+    receipt = json.loads(path.read_text("utf-8"))["receipt"]
+    assert receipt["sha256"] == real_sentences.fingerprint(model)
+    assert receipt["versions"].keys() == {"torch", "transformers"}
+    found = real_sentences.load(tmp_path)
+    assert [*found] == [*real_sentences.SENTENCES]
+    for sentence, (words, maps) in found.items():
+        assert words == sentence.split() and len(maps) == 2
+        ids = torch.tensor([tokenizer(sentence)["input_ids"]])
+        with torch.no_grad():
+            expected = model(ids, output_attentions=True).attentions
+        for got, layer in zip(maps.values(), expected, strict=True):
+            assert (got - layer[0]).abs().max() <= 0.5 / 255 + 1e-6
+        assert "<svg" in plots.head_view(maps, words, label=sentence)._repr_html_()
+    with torch.no_grad():
+        model.transformer.wte.weight[0, 0] += 1
+    assert receipt["sha256"] != real_sentences.fingerprint(model)

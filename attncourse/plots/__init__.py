@@ -8,6 +8,7 @@ from attncourse.plots.views import (
     View,
     bars_svg,
     head_view,
+    lines_key,
     lines_svg,
     marked_words,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "dependency_map",
     "head_view",
     "heat_map",
+    "lines_key",
     "lines_svg",
     "marked_words",
 ]

@@ -103,29 +103,33 @@ def bars_svg(weights: Tensor, names: Sequence[str], title: str, color: str) -> s
     )
 
 
-def lines_svg(lines: Tensor, places: Sequence[float], at: int, title: str) -> str:
+# The lines of `lines_svg`: color and dash.
+LINES = ((ORANGE, "none"), (TEAL, "7 3"), ("#6b6fd8", "2 3"), ("#767676", "9 3 2 3"))
+
+
+def lines_svg(
+    lines: Tensor, places: Sequence[float], at: int, title: str, axes: tuple[str, str] = ("", "")
+) -> str:
     """Draw lines (h k) over k places, with a mark at one of them, as an inline SVG.
 
     Lines and letters take the page's own color where they carry no meaning, so the picture follows
-    light and dark mode. Each line has a dash and a color of its own.
+    light and dark mode. Each line has a dash and a color of its own; `lines_key` names them.
 
     Args:
         lines: (h k), at most four.
         places: k numbers, in rising order.
         at: which of them is marked.
         title: written above.
+        axes: what goes up, and what goes across.
     """
-    left, right, top, bottom = 30, 276, 26, 126
+    left, right, top, bottom = 42, 276, 26, 126
     low, high = min(lines.min().floor().item(), -1.0), max(lines.max().ceil().item(), 0.0)
     first, last = places[0], places[-1]
     across = [left + (right - left) * (place - first) / (last - first) for place in places]
     up = bottom - (lines - low) / (high - low) * (bottom - top)
     zero = bottom + low / (high - low) * (bottom - top)
-    colors = (ORANGE, TEAL, "#6b6fd8", "#767676")
     drawn = ""
-    for row, color, dash in zip(
-        up.tolist(), colors, ("none", "7 3", "2 3", "9 3 2 3"), strict=False
-    ):
+    for row, (color, dash) in zip(up.tolist(), LINES, strict=False):
         path = "L".join(f"{x:.0f} {y:.1f}" for x, y in zip(across, row, strict=True))
         drawn += f"<path d='M{path}' fill='none' stroke='{color}' stroke-width='2' "
         drawn += f"stroke-dasharray='{dash}'/><circle cx='{across[at]:.0f}' cy='{row[at]:.1f}' "
@@ -135,15 +139,29 @@ def lines_svg(lines: Tensor, places: Sequence[float], at: int, title: str) -> st
         for x, place in zip(across, places, strict=True)
         if place % 4 == 0
     ).replace("-", "−")
+    middle = (top + bottom) // 2
     return (
-        f"<svg viewBox='0 0 292 {bottom + 20}' aria-hidden='true'>"
+        f"<svg viewBox='0 0 292 {bottom + 34}' aria-hidden='true'>"
         f"<text x='{left}' y='16' font-weight='600'>{escape(title)}</text>"
         f"<path d='M{left} {zero:.0f}H{right}M{across[at]:.0f} {top}V{bottom}' "
         "stroke='currentColor' opacity='.35'/>"
         f"<g text-anchor='end'><text x='{left - 4}' y='{zero + 4:.0f}'>0</text>"
         f"<text x='{left - 4}' y='{bottom + 4}'>{low:.0f}</text></g>"
-        f"<g text-anchor='middle'>{names}</g>{drawn}</svg>"
+        f"<g text-anchor='middle'>{names}"
+        f"<text transform='rotate(-90 12 {middle})' x='12' y='{middle}'>{escape(axes[0])}</text>"
+        f"<text x='{(left + right) // 2}' y='{bottom + 30}'>{escape(axes[1])}</text></g>"
+        f"{drawn}</svg>"
     ).replace(">-", ">−")
+
+
+def lines_key(names: Sequence[str]) -> str:
+    """The names of the lines that `lines_svg` draws, as an inline SVG beside theirs."""
+    drawn = "".join(
+        f"<path d='M42 {34 + 24 * i}h60' stroke='{color}' stroke-width='2' fill='none' "
+        f"stroke-dasharray='{dash}'/><text x='112' y='{38 + 24 * i}'>{escape(name)}</text>"
+        for i, (name, (color, dash)) in enumerate(zip(names, LINES, strict=False))
+    )
+    return f"<svg viewBox='0 0 292 160' aria-hidden='true'>{drawn}</svg>"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,13 @@
     ```{judge} causal_mask
     :name: fig-judge-mask
 
-    def causal_mask(...):
-        ...
-    ---
-    a line => another line
-
     The caption.
     ```
 
-The reports are the judge's own, made when the book is built. The reader chooses a line by radio
-buttons; style sheets alone show its report, so no script runs, and paper shows the first wrong one.
+`book/judged/causal_mask.txt` holds the right answer, `---`, and what may stand in it instead, one
+change a line: `a line => another line`. The reports are the judge's own, made when the book is
+built. The reader chooses a line by radio buttons; style sheets alone show its report, so no script
+runs, and paper shows the first wrong one.
 """
 
 import hashlib
@@ -29,11 +26,10 @@ from sphinx.util.docutils import SphinxDirective
 RIGHT = "no change: the right answer"
 
 
-def variants(content: str) -> tuple[str, list[tuple[str, str]], str]:
-    """The right answer, what is replaced by what, and the caption."""
-    code, rest = content.split("\n---\n")
-    changes, caption = rest.strip().split("\n\n", 1)
-    return code.strip() + "\n", [tuple(each.split(" => ")) for each in changes.split("\n")], caption
+def variants(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """The right answer, and what is replaced by what."""
+    code, changes = text.split("---\n")
+    return code, [tuple(each.split(" => ")) for each in changes.splitlines()]
 
 
 def judged(task: str, code: str) -> str:
@@ -95,7 +91,9 @@ class Judge(SphinxDirective):
 
     def run(self):
         (task,), app = self.arguments, self.env.app
-        code, changes, caption = variants("\n".join(self.content))
+        answers = Path(self.env.srcdir) / "book" / "judged" / f"{task}.txt"
+        self.env.note_dependency(str(answers))
+        code, changes = variants(answers.read_text("utf-8"))
         made_by = Path(__file__).read_text("utf-8") + hash_of(app) + code + str(changes)
         name = f"judged-{task}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.json"
         kept = Path(app.outdir).parent / ".mistakes" / name
@@ -108,7 +106,7 @@ class Judge(SphinxDirective):
         figure = nodes.figure(
             "", nodes.raw("", choice(task, found), format="html"), classes=["live"]
         )
-        told, _ = self.parse_inline(caption.replace("\n", " "))
+        told, _ = self.parse_inline(" ".join(self.content))
         figure += nodes.caption("", "", *told)
         self.set_source_info(figure)
         self.add_name(figure)

@@ -6,8 +6,9 @@
 2. Icons are letters of a font that holds no others, in the style sheet. The theme would load all of
    Font Awesome (818 kB), twice: as fonts, and as a script that draws the same.
 3. What every page loads is one style sheet and one script. What no page of ours uses is left out:
-   Thebe, buttons that fold, Sphinx's search.
-4. A picture waits until its reader comes near, and keeps its place until then.
+   Thebe, buttons that fold, Sphinx's search, the style of what no page has, letters of the font.
+4. A picture waits until its reader comes near, and keeps its place until then. Plots are WebP: the
+   same colors, pixel by pixel, in a third of PNG's bytes.
 5. No line ends within a short piece of code, or between a formula and the comma behind it.
 6. No level of headings is skipped: a report's headings follow those of the section around it.
 """
@@ -18,6 +19,7 @@ import io
 import os
 import re
 import shutil
+import unicodedata
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -29,6 +31,7 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from fontTools import subset
 from fontTools.ttLib import TTFont
+from PIL import Image
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
@@ -130,6 +133,29 @@ def only_used_icons(css: str, names: set[str], static: Path) -> str:
     return FONT.sub(cut, css)
 
 
+# --- the font of formulas ------------------------------------------------------------------------
+
+
+def only_used_letters(font: Path, pages: str) -> None:
+    """Cut a font to the letters of the pages' formulas. A letter alone is set in italics."""
+    formulas = re.findall(r"<math.*?</math>", pages, re.DOTALL)
+    letters = {letter for each in formulas for letter in unescape(re.sub("<[^>]*>", "", each))}
+    named = re.findall(r'mathvariant="([\w-]+)"', pages)
+    styles = tuple(f"MATHEMATICAL {each.upper().replace('-', ' ')} " for each in ["italic", *named])
+
+    def is_used(code: int) -> bool:
+        letter, name = chr(code), unicodedata.name(chr(code), "")
+        is_styled = name.startswith(styles) or letter == "ℎ"  # the italic h
+        return letter in letters or (is_styled and unicodedata.normalize("NFKC", letter) in letters)
+
+    whole = TTFont(font)
+    cutter = subset.Subsetter(subset.Options(layout_features=["*"], name_IDs=["*"]))
+    cutter.populate(unicodes=[code for code in whole.getBestCmap() if is_used(code)])
+    cutter.subset(whole)
+    whole.flavor = "woff"
+    whole.save(font)
+
+
 # --- scripts and style sheets --------------------------------------------------------------------
 
 SHEET = re.compile(r'\s*<link\b[^>]*\brel="stylesheet"[^>]*>')
@@ -141,6 +167,7 @@ OPTIONS = "documentation_options.js"  # 300 bytes, and a script in the page adds
 
 # Sphinx's search needs a server to show what it found; section_search.py needs none.
 UNUSED = {"fontawesome.js", "searchtools.js", "language_data.js", "searchindex.js"}
+UNUSED |= {"sphinx_highlight.js"}  # marks what Sphinx's search found
 # What only some pages could need, and how to tell.
 NEEDS = {
     "thebe": 'class="thebe',
@@ -168,6 +195,82 @@ def sheet_text(sheet: Path, static: Path) -> str:
     text = re.sub(r"url\(([^)]+)\)", moved, text)
     imported = r'@import "([^":]+)";'
     return re.sub(imported, lambda found: sheet_text(sheet.parent / found[1], static), text)
+
+
+# What begins or ends a rule, where no string, address or comment holds it.
+BRACE = re.compile(
+    r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|url\((?:"[^"]*"|'[^']*'|[^)"']*)\)|/\*.*?\*/|[{};]""",
+    re.DOTALL,
+)
+# What a selector does not need, or may find in another way.
+MAYBE = re.compile(r":(?:not|is|where|has)\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]")
+NAME = re.compile(r"[.#]((?:[\w-]|\\.)+)")
+
+
+def rules(css: str):
+    """Selector and body of each rule; of what has none (@charset, a comment), the text and None."""
+    start = depth = body = 0
+    for found in BRACE.finditer(css):
+        if found[0] == "{":
+            depth += 1
+            if depth == 1:
+                body = found.end()
+        elif found[0] == "}":
+            depth -= 1
+            if depth == 0:
+                yield css[start : body - 1].strip(), css[body : found.start()]
+                start = found.end()
+        elif depth == 0 and (found[0] == ";" or found[0].startswith("/*")):
+            yield css[start : found.end()], None
+            start = found.end()
+
+
+def selectors(text: str) -> list[str]:
+    """What stands between the commas that stand in no parentheses."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
+
+
+def only_used_rules(css: str, names: set[str]) -> str:
+    """The style sheet without the rules for classes and ids that are not among these names."""
+
+    def can_be(selector):
+        needed = NAME.findall(MAYBE.sub("", selector))
+        return all(name.replace("\\", "") in names for name in needed)
+
+    kept = []
+    for selector, body in rules(css):
+        if body is None:
+            kept.append(selector)
+        elif re.match("@(?:media|supports|layer|container)", selector):
+            inside = only_used_rules(body, names)
+            kept.append(f"{selector}{{{inside}}}" if inside else "")
+        elif selector.startswith("@"):
+            kept.append(f"{selector}{{{body}}}")
+        else:
+            used = [each for each in selectors(selector) if can_be(each)]
+            kept.append(f"{','.join(used)}{{{body}}}" if used else "")
+    return "".join(kept)
+
+
+def only_used_variables(css: str, others: str) -> str:
+    """The style sheet without the variables that neither it nor the others read."""
+    before = None
+    while before != css:
+        before, read = css, set(re.findall(r"--[\w-]+", others))
+        read.update(re.findall(r"var\(\s*(--[\w-]+)", css))
+        css = re.sub(
+            r"(--[\w-]+)\s*:\s*[^;{}\"'()]*(?:;|(?=\}))",
+            lambda found: found[0] if found[1] in read else "",  # noqa: B023
+            css,
+        )
+    return css
 
 
 # The theme measures each box that might be scrolled as soon as a page is there, and so has what
@@ -226,11 +329,24 @@ PICTURE = re.compile(
 )
 
 
+PLOT = re.compile(r"(\b_(?:images|static/images)/[\w-]+)\.png\b")
+
+
 def size(picture: Path) -> tuple[int, int]:
     if picture.suffix != ".svg":
         return imagesize.get(picture)
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', picture.read_text("utf-8"))
     return (round(float(box[1])), round(float(box[2]))) if box else (-1, -1)
+
+
+def as_webp(pictures: Path) -> None:
+    """Write pictures as WebP without loss."""
+    for plot in pictures.glob("*.png"):
+        small = plot.with_suffix(".webp")
+        if not small.exists():  # the name is the content's
+            with Image.open(plot) as drawn:
+                drawn.save(small, lossless=True, quality=50, method=2)  # more takes minutes
+        plot.unlink()
 
 
 def keep_places(page: str, path: Path) -> str:
@@ -299,6 +415,9 @@ def skip_no_level(page: str) -> str:
 # --- the built pages -----------------------------------------------------------------------------
 
 
+CLASS = re.compile(r"""\b(?:class|id)=["']?([^"'>]*)""")
+
+
 def lighten(app, problem):
     if problem or app.builder.format != "html":
         return
@@ -310,24 +429,35 @@ def lighten(app, problem):
     named = "".join(each[0] for page in pages.values() for each in ICON.finditer(page))
     icons = set(re.findall(r"\bfa-[\w-]+", named))
 
+    for folder in (out / "_images", static / "images"):
+        as_webp(folder)
+    pages = {path: PLOT.sub(r"\1.webp", page) for path, page in pages.items()}
+
     def sheets(files):
+        scripts = [static / "book.js", *(static / "live").rglob("*.js")]
+        code = "".join(each.read_text("utf-8") for each in scripts)
+        names = set(re.findall(r"[\w-]+", code))
+        names.update(*(each[1].split() for page in pages.values() for each in CLASS.finditer(page)))
         text = "\n".join(sheet_text(each, static) for each in files)
-        return only_used_icons(text, icons, static)
+        text = only_used_rules(only_used_icons(text, icons, static), names)
+        return only_used_variables(text, code + "".join(pages.values()))
 
     def scripts(files):
         return "\n".join(map(script_text, files))
 
     sheet = '<link rel="stylesheet" href="{}" />'
     script = '<script defer src="{}"></script>'
-    gone = gather(pages, static / "book.css", SHEET, sheets, sheet)
-    gone += gather(pages, static / "book.js", SCRIPT, scripts, script)
+    gone = gather(pages, static / "book.js", SCRIPT, scripts, script)
     for path, page in pages.items():
         page = ICON.sub(r'<\1 aria-hidden="true" \2', SETTINGS.sub("", PRELOAD.sub("", page)))
-        page = skip_no_level(keep_together(keep_places(page, path)))
+        pages[path] = skip_no_level(keep_together(keep_places(page, path)))
+    gone += gather(pages, static / "book.css", SHEET, sheets, sheet)
+    for path, page in pages.items():
         path.write_text(page, "utf-8")
     for name in ("vendor", "locales"):
         shutil.rmtree(static / name, ignore_errors=True)
     whole_book = "".join(pages.values())
+    only_used_letters(static / "fonts" / "math.woff", whole_book)
     for path in static.rglob("*.*"):
         if path in gone or path.suffix == ".map" or not is_used(path, whole_book):
             path.unlink()

@@ -132,6 +132,58 @@ def tile_scores() -> dict:
     return {"scores": [first, [4, 0, 1, 2], [2, 6, 0, 3], [0, 5, 1, 4]], "values": values}
 
 
+def hop_numbers() -> dict:
+    """Chapter 12's row of twelve words and half of it again, in the model of seed 1: where its best
+    head of layer 0 looks in the first half, where that of layer 1 looks in the second, with layer 0
+    and with what its heads always say instead; and the next word."""
+    import torch
+
+    from attncourse.experiments import looking_inside_curves as curves
+    from attncourse.looking_inside import (
+        ablated,
+        head_outputs,
+        induction_score,
+        previous_token_score,
+    )
+    from attncourse.multihead import attention_maps
+
+    period, n = 12, 18
+    vocabulary, model = curves.number_words(), curves.load("varying", seed=1)
+    text = curves.texts(1, torch.Generator().manual_seed(3), period)[:, :n]
+    others = curves.texts(100, torch.Generator().manual_seed(0))
+    below, above = attention_maps(model, text)
+
+    def seen(model, layer):
+        return attention_maps(model, text)[layer][0]  # h q k
+
+    def rows(weights, start):
+        return [
+            [round(weight, 4) for weight in weights[place, : place + 1].tolist()]
+            for place in range(start, start + n - period)
+        ]
+
+    silent = model
+    for head, said in enumerate(head_outputs(model, others)[below].mean(0)):
+        silent = ablated(silent, below, head, said[:n])
+    one = previous_token_score(seen(model, below)).argmax().item()
+    two = induction_score(seen(model, above), period).argmax().item()
+    next_words = {}
+    for name, each in (("whole", model), ("silent", silent)):
+        with torch.no_grad():
+            share, word = each(text)[0, period:].softmax(-1).max(-1)
+        pairs = zip(word.tolist(), share.tolist(), strict=True)
+        next_words[name] = [(vocabulary[word], round(share, 4)) for word, share in pairs]
+    return {
+        "words": [vocabulary[word] for word in text[0].tolist()],
+        "period": period,
+        "heads": [f"0.{one}", f"1.{two}"],
+        "first": rows(seen(model, below)[one], 1),
+        "second": rows(seen(model, above)[two], period),
+        "silent": rows(seen(silent, above)[two], period),
+        "next": next_words,
+    }
+
+
 # Name of a figure -> what its script finds in `live.data`.
 DATA = {
     "surgery": surgery_numbers,
@@ -141,16 +193,21 @@ DATA = {
     "hands": hand_speeds,
     "roof": roof_sheets,
     "tiles": tile_scores,
+    "hops": hop_numbers,
 }
+
+
+COMMENT = re.compile(r"^ *(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
 
 
 def scripts(*figures: str) -> dict[str, str]:
     """What a page with these figures loads, in order: few files; pages share models."""
 
     def read(*names: str) -> str:
-        return "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
+        text = "\n".join((LIVE / f"{name}.js").read_text("utf-8") for name in names)
+        return COMMENT.sub("", text)
 
-    files, own = {"base.js": read("engine", "names", "frame")}, {}
+    files, own = {"base.js": read("engine", "names", "frame", "numbers")}, {}
     for figure in figures:
         page = (LIVE / f"{figure}.html").read_text("utf-8")
         models = re.search(r'data-models="([^"]*)"', page)

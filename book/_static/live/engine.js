@@ -16,6 +16,7 @@
  * @property {Object<string, Matrix>} weights  a bias is a matrix of one row
  * @property {number} heads
  * @property {Set<string>} silent  heads that say nothing, such as "decoder.0.cross_attention.3"
+ * @property {(name: string, value: any) => void} [trace]  is told what each part of the Transformer makes, word by word
  * @property {(source: number[]) => any} start  read the source
  * @property {(word: number, state: any) => Step} step  take in one target word, score the next
  */
@@ -157,16 +158,20 @@ const live = (() => {
   /** Chapter 7: attention alone. What a word was is kept as keys and values, layer by layer. */
   const transformer = model => {
     const has = path => `${path}.q_proj.weight` in model.weights;
+    const seen = (name, value) => (model.trace && model.trace(name, value), value);
     const places = (side, part) => [0, 1, 2, 3].map(i => `${side}.${i}.${part}`).filter(has);
-    const normed = (name, x) => norm(x, model.weights[`${name}.weight`][0], model.weights[`${name}.bias`][0]);
+    const normed = (name, x) => seen(name, norm(x, model.weights[`${name}.weight`][0], model.weights[`${name}.bias`][0]));
     const embed = (side, word, place) => {
       const vector = model.weights[`${side}_embedding.weight`][word], width = vector.length;
-      return each(vector, (value, i) => {
+      return seen(side, each(vector, (value, i) => {
         const angle = place / 10000 ** ((i - i % 2) / width);
         return value * Math.sqrt(width) + (i % 2 ? Math.cos(angle) : Math.sin(angle));
-      });
+      }));
     };
-    const network = (name, x) => layer(model, `${name}.linear2`, each(layer(model, `${name}.linear1`, x), value => Math.max(0, value)));
+    const network = (name, x) => {
+      const hidden = seen(`${name}.hidden`, each(layer(model, `${name}.linear1`, x), value => Math.max(0, value)));
+      return seen(`${name}.network`, layer(model, `${name}.linear2`, hidden));
+    };
 
     /** One query over keys and values that are projected already. */
     const ask = (path, x, keys, values) => {
@@ -177,7 +182,7 @@ const live = (() => {
         looks.push(weights);
         if (!model.silent.has(`${path}.${head}`)) average(weights, values, merged, from, to);
       }
-      return { output: layer(model, `${path}.out_proj`, merged), looks };
+      return seen(path, { query, keys, looks, output: layer(model, `${path}.out_proj`, merged) });
     };
     const project = (path, part, rows) => rows.map(row => layer(model, `${path}.${part}_proj`, row));
 
@@ -187,8 +192,8 @@ const live = (() => {
         for (const path of places("encoder", "self_attention")) {
           const name = path.replace(".self_attention", ""), read = rows.map(row => normed(`${name}.norm1`, row));
           const keys = project(path, "k", read), values = project(path, "v", read);
-          rows = rows.map((row, place) => add(row, ask(path, read[place], keys, values).output));
-          rows = rows.map(row => add(row, network(name, normed(`${name}.norm2`, row))));
+          rows = rows.map((row, place) => seen(`${name}.sum1`, add(row, ask(path, read[place], keys, values).output)));
+          rows = rows.map(row => seen(`${name}.sum2`, add(row, network(name, normed(`${name}.norm2`, row)))));
         }
         const memory = rows.map(row => normed("encoder_norm", row));
         const layers = places("decoder", "cross_attention").map(path => ({
@@ -205,11 +210,11 @@ const live = (() => {
           const read = normed(`${name}.norm1`, x);
           const keys = [...kept.keys, layer(model, `${own}.k_proj`, read)];
           const values = [...kept.values, layer(model, `${own}.v_proj`, read)];
-          x = add(x, ask(own, read, keys, values).output);
-          const seen = ask(kept.path, normed(`${name}.norm2`, x), kept.sourceKeys, kept.sourceValues);
-          looks.push(...seen.looks);
-          x = add(x, seen.output);
-          x = add(x, network(name, normed(`${name}.norm3`, x)));
+          x = seen(`${name}.sum1`, add(x, ask(own, read, keys, values).output));
+          const look = ask(kept.path, normed(`${name}.norm2`, x), kept.sourceKeys, kept.sourceValues);
+          looks.push(...look.looks);
+          x = seen(`${name}.sum2`, add(x, look.output));
+          x = seen(`${name}.sum3`, add(x, network(name, normed(`${name}.norm3`, x))));
           return { ...kept, keys, values };
         });
         return { logits: layer(model, "output", normed("decoder_norm", x)), state: { place: place + 1, layers }, looks };
