@@ -15,6 +15,7 @@ import torch
 from corpus import correct
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
+from corpus.odd import odd_answers
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
@@ -22,14 +23,17 @@ from attncourse.checks import (
     check,
     compositions,
     engine,
+    fingerprint,
     generic,
     lint,
     registry,
     run,
     tables,
 )
-from attncourse.checks.diagnosis import smallest_failure
+from attncourse.checks.diagnosis import Example, smallest_failure
 from attncourse.checks.report import MIME
+from attncourse.checks.report import _both as both
+from attncourse.checks.statements import AXES
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
 
@@ -103,6 +107,7 @@ def assert_named(task, fault, answer):
     assert report.diagnosis.ids == [fault.id], report.diagnosis
     assert report.diagnosis.thinks == fault.thinks
     assert fault.thinks in " ".join(str(report).replace("\n  ", " ").split())
+    assert list(falsehoods(report)) == [], report
 
 
 @pytest.mark.slow
@@ -268,6 +273,59 @@ def test_a_diagnosis_is_short():
         assert len(f"{fault.thinks} {fault.why}".split()) <= 60, fault.id
 
 
+# --- nothing false
+
+TWO_NUMBERS = r"should be (\S+); yours is (\S+?)\. ", r"returned (.+?); expected (.+?)\. "
+
+
+def falsehoods(report):
+    """What is true of no answer, whatever it does, in the words of its report."""
+    about, diagnosis = report.about, report.diagnosis
+    text = " ".join(f"{report} ".split())
+    yield from re.findall("see above|last axis|matter here", text)
+    for pattern in TWO_NUMBERS:
+        yield from (one for one, two in re.findall(pattern, text) if one == two)
+    if diagnosis.example:
+        expected, got = both(diagnosis.example)
+        if expected == got:
+            yield f"expected and got {got}"
+    inputs = [*fingerprint.probes(about).values(), *about.small(torch.Generator())]
+    weights = {name.split(".")[0] for each in inputs for name in each if "." in name}
+    words = re.findall(r"\w+", " ".join(map(about.called, {n for each in inputs for n in each})))
+    known = about.parameters | weights | {*words, *fingerprint.outputs(about)}
+    for sentence in (*diagnosis.seen, diagnosis.why if not diagnosis.thinks else ""):
+        names = re.findall("`(.+?)`", sentence)
+        yield from (name for name in names if not {name, re.match(r"\w*", name)[0]} & known)
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in TASKS]
+)
+def test_no_report_says_what_cannot_be_true(task):
+    """Names are the student's or words of the task; what differs looks so; nothing is "above"."""
+    about = registry.find(task)
+    for answer in itertools.islice(odd_answers(about), 3):
+        report = run(task, answer)
+        assert report.passed or list(falsehoods(report)) == [], report
+
+
+def test_every_input_has_a_name_that_a_student_knows():
+    """A parameter's, or words of `<task>.md`; where it is no parameter, no description names it."""
+    rng = torch.Generator
+    for about in registry.all_tasks().values():
+        maps = about.maps(rng()) if about.maps else []
+        seen = [*fingerprint.probes(about).values(), *about.small(rng()), *(m[1] for m in maps)]
+        for name in {name for inputs in seen for name in inputs if "." not in name}:
+            assert about.gives(name) or about.called(name) != f"`{name}`", (about.name, name)
+
+
+def test_an_axis_is_called_as_in_the_books_notation(root):
+    table = (root / "book" / "notation.md").read_text(encoding="utf-8")
+    for letter, word in AXES.items():
+        (said,) = re.findall(rf"^\| .*`{letter}`.* \| (.+) \|$", table, re.MULTILINE)
+        assert word in said, letter
+
+
 # --- two at once, and what is not known
 
 
@@ -343,9 +401,41 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
 
 
-def test_no_example_is_larger_than_a_reader_takes_in():
-    of_one_size = run("best_tile", wrong("L6-MEAN", "best_tile"))
-    assert of_one_size.diagnosis.example is None
+def test_of_what_is_too_large_to_be_read_one_place_is_shown():
+    report = run("best_tile", wrong("L6-MEAN", "best_tile"))
+    for line in (
+        "  record    a dict\n",
+        "  expected  speedup 1.701\n",
+        "  got       speedup 1.699",
+    ):
+        assert line in f"{report}\n"
+
+    def reach(mask, layers):
+        known = mask | torch.eye(len(mask), dtype=torch.bool)
+        for _ in range(layers - 1):
+            known = (known.float() @ known.float()) > 0
+        return known if layers else torch.eye(len(mask), dtype=torch.bool)
+
+    report = str(run("reach", reach))
+    assert "mask      a tensor of shape (6 6)" in report
+    assert "expected  False at [4, 0]" in report and "got       True at [4, 0]" in report
+
+
+def test_what_differs_looks_different():
+    """In digits, in type, at a place of what is too large: whatever it takes."""
+    values = [
+        (torch.tensor([0.5, 0.25]), torch.tensor([0.5, 0.2500001])),
+        (torch.tensor([0.5]), torch.tensor([0.5], dtype=torch.float64)),
+        (torch.zeros(5, 5), torch.zeros(5, 5).index_fill(1, torch.tensor(3), 1e-9)),
+        (torch.zeros(5, 5), torch.zeros(5, 6)),
+        ([f"word {n}" for n in range(90)], [f"word {n % 89}" for n in range(90)]),
+        ({"share": 0.1}, {"share": 0.1000001}),
+        (0.1, 0.1 + 1e-15),
+    ]
+    for ours, theirs in values:
+        expected, got = both(Example({}, "result", ours, theirs))
+        assert expected != got, (ours, theirs)
+        assert max(len(cell) for row in (*expected, *got) for cell in row) < 90
 
 
 def test_the_dependency_map_shows_a_leak():
@@ -627,6 +717,7 @@ def test_hints_are_a_ladder_of_three():
 CHECKED = """
 import sys
 from attncourse.checks import registry, run
+from attncourse.checks.statements import AXES
 from attncourse.checks.task import answer_of
 for task in registry.all_tasks().values():
     if task.name == "which_backend":  # asks torch what fused attention gives on "meta"

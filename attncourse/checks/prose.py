@@ -8,11 +8,15 @@
     2. The idea.
     3. Almost code.
 
+    ## Inputs
+    - `rows`: rows of `tokens`
+
     ## D-SOFTMAX-MINUS
     What the student probably thinks.
 
     > Why that is wrong.
 
+Inputs are named there that an answer has no parameter for, as its adapter makes something of them.
 What several tasks of a folder share is in a file there whose name begins with `_`, and what all
 share in `attncourse/tasks/*.md`; a task's own words come first. A translation lies beside each file
 (`softmax.zh.md`); a sentence that it lacks is said in English. Nothing is read before it is shown.
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
 TASKS = Path(__file__).parent.parent / "tasks"
 GENERIC = Path(__file__).parent / "generic.md"
-HINTS = "Hints"
+HINTS, INPUTS = "Hints", "Inputs"
 KINDS = "thinks", "why"
 
 _chosen: contextvars.ContextVar[str | None] = contextvars.ContextVar("language", default=None)
@@ -57,6 +61,7 @@ class Words:
 
     sentence: str = ""
     hints: tuple[str, ...] = ()
+    inputs: dict[str, str] = field(default_factory=dict)
     thoughts: dict[str, Entry] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)  # by line
 
@@ -99,6 +104,11 @@ def thought(fault: Fault, kind: str) -> str:
     ids = dict.fromkeys((fault.id, fault.words))
     entries = (each.thoughts.get(id, Entry()) for each in _said(fault.of) for id in ids)
     return next((said for entry in entries if (said := getattr(entry, kind))), "")
+
+
+def called(task: Task, name: str) -> str:
+    """What a reader calls an input of a task's probes: its name, if nothing says otherwise."""
+    return next((each.inputs[name] for each in _said(task) if name in each.inputs), f"`{name}`")
 
 
 def generic(id: str) -> str:
@@ -156,6 +166,8 @@ def read(path: Path) -> Words:
         paragraphs = _paragraphs(body)
         if heading == HINTS:
             found.hints = tuple(_numbered(body))
+        elif heading == INPUTS:
+            found.inputs = dict(re.findall(r"^- `(.+?)`: (.+)$", body, re.MULTILINE))
         elif not heading:
             found.sentence = _joined(paragraphs[0]) if paragraphs else ""
         else:

@@ -14,14 +14,19 @@ from markupsafe import Markup
 from torch import Tensor
 
 from attncourse.checks import pages
-from attncourse.checks.answer import Failure, shape_of
+from attncourse.checks.answer import Failure, describe, shape_of
 from attncourse.checks.task import Task
 from attncourse.markup import each, with_code
 
 if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
 
-TWO = "Two things at once. Mend the first and run again: then only the second is left."
+TWO = (
+    "Two things at once. Mend the first and run again: then only the second is left, and what is "
+    "said of it here is true."
+)
+PROBABLY = "What you probably think"
+PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
 
 # A report as data, beside its HTML in a notebook's output: what the class report reads.
 MIME = "application/vnd.attncourse.report+json"
@@ -119,8 +124,12 @@ class Hints:
 
 # --- numbers and tables -------------------------------------------------------------------------
 
+MOST_NUMBERS = 24  # in a table
+MOST_LETTERS = 120  # in a line
+DIGITS = (4, 7, 17)  # of a number; the last ones tell any two apart
 
-def _number(value: float) -> str:
+
+def _number(value: float, digits: int = DIGITS[0]) -> str:
     """A number as a person would write it: 3, 0.269, 1e+04, NaN."""
     if value != value:
         return "NaN"
@@ -128,33 +137,73 @@ def _number(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value)}".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
-def _table(value: object) -> list[list[str]] | None:
-    """A small tensor as rows of words; None if it is too large to be read."""
-    if not isinstance(value, Tensor) or not 0 < value.numel() <= 24 or value.ndim > 4:
-        return None
+def _table(value: object, digits: int = DIGITS[0]) -> list[list[str]]:
+    """Rows of words: of a small tensor its numbers, of anything else one line."""
+    if not isinstance(value, Tensor) or not 0 < value.numel() <= MOST_NUMBERS or value.ndim > 4:
+        return [[_line(value, digits)]]
     flat = value.detach().reshape(-1, value.shape[-1] if value.ndim else 1)
     if value.dtype == torch.bool:
         return [["✓" if cell else "·" for cell in row] for row in flat.tolist()]
-    return [[_number(float(cell)) for cell in row] for row in flat.tolist()]
+    return [[_number(float(cell), digits) for cell in row] for row in flat.tolist()]
 
 
-def _brief(value: object) -> str:
-    """An input or a result in one line of text."""
-    table = _table(value)
-    if table:
-        return " ; ".join("  ".join(row) for row in table)
+def _line(value: object, digits: int) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {shape_of(value)}"
+    if isinstance(value, float):
+        return _number(value, digits)
     if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
-        return " ; ".join(f"{name} {_number(number)}" for name, number in value.items())
-    return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else str(value)
+        return " ; ".join(f"{name} {_number(number, digits)}" for name, number in value.items())
+    text = str(value)
+    return describe(value) if len(text) > MOST_LETTERS and not isinstance(value, str) else text
 
 
-def _shown_inputs(example: Example) -> dict[str, object]:
+def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
+    """What was expected and what came, as tables that do not look alike."""
+    ours, theirs = example.expected, example.got
+    for digits in DIGITS:
+        tables = _table(ours, digits), _table(theirs, digits)
+        if tables[0] != tables[1]:
+            return tables
+    place, ours, theirs = _apart(ours, theirs)
+    where = f" at {place}" if place else ""
+    for digits in DIGITS:
+        lines = _line(ours, digits), _line(theirs, digits)
+        if lines[0] != lines[1]:
+            break
+    return tuple([[f"{line}{where}"]] for line in lines)
+
+
+def _apart(ours: object, theirs: object, place: str = "") -> tuple[str, object, object]:
+    """Where two values of one kind differ most, or first, and what stands there."""
+    if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not ours.numel():
+            return place, describe(ours), describe(theirs)
+        off = (ours.double() - theirs.double()).abs().nan_to_num(torch.inf)
+        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+        at = torch.unravel_index(off.masked_fill(same, -1).argmax(), off.shape)
+        index = ", ".join(str(each.item()) for each in at)
+        return f"{place}[{index}]", ours[at].item(), theirs[at].item()
+    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        pairs = [(key, ours[key], theirs[key]) for key in ours]
+    elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        if len(ours) != len(theirs):
+            return place, f"{len(ours)} entries", f"{len(theirs)} entries"
+        pairs = zip(range(len(ours)), ours, theirs, strict=True)
+    else:
+        return place, ours, theirs
+    differing = ((key, *pair) for key, *pair in pairs if str(pair[0]) != str(pair[1]))
+    key, one, two = next(differing, ("", ours, theirs))
+    return _apart(one, two, f"{place}[{key!r}]") if one is not ours else (place, ours, theirs)
+
+
+def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
-        name: value
+        task.called(name).replace("`", ""): _table(value)
         for name, value in example.inputs.items()
         if value is not None and "." not in name
     }
@@ -221,7 +270,8 @@ def _text(report: Report) -> str:
         mark = f"{number}. " if diagnosis.also else ""
         lines += [""] * (number > 1)
         if thought.thinks:
-            lines.append(_wrap(f"{mark}What you probably think ({thought.id}): {thought.thinks}"))
+            said = PARTLY if thought.partly else PROBABLY
+            lines.append(_wrap(f"{mark}{said} ({thought.id}): {thought.thinks}"))
             lines.append(_wrap(f"Why it is wrong: {thought.why}"))
         else:
             lines.append(_wrap(f"{mark}{thought.why}"))
@@ -235,18 +285,27 @@ def _text(report: Report) -> str:
             *(_wrap(f"- {words}", "    ", "  ") for words in diagnosis.seen),
         ]
     if diagnosis.example:
-        example = diagnosis.example
-        lines += ["", "Smallest failing input found:"]
-        inputs = _shown_inputs(example)
-        width = max(map(len, [*inputs, "expected"]))
-        lines += [f"  {name:<{width}}  {_brief(value)}" for name, value in inputs.items()]
-        lines.append(f"Its {example.name}:")
-        about = "about " if report.about.tolerance else ""
-        lines.append(f"  {'expected':<{width}}  {about}{_brief(example.expected)}")
-        lines.append(f"  {_got(example):<{width}}  {_brief(example.got)}")
+        lines += ["", *_text_example(report.about, diagnosis.example)]
     if diagnosis.map and diagnosis.map.got is not None:
         lines += ["", *_text_map(diagnosis.map)]
     return "\n".join(lines)
+
+
+def _text_example(task: Task, example: Example) -> list[str]:
+    def line(name: str, table: list[list[str]], before: str = "") -> str:
+        return f"  {name:<{width}}  {before}{' ; '.join('  '.join(row) for row in table)}"
+
+    inputs = _shown_inputs(task, example)
+    width = max(map(len, [*inputs, "expected"]))
+    about = "about " if task.tolerance and isinstance(example.expected, Tensor) else ""
+    expected, got = _both(example)
+    return [
+        "Smallest failing input found:",
+        *(line(name, table) for name, table in inputs.items()),
+        f"Its {example.name}:",
+        line("expected", expected, about),
+        line(_got(example), got),
+    ]
 
 
 def _text_map(found: DependencyMap) -> list[str]:
@@ -313,12 +372,11 @@ def _html_link(where: str, words: str) -> str:
     return link.format(where, words) if where else words
 
 
-def _html_table(caption: str, value: object, beside: object = None) -> Markup:
+def _html_table(caption: str, rows: list[list[str]], beside: list | None = None) -> Markup:
     def cell(here: str, there: str) -> Markup:
         return Markup("<td{}>{}</td>").format(Markup(" class=off") * (here != there), here)
 
-    rows = _table(value)
-    return _html_rows(caption, rows or [[_brief(value)]], rows and _table(beside), cell)
+    return _html_rows(caption, rows, beside, cell)
 
 
 def _html_map(caption: str, table: Tensor, beside: Tensor) -> Markup:
@@ -348,7 +406,7 @@ def _html(report: Report) -> Markup:
             seen = each("<li>{}</li>", map(with_code, diagnosis.seen))
             text += Markup('<h5>What we saw</h5><ul class="seen">{}</ul>').format(seen)
         if diagnosis.example:
-            text += html_example(diagnosis.example)
+            text += html_example(report.about, diagnosis.example)
         if diagnosis.map and diagnosis.map.got is not None:
             text += html_dependencies(diagnosis.map)
     if report.note:
@@ -378,9 +436,9 @@ def _html_thought(report: Report, thought: Diagnosis, mark: str) -> Markup:
     if thought.thinks:
         id = Markup("<code>{}</code>").format(thought.id)
         id = _html_link(pages.in_gallery(report.about, thought.id), id)
-        text = Markup(
-            "<h5>{}What you probably think {}</h5><p>{}</p><h5>Why it is wrong</h5><p>{}</p>"
-        ).format(mark, id, with_code(thought.thinks), why)
+        text = Markup("<h5>{}{} {}</h5><p>{}</p><h5>Why it is wrong</h5><p>{}</p>").format(
+            mark, PARTLY if thought.partly else PROBABLY, id, with_code(thought.thinks), why
+        )
     else:
         text = Markup("<p>{}{}</p>").format(mark, why)
     return text + (_html_again(report, thought.section) if thought.section else "")
@@ -400,16 +458,16 @@ def _html_again(report: Report, section: str) -> Markup:
     return again
 
 
-def html_example(example: Example) -> Markup:
-    inputs = _shown_inputs(example)
+def html_example(task: Task, example: Example) -> Markup:
+    inputs, (expected, got) = _shown_inputs(task, example), _both(example)
     return Markup(
         '<h5>Smallest failing input found</h5><div class="side">{}</div>'
         '<h5>Its {}</h5><div class="side">{}{}</div>'
     ).format(
         each("{}", map(_html_table, inputs, inputs.values())),
         example.name,
-        _html_table("expected", example.expected),
-        _html_table(_got(example), example.got, example.expected),
+        _html_table("expected", expected),
+        _html_table(_got(example), got, expected),
     )
 
 
