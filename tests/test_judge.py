@@ -30,6 +30,7 @@ from attncourse.checks import (
     run,
     tables,
 )
+from attncourse.checks.answer import apart
 from attncourse.checks.diagnosis import Example, smallest_failure
 from attncourse.checks.report import MIME
 from attncourse.checks.report import _both as both
@@ -309,6 +310,46 @@ def test_no_report_says_what_cannot_be_true(task):
         assert report.passed or list(falsehoods(report)) == [], report
 
 
+def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
+    """With two seeds of the judge it is the likeliest word by chance, and with more it is not."""
+
+    def sample(logits, temperature=1.0, top_k=None, top_p=None):
+        p, words = (logits / temperature).softmax(-1).sort(descending=True)
+        kept = (torch.arange(p.shape[-1]) < (top_k or p.shape[-1])).expand_as(p)
+        kept = kept & (p.cumsum(-1) - p < (top_p or 2) * (p * kept).sum(-1, keepdim=True))
+        p = p * kept
+        bounds = (p / p.sum(-1, keepdim=True)).cumsum(-1)
+        place = torch.searchsorted(bounds, torch.rand(1, 1).expand(len(p), 1))
+        return words.gather(-1, place)[:, 0]
+
+    report = run("sample", sample)
+    assert report.diagnosis.ids == ["P-ONE-DRAW"] and "another one" in str(report)
+
+
+def test_what_gets_no_gradient_in_the_reference_is_not_missed():
+    """The first word sees one key: its query's slope is rounding, 5e-8 beside 1e-1."""
+
+    def linear_attention(query, key, value):
+        score = torch.nn.functional.elu(query @ key.mT) + 1
+        score = score.tril()
+        return score @ value / score.sum(-1, keepdim=True)
+
+    seen = run("linear_attention", linear_attention).diagnosis.seen
+    assert not any("gradient" in words for words in seen), seen
+
+
+@pytest.mark.parametrize(
+    ("form", "one", "two", "said"),
+    [
+        (".2f", 0.0, 0.001, ("0.000", "0.001")),
+        (".0%", 0.5, 0.5004, ("50.00%", "50.04%")),
+        (".3g", 1.0, 2.0, ("1", "2")),
+    ],
+)
+def test_two_numbers_that_differ_are_written_so(form, one, two, said):
+    assert apart(one, two, form) == said
+
+
 def test_every_input_has_a_name_that_a_student_knows():
     """A parameter's, or words of `<task>.md`; where it is no parameter, no description names it."""
     rng = torch.Generator
@@ -359,7 +400,13 @@ def test_two_errors_at_once_are_both_named_the_one_that_shows_more_first(answer,
     text, html = str(report), report._repr_mimebundle_()["text/html"]
     for shown in (text, html):
         assert "Two things at once" in shown and "Mend the first and run again" in shown
+        # the second is written of an answer that is right but for it
+        assert "then only the second is left, and what is said of it here is true" in plain(shown)
         assert shown.index(ids[0]) < shown.index(ids[1])
+
+
+def plain(text):
+    return " ".join(text.split())
 
 
 def test_an_unknown_error_gets_evidence_and_no_name():

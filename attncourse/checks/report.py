@@ -14,7 +14,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from attncourse.checks import pages
-from attncourse.checks.answer import Failure, describe, shape_of
+from attncourse.checks.answer import MOST_LETTERS, Failure, describe, first_difference, shape_of
 from attncourse.checks.task import Task
 from attncourse.markup import each, with_code
 
@@ -125,7 +125,6 @@ class Hints:
 # --- numbers and tables -------------------------------------------------------------------------
 
 MOST_NUMBERS = 24  # in a table
-MOST_LETTERS = 120  # in a line
 DIGITS = (4, 7, 17)  # of a number; the last ones tell any two apart
 
 
@@ -168,36 +167,13 @@ def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
         tables = _table(ours, digits), _table(theirs, digits)
         if tables[0] != tables[1]:
             return tables
-    place, ours, theirs = _apart(ours, theirs)
+    place, ours, theirs = first_difference(ours, theirs)
     where = f" at {place}" if place else ""
     for digits in DIGITS:
         lines = _line(ours, digits), _line(theirs, digits)
         if lines[0] != lines[1]:
             break
     return tuple([[f"{line}{where}"]] for line in lines)
-
-
-def _apart(ours: object, theirs: object, place: str = "") -> tuple[str, object, object]:
-    """Where two values of one kind differ most, or first, and what stands there."""
-    if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not ours.numel():
-            return place, describe(ours), describe(theirs)
-        off = (ours.double() - theirs.double()).abs().nan_to_num(torch.inf)
-        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-        at = torch.unravel_index(off.masked_fill(same, -1).argmax(), off.shape)
-        index = ", ".join(str(each.item()) for each in at)
-        return f"{place}[{index}]", ours[at].item(), theirs[at].item()
-    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
-        pairs = [(key, ours[key], theirs[key]) for key in ours]
-    elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
-        if len(ours) != len(theirs):
-            return place, f"{len(ours)} entries", f"{len(theirs)} entries"
-        pairs = zip(range(len(ours)), ours, theirs, strict=True)
-    else:
-        return place, ours, theirs
-    differing = ((key, *pair) for key, *pair in pairs if str(pair[0]) != str(pair[1]))
-    key, one, two = next(differing, ("", ours, theirs))
-    return _apart(one, two, f"{place}[{key!r}]") if one is not ours else (place, ours, theirs)
 
 
 def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
