@@ -722,6 +722,37 @@ def test_check_returns_points_and_shows_the_report(capsys):
     assert check(lambda scores, dim=-1: softmax(scores, dim), task="softmax") == earned
 
 
+def half(scores, dim=-1):
+    return scores.exp() / scores.exp().sum(dim, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "mark"),
+    [
+        (CORRECT["softmax"][0], "right", "✓"),
+        (half, "half", "✗"),
+        (lambda scores, dim=-1: scores * 3.0, "wrong", "✗"),
+        (lambda scores, dim=-1: None, "open", "○"),
+        (None, "open", "○"),
+    ],
+)
+def test_half_right_wrong_and_not_begun_look_different(answer, state, mark):
+    report = run("softmax", answer)
+    assert report.state == state and str(report).startswith(mark)
+    html = report._repr_mimebundle_()["text/html"]
+    assert f'class="attn-report {state}"' in html and (mark in html)
+    if state == "open":  # nothing is wrong yet: no row of crosses, and no reason for each
+        assert "✗" not in f"{report}{html}" and "the same reason" not in html
+
+
+def test_points_are_no_second_output(capsys):
+    """nbgrader books the text of a cell's result; a notebook shows its HTML, which is empty."""
+    from IPython.core.formatters import DisplayFormatter
+
+    data, _ = DisplayFormatter().format(check(half, "softmax"))
+    assert float(data["text/plain"]) == run("softmax", half).earned and data["text/html"] == ""
+
+
 def test_check_by_name_survives_a_missing_answer(capsys):
     assert check("hidden_scale") == 0.0
     assert "There is no `hidden_scale` yet" in capsys.readouterr().out

@@ -28,6 +28,8 @@ TWO = (
 PROBABLY = "What you probably think"
 PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
 
+NOT_BEGUN = ("NOT-DEFINED", "NOT-ANSWERED")
+
 # A report as data, beside its HTML in a notebook's output: what the class report reads.
 MIME = "application/vnd.attncourse.report+json"
 
@@ -80,6 +82,17 @@ class Report:
     def passed(self) -> bool:
         return all(result.passed for result in self.results)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is an answer to speak of: what is not begun is not wrong."""
+        return not self.diagnosis or self.diagnosis.id not in NOT_BEGUN
+
+    @property
+    def state(self) -> str:
+        if not self.begun:
+            return "open"
+        return "right" if self.passed else "half" if 2 * self.earned >= self.points else "wrong"
+
     def as_dict(self) -> dict:
         """The report as plain data (JSON)."""
         failed = [result for result in self.results if not result.passed]
@@ -103,6 +116,16 @@ class Report:
 
     def __repr__(self) -> str:
         return _text(self)
+
+
+class Points(float):
+    """Points as nbgrader takes them from a cell's output, and as a notebook does not show them.
+
+    They stand in the first line of the report already.
+    """
+
+    def _repr_html_(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +188,7 @@ def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
     ours, theirs = example.expected, example.got
     for digits in DIGITS:
         tables = _table(ours, digits), _table(theirs, digits)
-        if tables[0] != tables[1]:
+        if tables[0] != tables[1] or _shapes_differ(example):
             return tables
     place, ours, theirs = first_difference(ours, theirs)
     where = f" at {place}" if place else ""
@@ -185,11 +208,15 @@ def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     }
 
 
+def _shapes_differ(example: Example) -> bool:
+    got, expected = example.got, example.expected
+    return isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape != expected.shape
+
+
 def _got(example: Example) -> str:
     """A label for what came: with both shapes where they differ, as one number shows none."""
-    got, expected = example.got, example.expected
-    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape != expected.shape:
-        return f"got, with shape {shape_of(got)} instead of {shape_of(expected)}"
+    if _shapes_differ(example):
+        return f"got, with shape {shape_of(example.got)} instead of {shape_of(example.expected)}"
     return "got"
 
 
@@ -201,7 +228,7 @@ def _told(report: Report) -> Iterator[tuple[Result, str]]:
     """Each verdict with its message, or "": nothing is said twice."""
     why, said = report.diagnosis and report.diagnosis.why, None
     for result in report.results:
-        message = "" if result.message == why else result.message
+        message = "" if result.message == why or not report.begun else result.message
         yield result, message and _unless_said(message, said)
         said = message or said
 
@@ -229,10 +256,11 @@ def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
 
 
 def _text(report: Report) -> str:
-    lines = [f"{'✓' if report.passed else '✗'} {report.task}: {_points(report)}"]
+    no = "✗" if report.begun else "○"
+    lines = [f"{'✓' if report.passed else no} {report.task}: {_points(report)}"]
     diagnosis = report.diagnosis
     for result, message in _told(report):
-        lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
+        lines.append(f"  {'✓' if result.passed else no} {result.name}")
         if message:
             lines.append(_wrap(message, first="      ", indent="      "))
     if report.note:
@@ -302,27 +330,33 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
-# each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
-# the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
+# each, so that it is plain what belongs to which. Links and lists are named three times over: else
+# JupyterLab's own rules take the line from a link, and move a list to the right. Colors of words
+# keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code, Colab and the
+# book; everything else inherits.
 STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 --attn:var(--ok)}
 .attn-report.wrong{--attn:var(--no)}
+.attn-report.half{--attn:#e0930a}
+.attn-report.open{--attn:#8a8a8a}
 .attn-report h4{margin:.1em 0 .4em;font-size:1.1em;font-weight:600}
 .attn-report h5{margin:.9em 0 .2em;font-size:1em;font-weight:600}
 .attn-report p{margin:.2em 0 .5em}
 .attn-report .read{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.attn-report a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
+.attn-report.attn-report.attn-report a,.attn-report.attn-report.attn-report a code{
+color:var(--link);text-decoration:underline;text-underline-offset:.15em}
 .attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.9em 0}
 .attn-report .thought h5:first-child{margin-top:0}
-.attn-report ul{list-style:none;margin:.2em 0;padding:0}
+.attn-report.attn-report.attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
 .attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
-.attn-report ul.seen{list-style:disc;padding-left:1.3em}
+.attn-report.attn-report.attn-report ul.seen{list-style:disc;padding-left:1.3em}
 .attn-report ul.seen li{padding-left:0;text-indent:0}
 .attn-report .ok,.attn-report .no{font-weight:700;display:inline-block;width:1.5em;text-indent:0}
 .attn-report .ok{color:var(--ok)}.attn-report .no{color:var(--no)}
+.attn-report.open .no{color:inherit;opacity:.85}
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
@@ -389,13 +423,14 @@ def _html(report: Report) -> Markup:
         text += Markup("<p>{}</p>").format(with_code(report.note))
     if not report.passed:
         text += Markup("<h5>What was checked</h5>")
-    checks = each("{}", (_html_item(*told) for told in _told(report)))
+    no = "✗" if report.begun else "○"
+    checks = each("{}", (_html_item(*told, no) for told in _told(report)))
     box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul></div>')
-    return box.format(Markup(STYLE), "right" if report.passed else "wrong", text, checks)
+    return box.format(Markup(STYLE), report.state, text, checks)
 
 
-def _html_item(result: Result, message: str) -> Markup:
-    mark = ("ok", "✓") if result.passed else ("no", "✗")
+def _html_item(result: Result, message: str, no: str) -> Markup:
+    mark = ("ok", "✓") if result.passed else ("no", no)
     detail = message and Markup("<small>{}</small>").format(with_code(message))
     return Markup('<li><span class="{}">{}</span>{}{}</li>').format(*mark, result.name, detail)
 
