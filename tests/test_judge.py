@@ -274,6 +274,67 @@ def test_a_diagnosis_is_short():
         assert len(f"{fault.thinks} {fault.why}".split()) <= 60, fault.id
 
 
+# --- what no check may let through, of any task
+
+
+def leaving(setting):
+    """An answer to `softmax` that is right, and leaves torch otherwise than it was."""
+
+    def softmax(scores, dim=-1):
+        weights = CORRECT["softmax"][0](scores, dim)
+        setting()
+        return weights
+
+    return softmax
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.manual_seed(0),
+    ],
+    ids=["gradients", "dtype", "threads", "deterministic", "seed"],
+)
+def test_an_answer_that_leaves_a_setting_turned_is_told(setting):
+    before = torch.get_num_threads()
+    report = run("softmax", leaving(setting))
+    assert not report.passed and report.earned > 0
+    assert "for all code after it" in plain(str(report)) or "random state" in str(report)
+    assert torch.get_num_threads() == before and torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_angles_in_single_precision_are_told_at_far_places():
+    def rotate(x, positions, base=10000.0):
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+        pairs = torch.arange(0, x.shape[-1], 2, dtype=exact) / x.shape[-1]
+        angles = positions.to(exact)[..., None] * base**-pairs
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+    failed = [result.name for result in run("rotate", rotate).results if not result.passed]
+    assert failed == ["far places are right too"]
+
+
+def test_another_error_than_the_one_asked_for_is_told():
+    table = {"MHA": 2, "GQA": 2, "MQA": 2, "MLA": 1}
+
+    def bytes_per_token(scheme, *sizes, **named):
+        table[scheme]
+        return CORRECT["bytes_per_token"][0](scheme, *sizes, **named)
+
+    report = run("bytes_per_token", bytes_per_token)
+    assert [result.name for result in report.results if not result.passed] == [
+        "a scheme that does not exist is an error"
+    ]
+    assert "raised KeyError: 'XQA'" in plain(str(report))
+
+
 # --- nothing false
 
 TWO_NUMBERS = r"should be (\S+); yours is (\S+?)\. ", r"returned (.+?); expected (.+?)\. "

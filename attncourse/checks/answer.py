@@ -191,6 +191,16 @@ class Answer:
         if gradient:
             self.gradients_match(inputs)
 
+    def leaves_settings(self, inputs: Inputs, **options) -> None:
+        """Assert that whatever runs after a call finds torch as it was before."""
+        if self.observe(inputs, **options).settings_changed:
+            raise Failure(
+                "Your answer leaves a setting of torch changed for all code after it: gradients on "
+                "or off, the default dtype or device, threads, autocast, or deterministic "
+                "algorithms. `with torch.no_grad():` and its like turn it back at their end.",
+                inputs,
+            )
+
     def resets_random_state(self, inputs: Inputs) -> bool:
         """Whether a global generator ends in the same state from two different starts."""
         one, two = (self.observe(inputs, seed=seed).random_states for seed in (1, 2))
@@ -353,8 +363,7 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
             "Your answer moved or reset the global random state, and nothing here needs chance.",
             inputs,
         )
-    if seen.settings_changed:
-        raise Failure("Your answer changed torch's default dtype for everybody.", inputs)
+    answer.leaves_settings(inputs)
     again = answer(inputs, seed=1)
     first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
     for one, two, name in zip(first, again, _names(answer), strict=True):

@@ -143,6 +143,12 @@ def a_scheme_that_does_not_exist_is_an_error(answer):
                 "scheme. Raise a ValueError: a wrong number would be believed.",
                 inputs,
             )
+        if not seen.error.startswith("raised ValueError"):
+            raise Failure(
+                f"For the scheme {scheme!r} your answer {seen.error}. The task asks for a "
+                "ValueError: a caller who is ready for it would be stopped by any other.",
+                inputs,
+            )
 
 
 # --- the reference in steps ---------------------------------------------------------------------

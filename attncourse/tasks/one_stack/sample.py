@@ -254,6 +254,7 @@ def the_logits_stay_as_they_were(answer):
         answer(inputs)
         if _edits(answer, inputs):
             raise Failure("Your answer changed the logits that it was given.", inputs)
+        answer.leaves_settings(inputs)
 
 
 # --- the reference in steps ---------------------------------------------------------------------

@@ -590,7 +590,7 @@ def _(words, num_merges):
     )
 
 
-@wrong("byte_pairs", "ties by the last in the alphabet", "B-ALPHABET", "B-YOUNGEST")
+@wrong("byte_pairs", "ties by the last in the alphabet", "B-LAST-IN-THE-ALPHABET")
 def _(words, num_merges):
     return learn(
         words, num_merges, choose=lambda tally, order: max(tally, key=lambda p: (tally[p], p))
