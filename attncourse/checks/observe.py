@@ -240,7 +240,8 @@ def observe(
             returned = function(*positional, **keywords)
             facts["returned"] = _plain(returned)
             if leaves:
-                facts["gradients"], facts["gradient_error"] = differentiate(returned, leaves)
+                with torch.enable_grad():  # whether it has switched them off is reported apart
+                    facts["gradients"], facts["gradient_error"] = differentiate(returned, leaves)
         except KeyboardInterrupt:
             raise
         except Unusable as error:
