@@ -330,10 +330,10 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
-# each, so that it is plain what belongs to which. Links and lists are named three times over: else
-# JupyterLab's own rules take the line from a link, and move a list to the right. Colors of words
-# keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code, Colab and the
-# book; everything else inherits.
+# each, so that it is plain what belongs to which. Links, lists and code are named three times
+# over: else JupyterLab's own rules take the line from a link and move a list to the right. Colors
+# of words keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code, Colab
+# and the book; everything else inherits.
 STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
@@ -367,7 +367,8 @@ caption-side:top}
 .attn-report td.on{background:currentColor}
 .attn-report .map caption{white-space:nowrap;contain:inline-size}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
-.attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
+.attn-report code{font-size:.95em}
+.attn-report.attn-report.attn-report code{background:none;color:inherit;padding:0}
 @media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}
 [data-theme=dark] .attn-report,[data-jp-theme-light=false] .attn-report,
 .vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}
