@@ -421,6 +421,11 @@ def test_every_input_has_a_name_that_a_student_knows():
             assert about.gives(name) or about.called(name) != f"`{name}`", (about.name, name)
 
 
+def test_what_stands_for_no_word_is_said_to():
+    late = wrong("C-STOPS-WITH-ROW-0", "greedy_decode")
+    assert "Its words (−1 stands where none was written):" in str(run("greedy_decode", late))
+
+
 def test_an_axis_is_called_as_in_the_books_notation(root):
     table = (root / "book" / "notation.md").read_text(encoding="utf-8")
     for letter, word in AXES.items():

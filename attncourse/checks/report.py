@@ -199,6 +199,12 @@ def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
     return tuple([[f"{line}{where}"]] for line in lines)
 
 
+def _result(task: Task, example: Example) -> str:
+    """What the result is called: its name, or the task's words for it."""
+    words = task.called(example.name)
+    return example.name if words.startswith("`") else words  # an input may have that name, too
+
+
 def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
@@ -306,7 +312,7 @@ def _text_example(task: Task, example: Example) -> list[str]:
     return [
         "Smallest failing input found:",
         *(line(name, table) for name, table in inputs.items()),
-        f"Its {example.name}:",
+        f"Its {_result(task, example)}:",
         line("expected", expected, about),
         line(_got(example), got),
     ]
@@ -477,7 +483,7 @@ def html_example(task: Task, example: Example) -> Markup:
         '<h5>Its {}</h5><div class="side">{}{}</div>'
     ).format(
         each("{}", map(_html_table, inputs, inputs.values())),
-        example.name,
+        _result(task, example),
         _html_table("expected", expected),
         _html_table(_got(example), got, expected),
     )

@@ -244,7 +244,7 @@ class Task:
         return prose.hints(self)
 
     def called(self, name: str) -> str:
-        """What a reader calls an input: `query`, `cache[0]`, rows of `tokens`."""
+        """What a reader calls an input or a result: `query`, `cache[0]`, rows of `tokens`."""
         return prose.called(self, name)
 
     def gives(self, name: str) -> bool:
