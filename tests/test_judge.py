@@ -488,6 +488,31 @@ def test_an_unknown_error_gets_evidence_and_no_name():
     assert "expected" in text and "got" in text and "■" in text
 
 
+def test_a_thought_that_explains_a_part_is_said_to_be_one():
+    def softmax(scores, dim=-1):
+        e = (scores.amin(dim, keepdim=True) - scores).exp()
+        e = e / e.sum(dim, keepdim=True)
+        return e.roll(1, dim) if scores.dtype == torch.float64 else e  # something else besides
+
+    report = run("softmax", softmax)
+    assert report.diagnosis.ids == ["D-SOFTMAX-MINUS"] and report.diagnosis.partly
+    for shown in (str(report), report._repr_mimebundle_()["text/html"]):
+        assert "Part of this looks like" in shown and "What you probably think" not in shown
+    whole = run("softmax", wrong("D-SOFTMAX-MINUS", "softmax"))
+    assert not whole.diagnosis.partly and "What you probably think" in str(whole)
+
+
+def test_half_of_what_is_wrong_names_no_thought():
+    """Here the width counts the word itself; "half of the width" explains as much by chance."""
+
+    def window_mask(n, width, global_tokens=0):
+        i = torch.arange(n)
+        seen = (i[:, None] - i).abs() < max(width, 1)
+        return seen | (i < global_tokens) | (i < global_tokens)[:, None]
+
+    assert run("window_mask", window_mask).diagnosis.ids != ["W-WIDTH-WHOLE"]
+
+
 def test_an_error_alone_is_not_explained_by_two_thoughts():
     def two_axes_more(text, memory, attention, gate, memory_mask=None):
         mask = None if memory_mask is None else memory_mask[:, None, None]
