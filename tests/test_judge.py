@@ -344,7 +344,7 @@ def falsehoods(report):
     """What is true of no answer, whatever it does, in the words of its report."""
     about, diagnosis = report.about, report.diagnosis
     text = " ".join(f"{report} ".split())
-    yield from re.findall("see above|last axis|matter here", text)
+    yield from re.findall("see above|last axis but|matter here", text)
     for pattern in TWO_NUMBERS:
         yield from (one for one, two in re.findall(pattern, text) if one == two)
     if diagnosis.example:
