@@ -349,7 +349,7 @@ def falsehoods(report):
         yield from (one for one, two in re.findall(pattern, text) if one == two)
     if diagnosis.example:
         expected, got = both(diagnosis.example)
-        if expected == got:
+        if expected == got and "got, with shape" not in text:
             yield f"expected and got {got}"
     inputs = [*fingerprint.probes(about).values(), *about.small(torch.Generator())]
     weights = {name.split(".")[0] for each in inputs for name in each if "." in name}
