@@ -15,6 +15,7 @@ import torch
 from corpus import correct
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
+from corpus.odd import odd_answers
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import scaled_dot_product as reference
@@ -22,14 +23,18 @@ from attncourse.checks import (
     check,
     compositions,
     engine,
+    fingerprint,
     generic,
     lint,
     registry,
     run,
     tables,
 )
-from attncourse.checks.diagnosis import smallest_failure
+from attncourse.checks.answer import apart
+from attncourse.checks.diagnosis import Example, smallest_failure
 from attncourse.checks.report import MIME
+from attncourse.checks.report import _both as both
+from attncourse.checks.statements import AXES
 from attncourse.checks.task import answer_of
 from attncourse.markup import with_code
 
@@ -103,6 +108,7 @@ def assert_named(task, fault, answer):
     assert report.diagnosis.ids == [fault.id], report.diagnosis
     assert report.diagnosis.thinks == fault.thinks
     assert fault.thinks in " ".join(str(report).replace("\n  ", " ").split())
+    assert list(falsehoods(report)) == [], report
 
 
 @pytest.mark.slow
@@ -270,6 +276,165 @@ def test_a_diagnosis_is_short():
         assert len(f"{fault.thinks} {fault.why}".split()) <= 60, fault.id
 
 
+# --- what no check may let through, of any task
+
+
+def leaving(setting):
+    """An answer to `softmax` that is right, and leaves torch otherwise than it was."""
+
+    def softmax(scores, dim=-1):
+        weights = CORRECT["softmax"][0](scores, dim)
+        setting()
+        return weights
+
+    return softmax
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.manual_seed(0),
+    ],
+    ids=["gradients", "dtype", "threads", "deterministic", "seed"],
+)
+def test_an_answer_that_leaves_a_setting_turned_is_told(setting):
+    before = torch.get_num_threads()
+    report = run("softmax", leaving(setting))
+    assert not report.passed and report.earned > 0
+    assert "for all code after it" in plain(str(report)) or "random state" in str(report)
+    assert torch.get_num_threads() == before and torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_angles_in_single_precision_are_told_at_far_places():
+    def rotate(x, positions, base=10000.0):
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+        pairs = torch.arange(0, x.shape[-1], 2, dtype=exact) / x.shape[-1]
+        angles = positions.to(exact)[..., None] * base**-pairs
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+    failed = [result.name for result in run("rotate", rotate).results if not result.passed]
+    assert failed == ["far places are right too"]
+
+
+def test_another_error_than_the_one_asked_for_is_told():
+    table = {"MHA": 2, "GQA": 2, "MQA": 2, "MLA": 1}
+
+    def bytes_per_token(scheme, *sizes, **named):
+        table[scheme]
+        return CORRECT["bytes_per_token"][0](scheme, *sizes, **named)
+
+    report = run("bytes_per_token", bytes_per_token)
+    assert [result.name for result in report.results if not result.passed] == [
+        "a scheme that does not exist is an error"
+    ]
+    assert "raised KeyError: 'XQA'" in plain(str(report))
+
+
+# --- nothing false
+
+TWO_NUMBERS = r"should be (\S+); yours is (\S+?)\. ", r"returned (.+?); expected (.+?)\. "
+
+
+def falsehoods(report):
+    """What is true of no answer, whatever it does, in the words of its report."""
+    about, diagnosis = report.about, report.diagnosis
+    text = " ".join(f"{report} ".split())
+    yield from re.findall("see above|last axis but|matter here", text)
+    for pattern in TWO_NUMBERS:
+        yield from (one for one, two in re.findall(pattern, text) if one == two)
+    if diagnosis.example:
+        expected, got = both(diagnosis.example)
+        if expected == got and "got, with shape" not in text:
+            yield f"expected and got {got}"
+    inputs = [*fingerprint.probes(about).values(), *about.small(torch.Generator())]
+    weights = {name.split(".")[0] for each in inputs for name in each if "." in name}
+    words = re.findall(r"\w+", " ".join(map(about.called, {n for each in inputs for n in each})))
+    known = about.parameters | weights | {*words, *fingerprint.outputs(about)}
+    for sentence in (*diagnosis.seen, diagnosis.why if not diagnosis.thinks else ""):
+        names = re.findall("`(.+?)`", sentence)
+        yield from (name for name in names if not {name, re.match(r"\w*", name)[0]} & known)
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in TASKS]
+)
+def test_no_report_says_what_cannot_be_true(task):
+    """Names are the student's or words of the task; what differs looks so; nothing is "above"."""
+    about = registry.find(task)
+    for answer in itertools.islice(odd_answers(about), 3):
+        report = run(task, answer)
+        assert report.passed or list(falsehoods(report)) == [], report
+
+
+def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
+    """With two seeds of the judge it is the likeliest word by chance, and with more it is not."""
+
+    def sample(logits, temperature=1.0, top_k=None, top_p=None):
+        p, words = (logits / temperature).softmax(-1).sort(descending=True)
+        kept = (torch.arange(p.shape[-1]) < (top_k or p.shape[-1])).expand_as(p)
+        kept = kept & (p.cumsum(-1) - p < (top_p or 2) * (p * kept).sum(-1, keepdim=True))
+        p = p * kept
+        bounds = (p / p.sum(-1, keepdim=True)).cumsum(-1)
+        place = torch.searchsorted(bounds, torch.rand(1, 1).expand(len(p), 1))
+        return words.gather(-1, place)[:, 0]
+
+    report = run("sample", sample)
+    assert report.diagnosis.ids == ["P-ONE-DRAW"] and "another one" in str(report)
+
+
+def test_what_gets_no_gradient_in_the_reference_is_not_missed():
+    """The first word sees one key: its query's slope is rounding, 5e-8 beside 1e-1."""
+
+    def linear_attention(query, key, value):
+        score = torch.nn.functional.elu(query @ key.mT) + 1
+        score = score.tril()
+        return score @ value / score.sum(-1, keepdim=True)
+
+    seen = run("linear_attention", linear_attention).diagnosis.seen
+    assert not any("gradient" in words for words in seen), seen
+
+
+@pytest.mark.parametrize(
+    ("form", "one", "two", "said"),
+    [
+        (".2f", 0.0, 0.001, ("0.000", "0.001")),
+        (".0%", 0.5, 0.5004, ("50.00%", "50.04%")),
+        (".3g", 1.0, 2.0, ("1", "2")),
+    ],
+)
+def test_two_numbers_that_differ_are_written_so(form, one, two, said):
+    assert apart(one, two, form) == said
+
+
+def test_every_input_has_a_name_that_a_student_knows():
+    """A parameter's, or words of `<task>.md`; where it is no parameter, no description names it."""
+    rng = torch.Generator
+    for about in registry.all_tasks().values():
+        maps = about.maps(rng()) if about.maps else []
+        seen = [*fingerprint.probes(about).values(), *about.small(rng()), *(m[1] for m in maps)]
+        for name in {name for inputs in seen for name in inputs if "." not in name}:
+            assert about.gives(name) or about.called(name) != f"`{name}`", (about.name, name)
+
+
+def test_what_stands_for_no_word_is_said_to():
+    late = wrong("C-STOPS-WITH-ROW-0", "greedy_decode")
+    assert "Its words (−1 stands where none was written):" in str(run("greedy_decode", late))
+
+
+def test_an_axis_is_called_as_in_the_books_notation(root):
+    table = (root / "book" / "notation.md").read_text(encoding="utf-8")
+    for letter, word in AXES.items():
+        (said,) = re.findall(rf"^\| .*`{letter}`.* \| (.+) \|$", table, re.MULTILINE)
+        assert word in said, letter
+
+
 # --- two at once, and what is not known
 
 
@@ -303,7 +468,13 @@ def test_two_errors_at_once_are_both_named_the_one_that_shows_more_first(answer,
     text, html = str(report), report._repr_mimebundle_()["text/html"]
     for shown in (text, html):
         assert "Two things at once" in shown and "Mend the first and run again" in shown
+        # the second is written of an answer that is right but for it
+        assert "then only the second is left, and what is said of it here is true" in plain(shown)
         assert shown.index(ids[0]) < shown.index(ids[1])
+
+
+def plain(text):
+    return " ".join(text.split())
 
 
 def test_an_unknown_error_gets_evidence_and_no_name():
@@ -317,6 +488,31 @@ def test_an_unknown_error_gets_evidence_and_no_name():
     assert report.diagnosis.map is not None
     text = str(report)
     assert "expected" in text and "got" in text and "■" in text
+
+
+def test_a_thought_that_explains_a_part_is_said_to_be_one():
+    def softmax(scores, dim=-1):
+        e = (scores.amin(dim, keepdim=True) - scores).exp()
+        e = e / e.sum(dim, keepdim=True)
+        return e.roll(1, dim) if scores.dtype == torch.float64 else e  # something else besides
+
+    report = run("softmax", softmax)
+    assert report.diagnosis.ids == ["D-SOFTMAX-MINUS"] and report.diagnosis.partly
+    for shown in (str(report), report._repr_mimebundle_()["text/html"]):
+        assert "Part of this looks like" in shown and "What you probably think" not in shown
+    whole = run("softmax", wrong("D-SOFTMAX-MINUS", "softmax"))
+    assert not whole.diagnosis.partly and "What you probably think" in str(whole)
+
+
+def test_half_of_what_is_wrong_names_no_thought():
+    """Here the width counts the word itself; "half of the width" explains as much by chance."""
+
+    def window_mask(n, width, global_tokens=0):
+        i = torch.arange(n)
+        seen = (i[:, None] - i).abs() < max(width, 1)
+        return seen | (i < global_tokens) | (i < global_tokens)[:, None]
+
+    assert run("window_mask", window_mask).diagnosis.ids != ["W-WIDTH-WHOLE"]
 
 
 def test_an_error_alone_is_not_explained_by_two_thoughts():
@@ -345,9 +541,41 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
 
 
-def test_no_example_is_larger_than_a_reader_takes_in():
-    of_one_size = run("best_tile", wrong("L6-MEAN", "best_tile"))
-    assert of_one_size.diagnosis.example is None
+def test_of_what_is_too_large_to_be_read_one_place_is_shown():
+    report = run("best_tile", wrong("L6-MEAN", "best_tile"))
+    for line in (
+        "  record    a dict\n",
+        "  expected  speedup 1.701\n",
+        "  got       speedup 1.699",
+    ):
+        assert line in f"{report}\n"
+
+    def reach(mask, layers):
+        known = mask | torch.eye(len(mask), dtype=torch.bool)
+        for _ in range(layers - 1):
+            known = (known.float() @ known.float()) > 0
+        return known if layers else torch.eye(len(mask), dtype=torch.bool)
+
+    report = str(run("reach", reach))
+    assert "mask      a tensor of shape (6 6)" in report
+    assert "expected  False at [4, 0]" in report and "got       True at [4, 0]" in report
+
+
+def test_what_differs_looks_different():
+    """In digits, in type, at a place of what is too large: whatever it takes."""
+    values = [
+        (torch.tensor([0.5, 0.25]), torch.tensor([0.5, 0.2500001])),
+        (torch.tensor([0.5]), torch.tensor([0.5], dtype=torch.float64)),
+        (torch.zeros(5, 5), torch.zeros(5, 5).index_fill(1, torch.tensor(3), 1e-9)),
+        (torch.zeros(5, 5), torch.zeros(5, 6)),
+        ([f"word {n}" for n in range(90)], [f"word {n % 89}" for n in range(90)]),
+        ({"share": 0.1}, {"share": 0.1000001}),
+        (0.1, 0.1 + 1e-15),
+    ]
+    for ours, theirs in values:
+        expected, got = both(Example({}, "result", ours, theirs))
+        assert expected != got, (ours, theirs)
+        assert max(len(cell) for row in (*expected, *got) for cell in row) < 90
 
 
 def test_the_dependency_map_shows_a_leak():
@@ -587,6 +815,37 @@ def test_check_returns_points_and_shows_the_report(capsys):
     assert check(lambda scores, dim=-1: softmax(scores, dim), task="softmax") == earned
 
 
+def half(scores, dim=-1):
+    return scores.exp() / scores.exp().sum(dim, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "mark"),
+    [
+        (CORRECT["softmax"][0], "right", "✓"),
+        (half, "half", "✗"),
+        (lambda scores, dim=-1: scores * 3.0, "wrong", "✗"),
+        (lambda scores, dim=-1: None, "open", "○"),
+        (None, "open", "○"),
+    ],
+)
+def test_half_right_wrong_and_not_begun_look_different(answer, state, mark):
+    report = run("softmax", answer)
+    assert report.state == state and str(report).startswith(mark)
+    html = report._repr_mimebundle_()["text/html"]
+    assert f'class="attn-report {state}"' in html and (mark in html)
+    if state == "open":  # nothing is wrong yet: no row of crosses, and no reason for each
+        assert "✗" not in f"{report}{html}" and "the same reason" not in html
+
+
+def test_points_are_no_second_output(capsys):
+    """nbgrader books the text of a cell's result; a notebook shows its HTML, which is empty."""
+    from IPython.core.formatters import DisplayFormatter
+
+    data, _ = DisplayFormatter().format(check(half, "softmax"))
+    assert float(data["text/plain"]) == run("softmax", half).earned and data["text/html"] == ""
+
+
 def test_check_by_name_survives_a_missing_answer(capsys):
     assert check("hidden_scale") == 0.0
     assert "There is no `hidden_scale` yet" in capsys.readouterr().out
@@ -629,6 +888,7 @@ def test_hints_are_a_ladder_of_three():
 CHECKED = """
 import sys
 from attncourse.checks import registry, run
+from attncourse.checks.statements import AXES
 from attncourse.checks.task import answer_of
 for task in registry.all_tasks().values():
     if task.name == "which_backend":  # asks torch what fused attention gives on "meta"

@@ -262,6 +262,30 @@ def jupyterlab(folder: Path, home: Path):
         process.wait(30)
 
 
+# What JupyterLab draws with: it comes with nbconvert.
+LAB = Path(sys.prefix, "share", "jupyter", "nbconvert", "templates", "lab", "static", "index.css")
+
+
+@needs_browser
+@pytest.mark.skipif(not LAB.is_file(), reason="nbconvert's templates are elsewhere")
+def test_a_link_looks_like_one_in_jupyterlab_and_a_list_begins_at_the_left(tab, tmp_path):
+    """JupyterLab's rules draw no line under a link, color code, and move a list by 2 em."""
+    report = checks.run("softmax", naive)
+    page = tmp_path / "lab.html"
+    page.write_text(
+        f"<!DOCTYPE html><style>{LAB.read_text('utf-8')}</style>"
+        f"<div class=jp-RenderedHTMLCommon>{report._repr_mimebundle_()['text/html']}</div>",
+        "utf-8",
+    )
+    tab.open(page)
+    look = "const look = (what) => getComputedStyle(document.querySelector(what));"
+    for link in ("h5 a", ".read a"):
+        assert tab.run(f"{look} return look('{link}').textDecorationLine") == "underline"
+    for words in ("h5 a", "h5 a code", ".read a"):
+        assert tab.run(f"{look} return look('{words}').color") == "rgb(11, 92, 148)", words
+    assert tab.run(f"{look} return look('.attn-report > ul').paddingLeft") == "0px"
+
+
 @pytest.mark.slow
 @needs_browser
 def test_a_link_is_clicked_though_its_page_loads_itself_again(tab, tmp_path):

@@ -1,5 +1,6 @@
 """The notebooks' promises: released in step, run when empty, graded fairly by nbgrader itself."""
 
+import ast
 import builtins
 import dis
 import json
@@ -115,6 +116,44 @@ def test_one_question_is_read_by_a_person(assignment):
     written = [cell for cell in graded(assignment).values() if cell.cell_type == "markdown"]
     assert len(written) == 1 and written[0].metadata.nbgrader.points > 0
     assert "Rubric" in written[0].source
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Name -> what it is, of all that a piece of code imports."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.asname or each.name: each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return found
+
+
+# Of annotations, and of the course itself: what a task builds on is said there.
+NOT_TYPED_OVER = ("attncourse", "jaxtyping", "collections.abc", "dataclasses", "torch.Tensor")
+
+
+def used_on(page: Path) -> set[str]:
+    """What the code of the mechanisms on a page takes from elsewhere, by name."""
+    used = set()
+    text = page.read_text(encoding="utf-8")
+    for file, name in re.findall(r"{literalinclude} (\S+\.py)\n:pyobject: (\S+)", text):
+        tree = node = ast.parse((page.parent / file).read_text(encoding="utf-8"))
+        for part in name.split("."):
+            node = next(each for each in ast.walk(node) if getattr(each, "name", "") == part)
+        there = imported(tree)
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & there.keys()
+        used |= {name for name in names if not there[name].startswith(NOT_TYPED_OVER)}
+    return used
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_what_the_code_on_a_page_uses_is_there_in_its_notebook(assignment):
+    (cell,) = [cell for cell in notebook("solutions", assignment).cells if cell.id == "bootstrap"]
+    there = imported(ast.parse(cell.source)).keys()
+    assert used_on(ROOT / "book" / f"{assignment}.md") <= there
+    if not assignment.startswith(("06", "lab")):  # `-math.inf` stands in hints and in formulas
+        assert "math" in there
 
 
 # --- as they are released

@@ -33,6 +33,7 @@ def check(
         ValueError: there is no such task.
     """
     from attncourse.checks import prose
+    from attncourse.checks.report import Points
 
     name = answer if isinstance(answer, str) else _name_of(answer)
     if isinstance(answer, str):
@@ -40,7 +41,7 @@ def check(
     with prose.speaking(language):
         report = run(task or name, answer, seeds=(seed,))
         _show(report)
-    return report.earned
+    return Points(report.earned)
 
 
 def run(task: str, answer: Callable | None, seeds=(0,)):

@@ -28,6 +28,7 @@ NO_GPU = re.compile(  # what torch says without one, and in a fork of a process 
 OTHERWISE = "something else while it is watched"
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
+MOST_LETTERS = 120  # of a value in a sentence
 Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
 
 
@@ -112,6 +113,16 @@ def _plain_value(kind: type, returned: object):
         raise Failure("Your answer returned a number too large for a float.") from None
 
 
+def apart(one: float, two: float, form: str = ".3g") -> tuple[str, str]:
+    """Two numbers that are said to differ, in as many digits as it takes to see that they do."""
+    start, digits, end = re.fullmatch(r"(.*\.)(\d+)(.)", form).groups()
+    for more in range(18):
+        texts = tuple(f"{x:{start}{int(digits) + more}{end}}" for x in (one, two))
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
 class Answer:
     """The answer under test, as the fixture `answer` gives it to a check."""
 
@@ -119,6 +130,8 @@ class Answer:
         self.task, self.function = task, function
         self.printed = 0  # characters, over all calls
         self.calls, self.one = 0, None  # one of the calls, and nobody can foresee which
+
+    apart = staticmethod(apart)
 
     def observe(self, inputs: Inputs, **options) -> Observation:
         seen = self.task.observe(self.function, inputs, **options)
@@ -180,6 +193,16 @@ class Answer:
             compare(name, theirs, ours, inputs, tolerance)
         if gradient:
             self.gradients_match(inputs)
+
+    def leaves_settings(self, inputs: Inputs, **options) -> None:
+        """Assert that whatever runs after a call finds torch as it was before."""
+        if self.observe(inputs, **options).settings_changed:
+            raise Failure(
+                "Your answer leaves a setting of torch changed for all code after it: gradients on "
+                "or off, the default dtype or device, threads, autocast, or deterministic "
+                "algorithms. `with torch.no_grad():` and its like turn it back at their end.",
+                inputs,
+            )
 
     def resets_random_state(self, inputs: Inputs) -> bool:
         """Whether a global generator ends in the same state from two different starts."""
@@ -280,17 +303,43 @@ def agree_plain(got, expected, tolerance: float | None = None) -> bool:
 def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
     """Assert that two plain values are equal."""
     if not agree_plain(got, expected, tolerance):
-        raise Failure(
-            f"Your answer returned {_short(got)}; expected {_short(expected)}.",
-            inputs,
-            expected,
-            got,
-        )
+        came, due = _told_apart(got, expected)
+        raise Failure(f"Your answer returned {came}; expected {due}.", inputs, expected, got)
 
 
-def _short(value: object) -> str:
-    text = repr(float(f"{value:.8g}") if type(value) is float else value)
-    return text if len(text) <= 120 else text[:117] + "…"
+def first_difference(one: object, two: object, place: str = "") -> tuple[str, object, object]:
+    """Where two values of one kind differ most, or first, and what stands there."""
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        if one.shape != two.shape or one.dtype != two.dtype or not one.numel():
+            return place, describe(one), describe(two)
+        off = (one.double() - two.double()).abs().nan_to_num(torch.inf)
+        same = (one == two) | (one.isnan() & two.isnan())
+        at = torch.unravel_index(off.masked_fill(same, -1).argmax(), off.shape)
+        index = ", ".join(str(each.item()) for each in at)
+        return f"{place}[{index}]", one[at].item(), two[at].item()
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        pairs = [(key, one[key], two[key]) for key in one]
+    elif isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        if len(one) != len(two):
+            return place, f"{len(one)} entries", f"{len(two)} entries"
+        pairs = zip(range(len(one)), one, two, strict=True)
+    else:
+        return place, one, two
+    for key, here, there in pairs:
+        if str(here) != str(there):
+            return first_difference(here, there, f"{place}[{key!r}]")
+    return place, one, two
+
+
+def _told_apart(one: object, two: object) -> tuple[str, ...]:
+    """Two values that differ, in a line each, so that it can be seen."""
+    if type(one) is type(two) is float:
+        return apart(one, two, ".8g")
+    if max(len(repr(one)), len(repr(two))) <= MOST_LETTERS:
+        return repr(one), repr(two)
+    place, *both = first_difference(one, two)
+    texts = (repr(x) if len(repr(x)) <= MOST_LETTERS else describe(x) for x in both)
+    return tuple(f"{text} at {place}" if place else text for text in texts)
 
 
 def has_shape(name: str, tensor: Tensor, axes: str, *shape: int, inputs, dtype=torch.float32):
@@ -317,8 +366,7 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
             "Your answer moved or reset the global random state, and nothing here needs chance.",
             inputs,
         )
-    if seen.settings_changed:
-        raise Failure("Your answer changed torch's default dtype for the whole program.", inputs)
+    answer.leaves_settings(inputs)
     again = answer(inputs, seed=1)
     first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
     for one, two, name in zip(first, again, _names(answer), strict=True):

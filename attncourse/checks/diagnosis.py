@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, explain
+from attncourse.checks import compositions, explain, prose
 from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -67,6 +67,7 @@ class Diagnosis:
         why: why it is wrong.
         section: anchor in the chapter to read again.
         also: the second of two thoughts, if there are two at once.
+        partly: whether it explains only a part of what is wrong.
         seen: what was measured, in sentences.
         example: the smallest failing input, if one was found.
         map: the dependency map, for answers that have positions.
@@ -78,6 +79,7 @@ class Diagnosis:
     thinks: str = ""
     section: str = ""
     also: Diagnosis | None = None
+    partly: bool = False
     seen: tuple[str, ...] = ()
     example: Example | None = None
     map: DependencyMap | None = None
@@ -161,8 +163,6 @@ OVERLOADS = ("default", "opset23")
 
 # --- evidence -----------------------------------------------------------------------------------
 
-LEGIBLE = 24  # numbers and words that a reader of an example takes in
-
 
 @functools.cache
 def _small(task: Task) -> tuple[Inputs, ...]:
@@ -181,8 +181,8 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
         expected = _expected(task, place)
         try:
             got = unpack(task, task.observe(answer, inputs))
-        except Failure:
-            return Example(inputs, names[0], comparable(expected[0]), "an error, see above")
+        except Failure as failure:
+            return Example(inputs, names[0], comparable(expected[0]), _instead(failure))
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = comparable(ours), comparable(theirs)
@@ -192,14 +192,27 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
     return None
 
 
+MOST_OF_AN_ERROR = 100  # letters
+
+
+def _instead(failure: Failure) -> str:
+    """What came in place of a result: (raised IndexError: …)."""
+    return f"({_cut(str(failure).removeprefix('Your answer ').rstrip('.'), MOST_OF_AN_ERROR)})"
+
+
+def _cut(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 @functools.cache
-def _legible_probes(task: Task) -> list[str]:
-    """The probes whose inputs a reader can follow, the smallest first."""
+def _by_size(task: Task) -> list[str]:
+    """The probes, the one that is read most quickly first."""
     size = {
         name: sum(_size(value) for part, value in inputs.items() if "." not in part)  # no weights
         for name, inputs in probes(task).items()
     }
-    return sorted((name for name in size if size[name] <= LEGIBLE), key=size.__getitem__)
+    return sorted(size, key=size.__getitem__)
 
 
 def _size(value: object) -> int:
@@ -216,17 +229,25 @@ def _size(value: object) -> int:
 def failure_on_a_probe(found: explain.Evidence) -> Example | None:
     """The smallest failure that was seen already, for an answer that is right on `small` inputs."""
     task, got, reference = found.task, found.got, of_reference(found.task)
-    for probe in _legible_probes(task):
+    for probe in _by_size(task):
         inputs, names = probes(task)[probe], outputs(task)
         for name in reversed(names):  # as above
             if (probe, name) not in found.wrong:
                 continue
             ours, theirs = reference.piece((probe, name)), got.piece((probe, name))
             if (probe, FAILED) in got.pieces:
-                theirs = "an error, see above"
-            if _size(ours) <= LEGIBLE and _size(theirs) <= LEGIBLE:
-                return Example(inputs, name, *_differing(ours, theirs, tolerance(task)))
+                theirs = _failed(found, probe)
+            return Example(inputs, name, *_differing(ours, theirs, tolerance(task)))
     return None
+
+
+def _failed(found: explain.Evidence, probe: str) -> str:
+    """What an answer that failed on a probe says there."""
+    try:
+        unpack(found.task, found.task.observe(found.got.answer, probes(found.task)[probe]))
+    except Failure as failure:
+        return _instead(failure)
+    return f"({found.got.pieces[probe, FAILED]})"  # it keeps something, and goes through by now
 
 
 def _differing(ours: object, theirs: object, near: float) -> tuple[object, object]:
@@ -235,11 +256,6 @@ def _differing(ours: object, theirs: object, near: float) -> tuple[object, objec
         return ours, theirs
     off = [key for key in ours if not agree(theirs[key], ours[key], near)]
     return {key: ours[key] for key in off}, {key: theirs[key] for key in off}
-
-
-def _legible(value: object) -> bool:
-    """Whether a value shown beside another one tells a reader anything."""
-    return value.numel() <= LEGIBLE if isinstance(value, Tensor) else value is not None
 
 
 def _positions(task: Task, tensor: Tensor) -> Tensor:
@@ -318,8 +334,15 @@ AS_IF = "Your results are, number for number, those of a right answer {}."
 
 def _thought(fault: Fault | Generic, task: Task) -> Diagnosis:
     if isinstance(fault, Generic):
-        return Diagnosis(fault.id, fault.why, AS_IF.format(fault.why), section=task.section)
+        as_if = _as_if(fault, task)
+        return Diagnosis(fault.id, as_if, AS_IF.format(as_if), section=task.section)
     return Diagnosis(fault.id, fault.id, fault.why, fault.thinks, fault.section)
+
+
+def _as_if(fault: Generic, task: Task) -> str:
+    """Its sentence, with inputs called as the student calls them."""
+    of = [task.called(name).strip("`") for name in fault.of] if fault.inward else fault.of
+    return prose.generic(fault.id).format(*of)
 
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
@@ -332,7 +355,7 @@ def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
         return thought
     also = _thought(second[0], task)
     if isinstance(second[0], Generic):
-        why = f"Besides that, everything is {second[0].why}."
+        why = f"Besides that, everything is {_as_if(second[0], task)}."
         also = replace(also, why=why)
     return replace(thought, title=f"{thought.title}{AND}{also.title}", also=also)
 
@@ -364,7 +387,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     example = smallest_failure(task, answer) or failure_on_a_probe(found)
     map_ = dependencies_of(task, answer)
     best = explain.best(found)
-    explained = bool(best) and found.share(best) == 1
+    explained = bool(best) and found.is_explained(best)
     seen = [] if explained else statements(task, answer, got, found.wrong, keeps)
     if best and not explained and _is_contradicted(best, seen, found):
         best = None
@@ -372,10 +395,11 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     if best:
         if map_ and map_.right:
             map_ = None  # it would say where the mistake is not, beside its name
-        return replace(_named(task, best.faults), seen=said, example=example, map=map_)
+        named = replace(_named(task, best.faults), partly=not explained)
+        return replace(named, seen=said, example=example, map=map_)
     first = failed[0]
     error = first.error
-    if example is None and isinstance(error, Failure) and _legible(error.got):
+    if example is None and isinstance(error, Failure) and error.got is not None:
         example = Example(error.inputs or {}, "result", error.expected, error.got)
     return Diagnosis(
         None,

@@ -39,7 +39,7 @@ class Observation:
     edited: tuple[str, ...] = ()  # inputs changed in place
     random_state_moved: bool = False  # torch's, NumPy's or Python's global generator
     random_states: tuple[int, ...] = ()  # of the three after the call
-    settings_changed: bool = False  # torch's default dtype
+    settings_changed: bool = False  # of torch, for whatever runs after the call
     printed: int = 0  # characters
 
 
@@ -99,6 +99,17 @@ def _states_of(seed: int, with_numpy: bool) -> tuple[int, ...]:
     """The random states of an answer that draws nothing."""
     _seed_generators(seed)
     return _random_states()
+
+
+def _settings() -> tuple:
+    return (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        _default_device(),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 @contextlib.contextmanager
@@ -224,12 +235,13 @@ def observe(
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):
-        dtype = torch.get_default_dtype()
+        settings = _settings()
         try:
             returned = function(*positional, **keywords)
             facts["returned"] = _plain(returned)
             if leaves:
-                facts["gradients"], facts["gradient_error"] = differentiate(returned, leaves)
+                with torch.enable_grad():  # whether it has switched them off is reported apart
+                    facts["gradients"], facts["gradient_error"] = differentiate(returned, leaves)
         except KeyboardInterrupt:
             raise
         except Unusable as error:
@@ -239,7 +251,7 @@ def observe(
             facts["error"] = f"raised {_kind_of(error)}: {_text_of(error)}"
             facts["error_line"] = _line_of(error)
         after = _random_states()
-        facts["settings_changed"] = torch.get_default_dtype() != dtype
+        facts["settings_changed"] = _settings() != settings
     facts["edited"] = tuple(
         name
         for name, value in inputs.items()

@@ -8,11 +8,16 @@
     2. The idea.
     3. Almost code.
 
+    ## Names
+    - `rows`: rows of `tokens`
+
     ## D-SOFTMAX-MINUS
     What the student probably thinks.
 
     > Why that is wrong.
 
+Under Names stands what a reader calls inputs that an answer has no parameter for, as its adapter
+makes something of them, and results of which something has to be said.
 What several tasks of a folder share is in a file there whose name begins with `_`, and what all
 share in `attncourse/tasks/*.md`; a task's own words come first. A translation lies beside each file
 (`softmax.zh.md`); a sentence that it lacks is said in English. Nothing is read before it is shown.
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 TASKS = Path(__file__).parent.parent / "tasks"
 GENERIC = Path(__file__).parent / "generic.md"
-HINTS = "Hints"
+HINTS, NAMES = "Hints", "Names"
 KINDS = "thinks", "why"
 
 _chosen: contextvars.ContextVar[str | None] = contextvars.ContextVar("language", default=None)
@@ -57,6 +62,7 @@ class Words:
 
     sentence: str = ""
     hints: tuple[str, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)
     thoughts: dict[str, Entry] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)  # by line
 
@@ -99,6 +105,11 @@ def thought(fault: Fault, kind: str) -> str:
     ids = dict.fromkeys((fault.id, fault.words))
     entries = (each.thoughts.get(id, Entry()) for each in _said(fault.of) for id in ids)
     return next((said for entry in entries if (said := getattr(entry, kind))), "")
+
+
+def called(task: Task, name: str) -> str:
+    """What a reader calls an input or a result: its name, if nothing says otherwise."""
+    return next((each.names[name] for each in _said(task) if name in each.names), f"`{name}`")
 
 
 def generic(id: str) -> str:
@@ -156,6 +167,8 @@ def read(path: Path) -> Words:
         paragraphs = _paragraphs(body)
         if heading == HINTS:
             found.hints = tuple(_numbered(body))
+        elif heading == NAMES:
+            found.names = dict(re.findall(r"^- `(.+?)`: (.+)$", body, re.MULTILINE))
         elif not heading:
             found.sentence = _joined(paragraphs[0]) if paragraphs else ""
         else:

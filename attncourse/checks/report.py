@@ -14,14 +14,21 @@ from markupsafe import Markup
 from torch import Tensor
 
 from attncourse.checks import pages
-from attncourse.checks.answer import Failure, shape_of
+from attncourse.checks.answer import MOST_LETTERS, Failure, describe, first_difference, shape_of
 from attncourse.checks.task import Task
 from attncourse.markup import each, with_code
 
 if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
 
-TWO = "Two things at once. Mend the first and run again: then only the second is left."
+TWO = (
+    "Two things at once. Mend the first and run again: then only the second is left, and what is "
+    "said of it here is true."
+)
+PROBABLY = "What you probably think"
+PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
+
+NOT_BEGUN = ("NOT-DEFINED", "NOT-ANSWERED")
 
 # A report as data, beside its HTML in a notebook's output: what the class report reads.
 MIME = "application/vnd.attncourse.report+json"
@@ -75,6 +82,17 @@ class Report:
     def passed(self) -> bool:
         return all(result.passed for result in self.results)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is an answer to speak of: what is not begun is not wrong."""
+        return not self.diagnosis or self.diagnosis.id not in NOT_BEGUN
+
+    @property
+    def state(self) -> str:
+        if not self.begun:
+            return "open"
+        return "right" if self.passed else "half" if 2 * self.earned >= self.points else "wrong"
+
     def as_dict(self) -> dict:
         """The report as plain data (JSON)."""
         failed = [result for result in self.results if not result.passed]
@@ -100,6 +118,16 @@ class Report:
         return _text(self)
 
 
+class Points(float):
+    """Points as nbgrader takes them from a cell's output, and as a notebook does not show them.
+
+    They stand in the first line of the report already.
+    """
+
+    def _repr_html_(self) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
 class Hints:
     """The hint ladder of a task; in a notebook each rung is opened by a click."""
@@ -119,8 +147,11 @@ class Hints:
 
 # --- numbers and tables -------------------------------------------------------------------------
 
+MOST_NUMBERS = 24  # in a table
+DIGITS = (4, 7, 17)  # of a number; the last ones tell any two apart
 
-def _number(value: float) -> str:
+
+def _number(value: float, digits: int = DIGITS[0]) -> str:
     """A number as a person would write it: 3, 0.269, 1e+04, NaN."""
     if value != value:
         return "NaN"
@@ -128,43 +159,70 @@ def _number(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value)}".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
-def _table(value: object) -> list[list[str]] | None:
-    """A small tensor as rows of words; None if it is too large to be read."""
-    if not isinstance(value, Tensor) or not 0 < value.numel() <= 24 or value.ndim > 4:
-        return None
+def _table(value: object, digits: int = DIGITS[0]) -> list[list[str]]:
+    """Rows of words: of a small tensor its numbers, of anything else one line."""
+    if not isinstance(value, Tensor) or not 0 < value.numel() <= MOST_NUMBERS or value.ndim > 4:
+        return [[_line(value, digits)]]
     flat = value.detach().reshape(-1, value.shape[-1] if value.ndim else 1)
     if value.dtype == torch.bool:
         return [["✓" if cell else "·" for cell in row] for row in flat.tolist()]
-    return [[_number(float(cell)) for cell in row] for row in flat.tolist()]
+    return [[_number(float(cell), digits) for cell in row] for row in flat.tolist()]
 
 
-def _brief(value: object) -> str:
-    """An input or a result in one line of text."""
-    table = _table(value)
-    if table:
-        return " ; ".join("  ".join(row) for row in table)
+def _line(value: object, digits: int) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {shape_of(value)}"
+    if isinstance(value, float):
+        return _number(value, digits)
     if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
-        return " ; ".join(f"{name} {_number(number)}" for name, number in value.items())
-    return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else str(value)
+        return " ; ".join(f"{name} {_number(number, digits)}" for name, number in value.items())
+    text = str(value)
+    return describe(value) if len(text) > MOST_LETTERS and not isinstance(value, str) else text
 
 
-def _shown_inputs(example: Example) -> dict[str, object]:
+def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
+    """What was expected and what came, as tables that do not look alike."""
+    ours, theirs = example.expected, example.got
+    for digits in DIGITS:
+        tables = _table(ours, digits), _table(theirs, digits)
+        if tables[0] != tables[1] or _shapes_differ(example):
+            return tables
+    place, ours, theirs = first_difference(ours, theirs)
+    where = f" at {place}" if place else ""
+    for digits in DIGITS:
+        lines = _line(ours, digits), _line(theirs, digits)
+        if lines[0] != lines[1]:
+            break
+    return tuple([[f"{line}{where}"]] for line in lines)
+
+
+def _result(task: Task, example: Example) -> str:
+    """What the result is called: its name, or the task's words for it."""
+    words = task.called(example.name)
+    return example.name if words.startswith("`") else words  # an input may have that name, too
+
+
+def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
-        name: value
+        task.called(name).replace("`", ""): _table(value)
         for name, value in example.inputs.items()
         if value is not None and "." not in name
     }
 
 
+def _shapes_differ(example: Example) -> bool:
+    got, expected = example.got, example.expected
+    return isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape != expected.shape
+
+
 def _got(example: Example) -> str:
     """A label for what came: with both shapes where they differ, as one number shows none."""
-    got, expected = example.got, example.expected
-    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape != expected.shape:
-        return f"got, with shape {shape_of(got)} instead of {shape_of(expected)}"
+    if _shapes_differ(example):
+        return f"got, with shape {shape_of(example.got)} instead of {shape_of(example.expected)}"
     return "got"
 
 
@@ -176,7 +234,7 @@ def _told(report: Report) -> Iterator[tuple[Result, str]]:
     """Each verdict with its message, or "": nothing is said twice."""
     why, said = report.diagnosis and report.diagnosis.why, None
     for result in report.results:
-        message = "" if result.message == why else result.message
+        message = "" if result.message == why or not report.begun else result.message
         yield result, message and _unless_said(message, said)
         said = message or said
 
@@ -204,10 +262,11 @@ def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
 
 
 def _text(report: Report) -> str:
-    lines = [f"{'✓' if report.passed else '✗'} {report.task}: {_points(report)}"]
+    no = "✗" if report.begun else "○"
+    lines = [f"{'✓' if report.passed else no} {report.task}: {_points(report)}"]
     diagnosis = report.diagnosis
     for result, message in _told(report):
-        lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
+        lines.append(f"  {'✓' if result.passed else no} {result.name}")
         if message:
             lines.append(_wrap(message, first="      ", indent="      "))
     if report.note:
@@ -221,7 +280,8 @@ def _text(report: Report) -> str:
         mark = f"{number}. " if diagnosis.also else ""
         lines += [""] * (number > 1)
         if thought.thinks:
-            lines.append(_wrap(f"{mark}What you probably think ({thought.id}): {thought.thinks}"))
+            said = PARTLY if thought.partly else PROBABLY
+            lines.append(_wrap(f"{mark}{said} ({thought.id}): {thought.thinks}"))
             lines.append(_wrap(f"Why it is wrong: {thought.why}"))
         else:
             lines.append(_wrap(f"{mark}{thought.why}"))
@@ -235,18 +295,27 @@ def _text(report: Report) -> str:
             *(_wrap(f"- {words}", "    ", "  ") for words in diagnosis.seen),
         ]
     if diagnosis.example:
-        example = diagnosis.example
-        lines += ["", "Smallest failing input found:"]
-        inputs = _shown_inputs(example)
-        width = max(map(len, [*inputs, "expected"]))
-        lines += [f"  {name:<{width}}  {_brief(value)}" for name, value in inputs.items()]
-        lines.append(f"Its {example.name}:")
-        about = "about " if report.about.tolerance else ""
-        lines.append(f"  {'expected':<{width}}  {about}{_brief(example.expected)}")
-        lines.append(f"  {_got(example):<{width}}  {_brief(example.got)}")
+        lines += ["", *_text_example(report.about, diagnosis.example)]
     if diagnosis.map and diagnosis.map.got is not None:
         lines += ["", *_text_map(diagnosis.map)]
     return "\n".join(lines)
+
+
+def _text_example(task: Task, example: Example) -> list[str]:
+    def line(name: str, table: list[list[str]], before: str = "") -> str:
+        return f"  {name:<{width}}  {before}{' ; '.join('  '.join(row) for row in table)}"
+
+    inputs = _shown_inputs(task, example)
+    width = max(map(len, [*inputs, "expected"]))
+    about = "about " if task.tolerance and isinstance(example.expected, Tensor) else ""
+    expected, got = _both(example)
+    return [
+        "Smallest failing input found:",
+        *(line(name, table) for name, table in inputs.items()),
+        f"Its {_result(task, example)}:",
+        line("expected", expected, about),
+        line(_got(example), got),
+    ]
 
 
 def _text_map(found: DependencyMap) -> list[str]:
@@ -267,27 +336,33 @@ def _text_map(found: DependencyMap) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------
 
 # A long title is cut, so that a link is one line on a phone, too. Two thoughts stand beside a rule
-# each, so that it is plain what belongs to which. Colors keep a contrast of 4.5 : 1 on white and on
-# the dark grounds of JupyterLab, VS Code, Colab and the book; everything else inherits.
+# each, so that it is plain what belongs to which. Links, lists and code are named three times
+# over: else JupyterLab's own rules take the line from a link and move a list to the right. Colors
+# of words keep a contrast of 4.5 : 1 on white and on the dark grounds of JupyterLab, VS Code, Colab
+# and the book; everything else inherits.
 STYLE = """
 .attn-report{font:14px/1.5 system-ui,sans-serif;max-width:46em;border-left:4px solid var(--attn);
 padding:.2em 0 .2em 1em;margin:.5em 0;--ok:#16833f;--no:#c0392b;--link:#0b5c94;
 --attn:var(--ok)}
 .attn-report.wrong{--attn:var(--no)}
+.attn-report.half{--attn:#e0930a}
+.attn-report.open{--attn:#8a8a8a}
 .attn-report h4{margin:.1em 0 .4em;font-size:1.1em;font-weight:600}
 .attn-report h5{margin:.9em 0 .2em;font-size:1em;font-weight:600}
 .attn-report p{margin:.2em 0 .5em}
 .attn-report .read{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.attn-report a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
+.attn-report.attn-report.attn-report a,.attn-report.attn-report.attn-report a code{
+color:var(--link);text-decoration:underline;text-underline-offset:.15em}
 .attn-report .thought{border-left:2px solid #8888;padding-left:.9em;margin:.9em 0}
 .attn-report .thought h5:first-child{margin-top:0}
-.attn-report ul{list-style:none;margin:.2em 0;padding:0}
+.attn-report.attn-report.attn-report ul{list-style:none;margin:.2em 0;padding:0}
 .attn-report li{padding-left:1.5em;text-indent:-1.5em;margin:.1em 0}
 .attn-report li small{display:block;text-indent:0;font-size:.93em;opacity:.85}
-.attn-report ul.seen{list-style:disc;padding-left:1.3em}
+.attn-report.attn-report.attn-report ul.seen{list-style:disc;padding-left:1.3em}
 .attn-report ul.seen li{padding-left:0;text-indent:0}
 .attn-report .ok,.attn-report .no{font-weight:700;display:inline-block;width:1.5em;text-indent:0}
 .attn-report .ok{color:var(--ok)}.attn-report .no{color:var(--no)}
+.attn-report.open .no{color:inherit;opacity:.85}
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
@@ -298,7 +373,8 @@ caption-side:top}
 .attn-report td.on{background:currentColor}
 .attn-report .map caption{white-space:nowrap;contain:inline-size}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
-.attn-report code{font-size:.95em;background:none;color:inherit;padding:0}
+.attn-report code{font-size:.95em}
+.attn-report.attn-report.attn-report code{background:none;color:inherit;padding:0}
 @media (prefers-color-scheme:dark){.attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}}
 [data-theme=dark] .attn-report,[data-jp-theme-light=false] .attn-report,
 .vscode-dark .attn-report,html[theme=dark] .attn-report{--ok:#4cc27a;--no:#ff8a7a;--link:#7cbcf0}
@@ -313,12 +389,11 @@ def _html_link(where: str, words: str) -> str:
     return link.format(where, words) if where else words
 
 
-def _html_table(caption: str, value: object, beside: object = None) -> Markup:
+def _html_table(caption: str, rows: list[list[str]], beside: list | None = None) -> Markup:
     def cell(here: str, there: str) -> Markup:
         return Markup("<td{}>{}</td>").format(Markup(" class=off") * (here != there), here)
 
-    rows = _table(value)
-    return _html_rows(caption, rows or [[_brief(value)]], rows and _table(beside), cell)
+    return _html_rows(caption, rows, beside, cell)
 
 
 def _html_map(caption: str, table: Tensor, beside: Tensor) -> Markup:
@@ -348,20 +423,21 @@ def _html(report: Report) -> Markup:
             seen = each("<li>{}</li>", map(with_code, diagnosis.seen))
             text += Markup('<h5>What we saw</h5><ul class="seen">{}</ul>').format(seen)
         if diagnosis.example:
-            text += html_example(diagnosis.example)
+            text += html_example(report.about, diagnosis.example)
         if diagnosis.map and diagnosis.map.got is not None:
             text += html_dependencies(diagnosis.map)
     if report.note:
         text += Markup("<p>{}</p>").format(with_code(report.note))
     if not report.passed:
         text += Markup("<h5>What was checked</h5>")
-    checks = each("{}", (_html_item(*told) for told in _told(report)))
+    no = "✗" if report.begun else "○"
+    checks = each("{}", (_html_item(*told, no) for told in _told(report)))
     box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul></div>')
-    return box.format(Markup(STYLE), "right" if report.passed else "wrong", text, checks)
+    return box.format(Markup(STYLE), report.state, text, checks)
 
 
-def _html_item(result: Result, message: str) -> Markup:
-    mark = ("ok", "✓") if result.passed else ("no", "✗")
+def _html_item(result: Result, message: str, no: str) -> Markup:
+    mark = ("ok", "✓") if result.passed else ("no", no)
     detail = message and Markup("<small>{}</small>").format(with_code(message))
     return Markup('<li><span class="{}">{}</span>{}{}</li>').format(*mark, result.name, detail)
 
@@ -378,9 +454,9 @@ def _html_thought(report: Report, thought: Diagnosis, mark: str) -> Markup:
     if thought.thinks:
         id = Markup("<code>{}</code>").format(thought.id)
         id = _html_link(pages.in_gallery(report.about, thought.id), id)
-        text = Markup(
-            "<h5>{}What you probably think {}</h5><p>{}</p><h5>Why it is wrong</h5><p>{}</p>"
-        ).format(mark, id, with_code(thought.thinks), why)
+        text = Markup("<h5>{}{} {}</h5><p>{}</p><h5>Why it is wrong</h5><p>{}</p>").format(
+            mark, PARTLY if thought.partly else PROBABLY, id, with_code(thought.thinks), why
+        )
     else:
         text = Markup("<p>{}{}</p>").format(mark, why)
     return text + (_html_again(report, thought.section) if thought.section else "")
@@ -400,16 +476,16 @@ def _html_again(report: Report, section: str) -> Markup:
     return again
 
 
-def html_example(example: Example) -> Markup:
-    inputs = _shown_inputs(example)
+def html_example(task: Task, example: Example) -> Markup:
+    inputs, (expected, got) = _shown_inputs(task, example), _both(example)
     return Markup(
         '<h5>Smallest failing input found</h5><div class="side">{}</div>'
         '<h5>Its {}</h5><div class="side">{}{}</div>'
     ).format(
         each("{}", map(_html_table, inputs, inputs.values())),
-        example.name,
-        _html_table("expected", example.expected),
-        _html_table(_got(example), example.got, example.expected),
+        _result(task, example),
+        _html_table("expected", expected),
+        _html_table(_got(example), got, expected),
     )
 
 

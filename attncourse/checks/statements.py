@@ -7,6 +7,7 @@ only where the two differ. It says what was seen and ascribes no thought.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ def statements(
     seen = _Trials(task, answer)
     if found := list(_unsteady(task, seen, keeps)):
         return found  # of an answer that differs from call to call nothing else can be told
-    edited = list(dict.fromkeys(_edited(got)))
+    edited = list(dict.fromkeys(_edited(task, got)))
     found = [*edited, *_inputs(task, seen), *_gradients(task, got, bool(edited))]
     found += [*_defaults(task, seen), *_digits(task, got, wrong)]
     if not found:
@@ -109,11 +110,12 @@ def _unsteady(task: Task, seen: _Trials, keeps: bool) -> Iterator[Statement]:
             return
 
 
-def _edited(got: Fingerprint) -> Iterator[Statement]:
+def _edited(task: Task, got: Fingerprint) -> Iterator[Statement]:
     for (_, part), value in got.pieces.items():
         if part.endswith(" edited") and value is True:
             name = part.removesuffix(" edited")
-            yield Statement("edits", name, f"After the call the caller's own `{name}` has changed.")
+            words = f"After the call the caller's own {task.called(name)} has changed."
+            yield Statement("edits", name, words)
 
 
 # --- one input at a time ------------------------------------------------------------------------
@@ -121,24 +123,24 @@ def _edited(got: Fingerprint) -> Iterator[Statement]:
 
 def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
     probes = fingerprint.probes(task).values()
-    names = dict.fromkeys(name for inputs in probes for name in inputs if "." not in name)
-    for name in names:
+    for name in filter(task.gives, dict.fromkeys(name for inputs in probes for name in inputs)):
+        called = task.called(name)
         if _never(seen, name):
-            words = f"We changed `{name}`, and your result stayed the same."
+            words = f"We changed {called}, and your result stayed the same."
             yield Statement("unused", name, words)
             continue
         if _first_only(seen, name):
-            words = f"Only the first `{name}` of a batch matters: the others change nothing."
+            words = f"Only the first {called} of a batch matters: the others change nothing."
             yield Statement("first", name, words)
         if _mixes(seen, name):
-            words = f"The first result of a batch changes with the `{name}` of another element."
+            words = f"The result for the first of a batch changes with the {called} of another."
             yield Statement("mixes", name, words)
-        elif _hears(seen, name):
-            words = f"We changed numbers of `{name}` that do not matter here; your result changed."
+        elif place := _hears(seen, name):
+            words = f"No result depends on {place} in one of our calls. We changed it: yours did."
             yield Statement("hears", name, words)
 
 
-def _other(value: object, rows: slice = slice(None)) -> object:
+def _other(value: object, rows: slice | tuple = slice(None)) -> object:
     """Another value of the same kind: never only another order of the same numbers."""
     if isinstance(value, bool):
         return not value
@@ -247,22 +249,44 @@ def _mixes(seen: _Trials, name: str) -> bool:
     return False
 
 
-def _hears(seen: _Trials, name: str) -> bool:
-    """Whether it changes with numbers to which the reference has no slope, and does not change."""
+def _hears(seen: _Trials, name: str) -> str:
+    """One place of an input that changes the answer and cannot change the reference, if any.
+
+    In words: "`key[0, 3]` of shape (1 4 2)". No slope at one size of the numbers is not enough, for
+    a softmax that is nearly 0 or 1 has none either.
+    """
     for inputs in _chosen(seen.task, name):
         value = inputs[name]
         if not isinstance(value, Tensor) or not value.is_floating_point():
-            return False
-        slope = seen.task.expected(inputs, gradient=True).gradients.get(name)
-        if slope is None or not (slope == 0).any() or (slope == 0).all():
+            return ""
+        slopes = [_slope(seen.task, each, name) for each in (inputs, _shrunk(inputs))]
+        if None in slopes or not value.ndim:
             continue
-        other = inputs | {name: torch.where(slope == 0, _other(value), value)}
+        free = torch.stack([slope == 0 for slope in slopes]).all(0)
+        free = free.all(-1) if value.ndim > 1 else free  # a vector is one place
+        if free.all():
+            continue
         before, got = seen.expected(inputs), seen.got(inputs)
-        if before is None or got is None or not _same(before, seen.expected(other)):
-            continue
-        if not _same(got, seen.got(other)):
-            return True
-    return False
+        for place in free.nonzero().tolist()[:MOST_TRIED]:
+            other = inputs | {name: _other(value, tuple(place))}
+            if before is None or got is None or not _same(before, seen.expected(other)):
+                continue
+            if not _same(got, seen.got(other)):
+                where = f"[{', '.join(map(str, place))}]"
+                called = seen.task.called(name).strip("`")
+                return f"`{called}{where}` of shape {shape_of(value)}"
+    return ""
+
+
+def _slope(task: Task, inputs: Inputs, name: str) -> Tensor | None:
+    return task.expected(inputs, gradient=True).gradients.get(name)
+
+
+def _shrunk(inputs: Inputs) -> Inputs:
+    floats = {
+        n: v / 8 for n, v in inputs.items() if isinstance(v, Tensor) and v.is_floating_point()
+    }
+    return inputs | floats
 
 
 # --- gradients, defaults, digits ----------------------------------------------------------------
@@ -271,24 +295,36 @@ def _hears(seen: _Trials, name: str) -> bool:
 def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]:
     if edits:  # an edit in place breaks autograd, and is the cause
         return
-    none, partly = set(), set()
+    arrives: dict[str, list[bool]] = {}
+    partly = set()
     for key, ours in of_reference(task).pieces.items():
         theirs = got.pieces.get(key)
         if not isinstance(ours, Gradient) or not isinstance(theirs, Gradient):
             continue
-        if not isinstance(ours.value, Tensor) or not (ours.value.abs() > 10 * ours.floor).any():
+        # what is tiny beside the gradients of its call is the rounding of our own
+        due = isinstance(ours.value, Tensor) and ours.value.abs() > 10 * ours.floor
+        if due is False or not due.any():
             continue
         name = key[1].removeprefix("gradient of ")
-        if not isinstance(theirs.value, Tensor) or not theirs.value.any():
-            none.add(name)
-        elif theirs.value.shape == ours.value.shape:
-            partly |= {name} if ((theirs.value == 0) & (ours.value != 0)).any() else set()
-    for name in sorted(none):
-        words = f"`{name}` should get a gradient, and none arrives at it."
-        yield Statement("no gradient", name, words)
-    for name in sorted(partly - none):
-        words = f"A part of `{name}` should get a gradient, and gets none."
-        yield Statement("part of a gradient", name, words)
+        there = isinstance(theirs.value, Tensor) and bool(theirs.value.any())
+        arrives.setdefault(name, []).append(there)
+        if there and theirs.value.shape == due.shape and (theirs.value == 0)[due].any():
+            partly.add(name)
+    for name, there in sorted(arrives.items()):
+        called = task.called(name)
+        if not any(there):
+            words = f"{called} should get a gradient, and none arrives at it."
+            yield Statement("no gradient", name, _begin(words))
+        elif not all(there):
+            words = f"In some of our calls no gradient arrives at {called}, and one should."
+            yield Statement("part of a gradient", name, words)
+        elif name in partly:
+            words = f"A part of {called} should get a gradient, and gets none."
+            yield Statement("part of a gradient", name, words)
+
+
+def _begin(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _defaults(task: Task, seen: _Trials) -> Iterator[Statement]:
@@ -327,7 +363,8 @@ def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
         off = (theirs - ours).abs().max().item()
         if 1e-9 * size < off < 1e-5 * size:
             words = (
-                "Only about seven digits of float64 come back right: something inside is float32."
+                "Only about seven digits of float64 come back right. Is something inside float32, or "
+                "is a small number added?"
             )
             yield Statement("digits", name, words)
             return
@@ -343,8 +380,22 @@ def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, li
     return right, [inputs for name, inputs in probes.items() if name in bad]
 
 
-def _axis(place: int) -> str:
-    return {-1: "last axis", -2: "second-to-last axis"}.get(place, f"axis {place}")
+# What the letters of axes count, as in the book's notation; a longer name says it itself.
+AXES = {"b": "sentences", "h": "heads", "c": "cached heads", "q": "queries", "k": "keys"}
+AXES |= {"n": "positions", "r": "offsets", "y": "rows", "x": "columns"}
+AXES |= dict.fromkeys("devma", "width")
+
+
+def _axes(task: Task) -> dict[str, tuple[str, int]]:
+    """Where the lengths of the course's axes are seen: an input, and its axis from the end."""
+    found = {}
+    for name, parameter in inspect.signature(task.reference).parameters.items():
+        letters = getattr(parameter.annotation, "dim_str", "").split()
+        for place, letter in enumerate(reversed(letters), 1):
+            if not letter.isidentifier():
+                break  # "...": any axes
+            found.setdefault(letter, (name, -place))
+    return found
 
 
 def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
@@ -352,31 +403,26 @@ def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
     right, bad = _right_and_wrong(task, got, wrong)
     if task.adapt or not right or len(bad) < 2:  # an adapter's inputs are not the student's
         return
-    axes = [
-        (name, axis)
-        for name, value in right[0].items()
-        if isinstance(value, Tensor) and "." not in name
-        for axis in range(-value.ndim, 0)
-    ]
+    axes = _axes(task)
 
-    def length(inputs: Inputs, axis: tuple[str, int]) -> int | None:
-        value = inputs.get(axis[0])
-        has = isinstance(value, Tensor) and value.ndim >= -axis[1]
-        return value.shape[axis[1]] if has else None
+    def length(inputs: Inputs, letter: str) -> int | None:
+        name, axis = axes[letter]
+        value = inputs.get(name)
+        has = isinstance(value, Tensor) and value.ndim >= -axis
+        return value.shape[axis] if has else None
 
-    for place, one in enumerate(axes):
-        for two in axes[place + 1 :]:
-            pairs = [[(length(i, one), length(i, two)) for i in some] for some in (right, bad)]
-            if any(None in lengths for some in pairs for lengths in some):
-                continue
-            if all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1]):
-                shapes = shape_of(right[0][one[0]]), shape_of(right[0][two[0]])
-                words = (
-                    f"It is right only where the {_axis(one[1])} of `{one[0]}` is as long as "
-                    f"the {_axis(two[1])} of `{two[0]}`, as in shapes {shapes[0]} and {shapes[1]}."
-                )
-                yield Statement("equal sizes", f"{one} {two}", words)
-                return
+    def parts(one: str, two: str) -> bool:
+        pairs = [[(length(each, one), length(each, two)) for each in some] for some in (right, bad)]
+        if any(None in lengths for some in pairs for lengths in some):
+            return False
+        return all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1])
+
+    found = [pair for pair in itertools.combinations(axes, 2) if parts(*pair)]
+    if len(found) == 1:  # of several nobody knows which it is
+        words = AXES | ({"c": "colors"} if "y" in axes else {})
+        one, two = (f"{x} (the {words.get(x, x)} of `{axes[x][0]}`)" for x in found[0])
+        words = f"Of the inputs we tried, it is right only where {one} is equal to {two}."
+        yield Statement("equal sizes", " ".join(found[0]), words)
 
 
 def _is_dead(inputs: Inputs) -> bool:
@@ -405,5 +451,6 @@ def _conditions(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]
         return
     for words, holds in CONDITIONS:
         if all(map(holds, bad)) and not any(map(holds, right)):
-            yield Statement("where", words, f"It is wrong exactly where {words}.")
+            said = f"Of the inputs we tried, it is wrong exactly where {words}."
+            yield Statement("where", words, said)
             return

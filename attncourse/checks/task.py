@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
@@ -241,6 +242,24 @@ class Task:
     def hints(self) -> tuple[str, ...]:
         """Nudge, idea, almost code."""
         return prose.hints(self)
+
+    def called(self, name: str) -> str:
+        """What a reader calls an input or a result: `query`, `cache[0]`, rows of `tokens`."""
+        return prose.called(self, name)
+
+    def gives(self, name: str) -> bool:
+        """Whether that input, or what it is part of, is what an answer is called with."""
+        code = re.fullmatch(r"`(\w+)(\[.+\])?`", self.called(name))
+        return bool(code) and code[1] in self.parameters
+
+    @functools.cached_property
+    def parameters(self) -> frozenset[str]:
+        """What can be given to an answer, by name; of a module, to both of its calls."""
+        if not isinstance(self.reference, type):
+            return frozenset(inspect.signature(self.reference).parameters)
+        calls = self.reference.__init__, self.reference.forward
+        names = {name for call in calls for name in inspect.signature(call).parameters}
+        return frozenset(names - {"self"} | {"training"})
 
     @property
     def chapter(self) -> str:

@@ -51,7 +51,7 @@ def shown(task, fault) -> str:
             depends = diagnosis.dependencies_of(task, answer)
             wrong = depends and depends.got is not None and not depends.right
             map = report.html_dependencies(depends) if wrong else ""
-            return str(report.html_example(example) + map)
+            return str(report.html_example(task, example) + map)
     return ""
 
 

@@ -118,11 +118,12 @@ def a_blind_guess_loses_the_logarithm_of_the_vocabulary(answer, rng):
         inputs = scored(rng, 5, 2, 1, n=5, words=words)
         inputs["logits"] *= 0
         loss = answer(inputs)
-        if loss.numel() != 1 or not abs(loss.item() - math.log(words)) < 1e-4:
+        one = loss.numel() == 1
+        if not one or not abs(loss.item() - math.log(words)) < 1e-4:
+            due, came = answer.apart(math.log(words), loss.item() if one else math.nan, ".4g")
             raise Failure(
                 f"All {words} words of the vocabulary get the same score, so the loss of each "
-                f"token is ln {words} ≈ {math.log(words):.3f}; your loss is "
-                f"{f'{loss.item():.4g}' if loss.numel() == 1 else describe(loss)}.",
+                f"token is ln {words} ≈ {due}; your loss is {came if one else describe(loss)}.",
                 inputs,
             )
 
@@ -151,9 +152,10 @@ def padding_does_not_count(answer, rng):
         }
         after = answer(inputs | longer)
         if not torch.allclose(before, after, atol=1e-4):
+            one, two = answer.apart(before.item(), after.item(), ".4g")
             raise Failure(
-                f"Three more pads after each row change the loss from {before.item():.4g} to "
-                f"{after.item():.4g}. They should not count.",
+                f"Three more pads after each row change the loss from {one} to {two}. They should "
+                "not count.",
                 inputs | longer,
                 before,
                 after,

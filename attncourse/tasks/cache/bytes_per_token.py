@@ -131,6 +131,21 @@ def every_layer_keeps_its_own_and_a_number_takes_its_bytes(answer, rng):
     exactly(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2))
 
 
+def refusing(bytes_per_token):
+    """Whether it raises a ValueError, or a kind of one."""
+
+    def function(**inputs):
+        try:
+            bytes_per_token(*inputs.values())
+        except ValueError:
+            return True
+        except Exception:
+            pass
+        return False
+
+    return function
+
+
 @task.check(1)
 def a_scheme_that_does_not_exist_is_an_error(answer):
     answer(sizes("MHA", 1, 1, 1, 1))
@@ -141,6 +156,12 @@ def a_scheme_that_does_not_exist_is_an_error(answer):
             raise Failure(
                 f"For the scheme {scheme!r} your answer says {seen.returned}, and there is no such "
                 "scheme. Raise a ValueError: a wrong number would be believed.",
+                inputs,
+            )
+        if not answer.observe(inputs, adapt=refusing).returned:
+            raise Failure(
+                f"For the scheme {scheme!r} your answer {seen.error}. The task asks for a "
+                "ValueError: a caller who is ready for it would be stopped by any other.",
                 inputs,
             )
 

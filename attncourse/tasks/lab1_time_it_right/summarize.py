@@ -67,9 +67,9 @@ def summarized(answer, samples, *parts):
     for part in parts:
         if abs(got[part] - expected[part]) > 1e-6 * max(samples):
             shown = ", ".join(f"{each:.4g}" for each in samples[:9])
+            due, came = answer.apart(expected[part], got[part], ".6g")
             raise Failure(
-                f"{names[part]} of {shown}{', …' * (len(samples) > 9)} is {expected[part]:.6g}; "
-                f"yours is {got[part]:.6g}.",
+                f"{names[part]} of {shown}{', …' * (len(samples) > 9)} is {due}; yours is {came}.",
                 inputs,
                 expected,
                 got,
@@ -117,9 +117,10 @@ def microseconds_count_and_the_samples_stay_in_order(answer, rng):
     got, whole = answer(inputs), answer({"samples": samples})
     for part, said in got.items():  # against itself: what else is wrong has been said
         if abs(said - 1e-6 * whole[part]) > 1e-12 * max(samples):
+            one, two = answer.apart(whole[part], 1e6 * said, ".6g")
             raise Failure(
-                f"The {part} of some samples is {whole[part]:.6g}; of the same in millionths it "
-                f"is {said:.6g}. A result in seconds must not be rounded.",
+                f"The {part} of some samples is {one}; of the same in millionths it is {two} "
+                "millionths. A result in seconds must not be rounded.",
                 inputs,
             )
 

@@ -73,7 +73,8 @@ def it_is_a_plain_number_between_minus_one_and_one(answer, rng):
         if not isinstance(seen, float):
             raise Failure(f"A plain float is expected; yours is {type(seen).__name__}.", inputs)
         if not -1.001 <= score <= 1.001:
-            raise Failure(f"The score lies between −1 and 1; yours is {score:.3g}.", inputs)
+            came = answer.apart(score, 1.0 if score > 0 else -1.0)[0]
+            raise Failure(f"The score lies between −1 and 1; yours is {came}.", inputs)
 
 
 @task.check(2)
@@ -83,7 +84,8 @@ def a_head_that_copies_scores_one_and_one_that_forbids_minus_one(answer, rng):
         inputs = {"W_OV": sign * torch.eye(4), "W_E": basis, "W_U": basis.T.contiguous()}
         score = answer(inputs)
         if abs(score - sign) > 1e-3:
-            raise Failure(f"A head that {what} scores {sign:+.0f}; yours says {score:.3g}.", inputs)
+            came = answer.apart(score, sign)[0]
+            raise Failure(f"A head that {what} scores {sign:+.0f}; yours says {came}.", inputs)
 
 
 @task.check(2)
@@ -105,9 +107,10 @@ def the_size_of_the_head_does_not_matter(answer, rng):
     larger = {name: 30 * x for name, x in inputs.items()}
     one, two = answer(inputs), answer(larger)
     if abs(one - two) > 1e-3:
+        before, after = answer.apart(one, two)
         raise Failure(
-            f"With all numbers 30 times as large the score should stay; yours goes from {one:.3g} "
-            f"to {two:.3g}.",
+            f"With all numbers 30 times as large the score should stay; yours goes from {before} "
+            f"to {after}.",
             larger,
         )
     answer.matches(head(rng, dtype=torch.float32), tolerance=1e-3)

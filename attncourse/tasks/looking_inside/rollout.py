@@ -85,9 +85,11 @@ def every_row_sums_to_one(answer, rng):
         inputs = layers(rng, count)
         total = answer(inputs).sum(-1)
         if not torch.allclose(total, torch.ones_like(total), atol=1e-4):
+            worst = total.flatten()[(total - 1).abs().nan_to_num(torch.inf).argmax()]
+            came, _ = answer.apart(worst, 1.0)
             raise Failure(
                 f"Each row shares out 1, however many layers there are. With {count}, a row of "
-                f"yours sums to {total.flatten()[0].item():.3g}.",
+                f"yours sums to {came}.",
                 inputs,
             )
 

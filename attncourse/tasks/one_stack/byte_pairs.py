@@ -294,10 +294,10 @@ task.fault(
 )
 task.fault(
     "B-YOUNGEST",
-    choose=(
-        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
-        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p)),
-    ),
+    choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+)
+task.fault(
+    "B-LAST-IN-THE-ALPHABET", choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p))
 )
 task.fault(
     "B-RIGHT-BEFORE-LEFT",

@@ -162,9 +162,9 @@ def sees(answer, inputs, *names, off=MOST):
     got, expected = answer(inputs), answer.expected(inputs)
     for name in names:
         if not abs(got[name] - expected[name]) <= off:
+            due, came = answer.apart(expected[name], got[name], ".2f")
             raise Failure(
-                f"With share = {inputs['share']}: {name} should be {expected[name]:.2f}; yours is "
-                f"{got[name]:.2f}.",
+                f"With share = {inputs['share']}: {name} should be {due}; yours is {came}.",
                 inputs,
                 expected,
                 got,

@@ -100,9 +100,10 @@ def vectors_that_tell_nothing_apart_lose_the_logarithm_of_the_batch(answer, rng)
         inputs["images"] = inputs["texts"] = normal(rng, 1, 6).expand(b, 6).contiguous()
         loss = number(answer(inputs), inputs)
         if abs(loss - math.log(b)) > 1e-3:
+            due, came = answer.apart(math.log(b), loss, ".4g")
             raise Failure(
                 f"All {b} pictures and all {b} texts are one vector, so each guess is one of {b}, "
-                f"and the loss is ln {b} ≈ {math.log(b):.3f}; yours is {loss:.4g}.",
+                f"and the loss is ln {b} ≈ {due}; yours is {came}.",
                 inputs,
             )
 

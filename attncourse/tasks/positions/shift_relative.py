@@ -74,10 +74,10 @@ def every_score_comes_from_its_offset(answer, rng):
         wrong = (got != expected).nonzero()
         if len(wrong):
             i, j = wrong[0].tolist()
+            due, came = answer.apart(expected[i, j], got[i, j], ".0f")
             raise Failure(
                 f"{q} queries are the last of {k} keys. Query {i} stands at place {i + k - q}, so "
-                f"key {j} has offset {expected[i, j]:.0f}; yours comes from offset "
-                f"{got[i, j]:.0f}.",
+                f"key {j} has offset {due}; yours comes from offset {came}.",
                 inputs,
                 expected,
                 got,

@@ -590,7 +590,7 @@ def _(words, num_merges):
     )
 
 
-@wrong("byte_pairs", "ties by the last in the alphabet", "B-ALPHABET", "B-YOUNGEST")
+@wrong("byte_pairs", "ties by the last in the alphabet", "B-LAST-IN-THE-ALPHABET")
 def _(words, num_merges):
     return learn(
         words, num_merges, choose=lambda tally, order: max(tally, key=lambda p: (tally[p], p))
@@ -1609,12 +1609,14 @@ def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None
                  latent_width, rope_width)  # fmt: skip
 
 
-@right("bytes_per_token")  # an unknown scheme is an error: a KeyError
+@right("bytes_per_token")
 def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
       latent_width=None, rope_width=None):  # fmt: skip
     plain = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}
     if scheme == "MLA":
         return num_layers * (latent_width + rope_width) * bytes_per_number
+    if scheme not in plain:
+        raise ValueError(scheme)
     return num_layers * 2 * plain[scheme] * head_width * bytes_per_number
 
 

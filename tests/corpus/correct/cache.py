@@ -332,6 +332,10 @@ def cost(scheme, num_layers, num_heads, head_width, bytes_per_number,
     return num_layers * numbers * bytes_per_number
 
 
+class UnknownScheme(ValueError):
+    pass
+
+
 def cost_by_match(scheme, num_layers, num_heads, head_width, bytes_per_number, *more, **named):
     kv_heads, latent, rope = [*more, None, None, None][:3]
     kv_heads = named.get("kv_heads", kv_heads)
@@ -342,7 +346,7 @@ def cost_by_match(scheme, num_layers, num_heads, head_width, bytes_per_number, *
             heads = num_heads if scheme == "MHA" else kv_heads if scheme == "GQA" else 1
             kept = head_width * heads << 1
         case other:
-            raise KeyError(other)
+            raise UnknownScheme(other)
     return int(kept * num_layers * bytes_per_number)
 
 
@@ -354,6 +358,8 @@ def cost_by_table(scheme, num_layers, num_heads, head_width, bytes_per_number,
         "MQA": lambda: (head_width,) * 2,
         "MLA": lambda: (latent_width, rope_width),
     }
+    if scheme not in table:
+        raise ValueError(f"{scheme} is none of {', '.join(table)}")
     return sum(table[scheme]()) * num_layers * bytes_per_number
 
 
@@ -364,7 +370,10 @@ def cost_measured(scheme, num_layers, num_heads, head_width, bytes_per_number,
     if scheme == "MLA":
         shapes = [(latent_width,), (rope_width,)]
     else:
-        heads = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+        try:
+            heads = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+        except KeyError:
+            raise ValueError(scheme) from None
         shapes = [(heads, head_width)] * 2
     kept = [torch.empty(num_layers, *shape, dtype=dtype, device="meta") for shape in shapes]
     return sum(tensor.numel() * tensor.element_size() for tensor in kept)
@@ -372,7 +381,8 @@ def cost_measured(scheme, num_layers, num_heads, head_width, bytes_per_number,
 
 def cost_by_loops(scheme, num_layers, num_heads, head_width, bytes_per_number,
                   kv_heads=None, latent_width=None, rope_width=None):  # fmt: skip
-    assert scheme in {"MHA", "GQA", "MQA", "MLA"}
+    if scheme not in {"MHA", "GQA", "MQA", "MLA"}:
+        raise ValueError
     total = 0
     for _ in range(num_layers):
         if scheme == "MLA":
@@ -391,7 +401,9 @@ def cost_by_products(scheme, *sizes, **named):
     outer = math.prod(given[name] for name in ("num_layers", "bytes_per_number"))
     if scheme == "MLA":
         return outer * sum(given[name] for name in ("latent_width", "rope_width"))
-    heads = {"MHA": given["num_heads"], "GQA": given.get("kv_heads"), "MQA": 1}[scheme]
+    heads = {"MHA": given["num_heads"], "GQA": given.get("kv_heads"), "MQA": 1}.get(scheme)
+    if heads is None:
+        raise ValueError("no scheme: " + scheme)
     return 2 * outer * heads * given["head_width"]
 
 
