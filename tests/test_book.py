@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import nbformat
 import pytest
 import yaml
-from browser import audit, needs_browser, walk
+from browser import audit, browser, needs_browser, walk
 
 from attncourse.checks import registry
 

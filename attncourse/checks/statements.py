@@ -363,8 +363,8 @@ def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
         off = (theirs - ours).abs().max().item()
         if 1e-9 * size < off < 1e-5 * size:
             words = (
-                "Only about seven digits of float64 come back right. Is something inside float32, or "
-                "is a small number added?"
+                "Only about seven digits of float64 come back right. Is something inside float32, "
+                "or is a small number added?"
             )
             yield Statement("digits", name, words)
             return
