@@ -45,7 +45,7 @@ def grader(assignment: str, to: str) -> bytes:
     address = config["repository"]["url"]
     facts = {
         "name": assignment,
-        "title": assignment[:1].upper() + assignment.replace("_", " ")[1:],
+        "title": assignment.lstrip("0123456789_").replace("_", " ").capitalize(),
         "version": attncourse.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "torch": metadata.version("torch").partition("+")[0],
@@ -91,8 +91,8 @@ def environment(setup: bytes) -> dict[str, bytes]:
     name, wheel = this_package()
     outside = {point.dist for point in installed.entry_points() if point.dist}
     wanted = [f"./{name}[notebook]", *sorted(f"{each.name}=={each.version}" for each in outside)]
-    versions = {each.name: each.version.partition("+")[0] for each in metadata.distributions()}
-    pins = [f"{each}=={versions[each]}" for each in sorted(versions) if each != "attncourse"]
+    here = [each for each in metadata.distributions() if each.name not in (None, "attncourse")]
+    pins = sorted({f"{each.name}=={each.version.partition('+')[0]}" for each in here})
     lists = {"requirements.txt": wanted, "constraints.txt": pins}
     found = {"setup.sh": setup, name: wheel}
     return found | {file: ("\n".join(lines) + "\n").encode() for file, lines in lists.items()}
@@ -109,9 +109,7 @@ def this_package() -> tuple[str, bytes]:
     files = {
         path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
         for path in sorted(PACKAGE.rglob("*"))
-        if path.is_file()
-        and not {"__pycache__"} & {*path.parts}
-        and NOT_IN_WHEEL not in path.parents
+        if path.is_file() and "__pycache__" not in path.parts and NOT_IN_WHEEL not in path.parents
     }
     form = "Wheel-Version: 1.0\nGenerator: attncourse\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/WHEEL"] = form.encode()
