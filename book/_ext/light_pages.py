@@ -21,6 +21,7 @@ import re
 import shutil
 import unicodedata
 from html import unescape
+from logging import getLogger
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -464,6 +465,7 @@ def lighten(app, problem):
 
 
 def setup(app):
+    getLogger("fontTools").setLevel("WARNING")
     app.add_html_math_renderer("mathml", (set_formula, None), (set_formula, None))
     app.connect("build-finished", lighten, priority=900)  # the theme writes a sheet before
     return {"parallel_read_safe": True, "parallel_write_safe": True}
