@@ -319,7 +319,8 @@ AS_IF = "Your results are, number for number, those of a right answer {}."
 def _thought(fault: Fault | Generic, task: Task) -> Diagnosis:
     if isinstance(fault, Generic):
         return Diagnosis(fault.id, fault.why, AS_IF.format(fault.why), section=task.section)
-    return Diagnosis(fault.id, fault.id, fault.why, fault.thinks, fault.section)
+    title = getattr(fault, "title", fault.id)
+    return Diagnosis(fault.id, title, fault.why, fault.thinks, fault.section)
 
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:

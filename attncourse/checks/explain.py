@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from attncourse.checks import tables
+from attncourse.checks import relatives, tables
 from attncourse.checks.compositions import Explanation, singles
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -46,6 +46,10 @@ class Evidence:
     got: Fingerprint
     keys: set
     wrong: set
+
+    @functools.cached_property
+    def table(self) -> tables.Table | None:
+        return tables.load(self.task)
 
     @functools.cached_property
     def by_probe(self) -> dict[str, tuple[set, set]]:
@@ -113,7 +117,7 @@ def best(found: Evidence) -> Explanation | None:
     """The one explanation that is better than all others, if there is one."""
     if not found.wrong:
         return None
-    table = tables.load(found.task)
+    table = found.table
     alone = table.singles(found) if table else singles(found.task)
     full: list[Explanation] = []
     for each in alone:
@@ -130,6 +134,10 @@ def best(found: Evidence) -> Explanation | None:
             alike = [each for each in complete if kind(each)]
             if alike:
                 return _only(alike)
+    for related in (relatives.explaining, relatives.explaining_together):
+        complete = related(found)
+        if complete:
+            return _only(complete)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None

@@ -21,7 +21,7 @@ import re
 import signal
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from attncourse.checks import compositions, fingerprint, generic, inputs, registry
-from attncourse.checks.compositions import Explanation
+from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
 from attncourse.checks.task import Task
@@ -204,6 +204,30 @@ class Table:
         good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT]
         rows = [self.rows_of_two[n] for n in good]
         return [each for row in rows if (each := compositions.explanation(self.task, row))]
+
+    def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
+        """Two faults, in any form, that seem to explain together what is wrong; the best first.
+
+        What only one of the two shows, the answer has to show; what none shows, it must not.
+        """
+        plain = np.array([n for n in range(len(self.one)) if self.rows[n][1] == 0])
+        columns = [n for n, key in enumerate(self.keys) if key in found.keys]
+        codes = self.one[plain][:, columns]
+        is_wrong = np.array([self.keys[column] in found.wrong for column in columns])
+        differs = (codes != self.reference[columns]).astype(np.float32)
+        fits = np.zeros(differs.shape, dtype=bool)
+        fits[:, is_wrong] = self._fits(found, codes[:, is_wrong], np.array(columns)[is_wrong])
+        unlike = differs * ~fits
+        contradicted = unlike @ (1 - differs).T
+        missed = (1 - differs)[:, is_wrong] @ (1 - differs)[:, is_wrong].T
+        off = contradicted + contradicted.T + missed
+        for n in np.argsort(off, axis=None, kind="stable"):
+            one, two = divmod(int(n), len(plain))
+            if off[one, two] > 1:
+                return
+            first, second = (self.rows[plain[each]][0][0] for each in (one, two))
+            if one < two and first[0] != second[0]:
+                yield first, second
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.
