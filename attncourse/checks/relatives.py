@@ -11,19 +11,30 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, generic, prose
+from attncourse.checks import compositions, generic, prose, tables
 from attncourse.checks.answer import Failure
-from attncourse.checks.compositions import Explanation
-from attncourse.checks.fingerprint import Fingerprint, differing, outputs, probes
+from attncourse.checks.compositions import Explanation, Part
+from attncourse.checks.fingerprint import (
+    Fingerprint,
+    Key,
+    agree,
+    differing,
+    of_reference,
+    outputs,
+    probes,
+    tolerance,
+)
 from attncourse.checks.generic import Generic
 from attncourse.checks.task import Change, Fault, Task, changed, compose, is_change
 
@@ -271,8 +282,8 @@ def _chained(before: Step, after: Step) -> Step:
 
 def explaining(found: Evidence) -> list[Explanation]:
     """The relatives of one kind that explain all of what is wrong."""
-    if found.task.composed is None or not found.wrong:
-        return []
+    if found.task.composed is None or found.task.chance or not found.wrong:
+        return []  # chance blurs what little a half shows
     quick = _Quick(found)
     full = [each for each in alone(found.task) if quick.fits(each) and found.share(each, 1) == 1]
     for kind in (Half, Moved, Generic):
@@ -283,24 +294,46 @@ def explaining(found: Evidence) -> list[Explanation]:
 
 def explaining_together(found: Evidence) -> list[Explanation]:
     """Two faults in any of their forms that explain all of what is wrong."""
-    task, table = found.task, found.table
-    if task.composed is None or table is None:
+    task, quick, full = found.task, _Quick(found), []
+    if task.composed is None or not quick.keys:
         return []
-    quick, full, tried = _Quick(found), [], 0
-    forms = dict(compositions._forms(task))
-    for parts in table.likely_pairs(found):
-        if tried == MOST_TRIED:
-            break
-        one, two = (forms[part] for part in parts)
-        if not (is_change(task, one) and is_change(task, two)):
-            continue
-        tried += 1
+    forms = {part: form for part, form in compositions._forms(task) if is_change(task, form)}
+    likely = found.table.likely_pairs(found) if found.table else _likely_pairs(found, quick.probe)
+    composed = (parts for parts in likely if forms.keys() >= set(parts))
+    for parts in itertools.islice(composed, MOST_TRIED):
         faults = tuple(task.faults[name] for name, _ in parts)
-        for make in _both(task, one, two):
+        for make in _both(task, *(forms[part] for part in parts)):
             each = Explanation(task, (parts, 0), faults, make)
             if quick.fits(each) and found.share(each, 1) == 1:
                 full.append(each)
     return full
+
+
+def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
+    """Without a table of codes: by a table of facts, as each fault shows it on one probe."""
+    task, near = found.task, tolerance(found.task)
+    if task.returns is not dict:
+        return
+    plain = [each for each in compositions.singles(task) if each.key[1] == 0]
+    keys = [key for key in found.keys if key[0] == probe]
+    ours, theirs = _facts(of_reference(task), keys), _facts(found.got, keys)
+    shown = [_facts(each.shows, keys) for each in plain]
+    fits, differs = (
+        np.array([[not agree(row.get(key), side[key], near) for key in ours] for row in shown])
+        for side in (theirs, ours)
+    )
+    wrong = np.array([not agree(theirs[key], ours[key], near) for key in ours])
+    yield from tables.in_pairs([each.key[0][0] for each in plain], differs, ~fits, wrong)
+
+
+def _facts(shows: Fingerprint, keys: list[Key]) -> dict[tuple, object]:
+    """Pieces, and for a table of facts each of these."""
+    found = {}
+    for key in keys:
+        piece = shows.piece(key)
+        found |= {(key, n): x for n, x in piece.items()} if isinstance(piece, dict) else {}
+        found.setdefault((key, None), None if isinstance(piece, dict) else piece)
+    return found
 
 
 class _Quick:
@@ -315,10 +348,14 @@ class _Quick:
         self.found = found
 
     def fits(self, each: Explanation) -> bool:
-        if self.probe is None:
+        if self.probe is None:  # wrong in traits alone
             return True
-        shows = Fingerprint(each.task, each.make(), self.gradients)
-        return not differing(self.found.got, shows, self.keys)
+        return not differing(self.found.got, _shows(each, self.gradients), self.keys)
+
+
+@functools.lru_cache(maxsize=1000)
+def _shows(each: Explanation, gradients: bool) -> Fingerprint:
+    return Fingerprint(each.task, each.make(), gradients)
 
 
 def _size(inputs: dict) -> int:

@@ -36,7 +36,7 @@ from attncourse.checks import compositions, fingerprint, generic, inputs, regist
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
-from attncourse.checks.task import Task
+from attncourse.checks.task import Fault, Task
 
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
@@ -47,8 +47,10 @@ FORMAT = "4"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_SECONDS = 2.0  # for one explanation with two faults
+MOST_OFF = 1  # pieces in which two faults may seem not to fit: codes are coarse
 NEVER = 0xFFFF  # the code of one that takes longer
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
+MOST_OF_THOUGHTS = 500  # of these, where there are more
 SIGNS = 4  # random projections of a tensor that stand for it
 
 
@@ -206,28 +208,35 @@ class Table:
         return [each for row in rows if (each := compositions.explanation(self.task, row))]
 
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
-        """Two faults, in any form, that seem to explain together what is wrong; the best first.
-
-        What only one of the two shows, the answer has to show; what none shows, it must not.
-        """
+        """Two faults, in any form, that seem to explain together what is wrong."""
         plain = np.array([n for n in range(len(self.one)) if self.rows[n][1] == 0])
         columns = [n for n, key in enumerate(self.keys) if key in found.keys]
         codes = self.one[plain][:, columns]
-        is_wrong = np.array([self.keys[column] in found.wrong for column in columns])
-        differs = (codes != self.reference[columns]).astype(np.float32)
-        fits = np.zeros(differs.shape, dtype=bool)
-        fits[:, is_wrong] = self._fits(found, codes[:, is_wrong], np.array(columns)[is_wrong])
-        unlike = differs * ~fits
-        contradicted = unlike @ (1 - differs).T
-        missed = (1 - differs)[:, is_wrong] @ (1 - differs)[:, is_wrong].T
-        off = contradicted + contradicted.T + missed
-        for n in np.argsort(off, axis=None, kind="stable"):
-            one, two = divmod(int(n), len(plain))
-            if off[one, two] > 1:
-                return
-            first, second = (self.rows[plain[each]][0][0] for each in (one, two))
-            if one < two and first[0] != second[0]:
-                yield first, second
+        wrong = np.array([self.keys[column] in found.wrong for column in columns])
+        fits = np.zeros(codes.shape, dtype=bool)
+        fits[:, wrong] = self._fits(found, codes[:, wrong], np.array(columns)[wrong])
+        names = [self.rows[n][0][0] for n in plain]
+        return in_pairs(names, codes != self.reference[columns], fits, wrong)
+
+
+def in_pairs(
+    names: list[Part], differs: np.ndarray, fits: np.ndarray, wrong: np.ndarray
+) -> Iterator[tuple[Part, Part]]:
+    """Two of the names, rows of the tables, that together may show what is wrong; best first.
+
+    Where only one of two differs from the reference, it has to fit; where something is wrong, one
+    of the two has to differ.
+    """
+    right = (~differs).astype(np.float32)
+    unlike = (differs & ~(fits & wrong)).astype(np.float32)
+    off = unlike @ right.T
+    off = off + off.T + right[:, wrong] @ right[:, wrong].T
+    for n in np.argsort(off, axis=None, kind="stable"):
+        one, two = divmod(int(n), len(names))
+        if off[one, two] > MOST_OFF:
+            return
+        if one < two and names[one][0] != names[two][0]:
+            yield names[one], names[two]
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.
@@ -457,9 +466,14 @@ def _loaded(task: Task) -> Table:
 
 def live_pairs(found: Evidence) -> list[Explanation]:
     """Without a table: those with two faults that fit where the answer is first wrong."""
-    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
-    if len(every) > MOST_LIVE or is_wanted(found.task):
+    if is_wanted(found.task):
         return []
+    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
+    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
+        both = (each for each in compositions.pairs(found.task) if _of_thoughts(each))
+        every = list(itertools.islice(both, MOST_OF_THOUGHTS + 1))
+    if len(every) > MOST_OF_THOUGHTS or found.task.returns is dict:
+        return []  # tables of facts say themselves which are likely (see relatives)
     wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
     if not wrong:
         return every
@@ -470,6 +484,10 @@ def live_pairs(found: Evidence) -> list[Explanation]:
         for each in every
         if fingerprint.agree(found.got.piece(key), each.shows.piece(key), near)
     ]
+
+
+def _of_thoughts(each: Explanation) -> bool:
+    return all(isinstance(fault, Fault) for fault in each.faults)
 
 
 def main() -> None:

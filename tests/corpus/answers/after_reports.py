@@ -361,18 +361,19 @@ def tiled(query, key, value, tile, causal, shrink_total, shrink_output):
     b, h, n, d = query.shape
     k = key.shape[-2]
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    out = torch.zeros(b, h, n, value.shape[-1], dtype=query.dtype)
-    lse = torch.zeros(b, h, n, dtype=wide)
+    out = query.new_zeros(b, h, n, value.shape[-1])
+    lse = query.new_zeros(b, h, n, dtype=wide)
     for i in range(0, n, tile):
         qs = query[:, :, i : i + tile].to(wide) / math.sqrt(d)
-        m = torch.full(qs.shape[:-1], -math.inf, dtype=wide)
+        m = torch.full_like(qs[..., 0], -math.inf)
         l = torch.zeros_like(m)
-        o = torch.zeros(*m.shape, value.shape[-1], dtype=wide)
+        o = m.new_zeros(*m.shape, value.shape[-1])
         for j in range(0, k, tile):
             s = qs @ key[:, :, j : j + tile].to(wide).mT
             if causal:
-                row = torch.arange(i, i + qs.shape[2])[:, None] + k - n
-                s = s.masked_fill(torch.arange(j, j + s.shape[-1]) > row, -math.inf)
+                row = torch.arange(i, i + qs.shape[2], device=s.device)[:, None] + k - n
+                column = torch.arange(j, j + s.shape[-1], device=s.device)
+                s = s.masked_fill(column > row, -math.inf)
             new = torch.maximum(m, s.amax(-1))
             safe = new.masked_fill(new == -math.inf, 0)
             e, old = torch.exp(s - safe[..., None]), torch.exp(m - safe)
