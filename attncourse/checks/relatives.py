@@ -2,8 +2,8 @@
 
 What a step does wrong, an answer may do wrong in one of two places, or to the other side, or as one
 of two mistakes. Nobody writes these down: they are made of the steps and of the known faults, and
-looked at where nothing else explains an answer. So they stand in no table; a table only says which
-are worth a look. A fault's relatives are wrong where the fault is wrong, and nowhere else.
+looked at where nothing else explains an answer. They stand in no table; what a table holds of the
+faults says which two are worth a look.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _(query, key, value, width):
     "windowed_attention",
     "range(i - width, ...) goes below zero, and Python counts from the end",
     "W-CIRCLE",
-    "W-SLICE-BELOW-ZERO",
+    "W-BELOW-ZERO",
 )
 def _(query, key, value, width):
     n = query.shape[-2]
@@ -219,7 +219,7 @@ def _(step, state, bos, eos, width, max_length):
     "beam_search",
     "a sentence ends as soon as any of its beams has ended",
     "B-FIRST-END-WINS",
-    "B-FIRST-SENTENCE-STOPS",
+    "B-ANY-END-STOPS",
 )
 def _(step, state, bos, eos, width, max_length):
     return beams(
