@@ -134,11 +134,12 @@ def best(found: Evidence) -> Explanation | None:
             alike = [each for each in complete if kind(each)]
             if alike:
                 return _only(alike)
-    for related in (relatives.explaining, relatives.explaining_together):
-        complete = related(found)
-        if complete:
-            return _only(complete)
+    if halves := relatives.explaining(found):
+        return _only(halves)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
+    # Without a table what an answer shows is blurred, and a second thought explains but the blur.
+    if (table or not shares) and (both := relatives.explaining_together(found)):
+        return _only(both)
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
 

@@ -36,12 +36,13 @@ from attncourse.checks.fingerprint import (
     tolerance,
 )
 from attncourse.checks.generic import Generic
-from attncourse.checks.task import Change, Fault, Task, changed, compose, is_change
+from attncourse.checks.task import Change, Fault, Task, changed, compose
 
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
 
-MOST_TRIED = 60  # of two at a time
+MOST_TRIED = 16  # of two at a time
+FILL = 1e4  # numbers as large as this hide something, and have no other side
 
 Step = Callable  # takes the answer, then what the step takes
 
@@ -75,8 +76,9 @@ class Moved:
 @functools.cache
 def alone(task: Task) -> tuple[Explanation, ...]:
     """Every relative with one thought."""
-    known, found = [each for each in compositions._forms(task) if isinstance(each[1], dict)], []
-    for kind in (_halves, _moved):
+    forms = [each for each in compositions._forms(task) if isinstance(each[1], dict)]
+    first, found = [each for each in forms if each[0][1] == 0], []
+    for kind, known in ((_halves, forms), (_moved, first)):
         for part, form in known:
             for what, change in kind(task, task.faults[part[0]], form):
                 make = functools.partial(compose, task, change)
@@ -206,7 +208,6 @@ def _is_number(value: object) -> bool:
 AWAY = (
     ("AS-IF-OTHER-SIDE", lambda right, wrong: right - (wrong - right)),
     ("AS-IF-OTHER-SIDE", lambda right, wrong: right / (wrong / right)),
-    ("AS-IF-TWICE-AS-FAR", lambda right, wrong: wrong + (wrong - right)),
     ("AS-IF-TWICE-AS-FAR", lambda right, wrong: wrong * (wrong / right)),
 )
 
@@ -214,10 +215,16 @@ AWAY = (
 def _away(right: Step, wrong: Step, function: Callable) -> Step:
     def step(self, *given, **named):
         ours, theirs = right(self, *given, **named), wrong(self, *given, **named)
+        if _hides(ours) or _hides(theirs):
+            return ours
         moved = function(ours, theirs)
         return type(ours)(moved) if isinstance(ours, int) and moved == int(moved) else moved
 
     return step
+
+
+def _hides(value: Tensor | float) -> bool:
+    return not bool((torch.as_tensor(value).abs() < FILL).all())
 
 
 def _numbers(task: Task) -> Iterator[Generic]:
@@ -282,10 +289,18 @@ def _chained(before: Step, after: Step) -> Step:
 
 def explaining(found: Evidence) -> list[Explanation]:
     """The relatives of one kind that explain all of what is wrong."""
-    if found.task.composed is None or found.task.chance or not found.wrong:
-        return []  # chance blurs what little a half shows
     quick = _Quick(found)
-    full = [each for each in alone(found.task) if quick.fits(each) and found.share(each, 1) == 1]
+    if found.task.composed is None or found.task.chance or not quick.keys:
+        return []  # chance blurs what little a half shows; and of traits alone there are no halves
+    known = found.table.wrong_on if found.table else {}
+    wrong = {probe for probe, _ in found.wrong}
+    full = [
+        each
+        for each in alone(found.task)
+        if wrong <= known.get(each.key[0][0][0], wrong)  # where it is right, its half is right
+        and quick.fits(each)
+        and found.share(each, 1) == 1
+    ]
     for kind in (Half, Moved, Generic):
         if alike := [each for each in full if isinstance(each.faults[0], kind)]:
             return alike
@@ -297,16 +312,23 @@ def explaining_together(found: Evidence) -> list[Explanation]:
     task, quick, full = found.task, _Quick(found), []
     if task.composed is None or not quick.keys:
         return []
-    forms = {part: form for part, form in compositions._forms(task) if is_change(task, form)}
     likely = found.table.likely_pairs(found) if found.table else _likely_pairs(found, quick.probe)
-    composed = (parts for parts in likely if forms.keys() >= set(parts))
+    composed = (parts for parts in likely if _together(task, parts))
     for parts in itertools.islice(composed, MOST_TRIED):
-        faults = tuple(task.faults[name] for name, _ in parts)
-        for make in _both(task, *(forms[part] for part in parts)):
-            each = Explanation(task, (parts, 0), faults, make)
+        for each in _together(task, parts):
             if quick.fits(each) and found.share(each, 1) == 1:
                 full.append(each)
     return full
+
+
+@functools.lru_cache(maxsize=1000)
+def _together(task: Task, parts: tuple[Part, Part]) -> tuple[Explanation, ...]:
+    """Two forms in one answer, in every way; none where one is more than other steps."""
+    forms = [task.faults[name].forms[n] for name, n in parts]
+    if not all(isinstance(form, dict) for form in forms):
+        return ()
+    faults = tuple(task.faults[name] for name, _ in parts)
+    return tuple(Explanation(task, (parts, 0), faults, make) for make in _both(task, *forms))
 
 
 def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
@@ -318,12 +340,12 @@ def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
     keys = [key for key in found.keys if key[0] == probe]
     ours, theirs = _facts(of_reference(task), keys), _facts(found.got, keys)
     shown = [_facts(each.shows, keys) for each in plain]
-    fits, differs = (
+    unlike, differs = (
         np.array([[not agree(row.get(key), side[key], near) for key in ours] for row in shown])
         for side in (theirs, ours)
     )
     wrong = np.array([not agree(theirs[key], ours[key], near) for key in ours])
-    yield from tables.in_pairs([each.key[0][0] for each in plain], differs, ~fits, wrong)
+    yield from tables.in_pairs([each.key[0][0] for each in plain], differs, ~unlike, wrong)
 
 
 def _facts(shows: Fingerprint, keys: list[Key]) -> dict[tuple, object]:
@@ -337,26 +359,21 @@ def _facts(shows: Fingerprint, keys: list[Key]) -> dict[tuple, object]:
 
 
 class _Quick:
-    """A look at one probe, the smallest on which the answer is wrong."""
+    """A look at one probe, that tells known faults apart best of those on which it is wrong."""
 
     def __init__(self, found: Evidence):
         wrong = {key for key in found.wrong if key[1] in outputs(found.task)} or found.wrong
         known = [probe for probe in probes(found.task) if any(key[0] == probe for key in wrong)]
-        self.probe = min(known, key=lambda each: _size(probes(found.task)[each]), default=None)
+        tells = found.table.variety if found.table else {}
+        self.probe = max(known, key=lambda each: tells.get(each, 0), default=None)
         self.keys = {key for key in wrong if key[0] == self.probe}
         self.gradients = any(key[1] not in outputs(found.task) for key in self.keys)
         self.found = found
 
     def fits(self, each: Explanation) -> bool:
-        if self.probe is None:  # wrong in traits alone
-            return True
         return not differing(self.found.got, _shows(each, self.gradients), self.keys)
 
 
 @functools.lru_cache(maxsize=1000)
 def _shows(each: Explanation, gradients: bool) -> Fingerprint:
     return Fingerprint(each.task, each.make(), gradients)
-
-
-def _size(inputs: dict) -> int:
-    return sum(value.numel() for value in inputs.values() if isinstance(value, Tensor))

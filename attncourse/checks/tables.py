@@ -21,6 +21,7 @@ import re
 import signal
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,25 @@ class Table:
         good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT]
         rows = [self.rows_of_two[n] for n in good]
         return [each for row in rows if (each := compositions.explanation(self.task, row))]
+
+    @functools.cached_property
+    def wrong_on(self) -> dict[str, set[str]]:
+        """Of each fault the probes on which it is wrong, in whichever form."""
+        wrong: dict[str, set[str]] = defaultdict(set)
+        for n, codes in enumerate(self.one):
+            ((name, _),), _ = self.rows[n]
+            wrong[name] |= {
+                self.keys[column][0] for column in np.flatnonzero(codes != self.reference)
+            }
+        return wrong
+
+    @functools.cached_property
+    def variety(self) -> dict[str, int]:
+        """Of each probe, how many different results it has for the known faults."""
+        columns: dict[str, list[int]] = defaultdict(list)
+        for n, (probe, _) in enumerate(self.keys):
+            columns[probe].append(n)
+        return {probe: len(np.unique(self.one[:, n], axis=0)) for probe, n in columns.items()}
 
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
         """Two faults, in any form, that seem to explain together what is wrong."""
