@@ -1,5 +1,6 @@
 """The judge's promises: right answers pass, wrong ones fail and are named, nothing breaks it."""
 
+import csv
 import functools
 import itertools
 import random
@@ -12,18 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from bench import thoughts
 from corpus import correct
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from attncourse import positions
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import (
     check,
     compositions,
     engine,
     fingerprint,
+    explain,
     generic,
     lint,
     registry,
@@ -32,10 +37,11 @@ from attncourse.checks import (
 )
 from attncourse.checks.answer import apart
 from attncourse.checks.diagnosis import Example, smallest_failure
+from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.report import MIME
 from attncourse.checks.report import _both as both
 from attncourse.checks.statements import AXES
-from attncourse.checks.task import answer_of
+from attncourse.checks.task import answer_of, compose
 from attncourse.markup import with_code
 
 TASKS = list(correct.TASKS)
@@ -475,6 +481,110 @@ def test_two_errors_at_once_are_both_named_the_one_that_shows_more_first(answer,
 
 def plain(text):
     return " ".join(text.split())
+
+
+# --- half of a known mistake, one to the other side, and two that no table holds
+
+
+def columns_from_one(rows, columns, width):
+    def table(places):
+        feature = torch.arange(width // 2)
+        angle = places[:, None].double() / 10_000 ** (2 * (feature // 2) / (width // 2))
+        return torch.where(feature % 2 == 0, angle.sin(), angle.cos()).float()
+
+    row = table(torch.arange(rows)).repeat_interleave(columns, 0)
+    return torch.cat([row, table(torch.arange(1, columns + 1)).repeat(rows, 1)], 1)
+
+
+def values_in_front(cache, key, value):
+    if cache is None:
+        return key, value
+    return torch.cat([cache[0], key], -2), torch.cat([value, cache[1]], -2)
+
+
+def texts_without_temperature(images, texts, temperature):
+    images, texts = (F.normalize(x, dim=1) for x in (images, texts))
+    scores, own = images @ texts.T, torch.arange(len(images))
+    return (F.cross_entropy(scores / temperature, own) + F.cross_entropy(scores.T, own)) / 2
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "id"),
+    [
+        pytest.param("positions_2d", columns_from_one, "C-2D-FROM-ONE", id="one call of two"),
+        pytest.param("extend", values_in_front, "K-NEW-FIRST", id="one result of two"),
+        pytest.param(
+            "contrastive_loss",
+            texts_without_temperature,
+            "C-PAIRS-NO-TEMPERATURE",
+            id="one place of two",
+        ),
+    ],
+)
+def test_half_of_a_mistake_is_named_as_half(task, answer, id):
+    diagnosis = run(task, answer).diagnosis
+    assert (diagnosis.ids, diagnosis.title) == ([id], f"half of {id}")
+    thinks = registry.find(task).faults[id].thinks
+    assert diagnosis.thinks == f"In one place, and not in all: {thinks}"
+
+
+def places_from_minus_one(x, places, base=10_000.0):
+    return positions.rotate(x, places - 1, base)
+
+
+def test_a_mistake_to_the_other_side_is_told_by_the_one_that_is_known():
+    about = registry.find("rotate")
+    (fault,) = explain.best(
+        explain.evidence(about, Fingerprint(about, places_from_minus_one))
+    ).faults
+    assert fault.id == "AS-IF-OTHER-SIDE"
+    assert "“The first word is word number 1.”, but to the other side" in fault.why
+
+
+def looks_back_and_not_at_itself(n, width, global_tokens=0):
+    i = torch.arange(n)
+    ago, first = i[:, None] - i, i < global_tokens
+    return ((ago > 0) & (ago <= width)) | first | first[:, None]
+
+
+def test_two_mistakes_in_one_step_are_both_named():
+    diagnosis = run("window_mask", looks_back_and_not_at_itself).diagnosis
+    assert set(diagnosis.ids) == {"W-PAST-ONLY", "W-NOT-ITSELF"}
+
+
+def test_two_mistakes_are_named_in_forms_of_which_no_table_holds_the_pair():
+    about = registry.find("attend")
+    table, forms = tables.load(about), dict(compositions._forms(about))
+    parts = ("M-FILL-ZERO", 2), ("C-WEIGHTS-KEEPDIM", 1)
+    assert (parts, 0) not in [table.rows_of_two[n] for n in range(len(table.two))]
+    diagnosis = run("attend", compose(about, *(forms[part] for part in parts))).diagnosis
+    assert set(diagnosis.ids) == {name for name, _ in parts}
+
+
+def all_masked_and_zero_elsewhere(tokens, share, mask_id, vocabulary_size, rng):
+    asked = torch.rand(tokens.shape, generator=rng) < share
+    return tokens.masked_fill(asked, mask_id), tokens * asked
+
+
+def test_two_mistakes_are_named_where_no_table_is_kept():
+    diagnosis = run("masked_words", all_masked_and_zero_elsewhere).diagnosis
+    assert set(diagnosis.ids) == {"W-ALL-MASKED", "W-NOTHING-IS-ZERO"}
+
+
+def test_a_thought_of_one_task_is_known_to_all_in_which_it_can_occur():
+    known = thoughts.data()
+    named = {thought for thought, _ in known} | set(thoughts.RULES)
+    for task in registry.all_tasks().values():
+        for thought in named:
+            assert thoughts.square(task, thought, known), (task.name, thought)
+    for (_, task), (faults, _) in known.items():
+        assert set(faults) <= set(registry.find(task).faults if task else ())
+
+
+def test_each_mistake_of_a_public_report_is_in_the_list_of_its_task():
+    with (Path(__file__).parent / "bench/reports.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert row["fault"] in registry.find(row["task"]).faults, row
 
 
 def test_an_unknown_error_gets_evidence_and_no_name():

@@ -336,7 +336,8 @@ def _thought(fault: Fault | Generic, task: Task) -> Diagnosis:
     if isinstance(fault, Generic):
         as_if = _as_if(fault, task)
         return Diagnosis(fault.id, as_if, AS_IF.format(as_if), section=task.section)
-    return Diagnosis(fault.id, fault.id, fault.why, fault.thinks, fault.section)
+    title = getattr(fault, "title", fault.id)
+    return Diagnosis(fault.id, title, fault.why, fault.thinks, fault.section)
 
 
 def _as_if(fault: Generic, task: Task) -> str:

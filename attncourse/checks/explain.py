@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from attncourse.checks import tables
+from attncourse.checks import relatives, tables
 from attncourse.checks.compositions import Explanation, singles
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -50,6 +50,10 @@ class Evidence:
     got: Fingerprint
     keys: set
     wrong: set
+
+    @functools.cached_property
+    def table(self) -> tables.Table | None:
+        return tables.load(self.task)
 
     @functools.cached_property
     def by_probe(self) -> dict[str, tuple[set, set]]:
@@ -121,7 +125,7 @@ def best(found: Evidence) -> Explanation | None:
     """The one explanation that is better than all others, if there is one."""
     if not found.wrong:
         return None
-    table = tables.load(found.task)
+    table = found.table
     alone = table.singles(found) if table else singles(found.task)
     full: list[Explanation] = []
     for each in alone:
@@ -138,7 +142,12 @@ def best(found: Evidence) -> Explanation | None:
             alike = [each for each in complete if kind(each)]
             if alike:
                 return _only(alike)
+    if halves := relatives.explaining(found):
+        return _only(halves)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
+    # Without a table what an answer shows is blurred, and a second thought explains but the blur.
+    if (table or not shares) and (both := relatives.explaining_together(found)):
+        return _only(both)
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
 

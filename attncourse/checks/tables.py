@@ -21,7 +21,8 @@ import re
 import signal
 import sys
 import zlib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -33,10 +34,10 @@ import torch
 from torch import Tensor
 
 from attncourse.checks import compositions, fingerprint, generic, inputs, registry
-from attncourse.checks.compositions import Explanation
+from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
-from attncourse.checks.task import Task
+from attncourse.checks.task import Fault, Task
 
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
@@ -47,8 +48,10 @@ FORMAT = "4"  # changes with what a table holds
 LEAST = 0.45  # of what is wrong, an explanation has to explain to be looked at
 MOST_PROBES = 6  # on which explanations with two faults are kept
 MOST_SECONDS = 2.0  # for one explanation with two faults
+MOST_OFF = 1  # pieces in which two faults may seem not to fit: codes are coarse
 NEVER = 0xFFFF  # the code of one that takes longer
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
+MOST_OF_THOUGHTS = 500  # of these, where there are more
 SIGNS = 4  # random projections of a tensor that stand for it
 
 
@@ -204,6 +207,56 @@ class Table:
         good = np.flatnonzero((explained == 1) & (contradicted == 0))[:MOST_LOOKED_AT]
         rows = [self.rows_of_two[n] for n in good]
         return [each for row in rows if (each := compositions.explanation(self.task, row))]
+
+    @functools.cached_property
+    def wrong_on(self) -> dict[str, set[str]]:
+        """Of each fault the probes on which it is wrong, in whichever form."""
+        wrong: dict[str, set[str]] = defaultdict(set)
+        for n, codes in enumerate(self.one):
+            ((name, _),), _ = self.rows[n]
+            wrong[name] |= {
+                self.keys[column][0] for column in np.flatnonzero(codes != self.reference)
+            }
+        return wrong
+
+    @functools.cached_property
+    def variety(self) -> dict[str, int]:
+        """Of each probe, how many different results it has for the known faults."""
+        columns: dict[str, list[int]] = defaultdict(list)
+        for n, (probe, _) in enumerate(self.keys):
+            columns[probe].append(n)
+        return {probe: len(np.unique(self.one[:, n], axis=0)) for probe, n in columns.items()}
+
+    def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
+        """Two faults, in any form, that seem to explain together what is wrong."""
+        plain = np.array([n for n in range(len(self.one)) if self.rows[n][1] == 0])
+        columns = [n for n, key in enumerate(self.keys) if key in found.keys]
+        codes = self.one[plain][:, columns]
+        wrong = np.array([self.keys[column] in found.wrong for column in columns])
+        fits = np.zeros(codes.shape, dtype=bool)
+        fits[:, wrong] = self._fits(found, codes[:, wrong], np.array(columns)[wrong])
+        names = [self.rows[n][0][0] for n in plain]
+        return in_pairs(names, codes != self.reference[columns], fits, wrong)
+
+
+def in_pairs(
+    names: list[Part], differs: np.ndarray, fits: np.ndarray, wrong: np.ndarray
+) -> Iterator[tuple[Part, Part]]:
+    """Two of the names, rows of the tables, that together may show what is wrong; best first.
+
+    Where only one of two differs from the reference, it has to fit; where something is wrong, one
+    of the two has to differ.
+    """
+    right = (~differs).astype(np.float32)
+    unlike = (differs & ~(fits & wrong)).astype(np.float32)
+    off = unlike @ right.T
+    off = off + off.T + right[:, wrong] @ right[:, wrong].T
+    for n in np.argsort(off, axis=None, kind="stable"):
+        one, two = divmod(int(n), len(names))
+        if off[one, two] > MOST_OFF:
+            return
+        if one < two and names[one][0] != names[two][0]:
+            yield names[one], names[two]
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.
@@ -433,9 +486,14 @@ def _loaded(task: Task) -> Table:
 
 def live_pairs(found: Evidence) -> list[Explanation]:
     """Without a table: those with two faults that fit where the answer is first wrong."""
-    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
-    if len(every) > MOST_LIVE or is_wanted(found.task):
+    if is_wanted(found.task):
         return []
+    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
+    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
+        both = (each for each in compositions.pairs(found.task) if _of_thoughts(each))
+        every = list(itertools.islice(both, MOST_OF_THOUGHTS + 1))
+    if len(every) > MOST_OF_THOUGHTS or found.task.returns is dict:
+        return []  # tables of facts say themselves which are likely (see relatives)
     wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
     if not wrong:
         return every
@@ -446,6 +504,10 @@ def live_pairs(found: Evidence) -> list[Explanation]:
         for each in every
         if fingerprint.agree(found.got.piece(key), each.shows.piece(key), near)
     ]
+
+
+def _of_thoughts(each: Explanation) -> bool:
+    return all(isinstance(fault, Fault) for fault in each.faults)
 
 
 def main() -> None:

@@ -176,6 +176,8 @@ class Task:
 
         A step that keeps nothing needs no `self`. Called with the inputs (`__call__`), or, where
         the answer is a class, made like it, it must do what the reference does.
+        What an answer does in two places is called in two places: a fault of this step is then
+        known in each of them alone, too (see `relatives`).
         """
         self.composed = _without_self(cls)
         return cls

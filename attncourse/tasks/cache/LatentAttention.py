@@ -430,6 +430,11 @@ def turned(x, places):
 Latent.turned = staticmethod(turned)
 
 task.fault("L-QUERY-NOT-TURNED", section=ROPE, turn_query=lambda x, places: x)
+task.fault(
+    "L-TURNED-AS-ONE",
+    section=ROPE,
+    rope_query=lambda self, x, places: self.split(self.turn_query(self.q_rope(x), places)),
+)
 task.fault("L-KEY-NOT-TURNED", section=ROPE, turn_key=lambda x, places: x)
 task.fault("P-ROPE-CACHE", section=ROPE, start=lambda cache: 0)
 task.fault(
@@ -534,6 +539,8 @@ task.fault(
 )
 task.fault("L-SCALE-D", width=lambda self: self.d)
 task.fault("L-SCALE-MODEL", width=lambda self: self.h * (self.d + self.r))
+task.fault("L-SCALE-TURNED", width=lambda self: 1 / (self.d + self.r))
+task.fault("L-SCALE-SHARE", width=lambda self: self.q_proj.in_features / self.h)
 task.fault("L-NO-SCALE", width=lambda self: 1)
 task.fault(
     "L-SCALE-EACH",

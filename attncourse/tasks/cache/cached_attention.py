@@ -308,7 +308,15 @@ def tril(offset):
     return lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(offset(q, n))
 
 
+def first_row_kept(q, n):
+    """Without the position itself, except where nothing else is there."""
+    mask = torch.ones(q, n, dtype=torch.bool).tril(n - q - 1)
+    mask[0, 0] = True
+    return mask
+
+
 task.fault("K-MASK-TOP-LEFT", triangle=tril(lambda q, n: 0))
+task.fault("K-MASK-SQUARE", triangle=lambda q, n: torch.ones(q, q, dtype=torch.bool).tril())
 task.fault("K-NO-TRIANGLE", triangle=lambda q, n: torch.ones(q, n, dtype=torch.bool))
 task.fault(
     "K-FIRST-PIECE-FREE",
@@ -334,7 +342,10 @@ class AttendsFirst(Cached):
         return self.results(output, self.extend(cache, query, key, value))
 
 
-task.fault("K-NOT-ITSELF", triangle=tril(lambda q, n: n - q - 1))
+task.fault(
+    "K-NOT-ITSELF",
+    triangle=(tril(lambda q, n: n - q - 1), lambda q, n: first_row_kept(q, n)),
+)
 task.fault("K-ONE-AHEAD", triangle=tril(lambda q, n: n - q + 1))
 task.fault("K-ONLY-NEW-SEEN", sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]))
 task.fault(

@@ -305,6 +305,16 @@ task.fault(
 task.fault("G-MQA-DEF", section=SHARED, written_out=lambda x, query: x.mean(1, keepdim=True))
 task.fault("G-FIRST-HEAD", section=SHARED, written_out=lambda x, query: x[:, :1])
 task.fault(
+    "G-QUERIES-SUMMED",
+    section=SHARED,
+    split=lambda x, c: (
+        x.unflatten(1, (c, -1))
+        .sum(2, keepdim=True)
+        .expand(x.shape[0], c, x.shape[1] // c, *x.shape[2:])
+        .flatten(2, 3)
+    ),
+)
+task.fault(
     "G-ONE-QUERY",
     section=SHARED,
     split=lambda x, c: (

@@ -252,9 +252,10 @@ class Tiled:
             for scores, values in of_row:
                 before, maximum = maximum, self.grow(maximum, scores)
                 origin = self.origin(maximum)
-                weights, shrink = self.weigh(scores, origin), self.shrink(before, origin)
-                total = shrink * total + weights.sum(-1)
-                weighted = self.after(shrink[..., None] * weighted + weights @ values, total)
+                weights = self.weigh(scores, origin)
+                total = self.shrink(before, origin) * total + weights.sum(-1)
+                kept = self.shrink(before, origin)[..., None] * weighted
+                weighted = self.after(kept + weights @ values, total)
             output[..., rows, :] = self.output(weighted, total)
             logsumexp[..., rows] = self.logsumexp(maximum, total)
         return output, logsumexp

@@ -182,6 +182,10 @@ def above_zero(x):
     return torch.relu(x) + 1e-6
 
 
+def by_the_fourth_root(x):
+    return elu_plus_one(x / x.shape[-1] ** 0.25)
+
+
 # --- faults: φ ----------------------------------------------------------------------------------
 
 task.fault("L-NO-FEATURES", **both(as_is))
@@ -193,6 +197,7 @@ task.fault(
     of_key=(torch.relu, above_zero, above_zero, torch.relu, torch.relu),
     total=(..., ..., ..., ..., lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-6),
 )
+task.fault("L-RELU-PLUS-ONE", **both(lambda x: torch.relu(x) + 1))
 task.fault("L-EXP", **both(torch.exp))
 task.fault(
     "L-SOFTMAX-EACH",
@@ -207,13 +212,25 @@ task.fault(
     scale=(
         lambda query: query / math.sqrt(query.shape[-1]),
         lambda query: query / query.shape[-1],
+        as_is,
     ),
+    of_query=(..., ..., by_the_fourth_root),
+    of_key=(..., ..., by_the_fourth_root),
 )
 
 # --- faults: who sees whom ----------------------------------------------------------------------
 
 task.fault("L-LINEAR-CAUSAL", hide=as_is)
 task.fault("L-TOTAL-OF-ALL", total=lambda scores, every, features: every.sum(-1, keepdim=True))
+
+
+def first_row_kept(scores):
+    """Row 0 has nothing before it, so there the word itself stays."""
+    first = torch.zeros_like(scores)
+    first[..., 0, 0] = 1
+    return torch.where(first > 0, first, scores.tril(-1))
+
+
 task.fault(
     "L-NOT-ITSELF",
     hide=(
@@ -221,12 +238,14 @@ task.fault(
         lambda scores: scores.tril(-1) + 1e-9,
         lambda scores: scores.tril(-1) + 1e-6,
         lambda scores: scores.tril(-1),
+        first_row_kept,
     ),
     total=(
         ...,
         ...,
         ...,
         lambda scores, every, features: scores.sum(-1, keepdim=True).clamp(min=1e-6),
+        Linear.total,
     ),
 )
 task.fault("L-ONE-AHEAD", hide=lambda scores: scores.tril(1))
@@ -242,6 +261,18 @@ task.fault(
 # --- faults: sharing ----------------------------------------------------------------------------
 
 task.fault("L-LINEAR-NORM", share=lambda scores, total: scores)
+task.fault("L-MULTIPLIED", share=lambda scores, total: scores * total)
+task.fault("L-DIVISOR-DETACHED", share=lambda scores, total: scores / total.detach())
+
+
+@task.fault("L-FEATURE-BY-FEATURE")
+class FeatureByFeature(Linear):
+    def __call__(self, query, key, value):
+        query, key = self.of_query(query), self.of_key(key)
+        table = (key[..., None] * value[..., None, :]).cumsum(-3) / key.cumsum(-2)[..., None]
+        return (query[..., None, :] @ table).squeeze(-2)
+
+
 task.fault(
     "L-SOFTMAX",
     hide=(

@@ -319,6 +319,7 @@ task.fault(
     **both(lambda x: torch.nn.functional.elu(x + 1)),
 )
 task.fault("L-RELU", section="linear-attention", **both(torch.relu))
+task.fault("L-RELU-PLUS-ONE", section="linear-attention", **both(lambda x: torch.relu(x) + 1))
 task.fault("L-EXP", section="linear-attention", **both(torch.exp))
 task.fault("L-SOFTMAX-EACH", section="linear-attention", **both(lambda x: x.softmax(-1)))
 task.fault("L-KEYS-ONLY", section="linear-attention", of_query=as_is)
@@ -331,6 +332,23 @@ task.fault(
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault("L-LINEAR-NORM", divide=lambda sums, query, weight: sums)
+task.fault(
+    "L-MULTIPLIED",
+    divide=lambda sums, query, weight: sums * (query * weight).sum(-1, keepdim=True),
+)
+task.fault(
+    "L-DIVISOR-DETACHED",
+    divide=lambda sums, query, weight: sums / (query * weight).sum(-1, keepdim=True).detach(),
+)
+
+
+@task.fault("L-FEATURE-BY-FEATURE")
+class FeatureByFeature(Step):
+    def __call__(self, state, query, key, value):
+        _, (total, weight) = super().__call__(state, query, key, value)
+        return self.sums(self.of_query(query), total / weight[..., None]), (total, weight)
+
+
 task.fault(
     "L-DIVIDES-BY-SUM", divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True)
 )

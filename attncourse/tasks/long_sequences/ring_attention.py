@@ -374,6 +374,16 @@ task.fault(
     forms=[online(down, not_at_all, met) for met in (Ring.met, in_order)],
 )
 task.fault(
+    "R-OUTPUT-NOT-RESCALED",
+    **MERGE,
+    forms=[online(not_at_all, down, met) for met in (Ring.met, in_order)],
+)
+task.fault(
+    "R-TWO-BASES",
+    **MERGE,
+    total=lambda scores: scores.logsumexp(-1) / math.log(2),
+)
+task.fault(
     "R-RESCALED-UP",
     **MERGE,
     forms=[online(torch.exp, torch.exp, met) for met in (Ring.met, in_order)],

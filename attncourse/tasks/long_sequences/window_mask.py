@@ -140,7 +140,13 @@ task.fault(
         lambda distance, width, i: distance <= (width - 1) // 2,
     ),
 )
-task.fault("W-WIDTH-STRICT", near=lambda distance, width, i: distance < width)
+task.fault(
+    "W-WIDTH-STRICT",
+    near=(
+        lambda distance, width, i: distance < width,
+        lambda distance, width, i: distance < max(width, 1),
+    ),
+)
 task.fault("W-ONE-MORE", near=lambda distance, width, i: distance <= width + 1)
 task.fault(
     "W-PAST-ONLY",
@@ -197,7 +203,10 @@ task.fault(
         lambda i, count: i == count - 1,
     ),
 )
-task.fault("W-GLOBAL-ONE-MORE", first=lambda i, count: i <= count)
+task.fault(
+    "W-GLOBAL-ONE-MORE",
+    first=(lambda i, count: i <= count, lambda i, count: (i <= count) & (count > 0)),
+)
 task.fault("W-GLOBAL-LAST", first=lambda i, count: i >= len(i) - count)
 
 # --- faults: what comes back --------------------------------------------------------------------

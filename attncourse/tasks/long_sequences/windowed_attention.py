@@ -324,11 +324,32 @@ def rolled(query, key, value, width):
     return (scores.softmax(-1)[..., None, :] @ values).squeeze(-2)
 
 
+def by_index(seen):
+    """Every query by itself, with the keys that `seen` names."""
+
+    def function(query, key, value, width):
+        outputs, n = [], query.shape[-2]
+        for i in range(n):
+            at = sorted(seen(i, n, width))
+            scores = query[..., i : i + 1, :] @ key[..., at, :].mT / math.sqrt(query.shape[-1])
+            outputs.append(scores.softmax(-1) @ value[..., at, :])
+        return torch.cat(outputs, -2)
+
+    return function
+
+
 task.fault(
     "W-CIRCLE",
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
-    forms=[rolled],
+    forms=[rolled, by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)})],
+)
+task.fault(
+    "W-BELOW-ZERO",
+    forms=[
+        by_index(lambda i, n, width: range(max(i - width, -n), min(i + width, n - 1) + 1)),
+        by_index(lambda i, n, width: {j % n for j in range(i - width, min(i + width, n - 1) + 1)}),
+    ],
 )
 
 # --- faults: the window -------------------------------------------------------------------------

@@ -194,4 +194,19 @@ task.fault(
     above=lambda λ, table: (λ.real * λ.abs()).sum(),
     below=lambda λ, table: λ.abs().square().sum(),
 )
+
+
+def larger_than_noise(λ):
+    return λ[λ.abs() > 1e-9 * λ.abs().max()]
+
+
+task.fault(
+    "I-EACH-SHARE",
+    above=(
+        lambda λ, table: (larger_than_noise(λ).real / larger_than_noise(λ).abs()).sum(),
+        lambda λ, table: (λ.real / λ.abs()).sum(),
+    ),
+    below=(lambda λ, table: len(larger_than_noise(λ)), lambda λ, table: len(λ)),
+)
+task.fault("I-MEAN-OVER-LARGEST", below=lambda λ, table: len(λ) * λ.abs().max())
 task.fault("I-TENSOR", result=as_is)

@@ -160,11 +160,17 @@ class Patched:
     def heard_in(model, layer):
         return layer
 
-    def listen(model, layer, clean, corrupted):
+    def cut(x, h):
+        return split_heads(x, h)
+
+    def join(heads):
+        return merge_heads(heads)
+
+    def listen(self, model, layer, clean, corrupted):
         heard = []
         attention = model.get_submodule(layer)
         hook = attention.out_proj.register_forward_pre_hook(
-            lambda module, inputs: heard.append(split_heads(inputs[0], attention.num_heads))
+            lambda module, inputs: heard.append(self.cut(inputs[0], attention.num_heads))
         )
         with torch.no_grad():
             model(clean)
@@ -194,8 +200,8 @@ class Patched:
         number, where = self.number(head, h), self.where(position, clean.shape[1])
 
         def hook(module, inputs):
-            heads = split_heads(inputs[0], h).clone()
-            return merge_heads(self.replace(heads, heard, number, where))
+            heads = self.cut(inputs[0], h).clone()
+            return self.join(self.replace(heads, heard, number, where))
 
         attention.out_proj.register_forward_pre_hook(hook)
         return self.result(changed(corrupted), model, corrupted, position)
@@ -232,6 +238,11 @@ task.fault("I-PLACE-FROM-ONE", where=lambda position, n: position - 1 if positio
 task.fault("I-LAST-PLACE", where=lambda position, n: -1)
 task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
 task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
+task.fault(
+    "I-INTERLEAVED",
+    cut=lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
+    join=lambda heads: heads.permute(0, 2, 3, 1).flatten(-2),
+)
 task.fault(
     "I-OTHER-LAYER",
     heard_in=(

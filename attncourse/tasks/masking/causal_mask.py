@@ -191,6 +191,13 @@ def lowered(number):
     return lambda mask, offset: torch.zeros(mask.shape).masked_fill(~mask, number)
 
 
+def first_row_kept(mask, offset):
+    """In the first row, which would see too little, the word itself stays."""
+    first = torch.zeros_like(mask)
+    first[:1, max(0, offset + 1) : max(0, offset + 2)] = True
+    return mask | first
+
+
 def turned(everything, offset):
     return everything.mT
 
@@ -201,7 +208,11 @@ task.fault(
     offset=(..., zero, zero),
     give=(opposite, opposite, lambda mask, offset: (~mask).float()),
 )
-task.fault("M-TRIU-DIAG", offset=(lambda q, k: k - q - 1, lambda q, k: -1))
+task.fault(
+    "M-TRIU-DIAG",
+    offset=(lambda q, k: k - q - 1, lambda q, k: -1, lambda q, k: k - q - 1),
+    give=(..., ..., first_row_kept),
+)
 task.fault("M-TRIL-ONE", section="dependency-maps", offset=(lambda q, k: k - q + 1, lambda q, k: 1))
 task.fault(
     "M-TRANSPOSED",

@@ -518,7 +518,17 @@ task.fault(
         (total + torch.where(ended.view(-1, width), 1e4, 0.0)).argmax(1),
     ],
 )
-mean_by_length = task.fault("B-MEAN-BY-LENGTH", leave=never, result=_mean_by_length)
+
+
+def _mean_with_bos(written, ended, total, width, eos):
+    lengths = (written != eos).sum(1).view(-1, width) + 2
+    best = (total / lengths.clamp(max=written.shape[1] + 1)).argmax(1)
+    return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
+
+
+mean_by_length = task.fault(
+    "B-MEAN-BY-LENGTH", leave=never, result=(_mean_by_length, _mean_with_bos)
+)
 
 
 class InLists(Search):
@@ -532,6 +542,9 @@ class InLists(Search):
 
     def choose(self, beams, done):
         return beams[0][0]
+
+    def stops(self, beams, eos):
+        return False
 
     def __call__(self, step, state, bos, eos, width, max_length):
         rows = []
@@ -548,6 +561,8 @@ class InLists(Search):
                     every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
                 every.sort(key=lambda beam: -self.worth(*beam[:2]))
                 beams = self.sort_out(every, width, done, eos)
+                if self.stops(beams, eos):
+                    break
             words = self.choose(beams, done)
             rows.append(words + [eos] * (max_length - len(words)))
         return torch.tensor(rows)
@@ -557,6 +572,18 @@ class InLists(Search):
 class MeanInEachRound(InLists):
     def worth(self, words, total):
         return total / len(words)
+
+
+@mean_by_length
+class MeanInEachRoundWithBos(InLists):
+    def worth(self, words, total):
+        return total / (1 + len(words))
+
+
+@task.fault("B-ANY-END-STOPS")
+class AnyEndStops(InLists):
+    def stops(self, beams, eos):
+        return any(words[-1] == eos for words, _, _ in beams)
 
 
 aside = task.fault("B-ENDED-ASIDE")

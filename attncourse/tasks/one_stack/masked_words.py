@@ -397,6 +397,12 @@ task.fault(
     ),
 )
 task.fault(
+    "W-NEVER-ZERO",
+    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        min(1, vocabulary_size - 1), vocabulary_size, tokens.shape, generator=rng
+    ),
+)
+task.fault(
     "W-LAST-ID",
     anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size - 1, tokens.shape, generator=rng

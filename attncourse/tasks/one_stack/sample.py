@@ -397,6 +397,12 @@ task.fault(
         (logits < least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf
     ),
 )
+task.fault(
+    "P-TOP-K-REMOVED",
+    cut_off=lambda logits, least: torch.where(
+        (logits >= least) & (logits.amin(-1, keepdim=True) < least), -torch.inf, logits
+    ),
+)
 task.fault("P-TOP-K-TOO-LARGE", threshold=lambda logits, k: logits.topk(k).values[:, -1:])
 task.fault("P-FILL-ZERO", cut_off=lambda logits, least: logits.masked_fill(logits < least, 0.0))
 

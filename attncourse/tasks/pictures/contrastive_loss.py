@@ -185,16 +185,17 @@ class Loss:
     def lose(scores, own):
         return -scores.log_softmax(-1)[torch.arange(len(own)), own].mean()
 
-    def both(self, scores):
+    def both(self, scores, turned):
         own = self.own(scores)
-        return (self.lose(scores, own) + self.lose(scores.mT, own)) / 2
+        return (self.lose(scores, own) + self.lose(turned, own)) / 2
 
     def result(loss):
         return loss
 
     def __call__(self, images, texts, temperature):
         scores = self.compare(self.image_side(images), self.text_side(texts))
-        return self.result(self.both(self.cool(scores, temperature)))
+        cooled = self.cool(scores, temperature), self.cool(scores.mT, temperature)
+        return self.result(self.both(*cooled))
 
 
 # --- faults: scores -----------------------------------------------------------------------------
@@ -242,6 +243,34 @@ class TemperatureLast(Loss):
         return super().__call__(images, texts, 1.0) / temperature
 
 
+@task.fault("C-PAIRS-TEMPERATURE-IN-FRONT")
+class TemperatureInFront(Loss):
+    def __call__(self, images, texts, temperature):
+        return super().__call__(images, texts, temperature) * temperature
+
+
+soft = task.fault("C-PAIRS-SOFT-TARGETS")
+
+
+@soft
+class SoftTargets(Loss):
+    def targets(alike, temperature):
+        return (alike / temperature).softmax(-1)
+
+    def __call__(self, images, texts, temperature):
+        images, texts = self.image_side(images), self.text_side(texts)
+        goal = self.targets((images @ images.mT + texts @ texts.mT) / 2, temperature)
+        scores = images @ texts.mT / temperature
+        lost = goal * scores.log_softmax(-1), goal.mT * scores.mT.log_softmax(-1)
+        return -(lost[0].sum(-1) + lost[1].sum(-1)).mean() / 2
+
+
+@soft
+class SoftTargetsTimes(SoftTargets):
+    def targets(alike, temperature):
+        return (alike * temperature).softmax(-1)
+
+
 task.fault("C-PAIRS-ROOT", cool=lambda scores, temperature: scores / temperature**0.5)
 task.fault(
     "C-PAIRS-LOGARITHM",
@@ -256,28 +285,34 @@ task.fault(
 
 # --- faults: which one is mine ------------------------------------------------------------------
 
-task.fault("C-PAIRS-PICTURES-ONLY", both=lambda self, scores: self.lose(scores, self.own(scores)))
-task.fault("C-PAIRS-TEXTS-ONLY", both=lambda self, scores: self.lose(scores.mT, self.own(scores)))
+task.fault(
+    "C-PAIRS-PICTURES-ONLY", both=lambda self, scores, turned: self.lose(scores, self.own(scores))
+)
+task.fault(
+    "C-PAIRS-TEXTS-ONLY", both=lambda self, scores, turned: self.lose(scores.mT, self.own(scores))
+)
 task.fault(
     "C-PAIRS-SUM",
-    both=lambda self, scores: (
+    both=lambda self, scores, turned: (
         self.lose(scores, self.own(scores)) + self.lose(scores.mT, self.own(scores))
     ),
 )
 task.fault(
     "C-PAIRS-OVER-ALL",
-    both=lambda self, scores: (
+    both=lambda self, scores, turned: (
         -scores.flatten().log_softmax(0).reshape(scores.shape).diagonal().mean()
     ),
 )
 task.fault(
     "C-PAIRS-YES-OR-NO",
     both=(
-        lambda self, scores: F.binary_cross_entropy_with_logits(
+        lambda self, scores, turned: F.binary_cross_entropy_with_logits(
             scores, torch.eye(len(scores), dtype=scores.dtype)
         ),
-        lambda self, scores: F.binary_cross_entropy_with_logits(scores, torch.eye(len(scores))),
-        lambda self, scores: (
+        lambda self, scores, turned: F.binary_cross_entropy_with_logits(
+            scores, torch.eye(len(scores))
+        ),
+        lambda self, scores, turned: (
             -F.logsigmoid(scores * (2 * torch.eye(len(scores), dtype=scores.dtype) - 1)).sum()
             / len(scores)
         ),
@@ -287,9 +322,9 @@ task.fault(
     "C-PAIRS-ATTRACT-ONLY",
     cool=(..., ..., lambda scores, temperature: (scores - 1) / temperature),
     both=(
-        lambda self, scores: -scores.diagonal().mean(),
-        lambda self, scores: (1 - scores.diagonal()).mean(),
-        lambda self, scores: -scores.diagonal().mean(),
+        lambda self, scores, turned: -scores.diagonal().mean(),
+        lambda self, scores, turned: (1 - scores.diagonal()).mean(),
+        lambda self, scores, turned: -scores.diagonal().mean(),
     ),
 )
 task.fault(

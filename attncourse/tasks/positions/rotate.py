@@ -277,12 +277,23 @@ task.fault(
 
 # --- faults: speeds -----------------------------------------------------------------------------
 
+
+def twice(speeds):
+    """Each speed twice, and of all of these the first half."""
+    return speeds.repeat_interleave(2)[: len(speeds)]
+
+
 task.fault("P-FREQ", exponents=lambda d: 2 * Rotate.exponents(d))
 task.fault("C-EXPONENT-HALVED", exponents=lambda d: Rotate.exponents(d) / 2)
 task.fault("C-EXPONENT-INTEGER", exponents=lambda d: Rotate.exponents(d).floor())
 task.fault(
     "C-PAIRS-FROM-ONE", exponents=lambda d: torch.arange(2, d + 2, 2, dtype=torch.float64) / d
 )
+task.fault(
+    "C-PAIRS-FROM-MINUS-ONE",
+    exponents=lambda d: torch.arange(-2, d - 2, 2, dtype=torch.float64) / d,
+)
+task.fault("C-ROPE-ANGLES-TWICE", speeds=lambda base, exponents: twice(base**-exponents))
 task.fault("C-ENDPOINT", exponents=lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64))
 task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
 task.fault("C-SPEEDS-REVERSED", speeds=lambda base, exponents: (base**-exponents).flip(0))

@@ -159,6 +159,17 @@ task.fault("C-SHIFT-NONE", start=(lambda i, q, k: 0 * i, lambda i, q, k: 0 * i +
 task.fault("C-SHIFT-OTHER-WAY", start=lambda i, q, k: i)
 task.fault("C-SHIFT-FIRST-ROW-STAYS", start=lambda i, q, k: -i, pick=(..., around))
 task.fault("C-SHIFT-ONE-MORE", start=lambda i, q, k: q - i, pick=(..., around))
+
+
+@task.fault("C-SHIFT-OTHER-END-CUT")
+def other_end_cut(scores):
+    """A column of zeros in front and another shape, as in the paper, but the last row is cut."""
+    q, r = scores.shape[-2:]
+    filled = torch.cat([torch.zeros_like(scores[..., :1]), scores], -1)
+    shifted = filled.reshape(*scores.shape[:-2], r + 1, q)[..., :-1, :]
+    return shifted.reshape(scores.shape)[..., : r - q + 1]
+
+
 task.fault("C-SHIFT-ONE-LESS", start=lambda i, q, k: q - 2 - i, pick=(..., around))
 task.fault("C-SHIFT-OFFSET-IS-COLUMN", column=lambda start, j: start + j - j[-1], pick=around)
 task.fault("C-SHIFT-TWICE", start=lambda i, q, k: 2 * (q - 1 - i))
