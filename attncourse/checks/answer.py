@@ -178,9 +178,9 @@ class Answer:
         if gradient:
             self.gradients_match(inputs)
 
-    def resets_random_state(self, inputs: Inputs) -> bool:
+    def resets_random_state(self, inputs: Inputs, **options) -> bool:
         """Whether a global generator ends in the same state from two different starts."""
-        one, two = (self.observe(inputs, seed=seed).random_states for seed in (1, 2))
+        one, two = (self.observe(inputs, seed=seed, **options).random_states for seed in (1, 2))
         return any(a == b for a, b in zip(one, two, strict=False))
 
     def gradients_match(self, inputs: Inputs):

@@ -115,24 +115,28 @@ def best(found: Evidence) -> Explanation | None:
         return None
     table = tables.load(found.task)
     alone = table.singles(found) if table else singles(found.task)
-    full: list[Explanation] = []
-    for each in alone:
-        if any(each.faults == other.faults for other in full):
-            continue  # another wording of what explains everything
-        if found.share(each, 1) == 1:
-            full.append(each)
+    full = _complete(found, alone)
     if full:
         return _only(full)
     if len(found.wrong) >= FEWEST:
         likely = table.pairs(found) if table else tables.live_pairs(found)
-        complete = [each for each in likely if found.share(each, 1) == 1]
         for kind in (_is_generic, _is_pair, _is_mixed):
-            alike = [each for each in complete if kind(each)]
+            alike = _complete(found, filter(kind, likely))
             if alike:
                 return _only(alike)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
     most = max(shares.values(), default=0)
     return _only([each for each, share in shares.items() if share == most]) if shares else None
+
+
+def _complete(found: Evidence, likely: Iterable[Explanation]) -> list[Explanation]:
+    """Those that explain everything, of each fault or two in one wording: to look takes time."""
+    full: list[Explanation] = []
+    for each in likely:
+        known = any(set(each.faults) == set(other.faults) for other in full)
+        if not known and found.share(each, 1) == 1:
+            full.append(each)
+    return full
 
 
 def _is_one_thought(each: Explanation) -> bool:
@@ -148,7 +152,7 @@ def _is_pair(each: Explanation) -> bool:
 
 
 def _is_mixed(each: Explanation) -> bool:
-    return True
+    return not _is_generic(each) and not _is_pair(each)
 
 
 def _only(found: Iterable[Explanation]) -> Explanation | None:
