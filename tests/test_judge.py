@@ -711,6 +711,19 @@ def test_of_two_thoughts_each_is_looked_at_in_one_wording(monkeypatch):
     assert looked == [frozenset(pair.faults)]
 
 
+def test_what_checks_and_traits_ask_under_a_meter_is_measured_once():
+    lengths = []
+
+    def answer(query, key, value, width):
+        lengths.append(query.shape[-2])
+        return value.clone()
+
+    assert not run("windowed_attention", answer).passed
+    assert (
+        lengths.count(512) == 1
+    )  # the shorter of two texts, of which nothing but the peak is asked
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_who_waits_for_a_check_is_told(monkeypatch, capsys, waits):
     monkeypatch.setattr(checks, "SAID", 0.05)

@@ -115,6 +115,7 @@ class Answer:
     def __init__(self, task: Task, function: Callable):
         self.task, self.function = task, function
         self.printed = 0  # characters, over all calls
+        self.looks: dict[tuple, Observation] = {}  # what `returned` has seen
         self.calls, self.one = 0, None  # one of the calls, and nobody can foresee which
 
     def observe(self, inputs: Inputs, **options) -> Observation:
@@ -123,9 +124,16 @@ class Answer:
         self._remember(inputs, options, seen)
         return seen
 
-    def returned(self, inputs: Inputs, **options) -> object:
-        """What came back, whatever it is, of an answer looked at in another way (`adapt`)."""
-        return _returned(self.observe(inputs, **options), inputs)
+    def returned(self, inputs: Inputs, adapt: Callable) -> object:
+        """What came back, whatever it is, of an answer looked at in another way.
+
+        Checks and traits ask the same of an answer, often under a meter: it is called once, unless
+        it may be tempted to keep something.
+        """
+        look = adapt, self.task.key(inputs)
+        if look not in self.looks or self.task.keeps:
+            self.looks[look] = self.observe(inputs, adapt=adapt)
+        return _returned(self.looks[look], inputs)
 
     def _remember(self, inputs: Inputs, options: dict, seen: Observation) -> None:
         """Keep one of all calls that can be repeated, each with the same chance."""
