@@ -4,7 +4,8 @@
 
 Each answer that the tests know is judged once: right ones in many styles, every form of every
 fault, and the answers of people who had read only the texts (tests/corpus). The judge uses one
-core, so its seconds are those of the processor. "First" is the first check of a task in a process
+core, so its seconds are those of the processor; all answers take half an hour of it, and with
+--every 4 a quarter. "First" is the first check of a task in a process
 that has warmed up, as the first of a student's day; for all others, what a task's answers share
 has been computed before. With --reports, each report is written to a file in a fixed order: two
 files are equal where a change has made the judge faster and has changed no sentence.
