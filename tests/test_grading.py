@@ -1807,3 +1807,24 @@ def test_every_probe_can_travel(name):
     task = registry.find(name)
     for inputs in task.probes(torch.Generator().manual_seed(0)).values():
         assert b'"other"' not in wire.pack(inputs)
+
+
+def test_an_answer_that_is_too_slow_is_not_called_wrong():
+    """The student reads why, and the teacher learns that points were lost to the clock."""
+    told = types.SimpleNamespace(
+        process=object(),
+        disturbed="",
+        spent=0.0,
+        budget=Budget(),
+        review=[],
+        _heeded=contextlib.nullcontext,
+    )
+    answer, task = remote.RemoteAnswer(told, "sample"), registry.find("sample")
+    told.spent = Budget().task + 1
+    for _ in range(2):
+        seen = answer.observe(task, {}, None)
+        assert "too slow, and need not be wrong" in seen.error
+    assert told.review == [
+        "`sample` took more than 30 seconds in all checks: what it earns there, only a person can "
+        "say"
+    ]

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from attncourse import positions
+from attncourse import checks, positions
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import (
     check,
@@ -1019,3 +1020,91 @@ def test_importing_the_course_does_not_import_pytest():
     code = "import attncourse, sys; print([m for m in sys.modules if m in ('pytest', 'nbgrader')])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- an answer that takes its time ----------------------------------------------------------------
+
+
+def sample_row_by_row(logits, temperature=1.0, top_k=None, top_p=None):
+    words = []
+    for row in logits / temperature:
+        if top_k is not None:
+            least = row.topk(min(top_k, len(row))).values[-1]
+            row = row.masked_fill(row < least, -torch.inf)
+        p = row.softmax(-1)
+        if top_p is not None:
+            likely, order = p.sort(descending=True)
+            p = torch.zeros_like(p).scatter(0, order, likely * (likely.cumsum(0) - likely < top_p))
+        words.append(torch.multinomial(p, 1))
+    return torch.cat(words)
+
+
+def masked_row_by_row(tokens, share, mask_id, vocabulary_size, rng):
+    rows = [
+        CORRECT["masked_words"][0](row[None], share, mask_id, vocabulary_size, rng)
+        for row in tokens
+    ]
+    return tuple(map(torch.cat, zip(*rows, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "most"),
+    [("sample", sample_row_by_row, 30_000), ("masked_words", masked_row_by_row, 400_000)],
+)
+def test_where_chance_is_judged_a_right_answer_is_asked_for_few_numbers(task, answer, most):
+    """One that goes from row to row, or from word to word, has ten times the time that it needs."""
+    asked = []
+
+    def counted(first, *others, **options):
+        asked.append(first.shape[0] if task == "sample" else first.numel())
+        return answer(first, *others, **options)
+
+    assert run(task, counted).passed
+    assert sum(asked) <= most
+
+
+def test_of_two_thoughts_each_is_looked_at_in_one_wording(monkeypatch):
+    """Another wording of what explains everything costs time, and changes nothing."""
+    task = registry.find("tiled_backward")
+    both = [each for each in compositions.pairs(task) if len(each.faults) == 2]
+    pair = next(e for e in both if [f.id for f in e.faults] == ["C-ON-THE-CPU", "L6-NO-SCALE"])
+    shares, looked = explain.Evidence.share, []
+
+    def share(found, each, least=explain.PARTLY):
+        result = shares(found, each, least)
+        if least == result == 1:
+            looked.append(frozenset(each.faults))
+        return result
+
+    monkeypatch.setattr(explain.Evidence, "share", share)
+    assert run("tiled_backward", pair.make()).diagnosis.ids == ["L6-NO-SCALE", "C-ON-THE-CPU"]
+    assert looked == [frozenset(pair.faults)]
+
+
+def test_what_checks_and_traits_ask_under_a_meter_is_measured_once():
+    lengths = []
+
+    def answer(query, key, value, width):
+        lengths.append(query.shape[-2])
+        return value.clone()
+
+    assert not run("windowed_attention", answer).passed
+    assert (
+        lengths.count(512) == 1
+    )  # the shorter of two texts, of which nothing but the peak is asked
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_waits_for_a_check_is_told(monkeypatch, capsys, waits):
+    monkeypatch.setattr(checks, "SAID", 0.05)
+    monkeypatch.setattr(checks, "WARNED", 0.1)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: waits)
+    with checks.waiting("softmax"):
+        time.sleep(0.5)
+    with checks.waiting("attend"):
+        pass
+    time.sleep(0.2)
+    said = capsys.readouterr().out
+    assert ("Checking `softmax` …" in said) == waits
+    assert ("slow, and need not be wrong" in said) == waits
+    assert "attend" not in said

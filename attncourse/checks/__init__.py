@@ -1,13 +1,19 @@
 """The judge: `check` an answer in a notebook, `run` one without a word, `hint` when stuck."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 from attncourse import terminal
 
 __all__ = ["check", "hint", "run", "use", "warm_up"]
+
+# Seconds: after which it is said that a check goes on, and that it is slow; and those that an
+# answer has for all checks of a task where a class is graded.
+SAID, WARNED, GRADED = 2.0, 8.0, 30.0
 
 
 def check(
@@ -39,7 +45,8 @@ def check(
     if isinstance(answer, str):
         answer = sys._getframe(1).f_globals.get(answer)
     with prose.speaking(language):
-        report = run(task or name, answer, seeds=(seed,))
+        with waiting(task or name):
+            report = run(task or name, answer, seeds=(seed,))
         _show(report)
     return Points(report.earned)
 
@@ -58,6 +65,32 @@ def run(task: str, answer: Callable | None, seeds=(0,)):
     from attncourse.checks import engine  # torch's first import waits for the first check
 
     return dataclasses.replace(engine.run(task, answer, seeds), near=True)
+
+
+@contextlib.contextmanager
+def waiting(name: str) -> Iterator[None]:
+    """Say that the check of an answer goes on, to somebody who waits for it; nothing in a pipe."""
+    stream = sys.stdout
+    said = {
+        SAID: f"Checking `{name}` …",
+        WARNED: f"`{name}` takes {WARNED:g} seconds by now. That is slow, and need not be wrong. "
+        f"Where a class is graded, an answer has {GRADED:g} seconds for all checks: if yours goes "
+        "through a tensor number by number, compute rows, or all of it, at once.",
+    }
+    timers = [threading.Timer(seconds, _tell, (line, stream)) for seconds, line in said.items()]
+    if _in_a_notebook() or stream.isatty():
+        for timer in timers:
+            timer.daemon = True  # whoever interrupts a check need not wait for it
+            timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def _tell(line: str, stream) -> None:
+    print(terminal.fitting(line, stream), file=stream, flush=True)
 
 
 def hint(task: str) -> None:
@@ -99,9 +132,13 @@ def _name_of(answer: Callable) -> str:
     return getattr(answer, "__name__", type(answer).__name__)
 
 
-def _show(shown) -> None:
+def _in_a_notebook() -> bool:
     ipython = sys.modules.get("IPython")
-    if ipython and ipython.get_ipython():
-        ipython.display.display(shown)
+    return bool(ipython and ipython.get_ipython())
+
+
+def _show(shown) -> None:
+    if _in_a_notebook():
+        sys.modules["IPython"].display.display(shown)
     else:
         print(terminal.fitting(str(shown), sys.stdout))

@@ -129,6 +129,7 @@ class Answer:
     def __init__(self, task: Task, function: Callable):
         self.task, self.function = task, function
         self.printed = 0  # characters, over all calls
+        self.looks: dict[tuple, Observation] = {}  # what `returned` has seen
         self.calls, self.one = 0, None  # one of the calls, and nobody can foresee which
 
     apart = staticmethod(apart)
@@ -139,9 +140,16 @@ class Answer:
         self._remember(inputs, options, seen)
         return seen
 
-    def returned(self, inputs: Inputs, **options) -> object:
-        """What came back, whatever it is, of an answer looked at in another way (`adapt`)."""
-        return _returned(self.observe(inputs, **options), inputs)
+    def returned(self, inputs: Inputs, adapt: Callable) -> object:
+        """What came back, whatever it is, of an answer looked at in another way.
+
+        Checks and traits ask the same of an answer, often under a meter: it is called once, unless
+        it may be tempted to keep something.
+        """
+        look = adapt, self.task.key(inputs)
+        if look not in self.looks or self.task.keeps:
+            self.looks[look] = self.observe(inputs, adapt=adapt)
+        return _returned(self.looks[look], inputs)
 
     def _remember(self, inputs: Inputs, options: dict, seen: Observation) -> None:
         """Keep one of all calls that can be repeated, each with the same chance."""
@@ -204,9 +212,9 @@ class Answer:
                 inputs,
             )
 
-    def resets_random_state(self, inputs: Inputs) -> bool:
+    def resets_random_state(self, inputs: Inputs, **options) -> bool:
         """Whether a global generator ends in the same state from two different starts."""
-        one, two = (self.observe(inputs, seed=seed).random_states for seed in (1, 2))
+        one, two = (self.observe(inputs, seed=seed, **options).random_states for seed in (1, 2))
         return any(a == b for a, b in zip(one, two, strict=False))
 
     def gradients_match(self, inputs: Inputs):

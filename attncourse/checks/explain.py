@@ -127,19 +127,14 @@ def best(found: Evidence) -> Explanation | None:
         return None
     table = found.table
     alone = table.singles(found) if table else singles(found.task)
-    full: list[Explanation] = []
-    for each in alone:
-        if any(each.faults == other.faults for other in full):
-            continue  # another wording of what explains everything
-        if found.share(each, 1) == 1:
-            full.append(each)
+    full = _complete(found, alone)
     if full:
         return _only(full)
     if len(found.wrong) >= FEWEST:
         likely = table.pairs(found) if table else tables.live_pairs(found)
-        complete = [each for each in likely if _can_be_said(each) and found.share(each, 1) == 1]
+        likely = [each for each in likely if _can_be_said(each)]
         for kind in (_is_generic, _is_pair, _is_mixed):
-            alike = [each for each in complete if kind(each)]
+            alike = _complete(found, filter(kind, likely))
             if alike:
                 return _only(alike)
     if halves := relatives.explaining(found):
@@ -163,6 +158,16 @@ def _inward(fault: Fault | Generic) -> bool:
     return isinstance(fault, Generic) and fault.inward is not None
 
 
+def _complete(found: Evidence, likely: Iterable[Explanation]) -> list[Explanation]:
+    """Those that explain everything, of each fault or two in one wording: to look takes time."""
+    full: list[Explanation] = []
+    for each in likely:
+        known = any(set(each.faults) == set(other.faults) for other in full)
+        if not known and found.share(each, 1) == 1:
+            full.append(each)
+    return full
+
+
 def _is_one_thought(each: Explanation) -> bool:
     return len(each.faults) == 1 and isinstance(each.faults[0], Fault)
 
@@ -176,7 +181,7 @@ def _is_pair(each: Explanation) -> bool:
 
 
 def _is_mixed(each: Explanation) -> bool:
-    return True
+    return not _is_generic(each) and not _is_pair(each)
 
 
 def _only(found: Iterable[Explanation]) -> Explanation | None:

@@ -409,7 +409,10 @@ def find_short_cut(
         if watching:
             sys.setprofile(profile)
         try:
-            with functions, operators:
+            # Where nothing is forbidden, nobody asks for names; to note them takes time.
+            with contextlib.ExitStack() as modes:
+                for mode in (functions, operators) if forbidden else ():
+                    modes.enter_context(mode)
                 return function(*arguments, **keywords)
         finally:
             if watching:

@@ -55,6 +55,7 @@ def judge_answers(path: Path, briefly: bool = False) -> bool:
     with progress() as bar:
         step = bar.add_task("judging", total=len(names))
         for name in names:
+            bar.update(step, description=f"judging {name}")
             reports[name] = run(name, found.get(name))
             bar.advance(step)
     red = [name for name, report in reports.items() if not report.passed]

@@ -589,7 +589,12 @@ class RemoteAnswer(Elsewhere):
 
     def _ask(self, *question) -> object:
         if not self.died and self.sandbox.spent > self.last:
-            self.died = f"took more than {self.sandbox.budget.task:.0f} seconds in all checks"
+            limit = f"more than {self.sandbox.budget.task:.0f} seconds in all checks"
+            self.died = (
+                f"took {limit}. That is too slow, and need not be wrong; your teacher is told"
+            )
+            said = f"`{self.task}` took {limit}: what it earns there, only a person can say"
+            self.sandbox.review.append(said)
         if not self.died:
             try:
                 return self.sandbox._ask(*question)
