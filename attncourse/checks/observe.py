@@ -409,10 +409,7 @@ def find_short_cut(
         if watching:
             sys.setprofile(profile)
         try:
-            # Where nothing is forbidden, nobody asks for names; to note them takes time.
-            with contextlib.ExitStack() as modes:
-                for mode in (functions, operators) if forbidden else ():
-                    modes.enter_context(mode)
+            with functions, operators:
                 return function(*arguments, **keywords)
         finally:
             if watching:
