@@ -178,7 +178,11 @@ def _line(value: object, digits: int) -> str:
     if isinstance(value, float):
         return _number(value, digits)
     if isinstance(value, dict) and value and all(isinstance(v, float) for v in value.values()):
-        return " ; ".join(f"{name} {_number(number, digits)}" for name, number in value.items())
+        # A name that is a number as text does not look like the number.
+        texts = {name for name in value if isinstance(name, str) and name.isdigit()}
+        names = [repr(name) if name in texts else name for name in value]
+        pairs = zip(names, value.values(), strict=True)
+        return " ; ".join(f"{name} {_number(number, digits)}" for name, number in pairs)
     text = str(value)
     return describe(value) if len(text) > MOST_LETTERS and not isinstance(value, str) else text
 
