@@ -154,7 +154,6 @@ task = Task(
     tolerance=MOST,
 )
 
-EVERY = 6  # standard deviations: what no right answer reaches by chance
 
 
 GLANCE = 14  # columns: an answer that goes from word to word is a hundred times as slow as another
