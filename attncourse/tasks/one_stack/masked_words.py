@@ -155,7 +155,6 @@ task = Task(
 )
 
 
-
 GLANCE = 14  # columns: an answer that goes from word to word is a hundred times as slow as another
 
 
