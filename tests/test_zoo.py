@@ -49,7 +49,7 @@ import json
 from attncourse.grading.books import disk, run
 from attncourse.grading.jail import workers
 from attncourse.grading.jail.job import Budget
-job = disk.job_of("{ASSIGNMENT}", budget=Budget(call=2.5, task=5, submission=25), record=False)
+job = disk.job_of("{ASSIGNMENT}", budget=Budget(call=2.5), record=False)
 events = run.grade_class(job, disk.submissions("{ASSIGNMENT}"), workers.in_processes(6))
 print(json.dumps({{event.student: event.why for event in events if event.result is None}}))
 """

@@ -38,6 +38,7 @@ BRIEF = 0.005  # seconds: of a shorter call, the wait for a processor is not loo
 # to be a tenth more than the time that is told afterwards.
 BY_TICKS = 0.8
 PATIENCE = 3  # times the seconds of a call: so long it may wait for a processor besides
+STARVED = 3  # calls without enough memory, after which an answer is not asked again
 _NO_NAME = re.compile(r"[^\w.: ']")
 # How a program ends by its own fault. Any other signal comes from outside: in a jail, the answer's
 # process is the first of its namespace, which no signal from within can end.
@@ -584,6 +585,7 @@ class RemoteAnswer(Elsewhere):
         self.sandbox, self.task = sandbox, task
         self.last = sandbox.spent + sandbox.budget.task
         self.died = ""
+        self.starved = 0  # calls that ran out of memory
         if sandbox.process is None and not sandbox.disturbed:
             sandbox.start()
 
@@ -607,9 +609,14 @@ class RemoteAnswer(Elsewhere):
         name = adapt and f"{adapt.__module__}.{adapt.__name__}"
         try:
             with self.sandbox._heeded():
-                return _observation(self._ask("observe", task.name, name, inputs, options))
+                seen = _observation(self._ask("observe", task.name, name, inputs, options))
         except Died as error:
             return Observation(error=str(error))
+        if seen.error and seen.error.startswith("raised MemoryError"):
+            self.starved += 1
+            if self.starved == STARVED:  # each such call fills gigabytes: slow, and wrong already
+                self.died = seen.error
+        return seen
 
     def short_cut(self, task: Task, inputs: Inputs, **options) -> tuple[str | None, Observation]:
         try:

@@ -66,7 +66,7 @@ code(
     "        kept.append(bytearray(50_000_000))",
 )
 code("memory at the top", "FFFF", "{right}\nkept = [bytearray(10**8) for _ in range(10**4)]")
-code("huge result", "0FFF", "def softmax(scores, dim=-1):\n    return torch.zeros(3 * 10**7)")
+code("huge result", "0FFF", "def softmax(scores, dim=-1):\n    return torch.zeros(10**7 + 1)")
 code("not a number", "PFFF", "def softmax(scores, dim=-1):\n    return scores * float('nan')")
 code("syntax error", "0FFF", "def softmax(scores, dim=-1)\n    return scores", repair="SyntaxError")
 code("null byte", "0FFF", "def softmax(scores, dim=-1):\n    return '\0'", repair="cell")
