@@ -45,8 +45,7 @@ const bookSearch = (() => {
       const [, page, title, text, share, names, bold, code, told] = row, list = each => each.map(name => plain(name).trim());
       for (const word of new Set([title, page, text, ...names].join(" ").toLowerCase().match(/\p{L}{4,}/gu)))
         often.set(word, (often.get(word) ?? 0) + 1);
-      const whole = plain([page, title, text, told, code, ...names].join(" "));
-      return { row, share, whole, page: plain(page), title: plain(title), text: plain(`${text} ${told}`), code: plain(code), names: list(names), bold: list(bold) };
+      return { row, share, page: plain(page), title: plain(title), text: plain(`${text} ${told}`), code: plain(code), names: list(names), bold: list(bold) };
     });
     return known = { rows, often };
   };
@@ -85,8 +84,7 @@ const bookSearch = (() => {
   const read = query => {
     const words = [], nowhere = [], mended = [], all = asked(query);
     const look = (word, place, all) => {
-      const each = pattern(word, place, all), part = word.length < 4 || /[2^]/.test(word) ? "" : stem(word);  // quick to look for
-      const found = prepare().rows.map(row => row.whole.includes(part) ? hits(row, each) : null);
+      const each = pattern(word, place, all), found = prepare().rows.map(row => hits(row, each));
       const places = found.filter(Boolean).length;
       if (places) words.push({ word, each, found, rare: 0.2 + Math.log(1 + found.length / places) / Math.log(1 + found.length) });
       return places;
