@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from attncourse.checks import compositions, engine, prose
+from attncourse.checks import compositions, engine, prose, registry
 from attncourse.checks.fingerprint import Fingerprint, differing, of_reference
 from attncourse.checks.task import Task, compose
 
@@ -20,13 +21,15 @@ def complaints(
     """What is wrong with a task, one sentence each: which part, where, and what to do.
 
     Args:
-        pages: the course's folder, to look for the sections in; None: they are not looked for.
+        pages: the course's folder, to look for sections and cells in; None: nobody looks.
         right: answers in unusual words that must pass.
         faults: look at every fault, in all spellings of the steps around it.
     """
     yield from prose.problems(task)
     if pages and task.page.startswith("book/"):
         yield from _sections(task, pages)
+        yield from _place(task)
+        yield from _cells(task, pages)
     yield from _accepts(task, "the reference", task.reference)
     for number, answer in enumerate(right, 1):
         name = getattr(answer, "__name__", f"number {number}")
@@ -49,6 +52,32 @@ def _sections(task: Task, pages: Path) -> Iterator[str]:
     }.items():
         if f"({section})=" not in text:
             yield f"{task.name}: {owner} names “{section}”, and {page.name} has no such section"
+
+
+def _place(task: Task) -> Iterator[str]:
+    """A task has a place of its own among those of its chapter."""
+    numbers = [each.number for each in registry.of_chapter(task.chapter)]
+    free = sorted({*range(1, len(numbers) + 1)} - {*numbers})
+    if free and (numbers.count(task.number) > 1 or not 1 <= task.number <= len(numbers)):
+        yield (
+            f"{task.name}: its place among the tasks of {task.place} is missing, or another has "
+            f"it: say number={free[0]} where the task is made"
+        )
+
+
+def _cells(task: Task, pages: Path) -> Iterator[str]:
+    """The solutions have what a student writes into, asks for hints, and is judged by."""
+    path = pages / "solutions" / task.assignment / f"{task.assignment}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else []
+    there = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
+    lacks = [id for end in ("", "-check", "-hidden") if (id := f"{task.name}{end}") not in there]
+    if lacks:
+        yield (
+            f"{task.name}: {path} has no cell with the grade_id {', '.join(lacks)}; copy the five "
+            "cells of another task, and give each an id of its own"
+        )
+    elif not any(f'hint("{task.name}")' in "".join(cell["source"]) for cell in cells):
+        yield f'{task.name}: {path} has no cell that says hint("{task.name}")'
 
 
 def _accepts(task: Task, what: str, answer: Callable) -> Iterator[str]:
