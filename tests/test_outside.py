@@ -238,6 +238,7 @@ def test_a_task_that_is_well_written_gets_no_complaint(tmp_path):
             "@double.steps\nclass Steps:\n    def __call__(self, x): return 3 * x\n",
             "the reference in steps differs from the reference (probe “input 1”",
         ),
+        (fault("A", "return y"), "A fails on every probe (raised NameError): mend its code"),
         ('@double.fault("A")\ndef a(x): return x\n', "A does not say what the student thinks"),
     ],
 )

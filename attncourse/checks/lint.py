@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from attncourse.checks import compositions, engine, prose, registry
-from attncourse.checks.fingerprint import Fingerprint, differing, of_reference
+from attncourse.checks.fingerprint import FAILED, Fingerprint, differing, of_reference, probes
 from attncourse.checks.task import Task, compose
 
 
@@ -113,6 +113,10 @@ def _faults(task: Task) -> Iterator[str]:
         (fault,) = each.faults
         where = f"{task.name}: {fault.id}"
         wrong = frozenset(differing(each.shows.everything(), reference, reference.pieces))
+        failed = {each.shows.pieces.get((probe, FAILED)) for probe in probes(task)}
+        if None not in failed:
+            yield f"{where} fails on every probe ({', '.join(sorted(failed))}): mend its code"
+            continue
         passed = all(result.passed for result in engine.judge(task, each.make()))
         if not wrong and passed:
             yield f"{where} equals the reference on every probe: no fault, or a probe is missing"
