@@ -238,7 +238,13 @@ def test_a_task_that_is_well_written_gets_no_complaint(tmp_path):
             "@double.steps\nclass Steps:\n    def __call__(self, x): return 3 * x\n",
             "the reference in steps differs from the reference (probe “input 1”",
         ),
-        (fault("A", "return y"), "A fails on every probe (raised NameError): mend its code"),
+        (fault("A", "return y"), "A fails on every probe (NameError): import what"),
+        (
+            "@double.steps\nclass Steps:\n    def twice(x): return 2 * x\n"
+            "    def __call__(self, x): return self.twice(x)\n"
+            'double.fault("A", "I think so.", "It is not.", twice=lambda x, y: x)\n',
+            "A puts a function of (x, y) in the place of twice(x): give it the same arguments",
+        ),
         ('@double.fault("A")\ndef a(x): return x\n', "A does not say what the student thinks"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,7 @@ def complaints(
         yield from _accepts(task, f"the right answer {name}", answer)
     if task.composed:
         yield from _steps(task)
+        yield from _arguments(task)
     if faults:
         yield from _faults(task)
 
@@ -105,6 +107,45 @@ def _steps(task: Task) -> Iterator[str]:
         yield from _accepts(task, what, answer)
 
 
+def _arguments(task: Task) -> Iterator[str]:
+    """A step of a fault can be called like the step that it replaces."""
+    for fault in task.faults.values():
+        for form in fault.forms:
+            for name, step in form.items() if isinstance(form, dict) else ():
+                old, new = _signature(inspect.getattr_static(task.composed, name)), _signature(step)
+                if old and new and not _takes(new, old):
+                    yield (
+                        f"{task.name}: {fault.id} puts a function of {new} in the place of "
+                        f"{name}{old}: give it the same arguments"
+                    )
+
+
+def _signature(step: object) -> inspect.Signature | None:
+    """What a step is called with, without `self`; None for what does not say it."""
+    function = getattr(step, "__func__", step)
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    given = [each for name, each in found.parameters.items() if name != "self"]
+    return found.replace(parameters=given, return_annotation=inspect.Signature.empty)
+
+
+def _takes(new: inspect.Signature, old: inspect.Signature) -> bool:
+    """Whether a call of the old step, by position, can be one of the new step."""
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if any(each.kind is not place for each in old.parameters.values()):
+        return True
+    needed = sum(each.default is each.empty for each in old.parameters.values())
+    for number in range(needed, len(old.parameters) + 1):
+        try:
+            new.bind(*range(number))
+        except TypeError:
+            continue
+        return True
+    return False
+
+
 def _faults(task: Task) -> Iterator[str]:
     """Every fault is caught, differs from the reference, and is told apart from all others."""
     reference = of_reference(task)
@@ -114,8 +155,8 @@ def _faults(task: Task) -> Iterator[str]:
         where = f"{task.name}: {fault.id}"
         wrong = frozenset(differing(each.shows.everything(), reference, reference.pieces))
         failed = {each.shows.pieces.get((probe, FAILED)) for probe in probes(task)}
-        if None not in failed:
-            yield f"{where} fails on every probe ({', '.join(sorted(failed))}): mend its code"
+        if failed == {"raised NameError"}:
+            yield f"{where} fails on every probe (NameError): import what its code names"
             continue
         passed = all(result.passed for result in engine.judge(task, each.make()))
         if not wrong and passed:
