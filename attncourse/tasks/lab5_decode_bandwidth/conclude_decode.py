@@ -137,6 +137,7 @@ RECORDS = {
         "predicted": 0.45,
     },
     "16 heads": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
+    "between two ridges": {"dtype": "float32", "h": 64, "predicted": 1.2},
 }
 
 

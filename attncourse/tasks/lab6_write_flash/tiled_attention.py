@@ -155,6 +155,10 @@ def scores_of_ten_thousand_stay_finite(answer, rng):
     low = call(rng, 4, 6, 2)
     low["query"], low["key"] = -200 * torch.ones(2, 3, 4, 4), 100 * torch.ones(2, 3, 6, 4)
     agrees(answer, low, tolerance=1e-2)  # all scores are -40,000
+    for q, k in ((4, 6), (6, 6)):  # beside tiles that are hidden as a whole
+        low = call(rng, q, k, 2, True)
+        low["query"], low["key"] = -200 * torch.ones(2, 3, q, 4), 100 * torch.ones(2, 3, k, 4)
+        agrees(answer, low, tolerance=1e-2)
 
 
 @task.check(1)
