@@ -16,7 +16,7 @@ live.figure("hops", (find, figure) => {
       ["The question", `The row is read up to the second ${quoted(word)}. What comes next? After the first ${quoted(word)} came ${quoted(found)}.`],
       ["Hop 1", off ? `Layer 0 is silent: for each word its heads say the same in every text, their mean over 100 texts. ${quoted(found)} learns nothing of ${quoted(word)}.` :
         `In layer 0, head ${heads[0]} of ${quoted(found)} gives the word before, ${quoted(word)}, a weight of ${print(hop[0][after - 1])}, and writes down: before me stood ${quoted(word)}.`],
-      ["Hop 2", `In layer 1, head ${heads[1]} of the second ${quoted(word)} asks for a key that says so. ${quoted(found)} gets a weight of ${print(hop[1][after])}.`],
+      ["Hop 2", `In layer 1, head ${heads[1]} of the second ${quoted(word)} looks for the word whose key says that ${quoted(word)} stood before it. ${quoted(found)} gets a weight of ${print(hop[1][after])}.`],
       ["The word", `The head hands over what it has found, and the model says ${quoted(answer[0])}, with a probability of ${print(answer[1])}. ` +
         (answer[0] === found ? `That is right.` : `Right is ${quoted(found)}.`)],
     ][step];

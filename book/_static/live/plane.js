@@ -37,8 +37,9 @@ live.figure("plane", (find, figure) => {
       words.map(name => `<th scope="col">reads ${name}</th>`).join("") + `<th scope="col">moves to</th></tr></thead><tbody>` +
       words.map((name, i) => `<tr${i === who ? ` class="lit"` : ""}><th scope="row">${name}</th><td>${at(x[i])}</td>` +
         Array.from(weights[i], weight => `<td>${print(weight)}</td>`).join("") + `<td>${at(output[i])}</td></tr>`).join("") + "</tbody>";
-    const scores = words.map((name, i) => `${name} ${print(x[who].reduce((sum, value, k) => sum + value * x[i][k], 0))}`);
-    find(".said").textContent = `Scores of ${chosen}: ${scores.join(", ")}. It moves to (${at(output[who])}).`;
+    const score = to => x[who].reduce((sum, value, k) => sum + value * to[k], 0) / Math.sqrt(x[who].length);
+    const scores = words.map((name, i) => `${name} ${print(score(x[i]))}`);
+    find(".said").textContent = `Scores of ${chosen}, divided by √2: ${scores.join(", ")}. It moves to (${at(output[who])}).`;
   };
 
   const move = (name, place) => {

@@ -5,9 +5,9 @@ live.figure("steps", (find, figure) => {
   const { Q, K, V, queries, keys, votes } = live.data.steps, d = Q[0].length;
   const features = Q[0].map((_, i) => String(i + 1));
   const shapes = {  // name -> title, rows, columns, decimals
-    Q: ["1 queries", queries, features, 0], K: ["1 keys", keys, features, 0], V: ["1 values", keys, votes, 0],
-    scores: ["2 scores", queries, keys, 0], scaled: ["3 scaled", queries, keys, 1],
-    weights: ["4 weights", queries, keys, 3], output: ["5 output", queries, votes, 2],
+    Q: ["Step 1: queries", queries, features, 0], K: ["Step 1: keys", keys, features, 0], V: ["Step 1: values", keys, votes, 0],
+    scores: ["Step 2: scores", queries, keys, 0], scaled: ["Step 3: scaled", queries, keys, 1],
+    weights: ["Step 4: weights", queries, keys, 3], output: ["Step 5: output", queries, votes, 2],
   };
   const on = name => find(`input[name=${name}]`).checked;
   const print = (value, digits) => value.toFixed(digits).replace("-", "−");
