@@ -390,7 +390,18 @@ def test_every_formula_is_set_in_letters_of_the_font_that_is_shipped(soups):
             for letter in set(formula.find("math").get_text()):
                 assert ord(letter) in known, f"{page.name}: {letter!r} in {formula}"
                 assert forms.get(letter) in (known.keys() | {None}), f"italic {letter}"
+            assert ord("√") in known or not formula.select("msqrt, mroot"), "no sign of a root"
     assert formulas > 500
+
+
+def test_the_cut_font_draws_a_root_whose_sign_is_no_letter_of_the_formula(tmp_path):
+    from fontTools.ttLib import TTFont
+
+    light_pages = load(ROOT / "book" / "_ext" / "light_pages.py")
+    for part, is_drawn in {"msqrt": True, "mroot": True, "mrow": False}.items():
+        font = Path(shutil.copy(ROOT / "book" / "_static" / "fonts" / "math.woff", tmp_path))
+        light_pages.only_used_letters(font, f"<math><{part}><mi>d</mi><mn>3</mn></{part}></math>")
+        assert (ord("√") in TTFont(font).getBestCmap()) == is_drawn, part
 
 
 @pytest.mark.slow

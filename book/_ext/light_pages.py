@@ -141,6 +141,8 @@ def only_used_letters(font: Path, pages: str) -> None:
     """Cut a font to the letters of the pages' formulas. A letter alone is set in italics."""
     formulas = re.findall(r"<math.*?</math>", pages, re.DOTALL)
     letters = {letter for each in formulas for letter in unescape(re.sub("<[^>]*>", "", each))}
+    if any("<msqrt" in each or "<mroot" in each for each in formulas):
+        letters.add("√")  # no letter of the formula, yet the browser takes it from the font
     named = re.findall(r'mathvariant="([\w-]+)"', pages)
     styles = tuple(f"MATHEMATICAL {each.upper().replace('-', ' ')} " for each in ["italic", *named])
 
