@@ -110,8 +110,8 @@ def test_one_pad_ruins_more_than_a_third(translator):
 
 
 def test_padding_makes_a_naive_loss_look_better():
-    """The page: "This decoder has learned nothing, yet with a longer neighbor in the batch its loss
-    looks better."
+    """The page: "This decoder has learned nothing, yet its loss looks better with a longer neighbor
+    in the batch."
     """
     target = torch.tensor([[3, 21, EOS]])
     for pads in (0, 3, 9):
