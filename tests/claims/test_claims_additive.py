@@ -84,7 +84,7 @@ def test_linear_score():
 
 
 def test_three_scores_hold_and_the_linear_one_does_not():
-    """It does: with the linear score the fall comes somewhat later, but it comes. The three scores
+    """The cliff does come back: with the linear score the fall is somewhat later. The three scores
     that see the query translate sentences of every length, two of them after far fewer steps."""
     measured = pretrained.curves()
     one_vector, linear, *others = (
@@ -97,7 +97,8 @@ def test_three_scores_hold_and_the_linear_one_does_not():
 
 def test_neither_more_time_nor_more_parameters_are_the_reason():
     """In the third row the small model had {glue:text}`longest_steps` steps, as much time as
-    attention took. The fourth model had more parameters and more time. Neither comes near."""
+    attention took. The fourth model had more parameters and more time. Neither
+    model comes near the translator with attention."""
     models = pretrained.curves()["models"]
     small, wide, additive = (models[name] for name in ("fixed-64", "fixed-128", "additive"))
     of_small, of_wide = (each["seconds"] / each["steps"] for each in (small, wide))
@@ -193,7 +194,7 @@ def test_the_query_does_not_know_the_word_before(translator):
 
 
 def test_pads_take_most_of_the_weight(translator):
-    """With eight pads, most of the context is made of nothing."""
+    """With eight pads, most of the weight is on padding."""
     model, english, _ = translator
     with torch.no_grad():
         padded = F.pad(as_source(words(94, "en"), english), (0, 8), value=PAD)
@@ -230,7 +231,7 @@ def test_no_round_million_was_seen(monkeypatch):
 
 
 def test_three_million(translator):
-    """After *trois millions* it does not stop."""
+    """After *trois millions* the model does not stop."""
     written, _ = look(translator, 3_000_000)
     assert written[:2] == ["trois", "millions"]
     assert len(written) == 30
@@ -238,7 +239,7 @@ def test_three_million(translator):
 
 
 def test_before_three_billion_it_stops(translator):
-    """Before *milliards* it stops."""
+    """Before *milliards* the model stops."""
     stops = [look(translator, n * 10**9)[0] == [*words(n, "fr"), "<eos>"] for n in range(2, 30)]
     assert sum(stops) > len(stops) / 2
 
@@ -279,7 +280,7 @@ def test_german_looks_backward():
 
 def test_both_directions_solve_one_riddle_and_not_the_other(translator):
     """One surprise goes: to write *quatre* of 404, the second model looks at the first *four*. The
-    other stays."""
+    other surprise stays."""
     both_ways, english, french = pretrained.load("bidirectional")
     for number in range(222, 1000, 111):
         _, one = look(translator, number)

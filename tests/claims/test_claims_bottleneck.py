@@ -110,8 +110,8 @@ def test_one_pad_ruins_more_than_a_third(translator):
 
 
 def test_padding_makes_a_naive_loss_look_better():
-    """The page: "This decoder has learned nothing, yet with a longer neighbor in the batch its loss
-    looks better."
+    """The page: "This decoder has learned nothing, yet its loss looks better with a longer neighbor
+    in the batch."
     """
     target = torch.tensor([[3, 21, EOS]])
     for pads in (0, 3, 9):
@@ -138,8 +138,8 @@ def test_greedy_is_right_exactly_if_all_forced_predictions_are(translator):
 
 
 def test_the_cliff_is_moved_and_not_removed():
-    """The page: "A wider vector and longer training move it, each alone and both together. It
-    goes away in none of these runs."
+    """The page: "A wider vector and longer training move it, each alone and both together. The
+    cliff goes away in none of these runs."
     """
     measured = pretrained.curves()
     narrow, wide, longer, both = (
@@ -217,8 +217,8 @@ def test_random_vectors_give_names_of_numbers(translator):
 
 @pytest.mark.slow
 def test_told_the_words_before_the_decoder_finds_more_digits(translator):
-    """The page: "Handed the right words before each group of three digits, the decoder gets more
-    than one further digit right: its own errors cost it later digits."
+    """The page: "If the decoder is handed the right words before each group of three digits, it
+    gets more than one further digit right: its own errors cost it later digits."
     """
     model, english, french = translator
     chance, scales = random.Random(5), ["milliards", "millions", "mille", "end"]

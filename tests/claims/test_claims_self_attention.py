@@ -132,7 +132,7 @@ def test_a_convolution_needs_many_layers_where_attention_needs_one():
 
 def test_under_a_causal_mask_only_one_layer_leaves_the_last_word_a_bag():
     """ "Still, in one layer the *last* word sees a bag of all words before it. From the second
-    layer on even that differs"
+    layer on, the last word's output depends on the order, too"
     """
     x = torch.randn(1, 6, 8, dtype=torch.float64)
     order = [3, 0, 4, 1, 2, 5]  # the last word stays
@@ -191,3 +191,27 @@ def test_with_tokens_in_columns_the_formula_for_rows_compares_features():
         lambda x: scaled_dot_product_attention(x, x, x, lower_left_hidden)[0], x
     )
     assert torch.equal(depends, torch.ones(n, n).triu().bool())
+
+
+def test_the_cloud_of_words_shrinks_while_a_pair_may_move_apart():
+    """ "An average lies between the points it is made of. So from layer to layer the whole cloud of
+    words shrinks."
+    """
+    x = 2 * torch.randn(300, 5, 2, dtype=torch.float64)  # b n m
+    y, _ = scaled_dot_product_attention(x, x, x)
+    angles = torch.linspace(0, 2 * math.pi, 60, dtype=torch.float64)
+    along = torch.stack([angles.cos(), angles.sin()])  # m directions
+    widths = [(each @ along).amax(1) - (each @ along).amin(1) for each in (x, y)]
+    assert (widths[1] < widths[0]).all()
+    before, after = (torch.cdist(each, each) for each in (x, y))
+    assert (after > 1.05 * before).any(), "the claim is about the cloud, not about each pair"
+
+
+def test_the_sum_of_a_softmax_does_not_depend_on_the_order_of_its_row():
+    """ "the sum in the denominator of each softmax does not depend on the order of a row: the
+    entries only move"
+    """
+    row, order = torch.randn(7, dtype=torch.float64), torch.randperm(7)
+    torch.testing.assert_close(row[order].exp().sum(), row.exp().sum())
+    torch.testing.assert_close(row[order].softmax(0), row.softmax(0)[order])
+    assert not torch.allclose(row[order].softmax(0), row.softmax(0))
