@@ -3,6 +3,7 @@
 `python -m pytest tests/bench/sweeps.py` (a part of `make bench`)
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import test_audit
 import test_grading
 import test_judge
 import test_virtual_gpu
+from corpus.odd import odd_answers
 from test_pretrained import buckets
 
 from attncourse import pretrained
@@ -77,6 +79,12 @@ def test_every_misconception_is_rejected_on_another_seed(task):
 @pytest.mark.parametrize("task", test_judge.TASKS)
 def test_every_wrapped_answer_gets_the_same_verdict(task):
     test_judge.test_a_wrapped_answer_gets_the_same_verdict(task)
+
+
+@pytest.mark.parametrize("task", test_judge.TASKS)
+def test_no_report_on_many_odd_answers_says_what_cannot_be_true(task):
+    for answer in itertools.islice(odd_answers(registry.find(task)), 6):
+        test_judge.assert_nothing_false(engine.run(task, answer))
 
 
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
