@@ -190,8 +190,8 @@ def judged(zygote, task: str, source: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_a_misconception_is_named_through_the_wall(chapter, zygote):
-    for task in registry.of_chapter(chapter):
-        assert_named([next(with_sources(task))], zygote)  # all: sweeps.py
+    for task in registry.of_chapter(chapter)[::3]:
+        assert_named([next(with_sources(task))], zygote)  # all of all tasks: sweeps.py
 
 
 def with_sources(task):
