@@ -583,6 +583,7 @@ def all_masked_and_zero_elsewhere(tokens, share, mask_id, vocabulary_size, rng):
     return tokens.masked_fill(asked, mask_id), tokens * asked
 
 
+@pytest.mark.slow
 def test_two_mistakes_are_named_where_no_table_is_kept():
     diagnosis = run("masked_words", all_masked_and_zero_elsewhere).diagnosis
     assert set(diagnosis.ids) == {"W-ALL-MASKED", "W-NOTHING-IS-ZERO"}
@@ -1064,6 +1065,7 @@ def masked_row_by_row(tokens, share, mask_id, vocabulary_size, rng):
     return tuple(map(torch.cat, zip(*rows, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "answer", "most"),
     [("sample", sample_row_by_row, 30_000), ("masked_words", masked_row_by_row, 400_000)],
@@ -1080,6 +1082,7 @@ def test_where_chance_is_judged_a_right_answer_is_asked_for_few_numbers(task, an
     assert sum(asked) <= most
 
 
+@pytest.mark.slow
 def test_of_two_thoughts_each_is_looked_at_in_one_wording(monkeypatch):
     """Another wording of what explains everything costs time, and changes nothing."""
     task = registry.find("tiled_backward")
