@@ -145,9 +145,13 @@ def test_number_names_are_those_of_the_package(show):
 @needs_browser
 @pytest.mark.parametrize("name", live_figures.KINDS)
 def test_the_logits_in_the_page_are_the_packages(show, name):
+    assert_logits_are_the_packages(show, name, THOUSAND[::8])  # all: tests/bench/sweeps.py
+
+
+def assert_logits_are_the_packages(show, name, numbers):
     model, english, french = pretrained.load(name)
-    source = [english.encode(words(number, "en")) for number in THOUSAND]
-    target = [[*french.encode(words(number, "fr")), EOS] for number in THOUSAND]
+    source = [english.encode(words(number, "en")) for number in numbers]
+    target = [[*french.encode(words(number, "fr")), EOS] for number in numbers]
     packed = show(models=[name]).run(f"""
         const model = await live.load("{name}"), target = {json.dumps(target)};
         const logits = {json.dumps(source)}.flatMap(

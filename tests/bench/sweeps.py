@@ -15,8 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import test_audit
 import test_grading
 import test_judge
+import test_live
 import test_virtual_gpu
+from browser import needs_browser
 from corpus.odd import odd_answers
+from test_live import show  # noqa: F401  a fixture
 from test_pretrained import buckets
 
 from attncourse import pretrained
@@ -91,6 +94,12 @@ def test_no_report_on_many_odd_answers_says_what_cannot_be_true(task):
 def test_every_misconception_is_named_through_the_wall(chapter, zygote):
     for task in registry.of_chapter(chapter):
         test_grading.assert_named(test_grading.with_sources(task), zygote)
+
+
+@needs_browser
+@pytest.mark.parametrize("name", test_live.live_figures.KINDS)
+def test_all_logits_in_the_page_are_the_packages(show, name):  # noqa: F811
+    test_live.assert_logits_are_the_packages(show, name, test_live.THOUSAND)
 
 
 @pytest.mark.parametrize("kind", test_audit.MACHINES)
