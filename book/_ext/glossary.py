@@ -50,6 +50,12 @@ def names(term: str) -> list[str]:
     return [*parts, *short, *([chinese] if chinese else [])]
 
 
+def also(line: str) -> list[str]:
+    """What else a term is called: "…; also called FFN or MLP" says FFN and MLP."""
+    called = re.findall(r"\balso called ([^.;:]+)", line, re.IGNORECASE)
+    return [name for each in called for name in re.split(r", | and | or ", each.strip())]
+
+
 def entries(env) -> list[tuple[nodes.definition_list_item, str, list[str]]]:
     """Each entry of the glossary: its node, its id, its names."""
     if GLOSSARY not in env.found_docs:

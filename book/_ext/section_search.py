@@ -22,8 +22,9 @@ SHOWN |= {"leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "n
 SHOWN |= {"sum": "∑", "in": "∈", "to": "→", "mid": "|", "ldots": "…", "dots": "…", "ell": "ℓ"}
 
 # How much a place's own words count: who searches wants to read, and only then to look up.
-LESS = {"book/api": 0.4, "book/glossary": 0.7, "book/errata": 0.7, "book/mistakes": 0.7}
-PARTS_OF_ALL = {"Check yourself", "Key terms", "References", "Your turn"}
+LESS = {"book/api": 0.4, "book/bibliography": 0.4, "book/glossary": 0.7, "book/errata": 0.7}
+LESS |= {"book/mistakes": 0.5}
+PARTS_OF_ALL = {"Check yourself": 0.7, "Key terms": 0.7, "References": 0.4, "Your turn": 0.7}
 
 
 def words(node: nodes.Node) -> str:
@@ -67,7 +68,7 @@ def collect(app, doctree, page):
             "text": " ".join(" ".join(map(words, section.children)).split()),
             "code": " ".join(" ".join(code).split()),
             "bold": sorted({each.astext().strip(".:") for each in own(section, nodes.strong)}),
-            "share": less * (0.7 if name in PARTS_OF_ALL else 1),
+            "share": less * PARTS_OF_ALL.get(name, 1),
         }
         named = [each for each in section["ids"] if not re.fullmatch(r"id\d+", each)]
         place = "" if section.parent is doctree else f"#{(named or section['ids'])[-1]}"
@@ -80,7 +81,7 @@ def collect(app, doctree, page):
     if page == glossary.GLOSSARY:
         for item in doctree.findall(nodes.definition_list_item):
             id, called = item[0]["ids"][0], glossary.names(item[0].astext())
-            app.search_terms.append((item, called))
+            app.search_terms.append((item, called + glossary.also(item[1].astext())))
             title = re.sub("<.*?>", "", item[0].astext())
             found = {"title": title, "text": words(item[1]), "names": []}
             app.search_rows[f"{page}.html#{id}"] = {"page": top, "share": less, **found}
@@ -107,12 +108,15 @@ def write_sections(app, problem):
     one_of_each(app.search_rows)
     folder = posixpath.dirname(glossary.GLOSSARY)
     for item, called in app.search_terms:
-        to = [link["refuri"] for link in item.findall(nodes.reference) if link.get("refuri")]
-        address = posixpath.join(folder, to[-1]) if to else ""
-        row = app.search_places.get(address) or app.search_rows.get(address.partition("#")[0])
-        if row:
-            row.setdefault("names", []).extend(name for name in called if name.isascii())
+        for to in {link["refuri"] for link in item.findall(nodes.reference) if link.get("refuri")}:
+            address = posixpath.join(folder, to)
+            row = app.search_places.get(address) or app.search_rows.get(address.partition("#")[0])
+            if row:
+                names = [*row.get("names", []), *(name for name in called if name.isascii())]
+                row["names"] = list(dict.fromkeys(names))
+                row["told"] = f"{row.get('told', '')} {glossary.line(item)}".strip()
     columns = {"page": "", "title": "", "text": "", "share": 1, "names": [], "bold": [], "code": ""}
+    columns["told"] = ""
     data = [
         [at, *(row.get(key, none) for key, none in columns.items())]
         for at, row in app.search_rows.items()

@@ -314,9 +314,10 @@ def _mounts(processes: int) -> list[tuple[str, set[str]]]:
         fields = [line.split(" ") for line in file]
 
     def plain(text: str) -> str:  # a space is written as \040, in octal digits
-        return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+        return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
-    return [(plain(each[4]), set(each[5].split(","))) for each in fields]
+    options = {text: set(text.split(",")) for text in {each[5] for each in fields}}
+    return [(plain(each[4]), options[each[5]]) for each in fields]
 
 
 def _verify(processes: int) -> None:
