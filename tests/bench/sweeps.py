@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import test_audit
+import test_book
 import test_grading
 import test_judge
 import test_live
 import test_virtual_gpu
 from browser import needs_browser
 from corpus.odd import odd_answers
+from test_book import soups  # noqa: F401  a fixture
 from test_live import show  # noqa: F401  a fixture
 from test_pretrained import buckets
 
@@ -94,6 +96,13 @@ def test_no_report_on_many_odd_answers_says_what_cannot_be_true(task):
 def test_every_misconception_is_named_through_the_wall(chapter, zygote):
     for task in registry.of_chapter(chapter):
         test_grading.assert_named(test_grading.with_sources(task), zygote)
+
+
+@needs_browser
+def test_every_code_that_is_searched_leads_to_its_entry(soups, tab):  # noqa: F811
+    tab.open(test_book.HTML / "search.html")
+    tab.run("await bookSearch.load()")
+    test_book.assert_codes_lead_to_their_entries(soups, tab, step=1)
 
 
 @needs_browser
