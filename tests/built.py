@@ -46,11 +46,11 @@ def build() -> None:
 def book(tmp_path_factory) -> list[Path]:
     """Build the book as `make book` does; the pages' paths."""
     pytest.importorskip("jupyter_book", reason="the book needs: pip install -e '.[book]'")
-    place = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    place, run = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run:
         place = place.parent  # of all processes of this run
     with FileLock(place / "book.lock"):
-        if not (done := place / "book.done").exists():
+        if not (done := place / f"book-{run}").exists():
             build()
             done.touch()
     return sorted(page for page in HTML.rglob("*.html") if HTML / "_static" not in page.parents)
