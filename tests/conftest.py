@@ -34,29 +34,24 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 
 
 # Tests that share something stay on one process of pytest-xdist: those of a file, as a graded class
-# is for all of it; in these files, those of a task, of which a process remembers what wrong answers
-# show; and those that compile, as what compiles is loaded once. All others go where a gap is.
+# is for all of it. In these files only those do that compile, as what compiles is loaded once; all
+# others go where a gap is.
 SPREAD = ("test_judge", "test_notebooks", "test_contract")
 # The parts that take longest begin, longest first; small ones fill the gaps at the end.
 LONGEST = ("test_book", "test_zoo", "test_grading", "test_graders", "test_machine",
            "test_book_in_browser", "test_contract::test_it_compiles", "test_live", "test_term",
            "test_cluster", "test_written", "test_record", "test_kept", "test_outside",
            "test_install", "test_links", "test_pretrained", "test_nbgrader_autograde",
-           "test_front_doors", "test_fuzz", "test_notebooks", "test_judge[MultiHeadAttention]",
-           "test_judge[DecoderLayer]", "test_judge[LatentAttention]")  # fmt: skip
+           "test_front_doors", "test_fuzz", "test_notebooks")  # fmt: skip
 
 
 def part(test: str) -> str:
     """What stays on one process, by the id of one of its tests."""
     file, _, name = test.partition("::")
-    stem, (function, _, case) = Path(file).stem, name.partition("[")
+    stem = Path(file).stem
     if stem not in SPREAD:
         return stem
-    if stem == "test_judge" and case:
-        return f"{stem}[{case.removesuffix(']').removesuffix('-some').removesuffix('-others')}]"
-    if function.startswith("test_it_compiles"):
-        return f"{stem}::test_it_compiles"
-    return f"{stem}::{name}"
+    return f"{stem}::{'test_it_compiles' if name.startswith('test_it_compiles') else name}"
 
 
 @pytest.hookimpl(optionalhook=True)
