@@ -105,7 +105,7 @@ bench: $(STAMP)  ## measure the judge: how quick, how often right, which broken 
 	$(BIN)/python tests/bench/colab/run.py --twins
 	$(BIN)/python tests/bench/pages.py now=_build/html
 
-fingerprints: $(STAMP)  ## look at every explanation of every task again (minutes) and store what tells them apart
+fingerprints: $(STAMP)  ## store what tells a task's explanations apart, where that is out of date (seconds to minutes a task)
 	$(BIN)/python -m attncourse.checks.tables
 
 live: $(STAMP)  ## draw the first states of the book's live figures again (needs chromium)

@@ -331,6 +331,17 @@ def test_an_answer_that_leaves_a_setting_turned_is_told(setting):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_an_answer_that_relies_on_how_its_inputs_lie_in_memory_is_told():
+    def split_heads(x, num_heads):
+        b, n, width = x.shape
+        d = width // num_heads
+        return x.as_strided((b, num_heads, n, d), (n * width, d, width, 1))
+
+    report = run("split_heads", split_heads)
+    failed = [result.message for result in report.results if not result.passed]
+    assert "a slice of a wider tensor" in failed[-1]
+
+
 def test_angles_in_single_precision_are_told_at_far_places():
     def rotate(x, positions, base=10000.0):
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -95,6 +95,7 @@ def test_every_task_has_an_answer_a_check_a_hidden_check_and_hints(assignment):
     tasks = [name for name, task in registry.all_tasks().items() if task.assignment == assignment]
     assert tasks
     for name in tasks:
+        assert name in cells, f"`attncourse lint-task {name}` says which cells are missing"
         points = registry.find(name).points
         assert cells[name].source.startswith(f"# attncourse: {assignment}/{name}\n")
         for kind in ("check", "hidden"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, copy_course
+from typer.testing import CliRunner
 
-from attncourse import author
+from attncourse import author, cli
 from attncourse.checks import lint, registry
 from attncourse.checks.task import BadTask
 
@@ -236,6 +238,13 @@ def test_a_task_that_is_well_written_gets_no_complaint(tmp_path):
             "@double.steps\nclass Steps:\n    def __call__(self, x): return 3 * x\n",
             "the reference in steps differs from the reference (probe “input 1”",
         ),
+        (fault("A", "return y"), "A fails on every probe (NameError): import what"),
+        (
+            "@double.steps\nclass Steps:\n    def twice(x): return 2 * x\n"
+            "    def __call__(self, x): return self.twice(x)\n"
+            'double.fault("A", "I think so.", "It is not.", twice=lambda x, y: x)\n',
+            "A puts a function of (x, y) in the place of twice(x): give it the same arguments",
+        ),
         ('@double.fault("A")\ndef a(x): return x\n', "A does not say what the student thinks"),
     ],
 )
@@ -252,6 +261,12 @@ def test_what_is_wrong_with_a_task_is_said(source, said, tmp_path):
         (TASK + "double.checks.clear()", "it has no checks"),
         (TASK + 'double.fault("A", "I think so.", "It is not.")', "A has no form that shows it"),
         (TASK + 'double.fault("A", "a", "b", scale=abs)', "there is no class of steps yet"),
+        (
+            TASK + "@double.steps\nclass Steps:\n    def twice(x): return 2 * x\n"
+            "    def __call__(self, x): return self.twice(x)\n"
+            'double.fault("A", "a", "b", scale=abs)',
+            "there is no step named scale; its steps are twice",
+        ),
         (TASK + "@double.check(0)\ndef free(answer): pass", "is worth no points"),
         (TASK.replace("2 * x", "y"), "the reference fails on its first inputs (NameError"),
     ],
@@ -262,6 +277,65 @@ def test_a_file_that_cannot_be_used_says_why(source, said, tmp_path):
     with pytest.raises(BadTask, match=r"odd|double") as error:
         registry.in_file(path)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import torch\n\nfault = F.relu\n", "odd.py, line 3: NameError: name 'F' is not defined"),
+        ("import torch\nfault = (abs,\n", "odd.py, line 2: SyntaxError: '(' was never closed"),
+        ("from attncourse.checks import registry\nregistry.find('sofmax')\n", "odd.py, line 2: "),
+    ],
+)
+def test_a_file_of_the_course_that_cannot_be_loaded_is_named_with_its_line(
+    source, said, tmp_path, monkeypatch
+):
+    path = tmp_path / "odd.py"
+    path.write_text(source)
+    find = registry.find
+    monkeypatch.setattr(registry, "FOLDER", tmp_path)
+    monkeypatch.setattr(
+        registry, "find", lambda name: runpy.run_path(str(path)) if name == "odd" else find(name)
+    )
+    done = CliRunner().invoke(cli.app, ["lint-task", "odd"])
+    assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+
+
+def test_an_error_of_the_lint_itself_is_not_called_one_of_a_task(monkeypatch):
+    monkeypatch.setattr(registry, "find", lambda name: {}[name])
+    done = CliRunner().invoke(cli.app, ["lint-task", "softmax"])
+    assert done.exit_code == 1 and isinstance(done.exception, KeyError)
+
+
+def in_the_course(task, tmp_path: Path, without: str = "") -> list[str]:
+    """What the lint says of a task whose solutions lack each cell that says some words."""
+    for name in (f"{task.page}.md", f"solutions/{task.assignment}/{task.assignment}.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    content = json.loads((tmp_path / name).read_text(encoding="utf-8"))
+    kept = [cell for cell in content["cells"] if not without or without not in json.dumps(cell)]
+    (tmp_path / name).write_text(json.dumps(content | {"cells": kept}), encoding="utf-8")
+    return list(lint.complaints(task, tmp_path, faults=False))
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("softmax", "no cell with the grade_id softmax, softmax-check, softmax-hidden; copy"),
+        ("softmax-hidden", "no cell with the grade_id softmax-hidden; copy"),
+        ('hint(\\"softmax', 'no cell that says hint("softmax")'),
+    ],
+)
+def test_a_task_of_the_course_without_its_cells_is_told_which(without, said, tmp_path):
+    (found,) = in_the_course(registry.find("softmax"), tmp_path, without)
+    assert said in found and "03_scaled_dot_product.ipynb" in found
+
+
+def test_a_task_of_the_course_has_a_place_of_its_own(tmp_path, monkeypatch):
+    task = registry.find("softmax")
+    monkeypatch.setattr(task, "number", 0)
+    (found,) = in_the_course(task, tmp_path)
+    assert "say number=1 where" in found
 
 
 def test_a_new_task_is_a_package_that_works(tmp_path):

@@ -376,14 +376,30 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
         )
     answer.leaves_settings(inputs)
     again = answer(inputs, seed=1)
-    first, again = (value if isinstance(value, tuple) else (value,) for value in (first, again))
-    for one, two, name in zip(first, again, _names(answer), strict=True):
+    first, again = _as_tuple(first), _as_tuple(again)
+    names = _names(answer)
+    for one, two, name in zip(first, again, names, strict=True):
         if isinstance(one, Tensor):  # a NaN in the same place is another check's business
             same = torch.equal(one.nan_to_num(), two.nan_to_num())
         else:
             same = one == two
         if not same:
             raise Failure(f"{name} is not the same on a second call with the same inputs.", inputs)
+    _is_the_same_on_slices(answer, inputs, first)
+
+
+def _is_the_same_on_slices(answer: Answer, inputs: Inputs, first: tuple) -> None:
+    try:
+        sliced = _as_tuple(answer(inputs, sliced=True))
+        for one, two, name in zip(first, sliced, _names(answer), strict=True):
+            if isinstance(one, Tensor):
+                compare(name, two.nan_to_num(), one.nan_to_num(), inputs)
+    except Failure as failure:
+        raise Failure(
+            "With the same numbers, but each input a slice of a wider tensor (`chunk` returns such "
+            f"slices), it goes wrong: {failure}",
+            inputs,
+        ) from None
 
 
 def _names(answer: Answer) -> tuple[str, ...]:

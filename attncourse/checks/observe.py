@@ -190,6 +190,15 @@ def _line_of(error: BaseException) -> str | None:
     return None
 
 
+def _slice_with(value: Tensor) -> Tensor:
+    """The same numbers as a slice of a wider tensor, beside others that nobody should read."""
+    beside = float("nan") if value.is_floating_point() else 1
+    wide = value.new_full((*value.shape[:-1], value.shape[-1] + 4), beside)
+    part = wide[..., : value.shape[-1]]
+    part.copy_(value)
+    return part
+
+
 _UNCHANGING = (str, int, float, type(None))
 
 
@@ -203,19 +212,22 @@ def _copied(value: object) -> object:
 
 
 def observe(
-    function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED, by_name=False
+    function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED, by_name=False, sliced=False
 ) -> Observation:
     """Call `function` on a copy of `inputs`: by position, `dim` and `mask` by keyword.
 
     A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
     random mixture of all outputs with respect to every floating-point input. With `by_name`, pass
-    every input by keyword. Whatever the answer prints, warns, raises or sets ends here; the global
-    random generators are left anywhere (see `kept_random_states`).
+    every input by keyword. With `sliced`, each tensor is a slice of a wider one, as `chunk` makes
+    them. Whatever the answer prints, warns, raises or sets ends here; the global random generators
+    are left anywhere (see `kept_random_states`).
     """
     arguments, leaves = {}, {}
     for name, value in inputs.items():
         if isinstance(value, Tensor):
             value = value.detach().clone()
+            if sliced and value.numel() and value.ndim:
+                value = _slice_with(value)
             if gradient and value.is_floating_point():
                 leaves[name] = value.requires_grad_()
                 # Not the leaf itself: an answer may edit its input, and that is reported apart.

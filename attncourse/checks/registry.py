@@ -9,6 +9,7 @@ import difflib
 import functools
 import importlib
 import sys
+import traceback
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -95,8 +96,22 @@ def _at_home(task: Task, chapter: Chapter, module: ModuleType) -> Task:
         if not fault.forms:
             raise BadTask(f"{task.name}: {fault.id} has no form that shows it")
         if not fault.section and chapter.page.startswith("book/"):
-            raise BadTask(f"{task.name}: {fault.id} names no section of the book to read again")
+            raise BadTask(
+                f"{task.name}: {fault.id} names no section of the book to read again; "
+                'say which, in the task or the fault: section="stable-softmax"'
+            )
     return task
+
+
+def located(error: Exception) -> str:
+    """What is wrong with a task, and the line of the course's file; "" for any other error."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {_said(error)}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each for each in frames if FOLDER in Path(each.filename).parents]
+    if lines:
+        return f"{lines[-1].filename}, line {lines[-1].lineno}: {_said(error)}"
+    return str(error) if isinstance(error, BadTask | ValueError | OSError) else ""
 
 
 # --- packages from outside ----------------------------------------------------------------------

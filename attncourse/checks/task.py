@@ -402,7 +402,11 @@ def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
         raise BadTask(f"{task.name}: a step is replaced, and there is no class of steps yet")
     unknown = [name for name in steps if not hasattr(task.composed, name)]
     if unknown:
-        raise BadTask(f"{task.name}: there is no step named {', '.join(unknown)}")
+        steps = [name for name in vars(task.composed) if not name.startswith("__")]
+        raise BadTask(
+            f"{task.name}: there is no step named {', '.join(unknown)}; its steps are "
+            f"{', '.join(steps)}"
+        )
     return {name: _step(step) for name, step in steps.items() if step is not ...}
 
 

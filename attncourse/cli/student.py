@@ -281,19 +281,23 @@ def lint_task(
         list[str], typer.Argument(help="Names of tasks, or a file (.py) that holds some")
     ],
 ) -> None:
-    """Say what is wrong with a task: are its faults caught and told apart, are its sections there?
+    """Say what is wrong with a task: are its faults caught and told apart, is all of it there?
+
+    In the course's folder it looks for its sections on the pages and its cells in the solutions.
 
     Exit code 0: nothing is wrong; 1: something is; 2: there is no such task.
     """
-    from attncourse.checks import lint, registry
+    from attncourse.checks import lint, registry, tables
 
     tasks, bad = [], 0
     for name in names:
         try:
             path = Path(name)
             tasks += registry.in_file(path) if path.suffix == ".py" else [registry.find(name)]
-        except (ValueError, registry.BadTask, OSError) as error:
-            raise fail(str(error)) from None
+        except Exception as error:  # whatever a file raises that somebody is writing
+            if said := registry.located(error):
+                raise fail(said) from None
+            raise
     pages = Path.cwd() if Path("_config.yml").exists() and Path("book").is_dir() else None
     for task in tasks:
         with console.status(f"{task.name}: looking at {len(task.faults)} faults"):
@@ -304,5 +308,7 @@ def lint_task(
             faults = f"{len(task.faults)} fault{'s' if len(task.faults) != 1 else ''}"
             said = f"✓ {task.name}: {len(task.checks)} checks, {faults}, all told apart"
             console.print(said, markup=False, highlight=False)
+            if pages and tables.is_wanted(task) and not tables.is_current(task):
+                console.print("  This is not stored yet: make fingerprints", style="dim")
         bad += len(found)
     raise typer.Exit(1 if bad else 0)

@@ -1,6 +1,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
@@ -280,6 +281,7 @@ def best(e, whole, dim):
 task.fault("D-SOFTMAX-LINEAR", shift=as_is, grow=as_is)
 task.fault("D-SOFTMAX-RELU", shift=as_is, grow=torch.relu)
 task.fault("D-SOFTMAX-POSITIVE", shift=as_is, grow=(torch.square, torch.abs))
+task.fault("D-SOFTMAX-OTHER-GROWTH", shift=as_is, grow=(torch.sigmoid, F.softplus))
 task.fault(
     "D-SOFTMAX-FROM-MINIMUM",
     shift=lambda scores, dim: scores - scores.amin(dim, keepdim=True),
