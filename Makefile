@@ -8,6 +8,8 @@ ASSIGNMENT ?= 03_scaled_dot_product
 SINCE ?= main
 # Test processes: three keep two cores busy, as some wait for a jail's limit or for a browser.
 WORKERS ?= 3
+# Those of `fast-test` wait for nothing, and each of its processes takes ten seconds to begin.
+FAST_WORKERS ?= 2
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes would compile the package again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,7 +90,7 @@ test-changed: $(STAMP) lint  ## what your changes since SINCE (main) can break: 
 	$(BIN)/python -m pytest -n $(WORKERS) --changed-since $(SINCE)
 
 fast-test: $(STAMP)  ## what takes seconds: a minute in all
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(FAST_WORKERS) -m "not slow"
 
 fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them
 	ATTNCOURSE_FUZZ=300 $(BIN)/python -m pytest tests/test_fuzz.py

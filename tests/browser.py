@@ -84,7 +84,7 @@ class Browser:
             mobile=width < 600,
         )
 
-    def wait(self, condition: str, seconds: float = 30) -> None:
+    def wait(self, condition: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not self.run(f"return Boolean({condition})"):
             assert time.monotonic() < end, f"still not: {condition}"
@@ -181,7 +181,8 @@ class Browser:
             "await new Promise(requestAnimationFrame);"
             "document.getAnimations().forEach(each => each.finish());"  # opened contents fade in
         )
-        self._ask("Runtime.evaluate", expression=AXE.read_text("utf-8"))
+        if not self.run("return 'axe' in window"):
+            self._ask("Runtime.evaluate", expression=AXE.read_text("utf-8"))
         found = self.run(
             f"return (await axe.run({{exclude: {json.dumps([outside] if outside else [])}}}, {{"
             f"  runOnly: {json.dumps(rules)},"
@@ -251,7 +252,7 @@ def browser(folder: Path):
     )
     try:
         told = profile / "DevToolsActivePort"
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not (told.exists() and told.read_text().count("\n")):
             assert process.poll() is None and time.monotonic() < end, "the browser does not start"
             time.sleep(0.05)

@@ -26,7 +26,7 @@ NOTHING = re.compile(r"tests/bench/.*\.md|LICENSE|CHANGELOG|CITATION")
 # What runs on the book's pages, or is shown there, and what says how to use a command.
 MODULE = rf"(\w+_)?({'|'.join(STEMS)})\w*\.py"
 SHOWN = re.compile(rf"book/|_config|_toc|attncourse/(plots/|lab/|data/(?!fingerprints)|{MODULE})")
-BOOK = "tests/test_book.py"
+BOOK = {"tests/test_book.py", "tests/test_book_in_browser.py"}
 DOCUMENT = re.compile(r"(book/)?[^/]+\.md")
 COMMANDS = "tests/test_term.py::test_every_command_that_is_written_somewhere_exists"
 
@@ -114,7 +114,7 @@ def chosen(changed: Iterable[str]) -> Callable[[str], bool] | None:
         naming = {test for test, text in texts.items() if f'"{Path(path).name}"' in text}
         using |= {user for test in naming for user in importers(test)}
         if SHOWN.match(path):
-            using.add(BOOK)
+            using |= BOOK
         if DOCUMENT.fullmatch(path):
             using.add(COMMANDS)
         tests = {each for each in using if each.startswith("tests/")}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from browser import browser
+from built import book  # noqa: F401  a fixture
 from warm import warm_kernels  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parent.parent
@@ -32,32 +33,45 @@ for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "T
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
-# Files whose tests need nothing of each other. The tests of any other file stay on one process of
-# pytest-xdist, as what they share does: a book, a graded class.
+# Tests that share something stay on one process of pytest-xdist: those of a file, as a graded class
+# is for all of it. In these files only those do that compile, as what compiles is loaded once; all
+# others go where a gap is.
 SPREAD = ("test_judge", "test_notebooks", "test_contract")
-# Those that take longest begin, longest first; those that can be spread fill the gaps at the end.
-LONGEST = ("test_book", "test_zoo", "test_grading", "test_graders", "test_written", "test_record",
-           "test_fuzz", "test_term", "test_machine", "test_links", "test_cluster", "test_outside",
-           "test_nbgrader_autograde", "test_pretrained", "test_front_doors")  # fmt: skip
+# The parts that take longest begin, longest first; small ones fill the gaps at the end.
+LONGEST = ("test_book", "test_zoo", "test_grading", "test_graders", "test_machine",
+           "test_book_in_browser", "test_contract::test_it_compiles", "test_live", "test_term",
+           "test_cluster", "test_written", "test_record", "test_kept", "test_outside",
+           "test_install", "test_links", "test_pretrained", "test_nbgrader_autograde",
+           "test_front_doors", "test_fuzz", "test_notebooks")  # fmt: skip
+
+
+def part(test: str) -> str:
+    """What stays on one process, by the id of one of its tests."""
+    file, _, name = test.partition("::")
+    stem = Path(file).stem
+    if stem not in SPREAD:
+        return stem
+    return f"{stem}::{'test_it_compiles' if name.startswith('test_it_compiles') else name}"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class ByPart(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return nodeid if Path(file).stem in SPREAD else file
+            return part(nodeid)
 
     config.option.loadscopereorder = False  # by `turn`
-    return ByFile(config, log)
+    return ByPart(config, log)
 
 
 def turn(item: pytest.Item) -> int:
-    if item.path.stem in LONGEST:
-        return LONGEST.index(item.path.stem)
-    return len(LONGEST) + (item.path.stem in SPREAD)
+    its, all_of_it = part(item.nodeid), item.path.stem
+    for each in (its, all_of_it):
+        if each in LONGEST:
+            return LONGEST.index(each)
+    return len(LONGEST) + (all_of_it in SPREAD)
 
 
 def pytest_addoption(parser):

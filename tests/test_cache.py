@@ -135,6 +135,7 @@ def test_shared_heads_agree_with_torchs_enable_gqa(c, q):
     assert_all_agree([expected], [actual], [query, key, value])
 
 
+@pytest.mark.slow
 def test_shared_heads_agree_with_hugging_faces_repeat_kv():
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     (query, *_), (_, key, value) = make_qkv(B, H), make_qkv(B, C)

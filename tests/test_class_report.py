@@ -381,6 +381,7 @@ def test_what_the_course_wrote_and_what_many_wrote_is_no_evidence():
     assert groups([*students, *[students[3]] * 8]) == []
 
 
+@pytest.mark.slow
 def test_among_few_nobody_is_accused():
     students = independent()["multihead"][: similarity.FEWEST - 2]
     assert groups([*students, students[3]]) == []

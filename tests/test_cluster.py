@@ -97,7 +97,7 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
         while len(stored()) < 1 and grader.poll() is None:
             time.sleep(0.02)
         grader.send_signal(signal.SIGINT)
-        out, err = grader.communicate(timeout=60)
+        out, err = grader.communicate(timeout=240)
         assert grader.returncode == 2 and "stopped" in err, out + err
         kept = stored()
         assert 1 <= len(kept) < 6
@@ -106,7 +106,7 @@ def test_nobody_is_lost_with_a_worker_or_a_keyboard_interrupt(scheduler, class_o
         while len(stored()) < len(kept) + 1 and grader.poll() is None:
             time.sleep(0.02)
         os.kill(mortal.pid, signal.SIGKILL)
-        out, err = grader.communicate(timeout=120)
+        out, err = grader.communicate(timeout=240)
         assert grader.returncode == 0, out + err
         assert f"{len(kept)} had not changed" in out
         assert stored().items() >= kept.items() and len(stored()) == 6
@@ -127,10 +127,10 @@ def test_a_worker_that_cannot_grade_is_named_and_costs_nobody_a_point(
     (tmp_path / "matplotlib.py").write_text("raise ImportError('libfreetype.so.6')")
     with distributed.Client(scheduler) as client:
         broken = start_worker(scheduler, PYTHONPATH=str(tmp_path))
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=240)
     before = {path: path.read_bytes() for path in Path("autograded").glob("*/*/*")}
     try:
-        out, err = (grader := grade(scheduler, "--force")).communicate(timeout=120)
+        out, err = (grader := grade(scheduler, "--force")).communicate(timeout=240)
         assert grader.returncode == 2 and "this machine cannot grade" in err, out + err
         assert "the worker tcp://" in err and "libfreetype.so.6" in err
     finally:

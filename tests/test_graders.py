@@ -475,6 +475,7 @@ def test_otter_gives_the_plugin_s_points_and_runs_nothing_of_a_student_s(
 # --- what a zip holds, and where no jail can be built -------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_wheel_is_this_package_without_other_assignments_solutions(packed):
     with packed["gradescope"].open(export_grader.this_package()[0]) as file:
         wheel = zipfile.ZipFile(io.BytesIO(file.read()))
@@ -488,6 +489,7 @@ def test_the_wheel_is_this_package_without_other_assignments_solutions(packed):
     assert {line.split(",")[0] for line in wheel.read(record).decode().splitlines()} == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", PLATFORMS)
 def test_a_grader_holds_one_assignment_and_is_the_same_every_time(packed, course, monkeypatch, to):
     held = [name for name in packed[to].namelist() if "solutions/" in name]

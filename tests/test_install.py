@@ -201,6 +201,7 @@ def _imports(path: Path) -> set[tuple[str, bool]]:
     return {each for each in found if each[0] not in given}
 
 
+@pytest.mark.slow
 def test_every_package_that_a_module_loads_is_one_that_the_project_asks_for():
     everybody = {Requirement(each).name for each in required()}
     anybody = set(distributions(*required(), *required(*EXTRAS)))

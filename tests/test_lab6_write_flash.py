@@ -67,6 +67,7 @@ def test_backward_is_autograds(q, k, tile, causal):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_as_a_function_of_autograd_it_passes_gradcheck():
     class Flash(torch.autograd.Function):
         @staticmethod

@@ -81,7 +81,7 @@ STATE = """
 
 
 def first_state(tab, name: str) -> str:
-    tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+    tab.wait("document.querySelector('[data-live][data-ready]')")
     assert tab.run("return errors") == []
     state = tab.run(STATE).replace("\n", "")
     return (
@@ -104,7 +104,7 @@ def show(tab, tmp_path):
     def show(*figures, models=(), **how):
         tab.open(write_page(tmp_path, *figures, models=models), **how)
         tab.run(COME_NEAR)
-        tab.wait("!document.querySelector('[data-live]:not([data-ready])')", 60)
+        tab.wait("!document.querySelector('[data-live]:not([data-ready])')")
         assert tab.run("return errors") == []
         return tab
 
@@ -145,9 +145,13 @@ def test_number_names_are_those_of_the_package(show):
 @needs_browser
 @pytest.mark.parametrize("name", live_figures.KINDS)
 def test_the_logits_in_the_page_are_the_packages(show, name):
+    assert_logits_are_the_packages(show, name, THOUSAND[::8])  # all: tests/bench/sweeps.py
+
+
+def assert_logits_are_the_packages(show, name, numbers):
     model, english, french = pretrained.load(name)
-    source = [english.encode(words(number, "en")) for number in THOUSAND]
-    target = [[*french.encode(words(number, "fr")), EOS] for number in THOUSAND]
+    source = [english.encode(words(number, "en")) for number in numbers]
+    target = [[*french.encode(words(number, "fr")), EOS] for number in numbers]
     packed = show(models=[name]).run(f"""
         const model = await live.load("{name}"), target = {json.dumps(target)};
         const logits = {json.dumps(source)}.flatMap(
@@ -470,7 +474,7 @@ def test_a_figure_begins_when_its_reader_comes_near(tab, tmp_path):
     tab.run("await new Promise(resume => setTimeout(resume, 300))")
     assert not tab.run(f"return {begun}")
     tab.run("document.querySelector('[data-live]').scrollIntoView()")
-    tab.wait(begun, 60)
+    tab.wait(begun)
     assert tab.run(f"return document.querySelector({share}).textContent") == before.strip()
 
 
@@ -820,7 +824,7 @@ def draw(names):
             write_page(Path(folder), name)
             for width, theme in ((800, "light"), (390, "dark")):
                 tab.open(page, width, theme)
-                tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+                tab.wait("document.querySelector('[data-live][data-ready]')")
                 pictures = ROOT / "_build" / "pictures"
                 pictures.mkdir(parents=True, exist_ok=True)
                 tab.photograph(pictures / f"live_{name}_{width}_{theme}.png")
@@ -830,7 +834,7 @@ def draw_card():
     """The picture that a shared link shows: the course's name over its first figure."""
     with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
         tab.open(write_page(Path(folder), "translators"), 1200)
-        tab.wait("document.querySelector('[data-live][data-ready]')", 60)
+        tab.wait("document.querySelector('[data-live][data-ready]')")
         title = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["title"]
         tab.run(f"""
             document.body.style.cssText = "max-width: none; margin: 24px 48px; font-size: 22px";

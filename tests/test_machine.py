@@ -124,7 +124,7 @@ def grade(
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
         meanwhile(process)
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=300)
     return process.returncode, said, time.monotonic() - started
 
 

@@ -46,6 +46,7 @@ def texts_of_failures():
                     yield f"{path.name}:{node.lineno}", last.value
 
 
+@pytest.mark.slow
 def test_no_message_of_a_check_breaks_off():
     found = dict(texts_of_failures())
     assert len(found) > 250

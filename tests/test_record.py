@@ -352,6 +352,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_student_is_obeyed_by_the_browser_of_an_instructor(zygote):
     html = [
         f"from IPython.display import *\ndisplay(HTML({a!r}), Markdown({a!r}))" for a in ATTACKS

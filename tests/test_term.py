@@ -148,7 +148,7 @@ def jupyter_lab():
     with open("lab.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        found, end = None, time.monotonic() + 60
+        found, end = None, time.monotonic() + 180
         while not found:
             assert process.poll() is None and time.monotonic() < end, Path("lab.log").read_text()
             time.sleep(0.1)
@@ -288,7 +288,7 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
         tab.wait(f"!{box}.disabled && jQuery.active === 0")
         tab.run(f"{box}.value = {given}; jQuery({box}).trigger('change')")
         tab.wait("jQuery.active === 0")
-        for _ in range(100):
+        for _ in range(1200):
             if student not in unread():
                 break
             time.sleep(0.05)

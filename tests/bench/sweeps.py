@@ -3,6 +3,7 @@
 `python -m pytest tests/bench/sweeps.py` (a part of `make bench`)
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -12,9 +13,15 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import test_audit
+import test_book
 import test_grading
 import test_judge
+import test_live
 import test_virtual_gpu
+from browser import needs_browser
+from corpus.odd import odd_answers
+from test_book import soups  # noqa: F401  a fixture
+from test_live import show  # noqa: F401  a fixture
 from test_pretrained import buckets
 
 from attncourse import pretrained
@@ -79,10 +86,29 @@ def test_every_wrapped_answer_gets_the_same_verdict(task):
     test_judge.test_a_wrapped_answer_gets_the_same_verdict(task)
 
 
+@pytest.mark.parametrize("task", test_judge.TASKS)
+def test_no_report_on_many_odd_answers_says_what_cannot_be_true(task):
+    for answer in itertools.islice(odd_answers(registry.find(task)), 6):
+        test_judge.assert_nothing_false(engine.run(task, answer))
+
+
 @pytest.mark.parametrize("chapter", sorted(registry.chapters()))
 def test_every_misconception_is_named_through_the_wall(chapter, zygote):
     for task in registry.of_chapter(chapter):
         test_grading.assert_named(test_grading.with_sources(task), zygote)
+
+
+@needs_browser
+def test_every_code_that_is_searched_leads_to_its_entry(soups, tab):  # noqa: F811
+    tab.open(test_book.HTML / "search.html")
+    tab.run("await bookSearch.load()")
+    test_book.assert_codes_lead_to_their_entries(soups, tab, step=1)
+
+
+@needs_browser
+@pytest.mark.parametrize("name", test_live.live_figures.KINDS)
+def test_all_logits_in_the_page_are_the_packages(show, name):  # noqa: F811
+    test_live.assert_logits_are_the_packages(show, name, test_live.THOUSAND)
 
 
 @pytest.mark.parametrize("kind", test_audit.MACHINES)

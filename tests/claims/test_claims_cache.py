@@ -152,6 +152,7 @@ def test_the_schemes_have_as_many_parameters_and_the_bytes_of_the_formula(stored
     assert all(len(s["exact_match"]) == len(stored["seeds"]) for s in stored["schemes"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cache_curves.STORED)
 def test_a_stored_decoder_is_as_good_as_it_was_measured(stored, name):
     model, _, _ = cache_curves.load(name)

@@ -238,6 +238,7 @@ def test_what_the_slider_shows_was_learned(measured):
         assert torch.corrcoef(torch.stack([start, end]))[0, 1] < 0.7, scheme
 
 
+@pytest.mark.slow
 def test_unseen_buckets_outrank_the_seen_wrong_ones_wherever_they_began():
     """Exercise 8: begun at zero the network fails as well; lowered like the seen ones, it does not.
 
