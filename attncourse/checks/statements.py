@@ -136,7 +136,7 @@ def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
             words = f"The result for the first of a batch changes with the {called} of another."
             yield Statement("mixes", name, words)
         elif place := _hears(seen, name):
-            words = f"No result depends on {place} in one of our calls. We changed it: yours did."
+            words = f"{place}: your result changed, and a right one does not."
             yield Statement("hears", name, words)
 
 
@@ -252,8 +252,8 @@ def _mixes(seen: _Trials, name: str) -> bool:
 def _hears(seen: _Trials, name: str) -> str:
     """One place of an input that changes the answer and cannot change the reference, if any.
 
-    In words: "`key[0, 3]` of shape (1 4 2)". No slope at one size of the numbers is not enough, for
-    a softmax that is nearly 0 or 1 has none either.
+    In words: "In a `key` of shape (1 4 2) we changed `key[0, 3]`". No slope at one size of the
+    numbers is not enough, for a softmax that is nearly 0 or 1 has none either.
     """
     for inputs in _chosen(seen.task, name):
         value = inputs[name]
@@ -274,7 +274,7 @@ def _hears(seen: _Trials, name: str) -> str:
             if not _same(got, seen.got(other)):
                 where = f"[{', '.join(map(str, place))}]"
                 called = seen.task.called(name).strip("`")
-                return f"`{called}{where}` of shape {shape_of(value)}"
+                return f"In a `{called}` of shape {shape_of(value)} we changed `{called}{where}`"
     return ""
 
 
