@@ -210,16 +210,23 @@ def _first_only(seen: _Trials, name: str) -> bool:
     return bool(tried) and not any(moved for _, moved in tried)
 
 
-def _batch(inputs: Inputs, name: str) -> int:
+def _batch(task: Task, inputs: Inputs, name: str) -> int:
+    """The length of the first axis, where it may count sentences.
+
+    Where the same input comes with other numbers of axes, the fewest leave none for a batch.
+    """
     value = inputs.get(name)
-    return len(value) if isinstance(value, Tensor) and value.ndim > 1 else 0
+    if not isinstance(value, Tensor) or value.ndim < 2:
+        return 0
+    axes = {x.ndim for each in _chosen(task, name) if isinstance(x := each[name], Tensor)}
+    return 0 if len(axes) > 1 and value.ndim == min(axes) else len(value)
 
 
 def _is_batched(seen: _Trials, name: str) -> bool:
     """Whether the first axis counts sentences: the first result needs only the first of them."""
     tried = 0
     for inputs in _chosen(seen.task, name):
-        size = _batch(inputs, name)
+        size = _batch(seen.task, inputs, name)
         before = seen.expected(inputs)
         if size < 2 or before is None:
             continue
@@ -236,7 +243,7 @@ def _mixes(seen: _Trials, name: str) -> bool:
     if not _is_batched(seen, name):
         return False
     for inputs in _chosen(seen.task, name):
-        if _batch(inputs, name) < 2:
+        if _batch(seen.task, inputs, name) < 2:
             continue
         before = seen.got(inputs)
         after = seen.got(inputs | {name: _other(inputs[name], slice(1, None))})
