@@ -471,6 +471,41 @@ def test_what_a_result_should_not_depend_on_is_said_plainly():
     assert any(re.match(said, each) for each in report.diagnosis.seen), report.diagnosis.seen
 
 
+def test_rows_of_one_text_are_not_called_a_batch():
+    def attention(query, key, value, mask=None):
+        output, weights = ANSWER(query, key, value, mask)
+        return output + query.sum(-2, keepdim=True)[..., :1] / 7, weights
+
+    diagnosis = run(SDPA, attention).diagnosis
+    assert diagnosis.id is None
+    assert "batch" not in " ".join(diagnosis.seen), diagnosis.seen
+
+
+def test_two_thoughts_that_hide_each_other_are_found():
+    """On nearly all probes both show, so that neither can be told there."""
+
+    def attention(query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask, -1e9)
+        weights = scores.softmax(-2)
+        return weights @ value, weights
+
+    assert set(run(SDPA, attention).diagnosis.ids) == {"M-POLARITY", "D-SOFTMAX-DIM"}
+
+
+def test_who_averages_all_differences_compares_sums():
+    def is_permutation_equivariant(layer, x):
+        output, off = layer(x), []
+        for _ in range(5):
+            order = torch.randperm(x.shape[1])
+            off.append((layer(x[:, order]) - output[:, order]).mean())
+        return bool(torch.stack(off).abs().max() < 0.5)
+
+    report = run("is_permutation_equivariant", is_permutation_equivariant)
+    assert report.diagnosis.ids == ["C-SUMS-COMPARED"]
+
+
 def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
     """With two seeds of the judge it is the likeliest word by chance, and with more it is not."""
 
