@@ -494,18 +494,6 @@ def test_two_thoughts_that_hide_each_other_are_found():
     assert set(run(SDPA, attention).diagnosis.ids) == {"M-POLARITY", "D-SOFTMAX-DIM"}
 
 
-def test_who_averages_all_differences_compares_sums():
-    def is_permutation_equivariant(layer, x):
-        output, off = layer(x), []
-        for _ in range(5):
-            order = torch.randperm(x.shape[1])
-            off.append((layer(x[:, order]) - output[:, order]).mean())
-        return bool(torch.stack(off).abs().max() < 0.5)
-
-    report = run("is_permutation_equivariant", is_permutation_equivariant)
-    assert report.diagnosis.ids == ["C-SUMS-COMPARED"]
-
-
 def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
     """With two seeds of the judge it is the likeliest word by chance, and with more it is not."""
 
