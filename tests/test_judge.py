@@ -1,6 +1,7 @@
 """The judge's promises: right answers pass, wrong ones fail and are named, nothing breaks it."""
 
 import csv
+import dataclasses
 import functools
 import itertools
 import os
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from bench import thoughts
 from corpus import correct
+from corpus.answers import blind_8_13 as blind
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
@@ -37,7 +39,7 @@ from attncourse.checks import (
     run,
     tables,
 )
-from attncourse.checks.answer import apart
+from attncourse.checks.answer import Answer, apart, is_zero, rounding
 from attncourse.checks.diagnosis import Example, smallest_failure
 from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.report import MIME
@@ -379,6 +381,9 @@ def falsehoods(report):
     about, diagnosis = report.about, report.diagnosis
     text = " ".join(f"{report} ".split())
     yield from re.findall("see above|last axis but|matter here", text)
+    shown = "What we saw:", "Smallest failing input found:", "Which outputs"
+    if "here is what we saw" in text and not any(each in text for each in shown):
+        yield "nothing was seen"
     for pattern in TWO_NUMBERS:
         yield from (one for one, two in re.findall(pattern, text) if one == two)
     if diagnosis.example:
@@ -405,6 +410,115 @@ def test_no_report_says_what_cannot_be_true(task):
 
 def assert_nothing_false(report):
     assert report.passed or list(falsehoods(report)) == [], report
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [each for each in blind.corpus.all if each.id in blind.MENDED],
+    ids=lambda each: each.id,
+)
+def test_the_judge_knows_what_a_blind_writer_taught_it(entry):
+    report = run(entry.task, entry.answer)
+    if entry.slip is None:
+        assert report.passed, report
+        return
+    assert not report.passed and not report.diagnosis.partly
+    named = set(report.diagnosis.ids)
+    assert len(named) == len(entry.mistakes), report
+    assert all(named & set(fair) for fair in entry.mistakes), report
+    assert list(falsehoods(report)) == [], report
+
+
+@pytest.mark.slow
+def test_a_blind_writer_is_told_nothing_that_is_true_of_no_answer():
+    for entry in blind.corpus.all:
+        report = run(entry.task, entry.answer)
+        assert report.passed == (entry.slip is None), report
+        assert report.passed or list(falsehoods(report)) == [], report
+
+
+ZERO = "linear_step", "gated_cross_attention"  # in whose checks some gradients are zero
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[] if t in ZERO else pytest.mark.slow) for t in TASKS]
+)
+def test_a_gradient_that_is_zero_may_be_missing(task, monkeypatch):
+    """The first word has weight 1 whatever it asks, so a right answer need not use its query."""
+    observe = Answer.observe
+
+    def without_zeros(self, inputs, **options):
+        seen = observe(self, inputs, **options)
+        floor = rounding(seen.gradients.values())
+        left = {name: None if is_zero(x, floor) else x for name, x in seen.gradients.items()}
+        missing.extend(name for name, x in left.items() if x is None)
+        return dataclasses.replace(seen, gradients=left)
+
+    missing = []
+    monkeypatch.setattr(Answer, "observe", without_zeros)
+    results = engine.judge(registry.find(task), CORRECT[task][0])
+    assert [each.message for each in results if not each.passed] == []
+    assert missing or task not in ZERO
+
+
+def test_a_gradient_that_is_not_zero_may_not_be_missing():
+    """Query and key of one word give no gradient at all, those of a later word do."""
+
+    def linear_step(state, query, key, value):
+        return CORRECT["linear_step"][0](state, query.detach(), key, value)
+
+    report = run("linear_step", linear_step)
+    assert "No gradient reaches query" in str(report)
+
+
+def test_no_gradient_where_it_would_be_zero_is_no_evidence():
+    """A right one beside a fault that is seen elsewhere: the fault is named all the same."""
+
+    def linear_step(state, query, key, value):
+        query, key = F.elu(query) + 1, F.elu(key) + 1
+        new = key[..., None] * value[..., None, :]
+        if state is None:
+            return value.clone(), (new, key)
+        total, weight = state[0] + new, key
+        sums = (query[..., None] * total).sum(-2)
+        return sums / (query * weight).sum(-1, keepdim=True), (total, weight)
+
+    assert run("linear_step", linear_step).diagnosis.ids == ["L-WEIGHT-NOT-ADDED"]
+
+
+def test_what_a_result_should_not_depend_on_is_said_plainly():
+    def linear_attention(query, key, value):
+        right = CORRECT["linear_attention"][0](query, key, value)
+        return right + query[..., :1, :1] / 7
+
+    report = run("linear_attention", linear_attention)
+    said = (
+        r"In a `query` of shape \(.+\) we changed `query\[.+\]`: your result changed, and a right"
+    )
+    assert any(re.match(said, each) for each in report.diagnosis.seen), report.diagnosis.seen
+
+
+def test_rows_of_one_text_are_not_called_a_batch():
+    def attention(query, key, value, mask=None):
+        output, weights = ANSWER(query, key, value, mask)
+        return output + query.sum(-2, keepdim=True)[..., :1] / 7, weights
+
+    diagnosis = run(SDPA, attention).diagnosis
+    assert diagnosis.id is None
+    assert "batch" not in " ".join(diagnosis.seen), diagnosis.seen
+
+
+def test_two_thoughts_that_hide_each_other_are_found():
+    """On nearly all probes both show, so that neither can be told there."""
+
+    def attention(query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask, -1e9)
+        weights = scores.softmax(-2)
+        return weights @ value, weights
+
+    assert set(run(SDPA, attention).diagnosis.ids) == {"M-POLARITY", "D-SOFTMAX-DIM"}
 
 
 def test_who_draws_one_word_for_all_does_not_take_the_likeliest():

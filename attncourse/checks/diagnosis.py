@@ -402,11 +402,12 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     error = first.error
     if example is None and isinstance(error, Failure) and error.got is not None:
         example = Example(error.inputs or {}, "result", error.expected, error.got)
+    shown = map_ and map_.got is not None
     return Diagnosis(
         None,
         f"fails: {first.name}",
-        f"Start with the first check that fails: “{first.name}”. We have no name for this mistake, "
-        "so here is what we saw.",
+        f"Start with the first check that fails: “{first.name}”. We have no name for this mistake"
+        f"{', so here is what we saw.' if said or example or shown else '.'}",
         section=task.section,
         seen=said,
         example=example,

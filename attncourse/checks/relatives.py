@@ -332,12 +332,15 @@ def _together(task: Task, parts: tuple[Part, Part]) -> tuple[Explanation, ...]:
 
 
 def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
-    """Without a table of codes: by a table of facts, as each fault shows it on one probe."""
+    """Without a table of codes: by what each fault shows, a table of facts on one probe, or shares
+    on all of them.
+    """
     task, near = found.task, tolerance(found.task)
-    if task.returns is not dict:
+    if task.returns is not dict and not task.chance:
         return
     plain = [each for each in compositions.singles(task) if each.key[1] == 0]
-    keys = [key for key in found.keys if key[0] == probe]
+    told = {probe} if task.returns is dict else probes(task).keys()
+    keys = [key for key in found.keys if key[0] in told and key[1] in outputs(task)]
     ours, theirs = _facts(of_reference(task), keys), _facts(found.got, keys)
     shown = [_facts(each.shows, keys) for each in plain]
     unlike, differs = (

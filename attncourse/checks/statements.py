@@ -136,7 +136,7 @@ def _inputs(task: Task, seen: _Trials) -> Iterator[Statement]:
             words = f"The result for the first of a batch changes with the {called} of another."
             yield Statement("mixes", name, words)
         elif place := _hears(seen, name):
-            words = f"No result depends on {place} in one of our calls. We changed it: yours did."
+            words = f"{place}: your result changed, and a right one does not."
             yield Statement("hears", name, words)
 
 
@@ -210,16 +210,23 @@ def _first_only(seen: _Trials, name: str) -> bool:
     return bool(tried) and not any(moved for _, moved in tried)
 
 
-def _batch(inputs: Inputs, name: str) -> int:
+def _batch(task: Task, inputs: Inputs, name: str) -> int:
+    """The length of the first axis, where it may count sentences.
+
+    Where the same input comes with other numbers of axes, the fewest leave none for a batch.
+    """
     value = inputs.get(name)
-    return len(value) if isinstance(value, Tensor) and value.ndim > 1 else 0
+    if not isinstance(value, Tensor) or value.ndim < 2:
+        return 0
+    axes = {x.ndim for each in _chosen(task, name) if isinstance(x := each[name], Tensor)}
+    return 0 if len(axes) > 1 and value.ndim == min(axes) else len(value)
 
 
 def _is_batched(seen: _Trials, name: str) -> bool:
     """Whether the first axis counts sentences: the first result needs only the first of them."""
     tried = 0
     for inputs in _chosen(seen.task, name):
-        size = _batch(inputs, name)
+        size = _batch(seen.task, inputs, name)
         before = seen.expected(inputs)
         if size < 2 or before is None:
             continue
@@ -236,7 +243,7 @@ def _mixes(seen: _Trials, name: str) -> bool:
     if not _is_batched(seen, name):
         return False
     for inputs in _chosen(seen.task, name):
-        if _batch(inputs, name) < 2:
+        if _batch(seen.task, inputs, name) < 2:
             continue
         before = seen.got(inputs)
         after = seen.got(inputs | {name: _other(inputs[name], slice(1, None))})
@@ -252,8 +259,8 @@ def _mixes(seen: _Trials, name: str) -> bool:
 def _hears(seen: _Trials, name: str) -> str:
     """One place of an input that changes the answer and cannot change the reference, if any.
 
-    In words: "`key[0, 3]` of shape (1 4 2)". No slope at one size of the numbers is not enough, for
-    a softmax that is nearly 0 or 1 has none either.
+    In words: "In a `key` of shape (1 4 2) we changed `key[0, 3]`". No slope at one size of the
+    numbers is not enough, for a softmax that is nearly 0 or 1 has none either.
     """
     for inputs in _chosen(seen.task, name):
         value = inputs[name]
@@ -274,7 +281,7 @@ def _hears(seen: _Trials, name: str) -> str:
             if not _same(got, seen.got(other)):
                 where = f"[{', '.join(map(str, place))}]"
                 called = seen.task.called(name).strip("`")
-                return f"`{called}{where}` of shape {shape_of(value)}"
+                return f"In a `{called}` of shape {shape_of(value)} we changed `{called}{where}`"
     return ""
 
 

@@ -245,13 +245,15 @@ def in_pairs(
     """Two of the names, rows of the tables, that together may show what is wrong; best first.
 
     Where only one of two differs from the reference, it has to fit; where something is wrong, one
-    of the two has to differ.
+    of the two has to differ. Of equally good ones come first those that show more by themselves.
     """
     right = (~differs).astype(np.float32)
     unlike = (differs & ~(fits & wrong)).astype(np.float32)
     off = unlike @ right.T
     off = off + off.T + right[:, wrong] @ right[:, wrong].T
-    for n in np.argsort(off, axis=None, kind="stable"):
+    shown = (differs & fits & wrong).astype(np.float32)  # by one of them as it is
+    missed = shown @ shown.T - shown.sum(1) - shown.sum(1)[:, None]
+    for n in np.lexsort((missed.ravel(), off.ravel())):
         one, two = divmod(int(n), len(names))
         if off[one, two] > MOST_OFF:
             return

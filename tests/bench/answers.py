@@ -5,7 +5,10 @@
 The answers in tests/corpus/answers/ were written without a look at the judge; only then was each
 wrong one marked with the misconceptions that would be a fair diagnosis. A name counts as right if
 it is among them. (The author of `open_book` had looked, and the catalogue was mended with all
-answers of `first_sight_8_9` in view: their lines show what is accepted, and no more.)
+answers of `first_sight_8_9` in view: their lines show what is accepted, and no more.
+Before anything was mended by `blind_8_13`, all of it in view, 29 of its 30 right ones were accepted
+and 79 of its 80 wrong ones caught; 55 of 65 single mistakes had their name, both of two in 12 of
+15 answers.)
 Every tenth answer is held out: it is judged with --held-out only, and nobody mends the
 catalogue by it.
 """

@@ -80,6 +80,11 @@ def some_hidden(rng, *shape):
     return mask
 
 
+def one_row(q, n):
+    """A mask (q n) of which the last row alone shows something."""
+    return (torch.arange(q) == q - 1)[:, None].expand(q, n).clone()
+
+
 def probes(rng):
     return {
         "one new": attention_inputs(rng, 2, 3, n=5, q=1),
@@ -95,6 +100,7 @@ def probes(rng):
         ),
         "a mask of its own": attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)),
         "double": attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64),
+        "a row of the mask hides all": attention_inputs(rng, 2, 2, n=2, q=2, mask=one_row(2, 4)),
     }
 
 
@@ -202,6 +208,7 @@ def padding_on_the_left_is_never_seen(answer, rng):
     for chunks in ([4, 1], [1] * 5):
         answer.matches(inputs | {"chunks": chunks})
     answer.matches(attention_inputs(rng, 2, 3, n=4, q=2, mask=padding(6, 3, n=6)))
+    answer.matches(attention_inputs(rng, 2, 3, n=4, q=2, mask=one_row(2, 6)))
 
 
 @task.check(1)
@@ -382,6 +389,17 @@ task.fault(
 task.fault("K-CACHE-FIRST", results=lambda output, cache: (cache, output))
 task.fault("K-LAST-OUTPUT", results=lambda output, cache: (output[..., -1:, :], cache))
 task.fault("K-NO-CACHE-BACK", section=STALE, results=lambda output, cache: output)
+
+
+def written_into(cache, query, key, value):
+    if cache is None:
+        return key, value
+    for kept, new in zip(cache, (key, value), strict=True):
+        kept.data = torch.cat([kept, new], -2)
+    return cache
+
+
+task.fault("C-KEPT-IN-PLACE", section="cache-extend", extend=written_into)
 
 # --- faults: the mask that is given --------------------------------------------------------------
 

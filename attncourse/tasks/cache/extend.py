@@ -150,6 +150,12 @@ class Extend:
 # --- faults -------------------------------------------------------------------------------------
 
 
+def grown(kept, new):
+    """The tensor that came, with more in it."""
+    kept.data = torch.cat([kept, new], dim=-2)
+    return kept
+
+
 def along(dim):
     return lambda kept, new: torch.cat([kept, new], dim=dim)
 
@@ -198,6 +204,7 @@ task.fault(
 )
 task.fault("K-ADDED", join=lambda kept, new: kept + new.sum(-2, keepdim=True))
 task.fault("C-FLOAT32", read=lambda x: x.float())
+task.fault("C-KEPT-IN-PLACE", join=grown)
 task.fault(
     "C-DETACHED",
     read=(lambda x: x.detach(), ...),

@@ -298,6 +298,21 @@ def other_axis(query, key, value):
     return (query[..., None, :] @ table).squeeze(-2) / (query * key.cumsum(-1)).sum(-1)[..., None]
 
 
+def along_axis_1(of_values, of_weights):
+    """Sums along axis 1 where it is said so, whatever axes lead."""
+
+    def function(query, key, value):
+        query, key = elu_plus_one(query), elu_plus_one(key)
+        table = (key[..., :, None] * value[..., None, :]).cumsum(1 if of_values else -3)
+        weight = key.cumsum(1 if of_weights else -2)
+        return (query[..., None, :] @ table).squeeze(-2) / (query * weight).sum(-1, keepdim=True)
+
+    return function
+
+
+task.fault(
+    "L-AXIS-1", forms=[along_axis_1(*each) for each in ((True, True), (False, True), (True, False))]
+)
 task.fault(
     "L-WEIGHT-NOT-ADDED",
     total=lambda scores, every, features: every.diagonal(dim1=-2, dim2=-1)[..., None],

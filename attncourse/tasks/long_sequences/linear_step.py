@@ -254,7 +254,10 @@ def both(function):
 
 task.fault(
     "L-READS-FIRST",
-    asked=lambda before, after, key: after if before is None else (before[0] + 0, before[1] + 0),
+    asked=(
+        lambda before, after, key: after if before is None else (before[0] + 0, before[1] + 0),
+        lambda before, after, key: before or tuple(torch.zeros_like(x) for x in after),
+    ),
 )
 task.fault(
     "L-REPLACES",
@@ -285,6 +288,12 @@ def first_gets_nothing(state, query, key, value):
     return torch.zeros_like(value) if state is None else output, after
 
 
+task.fault(
+    "C-KEPT-IN-PLACE",
+    add=lambda state, new, key, query: (
+        (new, key) if state is None else (state[0].add_(new), state[1].add_(key))
+    ),
+)
 task.fault(
     "L-STATE-MEAN",
     add=lambda state, new, key, query: (

@@ -39,6 +39,12 @@ def circle(n):
     return torch.eye(n, dtype=torch.bool).roll(-1, 1)
 
 
+def steps_of(*widths):
+    """Groups of words, each of which looks at all words of the group before."""
+    group = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
+    return group[:, None] == group + 1
+
+
 def probes(rng):
     return {
         "a window that looks back": reach_inputs(band(8, 2), 2),
@@ -54,6 +60,7 @@ def probes(rng):
         "as many layers as words": reach_inputs(band(5, 1), 5),
         "some look nowhere": reach_inputs(drawn(rng, 6) & (torch.arange(6)[:, None] != 2), 2),
         "many layers": reach_inputs(circle(9), 6),
+        "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
     }
 
 
@@ -120,6 +127,7 @@ def a_window_reaches_further_with_every_layer(answer, rng):
 def any_mask_is_followed_step_by_step(answer, rng):
     for n, share, layers in ((8, 0.15, 2), (9, 0.1, 3), (12, 0.06, 4), (15, 0.05, 5)):
         answer.matches(reach_inputs(drawn(rng, n, share), layers))
+    answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
 
 
 @task.check(2)
@@ -225,6 +233,22 @@ task.fault(
     keep=lambda heard, known: heard + known.float(),
     start=lambda mask: torch.eye(len(mask)),
 )
+
+
+def counted(kind):
+    """Paths are counted, in whole numbers that begin again at 0 behind their largest."""
+
+    def function(mask, layers):
+        step = mask.to(kind) + torch.eye(len(mask), dtype=kind)
+        paths = torch.eye(len(mask), dtype=kind)
+        for _ in range(layers):
+            paths = step @ paths
+        return paths != 0
+
+    return function
+
+
+task.fault("R-PATHS-OVERFLOW", forms=[counted(torch.uint8), counted(torch.int8)])
 task.fault(
     "R-NUMBERS",
     result=(

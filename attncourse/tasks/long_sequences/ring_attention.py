@@ -220,6 +220,10 @@ class Ring:
     def both(total_1, total_2):
         return torch.logaddexp(total_1, total_2)
 
+    def mixed(self, so_far, output, total, both, k):
+        part = self.part_of_two(so_far[1], total, k)[..., None]
+        return so_far[0] + part * (output - so_far[0])
+
     def results(outputs):
         return outputs
 
@@ -233,9 +237,9 @@ class Ring:
                 total = self.total(scores)
                 output = self.average(self.share(scores), value, key)
                 if so_far is not None:
-                    part = self.part_of_two(so_far[1], total, key.shape[-2])[..., None]
-                    output = so_far[0] + part * (output - so_far[0])
-                    total = self.both(so_far[1], total)
+                    both = self.both(so_far[1], total)
+                    output = self.mixed(so_far, output, total, both, key.shape[-2])
+                    total = both
                 so_far = output, total
             outputs.append(so_far[0])
         return self.results(outputs)
@@ -250,42 +254,37 @@ task.spelling(met=lambda i, p: [(i + step) % p for step in range(p)])
 MERGE = {"section": "ring-merge"}
 
 
+def each_by_itself(self, query_shards, key_shards, value_shards, weight):
+    """Of each query the sum of its outputs over the shards that it meets, times their weights."""
+    results = []
+    for i, query in enumerate(query_shards):
+        outputs = []
+        for j in self.met(i, len(query_shards)):
+            key, value = key_shards[j], self.carried(value_shards, i, j)
+            weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
+            outputs.append(weight(key.shape[-2]) * self.average(weights, value, key))
+        results.append(sum(outputs))
+    return self.results(results)
+
+
 @task.fault("R-MEAN", **MERGE)
 class Mean(Ring):
-    def __call__(self, query_shards, key_shards, value_shards):
-        return [
-            sum(
-                (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-                for k, v in zip(key_shards, value_shards, strict=True)
-            )
-            / len(key_shards)
-            for q in query_shards
-        ]
+    def __call__(self, query_shards, *shards):
+        weight = 1 / len(query_shards)
+        return each_by_itself(self, query_shards, *shards, lambda k: weight)
 
 
 @task.fault("R-MEAN-BY-LENGTH", **MERGE)
 class MeanByLength(Ring):
     def __call__(self, query_shards, key_shards, value_shards):
         n = sum(k.shape[-2] for k in key_shards)
-        return [
-            sum(
-                k.shape[-2] / n * (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-                for k, v in zip(key_shards, value_shards, strict=True)
-            )
-            for q in query_shards
-        ]
+        return each_by_itself(self, query_shards, key_shards, value_shards, lambda k: k / n)
 
 
 @task.fault("R-SUM", **MERGE)
 class Sum(Ring):
-    def __call__(self, query_shards, key_shards, value_shards):
-        return [
-            sum(
-                (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-                for k, v in zip(key_shards, value_shards, strict=True)
-            )
-            for q in query_shards
-        ]
+    def __call__(self, *shards):
+        return each_by_itself(self, *shards, lambda k: 1)
 
 
 task.fault("R-HALF", **MERGE, part_of_two=lambda total_1, total_2, k: torch.full_like(total_1, 0.5))
@@ -309,10 +308,21 @@ task.fault(
     **MERGE,
     part_of_two=lambda total_1, total_2, k: total_2.exp() / (total_1.exp() + total_2.exp()),
 )
-task.fault("R-LAST-TOTAL", **MERGE, both=lambda total_1, total_2: total_2)
-task.fault("R-FIRST-TOTAL", **MERGE, both=lambda total_1, total_2: total_1)
-task.fault("R-ADDED-LOGARITHMS", **MERGE, both=lambda total_1, total_2: total_1 + total_2)
-task.fault("R-LARGER-TOTAL", **MERGE, both=lambda total_1, total_2: torch.maximum(total_1, total_2))
+
+
+def by_exponents(self, so_far, output, total, both, k):
+    """Each output times e to its own logarithm less that of both."""
+    first, second = ((each - both).exp()[..., None] for each in (so_far[1], total))
+    return first * so_far[0] + second * output
+
+
+for id, wrong in (
+    ("R-LAST-TOTAL", lambda total_1, total_2: total_2),
+    ("R-FIRST-TOTAL", lambda total_1, total_2: total_1),
+    ("R-ADDED-LOGARITHMS", lambda total_1, total_2: total_1 + total_2),
+    ("R-LARGER-TOTAL", torch.maximum),
+):
+    task.fault(id, **MERGE, both=wrong, mixed=(..., by_exponents))
 task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores: scores.amax(-1))
 
 

@@ -141,6 +141,10 @@ task.fault(
 )
 task.fault("A-RAMP-INSIDE", above=lambda ramp, span, distance: span - distance)
 task.fault("A-RAMP-CENTERED", above=lambda ramp, span, distance: ramp / 2 + span - distance)
+task.fault(
+    "A-SHARE-OF-THE-LONGEST",
+    above=lambda ramp, span, distance: ramp + span * distance.max() - distance,
+)
 task.fault("A-NOT-DIVIDED", slope=lambda above, ramp, span: above)
 task.fault("A-BY-THE-SPAN", slope=lambda above, ramp, span: above / span)
 task.fault("A-FROM-0", slope=lambda above, ramp, span: above / (ramp + span))

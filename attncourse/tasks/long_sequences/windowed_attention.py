@@ -307,9 +307,11 @@ task.fault("W-BLOCKS-LEFT", join=as_is)
 
 # --- faults: edges ------------------------------------------------------------------------------
 
-task.fault("W-PADDING-SEEN", real=lambda at, n: torch.ones_like(at, dtype=torch.bool))
-task.fault("W-END-SEEN", real=lambda at, n: at >= 0)
-task.fault("W-BEGIN-SEEN", real=lambda at, n: at < n)
+AS_WIDE = {"size": (..., lambda width, n: width)}  # also where the text is shorter
+
+task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: torch.ones_like(at, dtype=torch.bool))
+task.fault("W-END-SEEN", **AS_WIDE, real=lambda at, n: at >= 0)
+task.fault("W-BEGIN-SEEN", **AS_WIDE, real=lambda at, n: at < n)
 
 
 def in_a_circle(x, size, fill):

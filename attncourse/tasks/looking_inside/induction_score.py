@@ -152,6 +152,10 @@ task.fault(
     picked=(..., lambda w, rows, distance: w[..., rows, (rows - distance) % w.shape[-1]]),
 )
 task.fault("I-DIVIDED-BY-N", share=lambda picked, n, weights: picked.sum(-1) / n)
+task.fault(
+    "I-SHARE-OF-ALL",
+    share=lambda picked, n, weights: picked.sum(-1) / weights.sum((-2, -1)),
+)
 task.fault("I-SUMMED", share=lambda picked, n, weights: picked.sum(-1))
 task.fault("I-BEST-ROW", share=lambda picked, n, weights: picked.amax(-1))
 task.fault("I-LAST-ROW", share=lambda picked, n, weights: picked[..., -1])

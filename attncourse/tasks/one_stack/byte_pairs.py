@@ -96,10 +96,10 @@ def learns(answer, inputs, what):
         if isinstance(theirs, list):
             theirs = tuple(theirs)
         if ours != theirs:
-            should = "there should be none" if ours is None else f"it should be {ours}"
+            should = "should not be there" if ours is None else f"should be {ours}"
             found = "your list ends before it" if theirs is None else f"yours is {theirs}"
             raise Failure(
-                f"{what}: pair {place}, counted from 0: {should}; {found}.",
+                f"Pair {place}, counted from 0, {should}; {found} ({what}).",
                 inputs,
                 expected,
                 got,

@@ -87,22 +87,24 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     by_chance = asked.shape[1] * chosen.mean() * (1 - chosen.mean())
     expected = chosen.mean() * (1 - chosen.mean()) + 1e-9
     return {
-        "asked for": chosen.mean().item(),
-        "words with id 0, asked for": _share(asked, zeros if zeros.any() else ~zeros),
-        "of these, masked": _share(masked, asked),
-        "of these, left as they are": _share(left, asked),
-        "of these, exchanged": _share(exchanged, asked),
-        "of these, the target is the word": _share(targets == tokens, asked),
-        "not asked for, and changed": _share(~left, ~asked),
+        "share of words asked for": chosen.mean().item(),
+        "share of words with id 0 that are asked for": _share(
+            asked, zeros if zeros.any() else ~zeros
+        ),
+        "masked share of words asked for": _share(masked, asked),
+        "unchanged share of words asked for": _share(left, asked),
+        "exchanged share of words asked for": _share(exchanged, asked),
+        "share of words asked for that are their own target": _share(targets == tokens, asked),
+        "changed share of all other words": _share(~left, ~asked),
         "mean id of exchanged words": new.mean().item() if len(new.unique()) > 1 else 0.0,
-        "different exchanged words": len(new.unique()) / vocabulary_size,
-        "different rows, different numbers asked for (1 = yes)": float(
+        "share of the vocabulary among exchanged words": len(new.unique()) / vocabulary_size,
+        "change of the number asked for from row to row (1 = yes)": float(
             by_chance > 0 and counts.var() > by_chance / 2
         ),
-        "rows alike": (chosen.mean(0).var() / expected).clamp(max=1).item(),
-        "columns alike": (chosen.mean(1).var() / expected).clamp(max=1).item(),
-        "masked in the same rows": _uneven(masked, asked, 1),
-        "masked in the same columns": _uneven(masked, asked, 0),
+        "likeness of rows": (chosen.mean(0).var() / expected).clamp(max=1).item(),
+        "likeness of columns": (chosen.mean(1).var() / expected).clamp(max=1).item(),
+        "unevenness of masks from row to row": _uneven(masked, asked, 1),
+        "unevenness of masks from column to column": _uneven(masked, asked, 0),
     }
 
 
@@ -180,7 +182,7 @@ def sees(answer, inputs, *names, off=MOST, at_once=False):
         name, look, expected, got = found
         due, came = answer.apart(expected[name], got[name], ".2f")
         raise Failure(
-            f"With share = {inputs['share']}: {name} should be {due}; yours is {came}.",
+            f"With share = {inputs['share']}: the {name} should be {due}; yours is {came}.",
             look,
             expected,
             got,
@@ -190,36 +192,45 @@ def sees(answer, inputs, *names, off=MOST, at_once=False):
 @task.check(1, "as many words are asked for as `share` says")
 def so_many_words_are_asked_for(answer):
     for share, seed in ((0.15, 1), (0.5, 2), (0.9, 3)):
-        sees(answer, hidden(share, seed=seed), "asked for")
-    sees(answer, hidden(1.0, 20, 30), "asked for", off=0)
-    sees(answer, hidden(0.0, 20, 30), "asked for", off=0)
+        sees(answer, hidden(share, seed=seed), "share of words asked for")
+    sees(answer, hidden(1.0, 20, 30), "share of words asked for", off=0)
+    sees(answer, hidden(0.0, 20, 30), "share of words asked for", off=0)
 
 
 @task.check(1)
 def the_target_is_the_word_that_stood_there(answer):
     for share in (0.15, 0.6, 1.0):
-        sees(answer, hidden(share, seed=4), "of these, the target is the word", off=0)
+        sees(
+            answer,
+            hidden(share, seed=4),
+            "share of words asked for that are their own target",
+            off=0,
+        )
 
 
 @task.check(1)
 def words_that_are_not_asked_for_stay_as_they_are(answer):
     for share in (0.0, 0.15, 0.6):
-        sees(answer, hidden(share, seed=6), "not asked for, and changed", off=0)
+        sees(answer, hidden(share, seed=6), "changed share of all other words", off=0)
 
 
 @task.check(2, "of ten, eight are masked, one is exchanged, one is left")
 def eight_of_ten_are_masked_one_is_exchanged_one_is_left(answer):
     for share, seed in ((0.3, 8), (0.7, 9), (1.0, 10)):
-        facts = "of these, masked", "of these, left as they are", "of these, exchanged"
+        facts = (
+            "masked share of words asked for",
+            "unchanged share of words asked for",
+            "exchanged share of words asked for",
+        )
         sees(answer, hidden(share, seed=seed), *facts, at_once=True)
 
 
 @task.check(1)
 def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
     inputs = hidden(0.8, seed=12)
-    sees(answer, inputs, "different exchanged words", off=0.01)
+    sees(answer, inputs, "share of the vocabulary among exchanged words", off=0.01)
     sees(answer, inputs, "mean id of exchanged words", off=0.06)
-    left = "of these, left as they are"
+    left = "unchanged share of words asked for"
     if _off(answer, inputs, [left]):
         return  # charged above
     for mask_id in (9, 0):  # of two words it is often the same one by chance, or the mask
@@ -230,13 +241,22 @@ def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
 def every_word_is_decided_on_its_own(answer):
     for share in (0.15, 0.5):
         inputs = hidden(share, seed=14)
-        sees(answer, inputs, "rows alike", "columns alike", off=0.15)
-        sees(answer, inputs, "masked in the same rows", "masked in the same columns", off=0.3)
-        sees(answer, inputs, "different rows, different numbers asked for (1 = yes)", off=0)
+        sees(answer, inputs, "likeness of rows", "likeness of columns", off=0.15)
+        sees(
+            answer,
+            inputs,
+            "unevenness of masks from row to row",
+            "unevenness of masks from column to column",
+            off=0.3,
+        )
+        sees(answer, inputs, "change of the number asked for from row to row (1 = yes)", off=0)
     for columns in (GLANCE, 100):
         inputs = hidden(0.5, columns=columns, lowest_id=0, seed=15)
         got = answer(inputs)
-        zeros, every = got["words with id 0, asked for"], got["asked for"]
+        zeros, every = (
+            got["share of words with id 0 that are asked for"],
+            got["share of words asked for"],
+        )
         if abs(zeros - every) <= 0.1:
             break
     else:

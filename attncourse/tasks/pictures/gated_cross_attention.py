@@ -227,6 +227,7 @@ def if_given(change):
 
 task.fault("C-GATE-NO-TANH", share=as_is)
 task.fault("C-GATE-SIGMOID", share=(lambda gate: gate.sigmoid(), lambda gate: 2 * gate.sigmoid()))
+task.fault("C-GATE-TAN", share=torch.tan)
 task.fault("C-GATE-ONE-MORE", share=lambda gate: 1 + gate.tanh())
 task.fault(
     "C-GATE-POSITIVE",

@@ -193,8 +193,8 @@ def same_words(answer, inputs, behind=False):
             if one != two:
                 wrote = "nothing more" if two == NOTHING else str(two)
                 raise Failure(
-                    f"Row {row}, word {place + 1}: your answer writes {wrote}; expected {one} "
-                    f"(bos is {inputs['bos']}, eos is {eos}).",
+                    f"Row {row}, word {place}, both counted from 0: your answer writes {wrote}; "
+                    f"expected {one} (bos is {inputs['bos']}, eos is {eos}).",
                     *evidence,
                 )
 

@@ -401,7 +401,12 @@ def hard(scores, mask):
 
 
 task.fault("D-SOFTMAX-AXIS-1", section=AXES, share=lambda scores, mask: scores.softmax(1))
-task.fault("D-SOFTMAX-DIM", section=FIVE, share=lambda scores, mask: scores.softmax(-2))
+task.fault(
+    "D-SOFTMAX-DIM",
+    section=FIVE,
+    share=lambda scores, mask: scores.softmax(-2),
+    clear=(..., as_is),  # a row without keys gets nothing where the others share each column
+)
 task.fault(
     "D-SOFTMAX-ALL",
     section=FIVE,
