@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import unicodedata
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import nbformat
