@@ -249,6 +249,8 @@ def _unless_said(message: str, said: str | None) -> str:
         return "the same reason"
     if said and "Your answer raised" in said and _unsized(message) == _unsized(said):
         return "the same error, for other sizes"
+    if said and "is expected" in said and _unsized(message) == _unsized(said):
+        return "the same, for other sizes"
     return message
 
 

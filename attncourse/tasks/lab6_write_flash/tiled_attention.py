@@ -48,10 +48,10 @@ def forward_probes(rng):
     }
 
 
-def far_below(inputs):
+def far_below(inputs, size=100):
     """The same call with scores far below zero, -40,000 at a width of 4."""
     query, key = inputs["query"], inputs["key"]
-    return inputs | {"query": torch.full_like(query, -200), "key": torch.full_like(key, 100)}
+    return inputs | {"query": torch.full_like(query, -200), "key": torch.full_like(key, size)}
 
 
 def forward_small(rng):
@@ -63,7 +63,7 @@ def forward_small(rng):
     yield call(rng, 1, 2, 1, True, b=1, h=1, d=2, v=1)
     yield call(rng, 3, 3, 2, True, b=1, h=1, d=2, v=1)
     yield call(rng, 2, 2, 1, b=1, h=1, d=2, v=1, spread=50.0)
-    yield far_below(call(rng, 2, 2, 1, True, b=1, h=1, d=1, v=1))
+    yield far_below(call(rng, 2, 2, 1, True, b=1, h=1, d=1, v=1), 1)
 
 
 def long_call(rng, n):
