@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from bench import thoughts
 from corpus import correct
-from corpus.answers import blind_8_13 as blind
+from corpus.answers import blind_1_7, blind_8_13
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
@@ -36,6 +36,7 @@ from attncourse.checks import (
     generic,
     lint,
     registry,
+    relatives,
     run,
     tables,
 )
@@ -46,6 +47,7 @@ from attncourse.checks.report import MIME
 from attncourse.checks.report import _both as both
 from attncourse.checks.statements import AXES
 from attncourse.checks.task import answer_of, compose
+from attncourse.lab import lab5_decode_bandwidth as lab5
 from attncourse.markup import with_code
 
 TASKS = list(correct.TASKS)
@@ -414,7 +416,7 @@ def assert_nothing_false(report):
 
 @pytest.mark.parametrize(
     "entry",
-    [each for each in blind.corpus.all if each.id in blind.MENDED],
+    [each for each in blind_8_13.corpus.all if each.id in blind_8_13.MENDED],
     ids=lambda each: each.id,
 )
 def test_the_judge_knows_what_a_blind_writer_taught_it(entry):
@@ -431,7 +433,7 @@ def test_the_judge_knows_what_a_blind_writer_taught_it(entry):
 
 @pytest.mark.slow
 def test_a_blind_writer_is_told_nothing_that_is_true_of_no_answer():
-    for entry in blind.corpus.all:
+    for entry in blind_8_13.corpus.all:
         report = run(entry.task, entry.answer)
         assert report.passed == (entry.slip is None), report
         assert report.passed or list(falsehoods(report)) == [], report
@@ -672,6 +674,35 @@ def test_half_of_a_mistake_is_named_as_half(task, answer, id):
 
 def places_from_minus_one(x, places, base=10_000.0):
     return positions.rotate(x, places - 1, base)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [each for each in blind_1_7.corpus.all if each.id in blind_1_7.MENDED],
+    ids=lambda each: each.id,
+)
+def test_the_judge_knows_what_a_writer_who_saw_the_first_chapters_taught_it(entry):
+    diagnosis = run(entry.task, entry.answer).diagnosis
+    assert diagnosis and not diagnosis.partly
+    assert [set(fair) & set(diagnosis.ids) != set() for fair in entry.mistakes] == [True] * len(
+        diagnosis.ids
+    )
+    assert "half of" not in diagnosis.title
+
+
+def another_ridge(record):
+    """The reference, but for what it says of the ridge: that is the opposite."""
+    found = lab5.conclude_decode(record)
+    return found | {"computes": not found["computes"]}
+
+
+def test_yes_and_no_have_no_other_side():
+    about = registry.find("conclude_decode")
+    found = explain.evidence(about, Fingerprint(about, another_ridge))
+    assert not relatives._measured(found)
+    assert not any(
+        isinstance(each.faults[0], relatives.Moved) for each in relatives.explaining(found)
+    )
 
 
 def test_a_mistake_to_the_other_side_is_told_by_the_one_that_is_known():

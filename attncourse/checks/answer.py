@@ -330,6 +330,17 @@ def compare_plain(got, expected, inputs=None, tolerance: float | None = None):
         raise Failure(f"Your answer returned {came}; expected {due}.", inputs, expected, got)
 
 
+class _Entries(str):
+    """How many there are, in words; a value that is shown as it is, without quotes."""
+
+    __slots__ = ()
+
+    def __new__(cls, number: int):
+        return super().__new__(cls, f"{number} entr{'y' if number == 1 else 'ies'}")
+
+    __repr__ = str.__str__
+
+
 def first_difference(one: object, two: object, place: str = "") -> tuple[str, object, object]:
     """Where two values of one kind differ most, or first, and what stands there."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
@@ -344,7 +355,7 @@ def first_difference(one: object, two: object, place: str = "") -> tuple[str, ob
         pairs = [(key, one[key], two[key]) for key in one]
     elif isinstance(one, list | tuple) and isinstance(two, list | tuple):
         if len(one) != len(two):
-            return place, f"{len(one)} entries", f"{len(two)} entries"
+            return place, _Entries(len(one)), _Entries(len(two))
         pairs = zip(range(len(one)), one, two, strict=True)
     else:
         return place, one, two

@@ -27,6 +27,7 @@ from attncourse.checks.answer import Failure
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.fingerprint import (
     Fingerprint,
+    Gradient,
     Key,
     agree,
     differing,
@@ -301,10 +302,32 @@ def explaining(found: Evidence) -> list[Explanation]:
         and quick.fits(each)
         and found.share(each, 1) == 1
     ]
-    for kind in (Half, Moved, Generic):
+    for kind in (Half, Moved, Generic) if _measured(found) else (Half, Generic):
         if alike := [each for each in full if isinstance(each.faults[0], kind)]:
             return alike
     return []
+
+
+def _measured(found: Evidence) -> bool:
+    """Whether any number that is wrong is more than a yes or no: those have but one other side."""
+    reference = of_reference(found.task)
+    return any(
+        _more_than_yes_or_no(reference.piece(key), found.got.piece(key)) for key in found.wrong
+    )
+
+
+def _more_than_yes_or_no(one: object, two: object) -> bool:
+    if isinstance(one, Gradient) and isinstance(two, Gradient):
+        return _more_than_yes_or_no(one.value, two.value)
+    if isinstance(one, dict) and isinstance(two, dict):
+        return any(_more_than_yes_or_no(one[name], two[name]) for name in one.keys() & two.keys())
+    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        return any(map(_more_than_yes_or_no, one, two))
+    if isinstance(one, Tensor) and isinstance(two, Tensor) and one.shape == two.shape:
+        off = one.double() != two.double()
+        return not set(torch.cat([one[off], two[off]]).tolist()) <= {0, 1}
+    plain = all(isinstance(each, int | float) and _is_number(each) for each in (one, two))
+    return plain and one != two and not {one, two} <= {0, 1}
 
 
 def explaining_together(found: Evidence) -> list[Explanation]:

@@ -249,6 +249,8 @@ def _unless_said(message: str, said: str | None) -> str:
         return "the same reason"
     if said and "Your answer raised" in said and _unsized(message) == _unsized(said):
         return "the same error, for other sizes"
+    if said and "is expected" in said and _unsized(message) == _unsized(said):
+        return "the same, for other sizes"
     return message
 
 
@@ -311,7 +313,7 @@ def _text_example(task: Task, example: Example) -> list[str]:
 
     inputs = _shown_inputs(task, example)
     width = max(map(len, [*inputs, "expected"]))
-    about = "about " if task.tolerance and isinstance(example.expected, Tensor) else ""
+    about = "about " if task.tolerance and _is_measured(example.expected) else ""
     expected, got = _both(example)
     return [
         "Smallest failing input found:",
@@ -320,6 +322,11 @@ def _text_example(task: Task, example: Example) -> list[str]:
         line("expected", expected, about),
         line(_got(example), got),
     ]
+
+
+def _is_measured(value: object) -> bool:
+    """Whether it is a number, or several, and not only yes or no, or none at all."""
+    return isinstance(value, Tensor) and bool(((value != 0) & (value != 1)).any())
 
 
 def _text_map(found: DependencyMap) -> list[str]:

@@ -57,6 +57,13 @@ def first_key_hidden(rng, b=3, k=5, **options):
     return attend_inputs(rng, b, k, mask=mask, **options)
 
 
+def first_row_full(rng, b, k):
+    """The opposite mask would hide all of the first sentence."""
+    mask = mixed_mask(rng, b, k)
+    mask[0] = True
+    return mask
+
+
 def attend_traits(answer):
     inputs = attend_inputs(torch.Generator().manual_seed(0))
     outputs = [answer(inputs, seed=seed)[0] for seed in (1, 2)]
@@ -89,6 +96,7 @@ def attend_probes(rng):
         "hidden loser by little": hidden_loser(rng, -2000.0),
         "mask left out": without_a_mask(rng),
         "double": attend_inputs(rng, 2, 5, 3, mixed_mask(rng, 2, 5), dtype=torch.float64),
+        "one row without padding": attend_inputs(rng, 3, 4, 2, mask=first_row_full(rng, 3, 4)),
     }
 
 

@@ -92,7 +92,7 @@ def named(answer, mistake, form, rng):
         raise Failure(f"“{name}” is none of the nine names: {', '.join(NAMES)}.", inputs)
     ratios = ", ".join(f"{scenario} {value:g}" for scenario, value in inputs["ratios"].items())
     raise Failure(
-        f"The panel {ratios} is from a timer whose mistake is “{mistake}”; you say “{name}”.",
+        f"You say “{name}”, and the mistake of this timer is “{mistake}”. Its panel: {ratios}.",
         inputs,
         {"name": mistake},
         {"name": name},

@@ -147,6 +147,12 @@ def it_returns_the_seconds_of_at_least_twenty_calls(answer, rng):
             f"of each call, {LEAST_SAMPLES} or more: fewer do not show their own noise.",
             inputs,
         )
+    if said["order"] == "all alike":
+        raise Failure(
+            "Your samples are all alike, and those of real calls never are: noise and a drift are "
+            "to be seen in them. Is each the time of one call, up to its end?",
+            inputs,
+        )
     if said["order"] != "as they came":
         raise Failure(
             f"Your samples are {said['order']}. Return the seconds of each call, in the order of "

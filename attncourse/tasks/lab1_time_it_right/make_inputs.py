@@ -154,12 +154,15 @@ class Inputs:
     def shape(b, h, n, d):
         return b, h, n, d
 
+    def next(generator, seed):
+        return generator
+
     def draw(shape, generator):
         return torch.randn(*shape, generator=generator)
 
     def __call__(self, b, h, n, d, seed):
         shape = self.shape(b, h, n, d)
-        return tuple(self.draw(shape, each) for each in self.generators(seed))
+        return tuple(self.draw(shape, self.next(each, seed)) for each in self.generators(seed))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -176,9 +179,13 @@ task.fault(
 task.fault(
     "L1-INPUTS-UNIFORM", draw=lambda shape, generator: torch.rand(shape, generator=generator)
 )
-task.fault("L1-INPUTS-ALIKE", generators=lambda seed: [own(seed) for _ in range(3)])
+task.fault("L1-INPUTS-ALIKE", next=lambda generator, seed: generator.manual_seed(seed))
 task.fault("L1-INPUTS-GLOBAL-SEED", generators=lambda seed: [torch.manual_seed(seed)] * 3)
-task.fault("L1-INPUTS-NO-SEED", generators=lambda seed: [torch.default_generator] * 3)
+task.fault(
+    "L1-INPUTS-NO-SEED",
+    generators=lambda seed: [torch.default_generator] * 3,
+    next=lambda generator, seed: generator,  # and none for each tensor
+)
 task.fault(
     "L1-INPUTS-FIXED-SEED",
     generators=(lambda seed: [own(0)] * 3, lambda seed: [own(i) for i in range(3)]),

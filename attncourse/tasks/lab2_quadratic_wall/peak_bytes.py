@@ -119,3 +119,10 @@ task.fault("L2-ALWAYS-FLOAT16", width=lambda bytes_per_number: 2)
 task.fault("L2-ROWS-OF-WIDTH", tables=lambda n, h, d: 2 * n * d)
 task.fault("L2-WIDTH-SQUARED", tables=lambda n, h, d: 2 * d * d)
 task.fault("L2-OUTPUT-TWICE", rest=lambda n, d: 2 * n * d)
+
+
+@task.fault("L2-SCORES-GONE")
+class ScoresGone(Peak):
+    def __call__(self, b, h, n, d, bytes_per_number):
+        numbers = max(self.tables(n, h, d), self.tables(n, h, d) // 2 + self.rest(n, d))
+        return self.unit(self.copies(b, h) * numbers * self.width(bytes_per_number))

@@ -233,7 +233,7 @@ def says(answer, rng, names, kinds):
 task = Task(
     reference.verdict,
     number=6,
-    returns=CONCLUSIONS,
+    returns=tuple(f"{name} (0 for None)" if name in NONE else name for name in CONCLUSIONS),
     difficulty=3,
     minutes=18,
     section="lab4-verdict",

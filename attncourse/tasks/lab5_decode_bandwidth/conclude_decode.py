@@ -367,6 +367,9 @@ task.fault(
     "L5-FLOAT32-RIDGE", section=RIDGE, ridge=lambda self: self.products["float32"] / self.copy
 )
 task.fault(
+    "L5-LARGEST-RIDGE", section=RIDGE, ridge=lambda self: max(self.products.values()) / self.copy
+)
+task.fault(
     "L5-RIDGE-UPSIDE-DOWN", section=RIDGE, ridge=lambda self: self.copy / self.products[self.dtype]
 )
 task.fault("L5-ALWAYS-MEMORY", section=RIDGE, computes=lambda intensity, ridge: False)

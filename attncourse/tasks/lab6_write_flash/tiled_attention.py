@@ -44,7 +44,14 @@ def forward_probes(rng):
         "double": call(rng, 7, 5, 3, dtype=DOUBLE),
         "wide tile": call(rng, 3, 3, 8),
         "tiles of one": call(rng, 4, 4, 1),
+        "causal, scores far below zero": far_below(call(rng, 6, 6, 2, True)),
     }
+
+
+def far_below(inputs, size=100):
+    """The same call with scores far below zero, -40,000 at a width of 4."""
+    query, key = inputs["query"], inputs["key"]
+    return inputs | {"query": torch.full_like(query, -200), "key": torch.full_like(key, size)}
 
 
 def forward_small(rng):
@@ -56,6 +63,7 @@ def forward_small(rng):
     yield call(rng, 1, 2, 1, True, b=1, h=1, d=2, v=1)
     yield call(rng, 3, 3, 2, True, b=1, h=1, d=2, v=1)
     yield call(rng, 2, 2, 1, b=1, h=1, d=2, v=1, spread=50.0)
+    yield far_below(call(rng, 2, 2, 1, True, b=1, h=1, d=1, v=1), 1)
 
 
 def long_call(rng, n):
@@ -152,13 +160,9 @@ def a_query_that_sees_nothing_gets_zero_and_minus_infinity(answer, rng):
 def scores_of_ten_thousand_stay_finite(answer, rng):
     for q, k, tile in ((6, 6, 2), (7, 7, 3), (4, 4, 4)):
         agrees(answer, call(rng, q, k, tile, spread=50.0), tolerance=1e-2)
-    low = call(rng, 4, 6, 2)
-    low["query"], low["key"] = -200 * torch.ones(2, 3, 4, 4), 100 * torch.ones(2, 3, 6, 4)
-    agrees(answer, low, tolerance=1e-2)  # all scores are -40,000
+    agrees(answer, far_below(call(rng, 4, 6, 2)), tolerance=1e-2)
     for q, k in ((4, 6), (6, 6)):  # beside tiles that are hidden as a whole
-        low = call(rng, q, k, 2, True)
-        low["query"], low["key"] = -200 * torch.ones(2, 3, q, 4), 100 * torch.ones(2, 3, k, 4)
-        agrees(answer, low, tolerance=1e-2)
+        agrees(answer, far_below(call(rng, q, k, 2, True)), tolerance=1e-2)
 
 
 @task.check(1)
@@ -197,7 +201,7 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Tiled:
-    rows = columns = fill = one_row = all_rows = after = as_is
+    rows = columns = order = fill = one_row = all_rows = after = as_is
 
     def wide(dtype):
         return torch.promote_types(dtype, torch.float32)
@@ -241,7 +245,7 @@ class Tiled:
 
         def tiles(row):
             queries = self.scale(query[..., row : row + high, :].to(wide))
-            for column in range(0, self.columns(key.shape[-2], tile), broad):
+            for column in self.order(range(0, self.columns(key.shape[-2], tile), broad)):
                 columns = slice(column, column + broad)
                 scores = queries @ key[..., columns, :].to(wide).mT
                 hidden = self.hide(scores, row, column, q, k) if causal else scores
@@ -351,6 +355,12 @@ task.fault(
     section=NUMBERS,
     grow=lambda maximum, scores: torch.zeros_like(maximum),
     output=(undefined, ...),
+)
+task.fault(
+    "L6-ZERO-MAXIMUM",
+    section="nothing-seen",
+    order=reversed,
+    grow=lambda maximum, scores: finite(Tiled.grow(maximum, scores)),
 )
 task.fault("L6-LSE-NO-MAX", section="backward", logsumexp=lambda maximum, total: total.log())
 task.fault("L6-LSE-NO-LOG", section="backward", logsumexp=lambda maximum, total: maximum + total)

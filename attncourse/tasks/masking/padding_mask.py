@@ -61,6 +61,8 @@ def _brief(row) -> str:
     places = row.nonzero().flatten().tolist()
     if len(places) > 12:
         return f"{len(places)} places, from {places[0]} to {places[-1]},"
+    if len(places) == 1:
+        return f"place {places[0]}"
     return f"places {places}" if places else "no place"
 
 

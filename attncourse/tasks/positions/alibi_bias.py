@@ -46,7 +46,7 @@ def a_table_for_every_head(answer, rng):
 
 
 @task.check(1)
-def a_word_beside_itself_loses_nothing_and_all_others_lose(answer, rng):
+def a_word_loses_nothing_at_itself_and_something_everywhere_else(answer, rng):
     for h in (1, 4, 6):
         inputs = bias_inputs(h, 4, 4)
         bias = answer(inputs)

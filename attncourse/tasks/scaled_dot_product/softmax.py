@@ -234,6 +234,10 @@ def cut(*limits):
 task.fault(
     "D-NAIVE-SOFTMAX", shift=as_is, result=(..., lambda weights, scores, dim: weights.nan_to_num())
 )
+task.fault(
+    "D-SOFTMAX-ONLY-DOWN",
+    shift=lambda scores, dim: scores - scores.amax(dim, keepdim=True).clamp(min=0),
+)
 task.fault("D-SOFTMAX-GLOBAL-MAX", shift=lambda scores, dim: scores - scores.amax())
 task.fault(
     "D-SOFTMAX-MEAN",
