@@ -63,7 +63,8 @@ def prove(job: Job) -> str:
         raise CannotGrade(reason.replace(": a call to exit?", ""))
     for task, verdict in result.verdicts.items():
         if (got := verdict.visible + verdict.hidden) < (most := 2 * verdict.points):
-            why = "; ".join([*result.review, verdict.title or verdict.failed[0]])
+            # Not the misconception: what fails here is the machine.
+            why = "; ".join([*result.review, f"fails: {verdict.failed[0]}"])
             raise CannotGrade(f"its `{task}` gets {got:g} of {most:g} points ({why})")
     return "proven"
 
