@@ -415,11 +415,14 @@ def moves_nothing(answer: Answer, inputs: Inputs) -> None:
 
 
 def _is_the_same_on_slices(answer: Answer, inputs: Inputs, first: tuple) -> None:
+    """Assert that it does not matter how the inputs lie in memory, but for rounding."""
     try:
         sliced = _as_tuple(answer(inputs, sliced=True))
         for one, two, name in zip(first, sliced, _names(answer), strict=True):
             if isinstance(one, Tensor):
-                compare(name, two.nan_to_num(), one.nan_to_num(), inputs)
+                half = one.is_floating_point() and one.element_size() < 4
+                near = 4 * torch.finfo(one.dtype).eps if half else None  # another kernel may run
+                compare(name, two.nan_to_num(), one.nan_to_num(), inputs, near)
     except Failure as failure:
         raise Failure(
             "With the same numbers, but each input a slice of a wider tensor (`chunk` returns such "

@@ -47,21 +47,14 @@ def _files(wanted: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
     kept = {Path(each): set() for each in site.getsitepackages() if Path(each).is_dir()}
     try:
         needed = list(_with_requirements(wanted))
-        course = _found(COURSE)
-        direct = {_key(each.name) for each in _requirements(course, False)} if course else set()
     except InvalidRequirement:
         return {}
-    described = {*map(_key, wanted), *direct}
     for package in needed:
         files, folder = package.read_text("RECORD"), Path(package.locate_file(""))
         if files is None:
             return {}
         if folder in kept:
-            names = set(re.findall(r"^([^/,\n]+).*", files, re.MULTILINE))
-            # Each name shown costs a jail 40 microseconds, and somebody asks the versions of these.
-            if _key(package.name) not in described:
-                names = {name for name in names if not name.endswith(".dist-info")}
-            kept[folder] |= names
+            kept[folder].update(re.findall(r"^([^/,\n]+).*", files, re.MULTILINE))
     return {
         folder: tuple(sorted(name for name in names - {"", ".."} if (folder / name).exists()))
         for folder, names in kept.items()
@@ -73,7 +66,7 @@ def _with_requirements(names: Iterable[str]) -> Iterator[metadata.Distribution]:
     todo, seen = [(name, ()) for name in names], set()
     while todo:
         name, extras = todo.pop()
-        key = _key(name), extras
+        key = re.sub(r"[-_.]+", "-", name).lower(), extras
         if key in seen or not (package := _found(name)):
             continue
         seen.add(key)
@@ -96,11 +89,6 @@ def _requirements(package: metadata.Distribution, extras: bool) -> Iterator[Requ
         alone = "extra ==" in value and " or " not in value
         if field == "Requires-Dist" and (extras or not alone):
             yield Requirement(value)
-
-
-def _key(name: str) -> str:
-    """A package's name as all its spellings are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _found(name: str) -> metadata.Distribution | None:
