@@ -60,7 +60,7 @@ pictures: book  ## photograph every page into _build/pictures, ask axe about it,
 twins: $(STAMP)  ## write the pages' notebooks for Colab, book/*.ipynb
 	$(BIN)/python book/colab_twins.py
 
-curves: $(STAMP)  ## train the book's models again (29 minutes on two cores) and store them in attncourse/data
+curves: $(STAMP)  ## train the book's models again (three quarters of an hour on two cores) and store them in attncourse/data
 	$(BIN)/python -m attncourse.experiments.translator_curves
 	$(BIN)/python -m attncourse.experiments.cross_attention_curves
 	$(BIN)/python -m attncourse.experiments.positions_curves

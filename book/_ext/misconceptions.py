@@ -179,7 +179,11 @@ def page_of(found: dict[str, list], seen: dict) -> str:
 def rows(found: dict[str, list]) -> list[tuple[str, str, str]]:
     """What the search has of each entry: id, title, words."""
     return [
-        (id, f"{each[0][1]} {id}".replace("`", ""), " ".join({task[2] for task in each}))
+        (
+            id,
+            f"{each[0][1]} {id}".replace("`", ""),
+            " ".join(dict.fromkeys(task[2] for task in each)),
+        )
         for id, each in in_order(found)
     ]
 

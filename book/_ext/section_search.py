@@ -15,6 +15,7 @@ from pathlib import Path
 
 import glossary
 from docutils import nodes
+from docutils.utils import new_document
 
 SKIPPED = (nodes.section, nodes.literal_block, nodes.raw, nodes.comment, nodes.title)
 SHOWN = {"sqrt{d}": "√d", "sqrt": "√", "cdot": "·", "top": "⊤", "infty": "∞", "times": "×"}
@@ -126,6 +127,9 @@ def write_sections(app, problem):
 
 
 def begin(app):
+    # Sphinx resolves all pages in one process, whoever writes them.
+    index, empty = app.builder.index_page, new_document("")  # nobody asks Sphinx's own index
+    app.builder.index_page = lambda page, doctree, title: index(page, empty, title)
     app.search_rows, app.search_places, app.search_terms = {}, {}, []
 
 
@@ -133,4 +137,4 @@ def setup(app):
     app.connect("builder-inited", begin)
     app.connect("doctree-resolved", collect)  # before glossary.py makes links of words
     app.connect("build-finished", write_sections)
-    return {"parallel_read_safe": True, "parallel_write_safe": False}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
