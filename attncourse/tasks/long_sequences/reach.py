@@ -61,6 +61,7 @@ def probes(rng):
         "some look nowhere": reach_inputs(drawn(rng, 6) & (torch.arange(6)[:, None] != 2), 2),
         "many layers": reach_inputs(circle(9), 6),
         "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
+        "many paths": reach_inputs(~torch.eye(16, dtype=torch.bool), 18),  # 2^68: 0 in int64
     }
 
 
@@ -128,6 +129,7 @@ def any_mask_is_followed_step_by_step(answer, rng):
     for n, share, layers in ((8, 0.15, 2), (9, 0.1, 3), (12, 0.06, 4), (15, 0.05, 5)):
         answer.matches(reach_inputs(drawn(rng, n, share), layers))
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
+    answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
 
 
 @task.check(2)
@@ -248,7 +250,7 @@ def counted(kind):
     return function
 
 
-task.fault("R-PATHS-OVERFLOW", forms=[counted(torch.uint8), counted(torch.int8)])
+task.fault("R-PATHS-OVERFLOW", forms=[*map(counted, (torch.uint8, torch.int8, torch.int64))])
 task.fault(
     "R-NUMBERS",
     result=(
