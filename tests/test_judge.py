@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from bench import thoughts
 from corpus import correct
-from corpus.answers import blind_1_7, blind_8_13
+from corpus.answers import blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
@@ -414,7 +414,7 @@ def assert_nothing_false(report):
     assert report.passed or list(falsehoods(report)) == [], report
 
 
-BLIND = blind_1_7, blind_8_13
+BLIND = blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13
 
 
 @pytest.mark.parametrize(
