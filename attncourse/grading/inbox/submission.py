@@ -466,7 +466,7 @@ def odd_code(code: Sequence[tuple[str, str, bool]], tasks: "list[Task]") -> list
     for label, source, tree in trees:
         answers = {task.name for task in tasks}.intersection(defined_in(source))
         odd: dict[str, None] = {}
-        parts = [*ast.walk(tree)]
+        parts = [part for part in ast.walk(tree) if not isinstance(part, _SIGNS)]
         inner = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
         asked = {id(owner) for part in parts if (owner := _asked(part))}
         for name in _imports(source).values():
@@ -504,6 +504,8 @@ def odd_code(code: Sequence[tuple[str, str, bool]], tasks: "list[Task]") -> list
     return reasons
 
 
+# Half of a tree's nodes: signs, and what becomes of a name. None of them names anything.
+_SIGNS = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 # What a notebook of these tasks never needs, and what could hide a call from us.
 HIDING = {
     *("exec", "eval", "compile", "__import__", "sys.modules", "resource.setrlimit"),
