@@ -28,7 +28,9 @@ $(STAMP): requirements.txt pyproject.toml
 	@echo "Installing into $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else f"attncourse needs Python 3.11-3.13, and $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -r requirements.txt
+	$(BIN)/python -m pip install --no-compile -r requirements.txt
+	@# pip would compile on one core; some packages hold files that are no Python, on purpose
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
