@@ -4,6 +4,7 @@
 live.figure("plane", (find, figure) => {
   const start = live.data.plane, names = Object.keys(start), low = -1, high = 3;
   const plane = find(".plane"), svg = find("svg"), points = {}, places = {};
+  const marks = [-1, 1, 2, 3].map(at => `M${at} -.05V.05M-.05 ${-at}H.05`).join("");
   let chosen = "model", moving = false;
   names.forEach(name => { points[name] = find(`[data-word="${name}"]`); });
 
@@ -20,7 +21,8 @@ live.figure("plane", (find, figure) => {
     const words = here(), x = words.map(name => places[name]), { weights, output } = live.attend(x, x, x);
     if (!words.includes(chosen)) chosen = "model";
     const who = words.indexOf(chosen);
-    svg.innerHTML = `<path class="axis" d="M${low} 0H${high}M0 ${-low}V${-high}"/>` +
+    svg.innerHTML = `<path class="axis" d="M${low} 0H${high}M0 ${-low}V${-high}${marks}"/>` +
+      `<text x="1" y=".28">1</text><text x="-.16" y="-.93">1</text>` +
       x.map((place, i) => i === who ? "" : line(x[who], place, 1 + 10 * weights[who][i], "reads")).join("") +
       ring(x[who], 0.22, 1 + 10 * weights[who][who], "reads") +
       x.map((place, i) => line(place, output[i], 2, i === who ? "moves now" : "moves")).join("") +

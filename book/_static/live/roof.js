@@ -27,6 +27,8 @@ live.figure("roof", (find, figure) => {
   const across = value => (5 * (Math.log2(value) + 2)).toFixed(2);
   const up = value => (60 - 10 * (Math.log10(value) - 10)).toFixed(2);
 
+  const marks = [...Array(10).keys()].map(i => `M${10 * i} 59V60`).join("") + [1, 2, 3, 4, 5].map(i => `M0 ${10 * i}H1`).join("");
+
   const show = () => {
     const gpu = chosen("gpu"), sheet = sheets[gpu], known = Object.keys(sheet.flops_per_second);
     figure.querySelectorAll("select[name=dtype] option").forEach(each => { each.disabled = !known.includes(each.value); });
@@ -41,7 +43,7 @@ live.figure("roof", (find, figure) => {
     };
     find("tbody").innerHTML = Object.entries(rows).map(([name, cell]) =>
       `<tr><th scope="row">${name}</th>${all.map(way => `<td>${cell(way)}</td>`).join("")}</tr>`).join("");
-    find("svg").innerHTML = `<path class="axis" d="M0 0V60H100"/><path class="ridge" d="M${across(ridge)} ${up(peak)}V60"/>` +
+    find("svg").innerHTML = `<path class="axis" d="M0 0V60H100${marks}"/><path class="ridge" d="M${across(ridge)} ${up(peak)}V60"/>` +
       `<path class="top" d="M0 ${up(bandwidth / 4)}L${across(ridge)} ${up(peak)}H100"/>` +
       all.map((way, i) => `<g class="way${i}" transform="translate(${across(way.intensity)} ${up(speed(way))})">${MARKS[i]}</g>`).join("");
     const [bend, flat] = figure.querySelectorAll(".roof small b");
