@@ -676,7 +676,7 @@ def _(record):
     }
 
 
-@right("conclude")
+@wrong("conclude", "takes the median on a CPU's clock, too", "L2-MEDIAN-EVERYWHERE")
 def _(record):
     rows = [p for p in record["points"] if p["error"] is None]
     seconds = {(p["name"], p["n"]): statistics.median(p["seconds"]) for p in rows}
@@ -696,7 +696,7 @@ def _(record):
     return out
 
 
-@right("conclude")
+@wrong("conclude", "takes the median on a CPU's clock, too", "L2-MEDIAN-EVERYWHERE")
 def _(record):
     naive, fused = timed(record, "naive"), timed(record, "fused")
     med = lambda p: sorted(p["seconds"])[len(p["seconds"]) // 2]
@@ -1872,12 +1872,12 @@ def _(record):
     return out
 
 
-@right("conclude_decode")
+@wrong("conclude_decode", "takes the median on a CPU's clock, too", "L5-MEDIAN-EVERYWHERE")
 def _(record):
     return dict(decoded(record))
 
 
-@right("conclude_decode")
+@wrong("conclude_decode", "takes the median on a CPU's clock, too", "L5-MEDIAN-EVERYWHERE")
 def _(record):
     copy = record["machine"]["ceilings"]["bytes_per_second"]
     rows = {}
