@@ -478,19 +478,27 @@ def test_colab_opens_a_page_s_twin_and_its_exercise(soups):
 
 
 @pytest.mark.slow
-def test_a_failing_cell_fails_every_build(book, tmp_path):
+@pytest.mark.parametrize("others", [0, 8], ids=["one page", "read side by side"])
+def test_a_failing_cell_fails_every_build(others, book, tmp_path):
     shutil.copytree(ROOT / "book" / "_ext", tmp_path / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", tmp_path / "book" / "_static")
     shutil.copytree(ROOT / "attncourse", tmp_path / "attncourse")
     for name in ("_config.yml", "requirements.txt", "book/references.bib"):
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/page\n")
+    toc = "format: jb-book\nroot: book/page\n" + "chapters:\n" * bool(others)
+    for number in range(others):  # Sphinx reads a few pages one after the other
+        toc += f"- file: book/other{number}\n"
+        dead = "[a way](nowhere.md)\n" * (number == others // 2)
+        (tmp_path / "book" / f"other{number}.md").write_text(f"# Other {number}\n\n{dead}", "utf-8")
+    (tmp_path / "_toc.yml").write_text(toc)
     header = CHAPTERS[0].read_text("utf-8").split("---\n")[1]
     page = f"---\n{header}---\n\n# Page\n\n```{{code-cell}} ipython3\n1 / 0\n```\n"
     (tmp_path / "book" / "page.md").write_text(page, "utf-8")
     for _ in range(2):
         result = build_book(tmp_path, "jupyter-book")
-        assert result.returncode != 0 and "ZeroDivisionError" in result.stdout + result.stderr
+        told = result.stdout + result.stderr
+        assert result.returncode != 0 and "ZeroDivisionError" in told
+        assert ("nowhere.md" in told) == bool(others)
 
 
 @pytest.mark.slow

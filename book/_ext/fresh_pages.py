@@ -64,14 +64,14 @@ def hash_of(app) -> str:
 
 
 # Both change pages one by one, and number nothing before all are read; they only do not say so.
-SILENT = "sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"
+SILENT = {"sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"}
 
 
 def read_and_write_in_parallel(app, env, pages):
     # Jupyter Book has no option for it. Sphinx deals the pages out in chunks that take unequally
-    # long: twice as many processes as cores keep the cores busy.
-    app.parallel = 2 * (os.cpu_count() or 1)
-    for name in SILENT:
+    # long: twice as many processes as cores keep the cores busy. More than eight only take memory.
+    app.parallel = min(8, 2 * (os.cpu_count() or 1))
+    for name in SILENT & app.extensions.keys():
         app.extensions[name].parallel_read_safe = True
     # The page made of docstrings takes as long as all others: it begins first, beside short ones.
     pages.sort(key=lambda page: (page != "book/api", Path(env.doc2path(page)).stat().st_size))

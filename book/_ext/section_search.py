@@ -127,9 +127,9 @@ def write_sections(app, problem):
 
 
 def begin(app):
-    # Sphinx resolves all pages in one process, whoever writes them.
     index, empty = app.builder.index_page, new_document("")  # nobody asks Sphinx's own index
     app.builder.index_page = lambda page, doctree, title: index(page, empty, title)
+    # Sphinx resolves all pages in one process, whoever reads and writes them.
     app.search_rows, app.search_places, app.search_terms = {}, {}, []
 
 

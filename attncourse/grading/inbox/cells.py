@@ -42,21 +42,27 @@ def grade_id_of(cell: dict) -> str | None:
     return grade_id if isinstance(grade_id, str) else None
 
 
-USUAL = 10_000  # characters of a cell
+def remembered(most: int, longest: int = 10_000) -> Callable:
+    """Remember what came of texts of a usual size: the course's own come with every student.
+
+    Args:
+        most: texts; what comes of one, such as a tree, may be a hundred times as large.
+        longest: characters of a text.
+    """
+
+    def keeping(function: Callable[[str], T]) -> Callable[[str], T]:
+        kept = functools.lru_cache(most)(function)
+
+        @functools.wraps(function)
+        def of(source: str) -> T:
+            return (kept if len(source) < longest else function)(source)
+
+        return of
+
+    return keeping
 
 
-def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
-    """What came of cells of a usual size: the course's own come with every student."""
-    kept = functools.lru_cache(maxsize=100)(function)  # trees are a hundred times as large
-
-    @functools.wraps(function)
-    def of(source: str) -> T:
-        return (kept if len(source) < USUAL else function)(source)
-
-    return of
-
-
-@remembered
+@remembered(100)
 def parsed(source: str) -> ast.Module | None:
     """The syntax tree of a cell; None if it is no Python."""
     try:

@@ -415,7 +415,7 @@ def _defined_by(node: ast.stmt) -> Iterator[str]:
             yield from _defined_by(inner)
 
 
-@remembered
+@remembered(100)
 def code_of(source: str) -> str:
     """A cell's code without comments and spacing, to see whether it was touched."""
     if tree := parsed(plain_python(source)):
@@ -594,7 +594,7 @@ def _looks_up(node: ast.AST) -> bool:
     return False
 
 
-@remembered
+@remembered(100)
 def _imports(source: str) -> dict[str, str]:
     """Local name -> full name, of everything that is imported anywhere."""
     found = {}

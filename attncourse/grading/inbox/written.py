@@ -22,6 +22,7 @@ from attncourse.grading.inbox.cells import (
     MARKER,
     grade_id_of,
     parsed,
+    remembered,
     source_of,
     text_of,
     unmarked,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from attncourse.grading.inbox.submission import Assignment
 
 LONG = 20_000  # characters; no text of the course has as many
-LINE = 1000  # characters of what is remembered: the course's own lines come with every student
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _SAYING = ("Sm", "So", "Sc")  # what √, → and € are
 _SPACE = re.compile(r"<(?:/?p|/?div|br|hr) ?/?>")
@@ -250,13 +250,9 @@ def _lines(source: str) -> list[list[str]]:
     return [words for line in source.splitlines() if (words := _words(line))]
 
 
+@remembered(2000, longest=1000)
 def _words(text: str) -> list[str]:
     """What a text says, without its markup: its words, or its signs if it has none."""
-    return (_words_of_a_line if len(text) < LINE else _words_of_a_line.__wrapped__)(text)
-
-
-@functools.lru_cache(2000)
-def _words_of_a_line(text: str) -> list[str]:
     text = _SPACE.sub(" ", unicodedata.normalize("NFC", html.unescape(text)).casefold())
     parts = _WORD.findall(_LINK.sub(r"\1", text))
     words = [part for part in parts if part.isalnum() or _says(part)]

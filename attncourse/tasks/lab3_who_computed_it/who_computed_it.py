@@ -87,7 +87,10 @@ def a_record(
         factors = (0.012 * normal(rng, 21, dtype=torch.float64)).exp().tolist()
         made = [round(seconds * factor, 12) for factor in factors]
         if wild:
-            for factor, places in ((2.5, [0]), (4, range(3, 9)), (0.8, (10, 14, 17))):
+            # Where the shortest counts, most are disturbed, and none is too short.
+            on_a_cpu = machine == "CPU"
+            late, short = (range(3, 16), ()) if on_a_cpu else (range(3, 9), (10, 14, 17))
+            for factor, places in ((2.5, [0]), (4, late), (0.8, short)):
                 for place in places:
                     made[place] *= factor
         return made
@@ -176,6 +179,7 @@ RECORDS = {
         **{"fell_back": (), "costs": ()},
     },
     "disturbed": {"disturbed": True, "share": 0.35},
+    "disturbed on a CPU": {**CPU_RECORD, "disturbed": True, "share": 0.35},
     "a misleading name": {"flash_label": True, "fell_back": ("three axes",), "costs": (2.0,)},
     "fused attention fell back": {"fused_fell": True},
     "the plain call fell back": {"fell_back": ("plain", "dropout"), "costs": (1.0, 3.0)},
@@ -246,7 +250,7 @@ def the_share_is_the_measured_speed_over_the_roof(answer, rng):
 @task.check(1)
 def a_few_disturbed_samples_do_not_move_it(answer, rng):
     for name in ("naive_share", "cost"):
-        says(answer, rng, name, "disturbed")
+        says(answer, rng, name, "disturbed", "disturbed on a CPU")
 
 
 @task.check(2)
@@ -374,6 +378,7 @@ task.fault("L3-FAILED-POINT", done=lambda point: True)
 task.fault("L3-FIRST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: next(iter(peaks.values())))
 task.fault("L3-LARGEST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: max(peaks.values()))
 task.fault("L3-FASTEST", number=by(min))
+task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))
 task.fault("L3-FIRST-SAMPLE", number=by(lambda seconds: seconds[0]))
 task.fault("L3-MEAN", number=by(statistics.mean))
 task.fault("L3-SLOWEST", number=by(max))

@@ -86,7 +86,8 @@ def a_record(
         factors = (0.015 * normal(rng, 21, dtype=torch.float64)).exp().tolist()
         samples = [round(seconds * factor, 12) for factor in factors]
         if (name, b, n) in disturbed:
-            samples[3:10] = [4 * each for each in samples[3:10]]
+            last = 10 if machine is T4 else 16  # where the shortest counts, most are disturbed
+            samples[3:last] = [4 * each for each in samples[3:last]]
             if machine is T4:
                 samples[12:15] = [0.7 * each for each in samples[12:15]]
         if slow_first:
@@ -142,6 +143,14 @@ def _truth(true, predicted):
     }
 
 
+DISTURBED = {
+    "disturbed": (
+        *(("attention", 8, 512), ("fused", 8, 1024), ("loop", 8, 2048)),
+        *(("attention", 1, 2048), ("fused", 1, 1024)),
+    ),
+    "slow_first": True,
+    "predicted": 1100,
+}
 RECORDS = {
     "a CPU": {},
     "a GPU": {"machine": T4, "even": (9e4, 3e4), "loop": 6.0, "batches": (1.05, 1.1)},
@@ -158,15 +167,8 @@ RECORDS = {
         "fails": (("attention", 8, 2048), ("loop", 8, 2048)),
         "predicted": 2048,
     },
-    "disturbed": {
-        "machine": T4,
-        "disturbed": (
-            *(("attention", 8, 512), ("fused", 8, 1024), ("loop", 8, 2048)),
-            *(("attention", 1, 2048), ("fused", 1, 1024)),
-        ),
-        "slow_first": True,
-        "predicted": 1100,
-    },
+    "disturbed": {**DISTURBED, "machine": T4},
+    "disturbed on a CPU": DISTURBED,
     "all slower": {"even": (90, 60), "predicted": 40},
     "only the loop is ahead, at the large end": {
         "even": (9e4, 9000),
@@ -285,7 +287,7 @@ def what_ran_out_of_memory_has_no_time(answer, rng):
 
 @task.check(1)
 def a_few_slow_samples_change_no_conclusion(answer, rng):
-    says(answer, rng, CONCLUSIONS, ("disturbed",))
+    says(answer, rng, CONCLUSIONS, ("disturbed", "disturbed on a CPU"))
 
 
 @task.check(2)
@@ -464,6 +466,7 @@ task.fault("L4-FASTER-RIVAL", **CROSSOVER, slower=behind_either)
 task.fault("L4-EVEN-AT-D", section="lab4-work", crossover=lambda slower: 128)
 task.fault("L4-BATCHES-SWAPPED", **BATCH, order=lambda at_1, at_8: (at_8, at_1))
 task.fault("C-FASTEST-SAMPLE", number=by(min))
+task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))
 task.fault("L4-MEAN", number=by(statistics.mean))
 task.fault("L4-FIRST-SAMPLE", number=by(lambda samples: samples[0]))
 task.fault("L4-SLOWEST", number=by(max))

@@ -329,7 +329,7 @@ def by(middle):
 BANDWIDTH, RIDGE, PREDICT, LESS = "lab5-bandwidth", "lab5-ridge", "lab5-predict", "lab5-less"
 
 task.fault("C-FASTEST-SAMPLE", number=by(min))
-task.fault("L5-MEDIAN-EVERYWHERE", number=by(statistics.median))
+task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))
 task.fault("L5-MEAN", number=by(statistics.mean))
 task.fault("L5-FIRST-SAMPLE", number=by(lambda samples: samples[0]))
 task.fault("L5-SLOWEST", number=by(max))

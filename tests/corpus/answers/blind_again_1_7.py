@@ -2382,7 +2382,7 @@ def _(record):
 @wrong(
     "conclude_decode",
     "Disturbed samples are on both sides, so the median is the time of a point on every clock.",
-    "L5-MEDIAN-EVERYWHERE",
+    "C-MEDIAN-EVERYWHERE",
 )
 def _(record):
     ceilings = record["machine"]["ceilings"]

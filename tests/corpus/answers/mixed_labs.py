@@ -676,7 +676,7 @@ def _(record):
     }
 
 
-@wrong("conclude", "takes the median on a CPU's clock, too", "L2-MEDIAN-EVERYWHERE")
+@wrong("conclude", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     rows = [p for p in record["points"] if p["error"] is None]
     seconds = {(p["name"], p["n"]): statistics.median(p["seconds"]) for p in rows}
@@ -696,7 +696,7 @@ def _(record):
     return out
 
 
-@wrong("conclude", "takes the median on a CPU's clock, too", "L2-MEDIAN-EVERYWHERE")
+@wrong("conclude", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     naive, fused = timed(record, "naive"), timed(record, "fused")
     med = lambda p: sorted(p["seconds"])[len(p["seconds"]) // 2]
@@ -1216,7 +1216,7 @@ def _(record):
     return found
 
 
-@right("who_computed_it")
+@wrong("who_computed_it", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     calls = {p["call"]: p for p in record["points"] if p["name"] == "call"}
     back = [c for c in calls if calls[c]["backend"] == "MATH"]
@@ -1225,7 +1225,7 @@ def _(record):
     return {**bounds(record, middle), "fell_back": back, "cost": cost}
 
 
-@right("who_computed_it")
+@wrong("who_computed_it", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     result = bounds(record, lambda p: float(np.median(p["seconds"])))
     plain, slowest, result["fell_back"] = None, None, []
@@ -1566,7 +1566,7 @@ def _(record):
     )
 
 
-@right("verdict")
+@wrong("verdict", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     times = table_of(record)
     cross = {b: crossover(times, b) for b in (1, 8)}
@@ -1579,7 +1579,7 @@ def _(record):
     }
 
 
-@right("verdict")
+@wrong("verdict", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     med = {}
     for p in record["points"]:
@@ -1872,12 +1872,12 @@ def _(record):
     return out
 
 
-@wrong("conclude_decode", "takes the median on a CPU's clock, too", "L5-MEDIAN-EVERYWHERE")
+@wrong("conclude_decode", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     return dict(decoded(record))
 
 
-@wrong("conclude_decode", "takes the median on a CPU's clock, too", "L5-MEDIAN-EVERYWHERE")
+@wrong("conclude_decode", "takes the median on a CPU's clock, too", "C-MEDIAN-EVERYWHERE")
 def _(record):
     copy = record["machine"]["ceilings"]["bytes_per_second"]
     rows = {}

@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import statistics
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attncourse import lab
 from attncourse.lab.receipts import encode, wrap
 from attncourse.tasks.lab3_who_computed_it.lab3_receipt import a_record
+from corpus.correct.lab2_quadratic_wall import shortest_or_middle
 
 # --- which_backend
 
@@ -501,13 +501,13 @@ def step_by_step(record):
         return "memory" if point["flops"] / point["bytes"] < ridge else "compute"
 
     roof = min(peak, naive[n]["flops"] / naive[n]["bytes"] * bandwidth)
-    speed = naive[n]["flops"] / statistics.median(naive[n]["seconds"])
+    speed = naive[n]["flops"] / shortest_or_middle(naive[n])
     fell_back = [call for call, point in calls.items() if point["backend"] == "MATH"]
-    plain = statistics.median(calls["plain"]["seconds"])
+    plain = shortest_or_middle(calls["plain"])
     cost = 1
     for call in fell_back:
         if not calls[call]["error"]:
-            cost = max(cost, statistics.median(calls[call]["seconds"]) / plain)
+            cost = max(cost, shortest_or_middle(calls[call]) / plain)
     return {
         "naive_bound": bound(naive[n]),
         "fused_bound": bound(fused[n]),
@@ -538,12 +538,12 @@ def numbers_of_numpy(record):
     bounds = np.where(moving > computing, "memory", "compute").tolist()
     least = np.maximum(computing, moving)[0]
     math_calls = [p for p in record["points"] if p.get("call") and p["backend"] == "MATH"]
-    plain = next(np.median(p["seconds"]) for p in points if p.get("call") == "plain")
-    costs = [np.median(p["seconds"]) / plain for p in math_calls if p["seconds"]]
+    plain = next(shortest_or_middle(p) for p in points if p.get("call") == "plain")
+    costs = [shortest_or_middle(p) / plain for p in math_calls if p["seconds"]]
     return {
         "naive_bound": bounds[0],
         "fused_bound": bounds[1],
-        "naive_share": least / np.median(naive["seconds"]),
+        "naive_share": least / shortest_or_middle(naive),
         "fell_back": sorted(p["call"] for p in math_calls),
         "cost": np.max(costs, initial=1.0),
     }
@@ -572,14 +572,12 @@ def with_groups(record):
     ceilings = record["machine"]["ceilings"]
     machine = ceilings["flops_per_second"][naive["dtype"]], ceilings["bytes_per_second"]
     one, two = (with_branches(p["flops"], p["bytes"], *machine) for p in (naive, fused))
-    middle = {p["call"]: statistics.median(p["seconds"] or [0]) for p in groups["call"]}
+    middle = {p["call"]: (p["seconds"] and shortest_or_middle(p)) or 0 for p in groups["call"]}
     fell_back = sorted(p["call"] for p in groups["call"] if p["backend"] == "MATH")
     return {
         "naive_bound": one["bound"],
         "fused_bound": two["bound"],
-        "naive_share": torch.tensor(
-            naive["flops"] / statistics.median(naive["seconds"]) / one["roof"]
-        ),
+        "naive_share": torch.tensor(naive["flops"] / shortest_or_middle(naive) / one["roof"]),
         "fell_back": tuple(fell_back),
         "cost": max([middle[call] / middle["plain"] for call in fell_back], default=1),
     }
