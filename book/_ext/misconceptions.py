@@ -68,7 +68,11 @@ def _lambdas(file: str) -> dict[tuple[int, int], str]:
 
 
 def source(function) -> str:
-    """The lines of a function or class; a builtin's name."""
+    """The lines of a function or class of the course; of `statistics.median` and its like, the
+    name."""
+    module, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
+    if not module.startswith("attncourse."):
+        return f"{module}.{name}".removeprefix("builtins.") if module and name else ""
     code = getattr(function, "__code__", None)
     if code and code.co_name == "<lambda>":
         begun = [(line, at) for line, _, at, _ in code.co_positions() if line and at]
@@ -77,8 +81,7 @@ def source(function) -> str:
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
-        module = getattr(function, "__module__", None)
-        return f"{module}.{function.__name__}" if hasattr(function, "__name__") else ""
+        return f"{module}.{name}" if name else ""
 
 
 def wrong_lines(task, fault) -> str:
