@@ -70,7 +70,8 @@ SILENT = {"sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"}
 def read_and_write_in_parallel(app, env, pages):
     # Jupyter Book has no option for it. Sphinx deals the pages out in chunks that take unequally
     # long: twice as many processes as cores keep the cores busy. More than eight only take memory.
-    app.parallel = min(8, 2 * (os.cpu_count() or 1))
+    if sys.platform == "linux":  # elsewhere, what has loaded torch is not safely forked
+        app.parallel = min(8, 2 * (os.cpu_count() or 1))
     for name in SILENT & app.extensions.keys():
         app.extensions[name].parallel_read_safe = True
     # The page made of docstrings takes as long as all others: it begins first, beside short ones.
