@@ -104,7 +104,7 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key, e.g. "Tab" or "ArrowDown", as a reader's keyboard would."""
         codes = {"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
-        codes |= {"Space": 32, "Enter": 13}
+        codes |= {"Space": 32, "Enter": 13, "Escape": 27}
         text = {"Space": " ", "Enter": "\r"}.get(key)
         for kind in ("keyDown", "keyUp"):
             self._ask(
@@ -137,9 +137,13 @@ class Browser:
         while not (
             opened := [url for tab, url in self._tabs().items() if url and tab not in before]
         ):
-            assert time.monotonic() < end, f"{place} opens no tab"
+            if time.monotonic() > end:
+                over = "found && document.elementFromPoint(spot.x, spot.y)?.outerHTML.slice(0, 300)"
+                seen = self.run(f"{on_top.rpartition('return')[0]} return spot && {over}")
+                raise AssertionError(f"{place} opens no tab; on top of it: {seen}")
             if time.monotonic() > again:  # a busy page moves on, or lets a click pass
                 again, clicked = time.monotonic() + 5, False
+                self.press("Escape")  # what a busy server asks in a box of its own
                 self.run(f"{find} found?.scrollIntoView({{block: 'center'}})")
             if not clicked and (spot := self.run(on_top)):
                 clicked = True
