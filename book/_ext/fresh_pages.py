@@ -31,7 +31,7 @@ from pathlib import Path
 import forked_kernels
 import pybtex.plugin
 import zmq
-from jupyter_cache import get_cache
+from jupyter_cache import entry_points, get_cache
 from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from jupyter_client import KernelManager
 from jupyter_client.provisioning import local_provisioner
@@ -167,8 +167,9 @@ def stay_in_the_book(app, pagename, templatename, context, doctree):
 def setup(app):
     # The trees of all pages are kept to the end, so there is nothing to collect.
     gc.disable()
-    # All that is installed would be looked through for each of the book's citations.
-    pybtex.plugin.find_plugin = functools.cache(pybtex.plugin.find_plugin)
+    # All that is installed would be looked through for each page and each citation.
+    entry_points.eps = functools.cache(entry_points.eps)
+    pybtex.plugin.entry_points = functools.cache(pybtex.plugin.entry_points)
     os.environ.pop("MPLBACKEND", None)
     os.environ["OMP_NUM_THREADS"] = "1"
     encryption = KernelManager.class_traits().get("transport_encryption")
