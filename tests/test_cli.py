@@ -31,7 +31,7 @@ def test_help_lists_the_commands(tmp_path):
     )
     out = done.stdout
     assert done.returncode == 0
-    commands = "check tasks hint release sample-class grade report feedback ingest export doctor"
+    commands = "check tasks hint inspect release sample-class grade report feedback ingest export doctor"
     for command in commands.split():
         assert command in out
 
