@@ -130,7 +130,7 @@ def pictures_and_texts_may_change_places(answer, rng):
     inputs = stretched(rng, like=0.5)
     other = inputs | {"images": inputs["texts"], "texts": inputs["images"]}
     compare("the loss with pictures and texts exchanged", answer(other), answer(inputs), inputs)
-    answer.matches(inputs)
+    answer.holds_of_the_right(inputs)
 
 
 @task.check(1)
