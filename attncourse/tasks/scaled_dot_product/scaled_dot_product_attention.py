@@ -9,6 +9,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.masks import minus_infinity, of_masks, only_dead_rows
 
 # In float64, d = 9: its root has no rounding, however it was computed.
 DOUBLE = {"dtype": torch.float64, "d": 9}
@@ -289,14 +290,6 @@ class Attention:
         return self.results(self.average(weights, query, key, value), weights, scores)
 
 
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
-
-
-def only_dead_rows(weights, mask):
-    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
-
-
 task.spelling(clear=only_dead_rows)
 task.spelling(
     hide=lambda scores, mask: scores.masked_fill(mask.any(-1, keepdim=True) & ~mask, -torch.inf)
@@ -433,80 +426,7 @@ task.fault("D-DETACHED-WEIGHTS", section="gradients", after=lambda weights, quer
 # --- faults: masks ------------------------------------------------------------------------------
 
 
-def transposed(mask, scores):
-    return mask if mask is None else mask.mT
-
-
-def transposed_if_square(mask, scores):
-    square = mask is not None and mask.ndim > 1 and mask.shape[-1] == mask.shape[-2]
-    return mask.mT if square else mask
-
-
-def triangle(mask, scores):
-    causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    return causal if mask is None else causal & mask
-
-
-def renormalized(weights, mask):
-    weights = weights * mask
-    return weights / (weights.sum(-1, keepdim=True) + 1e-9)
-
-
-def low(number):
-    return lambda scores, mask: scores.masked_fill(~mask, number)
-
-
-MASKS = {"section": "masks"}
-
-task.fault("M-POLARITY", **MASKS, visible=lambda mask, scores: None if mask is None else ~mask)
-task.fault("M-IGNORED", **MASKS, visible=lambda mask, scores: None)
-task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
-task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
-task.fault(
-    "M-DEAD-ROW-GRADIENT",
-    **MASKS,
-    hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
-    clear=lambda weights, mask: weights.nan_to_num(0.0),
-)
-task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
-task.fault("M-AFTER-RENORMALIZED", **MASKS, hide=as_is, clear=renormalized)
-task.fault("M-ADD-BOOL", **MASKS, hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
-task.fault(
-    "M-INF-TIMES-ZERO",
-    **MASKS,
-    hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
-    clear=(as_is, ...),
-)
-task.fault("M-FILL-ZERO", **MASKS, hide=low(0.0), clear=(as_is, only_dead_rows, ...))
-task.fault("M-IF-MASK", **MASKS, visible=lambda mask, scores: mask if mask else None)
-task.fault(
-    "M-SMALL-FILL",
-    **MASKS,
-    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
-    clear=(only_dead_rows, only_dead_rows, as_is),
-)
-task.fault("M-TRANSPOSED", **MASKS, visible=(transposed_if_square, transposed))
-task.fault(
-    "M-MAPS-UNMASKED", **MASKS, results=lambda output, weights, scores: (output, scores.softmax(-1))
-)
-task.fault("M-ALWAYS-CAUSAL", **MASKS, visible=triangle)
-task.fault(
-    "M-ONE-ROW", **MASKS, visible=lambda mask, scores: None if mask is None else mask[..., :1, :]
-)
-
-
-@task.fault("M-VALUES", **MASKS)
-class MaskedValues(Attention):
-    def hide(scores, mask):
-        return scores
-
-    def clear(weights, mask):
-        return weights
-
-    def __call__(self, query, key, value, mask=None):
-        output, weights = super().__call__(query, key, value, mask)
-        return (output if mask is None else (weights * mask) @ value), weights
-
+of_masks(task, section="masks")
 
 # --- faults: what is read and returned ----------------------------------------------------------
 
