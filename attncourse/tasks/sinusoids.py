@@ -1,8 +1,43 @@
-"""Faults at an odd width, in a table of sinusoids that is written in the steps of `Positions`."""
+"""A table of sinusoids: its steps, and the faults of an odd width."""
 
 import torch
 
 from attncourse.checks.task import Task
+
+
+class Positions:
+    def places(length):
+        return torch.arange(length, dtype=torch.float64)
+
+    def base(length):
+        return 10_000.0
+
+    def exponents(width):
+        return torch.arange(0, width, 2, dtype=torch.float64) / width
+
+    def speeds(base, exponents):
+        return base**-exponents
+
+    def turn(places, speeds):
+        return places[:, None] * speeds
+
+    def sines(angles, width):
+        return angles.sin()
+
+    def cosines(angles, width):
+        return angles.cos()
+
+    def lay_out(sines, cosines, width):
+        return torch.stack([sines, cosines], -1).flatten(1)[:, :width]
+
+    def result(table):
+        return table.float()
+
+    def __call__(self, length, width):
+        speeds = self.speeds(self.base(length), self.exponents(width))
+        angles = self.turn(self.places(length), speeds)
+        sines, cosines = self.sines(angles, width), self.cosines(angles, width)
+        return self.result(self.lay_out(sines, cosines, width))
 
 
 def all_pairs(sines, cosines, width):

@@ -1,8 +1,22 @@
-"""Faults of top-p, where it is written in the steps sort, stays and back."""
+"""Top-p: its steps, and their faults."""
 
 import torch
 
 from attncourse.checks.task import Task
+
+
+class Nucleus:
+    @staticmethod
+    def sort(p):
+        return p.sort(dim=-1, descending=True)
+
+    @staticmethod
+    def stays(likely, top_p):
+        return likely.cumsum(-1) - likely < top_p
+
+    @staticmethod
+    def back(keep, order):
+        return torch.zeros_like(keep).scatter(-1, order, keep)
 
 
 def of_top_p(task: Task, **about) -> None:

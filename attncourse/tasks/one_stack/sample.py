@@ -4,7 +4,7 @@ from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
-from attncourse.tasks.top_p import of_top_p
+from attncourse.tasks.top_p import Nucleus, of_top_p
 
 # So many draws know a share to 0.035, 0.020 and 0.011 (one standard deviation).
 FEW, DRAWS, MANY = 200, 600, 2_000
@@ -289,7 +289,7 @@ def the_logits_stay_as_they_were(answer):
 
 
 @task.steps
-class Drawing:
+class Drawing(Nucleus):
     def before(self):
         pass
 
@@ -307,15 +307,6 @@ class Drawing:
 
     def shares(logits):
         return logits.softmax(-1)
-
-    def sort(p):
-        return p.sort(dim=-1, descending=True)
-
-    def stays(likely, top_p):
-        return likely.cumsum(-1) - likely < top_p
-
-    def back(keep, order):
-        return torch.zeros_like(keep).scatter(-1, order, keep)
 
     def nucleus(self, p, top_p):
         likely, order = self.sort(p)

@@ -3,7 +3,7 @@ import torch
 from attncourse import self_attention as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.task import Task
-from attncourse.tasks.sinusoids import last_zero, of_odd_widths
+from attncourse.tasks.sinusoids import Positions, last_zero, of_odd_widths
 
 
 def table_of(length, width):
@@ -124,42 +124,7 @@ def it_needs_no_chance_and_changes_nothing(answer):
 
 # --- the reference in steps ---------------------------------------------------------------------
 
-
-@task.steps
-class Positions:
-    def places(length):
-        return torch.arange(length, dtype=torch.float64)
-
-    def base(length):
-        return 10_000.0
-
-    def exponents(width):
-        return torch.arange(0, width, 2, dtype=torch.float64) / width
-
-    def speeds(base, exponents):
-        return base**-exponents
-
-    def turn(places, speeds):
-        return places[:, None] * speeds
-
-    def sines(angles, width):
-        return angles.sin()
-
-    def cosines(angles, width):
-        return angles.cos()
-
-    def lay_out(sines, cosines, width):
-        return torch.stack([sines, cosines], -1).flatten(1)[:, :width]
-
-    def result(table):
-        return table.float()
-
-    def __call__(self, length, width):
-        speeds = self.speeds(self.base(length), self.exponents(width))
-        angles = self.turn(self.places(length), speeds)
-        sines, cosines = self.sines(angles, width), self.cosines(angles, width)
-        return self.result(self.lay_out(sines, cosines, width))
-
+task.steps(Positions)
 
 # --- faults: an odd width -----------------------------------------------------------------------
 
