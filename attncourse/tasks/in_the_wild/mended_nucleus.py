@@ -23,7 +23,7 @@ def probes(rng):
         "less than half": cut(STEEP, FLAT, top_p=0.3),
         "more than half": cut(LADDER, STEEP, top_p=0.6),
         "three rows": cut(FLAT, LADDER, STEEP, top_p=0.75),
-        "nearly all": cut(LADDER, FLAT, top_p=0.9),
+        "nearly all": cut(LADDER, FLAT, top_p=0.88),
         "but the last": cut(LADDER, STEEP, FLAT, top_p=0.98),
         "high scores": cut(LADDER, top_p=0.5, shift=30.0),
         "low scores": cut(FLAT, LADDER, top_p=0.5, shift=-40.0),
@@ -73,7 +73,7 @@ def stay(answer, inputs):
 
 @task.check(2)
 def the_word_that_reaches_top_p_stays(answer):
-    for top_p in (0.3, 0.6, 0.75, 0.9, 0.98):
+    for top_p in (0.3, 0.6, 0.75, 0.88, 0.98):
         stay(answer, cut(LADDER, top_p=top_p))
 
 
@@ -85,7 +85,7 @@ def a_likely_word_alone_is_enough(answer):
 
 @task.check(1)
 def each_row_has_words_of_its_own(answer):
-    for top_p in (0.3, 0.6, 0.75, 0.9):
+    for top_p in (0.3, 0.6, 0.75, 0.88):
         stay(answer, cut(FLAT, LADDER, STEEP, top_p=top_p))
 
 

@@ -227,7 +227,7 @@ task = Task(
     section="wild-test",
     adapt=tried,
     probes=lambda rng: {each: shared.of(each) for each in (*RIGHT, *WRONG)},
-    small=lambda rng: iter(()),
+    small=lambda rng: (shared.of(each) for each in (THE_ONE, *RIGHT, *WRONG)),
     traits=traits,
     chance=True,
 )

@@ -158,7 +158,7 @@ task = Task(
     section="wild-top-p",
     adapt=tried,
     probes=lambda rng: {each: shared.of(each) for each in (*RIGHT, *WRONG)},
-    small=lambda rng: iter(()),
+    small=lambda rng: (shared.of(each) for each in (THE_ONE, *RIGHT, *WRONG)),
     traits=traits,
     chance=True,
 )

@@ -186,7 +186,7 @@ task = Task(
     section="wild-odd-width",
     adapt=tried,
     probes=lambda rng: {each: shared.of(each) for each in (*RIGHT, *WRONG)},
-    small=lambda rng: iter(()),
+    small=lambda rng: (shared.of(each) for each in (THE_ONE, *RIGHT, *WRONG)),
     traits=traits,
     chance=True,
 )
@@ -275,7 +275,7 @@ task.fault(
 )
 task.fault(
     "T-FAR",
-    cases=lambda: [(4000, 5)],
+    cases=lambda: [(4000, 7)],
     expected=in_double_precision,
     near=lambda found, expected: (
         found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-6)
