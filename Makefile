@@ -71,6 +71,7 @@ curves: $(STAMP)  ## train the book's models again (three quarters of an hour on
 	$(BIN)/python -m attncourse.experiments.long_sequences_curves
 	$(BIN)/python -m attncourse.experiments.looking_inside_curves
 	$(BIN)/python -m attncourse.experiments.pictures_curves
+	$(BIN)/python -m attncourse.experiments.in_the_wild_curves
 
 exercises: $(STAMP)  ## release the students' notebooks from solutions/
 	@$(BIN)/python -m attncourse.checks.pages
