@@ -16,7 +16,7 @@ NOTEBOOK = ROOT / "solutions" / "14_in_the_wild" / "14_in_the_wild.ipynb"
 
 
 def test_right_tables_agree_to_four_digits_in_a_hundred_rows_and_not_in_thousands():
-    """ "So two right tables agree to about four digits …"; "wrong in the fifth digit, at some widths in the fourth"."""
+    """ "So two right tables agree to about four digits …"; "at some widths in the fourth"."""
     exact, single = positions.in_double_precision, positions.cosines_cut
     for width in (5, 6, 33, 64):
         assert (exact(100, width) - single(100, width)).abs().max() < 5e-5

@@ -108,10 +108,10 @@ def key_by_key(query, key, value, mask=None):
     top, whole = torch.full_like(scores[..., :1], lowest), torch.zeros_like(scores[..., :1])
     for each, seen in zip(scores.split(1, -1), mask.split(1, -1), strict=True):
         new = torch.where(seen, torch.maximum(top, each), top)
-        whole = whole * (top - new).exp() + (each - new).exp().masked_fill(~seen, 0)
+        whole = whole * (top - new).exp() + (each - new).masked_fill(~seen, -torch.inf).exp()
         top = new
     e = (scores - top).masked_fill(~mask, -torch.inf).exp()
-    weights = e / whole.clamp(min=torch.finfo(scores.dtype).tiny)
+    weights = e / whole.masked_fill(whole == 0, 1)
     return weights @ value, weights
 
 
