@@ -153,6 +153,18 @@ def low(number):
     return lambda scores, mask: scores.masked_fill(~mask, number)
 
 
+class MaskedValues(Attention):
+    def hide(scores, mask):
+        return scores
+
+    def clear(weights, mask):
+        return weights
+
+    def __call__(self, query, key, value, mask=None):
+        output, weights = super().__call__(query, key, value, mask)
+        return (output if mask is None else (weights * mask) @ value), weights
+
+
 def of_masks(task: Task, **about) -> None:
     """Faults of the steps `visible` (mask, scores -> mask), `hide` and `clear`, and of results.
 
@@ -199,14 +211,4 @@ def of_masks(task: Task, **about) -> None:
         visible=lambda mask, scores: None if mask is None else mask[..., :1, :],
     )
 
-    @task.fault("M-VALUES", **about)
-    class MaskedValues(task.composed):
-        def hide(scores, mask):
-            return scores
-
-        def clear(weights, mask):
-            return weights
-
-        def __call__(self, query, key, value, mask=None):
-            output, weights = super().__call__(query, key, value, mask)
-            return (output if mask is None else (weights * mask) @ value), weights
+    task.fault("M-VALUES", **about)(MaskedValues)

@@ -14,10 +14,10 @@ from attncourse.tasks.in_the_wild._tests import Testing, of_every_test
 
 def shown(length, width):
     table = torch.zeros(length, width)
-    place = torch.arange(length)[:, None]
-    speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
-    table[:, 0::2] = torch.sin(place * speed)
-    table[:, 1::2] = torch.cos(place * speed)
+    position = torch.arange(length).unsqueeze(1)
+    factor = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+    table[:, 0::2] = torch.sin(position * factor)
+    table[:, 1::2] = torch.cos(position * factor)
     return table
 
 
