@@ -27,7 +27,7 @@ def raising(error):
 
 
 def forgotten(holds):
-    (holds, "the implementation is wrong")  # noqa: B018
+    return holds, "the implementation is wrong"
 
 
 def turned_around(holds):
