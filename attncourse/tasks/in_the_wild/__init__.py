@@ -2,6 +2,8 @@
 
 import math
 
+from torch import Tensor
+
 from attncourse.checks.answer import Failure, Unanswered
 from attncourse.checks.task import Chapter
 
@@ -73,8 +75,15 @@ def facts(test, implementation, meets) -> dict:
         "said": said,
         "calls": len(calls),
         "meets": any(_fits(meets, *call) for call in calls),
-        "returned": repr(returned)[:100] if isinstance(returned, bool | str | int) else "",
+        "returned": _told(returned),
     }
+
+
+def _told(returned: object) -> str:
+    """What somebody could read from what a test returns."""
+    if isinstance(returned, Tensor) and returned.numel() == 1:
+        returned = returned.item()
+    return repr(returned)[:100] if isinstance(returned, bool | str | int) else ""
 
 
 def _fits(meets, arguments, named) -> bool:
