@@ -66,6 +66,11 @@ def fail(message: str) -> typer.Exit:
     return typer.Exit(2)
 
 
+def counted(number: int, noun: str) -> str:
+    """E.g. "1 file", "2 files"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def progress() -> "Progress":
     from rich.progress import (
         BarColumn,

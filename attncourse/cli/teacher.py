@@ -21,6 +21,7 @@ from attncourse.cli.app import (
     assignment_names,
     chosen,
     console,
+    counted,
     fail,
     known,
     need,
@@ -69,19 +70,33 @@ def new_course(
 ) -> None:
     """Write a course folder of your own: solutions, exercises, configuration, and how to go on.
 
-    In a folder that this command made before, new files are brought in, and what you changed
-    stays. Where both have changed, the new file is put beside yours, under its name and .new.
+    In a folder that this command made before, it brings in what is new, and keeps what you changed
+    or deleted. Where you and the course both changed a file, the course's is put beside yours, under
+    its name and .new, and is named until you delete it.
 
     Exit code 0: everything is as the course has it, or as you changed it; 1: some files differ.
     """
     need("grader", "nbgrader", "yaml")
-    from attncourse.grading.outbox.new_course import NEW, write_course
+    from attncourse.grading.outbox.new_course import NEW, released, write_course
 
     done = write_course(folder)
-    said = f"{folder}: {len(done.new)} files written, {len(done.updated)} brought up to date"
-    console.print(f"{said}, {len(done.same)} as they were", markup=False, highlight=False)
+    where = folder if folder.name else folder.resolve()
+    counts = {
+        f"{counted(len(done.new), 'file')} written": done.new,
+        f"{len(done.updated)} brought up to date": done.updated,
+        f"{len(done.same)} unchanged": done.same,
+        f"{len(done.changed)} changed by you": done.changed,
+        f"{len(done.deleted)} deleted by you": done.deleted,
+        f"{len(done.differ)} changed by you and by the course": done.differ,
+    }
+    said = ", ".join(count for count, names in counts.items() if names)
+    console.print(f"{where}: {said}", markup=False, highlight=False, soft_wrap=True)
     for name in done.differ:
-        said = f"{name}: changed by you and by the course; the course's is {name}{NEW}"
+        if assignment := released(name):
+            said = f"`attncourse release {assignment}` makes it again from your solution"
+        else:
+            said = f"the course's is {name}{NEW}; take over what you want, and delete {name}{NEW}"
+        said = f"{name}: changed by you and by the course; {said}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     if done.new:
         console.print(f"Go on with {folder / 'README.md'}", markup=False, highlight=False)
