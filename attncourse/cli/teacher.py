@@ -71,8 +71,8 @@ def new_course(
     """Write a course folder of your own: solutions, exercises, configuration, and how to go on.
 
     In a folder that this command made before, it brings in what is new, and keeps what you changed
-    or deleted. Where you and the course both changed a file, the course's is put beside yours, under
-    its name and .new, and is named until you delete it.
+    or deleted. Where you and the course both changed a file, the course's is put beside yours, with
+    .new after its name, and is named until you delete it.
 
     Exit code 0: everything is as the course has it, or as you changed it; 1: some files differ.
     """
