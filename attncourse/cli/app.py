@@ -1,5 +1,6 @@
 """What all commands share: one way to say what is wrong, what is missing, how far one is."""
 
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -137,7 +138,12 @@ def assignment_names() -> list[str]:
 def known(assignment: str) -> str:
     names = assignment_names()
     if assignment not in names:
-        raise fail(f"no assignment is named {assignment}; there are: {', '.join(names)}")
+        wanted = assignment.lstrip("0")
+        near = [name for name in names if name.lstrip("0").startswith(wanted)]
+        near = near or [name for name in names if wanted in name]
+        near = near or difflib.get_close_matches(assignment, names)
+        there = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+        raise fail(f"no assignment is named {assignment}; {there}")
     return assignment
 
 
