@@ -250,9 +250,9 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         if row.notes:
             notes = "\n".join(printable(note)[:LONGEST_NOTE] for note in row.notes)
             notes += f"\nand {len(others):,} more like this" if others else ""
-            cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             if row.outcome:
                 notes = f"{row.outcome} in submitted/{row.student}/{row.assignment}\n{notes}"
+            cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             table = told if row.outcome else refused
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     for table in (told, refused):
