@@ -372,6 +372,12 @@ def test_a_new_course_has_all_that_its_commands_need_and_no_student_s_work(tmp_p
     readme = made["README.md"].decode()
     for command in set(re.findall(r"`attncourse ([a-z-]+)", readme)):
         assert command in typer.main.get_command(cli.app).commands
+    commands = typer.main.get_command(cli.app).commands.values()
+    options = {name for command in commands for each in command.params for name in each.opts}
+    used = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", readme.partition("| when |")[2]))
+    assert {"--dry-run", "--student", "--roster", "--column"} <= used <= options
+    for name in {"NAME.new", *(name for name in made if "/" not in name)} - {"README.md"}:
+        assert name in readme
     assert f"@v{attncourse.__version__}" in readme and "{" not in readme
     monkeypatch.chdir(tmp_path / "mine")
     subprocess.run(["git", "init", "--quiet"], check=True)
