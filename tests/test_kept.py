@@ -794,6 +794,14 @@ def test_a_few_graded_students_are_named_and_many_are_counted(taught):
     assert f"graded 13 submissions of {CHAPTER_3}; 0 had not changed\n" in done.stdout
 
 
+@pytest.mark.parametrize("reason", ["cell 4 uses `exec`", "the file is empty"])
+def test_where_a_cell_has_a_number_it_is_said_how_cells_are_counted(capsys, reason):
+    teacher.tell(teacher.Graded(look={"ann": [reason]}), {}, [], [])
+    out = capsys.readouterr().out
+    assert out.startswith(f"look at ann: {reason}\n")
+    assert ("counted from the top, texts too" in out) == ("cell" in reason)
+
+
 def test_a_result_without_a_task_is_none(taught):
     data = json.loads(RESULT.read_text())
     del data["verdicts"]["softmax"]
