@@ -241,6 +241,32 @@ def test_the_command_shows_the_class_and_says_where_the_page_is(graded):
     assert MARKUP in done.output  # rich would take it for its own
 
 
+def test_the_same_file_of_several_students_is_named(graded, data, tmp_path):
+    assert data["identical"] == []
+    answered = (ROOT / "solutions" / NAME / f"{NAME}.ipynb").read_bytes()
+    untouched = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_bytes()
+    files = {"ann": answered, "bob": answered, SLY: untouched, MARKUP: untouched, "later": b""}
+    places = {Path("submitted", who, NAME, f"{NAME}.ipynb"): file for who, file in files.items()}
+    try:
+        for path, file in places.items():
+            path.write_bytes(file)
+        done = CliRunner().invoke(cli.app, ["report", NAME, "--html", str(tmp_path / "x.html")])
+    finally:
+        for path in places:
+            path.unlink(missing_ok=True)
+    assert "2 handed in the same file, byte for byte: ann; bob\n" in done.output
+    assert done.output.count("the same file") == 1
+    written = (tmp_path / "x.html").read_text("utf-8")
+    said = re.search("<p>.*the same file, byte for byte.*</p>", written)[0]
+    assert "byte for byte: ann, bob." in re.sub("<[^>]*>", "", said)
+    assert "No two submissions share" not in written
+
+
+def test_written_answers_that_nobody_has_read_are_counted(page):
+    row = re.search('<tr><th scope="row"><code>why-scaled<.*', page.read_text("utf-8"))[0]
+    assert ' 0 of 1<br><span class="soft">4 not read yet</span></td>' in row
+
+
 def test_points_go_to_the_course_system_with_penalty_and_comments(graded):
     points, most, not_graded = lms.graded(NAME)
     assert not_graded == ["later"]

@@ -129,6 +129,14 @@ def test_an_unknown_assignment_is_refused(course):
     assert code == 2 and "there are: " in err and "03_scaled_dot_product" in err
 
 
+@pytest.mark.parametrize(
+    "name", ["3", "03_scaled", "scaled", "03_scaled_dotproduct", "3_scaled_dot_product"]
+)
+def test_an_assignment_that_is_nearly_named_is_asked_for(course, name):
+    code, _, err = attncourse("release", name, cwd=course)
+    assert code == 2 and err.endswith(f"is named {name}; did you mean 03_scaled_dot_product?\n")
+
+
 @pytest.mark.parametrize("arguments", [["hint", "softmax", "7"], ["nonsense"], ["check"]])
 def test_usage_errors_exit_2(arguments):
     assert attncourse(*arguments)[0] == 2

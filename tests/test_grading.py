@@ -174,6 +174,25 @@ def test_a_solution_gets_everything_and_a_release_nothing(name, zygote):
     assert titles == {"not answered yet"}
 
 
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("def softmax(x)\n    pass", "not defined (SyntaxError: expected ':')"),
+        ("softmax = made(1)", "not defined (NameError: name 'made' is not defined)"),
+        ("", "not defined"),
+    ],
+)
+def test_an_answer_that_is_not_defined_says_why(zygote, source, title):
+    found = answers("solutions", ASSIGNMENTS[2])
+    code = [
+        (label, source if "def softmax(" in own else own, whole) for label, own, whole in found.code
+    ]
+    result = score.score(replace(found, code=code), assignment(ASSIGNMENTS[2]), zygote, Budget())
+    assert [each.title for each in result.verdicts.values()] == [title, "", "", ""]
+
+
 def judged(zygote, task: str, source: str):
     chapter = registry.find(task).chapter
     (name,) = (each for each in ASSIGNMENTS if each.endswith(chapter))

@@ -1232,10 +1232,14 @@ def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     Path("empty").mkdir()
     Path(NAME).write_bytes(numbered(1))
     assert attncourse(["ingest", NAME, "--student", "jane"]).exit_code == 0
+    Path("Untitled1.ipynb").write_bytes(numbered(1))
+    done = attncourse(["ingest", "Untitled1.ipynb", "--student", "Müller Anna"])  # as a folder is
+    assert done.exit_code == 0, done.output
+    assert f"filed in submitted/Müller_Anna/{ASSIGNMENT}" in done.output
     for arguments, said in (
         (["none.zip"], "there is no none.zip"),
         (["empty"], "there is nothing in empty"),
-        (["sent.zip", "--student", "a/b"], "try 'a_b'"),
+        (["sent.zip", "--student", "../"], "'../' is no name for a folder"),
         (["sent.zip", "--assignment", "x"], "no assignment is named x"),
         (["sent.zip", "--roster", NAME], "needs a column `id`"),
     ):

@@ -363,10 +363,21 @@ def test_a_new_course_has_all_that_its_commands_need_and_no_student_s_work(tmp_p
     made = texts(tmp_path / "mine")
     for folder in ("solutions", "exercises"):
         for path in (ROOT / folder).glob("*/*.ipynb"):
-            assert made[path.relative_to(ROOT).as_posix()] == path.read_bytes()
+            notebook = made[path.relative_to(ROOT).as_posix()].decode()
+            assert "Open in Colab" not in notebook and "../../book/" not in notebook
+            cells = nbformat.reads(notebook, as_version=4).cells
+            for cell, ours in zip(cells, nbformat.read(path, as_version=4).cells, strict=True):
+                link = "[Open in Colab](" if folder == "exercises" else "](../../book/"
+                assert cell == ours or link in ours.source
     readme = made["README.md"].decode()
     for command in set(re.findall(r"`attncourse ([a-z-]+)", readme)):
         assert command in typer.main.get_command(cli.app).commands
+    commands = typer.main.get_command(cli.app).commands.values()
+    options = {name for command in commands for each in command.params for name in each.opts}
+    used = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", readme.partition("| when |")[2]))
+    assert {"--dry-run", "--student", "--roster", "--column"} <= used <= options
+    for name in {"NAME.new", *(name for name in made if "/" not in name)} - {"README.md"}:
+        assert name in readme
     assert f"@v{attncourse.__version__}" in readme and "{" not in readme
     monkeypatch.chdir(tmp_path / "mine")
     subprocess.run(["git", "init", "--quiet"], check=True)
@@ -376,25 +387,49 @@ def test_a_new_course_has_all_that_its_commands_need_and_no_student_s_work(tmp_p
     assert asked.stdout.split() == private
     done = CliRunner().invoke(cli.app, ["release", "06_masking"])
     assert done.exit_code == 0, done.output
-    assert texts(Path("exercises/06_masking")) == texts(ROOT / "exercises" / "06_masking")
+    assert (
+        Path("exercises/06_masking/06_masking.ipynb").read_bytes()
+        == made["exercises/06_masking/06_masking.ipynb"]
+    )
+    done = CliRunner().invoke(cli.app, ["new-course", "."])
+    assert done.exit_code == 0 and done.output == f"{Path.cwd()}: {len(made) - 1} unchanged\n"
 
 
 def test_a_newer_course_keeps_what_a_teacher_changed_and_says_which_files_differ(
     tmp_path, monkeypatch
 ):
-    old = {name: b"old" for name in ("untouched", "theirs", "both", "removed", "README.md")}
+    exercise = "exercises/x/x.ipynb"
+    old = dict.fromkeys(("untouched", "theirs", "both", "removed", exercise, "same"), b"old")
     monkeypatch.setattr(new_course, "files", lambda: old)
     new_course.write_course(tmp_path / "mine")
-    for name in ("theirs", "both"):
+    for name in ("theirs", "both", exercise):
         (tmp_path / "mine" / name).write_bytes(b"the teacher's")
     (tmp_path / "mine" / "removed").unlink()
-    newer = old | {name: b"new" for name in ("untouched", "both", "removed", "added")}
+    newer = old | {name: b"new" for name in ("untouched", "both", "removed", "added", exercise)}
     monkeypatch.setattr(new_course, "files", lambda: newer)
-    done = CliRunner().invoke(cli.app, ["new-course", str(tmp_path / "mine")])
-    assert done.exit_code == 1 and "both: changed by you and by the course" in done.output
-    now = texts(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+
+    def again():
+        done = CliRunner().invoke(cli.app, ["new-course", "."])
+        counts, *said = done.output.splitlines()
+        return done.exit_code, counts.removeprefix(f"{Path.cwd()}: "), said
+
+    both = "both: changed by you and by the course; the course's is both.new"
+    code, counts, said = again()
+    assert code == 1 and counts == (
+        "1 file written, 1 brought up to date, 1 unchanged, 1 changed by you, 1 deleted by you, "
+        "2 changed by you and by the course"
+    )
+    assert said[0].startswith(both) and "`attncourse release x` makes it again" in said[1]
+    now = texts(Path())
     assert now["untouched"] == now["added"] == now["both.new"] == b"new"
-    assert now["theirs"] == now["both"] == b"the teacher's" and "removed" not in now
+    assert now["theirs"] == now["both"] == b"the teacher's"
+    assert not {"removed", f"{exercise}.new"} & now.keys()
+    code, counts, said = again()  # until somebody has looked
+    assert code == 1 and "2 changed by you, 1 deleted by you, 1 changed by you and by" in counts
+    assert len(said) == 1 and said[0].startswith(both)
+    Path("both.new").unlink()
+    assert again() == (0, "3 unchanged, 3 changed by you, 1 deleted by you", [])
 
 
 def test_a_new_course_that_was_stopped_goes_on(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from attncourse import cli
+from attncourse.cli import teacher
 from attncourse.grading import CannotGrade, Refusal
 from attncourse.grading.books import autograde, disk, generate, nbgrader_api, results
 from attncourse.grading.inbox import sample, senders, writing
@@ -545,7 +546,7 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         assert "is the same file as canvas.csv" in said(*export, name)
         assert Path("canvas.csv").read_text() == CANVAS
     for _ in range(2):
-        assert "filled.csv: points of 1 students" in attncourse(*export, "filled.csv").stdout
+        assert "filled.csv: points of 1 student in" in attncourse(*export, "filled.csv").stdout
         names = ("class.csv", "class.html", "class.json")
         options = zip(("--csv", "--html", "--json"), names, strict=True)
         tables = [word for pair in options for word in pair]
@@ -760,15 +761,52 @@ def test_a_damaged_result_is_that_students_only(taught, text):
     export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
     assert "points of 2 students" in attncourse(*export).stdout
     done = attncourse("grade", CHAPTER_3)
-    assert "graded 1 submissions" in done.stdout and "1 had not changed" in done.stdout
+    assert f"graded 1 submission of {CHAPTER_3}: ann; 1 had not changed\n" in done.stdout
     assert disk.load_result(RESULT).result.score == 56
+
+
+def test_who_does_not_belong_in_the_class_is_taken_out_as_the_export_says(taught):
+    Path("canvas.csv").write_text(CANVAS)
+    export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
+    done = attncourse(*export)
+    assert done.exit_code == 1 and "1 graded here and not found in Canvas: bob\n" in done.stdout
+    says = "nbgrader db student remove NAME --force"
+    assert f"does not belong in the class: {says}, then delete the folders NAME" in done.stdout
+    command = says.replace("NAME", "bob").split()
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    for folder in ("submitted", "autograded", "feedback"):
+        assert f"{folder}/" in done.stdout
+        shutil.rmtree(Path(folder, "bob"), ignore_errors=True)
+    assert attncourse(*export).exit_code == 0
+    for command in (["grade", CHAPTER_3], ["report", CHAPTER_3], ["total"]):
+        done = attncourse(*command)
+        assert done.exit_code == 0 and "bob" not in done.stdout
+
+
+def test_a_few_graded_students_are_named_and_many_are_counted(taught):
+    for number in range(teacher.FEW + 1):
+        place = Path("submitted", f"s{number}", CHAPTER_3)
+        place.mkdir(parents=True)
+        shutil.copy(RELEASED, place)
+    done = attncourse("grade", CHAPTER_3, "--students", "s1,s0")
+    assert f"graded 2 submissions of {CHAPTER_3}: s0, s1; 0 had not changed\n" in done.stdout
+    done = attncourse("grade", CHAPTER_3, "--force")
+    assert f"graded 13 submissions of {CHAPTER_3}; 0 had not changed\n" in done.stdout
+
+
+@pytest.mark.parametrize("reason", ["cell 4 uses `exec`", "the file is empty"])
+def test_where_a_cell_has_a_number_it_is_said_how_cells_are_counted(capsys, reason):
+    teacher.tell(teacher.Graded(look={"ann": [reason]}), {}, [], [])
+    out = capsys.readouterr().out
+    assert out.startswith(f"look at ann: {reason}\n")
+    assert ("counted from the top, texts too" in out) == ("cell" in reason)
 
 
 def test_a_result_without_a_task_is_none(taught):
     data = json.loads(RESULT.read_text())
     del data["verdicts"]["softmax"]
     RESULT.write_text(json.dumps(data))
-    assert "graded 1 submissions" in attncourse("grade", CHAPTER_3).stdout
+    assert "graded 1 submission of" in attncourse("grade", CHAPTER_3).stdout
 
 
 @pytest.mark.slow
@@ -878,7 +916,7 @@ def test_a_killed_autograde_does_not_undo_what_is_graded_since(taught, monkeypat
     for name in (FILE, disk.RESULT) * copied:
         shutil.copy2(kept / name, folder)
     edit(Path("submitted", "ann", CHAPTER_3, FILE), longer)
-    assert "graded 1 submissions" in attncourse("grade", CHAPTER_3).stdout
+    assert "graded 1 submission of" in attncourse("grade", CHAPTER_3).stdout
     newer = {path: path.read_bytes() for path in folder.iterdir()}
     assert newer[folder / disk.RESULT] != (kept / disk.RESULT).read_bytes()
     newer[folder / "notes.txt"] = b"of the teacher"

@@ -67,6 +67,9 @@ def test_moodle_grading_worksheet_is_known():
     )
     filled = lms.fill(sheet.encode(), "moodle", NAME, CLASS, 64.0)
     assert rows(filled.data)[1][4:] == ["8", "64.00", "-", 'softmax: D-SOFTMAX-DIM. Why, "so"?']
+    assert not filled.notes
+    filled = lms.fill(sheet.replace("64.00", "100.00").encode(), "moodle", NAME, CLASS, 64.0)
+    assert filled.notes == ["Moodle counts 100.00 points for it, here there are 64"]
 
 
 def test_a_list_of_people_gets_new_columns():

@@ -300,7 +300,7 @@ def the_term(term: Term, stack: contextlib.ExitStack, folder: Path) -> None:
     late.mkdir(parents=True)
     (late / FILE).write_bytes(sent["kim"])
     (late / "timestamp.txt").write_text("2026-11-22 08:00:00 UTC\n")
-    assert "graded 1 submissions" in term("attncourse grade")
+    assert "graded 1 submission of" in term("attncourse grade")
     assert unread() == {"bob", "kim"}
     before = points()["kim"]
     with nbgrader_api.gradebook() as book:

@@ -1,5 +1,6 @@
 """What all commands share: one way to say what is wrong, what is missing, how far one is."""
 
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -64,6 +65,11 @@ def fail(message: str) -> typer.Exit:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"attncourse: {message}", markup=False)
     return typer.Exit(2)
+
+
+def counted(number: int, noun: str) -> str:
+    """E.g. "1 file", "2 files"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def progress() -> "Progress":
@@ -132,7 +138,12 @@ def assignment_names() -> list[str]:
 def known(assignment: str) -> str:
     names = assignment_names()
     if assignment not in names:
-        raise fail(f"no assignment is named {assignment}; there are: {', '.join(names)}")
+        wanted = assignment.lstrip("0")
+        near = [name for name in names if name.lstrip("0").startswith(wanted)]
+        near = near or [name for name in names if wanted in name]
+        near = near or difflib.get_close_matches(assignment, names)
+        there = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+        raise fail(f"no assignment is named {assignment}; {there}")
     return assignment
 
 

@@ -21,6 +21,7 @@ from attncourse.cli.app import (
     assignment_names,
     chosen,
     console,
+    counted,
     fail,
     known,
     need,
@@ -29,6 +30,7 @@ from attncourse.cli.app import (
 )
 
 LONGEST_NOTE = 300  # characters of what is said about a file
+FEW = 10  # students who are named one by one
 WORK = ("submitted", "autograded", "exercises", "solutions", "feedback")
 MADE_HERE = ("autograded", "solutions", "feedback")  # of these no file is a student's
 LARGEST_OUTPUT = 2**26  # bytes
@@ -69,19 +71,33 @@ def new_course(
 ) -> None:
     """Write a course folder of your own: solutions, exercises, configuration, and how to go on.
 
-    In a folder that this command made before, new files are brought in, and what you changed
-    stays. Where both have changed, the new file is put beside yours, under its name and .new.
+    In a folder that this command made before, it brings in what is new, and keeps what you changed
+    or deleted. Where you and the course both changed a file, the course's is put beside yours, with
+    .new after its name, and is named until you delete it.
 
     Exit code 0: everything is as the course has it, or as you changed it; 1: some files differ.
     """
     need("grader", "nbgrader", "yaml")
-    from attncourse.grading.outbox.new_course import NEW, write_course
+    from attncourse.grading.outbox.new_course import NEW, released, write_course
 
     done = write_course(folder)
-    said = f"{folder}: {len(done.new)} files written, {len(done.updated)} brought up to date"
-    console.print(f"{said}, {len(done.same)} as they were", markup=False, highlight=False)
+    where = folder if folder.name else folder.resolve()
+    counts = {
+        f"{counted(len(done.new), 'file')} written": done.new,
+        f"{len(done.updated)} brought up to date": done.updated,
+        f"{len(done.same)} unchanged": done.same,
+        f"{len(done.changed)} changed by you": done.changed,
+        f"{len(done.deleted)} deleted by you": done.deleted,
+        f"{len(done.differ)} changed by you and by the course": done.differ,
+    }
+    said = ", ".join(count for count, names in counts.items() if names)
+    console.print(f"{where}: {said}", markup=False, highlight=False, soft_wrap=True)
     for name in done.differ:
-        said = f"{name}: changed by you and by the course; the course's is {name}{NEW}"
+        if assignment := released(name):
+            said = f"`attncourse release {assignment}` makes it again from your solution"
+        else:
+            said = f"the course's is {name}{NEW}; take over what you want, and delete {name}{NEW}"
+        said = f"{name}: changed by you and by the course; {said}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     if done.new:
         console.print(f"Go on with {folder / 'README.md'}", markup=False, highlight=False)
@@ -129,7 +145,8 @@ def sample_class(
     if not released.exists():
         raise fail(f"{released} is not there yet; run `attncourse release` first")
     made = sample.write_class(assignment, students)
-    console.print(f"submitted/: {students} submissions of {assignment}, {made} of them new")
+    said = counted(students, "submission")
+    console.print(f"submitted/: {said} of {assignment}, {made} of them new")
 
 
 @app.command()
@@ -173,8 +190,9 @@ def ingest(
         raise fail(
             f"{', '.join(own)}: this is the course's own, and nobody sent it; name what was sent"
         )
-    if student and student != safe_name(student):
-        raise fail(f"{student!r} is no name for a folder; try {safe_name(student)!r}")
+    if student and not safe_name(student):
+        raise fail(f"{student!r} is no name for a folder")
+    student = safe_name(student)
     try:
         by_name = roster_in(roster) if roster else registered()
     except Refused as error:
@@ -232,6 +250,8 @@ def show_filed(rows: list, outcomes: tuple[str, ...], ignored: int, dry_run: boo
         if row.notes:
             notes = "\n".join(printable(note)[:LONGEST_NOTE] for note in row.notes)
             notes += f"\nand {len(others):,} more like this" if others else ""
+            if row.outcome:
+                notes = f"{row.outcome} in submitted/{row.student}/{row.assignment}\n{notes}"
             cells = (row.student or "?", printable(row.source)[:LONGEST_NOTE], notes)
             table = told if row.outcome else refused
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
@@ -314,9 +334,7 @@ def grade(
     with keeping(so_far):
         events = run.grade_class(job, handed_in, where, force)
         follow(events, len(handed_in), so_far, log, verbose)
-    console.print(
-        f"graded {so_far.fresh} submissions of {assignment}; {so_far.same} had not changed"
-    )
+    tell_count(so_far, assignment)
     tell(so_far, handed_in, everybody, nameless)
     raise typer.Exit(3 if nameless or so_far.not_judged else 0)
 
@@ -325,7 +343,7 @@ def grade(
 class Graded:
     """What came of a class so far."""
 
-    fresh: int = 0  # graded now
+    fresh: list[str] = dataclasses.field(default_factory=list)  # graded now, by student
     same: int = 0  # found from an earlier run
     look: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by student, at what
     not_judged: dict[str, str] = dataclasses.field(default_factory=dict)  # by student, why
@@ -334,7 +352,8 @@ class Graded:
         if event.result is None:
             self.not_judged[event.student] = event.why
             return
-        self.fresh, self.same = self.fresh + event.fresh, self.same + (not event.fresh)
+        self.fresh += [event.student] * event.fresh
+        self.same += not event.fresh
         if event.result.review:
             self.look[event.student] = event.result.review
 
@@ -396,6 +415,17 @@ def keeping(so_far: Graded) -> Iterator[None]:
         raise fail(f"stopped. {kept}") from None
 
 
+def tell_count(so_far: Graded, assignment: str) -> None:
+    """Print how many were graded, and whom if these are few."""
+    from attncourse.grading.inbox.untrusted import printable
+
+    said = f"graded {counted(len(so_far.fresh), 'submission')} of {assignment}"
+    if 0 < len(so_far.fresh) <= FEW:
+        said += f": {', '.join(sorted(so_far.fresh))}"
+    said = printable(f"{said}; {so_far.same} had not changed")
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
 def tell(
     so_far: Graded, handed_in: dict[str, Path], everybody: Iterable[str], nameless: list[str]
 ) -> None:
@@ -408,6 +438,8 @@ def tell(
 
     for student, reasons in so_far.look.items():
         say(printable(f"look at {student}: {'; '.join(reasons)}"))
+    if any("cell" in reason for reasons in so_far.look.values() for reason in reasons):
+        console.print("Cells are counted from the top, texts too.", style="dim")
     for group in alike(list(everybody)):
         say(f"names that look alike: {', '.join(group)}")
     for student in nameless:
@@ -494,7 +526,8 @@ def feedback(
                 "stopped; the pages that are written stay, run it again for the rest"
             ) from None
     same = len(wanted) - fresh - len(without)
-    console.print(f"feedback/: {fresh} pages of {assignment} written; {same} had not changed")
+    said = f"feedback/: {counted(fresh, 'page')} of {assignment} written; {same} had not changed"
+    console.print(said, highlight=False, soft_wrap=True)
     say_stale(assignment, stale)
     if not students:
         say_not_graded(assignment, sorted(pages.not_graded(assignment)))
@@ -517,7 +550,7 @@ def _say_whom(line: str, students: list[str]) -> None:
     from attncourse.grading.inbox.untrusted import printable
 
     if students:
-        said = printable(f"{line}: {'; '.join(students)}")
+        said = printable(f"{len(students)} {line}: {'; '.join(students)}")
         console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -558,9 +591,7 @@ def report(
     console.print(table)
     say_not_graded(assignment, [row.student for row in rows if row.score is None])
     say_stale(assignment, [row.student for row in rows if row.stale])
-    if absent := results.without_submission(assignment):
-        said = f"in the gradebook, nothing handed in: {'; '.join(absent)}"
-        console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
+    _say_whom("in the gradebook, nothing handed in", results.without_submission(assignment))
     console.print("+ a written answer waits for a person: jupyter lab, Formgrader", style="dim")
     thoughts = Table("students", "misconception", "what they probably think", box=None)
     for name, thought, count in results.by_frequency(rows):
@@ -569,6 +600,8 @@ def report(
     with progress() as bar:
         track = functools.partial(bar.track, description="comparing")
         data = class_report.data_of(assignment, rows, track)
+    for group in data["identical"]:
+        _say_whom("handed in the same file, byte for byte", group)
     page = html or class_report.page_of(assignment)
     for path, write in (
         (page, class_report.write_html),
@@ -635,20 +668,16 @@ def export(
         raise fail(f"{error.filename or output}: {error.strerror}") from None
 
     where = f"the new column {filled.column}" if filled.added else f"the column {filled.column}"
-    console.print(
-        f"{output}: points of {len(filled.rows)} students in {where}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    said = f"{output}: points of {counted(len(filled.rows), 'student')} in {where}"
+    for line in (said, *(f"note: {note}" for note in filled.notes)):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     there = system.capitalize()
     unread = [each.student for each in points if each.unread and each.student in filled.rows]
-    _say_whom("note", filled.notes)
     say_not_graded(assignment, not_graded)
     say_stale(assignment, [each.student for each in points if each.stale])
-    _say_whom("found by name only, check them", filled.by_name)
+    _say_whom("found by name only, to be checked", filled.by_name)
     _say_whom("had other points before", filled.changed)
-    _say_whom("written answers not read yet, and not in the points", unread)
+    _say_whom("with written answers that are not read yet, and not in the points", unread)
     _say_whom(f"left as they were, excused or without the assignment in {there}", filled.kept)
     _say_whom(f"in {there} without points here", filled.without_points)
     _say_whom(f"in {there} and not certain whose row it is", filled.doubtful)
@@ -656,7 +685,11 @@ def export(
     if filled.without_row:
         console.print(
             "Tell the gradebook their e-mail addresses or IDs: "
-            "nbgrader db student add NAME --email=ADDRESS --lms-user-id=ID",
+            "nbgrader db student add NAME --email=ADDRESS --lms-user-id=ID\n"
+            "If one of them does not belong in the class: nbgrader db student remove NAME --force, "
+            "then delete the folders NAME in submitted/, autograded/ and feedback/.",
+            markup=False,
+            highlight=False,
             soft_wrap=True,
         )
     raise typer.Exit(1 if filled.without_row or not_graded else 0)

@@ -359,7 +359,7 @@ class Desk:
         if now and then and now != then:
             return "it was sent earlier than the one that is there" if now < then else ""
         if before is None:
-            before = (old is not None and _was_answered(old, about),)
+            before = (old is not None and was_answered(old, about),)
         if before[0] and not answered:
             return "nothing is answered in it, and in the one that is there something is"
         if len(before) > 1 and before > order:
@@ -424,7 +424,8 @@ def _kept(target: Path) -> list[Path]:
     return [p for p in target.parent.glob(f"{target.name}.*") if p.suffix[1:].isdecimal()]
 
 
-def _was_answered(data: bytes, about: Assignment) -> bool:
+def was_answered(data: bytes, about: Assignment) -> bool:
+    """Whether a file is a notebook in which a student has begun."""
     try:
         return _answered(reading.notebook_of(data), about)
     except reading.Unreadable:

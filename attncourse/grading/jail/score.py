@@ -4,6 +4,7 @@ import re
 import time
 
 from attncourse.checks import engine, registry
+from attncourse.checks.diagnosis import AND
 from attncourse.checks.report import Report
 from attncourse.grading.inbox import submission as reading
 from attncourse.grading.inbox.submission import Assignment, Submission
@@ -61,6 +62,8 @@ def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Resul
             report, hidden = engine.run_each(task, answer, (0, each.seed))
             result.reports[task] = report, hidden
             verdict = result.verdicts[task] = _verdict(report, hidden, each.points)
+            if answer is None and (why := _why_not(found, task, sandbox.problems)):
+                verdict.title += f" ({why})"
             if not sandbox.whole and (answer is None or "NameError" in verdict.report):
                 sandbox.review.append(f"`{task}` may need what was left out of its cells")
             sandbox.look_behind()
@@ -77,6 +80,13 @@ def _judge(found: Submission, about: Assignment, sandbox: Sandbox, result: Resul
             result.repairs.append(f"{label}: {problem}")
     finally:
         sandbox.close()
+
+
+def _why_not(found: Submission, task: str, problems: dict[str, str]) -> str:
+    """The error of the last cell that should define an answer; "" if none fails."""
+    cells = (label for label, source, _ in found.code if task in reading.defined_in(source))
+    why = next((problems[label] for label in reversed([*cells]) if label in problems), "")
+    return printable(why.replace(AND, "+"))[:100]
 
 
 def _verdict(visible: Report, hidden: Report, points: float) -> Verdict:

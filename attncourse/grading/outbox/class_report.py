@@ -8,6 +8,7 @@ everything, and a text that a spreadsheet would take for a formula is made harml
 import base64
 import codecs
 import collections
+import contextlib
 import csv
 import hashlib
 import importlib
@@ -29,6 +30,7 @@ from attncourse.checks import pages, registry
 from attncourse.grading.books import disk, results
 from attncourse.grading.books.results import Row
 from attncourse.grading.inbox import submission as reading
+from attncourse.grading.inbox.ingest import was_answered
 from attncourse.grading.inbox.submission import Assignment
 from attncourse.grading.inbox.untrusted import printable
 from attncourse.grading.inbox.writing import put_out
@@ -79,6 +81,7 @@ def data_of(assignment: str, rows: list[Row], track: Callable[[Iterable], Iterab
         "tasks": _tasks(graded, about),
         "scores": _scores(graded),
         "alike": _alike(about, track(list(handed_in.items())), job.solution),
+        "identical": _identical(about, handed_in),
         "too_few_to_compare": len(handed_in) < similarity.FEWEST,
         "students": [_student(row, about) for row in rows],
     }
@@ -207,6 +210,18 @@ def _alike(about: Assignment, handed_in: Iterable[tuple[str, Path]], solution: s
     ]
 
 
+def _identical(about: Assignment, handed_in: dict[str, Path]) -> list[list[str]]:
+    """Who handed in the same file with something answered in it."""
+    groups, files = collections.defaultdict(list), {}
+    for student, folder in handed_in.items():
+        data = _bytes(folder)
+        digest = hashlib.sha256(data).digest()
+        groups[digest].append(student)
+        if len(groups[digest]) == 2:
+            files[digest] = data
+    return [groups[digest] for digest, data in files.items() if was_answered(data, about)]
+
+
 def course_code(chapter: str) -> list[str]:
     """A chapter's reference code, which the book prints, and its known wrong answers."""
     tasks = registry.of_chapter(chapter)
@@ -216,12 +231,19 @@ def course_code(chapter: str) -> list[str]:
 
 
 def _cells(folder: Path, about: Assignment) -> list[str]:
-    path, _ = disk.notebook_in(folder)
     try:
-        data = path.read_bytes() if path and path.stat().st_size <= reading.LARGEST else b""
-        return [source for _, source, _ in reading.read(data, about).code]
-    except (OSError, reading.Unreadable):
+        return [source for _, source, _ in reading.read(_bytes(folder), about).code]
+    except reading.Unreadable:
         return []
+
+
+def _bytes(folder: Path) -> bytes:
+    """The notebook that was handed in; nothing if it is missing or too large."""
+    path, _ = disk.notebook_in(folder)
+    with contextlib.suppress(OSError):
+        if path and path.stat().st_size <= reading.LARGEST:
+            return path.read_bytes()
+    return b""
 
 
 # --- writing it ---------------------------------------------------------------------------------

@@ -223,6 +223,9 @@ def fill(
             _compare(table, row, place, most, filled)
         elif any(_cell(table, row, name) for name in WHO[system]):
             people.append(row)
+    if filled.column == "Grade":  # of Moodle's grading worksheet
+        for theirs in dict.fromkeys(_cell(table, row, "Maximum Grade") for row in people):
+            _compare_most("Moodle", theirs, most, filled)
     matched = _match(table, system, people, points, filled)
     for row in people:
         student = matched.get(row)
@@ -330,8 +333,13 @@ def _compare(table: Table, row: int, place: int, most: float, filled: Filled) ->
         table.put(row, place, f"{most:g}")
     elif "read only" in theirs:
         raise Refused(f"Canvas does not let anybody change the column {filled.column}")
-    elif _number(theirs) not in (None, most):
-        filled.notes.append(f"Canvas counts {theirs} points for it, here there are {most:g}")
+    else:
+        _compare_most("Canvas", theirs, most, filled)
+
+
+def _compare_most(system: str, theirs: str, most: float, filled: Filled) -> None:
+    if _number(theirs) not in (None, most):
+        filled.notes.append(f"{system} counts {theirs} points for it, here there are {most:g}")
 
 
 def _match(

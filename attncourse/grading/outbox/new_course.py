@@ -9,10 +9,14 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
+
 import attncourse
 from attncourse import extras
+from attncourse.checks import pages
 from attncourse.grading import Refusal
 from attncourse.grading.inbox.writing import write
+from attncourse.grading.outbox.release import OPEN_IN_COLAB, PublishedPages
 
 PACKAGE = Path(attncourse.__file__).parent
 KEPT = ".attncourse.json"  # what was written, by its name: a hash
@@ -31,6 +35,8 @@ class Written:
     new: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # by the teacher alone
+    deleted: list[str] = field(default_factory=list)  # by the teacher
     differ: list[str] = field(default_factory=list)  # changed by the teacher, and by the course
 
 
@@ -48,9 +54,8 @@ def files() -> dict[str, bytes]:
 
     source = _source()
     config = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))
-    kept = {key: config[key] for key in ("title", "repository", "launch_buttons")}
-    kept["html"] = {"baseurl": config["html"]["baseurl"]}
-    note = "# Links of released notebooks: to the book, to Colab, and where Colab installs from.\n"
+    note = "# From there a released notebook installs the course on Colab.\n"
+    kept = {"repository": config["repository"]}
     names = sorted(path.name for path in (source / "solutions").iterdir() if path.is_dir())
     package = f"attncourse[grader] @ git+{config['repository']['url']}@v{attncourse.__version__}"
     readme = README.read_text(encoding="utf-8").format(
@@ -58,19 +63,32 @@ def files() -> dict[str, bytes]:
         version=attncourse.__version__,
         install=f'{extras.CPU_TORCH}\npip install "{package}"',
         assignments=", ".join(f"`{name}`" for name in names),
-        page=f"{config['html']['baseurl']}/book/teaching.html",
+        page=pages.address("book/teaching"),
+        graders=pages.address("book/graders"),
     )
     found = {
         "README.md": readme.encode(),
         ".gitignore": IGNORED.encode(),
-        "_config.yml": (note + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)).encode(),
+        "_config.yml": (note + yaml.safe_dump(kept, sort_keys=False)).encode(),
         "nbgrader_config.py": (source / "nbgrader_config.py").read_bytes(),
     }
     for folder in ("solutions", "exercises"):
         for path in sorted((source / folder).glob("*/*")):
             if path.is_file():
-                found[path.relative_to(source).as_posix()] = path.read_bytes()
+                found[path.relative_to(source).as_posix()] = _elsewhere(path)
     return found
+
+
+def _elsewhere(path: Path) -> bytes:
+    """A file for a folder without the book: its links lead to the published one.
+
+    A notebook there is not the one that the course's link to Colab opens.
+    """
+    if path.suffix != ".ipynb":
+        return path.read_bytes()
+    notebook, _ = PublishedPages().preprocess(nbformat.read(path, as_version=4), {})
+    notebook.cells[0].source = OPEN_IN_COLAB.sub("", notebook.cells[0].source)
+    return (nbformat.writes(notebook) + "\n").encode()
 
 
 def write_course(folder: Path) -> Written:
@@ -91,6 +109,12 @@ def write_course(folder: Path) -> Written:
         raise Refusal(f"{error.filename}: {error.strerror}") from None
 
 
+def released(name: str) -> str:
+    """The assignment whose release a file is, which `attncourse release` makes again; or ""."""
+    folder, _, rest = name.partition("/")
+    return rest.partition("/")[0] if folder == "exercises" and name.endswith(".ipynb") else ""
+
+
 def _write(folder: Path, before: dict[str, str]) -> Written:
     done, hashes = Written(), {}
     write(folder / KEPT, json.dumps(before, indent=1).encode())  # so that a stopped run goes on
@@ -100,14 +124,21 @@ def _write(folder: Path, before: dict[str, str]) -> Written:
         if theirs is None and name not in before:
             write(path, data)
             done.new.append(name)
-        elif theirs in (hashes[name], None) or before.get(name) == hashes[name]:
-            done.same.append(name)  # as it is here, taken away, or changed by the teacher alone
+        elif theirs is None:
+            done.deleted.append(name)
+        elif theirs == hashes[name]:
+            done.same.append(name)
         elif theirs == before.get(name):
             write(path, data)
             done.updated.append(name)
-        else:
-            write(path.with_name(path.name + NEW), data)
+        elif before.get(name) != hashes[name]:
+            if not released(name):
+                write(path.with_name(path.name + NEW), data)
             done.differ.append(name)
+        elif path.with_name(path.name + NEW).is_file():  # from an earlier run
+            done.differ.append(name)
+        else:
+            done.changed.append(name)
     write(folder / KEPT, json.dumps(hashes, indent=1).encode())
     return done
 

@@ -27,6 +27,7 @@ import sys
 if "google.colab" in sys.modules:
     %pip install -q "{package}"
 """
+OPEN_IN_COLAB = re.compile(r"^\[Open in Colab\]\(.*\)\n\n", re.MULTILINE)
 SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./\.\./(book/\w+)\.md(?:#([\w-]+))?\)")
 
 
@@ -94,16 +95,21 @@ class PublishedPages(NbGraderPreprocessor):
 
 
 class ColabBootstrap(NbGraderPreprocessor):
-    """Let a released notebook open in Colab and install the course there; elsewhere nothing new."""
+    """Let a released notebook open in Colab and install the course there; elsewhere nothing new.
+
+    Without launch_buttons, as in a folder of `attncourse new-course`, there is no link.
+    """
 
     def preprocess(self, nb, resources):
         config = configuration()
-        address, branch = config["repository"]["url"], config["repository"]["branch"]
-        name = resources["nbgrader"]["assignment"]
-        link = f"{config['launch_buttons']['colab_url']}/github/{urlsplit(address).path.strip('/')}"
-        link += f"/blob/{branch}/exercises/{name}/{name}.ipynb"
-        title, rest = nb.cells[0].source.split("\n", 1)
-        nb.cells[0].source = f"{title}\n\n[Open in Colab]({link})\n{rest}"
+        address = config["repository"]["url"]
+        if "launch_buttons" in config:
+            name = resources["nbgrader"]["assignment"]
+            place = f"{urlsplit(address).path.strip('/')}/blob/{config['repository']['branch']}"
+            link = f"{config['launch_buttons']['colab_url']}/github/{place}"
+            link += f"/exercises/{name}/{name}.ipynb"
+            title, rest = nb.cells[0].source.split("\n", 1)
+            nb.cells[0].source = f"{title}\n\n[Open in Colab]({link})\n{rest}"
         for cell in nb.cells:
             if cell.cell_type == "code" and cell.source.startswith(MARKER):
                 package = f"attncourse[notebook] @ git+{address}@v{attncourse.__version__}"
