@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attncourse.checks.observe import Observation, Unusable
+from attncourse.checks.observe import Observation, Unusable, states_without_draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,6 +217,14 @@ class Answer:
         one, two = (self.observe(inputs, seed=seed, **options).random_states for seed in (1, 2))
         return any(a == b for a, b in zip(one, two, strict=False))
 
+    def draws_elsewhere(self, inputs: Inputs, **options) -> bool:
+        """Whether a call draws from Python's or NumPy's generator, or from one of its own."""
+        seen = self.observe(inputs, seed=1, **options)
+        if seen.error:
+            return False
+        others = zip(seen.random_states[1:], states_without_draws(1)[1:], strict=False)
+        return not seen.random_state_moved or any(one != two for one, two in others)
+
     def gradients_match(self, inputs: Inputs):
         """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
         seen = self.observe(inputs, gradient=True)
@@ -410,6 +418,24 @@ def moves_nothing(answer: Answer, inputs: Inputs, *, draws: bool = False) -> Non
     _does_not_mind_the_layout(answer, inputs, first, draws)
 
 
+def leaves_inputs(answer: Answer, inputs: Inputs) -> None:
+    """Assert that a call does not change what it was given."""
+    answer(inputs)
+    _edits_nothing(answer.observe(inputs), inputs)
+
+
+def _edits_nothing(seen: Observation, inputs: Inputs) -> None:
+    if not seen.edited:
+        return
+    tensors = all(isinstance(inputs[name], Tensor) for name in seen.edited)
+    how = "an in-place operation (`-=`, `masked_fill_`, …)" if tensors else "`sort`, `pop` or `del`"
+    raise Failure(
+        f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
+        f"it; {how} does that.",
+        inputs,
+    )
+
+
 def _alone(answer: Answer, inputs: Inputs, *, draws: bool = False, **options) -> Observation:
     """A call that leaves inputs, random state and settings alone."""
     seen = answer.observe(inputs, **options)
@@ -418,12 +444,7 @@ def _alone(answer: Answer, inputs: Inputs, *, draws: bool = False, **options) ->
     except Failure as failure:
         failure.inputs = inputs
         raise
-    if seen.edited:
-        raise Failure(
-            f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
-            "it; an in-place operation (`-=`, `masked_fill_`, …) does that.",
-            inputs,
-        )
+    _edits_nothing(seen, inputs)
     if seen.random_state_moved and not draws:
         raise Failure(
             "Your answer moved or reset the global random state, and nothing here needs chance.",

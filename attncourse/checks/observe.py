@@ -101,6 +101,11 @@ def _states_of(seed: int, with_numpy: bool) -> tuple[int, ...]:
     return _random_states()
 
 
+def states_without_draws(seed: int) -> tuple[int, ...]:
+    """The random states after a call that draws nothing."""
+    return _states_of(seed, "numpy" in sys.modules)
+
+
 def _settings() -> tuple:
     return (
         torch.is_grad_enabled(),
@@ -314,8 +319,14 @@ def _text_of(error: BaseException) -> str:
 
 
 def _identical(left: object, right: object) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):  # their order is theirs, too
+        return list(left) == list(right) and all(_identical(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple) and type(left) is type(right):
+        return len(left) == len(right) and all(map(_identical, left, right))
     if not isinstance(left, Tensor):
-        return left == right
+        return left is right or left == right
+    if not isinstance(right, Tensor):
+        return False
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     right = right.detach()

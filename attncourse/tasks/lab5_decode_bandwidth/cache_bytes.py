@@ -1,3 +1,5 @@
+import torch
+
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
@@ -11,6 +13,7 @@ def cache_probes(rng):
         "token": sizes(1, 1, 8, 1, 128, 2),
         "model": sizes(1, 32, 32, 4096, 128, 2),
         "batch": sizes(8, 1, 1, 8192, 128, 4),
+        "to the byte": sizes(63, 127, 9, 131_071, 127, 2),
         "all": sizes(3, 5, 7, 11, 13, 2),
         "small": sizes(2, 3, 2, 5, 4, 8),
     }
@@ -77,6 +80,7 @@ def each_layer_and_each_cached_head_keeps_its_own(answer, rng):
 def the_cache_grows_with_positions_and_sequences(answer, rng):
     exactly(answer, sizes(1, 1, 1, pick(rng, 100, 4096, 131072), 64, 2))
     exactly(answer, sizes(pick(rng, 3, 8, 64), 1, 1, 1000, 64, 2))
+    exactly(answer, sizes(63, 127, 9, 131_071, 127, 2))  # float32 rounds it
 
 
 @task.check(1, "a number may take one, two or four bytes")
@@ -120,3 +124,4 @@ task.fault("L5-SCORES", positions=lambda n: n * n)
 task.fault("L5-NUMBERS", width=one)
 task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)
+task.fault("L5-ROUNDED-BYTES", said=lambda number: int(torch.tensor(number, dtype=torch.float32)))

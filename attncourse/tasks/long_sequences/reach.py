@@ -61,6 +61,7 @@ def probes(rng):
         "some look nowhere": reach_inputs(drawn(rng, 6) & (torch.arange(6)[:, None] != 2), 2),
         "many layers": reach_inputs(circle(9), 6),
         "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
+        "one way among many words": reach_inputs(torch.ones(45, 45).tril(1) > 0, 44),
         "many paths": reach_inputs(~torch.eye(16, dtype=torch.bool), 18),  # 2^68: 0 in int64
     }
 
@@ -130,6 +131,8 @@ def any_mask_is_followed_step_by_step(answer, rng):
         answer.matches(reach_inputs(drawn(rng, n, share), layers))
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
     answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
+    # A share of 1/45! arrives on the only way from the first word to the last: 0 in float32.
+    answer.matches(reach_inputs(torch.ones(45, 45, dtype=torch.bool).tril(1), 44))
 
 
 @task.check(2)
@@ -271,3 +274,15 @@ task.fault(
     "R-NEW-ONLY",
     result=lambda known, mask, layers: known & ~Reach()(mask, layers - 1) if layers else known,
 )
+
+
+@task.fault("R-SHARES-VANISH")
+class Shares(Reach):
+    """Everybody hands on equal shares of everything known; a small share is no number at last."""
+
+    def __call__(self, mask, layers):
+        flow = (mask | torch.eye(len(mask), dtype=torch.bool)).float()
+        flow, arrived = flow / flow.sum(-1, keepdim=True), torch.eye(len(mask))
+        for _ in range(layers):
+            arrived = flow @ arrived
+        return arrived > 0

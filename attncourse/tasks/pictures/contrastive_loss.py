@@ -144,6 +144,11 @@ def scores_are_divided_by_the_temperature(answer, rng):
 def a_low_temperature_stays_finite(answer, rng):
     for temperature in (0.01, 0.005):
         answer.matches(pairs(rng, temperature=temperature), tolerance=1e-3)
+    for sign in (1, -1):  # all scores near 100, or near -100
+        inputs = pairs(rng, like=0.1, temperature=0.005)
+        inputs["texts"] = sign * (inputs["images"][:1] + 0.3 * inputs["texts"])
+        inputs["images"] = inputs["images"][:1] + 0.3 * normal(rng, 4, 6)
+        answer.matches(inputs, tolerance=1e-3)
 
 
 @task.check(2)
