@@ -63,6 +63,13 @@ def parts_of(cls):
     return look
 
 
+def as_its_owner_left_it(model: nn.Module) -> nn.Module:
+    """The model with one part in training, and one parameter that is not to be learned."""
+    list(model.modules())[-1].train()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
 def standing(model: nn.Module) -> list[str]:
     """What a caller may have set in a model besides its numbers, a line for each."""
     parts, numbers = list(model.named_modules()), list(model.named_parameters())

@@ -4,7 +4,8 @@ import torch
 
 from attncourse import cache as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
-from attncourse.checks.inputs import integers, normal, with_far_scores
+from attncourse.checks.extremes import with_far_scores
+from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is

@@ -4,7 +4,8 @@ import torch
 
 from attncourse.checks.answer import Failure, Unanswered, compare, moves_nothing, shape_of
 from attncourse.checks.device import mixed, stays_with
-from attncourse.checks.inputs import integers, normal, with_far_scores
+from attncourse.checks.extremes import with_far_scores
+from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference

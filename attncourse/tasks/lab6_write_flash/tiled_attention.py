@@ -4,7 +4,7 @@ import torch
 
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
 from attncourse.checks.device import stays_with
-from attncourse.checks.inputs import with_far_scores
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 
 from attncourse import long_sequences as reference
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
-from attncourse.checks.inputs import integers, normal, with_far_scores
+from attncourse.checks.extremes import with_far_scores
+from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count

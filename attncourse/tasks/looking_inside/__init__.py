@@ -39,12 +39,5 @@ def model_of(numbers, layers=2):
     return model.eval()
 
 
-def as_its_owner_left_it(model):
-    """The model with one part in training, and one parameter that is not to be learned."""
-    model.layers[0].train()
-    next(model.parameters()).requires_grad_(False)
-    return model
-
-
 def a_text(rng, b, n):
     return torch.randint(WORDS, (b, n), generator=rng, device="cpu")

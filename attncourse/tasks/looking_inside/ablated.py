@@ -6,7 +6,7 @@ from torch import nn
 from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing
 from attncourse.checks.inputs import normal
-from attncourse.checks.modules import disturbed, standing
+from attncourse.checks.modules import as_its_owner_left_it, disturbed, standing
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import merge_heads, split_heads
@@ -15,7 +15,6 @@ from attncourse.tasks.looking_inside import (
     HEADS,
     WIDTH,
     a_text,
-    as_its_owner_left_it,
     model_numbers,
     model_of,
 )

@@ -4,12 +4,12 @@ import torch
 
 from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing
-from attncourse.checks.modules import disturbed, standing
+from attncourse.checks.modules import as_its_owner_left_it, disturbed, standing
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import attention_maps, merge_heads, split_heads
 from attncourse.tasks import as_is
-from attncourse.tasks.looking_inside import a_text, as_its_owner_left_it, model_numbers, model_of
+from attncourse.tasks.looking_inside import a_text, model_numbers, model_of
 
 
 def with_a_model(patched):

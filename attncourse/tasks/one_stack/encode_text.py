@@ -1,5 +1,3 @@
-import itertools
-
 from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.task import Task
@@ -16,7 +14,6 @@ BLANKS = [("Ġ", "Ġ"), ("Ġ", "b"), ("ĠĠ", "Ġ"), ("a", "Ġ"), ("Ċ", "Ċ")]
 ACCENTS = [("Ã", "©"), ("t", "Ã©"), ("æ", "ķ")]  # é is two bytes, 数 begins with these two
 ORDER = [("b", "c"), ("a", "b"), ("a", "bc"), ("c", "d"), ("bc", "d")]
 TWICE = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("abc", "d"), ("x", "abc")]
-ONE_TURN = [("a", "a"), ("a", "aa"), ("aaa", "b"), ("aa", "a")]  # the last makes aaa once more
 ENDS = [("a", "b"), ("c", "a"), ("b", "ca"), ("ca", "b"), ("b", "b")]
 
 
@@ -49,7 +46,6 @@ def probes(rng):
         "the order of the merges": of("abcd bcd", ORDER),
         "a piece that is born twice": of("abcd bc xabc", TWICE),
         "pieces that end alike": of("cab abca cabb", ENDS),
-        "each pair has one turn": of("aaab baaa", ONE_TURN),
         "nothing": of("", NAMES),
         "drawn": drawn(rng, ORDER, "abcd "),
         "drawn, runs": drawn(rng, RUNS, "ab"),
@@ -131,7 +127,6 @@ def neighbors_are_merged_in_the_order_of_the_merges(answer, rng):
         of("hundreds of fourths", NAMES),
         of("abcd bcd", ORDER),
         of("abc cabc", [("b", "c"), ("a", "b")]),
-        of("aaab baaa", ONE_TURN),
         *(drawn(rng, ORDER, "abcd ") for _ in range(4)),
     ):
         encodes(answer, inputs)
@@ -273,14 +268,6 @@ def longest_first(word, merges):
     return parts
 
 
-def the_first_of_the_list(word, merges):
-    """Again and again the pair that is first in the list, of those that are there."""
-    parts = list(word)
-    while found := [pair for pair in merges if pair in itertools.pairwise(parts)]:
-        parts = merged(parts, found[0])
-    return parts
-
-
 task.fault("B-NOT-MERGED", merge=lambda pieces, pair: pieces)
 task.fault("B-MERGED-ONCE", merge=merged_once)
 task.fault("B-TEXT-REPLACED", merge=merged_as_text)
@@ -292,12 +279,6 @@ task.fault("B-LAST-MERGE-FIRST", learned=lambda merges: merges[::-1])
 class Leftmost(Encoding):
     def pieces(self, word, merges):
         return by_what_stands_first(word, merges)
-
-
-@task.fault("B-TURN-AFTER-TURN")
-class LowestRank(Encoding):
-    def pieces(self, word, merges):
-        return the_first_of_the_list(word, merges)
 
 
 @task.fault("B-LONGEST-PIECE")
