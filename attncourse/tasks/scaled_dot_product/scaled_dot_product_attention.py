@@ -461,7 +461,12 @@ MASKS = {"section": "masks"}
 task.fault("M-POLARITY", **MASKS, visible=lambda mask, scores: None if mask is None else ~mask)
 task.fault("M-IGNORED", **MASKS, visible=lambda mask, scores: None)
 task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
-task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
+task.fault(
+    "M-DEAD-ROW-UNIFORM",
+    **MASKS,
+    hide=(..., lambda scores, mask: scores - 1e9 * ~mask),
+    clear=as_is,
+)
 task.fault(
     "M-DEAD-ROW-GRADIENT",
     **MASKS,
@@ -482,8 +487,13 @@ task.fault("M-IF-MASK", **MASKS, visible=lambda mask, scores: mask if mask else 
 task.fault(
     "M-SMALL-FILL",
     **MASKS,
-    hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
-    clear=(only_dead_rows, only_dead_rows, as_is),
+    hide=(
+        low(-1e4),
+        lambda scores, mask: scores - 1e4 * ~mask,
+        low(-1e4),
+        lambda scores, mask: scores - 1e4 * ~mask,
+    ),
+    clear=(only_dead_rows, only_dead_rows, as_is, as_is),
 )
 task.fault("M-TRANSPOSED", **MASKS, visible=(transposed_if_square, transposed))
 task.fault(
