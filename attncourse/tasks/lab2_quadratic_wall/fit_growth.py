@@ -251,17 +251,3 @@ task.fault(
         (n, s - min(t for _, t in points)) for n, s in points[1:] if s > min(t for _, t in points)
     ],
 )
-
-
-@task.fault("L2-ORDER-TRUSTED")
-class LastHalf(Fit):
-    """The second half of the lists, whatever sizes stand there."""
-
-    def points(sizes, seconds):
-        return list(zip(sizes, seconds, strict=True))
-
-    def beyond(points):
-        return points[len(points) // 2 :]
-
-    def slope(small, early, large, late):
-        return math.log(late / early) / math.log(large / small)
