@@ -315,7 +315,17 @@ def only_dead_rows(weights, mask):
 
 task.spelling(clear=only_dead_rows)
 
-task.fault("D-NAIVE-SOFTMAX", share=lambda scores: scores.exp() / scores.exp().sum(-1, True))
+
+def shares_if_any(scores):
+    powers = scores.exp()
+    total = powers.sum(-1, keepdim=True)
+    return torch.where(total > 0, powers / total.clamp(min=1e-30), 0.0)
+
+
+task.fault(
+    "D-NAIVE-SOFTMAX",
+    share=(lambda scores: scores.exp() / scores.exp().sum(-1, True), shares_if_any),
+)
 
 # --- faults: who may see whom --------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ Written blind: neither judge nor tasks were seen, and each wrong answer says wha
 believed. What the judge said before anything was mended by them is in tests/bench/answers.md. An
 `is_permutation_equivariant` that forgives a thousandth is stored as right: the text names no
 tolerance, and other right answers have the same. Which names are fair was said with the judge's in
-view.
+view. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: A001, E712, RUF021, SIM300, SIM905, UP033, B006, B007, B023, B905, C408, C416, E501, E702, E731, E741, F401, F841, I001, N803, N806, RUF005, RUF007, RUF012, RUF015, RUF059, SIM102, SIM108, SIM110
+# ruff: noqa: RUF021, SIM905, UP033, B905, E501, E731, E741, F401, RUF005, RUF007, RUF015, RUF059, SIM102
 
 # Chapters 1 to 7 and labs 1 to 6: answers as students would write them.
 import functools
@@ -31,6 +31,14 @@ from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
+
+MENDED = (
+    "attention_work-1",
+    "cache_bytes-1",
+    "merge-2",
+    "is_permutation_equivariant-3",
+    "tiled_backward-3",
+)
 
 
 # ------------------------------------------------------------ encode

@@ -4,9 +4,10 @@ Written blind: neither judge nor tasks were seen, and each wrong answer says wha
 believed. What the judge said before anything was mended by them is in tests/bench/answers.md. Two
 are stored as right that were not thought to be, or not judged so: `encode_text` by lowest rank,
 which is the same for merges that were learned, and an `ablated` that makes a layer, whose weights
-are drawn. Which names are fair was said with the judge's in view.
+are drawn. Which names are fair was said with the judge's in view. `MENDED` are the answers of
+which it knew less than now.
 """
-# ruff: noqa: A001, E712, RUF021, SIM300, SIM905, UP033, B006, B007, B023, B905, C408, C416, E501, E702, E731, E741, F401, F841, I001, N803, N806, RUF005, RUF007, RUF012, RUF015, RUF059, SIM102, SIM108, SIM110
+# ruff: noqa: E712, SIM300, B007, B905, E501, E731, E741, F401, F841, RUF005, RUF007, RUF059
 
 import bisect
 import copy
@@ -30,6 +31,22 @@ from corpus.answers import Corpus
 
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
+
+MENDED = (
+    "relative_buckets-1",
+    "sample-3",
+    "sample-4",
+    "beam_search-3",
+    "cached_attention-3",
+    "bytes_per_token-2",
+    "reach-2",
+    "windowed_attention-1",
+    "ring_attention-3",
+    "span_mask-1",
+    "patched-2",
+    "encode_text-1",
+    "ablated-6",
+)
 
 
 # =====================================================================
