@@ -319,12 +319,8 @@ def _text_of(error: BaseException) -> str:
 
 
 def _identical(left: object, right: object) -> bool:
-    if isinstance(left, dict) and isinstance(right, dict):  # their order is theirs, too
-        return list(left) == list(right) and all(_identical(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple) and type(left) is type(right):
-        return len(left) == len(right) and all(map(_identical, left, right))
     if not isinstance(left, Tensor):
-        return left is right or left == right
+        return left == right and (not isinstance(left, dict) or list(left) == list(right))
     if not isinstance(right, Tensor):
         return False
     if left.shape != right.shape or left.dtype != right.dtype:

@@ -37,7 +37,6 @@ MENDED = (
     "sample-3",
     "sample-4",
     "beam_search-3",
-    "cached_attention-3",
     "bytes_per_token-2",
     "reach-2",
     "windowed_attention-1",
