@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attncourse.checks.observe import Observation, Unusable
+from attncourse.checks.observe import Observation, Unusable, states_without_draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,11 @@ NO_GPU = re.compile(  # what torch says without one, and in a fork of a process 
     "re-initialize CUDA in forked"
 )
 OTHERWISE = "something else while it is watched"
+SETTING = (
+    "Your answer leaves a setting of torch changed for all code after it: gradients on or off, the "
+    "default dtype or device, threads, autocast, or deterministic algorithms. "
+    "`with torch.no_grad():` and its like turn it back at their end."
+)
 _unforeseen = random.SystemRandom()  # a seed would let an answer know which calls these are
 
 MOST_LETTERS = 120  # of a value in a sentence
@@ -213,17 +218,20 @@ class Answer:
     def leaves_settings(self, inputs: Inputs, **options) -> None:
         """Assert that whatever runs after a call finds torch as it was before."""
         if self.observe(inputs, **options).settings_changed:
-            raise Failure(
-                "Your answer leaves a setting of torch changed for all code after it: gradients on "
-                "or off, the default dtype or device, threads, autocast, or deterministic "
-                "algorithms. `with torch.no_grad():` and its like turn it back at their end.",
-                inputs,
-            )
+            raise Failure(SETTING, inputs)
 
     def resets_random_state(self, inputs: Inputs, **options) -> bool:
         """Whether a global generator ends in the same state from two different starts."""
         one, two = (self.observe(inputs, seed=seed, **options).random_states for seed in (1, 2))
         return any(a == b for a, b in zip(one, two, strict=False))
+
+    def draws_elsewhere(self, inputs: Inputs, **options) -> bool:
+        """Whether a call draws from Python's or NumPy's generator, or from one of its own."""
+        seen = self.observe(inputs, seed=1, **options)
+        if seen.error:
+            return False
+        others = zip(seen.random_states[1:], states_without_draws(1)[1:], strict=False)
+        return not seen.random_state_moved or any(one != two for one, two in others)
 
     def gradients_match(self, inputs: Inputs):
         """Assert that the gradient of a mixture of all outputs reaches every input, correctly."""
@@ -393,50 +401,119 @@ def has_shape(name: str, tensor: Tensor, axes: str, *shape: int, inputs, dtype=t
         raise Failure(f"{name} has dtype {tensor.dtype}; expected {dtype}.", inputs)
 
 
-def moves_nothing(answer: Answer, inputs: Inputs) -> None:
-    """Assert that a call leaves inputs, random state and settings alone, and can be repeated."""
-    seen = answer.observe(inputs)
-    first = answer(inputs)
-    if seen.edited:
-        raise Failure(
-            f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
-            "it; an in-place operation (`-=`, `masked_fill_`, …) does that.",
-            inputs,
-        )
-    if seen.random_state_moved:
-        raise Failure(
-            "Your answer moved or reset the global random state, and nothing here needs chance.",
-            inputs,
-        )
-    answer.leaves_settings(inputs)
-    again = answer(inputs, seed=1)
-    first, again = _as_tuple(first), _as_tuple(again)
-    names = _names(answer)
-    for one, two, name in zip(first, again, names, strict=True):
+def moves_nothing(answer: Answer, inputs: Inputs, *, draws: bool = False) -> None:
+    """Assert that a call leaves inputs, random state and settings alone, and can be repeated.
+
+    Args:
+        draws: it may move the random state on, as whoever makes a layer does, and not reset it.
+    """
+    seen = _alone(answer, inputs, draws=draws)
+    first = unpack(answer.task, seen)
+    again = unpack(answer.task, answer.observe(inputs, seed=1))
+    for one, two, name in zip(first, again, _names(answer), strict=True):
         if isinstance(one, Tensor):  # a NaN in the same place is another check's business
             same = torch.equal(one.nan_to_num(), two.nan_to_num())
         else:
             same = one == two
         if not same:
             raise Failure(f"{name} is not the same on a second call with the same inputs.", inputs)
-    _is_the_same_on_slices(answer, inputs, first)
+    if draws and answer.resets_random_state(inputs):
+        raise Failure(
+            "After your answer, the global random state is always the same: a `manual_seed` inside "
+            "a function makes all later draws of the program repeat.",
+            inputs,
+        )
+    _does_not_mind_the_layout(answer, inputs, first, draws)
 
 
-def _is_the_same_on_slices(answer: Answer, inputs: Inputs, first: tuple) -> None:
-    """Assert that it does not matter how the inputs lie in memory, but for rounding."""
+def leaves_inputs(answer: Answer, inputs: Inputs) -> None:
+    """Assert that a call does not change what it was given."""
+    answer(inputs)
+    _edits_nothing(answer.observe(inputs), inputs)
+
+
+def _edits_nothing(seen: Observation, inputs: Inputs) -> None:
+    if not seen.edited:
+        return
+    tensors = all(isinstance(inputs[name], Tensor) for name in seen.edited)
+    how = "an in-place operation (`-=`, `masked_fill_`, …)" if tensors else "`sort`, `pop` or `del`"
+    raise Failure(
+        f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
+        f"it; {how} does that.",
+        inputs,
+    )
+
+
+def _alone(answer: Answer, inputs: Inputs, *, draws: bool = False, **options) -> Observation:
+    """A call that leaves inputs, random state and settings alone."""
+    seen = answer.observe(inputs, **options)
     try:
-        sliced = _as_tuple(answer(inputs, sliced=True))
-        for one, two, name in zip(first, sliced, _names(answer), strict=True):
+        unpack(answer.task, seen)
+    except Failure as failure:
+        failure.inputs = inputs
+        raise
+    _edits_nothing(seen, inputs)
+    if seen.random_state_moved and not draws:
+        raise Failure(
+            "Your answer moved or reset the global random state, and nothing here needs chance.",
+            inputs,
+        )
+    if seen.settings_changed:
+        raise Failure(SETTING, inputs)
+    return seen
+
+
+_LAYOUTS = {  # how the inputs may lie in memory
+    "sliced": "each input a slice of a wider tensor (`chunk` returns such slices)",
+    "turned": "the axes of each input in another order in memory, and gaps between its numbers "
+    "(`transpose` and steps as in `[..., ::3]` return such tensors)",
+}
+
+
+def _does_not_mind_the_layout(
+    answer: Answer, inputs: Inputs, first: tuple, draws: bool = False
+) -> None:
+    """Assert that it does not matter how the inputs lie in memory, but for rounding."""
+    exact = {name: _in_float64(value) for name, value in inputs.items()}
+    for layout, words in _LAYOUTS.items():
+        # As they are, `double` copies them and `float` does not; in float64 it is the other way.
+        wide = layout == "sliced" and answer.task.in_float64
+        said = f"With the same numbers{' in float64' if wide else ''}, but {words}"
+        _returns_as_before(answer, exact if wide else inputs, first, said, layout, draws)
+    rows = {name: _one_row(name, value) for name, value in inputs.items()}
+    if any(rows[name] is not value for name, value in inputs.items()):
+        plain = answer.observe(rows)
+        if not plain.error:
+            said = "With one row in the place of all others (`expand` returns such tensors)"
+            _returns_as_before(answer, rows, unpack(answer.task, plain), said, "spread", draws)
+
+
+def _in_float64(value: object) -> object:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _one_row(name: str, value: object) -> object:
+    """Its first row in the place of all others; weights of a module stay."""
+    if not isinstance(value, Tensor) or value.ndim < 2 or len(value) < 2 or "." in name:
+        return value
+    return value[:1].repeat(len(value), *[1] * (value.ndim - 1))
+
+
+def _returns_as_before(
+    answer: Answer, inputs: Inputs, first: tuple, words: str, layout: str, draws: bool
+) -> None:
+    try:
+        seen = _alone(answer, inputs, draws=draws, layout=layout)
+        then = unpack(answer.task, seen)
+        for one, two, name in zip(first, then, _names(answer), strict=True):
             if isinstance(one, Tensor):
                 half = one.is_floating_point() and one.element_size() < 4
                 near = 4 * torch.finfo(one.dtype).eps if half else None  # another kernel may run
+                if two.dtype == torch.float64:
+                    two = two.to(one.dtype)
                 compare(name, two.nan_to_num(), one.nan_to_num(), inputs, near)
     except Failure as failure:
-        raise Failure(
-            "With the same numbers, but each input a slice of a wider tensor (`chunk` returns such "
-            f"slices), it goes wrong: {failure}",
-            inputs,
-        ) from None
+        raise Failure(f"{words}, it goes wrong: {failure}", inputs) from None
 
 
 def _names(answer: Answer) -> tuple[str, ...]:

@@ -61,3 +61,41 @@ def parts_of(cls):
         return [(name, tuple(parameter.shape)) for name, parameter in parameters]
 
     return look
+
+
+def as_its_owner_left_it(model: nn.Module) -> nn.Module:
+    """The model with one part in training, and one parameter that is not to be learned."""
+    list(model.modules())[-1].train()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+def standing(model: nn.Module) -> list[str]:
+    """What a caller may have set in a model besides its numbers, a line for each."""
+    parts, numbers = list(model.named_modules()), list(model.named_parameters())
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for _, part in parts)
+    return [
+        f"hooks: {hooks}",
+        "in training: " + " ".join(name for name, part in parts if part.training),
+        "learned: " + " ".join(name for name, each in numbers if each.requires_grad),
+        "parts: " + " ".join(name for name, _ in parts),
+    ]
+
+
+WHAT_STANDS = {
+    "hooks": "calls a function of yours in every run. Remove each hook (`handle.remove()`), or "
+    "work on a copy",
+    "in training": "is in another mode: `train` or `eval` was called. Work on a copy, or put back "
+    "the mode that it had",
+    "learned": "has parameters whose `requires_grad` is another. Use `torch.no_grad()`, or work on "
+    "a copy",
+    "parts": "consists of other parts. Work on a copy",
+}
+
+
+def disturbed(before: list[str], after: list[str]) -> str:
+    """What is no longer as it was, to be said after "the given model"; empty if nothing is."""
+    for one, two in zip(before, after, strict=True):
+        if one != two:
+            return WHAT_STANDS[one.split(":")[0]]
+    return ""

@@ -101,6 +101,11 @@ def _states_of(seed: int, with_numpy: bool) -> tuple[int, ...]:
     return _random_states()
 
 
+def states_without_draws(seed: int) -> tuple[int, ...]:
+    """The random states after a call that draws nothing."""
+    return _states_of(seed, "numpy" in sys.modules)
+
+
 def _settings() -> tuple:
     return (
         torch.is_grad_enabled(),
@@ -191,12 +196,33 @@ def _line_of(error: BaseException) -> str | None:
 
 
 def _slice_with(value: Tensor) -> Tensor:
-    """The same numbers as a slice of a wider tensor, beside others that nobody should read."""
-    beside = float("nan") if value.is_floating_point() else 1
-    wide = value.new_full((*value.shape[:-1], value.shape[-1] + 4), beside)
-    part = wide[..., : value.shape[-1]]
-    part.copy_(value)
-    return part
+    """The same numbers as a slice of a wider tensor, beside others that nobody should read.
+
+    It begins at an odd place, and so do its rows: nothing can be taken for pairs.
+    """
+    width = value.shape[-1]
+    wide = value.new_full((*value.shape[:-1], width + 4 + (width + 1) % 2), _beside(value))
+    return wide[..., 1 : 1 + width].copy_(value)
+
+
+def _turned_with(value: Tensor) -> Tensor:
+    """The same numbers with gaps between them, and the first two of three axes exchanged."""
+    axes = [1, 0, *range(2, value.ndim)] if value.ndim > 2 else list(range(value.ndim))
+    wide = value.new_full((*(value.shape[axis] for axis in axes), 3), _beside(value))
+    return wide[..., 1].permute(axes).copy_(value)
+
+
+def _beside(value: Tensor) -> float:
+    return float("nan") if value.is_floating_point() else 1
+
+
+def _spread_with(value: Tensor) -> Tensor:
+    """Equal rows as one row that stands in memory once."""
+    equal = value.ndim > 1 and torch.equal(value, value[:1].expand_as(value))
+    return value[:1].clone().expand_as(value) if equal else value
+
+
+LAYOUTS = {"sliced": _slice_with, "turned": _turned_with, "spread": _spread_with}
 
 
 _UNCHANGING = (str, int, float, type(None))
@@ -212,22 +238,22 @@ def _copied(value: object) -> object:
 
 
 def observe(
-    function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED, by_name=False, sliced=False
+    function, inputs: dict, *, gradient=False, seed=GLOBAL_SEED, by_name=False, layout=None
 ) -> Observation:
     """Call `function` on a copy of `inputs`: by position, `dim` and `mask` by keyword.
 
     A mask of None is left out, as a caller would. With `gradient`, also differentiate a fixed
     random mixture of all outputs with respect to every floating-point input. With `by_name`, pass
-    every input by keyword. With `sliced`, each tensor is a slice of a wider one, as `chunk` makes
-    them. Whatever the answer prints, warns, raises or sets ends here; the global random generators
-    are left anywhere (see `kept_random_states`).
+    every input by keyword. A `layout` says how the inputs lie in memory (see LAYOUTS). Whatever
+    the answer prints, warns, raises or sets ends here; the global random generators are left
+    anywhere (see `kept_random_states`).
     """
     arguments, leaves = {}, {}
     for name, value in inputs.items():
         if isinstance(value, Tensor):
             value = value.detach().clone()
-            if sliced and value.numel() and value.ndim:
-                value = _slice_with(value)
+            if layout and value.numel() and value.ndim:
+                value = LAYOUTS[layout](value)
             if gradient and value.is_floating_point():
                 leaves[name] = value.requires_grad_()
                 # Not the leaf itself: an answer may edit its input, and that is reported apart.
@@ -294,7 +320,9 @@ def _text_of(error: BaseException) -> str:
 
 def _identical(left: object, right: object) -> bool:
     if not isinstance(left, Tensor):
-        return left == right
+        return left == right and (not isinstance(left, dict) or list(left) == list(right))
+    if not isinstance(right, Tensor):
+        return False
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     right = right.detach()

@@ -263,6 +263,13 @@ class Task:
         names = {name for call in calls for name in inspect.signature(call).parameters}
         return frozenset(names - {"self"} | {"training"})
 
+    @functools.cached_property
+    def in_float64(self) -> bool:
+        """Whether answers are looked at in float64, too."""
+        probes = self.probes(torch.Generator().manual_seed(0)).values()
+        values = (value for inputs in probes for value in inputs.values())
+        return any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in values)
+
     @property
     def chapter(self) -> str:
         """The stem shared by everything about the task's chapter."""

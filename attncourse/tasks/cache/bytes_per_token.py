@@ -41,6 +41,9 @@ def probes(rng):
         "one byte, one layer": sizes("MHA", 1, 2, 3, 1),
         "four bytes": sizes("MQA", 5, 4, 3, 4),
         "MHA that says kv_heads, too": sizes("MHA", 2, 6, 5, 2, kv_heads=6),
+        "MHA that says another": sizes("MHA", 2, 6, 5, 2, kv_heads=3),
+        "MQA that says kv_heads, too": sizes("MQA", 2, 6, 5, 2, kv_heads=3),
+        "MHA that says widths, too": sizes("MHA", 2, 6, 5, 2, latent_width=7, rope_width=4),
         "Llama 3 8B": LLAMA,
         "DeepSeek-V2": DEEPSEEK,
     }
@@ -111,6 +114,10 @@ def shared_heads_are_kept_once(answer, rng):
         layers, members, width = drawn(rng, 9, 9, 99)
         exactly(answer, sizes("GQA", layers, kv_heads * members, width, 2, kv_heads=kv_heads))
     exactly(answer, LLAMA)
+    for scheme in ("MHA", "MQA"):  # sizes that a scheme has no use for
+        exactly(answer, sizes(scheme, 2, 6, 64, 2, kv_heads=3))
+        exactly(answer, sizes(scheme, 2, 6, 64, 2, latent_width=48, rope_width=8))
+    exactly(answer, sizes("MHA", 127, 129, 1031, 1))  # 33,781,746, which float32 rounds
 
 
 @task.check(2)
@@ -213,6 +220,12 @@ class Bytes:
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault("K-KEYS-ONLY", vectors=lambda: 1)
+task.fault(
+    "K-HEADS-IF-GIVEN",
+    heads_kept=lambda scheme, num_heads, kv_heads: (
+        kv_heads or (1 if scheme == "MQA" else num_heads)
+    ),
+)
 task.fault(
     "K-QUERIES-TOO",
     vectors=(lambda: 3, lambda: 1),

@@ -4,6 +4,7 @@ import torch
 
 from attncourse import cache as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
@@ -66,6 +67,12 @@ def attention_inputs(
     }
 
 
+def far(inputs):
+    """With scores of 800 and of −800."""
+    query, key = with_far_scores(inputs["query"], inputs["key"])
+    return inputs | {"query": query, "key": key}
+
+
 def padding(*lengths, n):
     """(b 1 1 n): of n positions, the last `length` of each text are words."""
     return (torch.arange(n) >= n - torch.tensor(lengths)[:, None])[:, None, None]
@@ -100,6 +107,7 @@ def probes(rng):
         ),
         "a mask of its own": attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)),
         "double": attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64),
+        "scores far apart": far(attention_inputs(rng, 2, n=1, q=2)),
         "a row of the mask hides all": attention_inputs(rng, 2, 2, n=2, q=2, mask=one_row(2, 4)),
     }
 
@@ -181,6 +189,7 @@ def several_new_positions_see_all_before_them(answer, rng):
         answer.matches(attention_inputs(rng, 2, 3, n=n, q=q))
     answer.matches(attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3))
     answer.matches(attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
+    answer.matches(far(attention_inputs(rng, 2, n=0, q=3)), tolerance=1e-3)
 
 
 @task.check(2)
@@ -305,6 +314,18 @@ def only_dead_rows(weights, mask):
 
 
 task.spelling(clear=only_dead_rows)
+
+
+def shares_if_any(scores):
+    powers = scores.exp()
+    total = powers.sum(-1, keepdim=True)
+    return torch.where(total > 0, powers / total.clamp(min=1e-30), 0.0)
+
+
+task.fault(
+    "D-NAIVE-SOFTMAX",
+    share=(lambda scores: scores.exp() / scores.exp().sum(-1, True), shares_if_any),
+)
 
 # --- faults: who may see whom --------------------------------------------------------------------
 

@@ -30,6 +30,10 @@ def timings(rng, p, *, floor=0, join="sum", noise=0.0, wild=(), shuffled=False, 
     return {"sizes": [n[i] for i in order], "seconds": [times[i] for i in order]}
 
 
+def backward(inputs):
+    return {name: each[::-1] for name, each in inputs.items()}
+
+
 def probes(rng):
     return {
         "clean": timings(rng, 2.0),
@@ -41,6 +45,7 @@ def probes(rng):
         "middle one wild": timings(rng, 1.5, wild=(8,)),
         "floor and last wild": timings(rng, 2.0, floor=384, wild=(-1,)),
         "shuffled": timings(rng, 2.0, floor=512, shuffled=True),
+        "from large to small": backward(timings(rng, 2.0, floor=512)),
         "doubling": timings(rng, 2.0, n=SIZES[::2]),
     }
 
@@ -109,6 +114,9 @@ def sizes_may_be_any_and_in_any_order(answer, rng):
     growth_near(answer, timings(rng, 2.0, n=odd), 2.0, 0.05, "Sizes that do not double")
     inputs = timings(rng, 2.0, floor=512, shuffled=True)
     growth_near(answer, inputs, 2.0, 0.15, "Sizes in any order")
+    for join in ("sum", "max"):
+        inputs = backward(timings(rng, 2.0, floor=512, join=join))
+        growth_near(answer, inputs, 2.0, 0.15, "Sizes from large to small")
 
 
 @task.check(2)

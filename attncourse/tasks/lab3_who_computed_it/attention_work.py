@@ -25,6 +25,7 @@ def probes(rng):
         "causal": sizes(3, 2, 512, 128, causal=True),
         "backward": sizes(1, 4, 256, 80, backward=True),
         "both": sizes(2, 5, 96, 48, 4, causal=True, backward=True),
+        "short, causal": sizes(1, 2, 6, 32, causal=True),
         "short": sizes(2, 3, 8, 64),
     }
 
@@ -62,6 +63,7 @@ def the_operations_are_those_of_two_products(answer, rng):
 @task.check(1)
 def causal_counts_half(answer, rng):
     counted(answer, "flops", sizes(2, 4, pick(rng, 128, 512), 64, causal=True))
+    counted(answer, "flops", sizes(2, 4, 8, 64, causal=True))
 
 
 @task.check(1)
@@ -160,3 +162,10 @@ class OneHead(Work):
 @task.fault("L3-COURSES-FORMULAS")
 def calls_the_formulas(b, h, n, d, bytes_per_number, causal, backward):
     return {"flops": roofline.attention_flops(b, h, n, d, None, causal, backward)}
+
+
+@task.fault("L3-CAUSAL-EXACT")
+class Exact(Work):
+    def __call__(self, b, h, n, d, bytes_per_number, causal, backward):
+        found = super().__call__(b, h, n, d, bytes_per_number, causal, backward)
+        return found | {"flops": found["flops"] * ((n + 1) / n if causal else 1)}

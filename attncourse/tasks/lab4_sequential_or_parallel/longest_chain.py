@@ -3,7 +3,7 @@ from collections import Counter
 
 import torch
 
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, leaves_inputs
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
 from attncourse.tasks.lab4_sequential_or_parallel import pick
@@ -142,6 +142,7 @@ def the_longest_way_counts_wherever_it_ends(answer, rng):
         needs = scattered(rng, 15)
         expected = answer.expected({"needs": needs})
         chain_is(answer, needs, expected, "Fifteen steps, wired by chance")
+    leaves_inputs(answer, {"needs": UNEVEN})
 
 
 @task.check(1)

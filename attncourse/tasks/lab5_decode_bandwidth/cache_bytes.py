@@ -1,3 +1,5 @@
+import torch
+
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
@@ -36,11 +38,17 @@ def exactly(answer, inputs):
         )
 
 
+MANY = sizes(63, 127, 9, 131_071, 127, 2)  # float32 rounds their bytes
+
+
 def cache_traits(answer):
     """A right number of the wrong type is another mistake than a wrong number."""
     inputs = sizes(1, 32, 8, 8192, 128, 2)
     got, expected = answer.observe(inputs).returned, answer.expected(inputs)
+    exact = answer.expected(MANY)
+    rounded = answer.observe(MANY).returned
     return {
+        "rounded": type(rounded) is int and 0 < abs(rounded - exact) < 1e-6 * exact,
         "the right number as a float": isinstance(got, float) and got == expected,
         "a float, far too small": isinstance(got, float) and got < expected / 1e5,
     }
@@ -77,6 +85,7 @@ def each_layer_and_each_cached_head_keeps_its_own(answer, rng):
 def the_cache_grows_with_positions_and_sequences(answer, rng):
     exactly(answer, sizes(1, 1, 1, pick(rng, 100, 4096, 131072), 64, 2))
     exactly(answer, sizes(pick(rng, 3, 8, 64), 1, 1, 1000, 64, 2))
+    exactly(answer, MANY)
 
 
 @task.check(1, "a number may take one, two or four bytes")
@@ -120,3 +129,4 @@ task.fault("L5-SCORES", positions=lambda n: n * n)
 task.fault("L5-NUMBERS", width=one)
 task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)
+task.fault("L5-ROUNDED-BYTES", said=lambda number: int(torch.tensor(number, dtype=torch.float32)))

@@ -4,6 +4,7 @@ import torch
 
 from attncourse.checks.answer import Failure, Unanswered, compare, moves_nothing, shape_of
 from attncourse.checks.device import mixed, stays_with
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -140,6 +141,9 @@ def with_a_cached_head_each_it_is_attention(answer, rng):
         answer.matches(one_query(rng, *shape))
     inputs = one_query(rng, 2, 2, 2, 6, 5, dtype=torch.float64)
     compare("output", answer(inputs), answer.expected(inputs), inputs, tolerance=1e-9)
+    inputs = one_query(rng, 2, 2, 2, 4, 3)
+    query, keys = with_far_scores(inputs["query"], inputs["keys"])
+    answer.matches(inputs | {"query": query, "keys": keys}, tolerance=1e-3)
 
 
 @task.check(2)

@@ -67,6 +67,7 @@ def merge_probes(rng):
         "first empty": two_parts(rng, 3, counts=(0, 3)),
         "both empty": two_parts(rng, 2, counts=(0, 0)),
         "far apart": two_parts(rng, 3, shift=(-300.0, 200.0)),
+        "rows far apart": two_parts(rng, 3, shift=(torch.tensor([[1e4], [0.0], [-1e4]]), 0.0)),
         "large": two_parts(rng, 3, shift=(1e4, 1e4)),
         "double": two_parts(rng, 3, dtype=DOUBLE),
     }
@@ -144,6 +145,8 @@ def two_parts_without_keys_stay_one_without_keys(answer, rng):
 def large_scores_stay_finite(answer, rng):
     for shift in ((1e4, 1e4), (1e4, -1e4), (-1e4, -1e4), (-300.0, 200.0)):
         agrees(answer, two_parts(rng, 4, shift=shift))
+    rows = torch.tensor([[1e4], [0.0], [-1e4]])
+    agrees(answer, two_parts(rng, 3, shift=(rows, rows)))
 
 
 @task.check(1)
@@ -232,3 +235,14 @@ task.fault(
 task.fault(
     "L6-NO-MAX", factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima]
 )
+
+
+@task.fault("L6-ONE-UNIT")
+class OneUnit(Merge):
+    def __call__(self, one, two):
+        maximum = torch.maximum(one[1], two[1])
+        unit = finite(maximum).max()
+        first, second = (one[1] - unit).exp(), (two[1] - unit).exp()
+        back = torch.where(maximum == -math.inf, 0.0, (unit - maximum).exp())
+        weighted = (one[0] * first[..., None] + two[0] * second[..., None]) * back[..., None]
+        return weighted, maximum, (one[2] * first + two[2] * second) * back

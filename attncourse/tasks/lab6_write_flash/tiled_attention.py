@@ -4,6 +4,7 @@ import torch
 
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
 from attncourse.checks.device import stays_with
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab import lab6_write_flash as reference
@@ -161,6 +162,9 @@ def scores_of_ten_thousand_stay_finite(answer, rng):
     for q, k, tile in ((6, 6, 2), (7, 7, 3), (4, 4, 4)):
         agrees(answer, call(rng, q, k, tile, spread=50.0), tolerance=1e-2)
     agrees(answer, far_below(call(rng, 4, 6, 2)), tolerance=1e-2)
+    inputs = call(rng, 4, 6, 2)
+    query, key = with_far_scores(inputs["query"], inputs["key"])
+    agrees(answer, inputs | {"query": query, "key": key}, tolerance=1e-2)
     for q, k in ((4, 6), (6, 6)):  # beside tiles that are hidden as a whole
         agrees(answer, far_below(call(rng, q, k, 2, True)), tolerance=1e-2)
 

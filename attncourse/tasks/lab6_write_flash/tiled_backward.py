@@ -35,6 +35,15 @@ def backward(rng, *sizes, **how):
     return tensors | {"tile": forward["tile"], "causal": forward["causal"]}
 
 
+def canceling(rng):
+    """Gradients of 1,000 and −1,000 around small ones, which half precision loses in between."""
+    inputs = backward(rng, 22, 1, 1, dtype=HALF, b=1, h=1)
+    gradient = torch.full((22,), 0.2)
+    gradient[0], gradient[-1] = 1000, -1000
+    inputs["grad_output"] = gradient[:, None].expand(1, 1, 22, 5).to(HALF).clone()
+    return inputs
+
+
 def backward_probes(rng):
     return {
         "one tile": backward(rng, 4, 4, 4),
@@ -47,6 +56,7 @@ def backward_probes(rng):
         "causal, more queries": backward(rng, 7, 4, 2, True),
         "large": backward(rng, 6, 6, 2, spread=20.0),
         "half": backward(rng, 6, 6, 2, dtype=HALF, size=4.0),
+        "half, canceling": canceling(rng),
         "double": backward(rng, 7, 5, 3, dtype=DOUBLE),
         "tiles of one": backward(rng, 4, 4, 1),
     }
@@ -146,6 +156,7 @@ def scores_of_ten_thousand_stay_finite(answer, rng):
 def half_precision_is_computed_in_float32(answer, rng):
     agrees(answer, backward(rng, 7, 7, 3, dtype=HALF), tolerance=2e-3)
     agrees(answer, backward(rng, 6, 6, 2, True, dtype=HALF, size=4.0), tolerance=3e-3)
+    agrees(answer, canceling(rng), tolerance=3e-3)
 
 
 @task.check(5)
@@ -265,3 +276,13 @@ task.fault(
 task.fault("L6-HALF", wide=as_is)
 task.fault("L6-WHOLE-MATRIX", section="meter", cut=lambda tile, q, k: (q, k))
 task.fault("L6-WHOLE-ROWS", section="meter", cut=lambda tile, q, k: (tile, k))
+
+
+@task.fault("L6-SUMS-IN-HALF")
+class SumsInHalf(Backward):
+    def __call__(self, query, *others, **named):
+        self.narrow = query.dtype
+        return super().__call__(query, *others, **named)
+
+    def kept(self, grad, name):
+        return grad.to(self.narrow).to(grad.dtype)

@@ -39,6 +39,17 @@ def circle(n):
     return torch.eye(n, dtype=torch.bool).roll(-1, 1)
 
 
+def one_way(steps, others):
+    """A way from the first word on, and words beside it at which all words of the way look.
+
+    If attention is shared equally, 42⁻³⁰ arrives after 30 steps beside 40 words: 0 in float32.
+    """
+    place = torch.arange(steps + 1 + others)
+    on_the_way = place <= steps
+    following = (place == place[:, None] + 1) & on_the_way
+    return on_the_way[:, None] & (following | ~on_the_way)
+
+
 def steps_of(*widths):
     """Groups of words, each of which looks at all words of the group before."""
     group = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
@@ -61,6 +72,7 @@ def probes(rng):
         "some look nowhere": reach_inputs(drawn(rng, 6) & (torch.arange(6)[:, None] != 2), 2),
         "many layers": reach_inputs(circle(9), 6),
         "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
+        "one way among many words": reach_inputs(one_way(30, 40), 30),
         "many paths": reach_inputs(~torch.eye(16, dtype=torch.bool), 18),  # 2^68: 0 in int64
     }
 
@@ -130,6 +142,7 @@ def any_mask_is_followed_step_by_step(answer, rng):
         answer.matches(reach_inputs(drawn(rng, n, share), layers))
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
     answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
+    answer.matches(reach_inputs(one_way(30, 40), 30))
 
 
 @task.check(2)
@@ -271,3 +284,15 @@ task.fault(
     "R-NEW-ONLY",
     result=lambda known, mask, layers: known & ~Reach()(mask, layers - 1) if layers else known,
 )
+
+
+@task.fault("R-SHARES-VANISH")
+class Shares(Reach):
+    """Everybody hands on equal shares of everything known; a small share is no number at last."""
+
+    def __call__(self, mask, layers):
+        flow = (mask | torch.eye(len(mask), dtype=torch.bool)).float()
+        flow, arrived = flow / flow.sum(-1, keepdim=True), torch.eye(len(mask))
+        for _ in range(layers):
+            arrived = flow @ arrived
+        return arrived > 0

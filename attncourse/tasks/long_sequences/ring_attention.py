@@ -1,9 +1,11 @@
 import math
+import operator
 
 import torch
 
 from attncourse import long_sequences as reference
 from attncourse.checks.answer import Failure, describe, moves_nothing
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
@@ -93,9 +95,30 @@ def biggest(answer):
     return answer.returned(inputs, adapt=metered)[0] / (4 * 4 * 8)
 
 
+def lists_kept(attention):
+    """Whether the lists hold the same shards, in the same order, when the answer returns."""
+
+    def function(*, query, key, value, sizes):
+        given = [list(x.split(sizes, -2)) for x in (query, key, value)]
+        before = [list(each) for each in given]
+        if attention(*given) is None:
+            return None
+        return all(
+            len(now) == len(then) and all(map(operator.is_, now, then))
+            for now, then in zip(given, before, strict=True)
+        )
+
+    return function
+
+
 def traits(answer):
     size = biggest(answer)
-    return {"holds more than two shards": size > 2, "holds all keys": size >= 16}
+    kept = answer.observe(ring_inputs(torch.Generator().manual_seed(0)), adapt=lists_kept).returned
+    return {
+        "changes its lists": kept is False,
+        "holds more than two shards": size > 2,
+        "holds all keys": size >= 16,
+    }
 
 
 task = Task(
@@ -159,6 +182,9 @@ def large_scores_are_joined_exactly(answer, rng):
     answer.matches(far_apart(rng, 2, 3, 2))
     inputs = ring_inputs(rng, 2, sizes=(3, 2))
     answer.matches({name: x if name == "sizes" else 30 * x for name, x in inputs.items()})
+    inputs = ring_inputs(rng, 2, sizes=(3, 2))
+    query, key = with_far_scores(inputs["query"], inputs["key"])
+    answer.matches(inputs | {"query": query, "key": key}, tolerance=1e-3)
 
 
 @task.check(2)
@@ -181,6 +207,13 @@ def gradients_reach_query_key_and_value(answer, rng):
 @task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, ring_inputs(rng, 2, sizes=(2, 1, 2)))
+    inputs = ring_inputs(rng, 2)
+    if not answer.returned(inputs, adapt=lists_kept):
+        raise Failure(
+            "After your answer, the lists that it was given hold other shards, or the same ones in "
+            "another order. The caller still needs them: work on lists of your own.",
+            inputs,
+        )
 
 
 # --- the reference in steps ---------------------------------------------------------------------
@@ -459,3 +492,14 @@ task.fault(
 class InFloat32(Ring):
     def __call__(self, *shards):
         return super().__call__(*([x.float() for x in each] for each in shards))
+
+
+@task.fault("R-LISTS-TURNED")
+class ListsTurned(Ring):
+    """The lists are the ring: the last shard goes to the front, once less than there are shards."""
+
+    def __call__(self, query_shards, key_shards, value_shards):
+        outputs = super().__call__(query_shards, key_shards, value_shards)
+        for shards in (key_shards, value_shards):
+            shards.append(shards.pop(0))
+        return outputs

@@ -21,6 +21,7 @@ def probes(rng):
         "a row": span_inputs(torch.arange(10), 3.0, 4.0),
         "a span between two places": span_inputs(torch.arange(8), 2.5, 2.0),
         "span 0": span_inputs(torch.arange(6), 0.0, 3.0),
+        "below 0": span_inputs(torch.arange(6), -1.5, 4.0),
         "far beyond": span_inputs(torch.arange(5), 20.0, 2.0),
         "a narrow ramp": span_inputs(torch.arange(7), 3.0, 0.25),
         "a ramp of 1": span_inputs(torch.arange(7), 2.5, 1.0),
@@ -73,7 +74,7 @@ def beyond_span_and_ramp_nothing_counts(answer, rng):
 
 @task.check(2)
 def between_it_falls_in_a_straight_line(answer, rng):
-    for span, ramp in ((3.0, 4.0), (1.5, 32.0), (2.5, 2.0), (3.0, 0.25)):
+    for span, ramp in ((3.0, 4.0), (1.5, 32.0), (2.5, 2.0), (3.0, 0.25), (-1.5, 4.0)):
         answer.matches(span_inputs(torch.arange(10), span, ramp))
     answer.matches(span_inputs([0.0, 0.5, 1.25, 3.75], 1.25, 2.0))
 
@@ -209,3 +210,4 @@ task.fault(
     "A-STRICT-LINE",
     above=lambda ramp, span, distance: torch.where(distance <= span, ramp, ramp - distance),
 )
+task.fault("A-SPAN-NOT-BELOW-0", of_span=lambda span: span.clamp(min=0))

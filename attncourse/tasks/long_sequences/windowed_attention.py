@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from attncourse import long_sequences as reference
 from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -21,6 +22,13 @@ def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
     }
 
 
+def with_a_zero_key(rng):
+    """One key of zeros, which is a key like any other."""
+    inputs = window_inputs(rng, 2, n=7, width=2)
+    inputs["key"][:, 2] = 0
+    return inputs
+
+
 def probes(rng):
     return {
         "blocks that fit": window_inputs(rng, 2, 3, n=12, width=3),
@@ -35,6 +43,7 @@ def probes(rng):
         "all equal": window_inputs(rng, 4, 4, n=4, width=4, d=4, v=4),
         "wide vectors": window_inputs(rng, 1, n=9, width=2, d=16),
         "double": window_inputs(rng, 2, 2, n=10, width=3, dtype=torch.float64),
+        "a key of zeros": with_a_zero_key(rng),
         "large": window_inputs(rng, 2, n=8, width=2) | {"query": 60 * normal(rng, 2, 8, 4)},
     }
 
@@ -144,6 +153,7 @@ def it_is_right_where_the_last_block_is_short(answer, rng):
     for n, width in ((11, 3), (9, 4), (7, 2), (13, 5)):
         answer.matches(window_inputs(rng, 2, 3, n=n, width=width))
     answer.matches(window_inputs(rng, 2, 2, n=10, width=3, dtype=torch.float64))
+    answer.matches(with_a_zero_key(rng))
 
 
 @task.check(1)
@@ -156,6 +166,9 @@ def a_window_wider_than_the_text_is_full_attention(answer, rng):
 def large_scores_give_no_nan(answer, rng):
     large = {"query": 60 * normal(rng, 2, 9, 4)}
     answer.matches(window_inputs(rng, 2, n=9, width=2) | large)
+    inputs = window_inputs(rng, 2, n=9, width=2)
+    query, key = with_far_scores(inputs["query"], inputs["key"])
+    answer.matches(inputs | {"query": query, "key": key}, tolerance=1e-3)
 
 
 @task.check(2)
@@ -411,3 +424,21 @@ task.fault("W-NO-MAXIMUM", share=lambda scores: scores.exp() / scores.exp().sum(
 class InFloat32(Windowed):
     def __call__(self, query, key, value, width):
         return super().__call__(query.float(), key.float(), value.float(), width)
+
+
+@task.fault("W-ZERO-KEY")
+class ZeroKeys(Windowed):
+    def __call__(self, query, key, value, width):
+        self.keys = self.spread(key, *self.sizes(query, width))
+        return super().__call__(query, key, value, width)
+
+    def sizes(self, query, width):
+        n = query.shape[-2]
+        return (size := self.size(width, n)), -n % size
+
+    def hide(self, scores, mask, real):
+        empty = (self.keys == 0).all(-1)[..., None, :]
+        return scores.masked_fill(~mask | empty, -torch.inf)
+
+    def share(scores):
+        return scores.softmax(-1).nan_to_num()

@@ -6,11 +6,18 @@ from torch import nn
 from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing
 from attncourse.checks.inputs import normal
+from attncourse.checks.modules import as_its_owner_left_it, disturbed, standing
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import merge_heads, split_heads
 from attncourse.tasks import as_is
-from attncourse.tasks.looking_inside import HEADS, WIDTH, a_text, model_numbers, model_of
+from attncourse.tasks.looking_inside import (
+    HEADS,
+    WIDTH,
+    a_text,
+    model_numbers,
+    model_of,
+)
 
 
 def with_a_model(ablated):
@@ -34,6 +41,18 @@ def with_a_model(ablated):
         if not isinstance(said, torch.Tensor):
             raise Unusable(f"returned a model that gives {describe(said)}; scores are expected.")
         return [said, model(text)]
+
+    return function
+
+
+def left_behind(ablated):
+    """What the answer leaves otherwise in the given model than its caller had set it."""
+
+    def function(*, text, layer, head, value, then=None, **made):
+        model = as_its_owner_left_it(model_of(made["model.numbers"], made["model.layers"]))
+        before = standing(model)
+        ablated(model, layer, head, value)
+        return disturbed(before, standing(model))
 
     return function
 
@@ -120,6 +139,10 @@ def the_model_that_was_given_stays_as_it_was(answer, rng):
     for inputs in (without(rng), saying(rng, layer=0)):
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+        if left := answer.observe(inputs, adapt=left_behind).returned:
+            raise Failure(
+                f"After your answer, the given model's scores are unchanged, but it {left}.", inputs
+            )
 
 
 @task.check(1)
@@ -141,7 +164,7 @@ def of_the_copy_another_head_can_be_ablated(answer, rng):
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, without(rng))
+    moves_nothing(answer, without(rng), draws=True)  # a new layer draws its weights
     answer.matches(without(rng, dtype=torch.float64))
     answer.matches(without(rng, b=3, n=3, head=0))
 

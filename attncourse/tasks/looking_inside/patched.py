@@ -4,6 +4,7 @@ import torch
 
 from attncourse import looking_inside as reference
 from attncourse.checks.answer import Failure, compare, describe, moves_nothing
+from attncourse.checks.modules import as_its_owner_left_it, disturbed, standing
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import attention_maps, merge_heads, split_heads
@@ -26,21 +27,23 @@ def with_a_model(patched):
     return function
 
 
-def hooks_left(patched):
-    """How many functions the answer leaves in the given model, to be called in every later run."""
+def left_behind(patched):
+    """What the answer leaves otherwise in the given model than its caller had set it.
+
+    One layer of the model is in training, and one of its parameters is not learned.
+    """
 
     def function(*, clean, corrupted, place, **made):
-        model = model_of(made["model.numbers"], made["model.layers"])
+        model = as_its_owner_left_it(model_of(made["model.numbers"], made["model.layers"]))
+        before = standing(model)
         patched(model, clean, corrupted, place)
-        return sum(
-            len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()
-        )
+        return disturbed(before, standing(model))
 
     return function
 
 
-def leaves_a_hook(answer, inputs):
-    return bool(answer.observe(inputs, adapt=hooks_left).returned)
+def leaves_behind(answer, inputs):
+    return answer.observe(inputs, adapt=left_behind).returned or ""
 
 
 def pair(rng, b=2, n=5, layer=0, head=1, position=2, layers=2, dtype=torch.float32):
@@ -79,9 +82,8 @@ def small(rng):
 
 
 def traits(answer):
-    return {
-        "leaves a hook": leaves_a_hook(answer, pair(torch.Generator().manual_seed(0), layers=1))
-    }
+    left = leaves_behind(answer, pair(torch.Generator().manual_seed(0), layers=1))
+    return {"leaves a hook": "hook" in left, "leaves another mode": "mode" in left}
 
 
 task = Task(
@@ -132,17 +134,15 @@ def the_model_stays_as_it_was(answer, rng):
         inputs = pair(rng, layer=layer)
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
-        if leaves_a_hook(answer, inputs):
+        if left := leaves_behind(answer, inputs):
             raise Failure(
-                "The given model's scores are unchanged, but it still calls a function of yours in "
-                "every run. Remove each hook (`handle.remove()`), or work on a copy.",
-                inputs,
+                f"After your answer, the given model's scores are unchanged, but it {left}.", inputs
             )
 
 
 @task.check(1)
 def nothing_else_changes(answer, rng):
-    moves_nothing(answer, pair(rng))
+    moves_nothing(answer, pair(rng), draws=True)  # a new layer draws its weights
     answer.matches(pair(rng, dtype=torch.float64))
 
 
@@ -320,3 +320,9 @@ task.fault(
 )
 task.fault("I-LAST-SCORES-ONLY", result=lambda scores, model, corrupted, position: scores[:, -1])
 task.fault("I-PROBABILITIES", result=lambda scores, model, corrupted, position: scores.softmax(-1))
+
+
+@task.fault("I-OTHER-MODE")
+class OtherMode(Patched):
+    def listen(self, model, layer, clean, corrupted):
+        return super().listen(model.eval(), layer, clean, corrupted)

@@ -1,4 +1,5 @@
 import functools
+import operator
 
 import torch
 
@@ -14,6 +15,19 @@ def with_a_list(rollout):
 
     def function(*, weights):
         return rollout(list(weights.unbind(0)))
+
+    return function
+
+
+def list_kept(rollout):
+    """Whether the list holds the same layers, in the same order, when the answer returns."""
+
+    def function(*, weights):
+        given = list(weights.unbind(0))
+        before = list(given)
+        if rollout(given) is None:
+            return None
+        return len(given) == len(before) and all(map(operator.is_, given, before))
 
     return function
 
@@ -120,6 +134,13 @@ def precision_gradients_and_everything_else_stay(answer, rng):
     if seen.gradients.get("weights") is None:
         raise Failure("No gradient reaches the weights.", layers(rng))
     moves_nothing(answer, layers(rng))
+    inputs = layers(rng, 3)
+    if not answer.returned(inputs, adapt=list_kept):
+        raise Failure(
+            "After your answer, the list that it was given holds other layers, or the same ones in "
+            "another order. The caller still needs it: work on a list of your own.",
+            inputs,
+        )
 
 
 # --- the reference in steps ---------------------------------------------------------------------

@@ -120,6 +120,13 @@ def by_word(table, times=1, **others):
     return searched(scores[None, None].repeat(1, times, 1, 1), **others)
 
 
+def many_words(rng):
+    """One sentence of 36 among 100 words: 100⁻³⁶, the product of its shares, is 0 in float32."""
+    inputs = drawn(rng, 1, 1, 100, size=0.5, memory=0.0, width=2, max_length=36)
+    inputs["scores"][..., inputs["eos"]] -= 20
+    return inputs
+
+
 # First the likelier beginning (2), after which all is uncertain; the other one (3) leads home.
 LURED = [
     [1.0, 0.0, 0.0, 0.0],
@@ -170,6 +177,7 @@ def probes(rng):
         "ends somewhere": ending(rng, 8, 0.5, width=4, max_length=6),
         "ends somewhere, cut": ending(rng, 12, -0.5, width=4, max_length=3),
         "ends somewhere, cut early": ending(rng, 12, -0.5, width=3, max_length=2),
+        "many words": many_words(rng),
         "much is remembered": drawn(rng, 4, 4, 5, memory=4.0, width=4, max_length=6),
     }
 
@@ -269,6 +277,10 @@ def logarithms_of_probabilities_are_added(answer, rng):
     shifted = drawn(rng, 1, 4, 5, width=3, memory=0.0)
     shifted["scores"] = shifted["scores"] + 4 * normal(rng, 1, 4, 5, 1)  # of no importance
     finds(answer, shifted, "Scores that are higher after some words")
+    finds(answer, many_words(rng), "36 of 100 words, all about as likely")
+    far = drawn(rng, 1, 4, 5, width=3, memory=0.0)
+    far["scores"] = far["scores"] + 200 * normal(rng, 1, 4, 5, 1).sign()
+    finds(answer, far, "Scores of about 200 after some words, of −200 after others")
 
 
 @task.check(2)
@@ -648,3 +660,20 @@ class BosKept(Search):
 class OneWordLess(Search):
     def __call__(self, step, state, bos, eos, width, max_length):
         return super().__call__(step, state, bos, eos, width, max(1, max_length - 1))
+
+
+@task.fault("B-PRODUCT")
+class Product(Search):
+    def totals(b, width):
+        return Search.totals(b, width).exp()
+
+    def weigh(logits):
+        return logits.softmax(-1)
+
+    def close(p, ended, eos):
+        closed = torch.zeros_like(p)
+        closed[:, eos] = 1.0
+        return torch.where(ended[:, None], closed, p)
+
+    def add(total, p):
+        return total[..., None] * p

@@ -1,3 +1,5 @@
+import random
+
 import torch
 
 from attncourse import one_stack as reference
@@ -99,6 +101,9 @@ def probes(rng):
         "hot, nucleus 0.4": drawing(two, 4.0, None, 0.4),
         "all of it": drawing(three, 1.5, 4, 0.8),
         "high scores": drawing(logits_of(FLAT, LADDER, shift=5.0), 1.0, 3, 0.9),
+        "scores far apart": drawing(
+            logits_of(FLAT, LADDER, shift=torch.tensor([[200.0], [-200.0]])), 1.0, 3, 0.9
+        ),
         "low scores": drawing(logits_of(FLAT, LADDER, shift=-40.0), 1.0, 3, 0.9),
     }
 
@@ -158,6 +163,7 @@ def traits(answer):
     return {
         "same for any random numbers": drawn_alike(answer, inputs),
         "resets the random state": answer.resets_random_state(inputs, adapt=plainly),
+        "draws elsewhere": answer.draws_elsewhere(inputs, adapt=plainly),
         "edits the logits": any(_edits(answer, each) for each in EDITED),
     }
 
@@ -220,6 +226,9 @@ def one_id_for_each_row(answer):
 def words_come_as_often_as_they_are_likely(answer):
     draws(answer, drawing(logits_of(*THREE)), "As the model scores them")
     draws(answer, drawing(logits_of(*THREE, shift=30.0)), "With 30 more on every score")
+    far = torch.tensor([[200.0], [0.0], [-200.0]])
+    said = "With 200 more on the scores of one row, 200 less on those of another"
+    draws(answer, drawing(logits_of(*THREE, shift=far)), said)
     alone = ((dict(adapt=by_default), 0.1, 0.1),)
     draws(answer, drawing(logits_of(*THREE)), "With the logits alone", alone)
 
@@ -266,6 +275,13 @@ def every_row_is_drawn_anew_and_nothing_is_reset(answer):
         raise Failure(
             f"In a batch of {FEW:,} equal rows all came out as one word, and in another call as "
             "another one. Each row needs a chance of its own.",
+            inputs,
+        )
+    if answer.draws_elsewhere(inputs, adapt=plainly):
+        raise Failure(
+            "Your answer draws from another random generator than torch's own, such as Python's or "
+            "NumPy's. With `torch.manual_seed`, a caller can repeat what comes from torch's; yours "
+            "cannot be repeated.",
             inputs,
         )
     if answer.resets_random_state(inputs, adapt=plainly):
@@ -365,6 +381,11 @@ task.fault(
     nucleus=lambda self, p, top_p: (likely := self.sort(p)[0]) * self.stays(likely, top_p),
 )
 
+task.fault(
+    "P-OTHER-CHANCE",
+    draw=lambda p: torch.tensor([random.choices(range(len(row)), row)[0] for row in p.tolist()]),
+)
+
 
 @task.fault("P-RESEED")
 class Reseeds(Drawing):
@@ -380,6 +401,11 @@ class EvenlyFromAFilter(Drawing):
             p = self.nucleus(p, top_p)
         return self.draw(p if top_k is None and top_p is None else (p > 0).float())
 
+
+# --- faults: the softmax ---
+
+
+task.fault("D-NAIVE-SOFTMAX", shares=lambda logits: logits.exp() / logits.exp().sum(-1, True))
 
 # --- faults: temperature ------------------------------------------------------------------------
 

@@ -146,6 +146,11 @@ def a_low_temperature_stays_finite(answer, rng):
         answer.matches(pairs(rng, temperature=temperature), tolerance=1e-3)
         # A score of 88.8 and more: its exponential is infinite in float32.
         answer.matches(pairs(rng, temperature=temperature, like=2.0), tolerance=1e-3)
+    for sign in (1, -1):  # all scores near 100, or near -100
+        inputs = pairs(rng, like=0.1, temperature=0.005)
+        inputs["texts"] = sign * (inputs["images"][:1] + 0.3 * inputs["texts"])
+        inputs["images"] = inputs["images"][:1] + 0.3 * normal(rng, 4, 6)
+        answer.matches(inputs, tolerance=1e-3)
 
 
 @task.check(2)

@@ -29,6 +29,12 @@ def square(n, *sizes):
     return bucket_inputs(place - place[:, None], *sizes)
 
 
+def short(n, *sizes):
+    """The same offsets in whole numbers of 32 bits."""
+    inputs = around(n, *sizes)
+    return inputs | {"offsets": inputs["offsets"].int()}
+
+
 def probes(rng):
     return {
         "both ways": around(30),
@@ -42,6 +48,7 @@ def probes(rng):
         "a table, one way": square(9, 8, 21, False),
         "one number": bucket_inputs(-7),
         "very far": bucket_inputs([-(10**9), -5000, 0, 5000, 10**9]),
+        "32 bits": short(12, 8, 21, False),
         "random": bucket_inputs(torch.randint(-90, 91, (2, 3, 4), generator=rng), 12, 67, True),
     }
 
@@ -86,7 +93,7 @@ def right(answer, inputs):
 
 @task.check(1)
 def as_many_whole_numbers_as_offsets(answer, rng):
-    for inputs in (square(5), around(3), bucket_inputs(-7)):
+    for inputs in (square(5), around(3), bucket_inputs(-7), short(9)):
         expected = answer.expected(inputs)
         has_shape(
             "buckets",
@@ -318,6 +325,12 @@ task.fault(
         lambda first, chosen: (first + chosen).double(),
     ),
 )
+
+
+@task.fault("C-BUCKETS-DTYPE-KEPT")
+class DtypeKept(Buckets):
+    def __call__(self, offsets, *sizes):
+        return super().__call__(offsets, *sizes).to(offsets.dtype)
 
 
 @task.fault("C-INPLACE")

@@ -148,7 +148,7 @@ def buckets_by_map(offsets, num_buckets, max_distance, bidirectional):
         away = offset if bidirectional and offset > 0 else -min(offset, 0)
         return written[min(int(away), max_distance)] + b * bool(bidirectional and offset > 0)
 
-    return offsets.clone().apply_(place)
+    return offsets.clone().long().apply_(place)
 
 
 def borders_of(b, max_distance):
