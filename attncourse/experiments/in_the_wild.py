@@ -31,7 +31,7 @@ import random
 import runpy
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -179,6 +179,65 @@ def wilson(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
     middle = (share + spread / 2) / (1 + spread)
     half = z * math.sqrt(share * (1 - share) / of + spread / (4 * of)) / (1 + spread)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+# --- counts, from the stored rows
+
+VERDICTS = ("right", "excluded", "wrong")
+OF_MASKS = ("mask", "nothing to attend to")  # what a check says whose contract is about masks
+
+
+def stored(folder: Path = DATA) -> dict:
+    """What was found: `items`, a row for each, `repositories`, `near-duplicates`."""
+    return json.loads((folder / "in_the_wild.json").read_text("utf-8"))
+
+
+def found_in(row: dict) -> list[str]:
+    """What the judge named, but for what the authors exclude or what an option they lack explains."""
+    return [each for each in row["named"] if row["failed"] and each not in row["excludes"]]
+
+
+def verdict(row: dict) -> str:
+    """Right; excluded, where the authors rule out all that is wrong; or wrong."""
+    if not row["failed"]:
+        return "right"
+    ruled_out = bool(row["named"]) and not row["partly"] and not found_in(row)
+    return "excluded" if ruled_out else "wrong"
+
+
+def is_asked(row: dict, misconception: str) -> bool:
+    """Whether an item is counted for a misconception: code that takes no masks has none of masks."""
+    about_masks = misconception.startswith("M-")
+    no_masks = any(said in check for check in row["not theirs"] for said in OF_MASKS)
+    no_masks |= "M-IGNORED" in row["excludes"]
+    return misconception not in row["excludes"] and not (about_masks and no_masks)
+
+
+def counted(
+    rows: list[dict], known: Mapping[str, Collection[str]]
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """How many items have a misconception, and of how many: {misconception: {task: (n, of)}}.
+
+    Args:
+        rows: items.
+        known: for each task the misconceptions of its list. An item is among those asked where its
+            task's list has the misconception, or where the judge found it in another item.
+    """
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for name in sorted({each for row in rows for each in found_in(row)}):
+        counts[name] = {}
+        for task in sorted({row["task"] for row in rows}):
+            asked = [row for row in rows if row["task"] == task and is_asked(row, name)]
+            have = sum(name in found_in(row) for row in asked)
+            if asked and (have or name in known[task]):
+                counts[name][task] = have, len(asked)
+    return counts
+
+
+def commonest(counts: dict[str, dict[str, tuple[int, int]]]) -> list[tuple[str, int, int]]:
+    """Misconceptions with their counts over all tasks, the one that most items have first."""
+    sums = [(name, *map(sum, zip(*of.values(), strict=True))) for name, of in counts.items()]
+    return sorted(sums, key=lambda each: (-each[1], each[2], each[0]))
 
 
 def main() -> None:
