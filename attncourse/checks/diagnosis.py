@@ -186,10 +186,14 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
         # The last output first: weights are nearer to the cause than the output made from them.
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = comparable(ours), comparable(theirs)
-            finite = not isinstance(theirs, Tensor) or torch.isfinite(theirs.double()).all()
-            if not finite or not agree(theirs, ours, 1.5 * tolerance(task)):
+            lost = _is_finite(ours) and not _is_finite(theirs)
+            if lost or not agree(theirs, ours, 1.5 * tolerance(task)):
                 return Example(inputs, name, *_differing(ours, theirs, 1.5 * tolerance(task)))
     return None
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, Tensor) or bool(torch.isfinite(value.double()).all())
 
 
 MOST_OF_AN_ERROR = 100  # letters

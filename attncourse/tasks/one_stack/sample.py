@@ -4,6 +4,7 @@ from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
+from attncourse.tasks.top_p import Nucleus, of_top_p
 
 # So many draws know a share to 0.035, 0.020 and 0.011 (one standard deviation).
 FEW, DRAWS, MANY = 200, 600, 2_000
@@ -288,7 +289,7 @@ def the_logits_stay_as_they_were(answer):
 
 
 @task.steps
-class Drawing:
+class Drawing(Nucleus):
     def before(self):
         pass
 
@@ -306,15 +307,6 @@ class Drawing:
 
     def shares(logits):
         return logits.softmax(-1)
-
-    def sort(p):
-        return p.sort(dim=-1, descending=True)
-
-    def stays(likely, top_p):
-        return likely.cumsum(-1) - likely < top_p
-
-    def back(keep, order):
-        return torch.zeros_like(keep).scatter(-1, order, keep)
 
     def nucleus(self, p, top_p):
         likely, order = self.sort(p)
@@ -436,43 +428,7 @@ task.fault("P-FILL-ZERO", cut_off=lambda logits, least: logits.masked_fill(logit
 # --- faults: top-p ------------------------------------------------------------------------------
 
 task.fault("P-TOP-P-IGNORED", nucleus=lambda self, p, top_p: p)
-task.fault(
-    "P-TOP-P-WITHOUT-THE-LAST",
-    stays=(
-        lambda likely, top_p: likely.cumsum(-1) <= top_p,
-        lambda likely, top_p: (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0),
-    ),
-)
-task.fault(
-    "P-TOP-P-THRESHOLD",
-    stays=(
-        lambda likely, top_p: likely >= top_p,
-        lambda likely, top_p: likely >= 1 - top_p,
-        lambda likely, top_p: (likely >= top_p) | (torch.arange(likely.shape[-1]) == 0),
-        lambda likely, top_p: (likely >= 1 - top_p) | (torch.arange(likely.shape[-1]) == 0),
-    ),
-)
-task.fault(
-    "P-TOP-P-OUT",
-    stays=lambda likely, top_p: (
-        (likely.cumsum(-1) - likely < 1 - top_p) | (torch.arange(likely.shape[-1]) == 0)
-    ),
-)
-task.fault(
-    "P-TOP-P-ORDER-OF-THE-FIRST",
-    sort=lambda p: (
-        (order := p[:1].argsort(dim=-1, descending=True).expand(p.shape)),
-        (p.gather(-1, order), order),
-    )[1],
-)
-task.fault("P-TOP-P-UNSORTED", sort=lambda p: (p, torch.arange(p.shape[-1]).expand(p.shape)))
-task.fault("P-TOP-P-SORTED-UPWARD", sort=lambda p: p.sort(dim=-1))
-task.fault("P-TOP-P-NOT-PUT-BACK", back=lambda keep, order: keep)
-task.fault("P-TOP-P-GATHERED", back=lambda keep, order: keep.gather(-1, order))
-task.fault(
-    "P-TOP-P-FIRST-ROW",
-    stays=lambda likely, top_p: (likely.cumsum(-1) - likely < top_p)[:1].expand(likely.shape),
-)
+of_top_p(task)
 
 
 @task.fault("P-TOP-P-BEFORE-TOP-K")

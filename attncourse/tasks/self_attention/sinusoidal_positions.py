@@ -3,6 +3,7 @@ import torch
 from attncourse import self_attention as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.task import Task
+from attncourse.tasks.sinusoids import Positions, last_zero, of_odd_widths
 
 
 def table_of(length, width):
@@ -123,101 +124,11 @@ def it_needs_no_chance_and_changes_nothing(answer):
 
 # --- the reference in steps ---------------------------------------------------------------------
 
-
-@task.steps
-class Positions:
-    def places(length):
-        return torch.arange(length, dtype=torch.float64)
-
-    def base(length):
-        return 10_000.0
-
-    def exponents(width):
-        return torch.arange(0, width, 2, dtype=torch.float64) / width
-
-    def speeds(base, exponents):
-        return base**-exponents
-
-    def turn(places, speeds):
-        return places[:, None] * speeds
-
-    def sines(angles, width):
-        return angles.sin()
-
-    def cosines(angles, width):
-        return angles.cos()
-
-    def lay_out(sines, cosines, width):
-        return torch.stack([sines, cosines], -1).flatten(1)[:, :width]
-
-    def result(table):
-        return table.float()
-
-    def __call__(self, length, width):
-        speeds = self.speeds(self.base(length), self.exponents(width))
-        angles = self.turn(self.places(length), speeds)
-        sines, cosines = self.sines(angles, width), self.cosines(angles, width)
-        return self.result(self.lay_out(sines, cosines, width))
-
+task.steps(Positions)
 
 # --- faults: an odd width -----------------------------------------------------------------------
 
-
-def into_zeros(sines, cosines, width):
-    table = torch.zeros(len(sines), width, dtype=torch.float64)
-    table[:, 0::2], table[:, 1::2] = sines, cosines
-    return table
-
-
-def refused(error):
-    def lay_out(sines, cosines, width):
-        if width % 2:
-            raise error(f"width must be even; got {width}")
-        return into_zeros(sines, cosines, width)
-
-    return lay_out
-
-
-def last_as(wave):
-    """The last feature of an odd width is something else."""
-
-    def lay_out(sines, cosines, width):
-        table = Positions.lay_out(sines, cosines, width).clone()
-        if width % 2:
-            table[:, -1] = wave(cosines)
-        return table
-
-    return lay_out
-
-
-def last_zero(sines, cosines, width):
-    return last_as(lambda cosines: 0.0)(sines, cosines, width)
-
-
-def rounded_up(width):
-    return torch.arange(0, width, 2, dtype=torch.float64) / (width + width % 2)
-
-
-def all_pairs(sines, cosines, width):
-    return torch.stack([sines, cosines], -1).flatten(1)
-
-
-task.fault(
-    "P-ODD",
-    lay_out=(into_zeros, refused(ValueError), refused(AssertionError), refused(RuntimeError)),
-)
-task.fault("C-ODD-SILENT", lay_out=last_zero)
-task.fault(
-    "C-ODD-OTHER-WIDTH",
-    lay_out=(
-        all_pairs,
-        all_pairs,
-        lambda sines, cosines, width: all_pairs(sines, cosines, width)[:, : width - width % 2],
-    ),
-    exponents=(..., rounded_up, ...),
-)
-task.fault("C-ODD-COSINE", lay_out=last_as(lambda cosines: cosines[:, -1]))
-task.fault("C-ODD-ROUNDED-UP", exponents=rounded_up)
+of_odd_widths(task)
 
 # --- faults: speeds -----------------------------------------------------------------------------
 

@@ -1,0 +1,75 @@
+"""A test in steps, and what students misunderstand in every test."""
+
+from attncourse.checks.task import Task
+
+
+class Testing:
+    """A test of an implementation, case by case; a task's own class says `cases` and `holds`."""
+
+    def under_test(self, implementation):
+        return implementation
+
+    def demand(self, holds):
+        assert holds
+
+    def __call__(self, implementation):
+        implementation = self.under_test(implementation)
+        for case in self.cases():
+            self.demand(self.holds(implementation, case))
+
+
+def raising(error):
+    def demand(holds):
+        if not holds:
+            raise error("the implementation is wrong")
+
+    return demand
+
+
+def forgotten(holds):
+    (holds, "the implementation is wrong")  # noqa: B018
+
+
+def turned_around(holds):
+    assert not holds
+
+
+def of_every_test(task: Task, wrong, right, **about) -> None:
+    """Faults of the steps `under_test` and `demand`, and of a whole test.
+
+    Args:
+        wrong: the implementation with the defect, as the notebook shows it.
+        right: one without it.
+        about: of each fault, such as the section to read again.
+    """
+    task.fault("T-NOTHING-ASSERTED", **about, demand=forgotten)
+    task.fault("T-OTHER-ERROR", **about, demand=(raising(ValueError), raising(RuntimeError)))
+    task.fault("T-UPSIDE-DOWN", **about, demand=turned_around)
+    task.fault(
+        "T-NOT-THE-ARGUMENT",
+        **about,
+        under_test=(lambda implementation: wrong, lambda implementation: right),
+    )
+
+    @task.fault("T-KEEPS-ERRORS", **about)
+    class KeepsErrors(task.composed):
+        def __call__(self, implementation):
+            try:  # noqa: SIM105, as students write it
+                super().__call__(implementation)
+            except Exception:
+                pass
+
+    says = task.fault("T-SAYS-IT", **about)
+
+    @says
+    class Returns(task.composed):
+        def __call__(self, implementation):
+            implementation = self.under_test(implementation)
+            return all([self.holds(implementation, case) for case in self.cases()])
+
+    @says
+    class Prints(task.composed):
+        def __call__(self, implementation):
+            implementation = self.under_test(implementation)
+            for case in self.cases():
+                print("right" if self.holds(implementation, case) else "wrong!")

@@ -1,0 +1,117 @@
+import torch
+
+from attncourse import in_the_wild as reference
+from attncourse.checks.answer import moves_nothing
+from attncourse.checks.inputs import causal, dead_mask, mixed_mask
+from attncourse.checks.observe import FUSED_ATTENTION
+from attncourse.checks.task import Task
+from attncourse.tasks.attention import (
+    DOUBLE,
+    Attention,
+    a_mask_may_broadcast,
+    a_masked_key_gets_no_weight,
+    a_query_with_nothing_to_attend_to_gets_zeros,
+    attention_inputs,
+    hidden_winner,
+    large_attention,
+    of_masks,
+    only_dead_rows,
+)
+
+
+def all_hidden(rng):
+    return attention_inputs(rng, 2, mask=torch.zeros(4, 5, dtype=torch.bool))
+
+
+def probes(rng):
+    return {
+        "plain": attention_inputs(rng, 2, 3),
+        "mask": attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 3, 4, 5)),
+        "causal": attention_inputs(rng, 2, q=5, k=5, d=3, v=4, mask=causal(5)),
+        "padding": attention_inputs(rng, 3, 2, mask=mixed_mask(rng, 3, 1, 1, 5)),
+        "dead row": attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5)),
+        "all hidden": all_hidden(rng),
+        "large negative, masked": large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0),
+        "double": attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5), **DOUBLE),
+        "hidden winner": hidden_winner(rng, 300.0),
+        "hidden winner by far": hidden_winner(rng, 3e5),
+    }
+
+
+def small(rng):
+    for rows in (
+        *([[False, False]], [[True, False]], [[True, False], [False, False]]),
+        *([[False, True], [True, True]], [[False, False], [False, False]]),
+    ):
+        mask = torch.tensor(rows)
+        yield attention_inputs(rng, q=len(rows), k=2, d=1, v=1, mask=mask)
+    yield attention_inputs(rng, q=1, k=2, d=1, v=1)
+
+
+task = Task(
+    reference.mended_attention,
+    number=2,
+    returns=("output", "weights"),
+    difficulty=2,
+    minutes=10,
+    section="wild-dead-row",
+    probes=probes,
+    differentiated=("plain", "mask", "dead row"),
+    small=small,
+    features=1,
+    forbidden=FUSED_ATTENTION,
+)
+
+task.check(2)(a_query_with_nothing_to_attend_to_gets_zeros)
+
+
+@task.check(1)
+def so_do_all_queries_if_all_is_hidden(answer, rng):
+    answer.matches(all_hidden(rng), gradient=True)
+
+
+@task.check(1)
+def without_a_mask_it_is_as_it_was(answer, rng):
+    answer.matches(attention_inputs(rng, 2, 3), gradient=True)
+    answer.matches(attention_inputs(rng, **DOUBLE))
+
+
+task.check(1)(a_masked_key_gets_no_weight)
+task.check(1)(a_mask_may_broadcast)
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer, rng):
+    moves_nothing(answer, attention_inputs(rng, 3, mask=dead_mask(rng, 4, 5)))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+task.steps(Attention)
+task.spelling(clear=only_dead_rows)
+
+# --- faults -------------------------------------------------------------------------------------
+
+of_masks(task)
+
+
+def only_a_whole_mask(weights, mask):
+    return weights if mask.any() else torch.zeros_like(weights)
+
+
+task.fault("M-DEAD-ROW-WHOLE-MASK", clear=only_a_whole_mask)
+task.fault(
+    "M-DEAD-ROW-OPENED",
+    visible=lambda mask, scores: None if mask is None else mask | ~mask.any(-1, keepdim=True),
+)
+
+
+@task.fault("M-DEAD-ROW-OUTPUT")
+class OutputAlone(Attention):
+    def __call__(self, query, key, value, mask=None):
+        scores = self.scale(self.compare(query, key), query, key, value)
+        weights = self.share(scores if mask is None else self.hide(scores, mask), mask)
+        output = weights @ value
+        if mask is not None:
+            output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+        return output, weights

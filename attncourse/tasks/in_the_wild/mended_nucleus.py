@@ -1,0 +1,144 @@
+import torch
+
+from attncourse import in_the_wild as reference
+from attncourse.checks.answer import Failure, moves_nothing
+from attncourse.checks.task import Task
+from attncourse.tasks import as_is
+from attncourse.tasks.top_p import Nucleus, of_top_p
+
+# Shares of words. No two of a row are equal, and no sum of the likeliest is a top_p of below:
+# rounding would decide.
+LADDER = [0.15, 0.40, 0.03, 0.24, 0.07, 0.11]
+STEEP = [0.05, 0.09, 0.62, 0.01, 0.20, 0.03]
+FLAT = [0.16, 0.105, 0.225, 0.13, 0.195, 0.185]
+
+
+def cut(*rows, top_p, shift=0.0):
+    return {"logits": torch.tensor(rows).log() + shift, "top_p": top_p}
+
+
+def probes(rng):
+    return {
+        "a little": cut(STEEP, FLAT, top_p=0.1),
+        "less than half": cut(STEEP, FLAT, top_p=0.3),
+        "more than half": cut(LADDER, STEEP, top_p=0.6),
+        "three rows": cut(FLAT, LADDER, STEEP, top_p=0.75),
+        "nearly all": cut(LADDER, FLAT, top_p=0.88),
+        "but the last": cut(LADDER, STEEP, FLAT, top_p=0.98),
+        "high scores": cut(LADDER, top_p=0.5, shift=30.0),
+        "low scores": cut(FLAT, LADDER, top_p=0.5, shift=-40.0),
+    }
+
+
+def small(rng):
+    for top_p in (0.3, 0.6, 0.95):
+        yield cut([0.3, 0.7], top_p=top_p)
+    for top_p in (0.3, 0.6, 0.9):
+        yield cut([0.2, 0.5, 0.3], top_p=top_p)
+    yield cut([0.2, 0.5, 0.3], [0.1, 0.1, 0.8], top_p=0.6)
+    yield cut(LADDER, top_p=0.6)
+
+
+task = Task(
+    reference.mended_nucleus,
+    number=6,
+    returns=("logits",),
+    difficulty=2,
+    minutes=10,
+    section="wild-top-p",
+    probes=probes,
+    small=small,
+)
+
+
+def stay(answer, inputs):
+    """Assert that the right words stay, and that they stay as they were."""
+    got, expected = answer(inputs), answer.expected(inputs)
+    if got.shape != expected.shape:
+        raise Failure("The result has another shape than the logits.", inputs, expected, got)
+    for row, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
+        due, stays = (x.gt(-torch.inf).nonzero().flatten().tolist() for x in (ours, theirs))
+        if due != stays:
+            shares = ", ".join(f"{share:.2f}" for share in inputs["logits"][row].softmax(-1))
+            raise Failure(
+                f"Of words with the shares {shares}, top_p = {inputs['top_p']} keeps the words "
+                f"{due}; yours keeps {stays}.",
+                inputs,
+                expected,
+                got,
+            )
+        if not torch.equal(ours, theirs):
+            raise Failure("A word that stays has another logit than before.", inputs, expected, got)
+
+
+@task.check(2)
+def the_word_that_reaches_top_p_stays(answer):
+    for top_p in (0.3, 0.6, 0.75, 0.88, 0.98):
+        stay(answer, cut(LADDER, top_p=top_p))
+
+
+@task.check(1)
+def a_likely_word_alone_is_enough(answer):
+    for top_p in (0.05, 0.3, 0.6):
+        stay(answer, cut(STEEP, top_p=top_p))
+
+
+@task.check(1)
+def each_row_has_words_of_its_own(answer):
+    for top_p in (0.3, 0.6, 0.75, 0.88):
+        stay(answer, cut(FLAT, LADDER, STEEP, top_p=top_p))
+
+
+@task.check(1)
+def scores_may_be_high_or_low(answer):
+    for shift in (30.0, -40.0):
+        stay(answer, cut(FLAT, STEEP, top_p=0.6, shift=shift))
+
+
+@task.check(1)
+def it_changes_nothing_but_its_result(answer):
+    moves_nothing(answer, cut(LADDER, STEEP, top_p=0.6))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class CutOff(Nucleus):
+    def shares(logits):
+        return logits.softmax(-1)
+
+    def result(logits, keep, p):
+        return logits.masked_fill(~keep, -torch.inf)
+
+    def __call__(self, logits, top_p):
+        p = self.shares(logits)
+        likely, order = self.sort(p)
+        return self.result(logits, self.back(self.stays(likely, top_p), order), p)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+of_top_p(task)
+task.fault("P-TOP-P-OF-LOGITS", shares=as_is)
+task.fault(
+    "P-TOP-P-ONE-MORE",
+    stays=lambda likely, top_p: (
+        torch.arange(likely.shape[-1]) <= (likely.cumsum(-1) - likely < top_p).sum(-1, keepdim=True)
+    ),
+)
+task.fault(
+    "P-TOP-P-SHARES",
+    result=(
+        lambda logits, keep, p: p * keep,
+        lambda logits, keep, p: p * keep / (p * keep).sum(-1, keepdim=True),
+    ),
+)
+task.fault("P-FILL-ZERO", result=lambda logits, keep, p: logits.masked_fill(~keep, 0.0))
+task.fault("P-TOP-P-LARGE-FILL", result=lambda logits, keep, p: logits.masked_fill(~keep, -1e9))
+
+
+@task.fault("P-EDITS-LOGITS")
+class Edits(CutOff):
+    def result(logits, keep, p):
+        return logits.masked_fill_(~keep, -torch.inf)

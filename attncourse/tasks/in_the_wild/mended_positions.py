@@ -1,0 +1,91 @@
+import torch
+
+from attncourse import in_the_wild as reference
+from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.task import Task
+from attncourse.tasks.sinusoids import Positions, of_odd_widths
+
+
+def table_of(length, width):
+    return {"length": length, "width": width}
+
+
+def probes(rng):
+    sizes = (6, 5), (4, 1), (5, 3), (5, 7), (5, 8), (6, 6), (4, 2), (1, 9), (60, 5)
+    return {f"{n} positions, width {width}": table_of(n, width) for n, width in sizes}
+
+
+def small(rng):
+    for sizes in ("11", "21", "13", "23", "33", "35", "12", "22", "24", "34"):
+        yield table_of(*map(int, sizes))
+
+
+task = Task(
+    reference.mended_positions,
+    number=4,
+    returns=("positions",),
+    difficulty=2,
+    minutes=10,
+    section="wild-odd-width",
+    probes=probes,
+    small=small,
+)
+
+
+def right(answer, length, width):
+    inputs = table_of(length, width)
+    compare("positions", answer(inputs).float(), answer.expected(inputs), inputs, 1e-3)
+
+
+@task.check(1)
+def a_row_for_each_position_and_as_many_features_as_asked(answer):
+    for length, width in ((6, 5), (4, 1), (5, 8)):
+        inputs = table_of(length, width)
+        got = answer(inputs)
+        if got.shape != (length, width):
+            raise Failure(
+                f"positions have shape {shape_of(got)}; expected (length width) = "
+                f"({length} {width}).",
+                inputs,
+            )
+        if got.dtype != torch.float32:
+            raise Failure(
+                f"positions are {got.dtype}; they will be added to words, which are float32.",
+                inputs,
+            )
+
+
+@task.check(2)
+def an_odd_width_ends_with_a_sine(answer):
+    for length, width in ((6, 5), (5, 5), (7, 3), (4, 1), (1, 7), (60, 9)):
+        right(answer, length, width)
+
+
+@task.check(1)
+def an_even_width_is_as_it_was(answer):
+    for length, width in ((5, 8), (8, 4), (6, 6), (4, 2), (60, 20)):
+        right(answer, length, width)
+
+
+@task.check(1)
+def it_needs_no_chance_and_changes_nothing(answer):
+    moves_nothing(answer, table_of(5, 7))
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+task.steps(Positions)
+
+# --- faults -------------------------------------------------------------------------------------
+
+of_odd_widths(task)
+task.fault(
+    "C-ODD-ROUNDED-DOWN",
+    exponents=lambda width: (
+        torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - width % 2)
+    ),
+)
+task.fault(
+    "C-HALVES",
+    lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width],
+)

@@ -1,0 +1,315 @@
+import cmath
+import math
+
+import numpy as np
+import torch
+
+from attncourse import in_the_wild as reference
+from attncourse.checks.task import Task
+from attncourse.tasks import in_the_wild as shared
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test
+
+# --- implementations, with the defect and without it --------------------------------------------
+
+
+def shown(length, width):
+    table = torch.zeros(length, width)
+    place = torch.arange(length)[:, None]
+    speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    table[:, 0::2] = torch.sin(place * speed)
+    table[:, 1::2] = torch.cos(place * speed)
+    return table
+
+
+def angles(length, width, of=None):
+    speed = 10_000.0 ** (-torch.arange(0, width, 2) / (of or width))
+    return torch.arange(length)[:, None] * speed
+
+
+def in_pairs(angle):
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+def cosines_cut(length, width):
+    table, angle = torch.zeros(length, width), angles(length, width)
+    table[:, 0::2] = angle.sin()
+    table[:, 1::2] = angle[:, : width // 2].cos()
+    return table
+
+
+def pairs_cut(length, width):
+    return in_pairs(angles(length, width))[:, :width]
+
+
+def number_by_number(length, width):
+    def one(place, feature):
+        angle = place / 10_000 ** (2 * (feature // 2) / width)
+        return math.cos(angle) if feature % 2 else math.sin(angle)
+
+    rows = [[one(place, feature) for feature in range(width)] for place in range(length)]
+    return torch.tensor(rows).view(length, width)
+
+
+def in_double_precision(length, width):
+    place, i = np.arange(length)[:, None], np.arange(width)
+    angle = place / np.power(10_000.0, (i - i % 2) / width)
+    return torch.from_numpy(np.where(i % 2 == 0, np.sin(angle), np.cos(angle))).float()
+
+
+def by_a_shift(length, width):
+    """A cosine is a sine a quarter of a turn later."""
+    i = torch.arange(width)
+    angle = torch.arange(length)[:, None] * 10_000.0 ** (-(i // 2 * 2) / width)
+    return torch.sin(angle + (i % 2) * torch.pi / 2)
+
+
+def turning(length, width):
+    """Each hand turned on by the same step from place to place."""
+    step = [cmath.exp(1j * 10_000 ** (-i / width)) for i in range(0, width, 2)]
+    hands, rows = [1 + 0j] * len(step), []
+    for _ in range(length):
+        rows.append([part for hand in hands for part in (hand.imag, hand.real)][:width])
+        hands = [hand * turn for hand, turn in zip(hands, step, strict=True)]
+    return torch.tensor(rows).view(length, width)
+
+
+def a_little_otherwise(positions):
+    """The same but for the last bits, as if angles had been rounded otherwise."""
+    return lambda length, width: positions(length, width) * (1 + 2 * torch.finfo(torch.float32).eps)
+
+
+OTHERS = {
+    "pairs side by side, cut to the width": pairs_cut,
+    "number by number": number_by_number,
+    "in double precision": in_double_precision,
+    "cosines as sines a quarter of a turn later": by_a_shift,
+    "each hand turned on from place to place": turning,
+}
+RIGHT = {"as many cosines as there is room for": cosines_cut} | {
+    name: a_little_otherwise(positions) for name, positions in OTHERS.items()
+}
+
+
+def one_after_the_other(length, width):
+    table = torch.zeros(length, width)
+    for place in range(length):
+        for i in range(0, width, 2):
+            table[place, i] = math.sin(place / 10_000 ** (i / width))
+            table[place, i + 1] = math.cos(place / 10_000 ** (i / width))
+    return table
+
+
+def refusing(length, width):
+    if width % 2:
+        raise ValueError(f"width must be even; got {width}")
+    return pairs_cut(length, width)
+
+
+def last_as(wave):
+    """The table with something else in the last feature of an odd width."""
+
+    def positions(length, width):
+        table = pairs_cut(length, width)
+        if width % 2:
+            table[:, -1] = wave(angles(length, width)[:, -1])
+        return table
+
+    return positions
+
+
+THE_ONE = "the one that the notebook shows"
+INDEX, REFUSES = "feature by feature, with an IndexError", "an odd width is refused"
+ZEROS, COSINE = "the last feature left at 0", "a cosine as the last feature"
+WIDER, NARROWER = "a feature too many", "a feature too few"
+NEXT = "the speeds of the next even width"
+WRONG = {
+    THE_ONE: shown,
+    INDEX: one_after_the_other,
+    REFUSES: refusing,
+    ZEROS: last_as(torch.zeros_like),
+    COSINE: last_as(torch.cos),
+    WIDER: lambda length, width: in_pairs(angles(length, width)),
+    NARROWER: lambda length, width: pairs_cut(length, width)[:, : width - width % 2],
+    NEXT: lambda length, width: in_pairs(angles(length, width, width + width % 2))[:, :width],
+}
+
+
+def filled(number):
+    return lambda length, width: torch.full((length, width), number)
+
+
+def in_another_shape(length, width):
+    return pairs_cut(length, width)[None]
+
+
+def raises(length, width):
+    raise AssertionError("something is wrong inside")
+
+
+BOUNDED = "0.5 everywhere"
+IMPLEMENTATIONS = (
+    RIGHT
+    | WRONG
+    | {name: filled(number) for name, number in shared.GARBAGE.items()}
+    | {BOUNDED: filled(0.5), shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
+)
+
+
+def tried(test_positions):
+    """Whether the test refuses an implementation, by its name."""
+    return lambda implementation: shared.verdict(test_positions, IMPLEMENTATIONS[implementation])
+
+
+def is_odd(length, width):
+    return width % 2 == 1
+
+
+def seen(test_positions):
+    """What the test does with an implementation."""
+    return lambda implementation: shared.facts(
+        test_positions, IMPLEMENTATIONS[implementation], is_odd
+    )
+
+
+def traits(answer):
+    found = shared.traits(answer, seen, next(iter(RIGHT)), ZEROS)
+    bounded = not answer.returned(shared.of(BOUNDED), seen)["refused"]
+    return found | {"looks at the range alone": bounded and not found["refuses no numbers"]}
+
+
+task = Task(
+    reference.test_positions,
+    number=3,
+    returns=bool,
+    difficulty=3,
+    minutes=15,
+    section="wild-odd-width",
+    adapt=tried,
+    probes=lambda rng: {each: shared.of(each) for each in (*RIGHT, *WRONG)},
+    small=lambda rng: (shared.of(each) for each in (THE_ONE, *RIGHT, *WRONG)),
+    traits=traits,
+    chance=True,
+)
+
+
+@task.check(2)
+def it_refuses_what_the_notebook_shows(answer):
+    shared.refuses_all(answer, seen, THE_ONE, why="It breaks one of the promises.")
+
+
+@task.check(2)
+def right_implementations_pass_in_any_style(answer):
+    shared.accepts_all(answer, seen, *RIGHT)
+
+
+@task.check(1)
+def an_error_inside_the_implementation_is_no_excuse(answer):
+    why = "It ends with an error where a table is promised."
+    shared.refuses_all(answer, seen, INDEX, REFUSES, why=why)
+
+
+@task.check(2)
+def the_last_feature_is_looked_at(answer):
+    why = "It ends without an error, and one feature of its table is wrong."
+    shared.refuses_all(answer, seen, ZEROS, COSINE, why=why)
+
+
+@task.check(1)
+def so_are_the_width_and_the_other_features(answer):
+    why = "It ends without an error, and its table is another one."
+    shared.refuses_all(answer, seen, WIDER, NARROWER, NEXT, why=why)
+
+
+@task.check(1)
+def its_verdict_needs_no_luck(answer):
+    shared.decides_alike(answer, ZEROS, *[*RIGHT][:2])
+
+
+# --- the reference in steps ---------------------------------------------------------------------
+
+
+@task.steps
+class OddWidths(Testing):
+    def cases():
+        return [(6, 3), (4, 5), (5, 7)]
+
+    def table(positions, length, width):
+        return positions(length, width)
+
+    def expected(length, width):
+        return number_by_number(length, width)
+
+    def part(table, width):
+        return table
+
+    def near(found, expected):
+        return found.shape == expected.shape and torch.allclose(found, expected, atol=1e-4)
+
+    def holds(self, implementation, case):
+        found = self.table(implementation, *case)
+        return self.near(*(self.part(x, case[1]) for x in (found, self.expected(*case))))
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+of_every_test(task, shown, cosines_cut)
+task.fault("T-EVEN-ONLY", cases=lambda: [(6, 4), (5, 8)])
+task.fault("T-SHAPES", near=lambda found, expected: found.shape == expected.shape)
+task.fault("T-POSITION-0", part=lambda table, width: table[:1])
+task.fault("T-LAST-LEFT-OUT", part=lambda table, width: table[:, : width - width % 2])
+task.fault("T-WIDTH-ONE", cases=lambda: [(6, 1)])
+task.fault("T-RANGE", near=lambda found, expected: bool((found.abs() <= 1).all()))
+task.fault(
+    "T-LOOSE",
+    near=lambda found, expected: (
+        found.shape == expected.shape and torch.allclose(found, expected, atol=1.5)
+    ),
+)
+task.fault(
+    "T-EXACT",
+    expected=cosines_cut,
+    near=(
+        torch.equal,
+        lambda found, expected: found.shape == expected.shape and bool((found == expected).all()),
+    ),
+)
+task.fault(
+    "T-FAR",
+    cases=lambda: [(4000, 7)],
+    expected=in_double_precision,
+    near=lambda found, expected: (
+        found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-6)
+    ),
+)
+task.fault(
+    "T-WRONG-ORACLE",
+    expected=(
+        lambda length, width: in_pairs(angles(length, width, width / 2))[:, :width],
+        lambda length, width: torch.cat(
+            [angles(length, width).sin(), angles(length, width).cos()], -1
+        )[:, :width],
+        lambda length, width: in_pairs(angles(length, width) + torch.pi / 2)[:, :width],
+    ),
+)
+task.fault("T-OWN-ERROR", expected=shown)
+task.fault("T-UNSEEDED", cases=lambda: [(6, int(torch.randint(2, 9, ())))])
+
+
+def none_on_an_error(positions, length, width):
+    try:
+        return positions(length, width)
+    except (RuntimeError, IndexError, ValueError):
+        return None
+
+
+@task.fault("T-CRASH-EXCUSED")
+class CrashExcused(OddWidths):
+    def holds(self, implementation, case):
+        found = none_on_an_error(implementation, *case)
+        return found is None or self.near(found, self.expected(*case))
+
+
+@task.fault("T-ODD-SHOULD-FAIL")
+class OddShouldFail(OddWidths):
+    def holds(self, implementation, case):
+        return none_on_an_error(implementation, *case) is None
