@@ -193,7 +193,7 @@ def stored(folder: Path = DATA) -> dict:
 
 
 def found_in(row: dict) -> list[str]:
-    """What the judge named, but for what the authors exclude or what an option they lack explains."""
+    """What the judge named and the authors do not exclude."""
     return [each for each in row["named"] if row["failed"] and each not in row["excludes"]]
 
 
@@ -206,7 +206,7 @@ def verdict(row: dict) -> str:
 
 
 def is_asked(row: dict, misconception: str) -> bool:
-    """Whether an item is counted for a misconception: code that takes no masks has none of masks."""
+    """Whether an item is counted for a misconception; of masks, only code that takes some is."""
     about_masks = misconception.startswith("M-")
     no_masks = any(said in check for check in row["not theirs"] for said in OF_MASKS)
     no_masks |= "M-IGNORED" in row["excludes"]
