@@ -184,7 +184,15 @@ def wilson(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
 # --- counts, from the stored rows
 
 VERDICTS = ("right", "excluded", "wrong")
-OF_MASKS = ("mask", "nothing to attend to")  # what a check says whose contract is about masks
+# What one task's list calls by two names, and another's by one.
+ONE_THOUGHT = {"M-DEAD-ROW-UNIFORM": "M-DEAD-ROW"}
+# What a misconception is about, by the beginning of its name, and what the checks of it say.
+ABOUT = {
+    "M-": ("mask", "nothing to attend to"),
+    "C-DROPOUT": ("dropout acts",),
+    "P-TOP-K": ("top-k leaves",),
+    "P-TOP-P": ("top-p leaves",),
+}
 
 
 def stored(folder: Path = DATA) -> dict:
@@ -192,9 +200,23 @@ def stored(folder: Path = DATA) -> dict:
     return json.loads((folder / "in_the_wild.json").read_text("utf-8"))
 
 
+def is_asked(row: dict, misconception: str) -> bool:
+    """Whether an item is counted for a misconception: code without masks is not for one of masks.
+
+    Nor is an item whose authors exclude the misconception, or that has no such option.
+    """
+    excluded = set(row["excludes"])
+    for begins, said in ABOUT.items():
+        if misconception.startswith(begins):
+            theirs = not any(word in check for check in row["not theirs"] for word in said)
+            return theirs and not excluded & {misconception, begins + "IGNORED"}
+    return misconception not in excluded
+
+
 def found_in(row: dict) -> list[str]:
-    """What the judge named and the authors do not exclude."""
-    return [each for each in row["named"] if row["failed"] and each not in row["excludes"]]
+    """What the judge named in an item, of what is counted for it."""
+    named = [ONE_THOUGHT.get(each, each) for each in row["named"] if row["failed"]]
+    return [each for each in named if is_asked(row, each)]
 
 
 def verdict(row: dict) -> str:
@@ -203,14 +225,6 @@ def verdict(row: dict) -> str:
         return "right"
     ruled_out = bool(row["named"]) and not row["partly"] and not found_in(row)
     return "excluded" if ruled_out else "wrong"
-
-
-def is_asked(row: dict, misconception: str) -> bool:
-    """Whether an item is counted for a misconception; of masks, only code that takes some is."""
-    about_masks = misconception.startswith("M-")
-    no_masks = any(said in check for check in row["not theirs"] for said in OF_MASKS)
-    no_masks |= "M-IGNORED" in row["excludes"]
-    return misconception not in row["excludes"] and not (about_masks and no_masks)
 
 
 def counted(

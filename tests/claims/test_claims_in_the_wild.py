@@ -288,11 +288,11 @@ def test_a_finite_fill_is_minus_infinity_where_each_query_sees_a_key(page):
 
 def test_two_of_three_tests_accept_a_softmax_over_the_queries(page):
     said = [page["accepts"](page[name], page["over_queries"])
-            for name in ("test_shape", "test_sums_of_equal_words", "test_sums")]  # fmt: skip
+            for name in ("test_shape", "test_equal_words", "test_sums")]  # fmt: skip
     assert said == ["accepts", "accepts", "refuses"]
     assert all(
         page["accepts"](page[name], page["copied_attention"]) == "accepts"
-        for name in ("test_shape", "test_sums_of_equal_words", "test_sums")
+        for name in ("test_shape", "test_equal_words", "test_sums")
     )
 
 
