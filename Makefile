@@ -92,7 +92,7 @@ test: $(STAMP) lint  ## everything: style, reference, judge, notebooks, book, co
 test-changed: $(STAMP) lint  ## what your changes since SINCE (main) can break: the chapters, labs and tasks they name
 	$(BIN)/python -m pytest -n $(WORKERS) --changed-since $(SINCE)
 
-fast-test: $(STAMP)  ## what takes no second each: two minutes in all
+fast-test: $(STAMP)  ## what takes no fifth of a second each: a minute in all
 	$(BIN)/python -m pytest -n $(FAST_WORKERS) -m "not slow"
 
 fuzz: $(STAMP)  ## look for an hour for files and messages that break what reads them

@@ -285,6 +285,7 @@ def problems(draw):
     return scores, randn(b, k, v, seed=seed + 1), mask
 
 
+@pytest.mark.slow
 @steadily
 @given(problems())
 def test_weights_sum_to_one_and_the_context_lies_among_the_values(problem):

@@ -210,6 +210,7 @@ def test_honest_records_raise_no_alarm(kind, seeds=range(16)):  # 200: tests/ben
             assert not grave(audit(decode(encode(record)))), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MACHINES)
 def test_an_honest_decoding_lab_passes(kind):
     for seed in range(10):
@@ -217,6 +218,7 @@ def test_an_honest_decoding_lab_passes(kind):
         assert passed(findings), summary(findings)
 
 
+@pytest.mark.slow
 def test_a_really_measured_record_passes_even_on_a_busy_machine():
     points = []
     for n in (64, 128, 256, 512):

@@ -236,6 +236,7 @@ def test_a_decoder_scores_words_step_by_step_as_in_one_piece(scheme, chunks):
     assert_equal_to(model(words), actual)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_decoder_writes_the_same_with_and_without_a_cache_and_with_padding(scheme):
     model = make_decoder(scheme)
@@ -283,6 +284,7 @@ def test_bytes_of_known_models():
 # --- Latent attention ---
 
 
+@pytest.mark.slow
 def test_latent_attention_agrees_with_deepseek_v3():
     theirs_of = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
     layer, x = filled(LatentAttention(M, H, D, 5, 2)), randn(B, N, M)
@@ -321,6 +323,7 @@ def test_latent_attention_agrees_with_deepseek_v3():
     assert_equal_to(expected, layer.step(x)[0], atol=1e-6)
 
 
+@pytest.mark.slow
 @steadily
 @given(*(st.integers(1, 4) for _ in range(5)), st.integers(0, 9))
 def test_absorbed_is_written_out_for_any_sizes(h, d, latent, half, n, seed):
@@ -329,6 +332,7 @@ def test_absorbed_is_written_out_for_any_sizes(h, d, latent, half, n, seed):
     assert_all_agree([layer(x)], [layer.step(x)[0]], [x, *layer.parameters()])
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_written_yet_is_said_to_return_none():
     """A student writes `forward` first; the report must not say that nothing is answered."""
 
@@ -375,6 +379,7 @@ def test_pooling_takes_means_of_heads_in_a_row():
 # --- A ring, and pages ---
 
 
+@pytest.mark.slow
 @steadily
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 5))
 def test_a_ring_gives_what_a_window_gives_for_any_chunks(chunks, width):

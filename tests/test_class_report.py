@@ -115,6 +115,7 @@ def test_points_are_those_of_the_gradebook(data, graded):
     assert bob["points"]["softmax"] == 12 and bob["points"]["scaled_dot_product_attention"] == 0
 
 
+@pytest.mark.slow
 def test_who_needs_a_person_is_named_with_the_reason(data):
     assert data["review"] == [{"student": SLY, "reasons": ["uses `exec` <b>here</b>"]}]
     assert data["unread"][0]["students"] == sorted([SLY, FORMULA, MARKUP, "bob"])
@@ -185,6 +186,7 @@ def test_an_empty_class_has_a_report_too(graded, tmp_path):
     assert nothing["not_graded"] and nothing["scores"]["mean"] is None
 
 
+@pytest.mark.slow
 def test_a_long_list_is_folded_where_a_browser_leaves_it(data, tmp_path):
     """A browser ends a paragraph before what is folded, and its last period stands alone."""
     bs4 = pytest.importorskip("bs4")

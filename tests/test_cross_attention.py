@@ -189,6 +189,7 @@ def test_the_decoder_layer_reads_all_words_of_the_source_and_no_padding():
         assert torch.equal((gradient != 0).any(-1), PADDING[:, 0])
 
 
+@pytest.mark.slow
 @steadily
 @given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 3), st.integers(0, 99))
 def test_padding_on_either_side_changes_nothing_for_the_words(n, left, right, seed):
@@ -235,6 +236,7 @@ def test_the_transformer_is_made_of_its_parts():
     assert_equal_to(logits, model(SOURCE, WORDS))
 
 
+@pytest.mark.slow
 @steadily
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 4), st.integers(0, 99))
 def test_padding_of_the_source_and_of_the_target_changes_no_score(n, t, pads, seed):

@@ -505,6 +505,7 @@ def test_a_grader_holds_one_assignment_and_is_the_same_every_time(packed, course
     path.write_bytes(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["gradescope", "prairielearn"])
 def test_without_a_jail_the_answers_are_judged_and_the_teacher_is_told(
     source, tmp_path, monkeypatch, capsys, platform

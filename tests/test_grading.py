@@ -595,6 +595,7 @@ def as_installed(monkeypatch):
         cached.cache_clear()
 
 
+@pytest.mark.slow
 def test_what_a_notebook_imports_is_shown_with_what_it_requires(as_installed):
     (usual,) = packages.shown(("torch", "attncourse.checks.check", "tqdm.auto.tqdm")).values()
     assert {"torch", "numpy", "tqdm"} <= {*usual} and not {"nbformat", "fastjsonschema"} & {*usual}
@@ -1507,6 +1508,7 @@ def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     assert "names that look alike: Anna, anna, аnna" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_a_jail_grading_says_so(made_up):
     assert "can read and change what you can" in grade("--no-jail").stdout
 
@@ -1550,6 +1552,7 @@ def read(student: str, points: float) -> None:
         book.db.commit()
 
 
+@pytest.mark.slow
 def test_what_a_person_has_read_stays_read_until_it_changes(made_up, monkeypatch):
     texts = {"student01": "Because.", "student02": "", "student03": "So."}
     written(monkeypatch, **texts)
@@ -1567,6 +1570,7 @@ def test_what_a_person_has_read_stays_read_until_it_changes(made_up, monkeypatch
     assert grade().exit_code == 0 and waiting() == {"student01", "student03"}
 
 
+@pytest.mark.slow
 def test_what_is_late_costs_what_it_costs_with_the_points_of_today(made_up, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     Path(f"submitted/student01/{CHAPTER_3}/timestamp.txt").write_text("2026-02-01 12:00:00 UTC")
@@ -1710,6 +1714,7 @@ def test_nothing_is_judged_before_the_gradebook_is_open(made_up, monkeypatch):
         next(begun)
 
 
+@pytest.mark.slow
 def test_an_older_gradebook_is_told_everything_again(made_up, monkeypatch):
     written(monkeypatch, student01="Because.", student02="", student03="")
     assert grade("--force").exit_code == 0 and waiting() == {"student01"}
@@ -1723,6 +1728,7 @@ def test_an_older_gradebook_is_told_everything_again(made_up, monkeypatch):
     assert grade().exit_code == 0 and waiting() == set()  # the same gradebook: nothing is asked
 
 
+@pytest.mark.slow
 def test_a_total_weighs_the_assignments(made_up, monkeypatch):
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     assert grade("--force").exit_code == 0
@@ -1742,6 +1748,7 @@ def test_a_total_weighs_the_assignments(made_up, monkeypatch):
         assert CliRunner().invoke(cli.app, ["total", "--weight", wrong]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_who_names_no_assignment_is_told_which_it_is(made_up):
     for command in (["grade"], ["report"]):
         done = CliRunner().invoke(cli.app, command)
@@ -1767,6 +1774,7 @@ def test_a_locked_gradebook_is_waited_for(made_up, caplog):
     assert points().keys() == {"student01", "student02", "student03"}
 
 
+@pytest.mark.slow
 def test_a_gradebook_that_stays_locked_is_an_error_and_loses_nothing(made_up, monkeypatch):
     assert grade().exit_code == 0
     monkeypatch.setattr("attncourse.grading.books.gradebook.PATIENCE", 0.3)
@@ -1782,6 +1790,7 @@ def test_a_gradebook_that_stays_locked_is_an_error_and_loses_nothing(made_up, mo
     assert points().keys() == {"student01", "student02", "student03"}
 
 
+@pytest.mark.slow
 def test_what_is_rolled_back_on_its_way_is_booked_again(made_up, monkeypatch):
     """SQLAlchemy ends such a transaction without an error."""
     whole, lost = Writer._book, []
@@ -1801,6 +1810,7 @@ def no_space(_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_loses_nothing(made_up, monkeypatch):
     assert grade("--students", "student01").exit_code == 0
     with monkeypatch.context() as full:

@@ -1034,6 +1034,7 @@ def test_a_students_zip_of_millions_of_names_is_not_opened(desk):
     assert "more than 20,000 files" in rows["jane.zip"].notes[0] and filed() == {"kim"}
 
 
+@pytest.mark.slow
 def test_little_that_becomes_much_is_refused_in_words_and_soon(desk):
     cells = json.dumps(right())[:-1] + ', "x": [' + "{}," * 4_000_000 + "{}]}"
     flat = right()
@@ -1068,6 +1069,7 @@ def test_names_that_look_alike_are_pointed_out_also_in_a_later_run(desk):
     assert filed() == {"Paul", "раul", "ｐaul"}
 
 
+@pytest.mark.slow
 def test_reading_that_never_ends_is_stopped_and_stops_nobody(desk, monkeypatch):
     monkeypatch.setattr(ingest, "Purse", functools.partial(archives.Purse, seconds=0.5))
     kept = ingest.restore
@@ -1110,6 +1112,7 @@ def test_names_in_other_alphabets_survive(desk):
 # --- several at once
 
 
+@pytest.mark.slow
 def test_ingests_at_once_lose_no_version(here, desk):
     students, versions = [f"s{n}" for n in range(8)], range(6)
     for version in versions:
@@ -1143,6 +1146,7 @@ def test_what_cannot_be_written_leaves_what_was_there(desk):
 # --- the command
 
 
+@pytest.mark.slow
 def test_a_line_for_each_student_and_reason(course, monkeypatch):
     monkeypatch.setattr(cli.teacher, "console", Console(width=160))
     zipped({f"mallory/{n}.pdf": b"%PDF" for n in range(1500)} | {"kim/x.pdf": b"%PDF"})
@@ -1205,6 +1209,7 @@ def test_a_notebook_of_another_assignment_among_many_is_pointed_out(desk):
     assert not [r for r in desk("mixed.zip").values() if any("a mistake?" in n for n in r.notes)]
 
 
+@pytest.mark.slow
 def test_the_command_files_reports_and_ends_with_1(course, monkeypatch):
     monkeypatch.setattr(cli.teacher, "console", Console(width=160))
     attncourse = functools.partial(CliRunner().invoke, cli.app)

@@ -356,6 +356,7 @@ def texts(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_a_new_course_has_all_that_its_commands_need_and_no_student_s_work(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.app, ["new-course", str(tmp_path / "mine")])
     assert done.exit_code == 0, done.output

@@ -184,6 +184,7 @@ def stopped_while_nbgrader_works(patch):
     patch.setattr("attncourse.grading.outbox.release.TaskFacts.preprocess", preprocess)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("happens", "reason"),
     [
@@ -211,6 +212,7 @@ def test_a_release_that_fails_changes_nothing(taught, monkeypatch, happens, reas
         assert {row.max_score for row in results.of_class(CHAPTER_3)} == {66}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["_enter", "_swap"])
 def test_of_several_assignments_all_are_released_or_none(taught, monkeypatch, step):
     both = [RELEASED, Path("exercises", LAB, f"{LAB}.ipynb")]
@@ -341,6 +343,7 @@ def cells_in_gradebook() -> list[tuple]:
         return book.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_what_the_gradebook_is_told_is_what_nbgrader_tells_it(taught):
     registered = cells_in_gradebook()  # by `grade`
     Path("gradebook.db").unlink()
@@ -351,6 +354,7 @@ def test_what_the_gradebook_is_told_is_what_nbgrader_tells_it(taught):
     assert released == registered == cells_in_gradebook() and len(released) > 10
 
 
+@pytest.mark.slow
 def test_grade_registers_the_release_that_students_have(taught, caplog):
     """In a section's folder, too, which has no book."""
     Path("_config.yml").unlink()
@@ -424,6 +428,7 @@ def test_cells_with_points_are_neither_removed_nor_added_behind_ones_back(taught
     assert points() == dict.fromkeys(STUDENTS, 46)  # without what a person gave
 
 
+@pytest.mark.slow
 def test_a_written_answer_may_come_to_count_nothing(taught):
     edit(SOLUTION, lambda mark, cell: cell if not mark.get("grade") else worth_nothing(mark, cell))
     assert attncourse("release", CHAPTER_3).exit_code == 0
@@ -551,6 +556,7 @@ def test_a_roster_stays_and_an_earlier_table_does_not(taught):
         assert attncourse("grade", CHAPTER_3, "--log", "autograded/mine.log").exit_code == 0
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_tables_stay(taught, monkeypatch):
     Path("canvas.csv").write_text(CANVAS)
     export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o"]
@@ -765,6 +771,7 @@ def test_a_result_without_a_task_is_none(taught):
     assert "graded 1 submissions" in attncourse("grade", CHAPTER_3).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "3", '{"cells": 3}', '{"cells": [{"outputs": [3]}]}', "\udcff"]
 )
@@ -777,6 +784,7 @@ def test_a_damaged_record_is_that_students_only(taught, text):
     assert attncourse("grade", CHAPTER_3).exit_code == 0
 
 
+@pytest.mark.slow
 def test_who_has_no_time_any_more_is_not_late_any_more(taught):
     with Path("nbgrader_config.py").open("a") as config:
         config.write('\nc.LateSubmissionPlugin.penalty_method = "zero"\n')
@@ -823,6 +831,7 @@ def stops(monkeypatch, error: BaseException, where: str = JUDGE) -> dict:
         return nbgrader_api.api().autograde(CHAPTER_3, "ann")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [walls.Unavailable("unshare"), RuntimeError("x"), KeyboardInterrupt(), SystemExit(1)],
@@ -882,6 +891,7 @@ def test_a_killed_autograde_does_not_undo_what_is_graded_since(taught, monkeypat
         assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.mark.slow
 def test_autograde_replaces_what_is_graded_anew_and_knows_what_was_read(taught, monkeypatch):
     with nbgrader_api.gradebook() as book:
         grade = book.find_grade("softmax-check", CHAPTER_3, CHAPTER_3, "ann")

@@ -85,6 +85,7 @@ def test_the_courses_receipt_is_real_and_passes_its_audit():
 # --- the judge
 
 
+@pytest.mark.slow
 def test_the_packages_own_stopwatch_is_no_answer():
     report = engine.run("bench", lambda fn, flush: lab.measure(fn, flush=flush).seconds)
     assert report.earned == 0
@@ -126,11 +127,13 @@ def test_do_bench_is_right_everywhere_with_its_median_and_not_with_its_mean():
     assert [name for name, value in mean.items() if not accepts(name, value)] == ["outliers"]
 
 
+@pytest.mark.slow
 def test_the_median_of_block_averages_is_a_mean_in_disguise():
     ratios = lab.panel(lab.FAMOUS["torch Timer, blocked"].timer)
     assert ratios["outliers"] > 1.5 and ratios["hot L2"] < 0.7
 
 
+@pytest.mark.slow
 def test_a_counted_flush_may_take_ten_times_the_short_kernel():
     ratios = [
         checks.hidden_panel("earlier work counted", 0, seed)["short kernel"] for seed in range(12)
@@ -138,6 +141,7 @@ def test_a_counted_flush_may_take_ten_times_the_short_kernel():
     assert min(ratios) > 5 and max(ratios) > 10
 
 
+@pytest.mark.slow
 def test_nine_timers_in_the_notebook_have_nine_names():
     names = run_cells("# attncourse: nine timers", "# attncourse: hold all timers")
     said = [reference.name_the_mistake(ratios) for ratios in names["panels"].values()]

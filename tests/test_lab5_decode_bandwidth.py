@@ -148,6 +148,7 @@ print(new_pages(lambda: room.copy_(keys[:, :, None].expand_as(room))))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator, another size")
 @pytest.mark.parametrize("n", [2048, 4096])
 def test_a_large_copy_gets_new_memory_each_time(n):

@@ -136,6 +136,7 @@ def test_parts_merge_in_any_order_and_grouping():
 # What the page says
 
 
+@pytest.mark.slow
 def test_the_biggest_tensor_grows_like_n_and_that_of_naive_like_n_squared():
     sizes = (128, 256, 512)
     for fn, exponent in ((lambda *qkv: naive(*qkv)[0], 2.0), (tiled_by_32, 1.0)):

@@ -266,6 +266,7 @@ def jupyterlab(folder: Path, home: Path):
 LAB = Path(sys.prefix, "share", "jupyter", "nbconvert", "templates", "lab", "static", "index.css")
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.skipif(not LAB.is_file(), reason="nbconvert's templates are elsewhere")
 def test_a_link_looks_like_one_in_jupyterlab_and_a_list_begins_at_the_left(tab, tmp_path):

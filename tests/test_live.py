@@ -111,6 +111,7 @@ def show(tab, tmp_path):
     return show
 
 
+@pytest.mark.slow
 def test_a_page_stays_light():
     for name in FIGURES:
         files = live_figures.scripts(name)

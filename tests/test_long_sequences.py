@@ -163,6 +163,7 @@ def test_a_window_agrees_with_hugging_faces_longformer():
         assert_equal_to(expected, ours(x, x, x, window_mask(16, 2, first))[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bigbird_is_window_globals_and_random_blocks_as_hugging_face_has_it():
     theirs_of = pytest.importorskip("transformers.models.big_bird.modeling_big_bird")
     n, size, drawn = 48, 4, 2

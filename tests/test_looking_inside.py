@@ -398,6 +398,7 @@ def test_layers_that_are_no_list_are_refused(weights):
 # --- The page's cell for GPT-2, which the book does not run ---
 
 
+@pytest.mark.slow
 def test_the_cell_for_gpt2_names_the_heads_that_look_back(monkeypatch, capsys):
     transformers = pytest.importorskip("transformers")
     page = (Path(__file__).parent.parent / "book" / "12_looking_inside.md").read_text("utf-8")

@@ -31,6 +31,7 @@ def test_the_rule_gets_all_points_in_every_lab(task):
     assert run(task, with_samples(CORRECT[task][0], timing.headline)).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", CONCLUSIONS)
 def test_the_shortest_sample_of_a_gpu_is_no_time(task):
     report = run(task, with_samples(CORRECT[task][0], lambda point: min(point["seconds"])))

@@ -47,6 +47,7 @@ def luminance(color):
     return sum(part * c for part, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+@pytest.mark.slow
 def test_numbers_on_a_heat_map_can_be_read_on_every_blue():
     for row in torch.linspace(0, 1, 200).view(-1, 8):
         ax = plots.heat_map(row[None], ["q"], list("abcdefgh"))
@@ -61,6 +62,7 @@ def overlaps(labels):
     return any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "k"), [(24, 26), (24, 5), (3, 26)])
 def test_words_beside_a_large_heat_map_do_not_touch_each_other(q, k):
     ax = plots.heat_map(torch.full((q, k), 1 / k), ["quatre-vingts"] * q, ["thousand"] * k)

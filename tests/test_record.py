@@ -308,6 +308,7 @@ def test_the_judge_reports_in_its_own_cells_whatever_was_made_of_them(zygote):
     assert all(link.startswith("https://") for link in re.findall(r'<a href="([^#"]+)', page))
 
 
+@pytest.mark.slow
 def test_an_unreadable_file_has_a_record_too():
     text = grade_bytes(Job(CHAPTER_3, text_of("solutions"), text_of("exercises")), b"{")["notebook"]
     nbformat.validate(nbformat.reads(text, as_version=4))

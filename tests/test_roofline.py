@@ -171,6 +171,7 @@ def test_a_gpu_is_known_by_its_name(name, key):
     assert datasheet(name) is (DATASHEETS[key] if key else None)
 
 
+@pytest.mark.slow
 def test_measured_ceilings_divide_work_by_the_headline(monkeypatch):
     measured = []
 

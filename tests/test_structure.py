@@ -55,6 +55,7 @@ def test_no_part_stands_without_its_chapter():
     assert chapters <= CHAPTERS.keys()
 
 
+@pytest.mark.slow
 def test_imports_point_one_way():
     """The layers stand in pyproject.toml; a module that stands in none is an error, too."""
     done = subprocess.run([Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=ROOT,

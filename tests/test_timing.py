@@ -226,6 +226,7 @@ def test_a_gpu_with_little_power_is_warmed_up_for_a_second(tmp_path, monkeypatch
 # What may happen on the way.
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_is_a_result_and_the_others_go_on():
     with VirtualGPU() as gpu:
         fn, calls = gpu.kernel(1e-3), []
@@ -260,6 +261,7 @@ def test_what_counts_as_out_of_memory(error, answer):
     assert is_out_of_memory(error) is answer
 
 
+@pytest.mark.slow
 def test_a_real_allocation_that_cannot_be():
     seen = measure(lambda: torch.empty(2**60), name="huge")
     assert seen.error == "out of memory" and seen.seconds == []

@@ -64,6 +64,7 @@ def test_a_translator_learns_a_few_pairs_by_heart(small, kind, options, steps):
     assert translations(model, few, small.target_words) == few_targets
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_the_running_task(small):
     model = small_model(small)
     losses = train(model, small.train, 60, batch_size=32, learning_rate=0.02, progress=False)
@@ -298,6 +299,7 @@ def test_nothing_is_translated_into_nothing(small, kind):
     assert translations(make(kind, small), small.test.pick([]), small.target_words) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EncoderDecoder, AttentionEncoderDecoder, Transformer])
 def test_a_sentence_is_without_error_if_its_translation_is_the_target(small, kind):
     model = make(kind, small).double()

@@ -692,6 +692,7 @@ def test_an_unknown_scenario_is_refused():
 # What the labs draw.
 
 
+@pytest.mark.slow
 def test_famous_timers_are_good_for_what_they_were_made_for():
     for name, famous in FAMOUS.items():
         values = panel(famous.timer, 1)

@@ -290,6 +290,7 @@ def test_a_question_is_answered_before_the_next_task(about):
     assert above.texts[QUESTION] == "" and not above.review
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_filed_says_the_same_as_what_was_sent(form, about):
     sent, here = FORMS[form], ingest.Course.here().released[ASSIGNMENT]

@@ -1,8 +1,9 @@
 """Installed as the world does it: the wheel, in an empty folder, and each command it promises.
 
-    python tests/bench/installs.py {lowest,pinned,newest} [check notebook grade]
+    python tests/bench/installs.py {lowest,pinned,newest} [check notebook grade contribute]
 
-With the Python that runs this script. `check` installs no extra, `notebook` and `grade` theirs.
+With the Python that runs this script. `check` installs no extra, `notebook` and `grade` theirs, and
+`contribute`, which is tried with the pinned versions alone, what `make install` does.
 `lowest` makes the lower bounds of pyproject.toml exact, all but torch's where --torch says another.
 What was seen stands in installs.md, a row for each Python, set of versions and extra.
 """
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parent.parent.parent
 TABLE = Path(__file__).with_suffix(".md")
 PYTHONS = ("3.11", "3.12", "3.13")
 VERSIONS = ("lowest", "pinned", "newest")
-EXTRAS = {"check": "", "notebook": "[notebook]", "grade": "[grader]"}
+EXTRAS = {"check": "", "notebook": "[notebook]", "grade": "[grader]", "contribute": "[dev]"}
+MATRIX = ("check", "notebook", "grade")  # with all versions; a contributor has the pinned ones
 NAME = "03_scaled_dot_product"
 SOFTMAX = """import torch
 
@@ -41,8 +43,10 @@ HEADER = """# Installed from the wheel
 
 Written by `python tests/bench/installs.py`: the wheel in an environment of its own and a folder
 whose name has spaces and other letters, and every command that the extra promises. `check` is the
-course without extras. Size: all packages, of them torch. Linux alone was tried. Rows that nobody
-has run yet say so.
+course without extras, what a student needs; `grade` is a teacher's install, `contribute` what
+`make install` does. Size: all packages, of them torch. A torch without `+cpu` is the CUDA build,
+which brings 3 to 4 GB of NVIDIA's libraries along. Linux alone was tried. Rows that nobody has run
+yet say so.
 
 | Python | versions | extra | commands | packages | MB | of them torch | torch, numpy |
 |---|---|---|---|--:|--:|--:|---|
@@ -98,7 +102,7 @@ def commands(python: Path, extra: str, folder: Path) -> list[str]:
         return wrong
     subprocess.run([python, "-c", NOTEBOOK], cwd=folder, check=True)
     attncourse("check mine.ipynb", said="6 of 6 points")
-    if extra == "grade":
+    if extra in ("grade", "contribute"):
         attncourse("new-course course", said="README.md")
         course = folder / "course"
         attncourse(f"release {NAME}", said="exercises/", where=course)
@@ -140,7 +144,7 @@ def row(wheel: Path, versions: str, extra: str, scratch: Path, torch: str) -> st
 def keep(line: str) -> None:
     """Write a row into the table, in place of an older one of the same kind."""
     text = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
-    kinds = itertools.product(PYTHONS, VERSIONS, EXTRAS)
+    kinds = [*itertools.product(PYTHONS, VERSIONS, MATRIX), ("3.11", "pinned", "contribute")]
     rows = {kind: f"| {' | '.join(kind)} | not run | | | | |" for kind in kinds}
     for each in [*re.findall(r"^\| \d.*$", text, re.MULTILINE), line]:
         python, *kind = each.removeprefix("| ").split(" | ")[:3]
@@ -165,7 +169,7 @@ def main() -> None:
         build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", scratch]
         subprocess.run([*build, source], check=True)
         (wheel,) = scratch.glob("*.whl")
-        for extra in asked.extras or EXTRAS:
+        for extra in asked.extras or MATRIX:
             line = row(wheel, asked.versions, extra, scratch, asked.torch)
             failed |= "not as promised" in line
             print(line, flush=True)

@@ -218,6 +218,7 @@ def test_flat_line():
     assert models["fixed-128"]["parameters"] > models["additive"]["parameters"]
 
 
+@pytest.mark.slow
 def test_no_round_million_was_seen(monkeypatch):
     """Fewer than one in a million of them is a round million, and the training sentences contain
     none."""
@@ -291,6 +292,7 @@ def test_both_directions_solve_one_riddle_and_not_the_other(translator):
     assert weights[0, 0] > 0.8 and weights[1, 2:].sum() > 0.5
 
 
+@pytest.mark.slow
 def test_cent_looks_at_what_follows(translator):
     """Nearly all the weight lies *behind* the word *hundred*."""
     wrong = []

@@ -96,6 +96,7 @@ def test_one_line_changes_the_task(language):
     assert len(losses) == 2
 
 
+@pytest.mark.slow
 def test_one_pad_ruins_more_than_a_third(translator):
     """The page: "One `<pad>` behind each sentence ruins more than a third of the translations." """
     numbers = draw(150, 4, 7, digits=range(3, 7))
@@ -155,6 +156,7 @@ def test_the_cliff_is_moved_and_not_removed():
         assert all(both[bucket] > moved[bucket] for bucket in buckets[1:])
 
 
+@pytest.mark.slow
 def test_arithmetic_does_not_explain_the_cliff(translator):
     """The page: "A word of a long sentence is wrong about 20 times as often as a word of a short
     one."
@@ -265,6 +267,7 @@ def test_64_numbers_hold_12_digits():
         assert words(read, "fr") == words(number, "fr")
 
 
+@pytest.mark.slow
 def test_the_trained_gradient_reaches_the_first_word(translator):
     """The page: "At the start of training the gradient does vanish … In the trained model, the one
     that fails on long sentences, the norm over the same distance is 1.1."

@@ -35,6 +35,7 @@ def operations(call):
     return counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_under_a_causal_mask_old_keys_stay_and_without_one_they_do_not():
     """All that was computed for a word stays true when the text goes on. (An encoder ...)"""
     torch.manual_seed(0)
@@ -56,6 +57,7 @@ def test_each_part_falls_by_exactly_n(n):
     assert without == n * operations(lambda: model.step(text[:, -1:], caches))
 
 
+@pytest.mark.slow
 def test_sharing_saves_no_multiplication_of_attention():
     """Shared heads save bytes, and no multiplication of attention."""
     query = torch.randn(1, 8, 1, 16)
@@ -76,6 +78,7 @@ def test_a_kept_word_costs_latent_attention_more_multiplications():
     assert steps[1] - steps[0] == 90 * 2 * 4 * (24 + 8 + 24)
 
 
+@pytest.mark.slow
 def test_from_which_word_on_a_latent_costs_more_multiplications():
     """ "It is false of multiplications as soon as some words are kept, here from word 11 on." """
     layers = GroupedAttention(64, 4, 4), LatentAttention(64, 4, 16, 24, 8)
@@ -209,6 +212,7 @@ def test_means_are_the_best_start_and_wide_heads_recover_sooner_than_narrow_ones
     assert all(run["mean"][0] > 2.3 for run in narrow)
 
 
+@pytest.mark.slow
 def test_what_is_stored_can_be_measured_again(tmp_path, monkeypatch):
     """Untrained, and on few sentences: the script that stores it runs, and what it finds fits."""
     few = cache_curves.held_out(6)

@@ -71,6 +71,7 @@ def test_the_chain_of_a_transformer_does_not_grow_with_the_sentence():
     assert len(set(chains["transformer"])) == 1
 
 
+@pytest.mark.slow
 def test_the_memory_is_a_set_and_the_source_is_not(translator):
     """The page: "The memory may come in any order, the words of the source may not." """
     model, english, french = translator
@@ -139,6 +140,7 @@ def test_without_the_sum_all_words_become_one_vector():
         assert (cosines.fill_diagonal_(0).max() > 0.9) == alike
 
 
+@pytest.mark.slow
 def test_the_spelling_is_read_from_and(translator):
     """The page: "Hide *and*, and every single number gets the wrong *s*." """
     model, english, french = translator

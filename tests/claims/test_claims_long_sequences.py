@@ -62,6 +62,7 @@ def test_a_global_first_token_under_a_causal_mask_helps_nobody():
     assert layers(with_first, False) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "width"), [(256, 24), (1024, 48)])
 def test_blockbert_passes_on_one_block_a_layer_at_the_cost_of_a_window(n, width):
     blocks = math.ceil(n / width)
@@ -122,6 +123,7 @@ def test_two_brackets_hold_as_many_numbers_after_any_text():
     assert sum(part.numel() for part in state) == 16 * 16 + 16 == 272
 
 
+@pytest.mark.slow
 def test_contiguous_shards_work_p_over_2p_minus_1_of_the_time():
     i = torch.arange(4096)
     for p in (2, 4, 8, 64):
@@ -252,6 +254,7 @@ def test_what_flexattention_computes_of_a_pattern(pattern, least, most):
     assert least < 1 - blocks.sparsity() / 100 < most
 
 
+@pytest.mark.slow
 def test_three_random_words_a_row_fill_every_block_and_a_random_block_does_not():
     def computed(pattern):
         blocks = create_block_mask(lambda b, h, i, j: pattern(i, j), 1, 1, 2048, 2048, device="cpu")

@@ -108,6 +108,7 @@ def test_two_layers_know_periods_that_they_never_met_and_the_shortcut_does_not(m
     assert shortcut < (0.7 if 24 % period == 0 else 0.05)
 
 
+@pytest.mark.slow
 def test_one_wide_layer_does_induction_by_brute_force_and_only_for_its_distances():
     """No head looks at the word before, and it is right at every period from 12 to 24."""
     model = looking_inside_curves.by_brute_force()
@@ -165,6 +166,7 @@ def test_either_head_of_layer_1_can_go_in_two_seeds_and_one_does_it_all_in_the_f
     assert min(min(shares) for shares in alone[1:]) > 0.85
 
 
+@pytest.mark.slow
 def test_the_circuit_goes_through_the_keys(models, text):
     for model in models:
         said, silent = head_outputs(model, text)[LAYERS[0]], model
@@ -283,6 +285,7 @@ def test_the_shortcut_gets_next_to_nothing_right_at_other_periods():
         assert accuracy(shortcut, texts(100, rng, period), period) < 0.05
 
 
+@pytest.mark.slow
 def test_the_head_whose_replacement_matters_most_is_the_one_named(models):
     """Zero costs little, the head's output on another text much; the page names that head."""
     text = texts(100, torch.Generator().manual_seed(0))

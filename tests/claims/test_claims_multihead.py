@@ -174,6 +174,7 @@ def test_value_maps_of_the_translator_have_the_rank_of_a_head(translator):
             assert (torch.linalg.matrix_rank(maps) == 16).all()
 
 
+@pytest.mark.slow
 def test_without_its_first_head_the_translator_reads_94_as_84(translator):
     """Without head 1, which read ninety, the translator writes 284."""
     model, english, french = translator
@@ -205,6 +206,7 @@ def test_one_pass_decides_whether_a_translation_is_right(translator):
     assert 0 < sum(word_by_word) < len(numbers)
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_pruning_were_not_in_the_training(monkeypatch):
     """200 new numbers below a billion, none of which occurred in training."""
     chance = random.Random(5)

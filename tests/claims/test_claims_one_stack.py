@@ -90,6 +90,7 @@ def known_perplexity():
     return math.exp(nats / task.test.lengths.sum().item())
 
 
+@pytest.mark.slow
 def test_the_stored_decoder_has_the_nats_that_were_measured():
     gpt, _ = one_stack_curves.load("gpt")
     few = one_stack_curves.one_in(20, one_stack_curves.one_vocabulary(corpus()).test)
@@ -183,6 +184,7 @@ def test_the_surest_gap_first_gains_on_sentences_of_eight_to_fifteen_words():
         assert all(surest[words] > left[words] + 0.02 for words in ("8–11", "12–15"))
 
 
+@pytest.mark.slow
 def test_stored_models_are_ready_for_use():
     task = one_stack_curves.one_vocabulary(corpus())
     few = task.test.pick(torch.arange(100, 3000, 300))
@@ -213,6 +215,7 @@ def test_one_vocabulary_changes_ids_and_no_sentence():
     assert (after.train.target == PAD).equal(before.train.target == PAD)
 
 
+@pytest.mark.slow
 def test_a_wider_beam_mends_search_errors_and_no_model_errors():
     """ "In the remaining errors, the model itself prefers a wrong answer."
 
@@ -241,6 +244,7 @@ def test_a_wider_beam_mends_search_errors_and_no_model_errors():
     assert errors[8][1] > 10 * len(MEASURED["errors"]["additive"])
 
 
+@pytest.mark.slow
 def test_chapter_1s_model_is_right_more_often_than_it_believes():
     """ "Sentences that it writes with probability one half are nearly always right." """
     model, _, french = pretrained.load("fixed-64")
@@ -258,6 +262,7 @@ def test_chapter_1s_model_is_right_more_often_than_it_believes():
     assert right[(trusted - 0.5).abs() < 0.05].float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_competing_by_log_p_a_word_is_the_beam_with_another_division():
     model = pretrained.load("fixed-64")[0]
     few = corpus().test.pick(torch.arange(0, 3117, 12))

@@ -64,6 +64,7 @@ def test_without_positions_a_bag_of_words_has_one_translation(translator, a, b):
     assert translate_from(translator, None, a) == translate_from(translator, None, b)
 
 
+@pytest.mark.slow
 def test_the_translator_fails_at_positions_it_was_trained_on(translator):
     """ "it has met the vectors of all these positions in sentences of up to" """
     numbers = [n for n in range(100_000, 1_000_000, 9_973) if len(words(n, "en")) == 8][:8]
