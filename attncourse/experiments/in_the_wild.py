@@ -50,7 +50,7 @@ def is_asked(row: dict, misconception: str) -> bool:
     for begins, said in ABOUT.items():
         if misconception.startswith(begins):
             theirs = not any(word in check for check in row["not theirs"] for word in said)
-            return theirs and not excluded & {misconception, begins + "IGNORED"}
+            return theirs and not excluded & {misconception, begins.rstrip("-") + "-IGNORED"}
     return misconception not in excluded
 
 
