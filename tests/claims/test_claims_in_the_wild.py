@@ -173,6 +173,15 @@ def test_every_bar_and_every_task_has_a_name_of_its_own(page):
     assert len(set(page["short"].values())) == len(page["short"])
 
 
+def test_some_tasks_are_nearly_all_right_and_some_nearly_all_wrong(page):
+    """What the first figure's words say to a reader who cannot see it."""
+    share = {task: each[0] / sum(each) for task, each in page["found"].items()}
+    assert min(share["padding_mask"], share["causal_mask"]) > 0.85
+    assert max(share["sinusoidal_positions"], share["MultiHeadAttention"]) < 0.15
+    longest = sorted(page["found"], key=lambda task: -sum(page["found"][task]))
+    assert set(longest[:2]) == {"sinusoidal_positions", "MultiHeadAttention"}
+
+
 def test_what_authors_exclude_is_no_defect_and_code_without_masks_is_not_counted_for_masks():
     row = {
         "named": ["P-ODD"],
