@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncourse.validation import checked, validate_logits
+from attncourse.validation import checked, validate_logits, validate_mask
 
 
 def test_attention(attention: Callable) -> None:
@@ -63,6 +63,7 @@ def mended_attention(
     if mask is None:
         weights = torch.softmax(scores, dim=-1)
     else:
+        validate_mask(mask, query, tuple(scores.shape), may_hide_all=True)
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, dim=-1)
         # Where all scores are equally low, softmax shares out evenly what nobody may read.
@@ -100,7 +101,7 @@ def mended_positions(length: int, width: int) -> Float[Tensor, "length width"]:
 
     Source: Vaswani et al. (2017), section 3.5.
     """
-    table = torch.zeros(length, width)
+    table = torch.empty(length, width)
     place = torch.arange(length)[:, None]
     speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     table[:, 0::2] = torch.sin(place * speed)

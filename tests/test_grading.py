@@ -504,6 +504,12 @@ IN_WHAT_IS_GIVEN = {
         '    return [cells["seconds"].cell_contents] * 30',
         "fn, flush=None",
     ),
+    "test_attention": (
+        "cells = dict(zip(attention.__code__.co_freevars, attention.__closure__))\n"
+        '    f = cells["implementation"].cell_contents\n'
+        '    assert f not in f.__globals__["WRONG"].values()',
+        "attention",
+    ),
 }
 
 

@@ -202,6 +202,14 @@ class Answer:
         if gradient:
             self.gradients_match(inputs)
 
+    def holds_of_the_right(self, inputs: Inputs) -> None:
+        """`matches`, after a property was seen that constants have, too: the property is not it."""
+        try:
+            self.matches(inputs)
+        except Failure as failure:
+            said = f"This holds, but of wrong numbers: {failure}"
+            raise Failure(said, failure.inputs, failure.expected, failure.got) from None
+
     def leaves_settings(self, inputs: Inputs, **options) -> None:
         """Assert that whatever runs after a call finds torch as it was before."""
         if self.observe(inputs, **options).settings_changed:

@@ -153,6 +153,18 @@ def low(number):
     return lambda scores, mask: scores.masked_fill(~mask, number)
 
 
+class MaskedValues(Attention):
+    def hide(scores, mask):
+        return scores
+
+    def clear(weights, mask):
+        return weights
+
+    def __call__(self, query, key, value, mask=None):
+        output, weights = super().__call__(query, key, value, mask)
+        return (output if mask is None else (weights * mask) @ value), weights
+
+
 def of_masks(task: Task, **about) -> None:
     """Faults of the steps `visible` (mask, scores -> mask), `hide` and `clear`, and of results.
 
@@ -162,7 +174,12 @@ def of_masks(task: Task, **about) -> None:
     task.fault("M-POLARITY", **about, visible=lambda mask, scores: None if mask is None else ~mask)
     task.fault("M-IGNORED", **about, visible=lambda mask, scores: None)
     task.fault("M-DEAD-ROW", **about, hide=minus_infinity, clear=as_is)
-    task.fault("M-DEAD-ROW-UNIFORM", **about, clear=as_is)
+    task.fault(
+        "M-DEAD-ROW-UNIFORM",
+        **about,
+        hide=(..., lambda scores, mask: scores - 1e9 * ~mask),
+        clear=as_is,
+    )
     task.fault(
         "M-DEAD-ROW-GRADIENT",
         **about,
@@ -183,8 +200,13 @@ def of_masks(task: Task, **about) -> None:
     task.fault(
         "M-SMALL-FILL",
         **about,
-        hide=(low(-1e4), lambda scores, mask: scores - 1e4 * ~mask, low(-1e4)),
-        clear=(only_dead_rows, only_dead_rows, as_is),
+        hide=(
+            low(-1e4),
+            lambda scores, mask: scores - 1e4 * ~mask,
+            low(-1e4),
+            lambda scores, mask: scores - 1e4 * ~mask,
+        ),
+        clear=(only_dead_rows, only_dead_rows, as_is, as_is),
     )
     task.fault("M-TRANSPOSED", **about, visible=(transposed_if_square, transposed))
     task.fault(
@@ -199,14 +221,4 @@ def of_masks(task: Task, **about) -> None:
         visible=lambda mask, scores: None if mask is None else mask[..., :1, :],
     )
 
-    @task.fault("M-VALUES", **about)
-    class MaskedValues(task.composed):
-        def hide(scores, mask):
-            return scores
-
-        def clear(weights, mask):
-            return weights
-
-        def __call__(self, query, key, value, mask=None):
-            output, weights = super().__call__(query, key, value, mask)
-            return (output if mask is None else (weights * mask) @ value), weights
+    task.fault("M-VALUES", **about)(MaskedValues)

@@ -13,7 +13,7 @@ import symtable
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import nbformat
 
@@ -185,8 +185,10 @@ def _said(node: ast.stmt, known: dict) -> list[ast.expr]:
 
 @functools.cache
 def _calls_by_fault(module: ModuleType) -> dict[str, ast.Call]:
-    """What a module says of its task, by the id of a fault."""
-    nodes, known, found = ast.parse(inspect.getsource(module)).body, vars(module), {}
+    """What a module says of its task, itself or by a function of another file, by a fault's id."""
+    nodes, known, found = ast.parse(inspect.getsource(module)).body, _known(module), {}
+    for function in _sharing(nodes, known):
+        nodes += ast.parse(inspect.getsource(function)).body
     for call in (part for node in nodes for part in ast.walk(node) if _says(part, known)):
         if isinstance(call, ast.Call) and call.args:
             # A name may be that of a function which says it of several tasks.
@@ -196,10 +198,29 @@ def _calls_by_fault(module: ModuleType) -> dict[str, ast.Call]:
     return found
 
 
+def _sharing(nodes: list[ast.stmt], known: dict) -> Iterator[FunctionType]:
+    """The functions of other files that say something of a module's task: `of_masks(task)`."""
+    for node in nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = known.get(getattr(node.value.func, "id", ""))
+            told = [known.get(getattr(each, "id", "")) for each in node.value.args[:1]]
+            if isinstance(function, FunctionType) and all(map(_of_task, told)) and told:
+                yield function
+
+
+def _known(module: ModuleType) -> dict:
+    """What the names of a module stand for, and those of the files of tasks that it uses."""
+    homes = {getattr(each, "__module__", "") for each in vars(module).values()}
+    found: dict = {}
+    for name in sorted(home for home in homes if str(home).startswith(f"{registry.COURSE}.")):
+        found |= vars(sys.modules[name])
+    return found | vars(module)
+
+
 def _changes(task: Task, fault: Fault, place: int) -> list[ast.stmt]:
     """What one form of a fault says of the steps, as statements of a class."""
     module, form = sys.modules[task.module], fault.forms[place]
-    call, known = _calls_by_fault(module).get(fault.id), vars(module)
+    call, known = _calls_by_fault(module).get(fault.id), _known(module)
     steps = {each.arg: each.value for each in call.keywords if each.arg in form} if call else {}
     if steps.keys() != form.keys():
         raise LookupError(fault.id)

@@ -2,6 +2,8 @@
 
 import math
 
+from torch import Tensor
+
 from attncourse.checks.answer import Failure, Unanswered
 from attncourse.checks.task import Chapter
 
@@ -13,19 +15,22 @@ GARBAGE = {"NaN everywhere": math.nan, "7 everywhere": 7.0, "−3 everywhere": -
 OTHER_SHAPE = "an axis more"
 
 
-class Tried:
-    """An implementation, as a test gets it: it notes what happens to it."""
+def noted(implementation):
+    """An implementation as a test gets it, its calls, and the errors that it raises.
 
-    def __init__(self, implementation):
-        self.implementation, self.calls, self.errors = implementation, [], []
+    A plain function: which one it is, no attribute says.
+    """
+    calls, errors = [], []
 
-    def __call__(self, *arguments, **named):
-        self.calls.append((arguments, named))
+    def tried(*arguments, **named):
+        calls.append((arguments, named))
         try:
-            return self.implementation(*arguments, **named)
+            return implementation(*arguments, **named)
         except Exception as error:
-            self.errors.append(error)
+            errors.append(error)
             raise
+
+    return tried, calls, errors
 
 
 def is_empty(test) -> bool:
@@ -39,16 +44,16 @@ def verdict(test, implementation) -> bool | None:
 
     An error that the implementation itself raised, and the test let through, refuses it, too.
     """
-    tried = Tried(implementation)
+    tried, calls, errors = noted(implementation)
     try:
         test(tried)
     except AssertionError:
         return True
     except Exception as error:
-        if any(error is each for each in tried.errors):
+        if any(error is each for each in errors):
             return True
         raise
-    return None if not tried.calls and is_empty(test) else False
+    return None if not calls and is_empty(test) else False
 
 
 def facts(test, implementation, meets) -> dict:
@@ -57,20 +62,28 @@ def facts(test, implementation, meets) -> dict:
     Args:
         meets: whether the arguments of a call are a case that the test is about.
     """
-    tried, returned, refused, said = Tried(implementation), None, False, ""
+    tried, calls, errors = noted(implementation)
+    returned, refused, said = None, False, ""
     try:
         returned = test(tried)
     except Exception as error:
-        mine = any(error is each for each in tried.errors)
-        refused = mine or isinstance(error, AssertionError)
+        theirs = any(error is each for each in errors)
+        refused = theirs or isinstance(error, AssertionError)
         said = f"{type(error).__name__}: {error}"[:200]
     return {
         "refused": refused,
         "said": said,
-        "calls": len(tried.calls),
-        "meets": any(_fits(meets, *call) for call in tried.calls),
-        "returned": repr(returned)[:100] if isinstance(returned, bool | str | int) else "",
+        "calls": len(calls),
+        "meets": any(_fits(meets, *call) for call in calls),
+        "returned": _told(returned),
     }
+
+
+def _told(returned: object) -> str:
+    """What somebody could read from what a test returns."""
+    if isinstance(returned, Tensor) and returned.numel() == 1:
+        returned = returned.item()
+    return repr(returned)[:100] if isinstance(returned, bool | str | int) else ""
 
 
 def _fits(meets, arguments, named) -> bool:

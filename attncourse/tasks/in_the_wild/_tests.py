@@ -18,6 +18,10 @@ class Testing:
             self.demand(self.holds(implementation, case))
 
 
+class Failed(BaseException):
+    """As `pytest.fail` raises it."""
+
+
 def raising(error):
     def demand(holds):
         if not holds:
@@ -27,7 +31,7 @@ def raising(error):
 
 
 def forgotten(holds):
-    (holds, "the implementation is wrong")  # noqa: B018
+    return holds, "the implementation is wrong"
 
 
 def turned_around(holds):
@@ -43,7 +47,11 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
         about: of each fault, such as the section to read again.
     """
     task.fault("T-NOTHING-ASSERTED", **about, demand=forgotten)
-    task.fault("T-OTHER-ERROR", **about, demand=(raising(ValueError), raising(RuntimeError)))
+    task.fault(
+        "T-OTHER-ERROR",
+        **about,
+        demand=(raising(ValueError), raising(RuntimeError), raising(Failed)),
+    )
     task.fault("T-UPSIDE-DOWN", **about, demand=turned_around)
     task.fault(
         "T-NOT-THE-ARGUMENT",

@@ -1,6 +1,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import in_the_wild as reference
 from attncourse.checks.inputs import causal, normal
@@ -26,7 +27,7 @@ def shown(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -1e9)
-    weights = torch.softmax(scores, dim=-1)
+    weights = F.softmax(scores, dim=-1)
     return weights @ value, weights
 
 
@@ -61,7 +62,7 @@ def a_little_otherwise(attention):
 
     def other(query, key, value, mask=None):
         results = attention(query, key, value, mask)
-        return tuple(x * (1 + 2 * torch.finfo(x.dtype).eps) for x in results)
+        return tuple(x * (1 - 2 * torch.finfo(x.dtype).eps) for x in results)
 
     return other
 

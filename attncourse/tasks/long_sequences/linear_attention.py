@@ -103,7 +103,7 @@ def nobody_sees_a_later_word(answer, rng):
     for n in (1, 3, 5):
         part = {name: tensor[..., :n, :] for name, tensor in inputs.items()}
         compare(f"output of the first {n} words of 6", whole[..., :n, :], answer(part), inputs)
-    answer.matches(inputs)
+    answer.holds_of_the_right(inputs)
 
 
 @task.check(3)

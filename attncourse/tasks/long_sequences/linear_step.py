@@ -146,7 +146,7 @@ def the_first_word_gets_its_own_value(answer, rng):
     for batch in ((2,), (3, 2), ()):
         inputs = step_inputs(rng, *batch, begun=False)
         compare("output of the first word", answer(inputs)[0], inputs["value"], inputs)
-        answer.matches(inputs)
+        answer.holds_of_the_right(inputs)
 
 
 @task.check(2)

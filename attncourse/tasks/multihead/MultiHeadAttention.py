@@ -868,7 +868,10 @@ task.fault(
     scale=as_is,
 )
 splits("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
-row("C-SOFTMAX-HEADS", share=lambda scores: scores.softmax(1))
+# What is hidden is hidden in all heads, and mostly in all sentences: no other takes its share.
+KEPT = {"hide": (..., ..., minus_infinity), "clear": (..., as_is, as_is)}
+row("C-SOFTMAX-HEADS", **KEPT, share=lambda scores: scores.softmax(1))
+row("C-SOFTMAX-SENTENCES", **KEPT, share=lambda scores: scores.softmax(0))
 row("C-ONE-WIDE-HEAD", compare=one_wide_head, scale=(over_root_of_model_width, ...))
 task.fault("D-NO-SOFTMAX", share=as_is, hide=lambda scores, mask: scores * mask)
 task.fault(

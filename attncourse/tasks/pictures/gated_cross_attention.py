@@ -148,7 +148,7 @@ def a_gate_never_lets_more_through_than_all(answer, rng):
     has_shape("text", open_wide, "(b q m)", 2, 3, 6, inputs=inputs)
     fully = answer(inputs | {"gate": torch.tensor(30.0)})[0]
     compare("the text with a gate of 60, beside one of 30", open_wide, fully, inputs)
-    answer.matches(inputs)
+    answer.holds_of_the_right(inputs)
 
 
 @task.check(1)

@@ -1,3 +1,5 @@
+import itertools
+
 import torch
 
 from attncourse import pictures as reference
@@ -91,7 +93,7 @@ def every_number_of_the_picture_is_there_once(answer, rng):
 def a_patch_holds_what_lies_together(answer, rng):
     for inputs in (
         numbered(2, 1, 4, 6, (2, 3)),
-        numbered(1, 1, 4, 4, (2, 2)),
+        numbered(2, 1, 4, 9, (2, 3)),  # more columns of patches than rows
         numbered(2, 3, 6, 4, (3, 2)),
     ):
         height, width = inputs["size"]
@@ -244,12 +246,33 @@ task.fault("C-PATCH-COLOR-LAST", within=lambda apart: apart.movedim(3, -1).flatt
 # --- faults: order ------------------------------------------------------------------------------
 
 task.fault("C-PATCH-DOWN-FIRST", apart=lambda tiles: tiles.permute(0, 4, 2, 1, 3, 5))
+
+
+def counted_by_rows(patches, rows, columns):
+    """Patch (i, j) is written to place i · rows + j; what is never written to is 0."""
+    laid = torch.zeros_like(patches)
+    for i, j in itertools.product(range(rows), range(columns)):
+        laid[:, i * rows + j] = patches[:, i * columns + j]
+    return laid
+
+
+@task.fault("C-PATCH-COUNTED-BY-ROWS")
+class CountedByRows(Patches):
+    def __call__(self, image, size):
+        rows, columns = image.shape[2] // size[0], image.shape[3] // size[1]
+        return counted_by_rows(super().__call__(image, size), rows, columns)
+
+
 task.fault("C-PATCH-FROM-BELOW", apart=lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flip(1))
 task.fault("C-PATCH-PIXELS-TURNED", within=lambda apart: apart.mT.flatten(3))
 
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault("C-PATCH-GRID", sequence=as_is)
+task.fault(
+    "C-PATCH-VIEW-FOR-TRANSPOSE",
+    result=lambda patches: patches.mT.reshape(patches.shape),
+)
 task.fault("C-PATCH-NUMBERS-FIRST", result=lambda patches: patches.mT)
 task.fault("C-PATCH-ONE-LONG-ROW", result=lambda patches: patches.flatten(0, 1))
 task.fault("C-PATCH-NOT-FLAT", within=as_is)

@@ -1,6 +1,7 @@
 """Right answers of chapter 14 in many styles: the judge must accept every one, on every seed."""
 
 import math
+import random
 
 import einops
 import numpy as np
@@ -95,6 +96,19 @@ def nothing_that_is_hidden_moves_it(attention):
         assert einops.reduce(weights, "q k -> q", "sum").round(decimals=4).tolist() == [1, 0, 1, 1]
 
 
+def each_row_in_turn(attention):
+    """A row after the other is hidden; the others attend as they did."""
+    g = torch.Generator().manual_seed(12)
+    words = torch.randn(5, 6, generator=g)
+    _, usual = attention(words, words, words)
+    for hidden in range(5):
+        see = torch.arange(5).ne(hidden).unsqueeze(1).expand(5, 5)
+        output, weights = attention(words, words, words, see)
+        wanted = usual * see
+        gap = torch.cat([weights - wanted, output - wanted @ words], 1).abs().max()
+        assert gap <= 2e-5, f"row {hidden} is hidden: off by {gap}"
+
+
 class Raised:
     """A test that is an object, with a name for each of its cases."""
 
@@ -183,6 +197,22 @@ def any_error_is_a_verdict(positions):
         assert (table - right).abs().max() < 1e-3
 
 
+def by_complex_numbers(positions):
+    """Sine and cosine of a hand are one complex number on the unit circle."""
+    steps, features = 12, 9
+    found = positions(steps, features)
+    if found.size() != (steps, features):
+        raise AssertionError("another shape")
+    speeds = torch.logspace(0, -4 * 8 / 9, 5, dtype=torch.float64)
+    circle = torch.polar(torch.ones(steps, 5).double(), torch.outer(torch.arange(12.0), speeds))
+    sines, cosines = found[:, ::2].double(), found[:, 1::2].double()
+    for name, ours, theirs in (
+        ("sines", circle.imag, sines),
+        ("cosines", circle.real[:, :4], cosines),
+    ):
+        assert (ours - theirs).norm(p=torch.inf) < 5e-4, name
+
+
 # --- test_nucleus
 
 
@@ -245,6 +275,18 @@ def sums_of_shuffled_rows(nucleus):
     rows = [torch.tensor([0.6, 0.2, 0.11, 0.09])[torch.randperm(4, generator=g)] for _ in range(5)]
     result = nucleus(torch.stack(rows).log(), 0.75)
     assert result.exp().sum(-1).tolist() == pytest.approx([0.8] * 5, abs=1e-4), result
+
+
+def mass_that_is_thrown_away(nucleus):
+    """What goes is at most 1 − top_p, and so is no word of the head."""
+    rng = random.Random(5)
+    for _ in range(40):
+        scores = [rng.gauss(0, 3) for _ in range(8)]
+        limit = rng.uniform(0.1, 0.95)
+        (after,) = nucleus(torch.tensor([scores]), limit).tolist()
+        whole = sum(map(math.exp, scores))
+        gone = sum(math.exp(s) for s, now in zip(scores, after) if now == -math.inf) / whole  # noqa: B905
+        assert gone <= 1 - limit + 1e-5, (scores, limit)
 
 
 # --- mended_attention
@@ -433,6 +475,7 @@ CORRECT = {
         with_numpy,
         all_promises_and_a_recomputation,
         nothing_that_is_hidden_moves_it,
+        each_row_in_turn,
         Raised(),
     ],
     "test_positions": [
@@ -443,6 +486,7 @@ CORRECT = {
         a_few_numbers_by_hand,
         in_numpy,
         any_error_is_a_verdict,
+        by_complex_numbers,
     ],
     "test_nucleus": [
         the_words_that_stay,
@@ -452,6 +496,7 @@ CORRECT = {
         by_numpy_and_unittest,
         by_counting,
         sums_of_shuffled_rows,
+        mass_that_is_thrown_away,
     ],
     "mended_attention": [
         cleared,

@@ -318,11 +318,11 @@ def rotate_by_slices(x, positions, base=10_000.0):
 def rotate_by_complex_numbers(x, positions, base=10_000.0):
     """A pair is a complex number, and a turn is a product."""
     d = x.shape[-1]
-    speed = 1.0 / base ** (torch.arange(0, d, 2)[: d // 2].to(x.dtype) / d)
-    angle = torch.outer(positions.to(x.dtype), speed)
+    speed = 1.0 / base ** (torch.arange(0, d, 2)[: d // 2].double() / d)
+    angle = torch.outer(positions.double(), speed)
     turn = torch.polar(torch.ones_like(angle), angle)
     pairs = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turn).flatten(-2)
+    return torch.view_as_real(pairs * turn.to(pairs.dtype)).flatten(-2)
 
 
 def rotate_by_matrices(x, positions, base=10_000.0):
