@@ -90,6 +90,9 @@ def counted(
 
 
 def commonest(counts: dict[str, dict[str, tuple[int, int]]]) -> list[tuple[str, int, int]]:
-    """Misconceptions with their counts over all tasks, the one that most items have first."""
+    """Misconceptions with their counts over all tasks, the one that most items have first.
+
+    Of two that as many items have, the one that was looked for in more items comes first.
+    """
     sums = [(name, *map(sum, zip(*of.values(), strict=True))) for name, of in counts.items()]
-    return sorted(sums, key=lambda each: (-each[1], each[2], each[0]))
+    return sorted(sums, key=lambda each: (-each[1], -each[2], each[0]))
