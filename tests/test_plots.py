@@ -88,6 +88,16 @@ def test_dependency_map_wants_a_square_of_booleans(wrong):
         plots.dependency_map(wrong, ["a", "b", "c"])
 
 
+def test_bars_of_shares_have_their_counts_and_intervals_beside_them():
+    ax = plots.share_bars(["often", "never"], [3, 0], [4, 20], [(0.3, 0.95), (0.0, 0.16)])
+    assert [bar.get_width() for bar in ax.patches] == [0.75, 0]
+    assert [line.get_xdata().tolist() for line in ax.lines] == [[0.3, 0.95], [0.0, 0.16]]
+    assert [text.get_text() for text in ax.texts] == ["3 of 4", "0 of 20"]
+    assert ax.yaxis_inverted()
+    with pytest.raises(ValueError, match="zip"):
+        plots.share_bars(["often"], [3, 0], [4, 20], [(0.3, 0.95), (0.0, 0.16)])
+
+
 # --- tables, sliders, sentences ------------------------------------------------------------------
 
 

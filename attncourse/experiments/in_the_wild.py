@@ -1,174 +1,29 @@
-"""Judge public implementations, and count what is wrong with them.
+"""What public implementations get wrong: the stored rows of chapter 14, counted.
 
-    python -m attncourse.experiments.in_the_wild FOLDER
+    >>> rows = in_the_wild.stored()["items"]
+    >>> in_the_wild.verdict(rows[0])                     # "right", "excluded" or "wrong"
+    >>> in_the_wild.commonest(in_the_wild.counted(rows, known))
 
-The folder stays outside of the repository. It holds the public files as they are,
-`clones/OWNER+NAME/PATH`, and an adapter for each item, `adapters/TASK_NUMBER.py`, which names the
-definitions it takes from the public file and translates their convention into the task's:
-
-    TASK = "causal_mask"
-    SOURCE = "owner+name/utils/mask.py"
-    TAKES = ["subsequent_mask"]                       # these top-level definitions, nothing else
-    KINDS = ["True hides", "an axis more"]            # what is translated
-    EXCLUDES = {"P-ODD": "assert dim % 2 == 0"}       # ruled out by the authors, in their words
-    NOT_THEIRS = []                                   # checks whose contract is another, by name
-
-    def adapt(theirs):
-        return lambda n: ~theirs.subsequent_mask(n)[0]
-
-How items were chosen stands in in_the_wild.md beside this file. Stored is an anonymous row for each
-(attncourse/data/in_the_wild.json). Each item runs in a process of its own, and is given a minute.
+How the items were chosen and judged stands in tests/bench/in_the_wild.md.
 """
 
-import argparse
-import ast
-import contextlib
-import io
 import json
 import math
-import multiprocessing
-import random
-import runpy
-import sys
-import types
-from collections.abc import Iterable
-from difflib import SequenceMatcher
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from attncourse.pretrained import DATA
 
-SECONDS = 60
-SAME = 0.95  # of two normalized syntax trees, from here on one item
-# What public files expect to find imported, under the names that everybody gives it.
-PRELUDE = """
-import abc, collections, copy, dataclasses, enum, functools, heapq, itertools, json, math, os
-import random, re, sys, typing, warnings
-from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict, defaultdict, namedtuple
-from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from math import inf, log, pi, sqrt
-from typing import *
-import einops
-import numpy, numpy as np
-import torch, torch.nn as nn, torch.nn.functional as F, torch.nn.functional
-from einops import rearrange, reduce, repeat
-from einops.layers.torch import Rearrange
-from torch import Tensor, einsum
-from torch.nn import Dropout, LayerNorm, Linear, Module, ModuleList, Parameter, init
-"""
-
-
-def taken(path: Path, names: Iterable[str]) -> types.SimpleNamespace:
-    """Those top-level definitions of a public file, and nothing else of it, executed."""
-    names = list(names)
-    tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    tree.body = [each for each in tree.body if set(_defined(each)) & set(names)]
-    module = types.ModuleType("theirs")
-    sys.modules["theirs"] = module  # a dataclass asks for its module
-    exec(PRELUDE, vars(module))
-    exec(compile(tree, path.name, "exec"), vars(module))
-    return types.SimpleNamespace(**{name: vars(module)[name] for name in names})
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.Assign):
-        return [each.id for each in node.targets if isinstance(each, ast.Name)]
-    name = getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None)
-    return [name] if name else []
-
-
-def shape(path: Path, names: Iterable[str]) -> list[str]:
-    """The syntax of those definitions without names, constants of text and annotations."""
-    tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    wanted = [each for each in tree.body if set(_defined(each)) & set(names)]
-    return [
-        repr(node.value) if isinstance(node, ast.Constant) and not isinstance(node.value, str)
-        else node.attr if isinstance(node, ast.Attribute)
-        else type(node).__name__
-        for each in wanted
-        for node in ast.walk(each)
-    ]  # fmt: skip
-
-
-def judged(folder: Path, adapter: Path) -> dict:
-    """One item: an anonymous row, but for its number."""
-    import torch
-
-    from attncourse.checks import run
-
-    torch.set_num_threads(1)
-    about = runpy.run_path(str(adapter))
-    row = {
-        "task": about["TASK"],
-        "kinds": sorted(about.get("KINDS", [])),
-        "excludes": sorted(about.get("EXCLUDES", {})),
-    }
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        answer = about["adapt"](taken(folder / "clones" / about["SOURCE"], about["TAKES"]))
-        report = run(about["TASK"], answer)
-    not_theirs = set(about.get("NOT_THEIRS", []))
-    failed = [each.name for each in report.results if not each.passed]
-    unknown = not_theirs - {each.name for each in report.results}
-    if unknown:
-        raise ValueError(f"{adapter.name}: no such check: {', '.join(sorted(unknown))}")
-    found = report.diagnosis
-    return row | {
-        "failed": [name for name in failed if name not in not_theirs],
-        "not theirs": sorted(not_theirs & set(failed)),
-        "named": list(found.ids) if found else [],
-        "partly": bool(found and found.partly),
-        "title": found.title if found else "",
-    }
-
-
-def _into(pipe, folder: Path, adapter: Path) -> None:
-    try:
-        pipe.send(judged(folder, adapter))
-    except BaseException as error:  # of a public file or of its adapter: said, and no verdict
-        pipe.send({"error": f"{type(error).__name__}: {error}"[:300]})
-
-
-def in_time(folder: Path, adapter: Path) -> dict:
-    """`judged`, in a process of its own that is ended after a minute."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_into, args=(there, folder, adapter), daemon=True)
-    process.start()
-    there.close()
-    try:
-        return here.recv() if here.poll(SECONDS) else {"error": f"more than {SECONDS} seconds"}
-    except EOFError:
-        return {"error": "the process ended without a word"}
-    finally:
-        process.kill()
-        process.join()
-
-
-def once(folder: Path, adapters: Iterable[Path]) -> tuple[list[Path], list[tuple[str, str]]]:
-    """Adapters without those of a near-duplicate, and pairs (left out, like which)."""
-    kept: list[tuple[Path, str, list[str]]] = []
-    left_out = []
-    for adapter in adapters:
-        about = runpy.run_path(str(adapter))
-        mine = shape(folder / "clones" / about["SOURCE"], about["TAKES"])
-        like = next(
-            (path.stem for path, task, theirs in kept
-             if task == about["TASK"] and _alike(mine, theirs)), None
-        )  # fmt: skip
-        if like:
-            left_out.append((adapter.stem, like))
-        else:
-            kept.append((adapter, about["TASK"], mine))
-    return [path for path, *_ in kept], left_out
-
-
-def _alike(one: list[str], other: list[str]) -> bool:
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
-    return matcher.real_quick_ratio() >= SAME and (
-        matcher.quick_ratio() >= SAME and matcher.ratio() >= SAME
-    )
+VERDICTS = ("right", "excluded", "wrong")
+# What one task's list calls by two names, and another's by one.
+ONE_THOUGHT = {"M-DEAD-ROW-UNIFORM": "M-DEAD-ROW"}
+# What a misconception is about, by the beginning of its name, and what the checks of it say.
+ABOUT = {
+    "M-": ("mask", "nothing to attend to"),
+    "C-DROPOUT": ("dropout acts",),
+    "P-TOP-K": ("top-k leaves",),
+    "P-TOP-P": ("top-p leaves",),
+}
 
 
 def wilson(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
@@ -181,36 +36,63 @@ def wilson(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="holds clones/ and adapters/")
-    parser.add_argument(
-        "--only", default="", help="adapters whose names begin like this; shown, not stored"
-    )
-    asked = parser.parse_args()
-    adapters = sorted((asked.folder / "adapters").glob(f"{asked.only}*.py"))
-    if asked.only:
-        for adapter in adapters:
-            print(
-                adapter.stem,
-                json.dumps(in_time(asked.folder, adapter), ensure_ascii=False, indent=1),
-            )
-        return
-    kept, left_out = once(asked.folder, adapters)
-    for one, other in left_out:
-        print(f"{one}: like {other}")
-    rows = []
-    for number, adapter in enumerate(kept, 1):
-        row = in_time(asked.folder, adapter)
-        verdict = row.get("error") or row["named"] or row["failed"] or "right"
-        print(f"{number}/{len(kept)} {adapter.stem}: {verdict}")
-        if "error" not in row:
-            rows.append(row)
-    sources = {runpy.run_path(str(each))["SOURCE"].split("/")[0] for each in kept}
-    random.Random(0).shuffle(rows)  # the order tells nothing about the names of repositories
-    stored = {"repositories": len(sources), "near-duplicates": len(left_out), "items": rows}
-    (DATA / "in_the_wild.json").write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+def stored(folder: Path = DATA) -> dict:
+    """What was found: `items`, a row for each, `repositories`, `near-duplicates`."""
+    return json.loads((folder / "in_the_wild.json").read_text("utf-8"))
 
 
-if __name__ == "__main__":
-    main()
+def is_asked(row: dict, misconception: str) -> bool:
+    """Whether an item is counted for a misconception: code without masks is not for one of masks.
+
+    Nor is an item whose authors exclude the misconception, or that has no such option.
+    """
+    excluded = set(row["excludes"])
+    for begins, said in ABOUT.items():
+        if misconception.startswith(begins):
+            theirs = not any(word in check for check in row["not theirs"] for word in said)
+            return theirs and not excluded & {misconception, begins.rstrip("-") + "-IGNORED"}
+    return misconception not in excluded
+
+
+def found_in(row: dict) -> list[str]:
+    """What the judge named in an item, of what is counted for it."""
+    named = [ONE_THOUGHT.get(each, each) for each in row["named"] if row["failed"]]
+    return [each for each in named if is_asked(row, each)]
+
+
+def verdict(row: dict) -> str:
+    """Right; excluded, where the authors rule out all that is wrong; or wrong."""
+    if not row["failed"]:
+        return "right"
+    ruled_out = bool(row["named"]) and not row["partly"] and not found_in(row)
+    return "excluded" if ruled_out else "wrong"
+
+
+def counted(
+    rows: list[dict], known: Mapping[str, Collection[str]]
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """How many items have a misconception, and of how many: {misconception: {task: (n, of)}}.
+
+    Args:
+        rows: items.
+        known: for each task the misconceptions of its list. An item is among those asked where its
+            task's list has the misconception, or where the judge found it in another item.
+    """
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for name in sorted({each for row in rows for each in found_in(row)}):
+        counts[name] = {}
+        for task in sorted({row["task"] for row in rows}):
+            asked = [row for row in rows if row["task"] == task and is_asked(row, name)]
+            have = sum(name in found_in(row) for row in asked)
+            if asked and (have or name in known[task]):
+                counts[name][task] = have, len(asked)
+    return counts
+
+
+def commonest(counts: dict[str, dict[str, tuple[int, int]]]) -> list[tuple[str, int, int]]:
+    """Misconceptions with their counts over all tasks, the one that most items have first.
+
+    Of two that as many items have, the one that was looked for in more items comes first.
+    """
+    sums = [(name, *map(sum, zip(*of.values(), strict=True))) for name, of in counts.items()]
+    return sorted(sums, key=lambda each: (-each[1], -each[2], each[0]))

@@ -1,6 +1,6 @@
 """Pictures the chapters share. Not imported by `import attncourse`: it needs matplotlib."""
 
-from attncourse.plots.figures import ORANGE, STYLE, TEAL, dependency_map, heat_map
+from attncourse.plots.figures import ORANGE, STYLE, TEAL, dependency_map, heat_map, share_bars
 from attncourse.plots.views import (
     AttentionView,
     Slider,
@@ -28,4 +28,5 @@ __all__ = [
     "lines_key",
     "lines_svg",
     "marked_words",
+    "share_bars",
 ]

@@ -134,3 +134,35 @@ def dependency_map(
     if title:
         ax.set_title(title, y=-0.05, va="top")
     return ax
+
+
+def share_bars(
+    names: Sequence[str],
+    counts: Sequence[int],
+    of: Sequence[int],
+    intervals: Sequence[tuple[float, float]],
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw shares as bars, the first on top, each with its interval and "3 of 20" beside it.
+
+    Args:
+        names: n names, written beside the bars.
+        counts: n.
+        of: n, what each count is a share of.
+        intervals: n, each from where to where, as shares.
+        ax: where to draw; a new figure if None.
+
+    Returns:
+        The axes that were drawn on.
+    """
+    if ax is None:
+        _, ax = plt.subplots(figsize=(4.8, 0.9 + 0.3 * len(names)))
+    rows = zip(counts, of, intervals, names, strict=True)
+    for place, (count, all_, (low, high), _) in enumerate(rows):
+        ax.barh(place, count / all_, color=TEAL, height=0.66, alpha=0.75)
+        ax.plot([low, high], [place, place], "k|-", lw=1.3, ms=6)
+        ax.text(high + 0.02, place, f"{count} of {all_}", va="center", fontsize=9.5)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.2), xticks=[0, 0.25, 0.5, 0.75, 1])
+    return ax
