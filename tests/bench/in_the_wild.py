@@ -33,6 +33,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from attncourse.pretrained import DATA
@@ -195,18 +196,22 @@ def main() -> None:
     kept, left_out = once(asked.folder, adapters)
     for one, other in left_out:
         print(f"{one}: like {other}")
-    rows = []
-    for number, adapter in enumerate(kept, 1):
-        row = in_time(asked.folder, adapter)
-        verdict = row.get("error") or row["named"] or row["failed"] or "right"
-        print(f"{number}/{len(kept)} {adapter.stem}: {verdict}")
-        if "error" not in row:
-            rows.append(row)
+    rows, errors = [], 0
+    with ThreadPool(2) as pool:
+        found = pool.imap(lambda adapter: in_time(asked.folder, adapter), kept)
+        for number, (adapter, row) in enumerate(zip(kept, found, strict=True), 1):
+            verdict = row.get("error") or row["named"] or row["failed"] or "right"
+            print(f"{number}/{len(kept)} {adapter.stem}: {verdict}", flush=True)
+            if "error" in row:
+                errors += 1
+            else:
+                rows.append(row)
     sources = {runpy.run_path(str(each))["SOURCE"].split("/")[0] for each in kept}
     random.Random(0).shuffle(rows)  # the order tells nothing about the names of repositories
     path = DATA / "in_the_wild.json"
     kept_words = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    stored = {"repositories": len(sources), "near-duplicates": len(left_out), "items": rows}
+    stored = {"repositories": len(sources), "near-duplicates": len(left_out), "errors": errors}
+    stored["items"] = rows
     path.write_text(json.dumps(kept_words | stored, indent=1) + "\n", encoding="utf-8")
 
 
