@@ -805,6 +805,30 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     assert stopped == '<a href="01_bottleneck.html">01_bottleneck</a>'
 
 
+@needs_browser
+def test_chapter_14_names_the_mistakes_whose_entries_were_opened(tab, tmp_path):
+    (tmp_path / "mistakes").mkdir()
+    script = (
+        f"<!doctype html><meta charset=utf-8><script src='{(LIVE / 'check.js').as_uri()}'></script>"
+    )
+    gallery, page = tmp_path / "mistakes" / "multihead.html", tmp_path / "14_in_the_wild.html"
+    gallery.write_text(script, "utf-8")
+    said = "return document.querySelector('p').textContent"
+    own = script + "<p data-met='P-ODD M-DEAD-ROW D-NO-SCALE'>None yet.</p>"
+    page.write_text(own.replace("<p", "<script>localStorage.clear()</script><p", 1), "utf-8")
+    tab.open(page)
+    assert tab.run(said) == "None yet."
+    tab.open(gallery)
+    tab.run("location.hash = 'M-DEAD-ROW'")
+    tab.wait("localStorage.getItem('attncourse-met/M-DEAD-ROW')")
+    kept = tab.run("return {...localStorage}")
+    # A browser hands on what it has stored when it has time, so the page brings it along.
+    brought = f"<script>Object.assign(localStorage, {json.dumps(kept)})</script>"
+    page.write_text(own.replace("<script src", brought + "<script src", 1), "utf-8")
+    tab.open(page)
+    assert tab.run(said) == "In this browser you have opened the entry of M-DEAD-ROW."
+
+
 # --- first states --------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
     python tests/bench/in_the_wild_oracle.py FOLDER [--items 60]
 
 draws items of the sample of chapter 14 (see in_the_wild.md), asks the judge and this oracle, and
-prints where the two disagree. The oracle imports nothing of `attncourse.checks` or
-`attncourse.tasks`, and looks only at what the texts of the tasks ask for.
+prints where the two disagree; how often they agree is stored beside the rows. The oracle imports
+nothing of `attncourse.checks` or `attncourse.tasks`, and looks only at what the texts of the tasks
+ask for.
 """
 
 import argparse
 import itertools
+import json
 import math
 import random
 import sys
@@ -384,6 +386,11 @@ def main() -> None:
             print(adapter.stem, judge, here, row.get("failed") or row, about, sep=" | ")
     for (judge, here), count in sorted(counts.items()):
         print(f"judge {judge}, oracle {here}: {count}")
+    path = in_the_wild.DATA / "in_the_wild.json"
+    stored = json.loads(path.read_text("utf-8"))
+    agreement = {f"{judge}, {here}": count for (judge, here), count in sorted(counts.items())}
+    text = json.dumps({"oracle": agreement} | stored | {"oracle": agreement}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def asked_here(folder: Path, adapter: Path) -> dict:

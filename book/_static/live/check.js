@@ -43,6 +43,18 @@ addEventListener("DOMContentLoaded", () => {
     if (total && done) link.insertAdjacentHTML("beforeend", ` <span class="came">${Math.min(done, total)} of ${total}</span>`);
   });
 
+  // A report of the judge leads to an entry of the gallery; chapter 14 says which of its mistakes were met.
+  const meet = () => {
+    if (location.pathname.includes("/mistakes/") && location.hash.length > 1)
+      kept.setItem(`attncourse-met/${decodeURIComponent(location.hash.slice(1))}`, "yes");
+  };
+  meet();
+  addEventListener("hashchange", meet);
+  document.querySelectorAll("[data-met]").forEach(own => {
+    const met = own.dataset.met.split(" ").filter(name => kept.getItem(`attncourse-met/${name}`));
+    if (met.length) own.textContent = `In this browser you have opened the entry of ${met.join(", ")}.`;
+  });
+
   const doors = document.querySelector(".doors"), last = JSON.parse(kept.getItem("attncourse-last"));
   if (doors && last) {
     doors.insertAdjacentHTML("afterend", `<p class="continue">You stopped in <a></a>.</p>`);
