@@ -634,7 +634,7 @@ def test_nbgrader_s_exchange_brings_work_in_and_feedback_out(course, tmp_path, m
         if line.startswith("nbgrader collect"):
             assert timestamp_of(teacher / "submitted" / whose / ASSIGNMENT)
         if line.startswith("attncourse grade"):
-            assert "graded 1 submissions" in printed
+            assert "graded 1 submission of" in printed
     monkeypatch.chdir(teacher)
     (row,) = results.of_class(ASSIGNMENT)
     assert row.student == whose and row.score == 56

@@ -187,6 +187,26 @@ def test_a_defect_is_named_and_a_convention_is_none(inspected, text, read, wrong
     assert read in said and f"({wrong})" in said and f"✓ {right}" in said
 
 
+def test_words_and_their_pads_may_stand_for_lengths(inspected):
+    code, said = inspected(
+        "def make_pad_mask(seq, pad_idx):\n    return (seq != pad_idx).unsqueeze(1)\n"
+    )
+    assert code == 0 and "Read so: it reads words, here 1, and pads, here 0." in said
+    assert "✓ padding_mask: 7 of 7 points" in said
+
+
+def test_a_temperature_is_the_root_of_the_width_and_a_head_has_its_share(inspected):
+    divided = "import torch\n\n\ndef attention(q, k, v, mask, temperature):\n"
+    divided += "    s = (q @ k.mT / temperature)\n"
+    divided += "    s = s if mask is None else s.masked_fill(mask == 0, -1e9)\n"
+    divided += "    w = s.softmax(-1)\n    return w @ v, w\n"
+    code, said = inspected(divided)
+    assert code == 1 and "(M-DEAD-ROW-UNIFORM)" in said and "11 of 12 points" in said
+    heads = LAYER.replace("d_model, n_head, dropout=0.1", "n_head, d_model, d_k, d_v, dropout=0.1")
+    code, said = inspected(heads)
+    assert code == 1 and "17 of 18 points" in said
+
+
 def test_how_it_was_read_can_be_seen_and_run(inspected):
     _, said = inspected(ATTENTION, "--show")
     assert "def scaled_dot_product_attention(query, key, value, mask=None):" in said
@@ -243,11 +263,12 @@ def test_bad_options_are_one_sentence(inspected, tmp_path):
 
 def test_what_asks_for_more_than_the_task_has_is_not_judged(inspected):
     code, said = inspected(
-        "def attention(q, k, v, temperature_table):\n    return q\n\n\n"
+        "def attention(q, k, v, relative_table):\n    return q\n\n\n"
         "def causal_mask(n):\n    raise RuntimeError('no')\n"
     )
     assert code == 1
-    assert "asks for `temperature_table`, which stands for nothing here" in said
+    assert "asks for `relative_table`, which stands for nothing here" in said
+    assert "raised RuntimeError: no (line 6: raise RuntimeError('no'))" in said
 
 
 def test_names_are_found_in_any_spelling():

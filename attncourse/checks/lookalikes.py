@@ -61,10 +61,10 @@ FUNCTIONS = {
     "attention sdpa attend *scale*dotproduct* *dotproductattention*": (
         "scaled_dot_product_attention"
     ),
-    "*causal*mask* *subsequent*mask* *lookahead*mask* *future*mask* *nopeak*mask* *mask*causal* "
-    "*mask*subsequent* *mask*future* *autoregressive*mask*": "causal_mask",
+    "*causal*mask* *subsequen*mask* *lookahead*mask* *future*mask* *nopeak*mask* *mask*causal* "
+    "*mask*subsequen* *mask*future* *autoregressive*mask*": "causal_mask",
     "*length*mask* *lens*mask* *seq*mask* *pad*mask* *mask*length* *mask*lens*": "padding_mask",
-    "*sinusoid* *position*encoding* *position*embedding* *position*table* *sincos*": (
+    "*sinusoid* pos*encoding *position*encoding* *position*embedding* *position*table* *sincos*": (
         "sinusoidal_positions"
     ),
 }
@@ -93,9 +93,17 @@ ROLES = {
     "demb* modelwidth",
     "num_heads": "h nh head *heads nhead",
     "dropout": "*drop*",
+    "words": "seq* x token* src* tgt* source* target* input* ids *ids batch",
+    "pad": "*pad*",
 }
-# What others ask for besides, where it stands for nothing that the task has.
+# What others ask for besides, where it stands for nothing that the task has; of attention and of a
+# layer, what follows from the other arguments, too.
 CONSTANTS = {"*drop*": "None", "*device": "None", "dtype": "None", "*bias": "True", "eps*": "1e-9"}
+OF_ATTENTION = {"dk dhead *depth": "query.shape[-1]", "*temper* scal*": "query.shape[-1] ** 0.5"}
+OF_LAYER = {
+    "dk dv dq dhead headdim *perhead": "model_width // num_heads",
+    "d* *dim*": "model_width",
+}
 
 
 def _means(name: str, patterns: str) -> bool:
@@ -160,11 +168,13 @@ def loaded(text: str, name: str, label: str) -> str:
 
 
 _LOADED = """
-import ast, types
+import ast, linecache, types
 import torch
+text = {text!r}
+linecache.cache[{label!r}] = len(text), None, text.splitlines(True), {label!r}  # for errors
 theirs = types.ModuleType("__main__")  # what is in another module is nobody's own answer
 first = None
-for node in ast.parse({text!r}, {label!r}).body:
+for node in ast.parse(text, {label!r}).body:
     kinds = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign
     if isinstance(node, kinds):
         try:
@@ -212,8 +222,11 @@ def _theirs(found: Found) -> str:
     return f"theirs.{found.name}"
 
 
-def _call(name: str, parameters, required, **values: str) -> str:
+def _call(name: str, parameters, required, more=None, **values: str) -> str:
     """`name(their=value, …)`: each value goes to the parameter whose name means it.
+
+    Args:
+        more: what else the name of a parameter may stand for, beside CONSTANTS.
 
     Raises:
         Unreadable: a parameter that must be given means nothing of these.
@@ -226,16 +239,20 @@ def _call(name: str, parameters, required, **values: str) -> str:
                 break
     for parameter in parameters:  # what is left goes by its place
         if parameter in required and parameter not in given:
-            constant = [text for name, text in CONSTANTS.items() if _means(parameter, name)]
+            constants = CONSTANTS | (more or {})
+            constant = [text for names, text in constants.items() if _means(parameter, names)]
             must = [role for role in left if role not in ("mask", "dropout", "dim")]
             if constant:
                 given[parameter] = constant[0]
+                left = {role: text for role, text in left.items() if text != constant[0]}
             elif must:
                 given[parameter] = left.pop(must[0])
             else:
-                raise Unreadable(f"`{name}` asks for `{parameter}`, which stands for nothing here")
+                said = f"asks for `{parameter}`, which stands for nothing here"
+                raise Unreadable(f"`{name.removeprefix('theirs.')}` {said}")
     if missing := [role for role in left if role not in ("mask", "dropout", "dim")]:
-        raise Unreadable(f"`{name}` takes no {' and no '.join(missing)}")
+        said = f"takes no {' and no '.join(missing)}"
+        raise Unreadable(f"`{name.removeprefix('theirs.')}` {said}")
     return f"{name}({', '.join(f'{key}={text}' for key, text in given.items())})"
 
 
@@ -284,13 +301,15 @@ def _attention(found: Found) -> Iterator[Reading]:
     made, parameters, name = "", found.parameters, _theirs(found)
     if found.is_class:
         sizes = {"width": "query.shape[-1]"} if _takes(found.parameters, "width") else {}
-        made = f"layer = {_call(name, found.parameters, found.required, **sizes)}.eval()\n    "
+        built = _call(name, found.parameters, found.required, OF_ATTENTION, **sizes)
+        made = f"layer = {built}.eval()\n    "
         parameters, name = found.called_with, "layer"
     masks = MASKS if _takes(parameters, "mask") else {UNMASKED: ""}
     for (told, mask), swap in itertools.product(masks.items(), (False, True)):
         values = {"query": "query", "key": "key", "value": "value"}
         values |= {"mask": f"({mask})"} if mask else {}
-        call = _call(name, parameters, set(parameters) & found.required, **values)
+        needed = set(parameters) & found.required
+        call = _call(name, parameters, needed, OF_ATTENTION, **values)
         for place, (how, lines) in enumerate(_results(found, call)):
             if place == swap:
                 body = f"{made}{lines}"
@@ -303,7 +322,7 @@ def _attention(found: Found) -> Iterator[Reading]:
 
 def _layer(found: Found) -> Iterator[Reading]:
     sizes = {"model_width": "model_width", "num_heads": "num_heads", "dropout": "dropout"}
-    built = _call(_theirs(found), found.parameters, found.required, **sizes)
+    built = _call(_theirs(found), found.parameters, found.required, OF_LAYER, **sizes)
     parameters = found.called_with
     if not _takes(parameters, "key"):
         raise Unreadable(f"`{found.name}` is not called with queries, keys and values")
@@ -370,15 +389,21 @@ def _causal(found: Found) -> Iterator[Reading]:
 
 
 def _padding(found: Found) -> Iterator[Reading]:
-    values = {"lengths": "lengths"}
-    if len(found.parameters) > 1:
-        values["max_length"] = "max_length"
-    call = _call(_theirs(found), found.parameters, found.required, **values)
+    given, words = {"lengths": "lengths", "max_length": "max_length"}, ""
+    if _takes(found.parameters, "pad") or not _takes(found.parameters, "lengths"):
+        words = "it reads words, here 1, and pads, here 0"
+        real = "torch.arange(max_length) < lengths[:, None]"
+        given = {"words": f"({real}).long()"} | (
+            {"pad": "0"} if _takes(found.parameters, "pad") else {}
+        )
+    elif len(found.parameters) == 1:
+        del given["max_length"]
+    call = _call(_theirs(found), found.parameters, found.required, **given)
     kinds = {"": "{}", "True hides": "~{}", "1 and 0": "{} != 0", "1 hides": "{} == 0"}
     for told, kind in kinds.items():
         value = kind.format(f"torch.as_tensor({call})")
         yield Reading(
-            told,
+            _together(words, told),
             "def padding_mask(lengths, max_length):\n"
             f"    return ({value}).reshape(len(lengths), 1, -1)\n",
         )
