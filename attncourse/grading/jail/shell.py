@@ -29,7 +29,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magics import execution  # noqa: F401
 from matplotlib_inline import backend_inline  # noqa: F401
-from traitlets import Type
+from traitlets import Any, Type
 from traitlets.config import Config
 
 PIL.Image.preinit()
@@ -161,8 +161,11 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     outputs = Outputs()
 
+    profile_dir = Any()
+
     def init_profile_dir(self, profile_dir):
-        pass  # it would make folders
+        """A real one would make folders; IPython before 9.11 wants a place for its `db`."""
+        self.profile_dir = types.SimpleNamespace(location=tempfile.gettempdir())
 
     def enable_gui(self, gui=None):
         pass
