@@ -149,6 +149,7 @@ def test_what_an_extra_is_needed_for_says_which(students, tmp_path):
         "grade": "grader",
         "release": "grader",
         "new-course mine": "grader",
+        "inspect mine.py": "grader",
     }
     for line, (code, out, err) in run_several(students, *wanted, cwd=tmp_path).items():
         assert code == 2 and out == "" and extras.cure(wanted[line]) in err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncourse.cli.app import app, console, fail, progress
+from attncourse.cli.app import app, console, fail, need, progress
 from attncourse.grading.jail.job import Budget
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ def inspect(
     """
     from attncourse.checks import lookalikes
 
+    if sys.platform == "win32":
+        raise fail("code of others runs in a jail, which Windows lacks; use WSL (aka.ms/wsl)")
+    need("grader", "nbgrader", "packaging", "matplotlib")
     text = _text_of(file)
     try:
         found = lookalikes.of_file(text)
@@ -82,8 +85,6 @@ def _text_of(file: Path) -> str:
 
 
 def _children(jailed: bool) -> "Zygote":
-    if sys.platform == "win32":
-        raise fail("code of others runs in a jail, which Windows lacks; use WSL (aka.ms/wsl)")
     from attncourse.grading.jail.remote import CannotGrade, Unavailable, children
 
     try:
