@@ -144,10 +144,11 @@ def inspected(tmp_path, monkeypatch, zygote):
 
     monkeypatch.setattr(inspect, "_children", children)
 
-    def run(text: str | bytes, *options: str) -> tuple[int, str]:
+    def run(text: str | bytes, *options: str, said: str | None = None) -> tuple[int, str]:
         file = tmp_path / "found.py"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        done = CliRunner().invoke(cli.app, ["inspect", str(file), *options], env={"COLUMNS": "200"})
+        command = ["inspect", str(file), *options]
+        done = CliRunner().invoke(cli.app, command, input=said, env={"COLUMNS": "200"})
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, done.output
 
@@ -248,6 +249,15 @@ def test_who_calls_what_is_ready_made_is_told_that_there_is_nothing_to_judge(ins
 def test_where_there_is_nothing_to_judge_one_sentence_says_so(inspected, text, said):
     code, output = inspected(text)
     assert code == 2 and said in output and len(output.splitlines()) == 1
+
+
+def test_who_sits_there_is_asked_which_task_it_is(inspected, monkeypatch):
+    monkeypatch.setattr(inspect, "somebody_is_there", lambda: True)
+    code, said = inspected(ATTENTION + MASKS, said="no\npadding\ncausal_mask\nno\nno\n")
+    assert code == 0 and "There is no task padding." in said
+    assert "✓ causal_mask: 7 of 7 points" in said
+    assert "judged as scaled_dot_product_attention" not in said
+    assert said.count(", judged as ") == 1
 
 
 def test_bad_options_are_one_sentence(inspected, tmp_path):

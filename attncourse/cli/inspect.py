@@ -99,6 +99,10 @@ def _children(jailed: bool) -> "Zygote":
     return zygote
 
 
+def somebody_is_there() -> bool:
+    return sys.stdin.isatty()
+
+
 def _chosen(found: list["Found"], named: list[str], text: str) -> list[tuple["Found", str]]:
     """Pairs (definition, task), as said or as asked; where nobody can be asked, the likeliest."""
     from attncourse.checks import lookalikes, registry
@@ -114,14 +118,14 @@ def _chosen(found: list["Found"], named: list[str], text: str) -> list[tuple["Fo
         raise fail(f"--as: the file has no function or class {', '.join(sorted(unknown))}")
     chosen = []
     for each in found:
-        if each.name in said or (named and not sys.stdin.isatty()):
+        if each.name in said or (named and not somebody_is_there()):
             continue
         console.print(
             f"{each.name} (line {each.line}) looks like {' or '.join(each.tasks)}",
             markup=False, highlight=False,
         )  # fmt: skip
         task = each.tasks[0]
-        if sys.stdin.isatty():
+        if somebody_is_there():
             task = typer.prompt("Judge it as (or: no)", default=task).strip()
             while task != "no" and task not in registry.all_tasks():
                 task = typer.prompt(f"There is no task {task}. Judge it as (or: no)", default="no")
