@@ -125,12 +125,14 @@ class Browser:
         self._ask("Input.dispatchMouseEvent", type="mouseMoved", **middle)
 
     def click(self, place: str) -> str:
-        """Click on the element at a CSS selector; the address of the tab that this opens."""
+        """Click on the link at a CSS selector; the address of the tab that this opens."""
         before, end, again = self._tabs(), time.monotonic() + 180, 0.0
         # Said with every look: a busy page may load itself again, and then remembers nothing.
         find = f"const found = document.querySelector({json.dumps(place)});"
-        on_top = find + (  # the middle of its first line, while it is there and nothing hides it
-            "const box = found?.getClientRects()[0];"
+        # The middle of the link's first line, while it is there and nothing hides it. JupyterLab
+        # says only after it drew a link that it opens a tab: until then the page itself would go.
+        on_top = find + (
+            "const box = found?.target === '_blank' && found.getClientRects()[0];"
             "const spot = box && {x: box.x + box.width / 2, y: box.y + box.height / 2};"
             "return spot && found.contains(document.elementFromPoint(spot.x, spot.y)) ? spot : null"
         )

@@ -289,12 +289,14 @@ def test_a_link_looks_like_one_in_jupyterlab_and_a_list_begins_at_the_left(tab, 
 
 @pytest.mark.slow
 @needs_browser
-def test_a_link_is_clicked_though_its_page_loads_itself_again(tab, tmp_path):
+def test_a_link_is_clicked_though_its_page_is_still_busy(tab, tmp_path):
+    """The page loads itself again, and says a moment later that its link opens a tab."""
     page = tmp_path / "page.html"
     page.write_text(
-        "<!DOCTYPE html><a href='?there' target=_blank>there</a><script>"
-        "if (location.hash) location.hash = ''; else {"
-        "  document.querySelector('a').hidden = true;"
+        "<!DOCTYPE html><a href='?there'>there</a><script>"
+        "const link = document.querySelector('a');"
+        "if (location.hash) setTimeout(() => { link.target = '_blank'; }, 1000); else {"
+        "  link.hidden = true;"
         "  setTimeout(() => { location.hash = 'again'; location.reload(); }, 1000);"
         "}</script>",
         "utf-8",
