@@ -36,6 +36,7 @@ from difflib import SequenceMatcher
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+from attncourse.grading.outbox import similarity
 from attncourse.pretrained import DATA
 
 SECONDS = 60
@@ -81,16 +82,10 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def shape(path: Path, names: Iterable[str]) -> list[str]:
-    """The syntax of those definitions without names, constants of text and annotations."""
+    """The syntax of those definitions, without what a copy may change: names, comments, …"""
     tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
     wanted = [each for each in tree.body if set(_defined(each)) & set(names)]
-    return [
-        repr(node.value) if isinstance(node, ast.Constant) and not isinstance(node.value, str)
-        else node.attr if isinstance(node, ast.Attribute)
-        else type(node).__name__
-        for each in wanted
-        for node in ast.walk(each)
-    ]  # fmt: skip
+    return [kind for each in wanted for kind, _ in similarity.nodes(each, 0)]
 
 
 def answer_of(folder: Path, adapter: Path) -> tuple[str, object]:

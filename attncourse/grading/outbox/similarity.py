@@ -113,7 +113,7 @@ def fingerprints(source: str) -> tuple[tuple[bytes, set[int]], ...]:
         return tuple(
             found
             for statement in ast.parse(plain_python(source)).body
-            for found in _winnow(list(_nodes(statement, statement.lineno)))
+            for found in _winnow(list(nodes(statement, statement.lineno)))
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
@@ -142,7 +142,7 @@ def _hash(run) -> bytes:
 UNSEEN = {"annotation", "returns", "type_comment", "type_params", "decorator_list", "ctx"}
 
 
-def _nodes(node: ast.AST, line: int) -> Iterator[tuple[str, int]]:
+def nodes(node: ast.AST, line: int) -> Iterator[tuple[str, int]]:
     """Kinds of nodes in the order of the text, without the names that a student can choose."""
     todo = [(node, line)]  # not by recursion: somebody may chain a thousand names
     while todo:
