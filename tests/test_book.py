@@ -152,6 +152,7 @@ def test_every_page_is_in_the_table_of_contents():
     assert {f"book/{page.stem}" for page in PAGES} == {contents["root"], *chapters}
 
 
+@pytest.mark.slow
 def test_minutes_are_counted_from_words_code_and_tasks(tmp_path):
     front_door, page = load(ROOT / "book" / "_ext" / "front_door.py"), tmp_path / "page.md"
     cell = "```{code-cell} ipython3\nprint('not prose')\n```\n"

@@ -36,6 +36,7 @@ def test_help_lists_the_commands(tmp_path):
         assert command in out
 
 
+@pytest.mark.slow
 def test_tasks_are_listed_with_their_points():
     code, out, _ = attncourse("tasks")
     assert code == 0
@@ -124,11 +125,13 @@ def test_bad_input_gets_one_sentence_and_exit_2(arguments, said, tmp_path):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_unknown_assignment_is_refused(course):
     code, _, err = attncourse("report", "99_nothing", cwd=course)
     assert code == 2 and "there are: " in err and "03_scaled_dot_product" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["3", "03_scaled", "scaled", "03_scaled_dotproduct", "3_scaled_dot_product"]
 )

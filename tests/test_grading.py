@@ -1538,6 +1538,7 @@ def test_without_a_jail_grading_says_so(made_up):
     assert "can read and change what you can" in grade("--no-jail").stdout
 
 
+@pytest.mark.slow
 def test_who_is_late_pays_what_the_course_says(made_up):
     about = assignment(CHAPTER_3)
     right = {each.task: each.points for each in about.graded}

@@ -989,6 +989,7 @@ def test_who_sends_too_much_costs_nobody_else(desk, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_one_student_has_so_many_seconds_and_no_more(desk, monkeypatch):
     monkeypatch.setattr(ingest, "Purse", functools.partial(archives.Purse, seconds=0.4))
     slow = mock.patch.object(ingest, "restore", wraps=ingest.restore,

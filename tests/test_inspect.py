@@ -155,6 +155,7 @@ def inspected(tmp_path, monkeypatch, zygote):
     return run
 
 
+@pytest.mark.slow
 def test_what_is_right_is_said_to_be_right_whatever_its_convention(inspected):
     code, said = inspected(ATTENTION)
     assert code == 0
@@ -164,6 +165,7 @@ def test_what_is_right_is_said_to_be_right_whatever_its_convention(inspected):
     assert "Next:" not in said  # whoever inspects does no exercises
 
 
+@pytest.mark.slow
 def test_masks_are_read_as_their_file_writes_them(inspected):
     code, said = inspected(MASKS, "--as", "length_to_mask=padding_mask")
     assert code == 0 and "✓ padding_mask: 7 of 7 points" in said and "True hides" in said
@@ -172,6 +174,7 @@ def test_masks_are_read_as_their_file_writes_them(inspected):
         assert code == 0 and "✓ causal_mask: 7 of 7 points" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text, read, wrong, right",
     [
@@ -196,6 +199,7 @@ def test_words_and_their_pads_may_stand_for_lengths(inspected):
     assert "✓ padding_mask: 7 of 7 points" in said
 
 
+@pytest.mark.slow
 def test_a_temperature_is_the_root_of_the_width_and_a_head_has_its_share(inspected):
     divided = "import torch\n\n\ndef attention(q, k, v, mask, temperature):\n"
     divided += "    s = (q @ k.mT / temperature)\n"
@@ -216,6 +220,7 @@ def test_how_it_was_read_can_be_seen_and_run(inspected):
     )
 
 
+@pytest.mark.slow
 def test_what_is_hostile_harms_nobody(inspected, tmp_path):
     touched = tmp_path / "touched"
     code, said = inspected(HOSTILE.format(path=str(touched)))
@@ -224,6 +229,7 @@ def test_what_is_hostile_harms_nobody(inspected, tmp_path):
     assert "Your answer ended Python itself" in said
 
 
+@pytest.mark.slow
 def test_what_takes_all_memory_is_said_to(inspected):
     code, said = inspected(GREEDY)
     assert code == 1 and "MemoryError" in said
@@ -251,6 +257,7 @@ def test_where_there_is_nothing_to_judge_one_sentence_says_so(inspected, text, s
     assert code == 2 and said in output and len(output.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_who_sits_there_is_asked_which_task_it_is(inspected, monkeypatch):
     monkeypatch.setattr(inspect, "somebody_is_there", lambda: True)
     code, said = inspected(ATTENTION + MASKS, said="no\npadding\ncausal_mask\nno\nno\n")
@@ -271,6 +278,7 @@ def test_bad_options_are_one_sentence(inspected, tmp_path):
     assert done.exit_code == 2 and "cannot be read" in done.output
 
 
+@pytest.mark.slow
 def test_what_asks_for_more_than_the_task_has_is_not_judged(inspected):
     code, said = inspected(
         "def attention(q, k, v, relative_table):\n    return q\n\n\n"
@@ -300,6 +308,7 @@ def test_names_are_found_in_any_spelling():
     }
 
 
+@pytest.mark.slow
 def test_windows_is_sent_to_wsl(monkeypatch, tmp_path):
     (tmp_path / "found.py").write_text(ATTENTION)
     monkeypatch.setattr(sys, "platform", "win32")

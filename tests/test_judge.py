@@ -443,6 +443,7 @@ def falsehoods(report):
         yield from (name for name in names if not {name, re.match(r"\w*", name)[0]} & known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in TASKS]
 )
@@ -484,6 +485,7 @@ def test_the_judge_knows_what_a_blind_writer_taught_it(entry):
     assert list(falsehoods(report)) == [], report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [each for blind, ids in UNNAMED.items() for each in blind.corpus.all if each.id in ids],
@@ -573,6 +575,7 @@ def test_rows_of_one_text_are_not_called_a_batch():
     assert "batch" not in " ".join(diagnosis.seen), diagnosis.seen
 
 
+@pytest.mark.slow
 def test_two_thoughts_that_hide_each_other_are_found():
     """On nearly all probes both show, so that neither can be told there."""
 
@@ -586,6 +589,7 @@ def test_two_thoughts_that_hide_each_other_are_found():
     assert set(run(SDPA, attention).diagnosis.ids) == {"M-POLARITY", "D-SOFTMAX-DIM"}
 
 
+@pytest.mark.slow
 def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
     """With two seeds of the judge it is the likeliest word by chance, and with more it is not."""
 
@@ -602,6 +606,7 @@ def test_who_draws_one_word_for_all_does_not_take_the_likeliest():
     assert report.diagnosis.ids == ["P-ONE-DRAW"] and "another one" in str(report)
 
 
+@pytest.mark.slow
 def test_what_gets_no_gradient_in_the_reference_is_not_missed():
     """The first word sees one key: its query's slope is rounding, 5e-8 beside 1e-1."""
 
@@ -774,6 +779,7 @@ def test_two_mistakes_in_one_step_are_both_named():
     assert set(diagnosis.ids) == {"W-PAST-ONLY", "W-NOT-ITSELF"}
 
 
+@pytest.mark.slow
 def test_two_mistakes_are_named_in_forms_of_which_no_table_holds_the_pair():
     about = registry.find("attend")
     table, forms = tables.load(about), dict(compositions._forms(about))
@@ -823,6 +829,7 @@ def test_an_unknown_error_gets_evidence_and_no_name():
     assert "expected" in text and "got" in text and "■" in text
 
 
+@pytest.mark.slow
 def test_a_thought_that_explains_a_part_is_said_to_be_one():
     def softmax(scores, dim=-1):
         e = (scores.amin(dim, keepdim=True) - scores).exp()
@@ -1323,6 +1330,7 @@ def test_what_checks_and_traits_ask_under_a_meter_is_measured_once():
     )  # the shorter of two texts, of which nothing but the peak is asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [True, False])
 def test_who_waits_for_a_check_is_told(monkeypatch, capsys, waits):
     monkeypatch.setattr(checks, "SAID", 0.05)

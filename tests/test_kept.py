@@ -765,6 +765,7 @@ def test_a_damaged_result_is_that_students_only(taught, text):
     assert disk.load_result(RESULT).result.score == 56
 
 
+@pytest.mark.slow
 def test_who_does_not_belong_in_the_class_is_taken_out_as_the_export_says(taught):
     Path("canvas.csv").write_text(CANVAS)
     export = ["export", CHAPTER_3, "--format", "canvas", "--roster", "canvas.csv", "-o", "x.csv"]
@@ -783,6 +784,7 @@ def test_who_does_not_belong_in_the_class_is_taken_out_as_the_export_says(taught
         assert done.exit_code == 0 and "bob" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_few_graded_students_are_named_and_many_are_counted(taught):
     for number in range(teacher.FEW + 1):
         place = Path("submitted", f"s{number}", CHAPTER_3)

@@ -805,6 +805,7 @@ def test_what_a_reader_answered_is_remembered_and_shown_on_the_map(tab, tmp_path
     assert stopped == '<a href="01_bottleneck.html">01_bottleneck</a>'
 
 
+@pytest.mark.slow
 @needs_browser
 def test_chapter_14_names_the_mistakes_whose_entries_were_opened(tab, tmp_path):
     (tmp_path / "mistakes").mkdir()

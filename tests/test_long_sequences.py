@@ -135,6 +135,7 @@ def test_longformers_mask_by_definition(n, width, first):
     )
 
 
+@pytest.mark.slow
 def test_a_window_agrees_with_hugging_faces_longformer():
     theirs_of = pytest.importorskip("transformers.models.longformer.modeling_longformer")
     config = theirs_of.LongformerConfig(

@@ -300,6 +300,7 @@ def test_a_record_too_long_loses_samples_evenly_and_says_so(tmp_path, capsys):
     assert len(load(lab.path)["points"][0]["seconds"]) == 100
 
 
+@pytest.mark.slow
 def test_far_too_many_configurations_are_pointed_to_the_file(lab, capsys):
     for n in range(256, 356):
         lab.add(point("naive", n))

@@ -216,6 +216,7 @@ def test_the_time_of_a_notebook_is_limited(zygote):
     assert "used up the time" in said(outputs[-1])
 
 
+@pytest.mark.slow
 def test_cells_of_the_course_are_not_run_again_and_show_what_the_student_saw(zygote):
     notebook = json.loads(text_of("exercises"))
     curve = next(c for c in notebook["cells"] if c["id"] == "curve")

@@ -68,6 +68,7 @@ def test_sharing_saves_no_multiplication_of_attention():
     assert counts == [2 * 2 * 8 * 100 * 16] * 3
 
 
+@pytest.mark.slow
 def test_a_kept_word_costs_latent_attention_more_multiplications():
     """The vectors that meet are l + r wide instead of d, and those that are averaged l."""
     layer, x = LatentAttention(64, 4, 16, 24, 8), torch.randn(1, 100, 64)
@@ -229,6 +230,7 @@ def test_what_is_stored_can_be_measured_again(tmp_path, monkeypatch):
     assert (tmp_path / "cache_mha.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_decoder_asked_alone_and_among_others_says_the_same():
     model, english, french = cache_curves.load("MLA 24+8")
     alone = write(model, torch.tensor([english.encode(["seven"])]), BOS, EOS, 5)
