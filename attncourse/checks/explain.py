@@ -109,7 +109,7 @@ class Evidence:
         return Evidence(self.task, self.got, self.keys - gradients, self.wrong - gradients)
 
     def is_explained(self, by: Explanation) -> bool:
-        """Whether nothing is left: a thought that several pairs share is a part, two of three, too."""
+        """Whether nothing is left: what several pairs share is a part, and so are two of three."""
         return len(by.faults) == len(by.key[0]) <= MOST_NAMED and self.share(by, 1) == 1
 
     def _fails_alike(self, theirs: Fingerprint, share: float) -> bool:
