@@ -1,4 +1,5 @@
 import itertools
+import math
 from collections import Counter
 
 from attncourse import bottleneck as reference
@@ -346,7 +347,22 @@ task.fault(
 
 task.fault("B-NOT-MERGED", merge=lambda parts, pair: parts)
 task.fault("B-MERGED-ONCE", merge=merged_once)
-task.fault("B-TEXT-REPLACED", merge=merged_as_text)
+
+
+def _ages_as_met(pairs, age):
+    """Pieces that no merge has made are born when they are met."""
+    for pair in pairs:
+        for piece in pair:
+            age.setdefault(piece, len(age))
+    return Learning.choose(pairs, age)
+
+
+def _ages_of_known(pairs, age):
+    """Pieces that no merge has made are the youngest of all."""
+    return Learning.choose(pairs, {piece: age.get(piece, math.inf) for p in pairs for piece in p})
+
+
+task.fault("B-TEXT-REPLACED", merge=merged_as_text, choose=(..., _ages_as_met, _ages_of_known))
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
 
 task.fault(
@@ -358,6 +374,22 @@ task.fault(
     ),
     ages=lambda words: Learning.ages(
         [*words, ["_", "</w>"], *([letter + "</w>"] for word in words for letter in word)]
+    ),
+)
+
+MARKS = ("_", "▁", "<w>")  # of which the first and the last are older than letters
+task.fault(
+    "B-MARK-IN-FRONT",
+    letters=tuple(
+        way
+        for mark in MARKS
+        for way in (
+            lambda word, mark=mark: [mark, *word],
+            lambda word, mark=mark: [mark + word[:1], *word[1:]],
+        )
+    ),
+    ages=lambda words: Learning.ages(
+        [*words, MARKS, *([mark + letter] for word in words for letter in word for mark in MARKS)]
     ),
 )
 

@@ -303,6 +303,11 @@ task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
 task.fault("C-SPEEDS-REVERSED", speeds=lambda base, exponents: (base**-exponents).flip(0))
 task.fault("C-BASE-IGNORED", section="wavelengths", base=lambda base: 10_000.0)
 task.fault(
+    "C-BASE-FIXED",
+    section="wavelengths",
+    base=tuple(lambda base, own=own: own for own in (1e3, 1e5, 5e5, 1e6, 1e2, 2e4, 2.0, math.e)),
+)
+task.fault(
     "C-WHOLE-TURNS",
     section="wavelengths",
     turn=lambda places, speeds: 2 * math.pi * Rotate.turn(places, speeds),
