@@ -26,6 +26,7 @@ from corpus.answers import (
     blind_again_8_13,
     blind_third_1_7,
     blind_third_8_13,
+    by_kind,
 )
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
@@ -458,7 +459,7 @@ def assert_nothing_false(report):
 
 BLIND = (
     *(blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13),
-    *(blind_third_1_7, blind_third_8_13),
+    *(blind_third_1_7, blind_third_8_13, by_kind),
 )
 UNNAMED = {  # what is told of them is the check that fails
     blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3", "ring_attention-2"),

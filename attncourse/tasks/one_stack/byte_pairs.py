@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 from collections import Counter
@@ -365,32 +366,35 @@ def _ages_of_known(pairs, age):
 task.fault("B-TEXT-REPLACED", merge=merged_as_text, choose=(..., _ages_as_met, _ages_of_known))
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
 
+# What tokenizers and students mark a word with; some are older than its letters, some younger.
+MARKS = ("_", "</w>", "▁", "Ġ", "<w>", "#", "$", "^", " ", "·", "<s>", "</s>", "@@")
+
+
+def _with_marks(words):
+    """The ages of letters and marks, apart and in one piece."""
+    joined = {side for word in words for x in word for m in MARKS for side in (m + x, x + m)}
+    return Learning.ages([*words, MARKS, joined])
+
+
+def _marked(*ways):
+    return tuple(functools.partial(way, mark) for way in ways for mark in MARKS)
+
+
 task.fault(
     "B-END-MARK",
-    letters=(
-        lambda word: [*word, "_"],
-        lambda word: [*word, "</w>"],
-        lambda word: [*word[:-1], word[-1:] + "</w>"],
+    letters=_marked(
+        lambda mark, word: [*word, mark],
+        lambda mark, word: [*word[:-1], word[-1:] + mark],
     ),
-    ages=lambda words: Learning.ages(
-        [*words, ["_", "</w>"], *([letter + "</w>"] for word in words for letter in word)]
-    ),
+    ages=_with_marks,
 )
-
-MARKS = ("_", "▁", "<w>")  # of which the first and the last are older than letters
 task.fault(
     "B-MARK-IN-FRONT",
-    letters=tuple(
-        way
-        for mark in MARKS
-        for way in (
-            lambda word, mark=mark: [mark, *word],
-            lambda word, mark=mark: [mark + word[:1], *word[1:]],
-        )
+    letters=_marked(
+        lambda mark, word: [mark, *word],
+        lambda mark, word: [mark + word[:1], *word[1:]],
     ),
-    ages=lambda words: Learning.ages(
-        [*words, MARKS, *([mark + letter] for word in words for letter in word for mark in MARKS)]
-    ),
+    ages=_with_marks,
 )
 
 # --- faults: the end ----------------------------------------------------------------------------
