@@ -78,7 +78,7 @@ def pairs_of(vocabulary):
     return pairs
 
 
-@wrong("byte_pairs", "replaces in texts; what comes up is the youngest", "B-TEXT-REPLACED")
+@wrong("byte_pairs", "replaces in texts, and what comes up is the youngest", "B-TEXT-REPLACED")
 def _(words, num_merges):
     vocabulary = {" ".join(word): count for word, count in words.items()}
     order = sorted({letter for word in words for letter in word})
