@@ -211,4 +211,27 @@ def _(x, positions, base=10_000.0):
     return turned
 
 
+def keeping(kind):
+    tables = {}
+
+    def rotate(x, positions, base=10_000.0):
+        d, key = x.size(-1), kind(x, base)
+        if key not in tables:
+            rate = torch.pow(base, -torch.arange(0, d, 2, dtype=torch.float64) / d)
+            tables[key] = positions.double().unsqueeze(-1) * rate
+        turn = torch.polar(torch.ones_like(tables[key]), tables[key])
+        pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+
+    return rotate
+
+
+wrong("rotate", "keeps its angles by length, width and base", "C-ROPE-KEPT")(
+    keeping(lambda x, base: (x.size(-2), x.size(-1), base))
+)
+wrong("rotate", "keeps its angles by length and width", "C-ROPE-KEPT")(
+    keeping(lambda x, base: tuple(x.shape[-2:]))
+)
+
+
 MENDED = tuple(each.id for each in corpus.all)
