@@ -26,6 +26,7 @@ from corpus.answers import (
     blind_again_8_13,
     blind_third_1_7,
     blind_third_8_13,
+    by_kind,
 )
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
@@ -459,7 +460,7 @@ def assert_nothing_false(report):
 
 BLIND = (
     *(blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13),
-    *(blind_third_1_7, blind_third_8_13),
+    *(blind_third_1_7, blind_third_8_13, by_kind),
 )
 UNNAMED = {  # what is told of them is the check that fails
     blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3", "ring_attention-2"),
@@ -842,6 +843,79 @@ def test_a_thought_that_explains_a_part_is_said_to_be_one():
         assert "Part of this looks like" in shown and "What you probably think" not in shown
     whole = run("softmax", wrong("D-SOFTMAX-MINUS", "softmax"))
     assert not whole.diagnosis.partly and "What you probably think" in str(whole)
+
+
+def groups_repeated_in_numpy(query, key, value, mask=None):
+    q, k, v = (each.detach().numpy() for each in (query, key, value))
+    times = q.shape[-3] // k.shape[-3]
+    tiles = (1,) * (k.ndim - 3) + (times, 1, 1)
+    k, v = np.tile(k, tiles), np.tile(v, tiles)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1])).astype(q.dtype)
+    if mask is not None:
+        scores = np.where(mask.numpy(), scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isinf(top), 0, top))
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / np.where(total == 0, 1, total)
+    return torch.from_numpy(weights @ v), torch.from_numpy(weights)
+
+
+def groups_repeated_and_not_scaled_in_numpy(query, key, value, mask=None):
+    return groups_repeated_in_numpy(query * query.shape[-1] ** 0.5, key, value, mask)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        (groups_repeated_in_numpy, {"G-ORDER"}),
+        (groups_repeated_and_not_scaled_in_numpy, {"G-ORDER", "D-NO-SCALE"}),
+    ],
+)
+def test_what_values_show_is_named_though_no_gradient_arrives(answer, ids):
+    report = run("grouped_query_attention", answer)
+    assert set(report.diagnosis.ids) == ids and report.diagnosis.partly
+    assert "`query` should get a gradient, and none arrives at it." in report.diagnosis.seen
+    for shown in (str(report), report._repr_mimebundle_()["text/html"]):
+        assert "Part of this looks like" in shown
+        assert "Two things at once" not in shown  # the missing gradient is a third
+
+
+def the_distance_comes_back_and_nothing_is_hidden(query, key, value, mask=None):
+    gap = query.unsqueeze(-2) - key.unsqueeze(-3)
+    far = torch.linalg.vector_norm(gap, dim=-1)
+    return torch.einsum("...ij,...jd->...id", torch.softmax(far, dim=-1), value), far
+
+
+def tiled_by_width_and_hidden_by_zero(query, key, value, mask=None):
+    tile = (1,) * (key.ndim - 3) + (query.size(-3) // key.size(-3), 1, 1)
+    scores = torch.matmul(query, key.repeat(tile).mT) / query.size(-1)
+    if mask is not None:
+        scores = scores * mask
+    weights = F.softmax(scores, dim=-1)
+    return torch.matmul(weights, value.repeat(tile)), weights
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "ids"),
+    [
+        (
+            SDPA,
+            the_distance_comes_back_and_nothing_is_hidden,
+            {"D-DISTANCE", "D-SCORES-AS-WEIGHTS", "M-IGNORED"},
+        ),
+        (
+            "grouped_query_attention",
+            tiled_by_width_and_hidden_by_zero,
+            {"G-ORDER", "G-REPEAT", "D-SCALE-DK", "M-FILL-ZERO"},
+        ),
+    ],
+)
+def test_two_of_three_mistakes_are_named_as_a_part(task, answer, ids):
+    report = run(task, answer)
+    assert len(report.diagnosis.ids) == 2 and set(report.diagnosis.ids) < ids, report
+    assert report.diagnosis.partly and report.diagnosis.also.partly
+    for shown in (str(report), report._repr_mimebundle_()["text/html"]):
+        assert shown.count("Part of this looks like") == 2 and "Two things at once" not in shown
 
 
 def test_half_of_what_is_wrong_names_no_thought():

@@ -351,7 +351,7 @@ def _as_if(fault: Generic, task: Task) -> str:
 
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
-    """One thought or two; of two, the description of a result comes last."""
+    """One thought or the first two; the description of a result comes last."""
     first, *second = (
         sorted(faults, key=functools.partial(_shows_less, task)) if faults[1:] else faults
     )
@@ -363,6 +363,14 @@ def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
         why = f"Besides that, everything is {_as_if(second[0], task)}."
         also = replace(also, why=why)
     return replace(thought, title=f"{thought.title}{AND}{also.title}", also=also)
+
+
+def _as_a_part(named: Diagnosis) -> Diagnosis:
+    """The same beside something else; a description says that there is nothing else."""
+    if also := named.also:
+        also = replace(also, partly=True) if also.thinks else None
+    title = named.title if also else named.title.partition(AND)[0]
+    return replace(named, title=title, also=also, partly=True)
 
 
 def _shows_less(task: Task, fault: Fault | Generic) -> int:
@@ -393,14 +401,19 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     map_ = dependencies_of(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
+    of_values = None if explained else explain.best_of_values(found)
     seen = [] if explained else statements(task, answer, got, found.wrong, keeps)
-    if best and not explained and _is_contradicted(best, seen, found):
+    if of_values:
+        best = of_values
+    elif best and not explained and _is_contradicted(best, seen, found):
         best = None
     said = tuple(each.words for each in seen)
     if best:
         if map_ and map_.right:
             map_ = None  # it would say where the mistake is not, beside its name
-        named = replace(_named(task, best.faults), partly=not explained)
+        named = _named(task, best.faults)
+        if not explained:
+            named = _as_a_part(named)
         return replace(named, seen=said, example=example, map=map_)
     first = failed[0]
     error = first.error

@@ -41,6 +41,7 @@ PARTLY = 0.6
 # second would explain but the blur.
 BLURRED = 0.8
 BY_FAILING = 0.75  # "it fails there, too" is weaker evidence
+MOST_NAMED = 2  # thoughts
 FEWEST = 2  # pieces of evidence on which two thoughts, or a description, may be believed
 
 
@@ -98,9 +99,18 @@ class Evidence:
             return 0.0
         return share
 
+    @functools.cached_property
+    def of_values(self) -> Evidence | None:
+        """What is left without gradients, of an answer at which none arrives, as one in NumPy."""
+        gradients = {key for key in self.keys if isinstance(self.got.piece(key), Gradient)}
+        arrives = any(isinstance(self.got.piece(key).value, Tensor) for key in gradients)
+        if arrives or not gradients & self.wrong:
+            return None
+        return Evidence(self.task, self.got, self.keys - gradients, self.wrong - gradients)
+
     def is_explained(self, by: Explanation) -> bool:
-        """Whether nothing is left: a thought that several pairs share is a part."""
-        return len(by.faults) == len(by.key[0]) and self.share(by, 1) == 1
+        """Whether nothing is left: what several pairs share is a part, and so are two of three."""
+        return len(by.faults) == len(by.key[0]) <= MOST_NAMED and self.share(by, 1) == 1
 
     def _fails_alike(self, theirs: Fingerprint, share: float) -> bool:
         """Whether both fail on the same probes, and not on all."""
@@ -136,6 +146,20 @@ def _is_missed(theirs: object, ours: object) -> bool:
 # --- the verdict --------------------------------------------------------------------------------
 
 
+def best_of_values(found: Evidence) -> Explanation | None:
+    """What explains all values of an answer at which no gradient arrives."""
+    values = found.of_values
+    if values is None:
+        return None
+    likely = best(values)
+    return likely if likely and values.is_explained(likely) and _is_said(likely) else None
+
+
+def _is_said(each: Explanation) -> bool:
+    """Whether a thought is among what it says: a description says that all else is right."""
+    return any(isinstance(fault, Fault) for fault in each.faults)
+
+
 def best(found: Evidence) -> Explanation | None:
     """The one explanation that is better than all others, if there is one."""
     if not found.wrong:
@@ -158,6 +182,8 @@ def best(found: Evidence) -> Explanation | None:
     most = max(shares.values(), default=0)
     if (table or most < BLURRED) and (both := relatives.explaining_together(found)):
         return _only(both)
+    if third := relatives.explaining_with_a_third(found):
+        return third
     return _only([each for each, share in shares.items() if share == most]) if shares else None
 
 

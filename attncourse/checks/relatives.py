@@ -1,4 +1,4 @@
-"""Relatives of known faults: half of one, one to the other side, and two that no table holds.
+"""Relatives of known faults: half of one, one to the other side, two or three that no table holds.
 
 What a step does wrong, an answer may do wrong in one of two places, or to the other side, or as one
 of two mistakes. Nobody writes these down: they are made of the steps and of the known faults, and
@@ -14,8 +14,8 @@ import inspect
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
 
 MOST_TRIED = 16  # of two at a time
+MOST_OF_THREE = 64  # of three, on one probe each
 FILL = 1e4  # numbers as large as this hide something, and have no other side
 
 Step = Callable  # takes the answer, then what the step takes
@@ -344,6 +345,43 @@ def explaining_together(found: Evidence) -> list[Explanation]:
     return full
 
 
+def explaining_with_a_third(found: Evidence) -> Explanation | None:
+    """Of three faults in different steps that explain all of what is wrong, what is sure.
+
+    A report names two at most: what is said of them is said of a part.
+    """
+    task, quick, full = found.task, _Quick(found).of_values(), []
+    if task.composed is None or not found.table or not quick.keys or _has_layers(task):
+        return None
+    form = {name: fault.forms[0] for name, fault in task.faults.items()}
+    changes = {name: changed(each) for name, each in form.items() if isinstance(each, dict)}
+    likely = found.table.likely_threes(found, lambda part: part[0] in changes)
+    apart = (three for three in likely if _are_apart(changes[name] for name, _ in three))
+    for three in itertools.islice(apart, MOST_OF_THREE):
+        make = functools.partial(compose, task, *(form[name] for name, _ in three))
+        each = Explanation(task, (three, 0), tuple(task.faults[name] for name, _ in three), make)
+        if quick.fits(each) and found.share(each, 1) == 1:
+            full.append(each)
+    if not full:
+        return None
+    sure = frozenset.intersection(*(frozenset(each.faults) for each in full))
+    return replace(full[0], faults=tuple(f for f in full[0].faults if f in sure)) if sure else None
+
+
+def _has_layers(task: Task) -> bool:
+    """Whether layers are made for each call: to make hundreds takes too long."""
+    return any("." in name for inputs in probes(task).values() for name in inputs)
+
+
+def _are_apart(steps: Iterable[frozenset]) -> bool:
+    taken: frozenset = frozenset()
+    for each in steps:
+        if taken & each:
+            return False
+        taken |= each
+    return True
+
+
 @functools.lru_cache(maxsize=1000)
 def _together(task: Task, parts: tuple[Part, Part]) -> tuple[Explanation, ...]:
     """Two forms in one answer, in every way; none where one is more than other steps."""
@@ -395,6 +433,12 @@ class _Quick:
         self.keys = {key for key in wrong if key[0] == self.probe}
         self.gradients = any(key[1] not in outputs(found.task) for key in self.keys)
         self.found = found
+
+    def of_values(self) -> _Quick:
+        """The same without gradients, if a value is wrong: a gradient takes longer."""
+        self.keys = {key for key in self.keys if key[1] in outputs(self.found.task)} or self.keys
+        self.gradients = any(key[1] not in outputs(self.found.task) for key in self.keys)
+        return self
 
     def fits(self, each: Explanation) -> bool:
         return not differing(self.found.got, _shows(each, self.gradients), self.keys)

@@ -280,7 +280,7 @@ def _text(report: Report) -> str:
     if diagnosis is None:
         return "\n".join(lines)
     lines.append("")
-    if diagnosis.also:
+    if diagnosis.also and not diagnosis.partly:
         lines.append(_wrap(TWO))
     for number, thought in enumerate(diagnosis.thoughts or (diagnosis,), 1):
         mark = f"{number}. " if diagnosis.also else ""
@@ -457,7 +457,8 @@ def _html_thoughts(report: Report, diagnosis: Diagnosis) -> Markup:
     if not diagnosis.also:
         return _html_thought(report, diagnosis, "")
     two = (_html_thought(report, one, f"{n}. ") for n, one in enumerate(diagnosis.thoughts, 1))
-    return Markup("<p><b>{}</b></p>").format(TWO) + each('<div class="thought">{}</div>', two)
+    alone = "" if diagnosis.partly else Markup("<p><b>{}</b></p>").format(TWO)
+    return alone + each('<div class="thought">{}</div>', two)
 
 
 def _html_thought(report: Report, thought: Diagnosis, mark: str) -> Markup:

@@ -22,7 +22,7 @@ import signal
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -229,14 +229,24 @@ class Table:
 
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
         """Two faults, in any form, that seem to explain together what is wrong."""
-        plain = np.array([n for n in range(len(self.one)) if self.rows[n][1] == 0])
+        return in_pairs(*self._plain(found))
+
+    def likely_threes(self, found: Evidence, can: Callable) -> Iterator[tuple[Part, Part, Part]]:
+        """Three faults of those that `can` be together with others, each in its first form."""
+        names, *what = self._plain(found, lambda part: part[1] == 0 and can(part))
+        return in_threes(names, *what)
+
+    def _plain(self, found: Evidence, wanted: Callable = lambda part: True) -> tuple:
+        """Names of the wordings, in which pieces they differ, where they fit; and what is wrong."""
+        rows = ((n, *self.rows[n]) for n in range(len(self.one)))
+        plain = [n for n, (part,), spelling in rows if spelling == 0 and wanted(part)]
         columns = [n for n, key in enumerate(self.keys) if key in found.keys]
         codes = self.one[plain][:, columns]
         wrong = np.array([self.keys[column] in found.wrong for column in columns])
         fits = np.zeros(codes.shape, dtype=bool)
         fits[:, wrong] = self._fits(found, codes[:, wrong], np.array(columns)[wrong])
         names = [self.rows[n][0][0] for n in plain]
-        return in_pairs(names, codes != self.reference[columns], fits, wrong)
+        return names, codes != self.reference[columns], fits, wrong
 
 
 def in_pairs(
@@ -259,6 +269,33 @@ def in_pairs(
             return
         if one < two and names[one][0] != names[two][0]:
             yield names[one], names[two]
+
+
+def in_threes(
+    names: list[Part], differs: np.ndarray, fits: np.ndarray, wrong: np.ndarray
+) -> Iterator[tuple[Part, Part, Part]]:
+    """Three of the names, in the same way; first those of which most can be seen alone."""
+    right = (~differs).astype(np.float32)
+    unlike = (differs & ~(fits & wrong)).astype(np.float32)
+    shown = (differs & fits & wrong).astype(np.float32)
+    found, seen = [], []
+    for one in range(len(names) - 2):
+        rest = slice(one + 1, None)
+        beside, mine = right[rest], right[one]
+        # Where one alone differs, it has to fit; where something is wrong, one has to differ.
+        off = ((unlike[one] + mine * wrong) * beside) @ beside.T
+        alone = (mine * unlike[rest]) @ beside.T
+        off += alone + alone.T
+        two, three = np.nonzero(np.triu(off == 0, 1))
+        explains = np.maximum(shown[one], np.maximum(shown[rest][two], shown[rest][three])).sum(1)
+        found.append(np.stack([np.full(len(two), one), two + one + 1, three + one + 1], 1))
+        seen.append(explains)
+    if not found:
+        return
+    every = np.concatenate(found)
+    for n in np.argsort(-np.concatenate(seen), kind="stable"):
+        three = tuple(names[each] for each in every[n])
+        yield three
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.

@@ -103,7 +103,14 @@ def probes(rng):
         | {"between": normal(rng, 2, 2, 10)},
         "a text that branches": text_inputs(rng, n=3, chunks=2) | {"branch": normal(rng, 2, 1, 10)},
         "one head": text_inputs(rng, n=3, h=1, chunks=2),
+        "faint": faint(rng),
     }
+
+
+def faint(rng):
+    """Latents whose mean square is about as small as the number added to it."""
+    inputs = text_inputs(rng, n=3, m=8, h=2, d=2, chunks=2)
+    return inputs | {"x": 1e-3 * inputs["x"]}
 
 
 def small(rng):
@@ -552,6 +559,13 @@ task.fault(
     ),
 )
 task.fault("L-NO-NORM", compress=lambda self, x, places: self.down(x))
+task.fault(
+    "L-NORM-EPSILON",
+    norm_of=tuple(
+        lambda width, epsilon=epsilon: nn.RMSNorm(width, eps=epsilon)
+        for epsilon in (None, 0.0, 1e-5, 1e-8, 1e-9, 1e-12)
+    ),
+)
 task.fault(
     "L-NORM-NOT-IN-STEP", section=ABSORBED, compress_in_step=lambda self, x, places: self.down(x)
 )

@@ -179,6 +179,7 @@ def probes(rng):
         "ends somewhere, cut early": ending(rng, 12, -0.5, width=3, max_length=2),
         "many words": many_words(rng),
         "much is remembered": drawn(rng, 4, 4, 5, memory=4.0, width=4, max_length=6),
+        "ended and pushed out": drawn(rng, 10, 5, 5, memory=2.0, width=2, max_length=6),
     }
 
 
@@ -598,27 +599,63 @@ class AnyEndStops(InLists):
         return any(words[-1] == eos for words, _, _ in beams)
 
 
-aside = task.fault("B-ENDED-ASIDE")
+def _apart(beams, eos):
+    """Those that have ended, and the others."""
+    return [[beam for beam in beams if (beam[0][-1] == eos) is said] for said in (True, False)]
 
 
-@aside
-class PutAside(InLists):
-    def sort_out(self, beams, width, done, eos):
-        done += [beam for beam in beams[:width] if beam[0][-1] == eos]
-        return [beam for beam in beams[:width] if beam[0][-1] != eos]
+class BestOfAll(InLists):
+    """The likeliest of those put aside and those that go on."""
 
+    def choose(self, beams, done):
+        return max(done + beams, key=lambda beam: beam[1])[0]
+
+
+class BestThatEnded(InLists):
     def choose(self, beams, done):
         return max(done or beams, key=lambda beam: beam[1])[0]
 
 
-@aside
-class PutAllAside(InLists):
-    def sort_out(self, beams, width, done, eos):
-        done += [beam for beam in beams if beam[0][-1] == eos]
-        return [beam for beam in beams if beam[0][-1] != eos][:width]
+class PlacesFree(InLists):
+    """What has ended leaves the beam; its place is filled in the next round."""
 
-    def choose(self, beams, done):
-        return max(done + beams, key=lambda beam: beam[1])[0]
+    def sort_out(self, beams, width, done, eos):
+        ended, others = _apart(beams[:width], eos)
+        done += ended
+        return others
+
+
+class PlacesTaken(InLists):
+    """What has ended leaves the beam; the next best takes its place at once."""
+
+    def sort_out(self, beams, width, done, eos):
+        done += _apart(beams[:width], eos)[0]
+        return _apart(beams, eos)[1][:width]
+
+
+class AllThatEnd(InLists):
+    """Whatever could end is put aside, in the beam or not."""
+
+    def sort_out(self, beams, width, done, eos):
+        ended, others = _apart(beams, eos)
+        done += ended
+        return others[:width]
+
+
+class PlacesKept(InLists):
+    """What has ended keeps its place to the end: the beam of the others gets narrower."""
+
+    def sort_out(self, beams, width, done, eos):
+        ended, others = _apart(beams[: width - len(done)], eos)
+        done += ended
+        return others
+
+
+aside, kept = task.fault("B-ENDED-ASIDE"), task.fault("B-ENDED-KEEPS-ITS-PLACE")
+for fault, ways in ((aside, (PlacesFree, PlacesTaken, AllThatEnd)), (kept, (PlacesKept,))):
+    for way in ways:
+        for choice in (BestThatEnded, BestOfAll):
+            fault(type(f"{way.__name__}{choice.__name__}", (way, choice), {}))
 
 
 task.fault(

@@ -1,4 +1,6 @@
+import functools
 import itertools
+import math
 from collections import Counter
 
 from attncourse import bottleneck as reference
@@ -346,19 +348,53 @@ task.fault(
 
 task.fault("B-NOT-MERGED", merge=lambda parts, pair: parts)
 task.fault("B-MERGED-ONCE", merge=merged_once)
-task.fault("B-TEXT-REPLACED", merge=merged_as_text)
+
+
+def _ages_as_met(pairs, age):
+    """Pieces that no merge has made are born when they are met."""
+    for pair in pairs:
+        for piece in pair:
+            age.setdefault(piece, len(age))
+    return Learning.choose(pairs, age)
+
+
+def _ages_of_known(pairs, age):
+    """Pieces that no merge has made are the youngest of all."""
+    return Learning.choose(pairs, {piece: age.get(piece, math.inf) for p in pairs for piece in p})
+
+
+task.fault("B-TEXT-REPLACED", merge=merged_as_text, choose=(..., _ages_as_met, _ages_of_known))
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
+
+# What tokenizers and students mark a word with; some are older than its letters, some younger.
+MARKS = ("_", "</w>", "▁", "Ġ", "<w>", "#", "$", "^", " ", "·", "<s>", "</s>", "@@")
+
+
+def _with_marks(words):
+    """The ages of letters and marks, apart and in one piece."""
+    joined = {side for word in words for x in word for m in MARKS for side in (m + x, x + m)}
+    return Learning.ages([*words, MARKS, joined])
+
+
+def _marked(*ways):
+    return tuple(functools.partial(way, mark) for way in ways for mark in MARKS)
+
 
 task.fault(
     "B-END-MARK",
-    letters=(
-        lambda word: [*word, "_"],
-        lambda word: [*word, "</w>"],
-        lambda word: [*word[:-1], word[-1:] + "</w>"],
+    letters=_marked(
+        lambda mark, word: [*word, mark],
+        lambda mark, word: [*word[:-1], word[-1:] + mark],
     ),
-    ages=lambda words: Learning.ages(
-        [*words, ["_", "</w>"], *([letter + "</w>"] for word in words for letter in word)]
+    ages=_with_marks,
+)
+task.fault(
+    "B-MARK-IN-FRONT",
+    letters=_marked(
+        lambda mark, word: [mark, *word],
+        lambda mark, word: [mark + word[:1], *word[1:]],
     ),
+    ages=_with_marks,
 )
 
 # --- faults: the end ----------------------------------------------------------------------------

@@ -270,6 +270,20 @@ def longest_first(word, merges):
 
 task.fault("B-NOT-MERGED", merge=lambda pieces, pair: pieces)
 task.fault("B-MERGED-ONCE", merge=merged_once)
+
+
+def merged_and_skipped(pieces, pair):
+    """From the left, in place; the piece after a new one is passed over."""
+    pieces, place = list(pieces), 0
+    while place < len(pieces) - 1:
+        if (pieces[place], pieces[place + 1]) == tuple(pair):
+            pieces[place : place + 2] = ["".join(pair)]
+            place += 1
+        place += 1
+    return pieces
+
+
+task.fault("B-SKIPS-AFTER-A-MERGE", merge=merged_and_skipped)
 task.fault("B-TEXT-REPLACED", merge=merged_as_text)
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
 task.fault("B-LAST-MERGE-FIRST", learned=lambda merges: merges[::-1])

@@ -305,6 +305,24 @@ task.fault(
     ),
 )
 task.fault(
+    "C-PAIRS-MIRRORED",
+    both=(
+        lambda self, scores, turned: self.lose((scores + turned) / 2, self.own(scores)),
+        lambda self, scores, turned: self.lose(scores + turned, self.own(scores)),
+    ),
+)
+task.fault(
+    "C-PAIRS-MEAN-OF-SHARES",
+    both=(
+        lambda self, scores, turned: (
+            -((scores.softmax(-1) + turned.softmax(-1)) / 2).log().diagonal().mean()
+        ),
+        lambda self, scores, turned: (
+            -((scores.softmax(-1) + turned.softmax(-1)) / 2).diagonal().mean().log()
+        ),
+    ),
+)
+task.fault(
     "C-PAIRS-OVER-ALL",
     both=(
         lambda self, scores, turned: (
@@ -376,6 +394,21 @@ task.fault(
             -(scores.exp() / scores.exp().sum(-1, keepdim=True)).log().diagonal().mean()
         ),
         lambda scores, own: (scores.exp().sum(-1).log() - scores.diagonal()).mean(),
+    ),
+)
+
+
+def _log_of(bounded):
+    """The loss of shares that are kept away from 0 before their logarithm."""
+    return lambda scores, own: -bounded(scores.softmax(-1)).log().diagonal().mean()
+
+
+EPSILONS = (1e-9, 1e-8, 1e-10, 1e-12, 1e-7, 1e-6, 1e-5)
+task.fault(
+    "C-PAIRS-EPSILON",
+    lose=(
+        *(_log_of(lambda share, few=few: share + few) for few in EPSILONS),
+        *(_log_of(lambda share, few=few: share.clamp(min=few)) for few in EPSILONS),
     ),
 )
 task.fault("C-PAIRS-BITS", result=lambda loss: loss / math.log(2))

@@ -72,6 +72,7 @@ task = Task(
     forbidden=ONNX,
     maps=maps,
     features=1,
+    keeps=True,
 )
 
 
@@ -303,6 +304,11 @@ task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
 task.fault("C-SPEEDS-REVERSED", speeds=lambda base, exponents: (base**-exponents).flip(0))
 task.fault("C-BASE-IGNORED", section="wavelengths", base=lambda base: 10_000.0)
 task.fault(
+    "C-BASE-FIXED",
+    section="wavelengths",
+    base=tuple(lambda base, own=own: own for own in (1e3, 1e5, 5e5, 1e6, 1e2, 2e4, 2.0, math.e)),
+)
+task.fault(
     "C-WHOLE-TURNS",
     section="wavelengths",
     turn=lambda places, speeds: 2 * math.pi * Rotate.turn(places, speeds),
@@ -322,6 +328,66 @@ task.fault(
     **BREAK,
     places=lambda positions, x: torch.arange(x.shape[-2], dtype=torch.float64),
 )
+kept = task.fault("C-ROPE-KEPT", **BREAK)
+
+
+@kept
+class KeptByLengthAndBase(Rotate):
+    """The waves of the first text of a kind stand for all of them."""
+
+    def __init__(self):
+        self.waves_of = {}
+
+    def kind(self, x, base):
+        return x.shape[-2:], base
+
+    def __call__(self, x, positions, base=10_000.0):
+        kind = self.kind(x, base)
+        if kind not in self.waves_of:
+            speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+            self.waves_of[kind] = self.turn(self.places(positions, x), speeds)
+        cos, sin = self.waves(self.waves_of[kind], x)
+        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+
+
+@kept
+class KeptByLength(KeptByLengthAndBase):
+    def kind(self, x, base):
+        return x.shape[-2:]
+
+
+@kept
+class KeptByLengthAlone(KeptByLengthAndBase):
+    def kind(self, x, base):
+        return x.shape[-2]
+
+
+@kept
+class KeptByWidth(KeptByLengthAndBase):
+    def kind(self, x, base):
+        return x.shape[-1]
+
+
+@kept
+class KeptForAll(KeptByLengthAndBase):
+    def kind(self, x, base):
+        return None
+
+
+@kept
+class RowsKept(KeptForAll):
+    """A table with a row for each place, made once: of the first text's width and base."""
+
+    def places(positions, x):
+        return torch.arange(4_096, dtype=torch.float64)
+
+    def __call__(self, x, positions, base=10_000.0):
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+        table = self.waves_of.setdefault(None, self.turn(self.places(positions, x), speeds))
+        cos, sin = self.waves(table[positions], x)
+        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+
+
 task.fault(
     "C-SHARE-OF-LENGTH", places=lambda positions, x: Rotate.places(positions, x) / x.shape[-2]
 )

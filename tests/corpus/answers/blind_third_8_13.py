@@ -33,6 +33,12 @@ corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
 
 MENDED = (
+    "encode_text-4",
+    "LatentAttention-1",
+    "contrastive_loss-1",
+    "contrastive_loss-2",
+    "byte_pairs-2",
+    "beam_search-4",
     "relative_buckets-1",
     "sample-3",
     "sample-4",
@@ -540,6 +546,7 @@ def _(words, num_merges):
 @wrong(
     "byte_pairs",
     "if I write a word as its pieces with blanks between, merging is replacing 'a b' by 'ab' in this text",
+    "B-TEXT-REPLACED",
 )
 def _(words, num_merges):
     vocab = {" ".join(w): f for w, f in words.items()}
@@ -751,7 +758,9 @@ def _(text, merges):
 
 
 @wrong(
-    "encode_text", "after a merge the index jumps two pieces ahead, so the merge after it is missed"
+    "encode_text",
+    "after a merge the index jumps two pieces ahead, so the merge after it is missed",
+    "B-SKIPS-AFTER-A-MERGE",
 )
 def _(text, merges):
     vocab = list(dict.fromkeys(sorted(byte_letters()) + [a + b for a, b in merges]))
@@ -1143,6 +1152,7 @@ def _(step, state, bos, eos, width, max_length):
 @wrong(
     "beam_search",
     "an ended sentence leaves the beam and waits aside, so `width` places are free for those that go on",
+    "B-ENDED-ASIDE",
 )
 def _(step, state, bos, eos, width, max_length):
     answers = []
@@ -1613,7 +1623,11 @@ def _(
 # LatentAttention
 
 
-@wrong("LatentAttention", "RMSNorm's own small number is as good as any, so I leave eps out")
+@wrong(
+    "LatentAttention",
+    "RMSNorm's own small number is as good as any, so I leave eps out",
+    "L-NORM-EPSILON",
+)
 class _(nn.Module):
     def __init__(self, model_width, num_heads, head_width, latent_width, rope_width):
         super().__init__()
@@ -3046,7 +3060,11 @@ def _(text, memory, attention, gate, memory_mask=None):
 # contrastive_loss
 
 
-@wrong("contrastive_loss", "a tiny number inside the logarithm keeps it away from minus infinity")
+@wrong(
+    "contrastive_loss",
+    "a tiny number inside the logarithm keeps it away from minus infinity",
+    "C-PAIRS-EPSILON",
+)
 def _(images, texts, temperature):
     i = images / images.norm(dim=-1, keepdim=True)
     t = texts / texts.norm(dim=-1, keepdim=True)
@@ -3059,6 +3077,7 @@ def _(images, texts, temperature):
 @wrong(
     "contrastive_loss",
     "a score is the same seen from both sides, so the table and its mirror can be averaged before the softmax",
+    "C-PAIRS-MIRRORED",
 )
 def _(images, texts, temperature):
     cosine = F.cosine_similarity(images[:, None], texts[None], dim=-1)
