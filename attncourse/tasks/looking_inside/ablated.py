@@ -255,8 +255,6 @@ def without_rows(projection):
     return ablated
 
 
-
-
 def value_through_rows(model, layer, head, value):
     """The rows are 0, and the value, times the rows as they were, is added to the result."""
     model = copy.deepcopy(model)

@@ -301,7 +301,6 @@ task.fault(
 )
 
 
-
 def cut_to_the_text(attention, query, key, value, mask):
     """As many rows of what was found as the text has words: so it can be added."""
     found, weights = attention(query, key, value, mask)
