@@ -23,7 +23,7 @@ from tensors import (
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from torch import nn
 
-from attncourse.bottleneck import byte_pairs, greedy_decode
+from attncourse.bottleneck import apply_merges, byte_pairs, greedy_decode
 from attncourse.number_words import words
 from attncourse.one_stack import (
     BERT,
@@ -388,6 +388,24 @@ def test_ties_and_runs_are_settled_as_by_the_library(texts, num_merges):
     _, expected = library(texts, num_merges)
     counts = Counter(word for text in texts for word in byte_words(text))
     assert byte_pairs(counts, num_merges) == expected
+
+
+@steadily
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 5)), st.text("abc", max_size=20))
+def test_learned_merges_may_be_applied_in_order_or_by_rank(words, word):
+    """A piece is born at one time, wherever it stands, so no pair comes up after its turn."""
+    merges = byte_pairs(words, 60)
+    assert len({left + right for left, right in merges}) == len(merges)
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    parts = list(word)
+    while known := [pair for pair in itertools.pairwise(parts) if pair in ranks]:
+        first, left = min(known, key=ranks.get), parts
+        parts = []
+        while left:
+            both = tuple(left[:2]) == first
+            parts.append("".join(left[: 1 + both]))
+            left = left[1 + both :]
+    assert parts == apply_merges(word, merges)
 
 
 @pytest.mark.slow

@@ -53,6 +53,11 @@ def of_top_p(task: Task, **about) -> None:
         ),
     )
     task.fault(
+        "P-TOP-P-NOTHING-LEFT",
+        **about,
+        stays=lambda likely, top_p: likely.flip(-1).cumsum(-1).flip(-1) > 1 - top_p,
+    )
+    task.fault(
         "P-TOP-P-ORDER-OF-THE-FIRST",
         **about,
         sort=lambda p: (

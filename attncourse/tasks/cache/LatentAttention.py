@@ -587,7 +587,10 @@ task.fault(
 task.fault(
     "K-NO-TRIANGLE",
     section="cache-chunks",
-    visible_in_step=lambda q, n: torch.ones(q, n, dtype=torch.bool),
+    visible_in_step=(
+        lambda q, n: torch.ones(q, n, dtype=torch.bool),
+        lambda q, n: torch.ones(q, n, dtype=torch.bool).tril(0 if q == n else n),  # `forward` first
+    ),
 )
 task.fault(
     "K-MASK-TOP-LEFT",

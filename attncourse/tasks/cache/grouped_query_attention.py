@@ -35,6 +35,7 @@ def probes(rng):
         "padding (b 1 1 k)": shared_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 1, 5)),
         "a mask a head": shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)),
         "dead row": shared_inputs(rng, mask=dead_mask(rng, 2, 4, 3, 5)),
+        "dead row, for all heads": shared_inputs(rng, mask=dead_mask(rng, 3, 5)),
         "double": shared_inputs(rng, h=6, c=3, dtype=torch.float64),
     }
 
@@ -201,7 +202,7 @@ class Grouped:
     def split(x, c):
         return x.unflatten(1, (c, -1)).flatten(2, 3)  # b c (g q) …
 
-    def visible(mask, shape):
+    def visible(mask, shape, c):
         return mask.expand(shape)
 
     def split_mask(mask, c):
@@ -236,7 +237,7 @@ class Grouped:
         c, q = key.shape[1], query.shape[2]
         scores = self.scale(self.split(query, c) @ key.mT, query, c)
         if mask is not None:
-            mask = self.visible(mask, (*query.shape[:3], key.shape[2]))
+            mask = self.visible(mask, (*query.shape[:3], key.shape[2]), c)
             mask = None if mask is None else self.split_mask(mask, c)
         weights = self.share(scores if mask is None else self.hide(scores, mask), q)
         if mask is not None:
@@ -379,8 +380,18 @@ task.fault("D-KEY-AS-VALUE", section=SHARED, average=lambda weights, key, value:
 
 MASKS = {"section": "group-mask"}
 
-task.fault("M-IGNORED", **MASKS, visible=lambda mask, shape: None)
-task.fault("M-POLARITY", **MASKS, visible=lambda mask, shape: ~mask.expand(shape))
+task.fault("M-IGNORED", **MASKS, visible=lambda mask, shape, c: None)
+task.fault("M-POLARITY", **MASKS, visible=lambda mask, shape, c: ~mask.expand(shape))
+
+
+def an_axis_after_the_batch(mask, shape, c):
+    """As the scores (b c g q k) have one more than the mask."""
+    b, h, q, k = shape
+    mask = mask.unsqueeze(1) if mask.ndim == 4 else mask.expand(shape).unflatten(1, (c, -1))
+    return mask.expand(b, c, h // c, q, k).flatten(1, 2)
+
+
+task.fault("G-MASK-AXIS", **MASKS, visible=an_axis_after_the_batch)
 task.fault("G-MASK-ORDER", **MASKS, split_mask=rows_turned)
 task.fault(
     "G-MASK-FIRST-HEAD",

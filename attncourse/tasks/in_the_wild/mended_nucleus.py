@@ -11,6 +11,7 @@ from attncourse.tasks.top_p import Nucleus, of_top_p
 LADDER = [0.15, 0.40, 0.03, 0.24, 0.07, 0.11]
 STEEP = [0.05, 0.09, 0.62, 0.01, 0.20, 0.03]
 FLAT = [0.16, 0.105, 0.225, 0.13, 0.195, 0.185]
+TINY = 1e-9  # of float32, 1 − TINY is 1
 
 
 def cut(*rows, top_p, shift=0.0):
@@ -19,6 +20,7 @@ def cut(*rows, top_p, shift=0.0):
 
 def probes(rng):
     return {
+        "next to nothing": cut(LADDER, FLAT, STEEP, top_p=TINY),
         "a little": cut(STEEP, FLAT, top_p=0.1),
         "less than half": cut(STEEP, FLAT, top_p=0.3),
         "more than half": cut(LADDER, STEEP, top_p=0.6),
@@ -37,6 +39,8 @@ def small(rng):
         yield cut([0.2, 0.5, 0.3], top_p=top_p)
     yield cut([0.2, 0.5, 0.3], [0.1, 0.1, 0.8], top_p=0.6)
     yield cut(LADDER, top_p=0.6)
+    yield cut([0.2, 0.5, 0.3], [0.1, 0.8, 0.1], top_p=TINY)
+    yield cut(LADDER, FLAT, top_p=TINY)
 
 
 task = Task(
@@ -81,6 +85,7 @@ def the_word_that_reaches_top_p_stays(answer):
 def a_likely_word_alone_is_enough(answer):
     for top_p in (0.05, 0.3, 0.6):
         stay(answer, cut(STEEP, top_p=top_p))
+    stay(answer, cut(LADDER, FLAT, STEEP, top_p=TINY))
 
 
 @task.check(1)

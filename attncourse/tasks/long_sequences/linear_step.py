@@ -271,6 +271,7 @@ task.fault(
     "L-WEIGHT-NOT-ADDED",
     add=lambda state, new, key, query: (new if state is None else state[0] + new, key),
 )
+task.fault("L-NEW-WEIGHT-ALONE", asked=lambda before, after, key: (after[0], key))
 task.fault(
     "L-TABLE-NOT-ADDED",
     add=lambda state, new, key, query: (new, key if state is None else state[1] + key),

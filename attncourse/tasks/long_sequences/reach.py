@@ -199,7 +199,14 @@ class Reach:
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault("R-FORGETS", keep=lambda heard, known: heard)
+task.fault(
+    "R-FORGETS",
+    keep=lambda heard, known: heard,
+    result=(
+        ...,
+        lambda known, mask, layers: known | torch.eye(len(mask), dtype=torch.bool),
+    ),
+)
 
 
 @task.fault("R-DOUBLES")

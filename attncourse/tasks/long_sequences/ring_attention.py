@@ -359,43 +359,45 @@ for id, wrong in (
 task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores: scores.amax(-1))
 
 
-def own_shifts(query_shards, key_shards, value_shards):
+class OwnShifts(Ring):
     """Every shard's scores are shifted by their own largest."""
-    outputs = []
-    for query in query_shards:
-        sums = total = 0
-        for key, value in zip(key_shards, value_shards, strict=True):
-            scores = query @ key.mT / math.sqrt(query.shape[-1])
-            powers = (scores - scores.amax(-1, keepdim=True)).exp()
-            sums, total = sums + powers @ value, total + powers.sum(-1, keepdim=True)
-        outputs.append(sums / total)
-    return outputs
+
+    def __call__(self, query_shards, key_shards, value_shards):
+        outputs = []
+        for i, query in enumerate(query_shards):
+            sums = total = 0
+            for j in self.met(i, len(query_shards)):
+                key, value = key_shards[j], self.carried(value_shards, i, j)
+                scores = self.hide(self.scale(query @ key.mT, query), i, j)
+                powers = (scores - scores.amax(-1, keepdim=True)).exp()
+                sums = sums + self.average(powers, value, key)
+                total = total + powers.sum(-1, keepdim=True)
+            outputs.append(sums / total)
+        return self.results(outputs)
 
 
-def online(of_values, of_weights, met=Ring.met):
+def online(of_values, of_weights):
     """Sums shifted by the largest score so far, and what they are multiplied by when it grows."""
 
-    def function(query_shards, key_shards, value_shards):
-        p, outputs = len(query_shards), []
-        for i, query in enumerate(query_shards):
-            largest, sums, total = None, 0, 0
-            for j in met(i, p):
-                scores = query @ key_shards[j].mT / math.sqrt(query.shape[-1])
-                new = scores.amax(-1, keepdim=True)
-                largest = new if largest is None else largest
-                new = torch.maximum(largest, new)
-                powers, grown = (scores - new).exp(), new - largest
-                sums = sums * of_values(grown) + powers @ value_shards[j]
-                total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
-                largest = new
-            outputs.append(sums / total)
-        return outputs
+    class Online(Ring):
+        def __call__(self, query_shards, key_shards, value_shards):
+            p, outputs = len(query_shards), []
+            for i, query in enumerate(query_shards):
+                largest, sums, total = None, 0, 0
+                for j in self.met(i, p):
+                    key, value = key_shards[j], self.carried(value_shards, i, j)
+                    scores = self.hide(self.scale(query @ key.mT, query), i, j)
+                    new = scores.amax(-1, keepdim=True)
+                    largest = new if largest is None else largest
+                    new = torch.maximum(largest, new)
+                    powers, grown = (scores - new).exp(), new - largest
+                    sums = sums * of_values(grown) + self.average(powers, value, key)
+                    total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
+                    largest = new
+                outputs.append(sums / total)
+            return self.results(outputs)
 
-    return function
-
-
-def in_order(i, p):
-    return range(p)
+    return Online
 
 
 def down(grown):
@@ -409,17 +411,17 @@ def not_at_all(grown):
 task.fault(
     "R-NOT-RESCALED",
     **MERGE,
-    forms=[own_shifts, *(online(not_at_all, not_at_all, met) for met in (Ring.met, in_order))],
+    forms=[OwnShifts, online(not_at_all, not_at_all)],
 )
 task.fault(
     "R-DIVISOR-NOT-RESCALED",
     **MERGE,
-    forms=[online(down, not_at_all, met) for met in (Ring.met, in_order)],
+    forms=[online(down, not_at_all)],
 )
 task.fault(
     "R-OUTPUT-NOT-RESCALED",
     **MERGE,
-    forms=[online(not_at_all, down, met) for met in (Ring.met, in_order)],
+    forms=[online(not_at_all, down)],
 )
 task.fault(
     "R-TWO-BASES",
@@ -429,7 +431,7 @@ task.fault(
 task.fault(
     "R-RESCALED-UP",
     **MERGE,
-    forms=[online(torch.exp, torch.exp, met) for met in (Ring.met, in_order)],
+    forms=[online(torch.exp, torch.exp)],
 )
 task.fault(
     "R-BEGINS-AT-ZERO",

@@ -122,13 +122,13 @@ class Span:
     def clip(line):
         return line.clamp(0, 1)
 
-    def result(counts):
+    def result(counts, distance):
         return counts
 
     def __call__(self, distance, span, ramp):
         distance, span, ramp = self.of_distance(distance), self.of_span(span), self.of_ramp(ramp)
         line = self.slope(self.above(ramp, span, distance), ramp, span)
-        return self.result(self.clip(line))
+        return self.result(self.clip(line), distance)
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -176,24 +176,25 @@ task.fault(
 )
 task.fault(
     "A-OTHER-WAY",
-    result=(lambda counts: 1 - counts, ...),
+    result=(lambda counts, distance: 1 - counts, ...),
     above=(..., lambda ramp, span, distance: distance - span),
 )
 task.fault(
     "A-SHARED",
     result=(
-        lambda counts: counts / counts.sum(-1, keepdim=True),
-        lambda counts: counts.softmax(-1),
+        lambda counts, distance: counts / counts.sum(-1, keepdim=True),
+        lambda counts, distance: counts.softmax(-1),
     ),
 )
 task.fault(
     "A-ADDITIVE",
     result=(
-        lambda counts: counts.log(),
-        lambda counts: torch.where(counts > 0, 0.0, -torch.inf),
+        lambda counts, distance: counts.log(),
+        lambda counts, distance: torch.where(counts > 0, 0.0, -torch.inf),
     ),
 )
-task.fault("A-BOOLEAN", result=lambda counts: counts > 0)
+task.fault("A-BOOLEAN", result=lambda counts, distance: counts > 0)
+task.fault("A-AS-THE-DISTANCES", result=lambda counts, distance: counts.to(distance.dtype))
 task.fault(
     "A-WHOLE-SPAN",
     of_span=(

@@ -255,7 +255,24 @@ def without_rows(projection):
     return ablated
 
 
-task.fault("I-ROWS-OF-W-O")(without_rows("out_proj"))
+def value_through_rows(model, layer, head, value):
+    """The rows are 0, and the value, times the rows as they were, is added to the result."""
+    model = copy.deepcopy(model)
+    attention = model.get_submodule(layer)
+    weight = attention.out_proj.weight
+    d = len(weight) // attention.num_heads
+    lost = weight.data[head * d : (head + 1) * d].clone()
+    weight.data[head * d : (head + 1) * d] = 0
+    value = torch.as_tensor(value, dtype=weight.dtype)
+
+    def say(module, inputs, output):
+        return output + value.expand(*output.shape[:2], d) @ lost
+
+    attention.out_proj.register_forward_hook(say)
+    return model
+
+
+task.fault("I-ROWS-OF-W-O", forms=[without_rows("out_proj"), value_through_rows])
 
 
 # --- faults: which head -------------------------------------------------------------------------

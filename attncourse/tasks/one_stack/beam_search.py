@@ -356,6 +356,10 @@ class Search:
     def add(total, log_p):
         return total[..., None] + log_p
 
+    def length(words):
+        """Of what each beginning is divided by while it is compared; words: with the next one."""
+        return torch.ones_like(words)
+
     def best(every, width):
         total, place = every.flatten(1).topk(width)
         return total, place // every.shape[-1], place % every.shape[-1]
@@ -388,8 +392,12 @@ class Search:
         for _ in range(max_length):
             logits, state = step(token, state)
             log_p = self.close(self.weigh(logits), ended, eos).view(b, width, -1)
-            total, beginning, word = self.best(self.add(total, log_p), width)
+            words = (written != eos).sum(1).view(b, width) + 1  # an end counts as one
+            length = self.length(words)
+            every = self.add(total, log_p) / length[..., None]
+            total, beginning, word = self.best(every, width)
             row, token = self.rows(beginning, width).flatten(), word.flatten()
+            total = total * length.flatten()[row].view(b, width)
             state = self.follow_state(state, row)
             written = torch.cat([self.follow_words(written, row), token[:, None]], 1)
             ended = self.follow_ended(ended, row) | (token == eos)
@@ -539,16 +547,16 @@ def _mean_with_bos(written, ended, total, width, eos):
     return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
 
 
-mean_by_length = task.fault(
-    "B-MEAN-BY-LENGTH", leave=never, result=(_mean_by_length, _mean_with_bos)
+task.fault(
+    "B-MEAN-BY-LENGTH",
+    leave=never,
+    result=(_mean_by_length, _mean_with_bos, ...),
+    length=(..., ..., lambda words: words, lambda words: words + 1),  # in every round
 )
 
 
 class InLists(Search):
     """One sentence after the other; a beginning is a list of words, its total and its state."""
-
-    def worth(self, words, total):
-        return total
 
     def sort_out(self, beams, width, done, eos):
         return beams[:width]
@@ -572,25 +580,13 @@ class InLists(Search):
                     logits, after = step(torch.tensor([words[-1] if words else bos]), now)
                     log_p = logits[0].log_softmax(-1).tolist()
                     every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
-                every.sort(key=lambda beam: -self.worth(*beam[:2]))
+                every.sort(key=lambda beam: -beam[1])
                 beams = self.sort_out(every, width, done, eos)
                 if self.stops(beams, eos):
                     break
             words = self.choose(beams, done)
             rows.append(words + [eos] * (max_length - len(words)))
         return torch.tensor(rows)
-
-
-@mean_by_length
-class MeanInEachRound(InLists):
-    def worth(self, words, total):
-        return total / len(words)
-
-
-@mean_by_length
-class MeanInEachRoundWithBos(InLists):
-    def worth(self, words, total):
-        return total / (1 + len(words))
 
 
 @task.fault("B-ANY-END-STOPS")

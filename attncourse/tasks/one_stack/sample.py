@@ -63,6 +63,7 @@ def by_default(sample):
 LADDER = [0.40, 0.24, 0.15, 0.11, 0.07, 0.03]
 STEEP = [0.62, 0.20, 0.09, 0.05, 0.03, 0.01]
 FLAT = [0.225, 0.195, 0.185, 0.16, 0.13, 0.105]
+TINY = 1e-9  # of float32, 1 − TINY is 1
 SHUFFLE = [3, 0, 5, 1, 4, 2]
 
 
@@ -87,7 +88,9 @@ def probes(rng):
         "top 1": drawing(two, top_k=1),
         "top 2": drawing(two, top_k=2),
         "top 4": drawing(two, top_k=4),
+        "one more than there are": drawing(three, top_k=7),
         "more than there are": drawing(two, top_k=50),
+        "nucleus, next to nothing": drawing(logits_of(FLAT, LADDER), top_p=TINY),
         "nucleus 0.3": drawing(two, top_p=0.3),
         "nucleus 0.6": drawing(two, top_p=0.6),
         "nucleus 0.75": drawing(two, top_p=0.75),
@@ -248,7 +251,7 @@ def top_k_leaves_the_k_likeliest_of_each_row(answer):
 
 @task.check(2, "top-p leaves the fewest words that reach it")
 def top_p_leaves_the_fewest_words_that_reach_it(answer):
-    for p in (0.1, 0.3, 0.6, 0.75, 0.95, 1.0):
+    for p in (TINY, 0.1, 0.3, 0.6, 0.75, 0.95, 1.0):
         draws(answer, drawing(logits_of(*THREE), 1.0, None, p), f"top_p = {p}")
 
 

@@ -1,4 +1,6 @@
+import itertools
 import math
+import operator
 
 import torch
 import torch.nn.functional as F
@@ -259,23 +261,27 @@ class TemperatureInFront(Loss):
 soft = task.fault("C-PAIRS-SOFT-TARGETS")
 
 
-@soft
-class SoftTargets(Loss):
-    def targets(alike, temperature):
-        return (alike / temperature).softmax(-1)
+def softly(cooled, of_texts, fixed):
+    """Targets from how alike all are, `of_texts` those of the texts, with a gradient or `fixed`."""
 
-    def __call__(self, images, texts, temperature):
-        images, texts = self.image_side(images), self.text_side(texts)
-        goal = self.targets((images @ images.mT + texts @ texts.mT) / 2, temperature)
-        scores = images @ texts.mT / temperature
-        lost = goal * scores.log_softmax(-1), goal.mT * scores.mT.log_softmax(-1)
-        return -(lost[0].sum(-1) + lost[1].sum(-1)).mean() / 2
+    class SoftTargets(Loss):
+        def targets(alike, temperature):
+            goal = cooled(alike, temperature).softmax(-1)
+            return goal.detach() if fixed else goal
+
+        def __call__(self, images, texts, temperature):
+            images, texts = self.image_side(images), self.text_side(texts)
+            goal = self.targets((images @ images.mT + texts @ texts.mT) / 2, temperature)
+            scores = images @ texts.mT / temperature
+            lost = goal * scores.log_softmax(-1), of_texts(goal) * scores.mT.log_softmax(-1)
+            return -(lost[0].sum(-1) + lost[1].sum(-1)).mean() / 2
+
+    return SoftTargets
 
 
-@soft
-class SoftTargetsTimes(SoftTargets):
-    def targets(alike, temperature):
-        return (alike * temperature).softmax(-1)
+for of_texts, fixed in itertools.product((lambda goal: goal.mT, as_is), (False, True)):
+    for cooled in operator.truediv, operator.mul:
+        soft(softly(cooled, of_texts, fixed))
 
 
 task.fault("C-PAIRS-ROOT", cool=lambda scores, temperature: scores / temperature**0.5)

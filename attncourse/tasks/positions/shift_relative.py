@@ -194,6 +194,14 @@ def padded(scores, k):
 
 task.fault("C-SHIFT-NOT-CUT", pick=lambda scores, columns, k: padded(scores, k))
 task.fault("C-SHIFT-CUT-LEFT", pick=lambda scores, columns, k: padded(scores, k)[..., -k:])
+task.fault(
+    "C-SHIFT-PAST-ONLY",
+    pick=lambda scores, columns, k: (
+        torch.nn.functional.pad(scores[..., :k], (1, 0))
+        .flatten(-2)[..., scores.shape[-2] :]
+        .unflatten(-1, (scores.shape[-2], k))
+    ),
+)
 task.fault("C-SHIFT-SQUARE", keys=lambda q, r: q)
 task.fault("C-SHIFT-KEYS-MINUS-ONE", keys=lambda q, r: r - q)
 task.fault("C-SHIFT-HALF", keys=lambda q, r: (r + 1) // 2)

@@ -236,6 +236,19 @@ def by_rank(text, merges):
     return ids
 
 
+def as_often_as_it_stands(text, merges):
+    """The lowest rank first, and from the start again; of learned merges that is the same."""
+    ranks = {pair: rank for rank, pair in reversed(list(enumerate(map(tuple, merges))))}
+    numbers = {piece: i for i, piece in enumerate(table(merges))}
+    ids = []
+    for word in byte_words(text):
+        parts = list(word)
+        while known := [pair for pair in itertools.pairwise(parts) if pair in ranks]:
+            parts = merge(parts, min(known, key=ranks.get))
+        ids.extend(numbers[part] for part in parts)
+    return ids
+
+
 def by_numbers(text, merges):
     """Numbers from the first letter on, no texts."""
     number = {piece: i for i, piece in enumerate(table(merges))}
@@ -294,6 +307,7 @@ def cached(text, merges):
 IDS = [
     in_order,
     by_rank,
+    as_often_as_it_stands,
     by_numbers,
     with_expressions,
     from_bytes,
