@@ -536,6 +536,27 @@ task.fault(
         renormalized(or_one),
     ),
 )
+
+
+def even_where_nothing_is_left(total):
+    def clear(weights, mask):
+        weights = weights * mask
+        left = weights.sum(-1, keepdim=True)
+        return torch.where(left > 0, weights / total(left), 1 / weights.shape[-1])
+
+    return clear
+
+
+task.fault(
+    "M-RENORMALIZED-OR-EVEN",
+    section="dead-rows",
+    hide=as_is,
+    clear=(
+        even_where_nothing_is_left(or_one),
+        even_where_nothing_is_left(lambda total: total.clamp(min=1e-9)),
+        even_where_nothing_is_left(lambda total: total + 1e-9),
+    ),
+)
 task.fault("M-DEAD-ROW", section="dead-rows", hide=minus_infinity, clear=as_is)
 task.fault("M-DEAD-ROW-UNIFORM", section="dead-rows", hide=Weights.hide, clear=as_is)
 task.fault(

@@ -209,27 +209,39 @@ task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
 # --- faults: rows -------------------------------------------------------------------------------
 
 
-def visible_ones(scores, weights):
-    seen = (weights > 0) & (weights < 1)
-    return scores[seen], weights[seen].log()
+def ratio_of_sums(scores, log):
+    return (scores * scores).sum() / (scores * log).sum()
 
 
-def ratio_of_sums(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return ((scores * scores).sum() / (scores * log).sum()).item()
+def mean_of_ratios(scores, log):
+    return (scores / log).mean()
 
 
-def mean_of_ratios(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return (scores / log).mean().item()
+def median_of_ratios(scores, log):
+    return (scores / log).median()
 
 
-def median_of_ratios(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return (scores / log).median().item()
+def without_normalizer(ratio, most=1.0, signed=torch.Tensor.clone):
+    """The scale as a ratio of scores and log-weights, over the weights above 0 and below `most`."""
+
+    def found(scores, weights):
+        seen = (weights > 0) & (weights < most)
+        return signed(ratio(scores[seen], weights[seen].log())).item()
+
+    return found
 
 
-task.fault("C-NO-NORMALIZER", forms=(ratio_of_sums, mean_of_ratios, median_of_ratios))
+RATIOS = ratio_of_sums, mean_of_ratios, median_of_ratios
+task.fault(
+    "C-NO-NORMALIZER",
+    forms=[
+        without_normalizer(ratio, most, signed)
+        for most in (1.0, 2.0)  # with a weight of 1, too: its logarithm is 0
+        for signed in (torch.Tensor.clone, torch.abs)
+        for ratio in RATIOS
+        if most == 1 or ratio is not ratio_of_sums  # which such a weight does not change
+    ],
+)
 task.fault("C-ROWS-MIXED", center=lambda table, trust: table - (trust * table).sum() / trust.sum())
 task.fault(
     "C-COLUMNS",
@@ -253,22 +265,23 @@ def one_pair(scores, weights):
 # --- faults: trying scales ----------------------------------------------------------------------
 
 
-def tried(scales, hide=True, dim=-1):
-    """The one of these scales whose softmax comes nearest to the weights."""
+class Grid(Scale):
+    """The one of some scales whose softmax comes nearest to the weights."""
 
-    def search(scores, weights):
-        hidden = (weights == 0) & hide
-        return min(
-            scales,
-            key=lambda c: (
-                ((scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights)
-                .square()
-                .sum()
-                .item()
-            ),
-        )
+    hide, dim = True, -1
 
-    return search
+    @staticmethod
+    def scales():
+        return fine(0.05, 50)
+
+    def __call__(self, scores, weights):
+        hidden = (weights == 0) & self.hide
+
+        def error(c):
+            tried = (scores / c).masked_fill(hidden, -torch.inf).softmax(self.dim).nan_to_num()
+            return (tried - weights).square().sum().item()
+
+        return min(self.scales(), key=error)
 
 
 def fine(low, high, count=400):
@@ -276,18 +289,23 @@ def fine(low, high, count=400):
     return [low * (high / low) ** (i / count) for i in range(count + 1)]
 
 
-task.fault(
-    "C-COARSE-GRID",
-    forms=(
-        tried([float(c) for c in range(1, 33)]),
-        tried([float(c) for c in range(1, 101)]),
-        tried([float(c) for c in range(1, 11)]),
-        tried([float(c) for c in range(1, 21)]),
-    ),
-)
+def over(*scales):
+    """A search among these."""
+    return type("Search", (Grid,), {"scales": staticmethod(lambda: scales)})
+
+
+task.fault("C-COARSE-GRID", forms=[over(*map(float, range(1, most))) for most in (33, 101, 11, 21)])
 task.fault(
     "C-BOUNDED-GRID",
-    forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
+    forms=[over(*fine(*ends)) for ends in ((1, 10), (0.1, 10), (1, 8), (1, 16))],
 )
-task.fault("C-GRID-UNMASKED", forms=(tried(fine(0.05, 50), hide=False),))
-task.fault("C-GRID-COLUMNS", forms=(tried(fine(0.05, 50), dim=0),))
+
+
+@task.fault("C-GRID-UNMASKED")
+class Unmasked(Grid):
+    hide = False
+
+
+@task.fault("C-GRID-COLUMNS")
+class Columns(Grid):
+    dim = 0
