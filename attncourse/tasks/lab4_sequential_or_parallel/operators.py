@@ -215,8 +215,12 @@ task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)
 task.fault("L4-NO-FIXED", fixed=none_fixed)
 task.fault(
     "L4-KINDS",
-    measure=(lambda run, n: len(count(run, n).operations), ...),
-    fixed=(..., lambda run, few, slope: len(count(run, 8).operations)),
+    measure=(lambda run, n: len(count(run, n).operations), ..., ...),
+    fixed=(
+        ...,
+        lambda run, few, slope: len(count(run, 8).operations),
+        lambda run, few, slope: len(count(run, MOST_POSITIONS).operations),
+    ),
 )
 task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
 task.fault("L4-PAIR-SWAPPED", pair=lambda fixed, slope: (slope, fixed))

@@ -344,7 +344,7 @@ task.fault(
     "L5-DIFFERENT-N",
     speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self),
     ideal=(..., lambda self: at("bytes", "MHA")(self) / at("bytes", "MQA")(self)),
-    intensity=(..., ..., at("flops_a_byte", "MQA")),
+    intensity=(..., at("flops_a_byte", "MQA")),
 )
 task.fault("L5-SMALLEST-N", section=LESS, speed_up=lambda self: self.ratio(self.times, "MQA", 0))
 task.fault(

@@ -265,23 +265,22 @@ def one_pair(scores, weights):
 # --- faults: trying scales ----------------------------------------------------------------------
 
 
-class Grid(Scale):
-    """The one of some scales whose softmax comes nearest to the weights."""
+def tried(scales, hide=True, dim=-1):
+    """The one of these scales whose softmax comes nearest to the weights."""
 
-    hide, dim = True, -1
+    def search(scores, weights):
+        hidden = (weights == 0) & hide
+        return min(
+            scales,
+            key=lambda c: (
+                ((scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights)
+                .square()
+                .sum()
+                .item()
+            ),
+        )
 
-    @staticmethod
-    def scales():
-        return fine(0.05, 50)
-
-    def __call__(self, scores, weights):
-        hidden = (weights == 0) & self.hide
-
-        def error(c):
-            tried = (scores / c).masked_fill(hidden, -torch.inf).softmax(self.dim).nan_to_num()
-            return (tried - weights).square().sum().item()
-
-        return min(self.scales(), key=error)
+    return search
 
 
 def fine(low, high, count=400):
@@ -289,23 +288,18 @@ def fine(low, high, count=400):
     return [low * (high / low) ** (i / count) for i in range(count + 1)]
 
 
-def over(*scales):
-    """A search among these."""
-    return type("Search", (Grid,), {"scales": staticmethod(lambda: scales)})
+def whole(most):
+    return [float(c) for c in range(1, most + 1)]
 
 
-task.fault("C-COARSE-GRID", forms=[over(*map(float, range(1, most))) for most in (33, 101, 11, 21)])
+task.fault("C-COARSE-GRID", forms=[tried(whole(most)) for most in (32, 100, 10, 20)])
+task.fault(
+    "C-COARSE-GRID-UNMASKED",
+    forms=[tried(whole(most), hide=False) for most in (64, 100, 32, 10, 20)],
+)
 task.fault(
     "C-BOUNDED-GRID",
-    forms=[over(*fine(*ends)) for ends in ((1, 10), (0.1, 10), (1, 8), (1, 16))],
+    forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
 )
-
-
-@task.fault("C-GRID-UNMASKED")
-class Unmasked(Grid):
-    hide = False
-
-
-@task.fault("C-GRID-COLUMNS")
-class Columns(Grid):
-    dim = 0
+task.fault("C-GRID-UNMASKED", forms=(tried(fine(0.05, 50), hide=False),))
+task.fault("C-GRID-COLUMNS", forms=(tried(fine(0.05, 50), dim=0),))

@@ -195,6 +195,7 @@ def verdict_probes(rng):
         "three words in order": layer_inputs(rng, "a running sum", n=3),
         # The same outputs in the same places, up to rounding.
         "the mean of the words for all": layer_inputs(rng, "the mean of the words for all", b=16),
+        "the mean of seven": layer_inputs(rng, "the mean of the words for all", b=16, n=7),
     }
 
 
