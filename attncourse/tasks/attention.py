@@ -130,6 +130,14 @@ def only_dead_rows(weights, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
+def zeros_if_any_is_nan(weights, mask):
+    return torch.zeros_like(weights) if weights.isnan().any() else weights
+
+
+def zeros_if_a_row_is_dead(weights, mask):
+    return weights.masked_fill(~mask, 0.0) * mask.any(-1).all()
+
+
 def transposed(mask, scores):
     return mask if mask is None else mask.mT
 
@@ -174,6 +182,12 @@ def of_masks(task: Task, **about) -> None:
     task.fault("M-POLARITY", **about, visible=lambda mask, scores: None if mask is None else ~mask)
     task.fault("M-IGNORED", **about, visible=lambda mask, scores: None)
     task.fault("M-DEAD-ROW", **about, hide=minus_infinity, clear=as_is)
+    task.fault(
+        "C-DEAD-NEIGHBOR",
+        **about,
+        hide=(minus_infinity, ...),
+        clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
+    )
     task.fault(
         "M-DEAD-ROW-UNIFORM",
         **about,

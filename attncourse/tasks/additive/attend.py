@@ -9,6 +9,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
+from attncourse.tasks.attention import zeros_if_any_is_nan
 
 
 def attend_inputs(rng, b=3, k=5, v=4, mask=None, dtype=torch.float32):
@@ -339,7 +340,12 @@ task.fault(
     hide=lambda scores, mask: scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf),
     clear=lambda weights, mask: weights.nan_to_num(0.0),
 )
-task.fault("C-DEAD-NEIGHBOR", after=lambda weights, scores: weights * (weights > 0).any(-1).all())
+task.fault(
+    "C-DEAD-NEIGHBOR",
+    after=(lambda weights, scores: weights * (weights > 0).any(-1).all(), ...),
+    hide=(..., minus_infinity),
+    clear=(..., zeros_if_any_is_nan),
+)
 task.fault("M-ADD-BOOL", hide=lambda scores, mask: scores + mask, clear=(as_is, ...))
 task.fault(
     "M-INF-TIMES-ZERO",

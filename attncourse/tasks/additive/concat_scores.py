@@ -145,4 +145,3 @@ task.fault(
 task.fault("C-REPEAT", section="additive-breaks", join=repeated)
 task.fault("C-NO-QUERY", section="soft-search", line_up=lambda query: 0 * query[:, None])
 task.fault("C-FROZEN-W", section="soft-search", multiply=lambda pairs, W: pairs @ W.detach())
-task.fault("C-KEYS-FIRST-NO-TANH", section="linear-score", join=keys_first, bend=as_is)

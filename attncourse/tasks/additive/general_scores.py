@@ -110,6 +110,7 @@ def overwritten(query, W):
 of_every_score(task)
 of_products(task)
 task.fault("C-W-TRANSPOSED", project=lambda query, W: query @ W.T)
+task.fault("C-W-RESHAPED", project=lambda query, W: query @ W.reshape(W.shape[::-1]).mT)
 task.fault("C-NO-W", project=lambda query, W: query)
 task.fault("C-GENERAL-TANH", project=lambda query, W: (query @ W).tanh())
 task.fault("C-TANH-LAST", result=torch.tanh)

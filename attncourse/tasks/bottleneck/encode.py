@@ -244,6 +244,9 @@ class Encoding:
     def place(lengths, tokens):
         return lengths - 1
 
+    def seen(places, tokens):
+        return torch.arange(tokens.shape[1]) <= places[:, None]
+
     def pick(states, places):
         return states[torch.arange(len(states)), places]
 
@@ -252,7 +255,9 @@ class Encoding:
 
     def __call__(self, tokens, lengths, embedding, gru):
         states = self.read(gru, self.embed(embedding, tokens, lengths), lengths)
-        return self.result(self.pick(states, self.place(lengths, tokens)))
+        places = self.place(lengths, tokens)
+        self.words = self.seen(places, tokens)  # for who picks more than one state
+        return self.result(self.pick(states, places))
 
 
 def gathered(states, places):
@@ -307,6 +312,7 @@ task.fault(
         lambda lengths, tokens: (tokens != 0).sum(1) - 1,
         lambda lengths, tokens: (tokens != 0).sum(1).clamp(min=1) - 1,
     ),
+    seen=lambda places, tokens: tokens != 0,
 )
 task.fault(
     "C-ZERO-PADS",
@@ -322,11 +328,20 @@ task.fault("C-REVERSES-THE-SOURCE", section="encoder-decoder", embed=backward)
 
 # --- faults: what is taken from the states --------------------------------------------------------
 
+
+def words(self, states):
+    return states.masked_fill(~self.words[..., None], 0)
+
+
+def count(self):
+    return self.words.sum(1, keepdim=True).clamp(min=1)
+
+
 task.fault(
     "C-MEAN-STATE",
     section="encoder-decoder",
     pick=(
-        lambda states, places: behind(states, places).sum(1) / (places + 1)[:, None],
+        lambda self, states, places: words(self, states).sum(1) / count(self),
         lambda states, places: states.mean(1),
     ),
 )
@@ -334,7 +349,7 @@ task.fault(
     "C-SUM-STATE",
     section="encoder-decoder",
     pick=(
-        lambda states, places: behind(states, places).sum(1),
+        lambda self, states, places: words(self, states).sum(1),
         lambda states, places: states.sum(1),
     ),
 )
@@ -342,9 +357,7 @@ task.fault(
     "C-MAX-STATE",
     section="encoder-decoder",
     pick=(
-        lambda states, places: states.masked_fill(
-            behind(torch.ones_like(states), places) == 0, -torch.inf
-        ).amax(1),
+        lambda self, states, places: states.masked_fill(~self.words[..., None], -torch.inf).amax(1),
         lambda states, places: states.amax(1),
     ),
 )

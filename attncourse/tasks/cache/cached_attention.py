@@ -9,6 +9,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
 
 
 def with_a_cache(attention):
@@ -448,6 +449,12 @@ class FirstPieceOnly(Cached):
 
 
 task.fault("M-DEAD-ROW", section=LEFT, hide=minus_infinity, clear=as_is)
+task.fault(
+    "C-DEAD-NEIGHBOR",
+    section=LEFT,
+    hide=(minus_infinity, ...),
+    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
+)
 task.fault("M-DEAD-ROW-UNIFORM", section=LEFT, clear=as_is)
 task.fault(
     "M-AFTER-SOFTMAX",

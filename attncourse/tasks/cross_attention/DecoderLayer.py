@@ -426,6 +426,12 @@ class Layer(nn.Module):
 
 # --- faults: the three parts --------------------------------------------------------------------
 
+
+def from_the_part(*numbers):
+    """These parts take what the part before has found, without the sum around it."""
+    return lambda x, number: x[-1] - x[-2] if number in numbers else x[-1]
+
+
 three = functools.partial(task.fault, section="three-attentions")
 norm = functools.partial(task.fault, section="layer-normalization")
 around = functools.partial(task.fault, section="residual-connection")
@@ -462,6 +468,11 @@ network(
         lambda x, number: x[0] if number == 3 else x[-1],
         lambda x, number: x[1] if number == 3 else x[-1],
     ),
+)
+task.fault(
+    "C-ASKS-THE-PART",
+    section="residual-connection",
+    enters=tuple(from_the_part(*numbers) for numbers in ((2,), (2, 3), (3,))),
 )
 task.fault("C-PARALLEL", enters=lambda x, number: x[0])
 
@@ -630,9 +641,10 @@ around(
         lambda self, x, part, normed, number: x[0 if number == 3 else -1] + part,
     ),
 )
-around(
-    "C-SUM-OF-NORMED", add=tuple(from_normed(*numbers) for numbers in ((1, 2, 3), (1,), (2,), (3,)))
-)
+around("C-SUM-OF-NORMED", add=from_normed(1, 2, 3))
+around("C-SUM-OF-NORMED-SELF", add=from_normed(1))
+around("C-SUM-OF-NORMED-CROSS", add=from_normed(2))
+around("C-SUM-OF-NORMED-NETWORK", add=from_normed(3))
 around("C-NO-SUM-SELF", add=without_sum(1))
 around("C-NO-SUM-CROSS", add=without_sum(2))
 around("C-NO-SUM-NETWORK", add=without_sum(3))

@@ -12,6 +12,7 @@ from attncourse.lab import lab1_time_it_right as reference
 from attncourse.lab import stopwatches, timing
 from attncourse.lab.stopwatches import SCENARIOS, accepts, panel, try_out
 from attncourse.lab.timing import LEAST_SAMPLES
+from attncourse.lab.virtual_gpu import VirtualGPU
 from attncourse.tasks.lab1_time_it_right import draw
 
 
@@ -38,11 +39,24 @@ def no_ready_made_stopwatch():
         yield
 
 
+@contextlib.contextmanager
+def counted_flushes():
+    """The flushes of all virtual GPUs, as a list that grows."""
+    found, flush = [], VirtualGPU.flush
+
+    def counted(self):
+        found.append(self)
+        return flush(self)
+
+    with mock.patch.object(VirtualGPU, "flush", counted):
+        yield found
+
+
 def on_the_virtual_gpu(answer):
     """Let an answer measure kernels of known time; what it said, as plain data."""
 
     def tried(scenario, seed, view="ratio"):
-        with no_ready_made_stopwatch():
+        with no_ready_made_stopwatch(), counted_flushes() as flushes:
             outcome = try_out(answer, scenario, seed)
             explained = EXPLAIN(panel(answer, seed)) if view == "explained" else None
         error = outcome.error or ""
@@ -56,6 +70,7 @@ def on_the_virtual_gpu(answer):
             return {"verdict": verdict(scenario, outcome)}
         ratio = None if error else outcome.ratio
         said = {"ratio": ratio, "samples": outcome.samples, "error": error}
+        said |= {"flushes": len(flushes)}
         return said | {"slowest": max(outcome.each, default=None), "order": order(outcome.each)}
 
     return tried
@@ -94,7 +109,12 @@ def probes(rng):
 def traits(answer):
     said = answer(trial("long kernel", 7))
     few = said["samples"] < LEAST_SAMPLES
-    return {"one number": said["samples"] == 1, "too few samples": few, "order": said["order"]}
+    return {
+        "one number": said["samples"] == 1,
+        "too few samples": few,
+        "order": said["order"],
+        "a flush for each sample": said["flushes"] >= said["samples"],
+    }
 
 
 def near_the_truth(answer, rng, scenario):

@@ -141,7 +141,16 @@ def suspicious(r):
     return "earlier work counted" if 1.1 < r["short kernel"] < 3 else "none"
 
 
-task.fault("L1-NAME-TOO-STRICT", rest=suspicious)
+def the_same_to_a_third(r):
+    return Rules.unit(r) and max(r.values()) < 1.35 * min(r.values())
+
+
+task.fault(
+    "L1-NAME-TOO-STRICT",
+    rest=suspicious,
+    unit=(..., the_same_to_a_third),
+    order=(..., before("earlier")),
+)
 task.fault("L1-NAME-UNIT-MISSED", unit=lambda r: Rules.unit(r) and max(r.values()) > 1)
 task.fault("L1-NAME-OUTLIERS-FIRST", order=before("single", "mean"))
 task.fault(

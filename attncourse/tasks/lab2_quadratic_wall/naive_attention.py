@@ -65,6 +65,7 @@ def traits(answer):
     return {
         "its memory grows like n": math.log(large / max(small, 1), 4) < 1.5,
         "one head at a time": math.isclose(large, 256**2, rel_tol=0.05),
+        "one head of all sentences": math.isclose(large, METERED["b"] * 256**2, rel_tol=0.05),
         "one sentence at a time": math.isclose(large, METERED["h"] * 256**2, rel_tol=0.05),
         "more than the scores": large > 1.05 * scores,
         "less than the scores": large < 0.95 * scores,
@@ -195,7 +196,11 @@ def causal(scores):
 
 
 task.fault("L2-ROW-BY-ROW", split=(rows(1), rows(16)), join=beside)
-task.fault("L2-HEAD-BY-HEAD", split=heads, join=stacked)
+task.fault(
+    "L2-HEAD-BY-HEAD",
+    split=(heads, lambda q, k, v: zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True)),
+    join=(stacked, lambda outputs, q: torch.stack(outputs, dim=1)),
+)
 task.fault("L2-SENTENCE-BY-SENTENCE", split=lambda q, k, v: zip(q, k, v, strict=True), join=stacked)
 task.fault(
     "L2-BROADCAST-PRODUCT", compare=lambda q, k: (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1)

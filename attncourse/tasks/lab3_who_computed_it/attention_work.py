@@ -104,6 +104,9 @@ class Work:
     def passes(backward):
         return 3.5 if backward else 1
 
+    def moved(tables, causal):
+        return tables
+
     def naive(tables, vectors):
         return 6 * tables + 4 * vectors
 
@@ -116,9 +119,10 @@ class Work:
     def __call__(self, b, h, n, d, bytes_per_number, causal, backward):
         sizes = b * h * n * n, b * h * n * d  # numbers in one table; in q, k, v or o
         flops = self.flops(sizes[0], d) * self.masked(causal, backward) * self.passes(backward)
+        naive = self.naive(self.moved(sizes[0], causal), sizes[1])
         return {
             "flops": flops,
-            "naive_bytes": self.in_bytes(self.naive(*sizes), bytes_per_number, causal),
+            "naive_bytes": self.in_bytes(naive, bytes_per_number, causal),
             "fused_bytes": self.in_bytes(self.fused(*sizes), bytes_per_number, causal),
         }
 
@@ -147,6 +151,7 @@ task.fault("L3-TABLES-ALONE", naive=lambda tables, vectors: 6 * tables)
 task.fault("L3-FUSED-WRITES-SCORES", fused=lambda tables, vectors: tables + 4 * vectors)
 task.fault("L3-INPUTS-ONLY", fused=lambda tables, vectors: 3 * vectors)
 task.fault("L3-NUMBERS", in_bytes=lambda numbers, width, causal: numbers)
+task.fault("L3-CAUSAL-TABLE", moved=lambda tables, causal: tables * (0.5 if causal else 1))
 task.fault(
     "L3-CAUSAL-BYTES",
     in_bytes=lambda numbers, width, causal: numbers * width * (0.5 if causal else 1),

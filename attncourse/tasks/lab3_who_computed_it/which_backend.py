@@ -185,9 +185,13 @@ def names_what_ran(answer, cases):
             )
 
 
+RUN_ONCE = ("the plain call", "dropout", "a linear layer")  # found at once, later, not at all
+
+
 def traits(answer):
-    seen = answer.observe({"case": CASES["the plain call"]}, adapt=times_run)
-    return {"runs it once": seen.returned == [1]}
+    seen = [answer.observe({"case": CASES[name]}, adapt=times_run).returned for name in RUN_ONCE]
+    alike = all(each == seen[0] for each in seen)
+    return {"runs it once": seen[0] == [1], "runs it as often whatever it calls": alike}
 
 
 task = Task(
@@ -242,15 +246,16 @@ def without_attention_it_says_none(answer):
 
 @task.check(1)
 def it_runs_the_function_once(answer):
-    seen = answer.observe({"case": CASES["the plain call"]}, adapt=times_run)
-    if seen.returned is None:
-        answer({"case": CASES["the plain call"]})  # says what went wrong
-        raise Unanswered("Your answer returned None: is a `return` missing?")
-    if seen.returned != [1]:
-        raise Failure(
-            f"`fn` was run {seen.returned[0]} times. Run it once, under the trace: another run "
-            "need not be like the first, and a function may be slow."
-        )
+    for name in RUN_ONCE:
+        seen = answer.observe({"case": CASES[name]}, adapt=times_run)
+        if seen.returned is None:
+            answer({"case": CASES[name]})  # says what went wrong
+            raise Unanswered("Your answer returned None: is a `return` missing?")
+        if seen.returned != [1]:
+            raise Failure(
+                f"Case “{name}”: `fn` was run {seen.returned[0]} times. Run it once, under the "
+                "trace: another run need not be like the first, and a function may be slow."
+            )
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -263,6 +268,7 @@ SIGNS = {
     "_native_multi_head_attention": "NATIVE_MHA",
     "_safe_softmax": "MATH",
 }
+FULL_NAMES = {f"_scaled_dot_product_{sign}": SIGNS[sign] for sign in tuple(SIGNS)[:3]}
 KINDS = {"mm": "p", "bmm": "p", "_softmax": "s"}
 
 
@@ -326,8 +332,42 @@ task.fault(
         lambda name, sign: name == sign,
     ),
 )
+task.fault("L3-EXACT-NAME", kernel=(by(SIGNS, operator.eq), by(SIGNS | FULL_NAMES, operator.eq)))
 task.fault("L3-OBSERVER", section="lab3-layer", trace=without_gradients)
 task.fault("L3-WARM-UP", trace=after_a_run)
+each_sign = task.fault("L3-TRACE-EACH")
+
+
+@each_sign
+class TracesForEachSign(Detective):
+    signs = tuple(SIGNS)
+
+    def kernel(self, fn):
+        found = (SIGNS[x] for x in self.signs if any(x in name for name in self.trace(fn)))
+        return next(found, None)
+
+    def __call__(self, fn):
+        return self.first(self.kernel(fn), self.spelled(self.kinds(self.trace(fn))))
+
+
+@each_sign
+class OnlyWhereNoKernelShows(TracesForEachSign):
+    def __call__(self, fn):
+        return self.kernel(fn) or self.first(None, self.spelled(self.kinds(self.trace(fn))))
+
+
+@each_sign
+class OnceMoreForProducts(Detective):
+    def __call__(self, fn):
+        kernel = self.kernel(self.trace(fn))
+        return kernel or self.first(None, self.spelled(self.kinds(self.trace(fn))))
+
+
+@each_sign
+class MathFirst(OnlyWhereNoKernelShows):
+    signs = tuple(reversed(SIGNS))
+
+
 task.fault(
     "L3-WHOLE-NAME",
     kernel=lambda names: next((n for n in names if "attention" in n or "softmax" in n), "NONE"),
@@ -343,7 +383,14 @@ task.fault(
     "L3-ONLY-BMM",
     kinds=lambda names: "".join(KINDS[name] for name in names if name in ("bmm", "_softmax")),
 )
-task.fault("L3-ONE-PRODUCT", spelled=(lambda kinds: "ps" in kinds, lambda kinds: "s" in kinds))
+task.fault(
+    "L3-ONE-PRODUCT",
+    spelled=(
+        lambda kinds: "ps" in kinds,
+        lambda kinds: "s" in kinds,
+        lambda kinds: "s" in kinds and "p" in kinds,
+    ),
+)
 task.fault(
     "L3-THREE-ALONE",
     spelled=(lambda kinds: kinds[:2] == "ps" and len(kinds) > 2, lambda kinds: kinds == "psp"),

@@ -180,19 +180,23 @@ class Line:
     def slope(few, many):
         return (many - few) / 8
 
-    def pair(few, slope):
-        return few - 8 * slope, slope
+    def fixed(run, few, slope):
+        return few - 8 * slope
+
+    def pair(fixed, slope):
+        return fixed, slope
 
     def __call__(self, run):
         few, many = self.measure(run, 8), self.measure(run, 16)
-        return self.pair(few, self.slope(few, many))
+        slope = self.slope(few, many)
+        return self.pair(self.fixed(run, few, slope), slope)
 
 
 # --- faults -------------------------------------------------------------------------------------
 
 
-def none_fixed(few, slope):
-    return 0, slope
+def none_fixed(run, few, slope):
+    return 0
 
 
 task.fault(
@@ -203,19 +207,27 @@ task.fault(
         lambda few, many: many / 16,
         lambda few, many: many / 64,
     ),
-    pair=(none_fixed, none_fixed, ..., none_fixed),
+    fixed=(none_fixed, none_fixed, ..., none_fixed),
     measure=(..., ..., ..., lambda run, n: count(run, 64).total),
 )
-task.fault("L4-FIXED-IS-ONE", pair=lambda few, slope: (few - 7 * slope, slope))
-task.fault("L4-FIXED-IS-FEW", pair=lambda few, slope: (few, slope))
-task.fault("L4-NO-FIXED", pair=none_fixed)
-task.fault("L4-KINDS", measure=lambda run, n: len(count(run, n).operations))
+task.fault("L4-FIXED-IS-ONE", fixed=lambda run, few, slope: few - 7 * slope)
+task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)
+task.fault("L4-NO-FIXED", fixed=none_fixed)
+task.fault(
+    "L4-KINDS",
+    measure=(lambda run, n: len(count(run, n).operations), ..., ...),
+    fixed=(
+        ...,
+        lambda run, few, slope: len(count(run, 8).operations),
+        lambda run, few, slope: len(count(run, MOST_POSITIONS).operations),
+    ),
+)
 task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
-task.fault("L4-PAIR-SWAPPED", pair=lambda few, slope: (slope, few - 8 * slope))
+task.fault("L4-PAIR-SWAPPED", pair=lambda fixed, slope: (slope, fixed))
 task.fault(
     "L4-DIFFERENCE",
     slope=lambda few, many: many - few,
-    pair=(..., lambda few, slope: (few - slope, slope)),
+    fixed=(..., lambda run, few, slope: few - slope),
 )
 task.fault("L4-BYTES", measure=lambda run, n: count(run, n).peak_bytes)
 task.fault("L4-RAN-TOO-EARLY", measure=lambda run, n: count(run(n)).total)

@@ -243,6 +243,9 @@ task.fault(
 )
 task.fault("L4-CELL-SWAPPED", step=lambda cell, inputs, state, t: cell(state, inputs[:, t]))
 task.fault("L4-STACK-AXIS", join=lambda states: torch.stack(states))
+task.fault(
+    "L4-VIEWED", join=lambda states: torch.stack(states).view(*states[0].shape[:1], len(states), -1)
+)
 task.fault("L4-CONCATENATED", join=lambda states: torch.cat(states, dim=1))
 task.fault("L4-BEFORE-THE-STEP", keep=lambda states: states[:-1])
 task.fault("L4-WITH-THE-START", keep=lambda states: states)

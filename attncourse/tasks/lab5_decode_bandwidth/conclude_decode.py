@@ -135,7 +135,7 @@ RECORDS = {
     "slow arithmetic": {
         **ON_A_CPU,
         "roof": {"flops_per_second": {"float32": 5e9}, "bytes_per_second": 15e9},
-        "predicted": 0.45,
+        "predicted": 2.7,
     },
     "16 heads": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
     "between two ridges": {"dtype": "float32", "h": 64, "predicted": 1.2},
@@ -341,7 +341,10 @@ task.fault(
     speed_up=lambda self: self.ratio(self.times, "GQA-8"),
 )
 task.fault(
-    "L5-DIFFERENT-N", speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self)
+    "L5-DIFFERENT-N",
+    speed_up=lambda self: at("times", "MHA")(self) / at("times", "MQA")(self),
+    ideal=(..., lambda self: at("bytes", "MHA")(self) / at("bytes", "MQA")(self)),
+    intensity=(..., at("flops_a_byte", "MQA")),
 )
 task.fault("L5-SMALLEST-N", section=LESS, speed_up=lambda self: self.ratio(self.times, "MQA", 0))
 task.fault(
@@ -387,6 +390,11 @@ task.fault(
 )
 task.fault(
     "L5-HELD-HALF", section=PREDICT, held=lambda predicted, found: abs(predicted / found - 1) <= 0.5
+)
+task.fault(
+    "L5-HELD-DIFFERENCE",
+    section=PREDICT,
+    held=lambda predicted, found: abs(predicted - found) < 1.5 * found,
 )
 task.fault("L5-HELD-IDEAL", section=PREDICT, predicted=lambda speed_up, ideal: ideal)
 task.fault(

@@ -191,11 +191,14 @@ class Best:
     def timed(points):
         return [point for point in points if point["seconds"] and not point["error"]]
 
-    def largest(self, timed):
+    def largest(timed, points):
         return max(point["n"] for point in timed if point["name"] == "tiled")
 
     def number(point):
         return min(point["seconds"]) if point["clock"] == "cpu" else median(point)
+
+    def fastest(tiles):
+        return min(tiles, key=tiles.get)
 
     def valley(tiles, best):
         return min(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best
@@ -207,15 +210,21 @@ class Best:
     def ratio(naive, tiles, best):
         return naive / best
 
+    def without_naive():
+        return None
+
     def __call__(self, record):
         timed = self.timed(record["points"])
-        n = self.largest(timed)
+        n = self.largest(timed, record["points"])
         here = [point for point in timed if point["name"] == "tiled" and point["n"] == n]
         tiles = {point["tile"]: self.number(point) for point in here}
-        tile = min(tiles, key=tiles.get)
+        tile = self.fastest(tiles)
         best, naive = tiles[tile], self.rival(timed, n)
-        speedup = None if naive is None else self.ratio(naive, tiles, best)
+        speedup = self.without_naive() if naive is None else self.ratio(naive, tiles, best)
         return {"n": n, "tile": tile, "u_shaped": self.valley(tiles, best), "speedup": speedup}
+
+
+task.spelling(fastest=lambda tiles: sorted(tiles, key=tiles.get)[0])
 
 
 def median(point):
@@ -245,6 +254,14 @@ task.fault("L6-MEAN", number=lambda point: statistics.mean(point["seconds"]))
 task.fault("L6-MEDIAN-ALWAYS", number=median)
 task.fault("L6-BEST-ALWAYS", number=lambda point: min(point["seconds"]))
 task.fault("L6-ALL-LENGTHS", timed=of_the_shortest)
+task.fault(
+    "L6-LARGEST-IN-RECORD",
+    largest=(
+        lambda timed, points: max(point["n"] for point in points),
+        lambda timed, points: max(point["n"] for point in timed),
+    ),
+)
+task.fault("L6-ZERO-SPEEDUP", without_naive=lambda: 0)
 task.fault(
     "L6-VALLEY-BY-PLACE",
     valley=lambda tiles, best: best not in (tiles[min(tiles)], tiles[max(tiles)]),

@@ -70,6 +70,8 @@ def merge_probes(rng):
         "rows far apart": two_parts(rng, 3, shift=(torch.tensor([[1e4], [0.0], [-1e4]]), 0.0)),
         "large": two_parts(rng, 3, shift=(1e4, 1e4)),
         "double": two_parts(rng, 3, dtype=DOUBLE),
+        "first empty, far below": two_parts(rng, 3, counts=(0, 3), shift=(0.0, -300.0)),
+        "second empty, far below": two_parts(rng, 3, counts=(3, 0), shift=(-300.0, 0.0)),
     }
 
 
@@ -131,6 +133,8 @@ def either_part_may_hold_the_larger_maximum(answer, rng):
 def a_part_without_keys_changes_nothing(answer, rng):
     for counts in ((3, 0), (0, 3)):
         agrees(answer, two_parts(rng, 2, 4, counts=counts))
+        for far in (-300.0, 300.0):  # of the scores in the other part
+            agrees(answer, two_parts(rng, 4, counts=counts, shift=(far, far)))
 
 
 @task.check(1)
@@ -224,6 +228,16 @@ task.fault(
     "L6-EMPTY-NAN",
     section="nothing-seen",
     factors=lambda maxima, common: [(own - common).exp() for own in maxima],
+)
+task.fault(
+    "L6-ZERO-MAXIMUM",
+    section="nothing-seen",
+    common=(
+        lambda one, two: torch.maximum(finite(one), finite(two)).masked_fill(
+            torch.maximum(one, two) == -math.inf, -math.inf
+        ),
+        lambda one, two: torch.maximum(finite(one), finite(two)),
+    ),
 )
 task.fault(
     "L6-NORMALIZED",

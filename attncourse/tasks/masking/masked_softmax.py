@@ -6,6 +6,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION, MASKED_SOFTMAX
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
 from attncourse.tasks.masking import remembers, still_answers
 
 HALF, DOUBLE = torch.float16, torch.float64
@@ -510,6 +511,14 @@ def renormalized(total):
     return clear
 
 
+def least(tiny):
+    return lambda total: total.clamp(min=tiny)
+
+
+def above(tiny):
+    return lambda total: total + tiny
+
+
 def or_one(total):
     return total.masked_fill(total == 0, 1)
 
@@ -527,16 +536,45 @@ task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=lambda weights, mask: weights * 
 task.fault(
     "M-AFTER-RENORMALIZED",
     hide=as_is,
-    share=(..., ..., ..., ..., shifted),
+    share=(..., ..., ..., ..., shifted, ...),
     clear=(
         renormalized(as_is),
-        renormalized(lambda total: total + 1e-9),
-        renormalized(lambda total: total.clamp(min=1e-9)),
+        renormalized(above(1e-9)),
+        renormalized(least(1e-9)),
         renormalized(or_one),
         renormalized(or_one),
+        renormalized(above(1e-12)),
+        renormalized(least(1e-12)),
+    ),
+)
+
+
+def even_where_nothing_is_left(total):
+    def clear(weights, mask):
+        weights = weights * mask
+        left = weights.sum(-1, keepdim=True)
+        return torch.where(left > 0, weights / total(left), 1 / weights.shape[-1])
+
+    return clear
+
+
+task.fault(
+    "M-RENORMALIZED-OR-EVEN",
+    section="dead-rows",
+    hide=as_is,
+    clear=(
+        even_where_nothing_is_left(or_one),
+        *(even_where_nothing_is_left(least(tiny)) for tiny in (1e-9, 1e-12)),
+        *(even_where_nothing_is_left(above(tiny)) for tiny in (1e-9, 1e-12)),
     ),
 )
 task.fault("M-DEAD-ROW", section="dead-rows", hide=minus_infinity, clear=as_is)
+task.fault(
+    "C-DEAD-NEIGHBOR",
+    section="dead-rows",
+    hide=(minus_infinity, ...),
+    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
+)
 task.fault("M-DEAD-ROW-UNIFORM", section="dead-rows", hide=Weights.hide, clear=as_is)
 task.fault(
     "M-DEAD-ROW-GRADIENT",

@@ -15,6 +15,7 @@ from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -974,6 +975,11 @@ task.fault(
         lambda scores, mask: scores + torch.where(mask, 0.0, -torch.inf).to(scores),
     ),
     clear=(as_is, as_is, lambda weights, mask: weights.nan_to_num(0.0)),
+)
+task.fault(
+    "C-DEAD-NEIGHBOR",
+    hide=(minus_infinity, ...),
+    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
 )
 task.fault(
     "C-DEAD-OUTPUT-ZERO",

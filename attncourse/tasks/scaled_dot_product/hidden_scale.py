@@ -209,27 +209,39 @@ task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
 # --- faults: rows -------------------------------------------------------------------------------
 
 
-def visible_ones(scores, weights):
-    seen = (weights > 0) & (weights < 1)
-    return scores[seen], weights[seen].log()
+def ratio_of_sums(scores, log):
+    return (scores * scores).sum() / (scores * log).sum()
 
 
-def ratio_of_sums(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return ((scores * scores).sum() / (scores * log).sum()).item()
+def mean_of_ratios(scores, log):
+    return (scores / log).mean()
 
 
-def mean_of_ratios(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return (scores / log).mean().item()
+def median_of_ratios(scores, log):
+    return (scores / log).median()
 
 
-def median_of_ratios(scores, weights):
-    scores, log = visible_ones(scores, weights)
-    return (scores / log).median().item()
+def without_normalizer(ratio, most=1.0, signed=torch.Tensor.clone):
+    """The scale as a ratio of scores and log-weights, over the weights above 0 and below `most`."""
+
+    def found(scores, weights):
+        seen = (weights > 0) & (weights < most)
+        return signed(ratio(scores[seen], weights[seen].log())).item()
+
+    return found
 
 
-task.fault("C-NO-NORMALIZER", forms=(ratio_of_sums, mean_of_ratios, median_of_ratios))
+RATIOS = ratio_of_sums, mean_of_ratios, median_of_ratios
+task.fault(
+    "C-NO-NORMALIZER",
+    forms=[
+        without_normalizer(ratio, most, signed)
+        for most in (1.0, 2.0)  # with a weight of 1, too: its logarithm is 0
+        for signed in (torch.Tensor.clone, torch.abs)
+        for ratio in RATIOS
+        if most == 1 or ratio is not ratio_of_sums  # which such a weight does not change
+    ],
+)
 task.fault("C-ROWS-MIXED", center=lambda table, trust: table - (trust * table).sum() / trust.sum())
 task.fault(
     "C-COLUMNS",
@@ -276,14 +288,14 @@ def fine(low, high, count=400):
     return [low * (high / low) ** (i / count) for i in range(count + 1)]
 
 
+def whole(most):
+    return [float(c) for c in range(1, most + 1)]
+
+
+task.fault("C-COARSE-GRID", forms=[tried(whole(most)) for most in (32, 100, 10, 20)])
 task.fault(
-    "C-COARSE-GRID",
-    forms=(
-        tried([float(c) for c in range(1, 33)]),
-        tried([float(c) for c in range(1, 101)]),
-        tried([float(c) for c in range(1, 11)]),
-        tried([float(c) for c in range(1, 21)]),
-    ),
+    "C-COARSE-GRID-UNMASKED",
+    forms=[tried(whole(most), hide=False) for most in (64, 100, 32, 10, 20)],
 )
 task.fault(
     "C-BOUNDED-GRID",

@@ -92,6 +92,9 @@ BLIND = {
     "a network for each word": between_1_and_2(network),
     "the words as they are": lambda x: x,
     "the largest numbers for all": lambda x: x.amax(1, keepdim=True).expand(*x.shape).clone(),
+    "the mean of the words for all": between_1_and_2(
+        lambda x: x.mean(1, keepdim=True).expand(*x.shape).clone()
+    ),
     "each word minus the mean": between_1_and_2(lambda x: x - x.mean(1, keepdim=True)),
     "each feature shared out over the words": between_1_and_2(lambda x: x.softmax(1)),
     "the words, rounded up and down in turn": rounded_in_turn,
@@ -190,6 +193,9 @@ def verdict_probes(rng):
         "two words": layer_inputs(rng, "self-attention", n=2),
         "two words in order": layer_inputs(rng, "a running sum", n=2),
         "three words in order": layer_inputs(rng, "a running sum", n=3),
+        # The same outputs in the same places, up to rounding.
+        "the mean of the words for all": layer_inputs(rng, "the mean of the words for all", b=16),
+        "the mean of seven": layer_inputs(rng, "the mean of the words for all", b=16, n=7),
     }
 
 
