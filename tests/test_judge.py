@@ -20,10 +20,13 @@ import torch.nn.functional as F
 from bench import thoughts
 from corpus import correct
 from corpus.answers import (
+    after_reports_blind,
     blind_1_7,
     blind_8_13,
     blind_again_1_7,
     blind_again_8_13,
+    blind_fourth_1_7,
+    blind_fourth_8_13,
     blind_third_1_7,
     blind_third_8_13,
     by_kind,
@@ -461,6 +464,7 @@ def assert_nothing_false(report):
 BLIND = (
     *(blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13),
     *(blind_third_1_7, blind_third_8_13, by_kind),
+    *(blind_fourth_1_7, blind_fourth_8_13, after_reports_blind),
 )
 UNNAMED = {  # what is told of them is the check that fails
     blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3", "ring_attention-2"),
