@@ -1548,6 +1548,7 @@ def _():
 @wrong(
     "naive_attention",
     "Head by head is the same computation and needs less memory, so it is the better way to write it.",
+    "L2-HEAD-BY-HEAD",
 )
 def _(q, k, v):
     heads = []
@@ -2046,6 +2047,7 @@ def _(record):
 @wrong(
     "step_loop",
     "After cat the states lie one behind the other, so view(b, n, d) puts them in their places.",
+    "L4-VIEWED",
 )
 def _(cell, inputs, state):
     b, n, _ = inputs.shape

@@ -1,10 +1,11 @@
-"""Answers to chapters 8–13 by another writer who had read the notebooks alone: 85 wrong, 23 right.
+"""Answers to chapters 8–13 by another writer who had read the notebooks alone: 84 wrong, 24 right.
 
 Written blind: neither judge nor tasks were seen, and each wrong answer says what its writer
 believed. Before anything was mended by them, the judge accepted all 23 right ones, caught 84 of the
 85 wrong ones (`reach` counted 2^68 paths), named 58 of the 60 single mistakes and both of two in 14
-of 16, and named none wrongly. The `ablated` that makes a layer of its own moves the random state;
-its writer had thought it right. Which names are fair was said with the judge's in view. `MENDED` are the answers of which it knew less than now.
+of 16, and named none wrongly. The `ablated` that makes a layer of its own was among the wrong ones
+then, against its writer; what it draws costs nothing now, and it is stored as right. Which names
+are fair was said with the judge's in view. `MENDED` are the answers of which it knew less than now.
 """
 # ruff: noqa: B023, B905, E501, E731, E741, F401, RUF005, RUF007, RUF059, SIM108
 
@@ -1329,6 +1330,7 @@ def _(n, width, global_tokens=0):
 @wrong(
     "reach",
     "The residual connection keeps a word's own input, so at the end I add the diagonal to the paths of that many layers.",
+    "R-FORGETS",
 )
 def _(mask, layers):
     n = mask.shape[0]
@@ -1579,8 +1581,8 @@ def _(query_shards, key_shards, value_shards):
 @wrong(
     "ring_attention",
     "Each block is made safe with its own maximum, which cancels in the fraction, so the blocks can be added up afterwards; and the keys of process j come after those of i if j > i, so a process need not look at later shards.",
-    (),
-    (),
+    ("R-NOT-RESCALED",),
+    ("R-CAUSAL",),
 )
 def _(query_shards, key_shards, value_shards):
     outputs = []
@@ -1674,10 +1676,7 @@ def _(model, layer, head, value):
     return model
 
 
-@wrong(
-    "ablated",
-    "A layer of my own around the old one changes nothing else: its random weights are thrown away.",
-)
+@right("ablated")  # a layer of its own around the old one, whose drawn weights are thrown away
 def _(model, layer, head, value):
     class Silenced(nn.Linear):
         def __init__(self, old, heads):

@@ -2614,6 +2614,7 @@ def _(query, key, value, output, logsumexp, grad_output, tile, causal=False):
 @wrong(
     "best_tile",
     "the largest n of the record is the largest n of tiled attention, points without a time are skipped after that",
+    "L6-LARGEST-IN-RECORD",
 )
 def _(record):
     t = lambda p: min(p["seconds"]) if p["clock"] == "cpu" else statistics.median(p["seconds"])
@@ -3614,6 +3615,7 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
 @wrong(
     "attention_work",
     "half of the table is never looked at in causal attention, so only half of it is moved",
+    "L3-CAUSAL-TABLE",
 )
 def _(b, h, n, d, bytes_per_number, causal, backward):
     share = 0.5 if causal else 1

@@ -1783,7 +1783,7 @@ def _(state, query, key, value):
     return out, (S, z)
 
 
-@wrong("linear_step", "in place: S += , z +=")
+@wrong("linear_step", "in place: S += , z +=", "C-KEPT-IN-PLACE")
 def _(state, query, key, value):
     q, k = F.elu(query) + 1, F.elu(key) + 1
     if state is None:

@@ -521,7 +521,7 @@ def _(scores):
     return torch.stack(rows, -2)
 
 
-@wrong("shift_relative", "one too far left; negative columns come from the end", "C-SHIFT-ONE-LESS")
+@wrong("shift_relative", "one too far left: negative columns come from the end", "C-SHIFT-ONE-LESS")
 def _(scores):
     return moved(scores, lambda i, j, q, k: q - 2 - i + j)
 
@@ -1117,7 +1117,12 @@ def _(step, state, bos, eos, width, max_length):
     return torch.cat([torch.full_like(found[:, :1], bos), found], 1)[:, :max_length]
 
 
-@wrong("beam_search", "the beam gets narrower as sentences end", "B-ENDED-DROPPED")
+@wrong(
+    "beam_search",
+    "the beam gets narrower as sentences end",
+    "B-ENDED-DROPPED",
+    "B-ENDED-KEEPS-ITS-PLACE",
+)
 def _(step, state, bos, eos, width, max_length):
     rows = []
     for s in range(len(state)):
