@@ -3,11 +3,19 @@
 import math
 
 import torch
+from torch import nn
 
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 
 SEARCH, FAMILY = {"section": "soft-search"}, {"section": "score-family"}
+
+
+def in_a_layer(x, W):
+    """The product of a layer that holds a copy of W, and is thrown away."""
+    layer = nn.Linear(*W.shape, bias=False, dtype=x.dtype)
+    layer.weight.data = W.detach().T.clone()
+    return layer(x)
 
 
 def of_every_score(task: Task) -> None:

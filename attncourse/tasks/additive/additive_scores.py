@@ -18,7 +18,7 @@ from attncourse.tasks.additive import (
     survives_large_numbers,
     turned,
 )
-from attncourse.tasks.additive._scores import of_every_score, of_hidden_layers
+from attncourse.tasks.additive._scores import in_a_layer, of_every_score, of_hidden_layers
 
 
 def additive_inputs(rng, b=2, k=4, e=3, d=5, a=6, dtype=torch.float32):
@@ -150,6 +150,11 @@ task.fault(
     "C-W-TRANSPOSED",
     of_query=lambda query, W_query, W_key: query @ W_query.T,
     of_keys=lambda keys, W_query, W_key: keys @ W_key.T,
+)
+task.fault(
+    "C-W-IN-A-LAYER",
+    of_query=lambda query, W_query, W_key: in_a_layer(query, W_query),
+    of_keys=lambda keys, W_query, W_key: in_a_layer(keys, W_key),
 )
 task.fault("C-TANH-EACH", **LINEAR, meet=lambda query, keys: query.tanh() + keys.tanh(), bend=as_is)
 task.fault(

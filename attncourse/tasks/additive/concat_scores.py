@@ -18,7 +18,7 @@ from attncourse.tasks.additive import (
     survives_large_numbers,
     turned,
 )
-from attncourse.tasks.additive._scores import of_every_score, of_hidden_layers
+from attncourse.tasks.additive._scores import in_a_layer, of_every_score, of_hidden_layers
 
 
 def concat_inputs(rng, b=2, k=4, e=3, d=5, a=6, dtype=torch.float32):
@@ -104,8 +104,11 @@ class Concat:
     def line_up(query):
         return query[:, None]
 
-    def join(query, keys):
-        return torch.cat([query.expand(*keys.shape[:2], -1), keys], -1)
+    def for_every_key(query, keys):
+        return query.expand(*keys.shape[:2], -1)
+
+    def join(queries, keys):
+        return torch.cat([queries, keys], -1)
 
     def multiply(pairs, W):
         return pairs @ W
@@ -120,28 +123,25 @@ class Concat:
         return scores
 
     def __call__(self, query, keys, W, v):
-        pairs = self.join(self.line_up(query), keys)
+        pairs = self.join(self.for_every_key(self.line_up(query), keys), keys)
         return self.result(self.weigh(self.bend(self.multiply(pairs, W)), v))
 
 
 # --- faults -------------------------------------------------------------------------------------
 
 
-def keys_first(query, keys):
-    return torch.cat([keys, query.expand(*keys.shape[:2], -1)], -1)
-
-
 def repeated(query, keys):
     b, k, _ = keys.shape
-    return torch.cat([query[:, 0].repeat(k, 1).view(b, k, -1), keys], -1)
+    return query[:, 0].repeat(k, 1).view(b, k, -1)
 
 
 of_every_score(task)
 of_hidden_layers(task)
-task.fault("C-KEYS-FIRST", join=keys_first)
+task.fault("C-KEYS-FIRST", join=lambda queries, keys: torch.cat([keys, queries], -1))
 task.fault(
     "C-TANH-FIRST", section="linear-score", multiply=lambda pairs, W: pairs.tanh() @ W, bend=as_is
 )
-task.fault("C-REPEAT", section="additive-breaks", join=repeated)
+task.fault("C-REPEAT", section="additive-breaks", for_every_key=repeated)
 task.fault("C-NO-QUERY", section="soft-search", line_up=lambda query: 0 * query[:, None])
+task.fault("C-W-IN-A-LAYER", section="soft-search", multiply=in_a_layer)
 task.fault("C-FROZEN-W", section="soft-search", multiply=lambda pairs, W: pairs @ W.detach())

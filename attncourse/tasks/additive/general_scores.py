@@ -17,7 +17,7 @@ from attncourse.tasks.additive import (
     small_of,
     turned,
 )
-from attncourse.tasks.additive._scores import of_every_score, of_products
+from attncourse.tasks.additive._scores import in_a_layer, of_every_score, of_products
 from attncourse.tasks.additive.dot_scores import Dot
 
 
@@ -118,5 +118,6 @@ task.fault(
     "C-GENERAL-SCALED", add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1])
 )
 task.fault("C-FROZEN-W", project=lambda query, W: query @ W.detach())
+task.fault("C-W-IN-A-LAYER", project=in_a_layer)
 task.fault("C-INPLACE-SQUARE", project=overwritten)
 task.fault("C-W-SHARES", project=lambda query, W: query @ W.softmax(-1))

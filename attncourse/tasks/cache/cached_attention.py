@@ -428,6 +428,7 @@ task.fault("C-KEPT-IN-PLACE", section="cache-extend", extend=written_into)
 task.fault(
     "K-MASK-IGNORED", words="M-IGNORED", section=LEFT, given=lambda mask, q: torch.ones_like(mask)
 )
+task.fault("M-IF-MASK", section=LEFT, given=lambda mask, q: mask if mask else torch.ones_like(mask))
 task.fault(
     "K-MASK-INSTEAD",
     section=LEFT,
@@ -475,6 +476,8 @@ task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
 task.fault("K-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
 task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
+task.fault("D-SOFTMAX-AXIS-1", share=lambda scores: scores.softmax(1))
+task.fault("D-SOFTMAX-AXIS-0", share=lambda scores: scores.softmax(0))
 
 
 @task.fault("C-FLOAT32")

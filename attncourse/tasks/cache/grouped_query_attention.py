@@ -352,6 +352,14 @@ task.fault(
 
 # --- faults: attention over a group --------------------------------------------------------------
 
+
+def among_heads(scores, q):
+    """All heads of queries compete for a key."""
+    c = scores.shape[1]
+    every = scores.unflatten(2, (-1, q)).flatten(1, 2)  # b h q k
+    return every.softmax(1).unflatten(1, (c, -1)).flatten(2, 3)
+
+
 task.fault(
     "G-SOFTMAX-GROUP",
     share=lambda scores, q: (
@@ -365,6 +373,8 @@ task.fault(
     ),
 )
 task.fault("D-SOFTMAX-DIM", share=lambda scores, q: scores.softmax(-2))
+task.fault("C-SOFTMAX-HEADS", share=(among_heads, lambda scores, q: scores.softmax(1)))
+task.fault("C-SOFTMAX-SENTENCES", share=lambda scores, q: scores.softmax(0))
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query, c: scores / query.shape[-1])
 task.fault(
@@ -383,6 +393,9 @@ MASKS = {"section": "group-mask"}
 
 task.fault("M-IGNORED", **MASKS, visible=lambda mask, shape, c: None)
 task.fault("M-POLARITY", **MASKS, visible=lambda mask, shape, c: ~mask.expand(shape))
+task.fault(
+    "M-IF-MASK", **MASKS, visible=lambda mask, shape, c: mask.expand(shape) if mask else None
+)
 
 
 def an_axis_after_the_batch(mask, shape, c):

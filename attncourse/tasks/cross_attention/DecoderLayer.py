@@ -503,6 +503,10 @@ def opposite(mask, *_):
     return None if mask is None else ~mask
 
 
+def if_true(mask, *_):
+    return mask if mask is not None and mask else None
+
+
 task.fault("X-NOMASK", section="source-mask", hide_padding=lambda mask, y, memory: None)
 three("C-NO-TARGET-MASK", hide_later=lambda mask, y: None)
 three("C-NO-MASKS", masks=lambda target_mask, memory_mask: (None, None))
@@ -515,6 +519,12 @@ three(
     ),
 )
 task.fault("X-CAUSAL", hide_padding=causal_on_source)
+task.fault(
+    "M-IF-MASK",
+    section="source-mask",
+    hide_later=(if_true, ..., if_true),
+    hide_padding=(..., if_true, if_true),
+)
 three(
     "C-ALWAYS-CAUSAL",
     hide_later=(

@@ -380,6 +380,9 @@ task.fault(
     ask=lambda attention, query, key, value, mask: attention(query, key, value),
 )
 task.fault(
+    "M-IF-MASK", section="source-mask", visible=if_given(lambda mask: mask if mask else None)
+)
+task.fault(
     "X-CAUSAL",
     section="source-mask",
     visible=(

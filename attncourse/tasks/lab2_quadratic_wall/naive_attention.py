@@ -208,6 +208,8 @@ task.fault(
 task.fault("L2-NO-SCALE", scale=lambda scores, q: scores)
 task.fault("L2-SCALE-BY-N", scale=lambda scores, q: scores / math.sqrt(scores.shape[-1]))
 task.fault("L2-SOFTMAX-AXIS", share=lambda scores: torch.softmax(scores, dim=-2))
+task.fault("C-SOFTMAX-HEADS", share=lambda scores: torch.softmax(scores, dim=1))
+task.fault("C-SOFTMAX-SENTENCES", share=lambda scores: torch.softmax(scores, dim=0))
 task.fault(
     "L2-HEADS-MIXED",
     split=lambda q, k, v: [tuple(tensor.transpose(1, 2) for tensor in (q, k, v))],

@@ -113,6 +113,9 @@ class Roofline:
     def ridge(peak, bandwidth):
         return peak / bandwidth
 
+    def slope(intensity, bandwidth):
+        return intensity * bandwidth
+
     def roof(peak, slope, flops):
         return min(peak, slope)
 
@@ -125,11 +128,12 @@ class Roofline:
     def __call__(self, flops, moved_bytes, flops_per_second, bytes_per_second):
         intensity = self.intensity(flops, moved_bytes)
         ridge = self.ridge(flops_per_second, bytes_per_second)
+        slope = self.slope(intensity, bytes_per_second)
         return self.said(
             {
                 "intensity": intensity,
                 "ridge": ridge,
-                "roof": self.roof(flops_per_second, intensity * bytes_per_second, flops),
+                "roof": self.roof(flops_per_second, slope, flops),
                 "bound": self.bound(intensity, ridge),
             }
         )
@@ -144,6 +148,11 @@ def inverted(name):
 
 task.fault("L3-ALWAYS-PEAK", roof=lambda peak, slope, flops: peak)
 task.fault("L3-NO-CEILING", roof=lambda peak, slope, flops: slope)
+task.fault(
+    "L3-TWO-UNITS",
+    slope=lambda intensity, bandwidth: bandwidth,
+    roof=(..., lambda peak, slope, flops: slope),
+)
 task.fault("L3-LARGER", roof=lambda peak, slope, flops: max(peak, slope))
 task.fault("L3-ONE-AFTER-THE-OTHER", roof=lambda peak, slope, flops: 1 / (1 / peak + 1 / slope))
 task.fault("L3-SECONDS", roof=lambda peak, slope, flops: flops / min(peak, slope))

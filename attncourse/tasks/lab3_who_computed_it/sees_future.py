@@ -325,7 +325,12 @@ task.fault(
 task.fault("L3-LAST-ONLY", cuts=lambda n: range(1, n)[-1:])
 task.fault("L3-FIRST-OUTPUT", cuts=lambda n: range(1, n)[:1])
 task.fault("L3-ONE-CUT", cuts=lambda n: [n // 2] if n > 1 else [])
-task.fault("L3-IN-PLACE", copy=lambda x: x)
+task.fault(
+    "L3-IN-PLACE",
+    copy=lambda x: x,
+    cuts=(..., lambda n: range(n - 1, 0, -1), lambda n: range(n - 1, 0, -1)),
+    moved=(..., ..., lambda place: slice(place, place + 1)),
+)
 task.fault("L3-FIRST-SENTENCE", sentences=lambda y: y[:1])
 task.fault("L3-EXACT", equal=(torch.equal, within(rtol=0, atol=1e-8)))
 task.fault("L3-LOOSE", equal=within(rtol=0.05, atol=0.05))

@@ -328,6 +328,14 @@ task.fault("L5-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
 task.fault("L5-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
 task.fault("L5-SOFTMAX-OVER-GROUP", share=lambda scores: scores.softmax(-2))
+task.fault(
+    "C-SOFTMAX-HEADS",
+    share=(
+        lambda scores: scores.flatten(1, 2).softmax(1).view(scores.shape),
+        lambda scores: scores.softmax(1),
+    ),
+)
+task.fault("C-SOFTMAX-SENTENCES", share=lambda scores: scores.softmax(0))
 task.fault("L5-CAUSAL-TOP-LEFT", hide=lambda scores: scores.masked_fill(later(scores), -torch.inf))
 task.fault(
     "L5-NOT-ITSELF",

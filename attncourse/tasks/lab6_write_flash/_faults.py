@@ -22,3 +22,7 @@ def hide_from_the_cpu(scores, row, column, q, k):
     queries, keys = torch.arange(row + k - q, k)[: scores.shape[-2]], torch.arange(column, k)
     later = keys[: scores.shape[-1]] > queries[:, None]
     return torch.where(later, torch.full(later.shape, -INFINITY, dtype=scores.dtype), scores)
+
+
+def whole_tiles(n, tile):
+    return n // tile * tile

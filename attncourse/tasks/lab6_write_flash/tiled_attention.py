@@ -26,6 +26,7 @@ from attncourse.tasks.lab6_write_flash._faults import (
     finite,
     hide_from_the_cpu,
     hide_later,
+    whole_tiles,
 )
 
 
@@ -205,7 +206,7 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Tiled:
-    rows = columns = order = fill = one_row = all_rows = after = as_is
+    rows = columns = order = fill = one_row = all_rows = after = blank = as_is
 
     def wide(dtype):
         return torch.promote_types(dtype, torch.float32)
@@ -240,12 +241,16 @@ class Tiled:
     def logsumexp(maximum, total):
         return maximum + total.log()
 
+    def visited(result, axis, tile):
+        return result
+
     def __call__(self, query, key, value, tile, causal=False):
         q, k, wide = query.shape[-2], key.shape[-2], self.wide(query.dtype)
         high, broad = self.cut(tile, q, k)
         key, value = self.fill(key, tile), self.fill(value, tile)
         output = query.new_zeros(*query.shape[:-1], value.shape[-1])
         logsumexp = query.new_zeros(query.shape[:-1], dtype=Tiled.wide(query.dtype))
+        logsumexp = self.blank(logsumexp)
 
         def tiles(row):
             queries = self.scale(query[..., row : row + high, :].to(wide))
@@ -270,7 +275,7 @@ class Tiled:
                 weighted = self.after(kept + weights @ values, total)
             output[..., rows, :] = self.output(weighted, total)
             logsumexp[..., rows] = self.logsumexp(maximum, total)
-        return output, logsumexp
+        return self.visited(output, -2, tile), self.visited(logsumexp, -1, tile)
 
 
 def ones(maximum, origin):
@@ -281,8 +286,12 @@ def undefined(weighted, total):
     return weighted / total[..., None]
 
 
-def whole_tiles(n, tile):
-    return n // tile * tile
+def minus_infinity(x):
+    return x - torch.inf
+
+
+def without_the_rest(result, axis, tile):
+    return result.narrow(axis, 0, whole_tiles(result.shape[axis], tile))
 
 
 def zeros_behind(x, tile):
@@ -336,7 +345,11 @@ def mean_of_tiles(query, key, value, tile, causal=False):
 task.fault("L6-DIVIDES-EACH", after=Tiled.output, output=as_is)
 task.fault("L6-NO-SCALE", scale=as_is)
 task.fault(
-    "L6-NO-REST", rows=(whole_tiles, whole_tiles, ...), columns=(whole_tiles, ..., whole_tiles)
+    "L6-NO-REST",
+    rows=(whole_tiles, whole_tiles, ..., whole_tiles, whole_tiles),
+    columns=(whole_tiles, ..., whole_tiles, whole_tiles, whole_tiles),
+    blank=(..., ..., ..., minus_infinity, ...),
+    visited=(..., ..., ..., ..., without_the_rest),
 )
 task.fault("L6-PADS-COUNT", fill=zeros_behind)
 task.fault("L6-CAUSAL-IGNORED", hide=as_is)

@@ -20,7 +20,12 @@ from attncourse.tasks.lab6_write_flash import (
     memory_traits,
     stays_linear,
 )
-from attncourse.tasks.lab6_write_flash._faults import finite, hide_from_the_cpu, hide_later
+from attncourse.tasks.lab6_write_flash._faults import (
+    finite,
+    hide_from_the_cpu,
+    hide_later,
+    whole_tiles,
+)
 
 GRADS = ("grad_query", "grad_key", "grad_value")
 
@@ -187,7 +192,7 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Backward:
-    mean = kept = shares = as_is
+    mean = kept = shares = rows = columns = as_is
 
     def zeros(x, wide):
         return torch.zeros_like(x, dtype=wide)
@@ -213,10 +218,10 @@ class Backward:
         mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
         tensors = {"query": query, "key": key, "value": value}
         grads = {name: self.zeros(x, wide) for name, x in tensors.items()}
-        for row in range(0, q, high):
+        for row in range(0, self.rows(q, tile), high):
             rows = slice(row, row + high)
             queries, upstream = query[..., rows, :].to(wide), grad_output[..., rows, :].to(wide)
-            for column in range(0, k, broad):
+            for column in range(0, self.columns(k, tile), broad):
                 columns = slice(column, column + broad)
                 keys, values = key[..., columns, :].to(wide), value[..., columns, :].to(wide)
                 scores = queries @ keys.mT / math.sqrt(d)
@@ -251,6 +256,9 @@ task.fault(
     hide=(..., hide_from_the_cpu),
 )
 
+task.fault(
+    "L6-NO-REST", rows=(whole_tiles, whole_tiles, ...), columns=(whole_tiles, ..., whole_tiles)
+)
 task.fault("L6-NO-MEAN", mean=lambda mean, weights, grad_weights: 0.0)
 task.fault(
     "L6-TILE-MEAN",

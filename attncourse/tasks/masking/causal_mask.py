@@ -162,6 +162,9 @@ class Mask:
     def cut(everything, offset):
         return everything.tril(offset)
 
+    def marked(mask, offset):
+        return mask
+
     def give(mask, offset):
         return mask
 
@@ -169,7 +172,8 @@ class Mask:
         k = self.keys(query_length, key_length)
         offset = self.offset(query_length, k)
         everything = torch.ones(query_length, k, dtype=torch.bool)
-        return self.give(self.cut(everything, offset), offset)
+        mask = self.marked(self.cut(everything, offset), offset)
+        return self.give(mask, offset)
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -205,13 +209,13 @@ def turned(everything, offset):
 task.fault(
     "M-POLARITY",
     section="mask-conventions",
-    offset=(..., zero, zero),
-    give=(opposite, opposite, lambda mask, offset: (~mask).float()),
+    offset=(..., zero),
+    marked=opposite,
 )
 task.fault(
     "M-TRIU-DIAG",
     offset=(lambda q, k: k - q - 1, lambda q, k: -1, lambda q, k: k - q - 1),
-    give=(..., ..., first_row_kept),
+    marked=(..., ..., first_row_kept),
 )
 task.fault("M-TRIL-ONE", section="dependency-maps", offset=(lambda q, k: k - q + 1, lambda q, k: 1))
 task.fault(
@@ -219,11 +223,11 @@ task.fault(
     offset=(..., zero, zero),
     cut=(torch.triu, torch.triu, lambda everything, offset: everything.mT.triu()),
 )
-task.fault("M-TOPLEFT", offset=zero, give=(..., as_numbers))
+task.fault("M-TOPLEFT", offset=zero)
 task.fault("C-SHIFT-OTHER-WAY", offset=lambda q, k: q - k)
 task.fault("C-ONE-KEY-MORE", offset=lambda q, k: min(k - q, 1))
 task.fault(
-    "C-PAST-HIDDEN", give=lambda mask, offset: mask & torch.ones_like(mask).cumsum(1).gt(offset)
+    "C-PAST-HIDDEN", marked=lambda mask, offset: mask & torch.ones_like(mask).cumsum(1).gt(offset)
 )
 task.fault(
     "C-ALL-WITH-MORE-KEYS",
@@ -251,7 +255,7 @@ task.fault("C-ONLY-ITSELF", cut=lambda everything, offset: everything.tril(offse
 task.fault("C-NOTHING-HIDDEN", cut=lambda everything, offset: everything)
 task.fault("C-WINDOW", cut=lambda everything, offset: everything.tril(offset).triu(offset - 2))
 task.fault(
-    "C-MIRRORED", give=(lambda mask, offset: mask.flip(-1), lambda mask, offset: mask.flip(0))
+    "C-MIRRORED", marked=(lambda mask, offset: mask.flip(-1), lambda mask, offset: mask.flip(0))
 )
 task.fault(
     "C-BATCH-AXES", give=(lambda mask, offset: mask[None, None], lambda mask, offset: mask[None])

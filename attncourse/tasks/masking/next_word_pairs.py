@@ -146,10 +146,12 @@ class Pairs:
     def pair(context, word):
         return context, word
 
+    def collect(self, tokens, places):
+        return [self.pair(self.context(tokens, p), self.word(tokens, p)) for p in places]
+
     def __call__(self, tokens):
         tokens = self.read(tokens)
-        places = self.places(tokens)
-        return [self.pair(self.context(tokens, p), self.word(tokens, p)) for p in places]
+        return self.collect(tokens, self.places(tokens))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -188,7 +190,11 @@ task.fault("C-LAST-MISSED", places=lambda tokens: range(1, len(tokens) - 1))
 task.fault(
     "C-FIRST-OCCURRENCE", context=lambda tokens, place: tokens[: tokens.index(tokens[place])]
 )
-task.fault("C-ZERO-SKIPPED", read=lambda tokens: [token for token in tokens if token])
+task.fault(
+    "C-ZERO-SKIPPED",
+    read=(lambda tokens: [token for token in tokens if token], ...),
+    places=(..., lambda tokens: [p for p in range(1, len(tokens)) if tokens[p]]),
+)
 task.fault(
     "C-WITHOUT-REPEATS",
     places=lambda tokens: [p for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]],
@@ -203,13 +209,15 @@ task.fault(
 )
 
 
-@task.fault("C-ONE-LIST")
-def one_list_for_all(tokens):
+def in_one_list(self, tokens, places):
     context, pairs = [], []
-    for place in range(1, len(tokens)):
-        context.append(tokens[place - 1])
-        pairs.append((context, tokens[place]))
+    for place in places:
+        context.extend(tokens[len(context) : place])
+        pairs.append(self.pair(context, self.word(tokens, place)))
     return pairs
+
+
+task.fault("C-ONE-LIST", collect=in_one_list)
 
 
 @task.fault(

@@ -318,6 +318,7 @@ task.fault(
 )
 task.fault("X-SELF", roles=lambda text, memory: (text, text, text))
 task.fault("M-IGNORED", visible=lambda mask: None)
+task.fault("M-IF-MASK", visible=if_given(lambda mask: mask if mask else None))
 task.fault("M-ONE-AXIS-MORE", visible=if_given(lambda mask: mask[:, None]))
 task.fault("M-POLARITY", visible=if_given(torch.logical_not))
 task.fault("M-ONE-ROW", visible=if_given(lambda mask: mask[..., :1, :]))

@@ -1,3 +1,7 @@
+import itertools
+import math
+import statistics
+
 import torch
 
 from attncourse import scaled_dot_product as reference
@@ -248,6 +252,31 @@ task.fault(
     center=lambda table, trust: table - (trust * table).sum(0) / trust.sum(0).clamp(min=1e-30),
 )
 task.fault("C-CENTERED-ON-ALL", center=lambda table, trust: table - table.mean(-1, keepdim=True))
+
+
+def of_pairs(middle):
+    """A scale for every two visible keys of a row, and the middle of them all."""
+
+    def found(scores, weights):
+        each = []
+        for row, shares in zip(scores.tolist(), weights.tolist(), strict=True):
+            seen = [(s, math.log(w)) for s, w in zip(row, shares, strict=True) if w > 0]
+            for (s, up), (other, less) in itertools.combinations(seen, 2):
+                if up != less:
+                    each.append((s - other) / (up - less))
+        return middle(each)
+
+    return found
+
+
+def in_a_row(scores, weights):
+    """The same, of neighbors alone."""
+    seen = (weights > 0)[:, 1:] & (weights > 0)[:, :-1]
+    up, across = weights.log().diff(dim=-1), scores.diff(dim=-1)
+    return (across / up)[seen & (up != 0)].mean().item()
+
+
+task.fault("C-MEAN-OF-PAIRS", forms=(of_pairs(statistics.mean), in_a_row))
 
 
 @task.fault("C-NO-LOGARITHM")

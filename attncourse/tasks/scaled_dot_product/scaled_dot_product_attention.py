@@ -304,6 +304,7 @@ def hard(scores, mask):
 
 
 task.fault("D-SOFTMAX-AXIS-1", section=AXES, share=lambda scores, mask: scores.softmax(1))
+task.fault("D-SOFTMAX-AXIS-0", section=AXES, share=lambda scores, mask: scores.softmax(0))
 task.fault(
     "D-SOFTMAX-DIM",
     section=FIVE,

@@ -332,7 +332,16 @@ task.fault(
     project=(F.linear, lambda x, W: x @ W.reshape(W.T.shape).T),
 )
 task.fault("C-OWN-LINEARS", project=lambda x, W: nn.Linear(*W.shape, bias=False, dtype=x.dtype)(x))
-task.fault("C-MATRICES-DETACHED", project=lambda x, W: x @ W.detach())
+
+
+def in_a_layer(x, W):
+    """The product of a layer that holds a copy of W."""
+    layer = nn.Linear(*W.shape, bias=False, dtype=x.dtype)
+    layer.weight.data = W.detach().T.clone()
+    return layer(x)
+
+
+task.fault("C-MATRICES-DETACHED", project=(lambda x, W: x @ W.detach(), in_a_layer))
 
 
 @task.fault("C-PLACED-INSIDE", section="equivariance")
