@@ -67,6 +67,7 @@ def probes(rng):
             for name, value in ring_inputs(rng, 2, sizes=(3, 2)).items()
         },
         "double": ring_inputs(rng, 2, sizes=(2, 3, 2), dtype=torch.float64),
+        "values as wide as queries": ring_inputs(rng, 2, sizes=(1, 4, 2), d=3, v=3),
     }
 
 
@@ -257,6 +258,10 @@ class Ring:
         part = self.part_of_two(so_far[1], total, k)[..., None]
         return so_far[0] + part * (output - so_far[0])
 
+    def room(output, query):
+        """An output, where there is room for it."""
+        return output
+
     def results(outputs):
         return outputs
 
@@ -274,7 +279,7 @@ class Ring:
                     output = self.mixed(so_far, output, total, both, key.shape[-2])
                     total = both
                 so_far = output, total
-            outputs.append(so_far[0])
+            outputs.append(self.room(so_far[0], query))
         return self.results(outputs)
 
 
@@ -296,7 +301,7 @@ def each_by_itself(self, query_shards, key_shards, value_shards, weight):
             key, value = key_shards[j], self.carried(value_shards, i, j)
             weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
             outputs.append(weight(key.shape[-2]) * self.average(weights, value, key))
-        results.append(sum(outputs))
+        results.append(self.room(sum(outputs), query))
     return self.results(results)
 
 
@@ -372,7 +377,7 @@ class OwnShifts(Ring):
                 powers = (scores - scores.amax(-1, keepdim=True)).exp()
                 sums = sums + self.average(powers, value, key)
                 total = total + powers.sum(-1, keepdim=True)
-            outputs.append(sums / total)
+            outputs.append(self.room(sums / total, query))
         return self.results(outputs)
 
 
@@ -394,7 +399,7 @@ def online(of_values, of_weights):
                     sums = sums * of_values(grown) + self.average(powers, value, key)
                     total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
                     largest = new
-                outputs.append(sums / total)
+                outputs.append(self.room(sums / total, query))
             return self.results(outputs)
 
     return Online
@@ -479,6 +484,10 @@ task.fault("R-GATHERED", forms=[gathered])
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
+task.fault(
+    "R-ROOM-LIKE-QUERY",
+    room=lambda output, query: torch.zeros_like(query).add_(output),
+)
 task.fault("R-NOT-SHARED", share=lambda scores: scores.exp())
 task.fault("R-ONE-TENSOR", results=lambda outputs: torch.cat(outputs, -2))
 task.fault(
