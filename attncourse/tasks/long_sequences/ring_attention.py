@@ -232,7 +232,8 @@ class Ring:
     def hide(scores, i, j):
         return scores
 
-    def total(scores):
+    def total(scores, largest):
+        """The logarithm of a sum of weights; `largest` is the largest score so far."""
         return scores.logsumexp(-1)
 
     def share(scores):
@@ -269,10 +270,12 @@ class Ring:
         p, outputs = len(query_shards), []
         for i, query in enumerate(query_shards):
             so_far = self.begin(query, value_shards[i])
+            largest = torch.full(query.shape[:-1], -math.inf).to(query)
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                total = self.total(scores)
+                largest = torch.maximum(largest, scores.detach().amax(-1))
+                total = self.total(scores, largest)
                 output = self.average(self.share(scores), value, key)
                 if so_far is not None:
                     both = self.both(so_far[1], total)
@@ -361,24 +364,7 @@ for id, wrong in (
     ("R-LARGER-TOTAL", torch.maximum),
 ):
     task.fault(id, **MERGE, both=wrong, mixed=(..., by_exponents))
-task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores: scores.amax(-1))
-
-
-class OwnShifts(Ring):
-    """Every shard's scores are shifted by their own largest."""
-
-    def __call__(self, query_shards, key_shards, value_shards):
-        outputs = []
-        for i, query in enumerate(query_shards):
-            sums = total = 0
-            for j in self.met(i, len(query_shards)):
-                key, value = key_shards[j], self.carried(value_shards, i, j)
-                scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                powers = (scores - scores.amax(-1, keepdim=True)).exp()
-                sums = sums + self.average(powers, value, key)
-                total = total + powers.sum(-1, keepdim=True)
-            outputs.append(self.room(sums / total, query))
-        return self.results(outputs)
+task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores, largest: scores.amax(-1))
 
 
 def online(of_values, of_weights):
@@ -416,7 +402,10 @@ def not_at_all(grown):
 task.fault(
     "R-NOT-RESCALED",
     **MERGE,
-    forms=[OwnShifts, online(not_at_all, not_at_all)],
+    total=(
+        lambda scores, largest: (scores - scores.amax(-1, keepdim=True)).logsumexp(-1),
+        lambda scores, largest: scores.logsumexp(-1) - largest,
+    ),
 )
 task.fault(
     "R-DIVISOR-NOT-RESCALED",
@@ -431,7 +420,7 @@ task.fault(
 task.fault(
     "R-TWO-BASES",
     **MERGE,
-    total=lambda scores: scores.logsumexp(-1) / math.log(2),
+    total=lambda scores, largest: scores.logsumexp(-1) / math.log(2),
 )
 task.fault(
     "R-RESCALED-UP",
