@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from attncourse import in_the_wild as reference
@@ -5,6 +7,7 @@ from attncourse.checks.answer import moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, mixed_mask
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 from attncourse.tasks.attention import (
     DOUBLE,
     Attention,
@@ -93,6 +96,11 @@ task.spelling(clear=only_dead_rows)
 # --- faults -------------------------------------------------------------------------------------
 
 of_masks(task)
+task.fault(
+    "D-QUERY-DIVIDED-IN-PLACE",
+    compare=lambda query, key: query.div_(math.sqrt(query.shape[-1])) @ key.mT,
+    scale=as_is,
+)
 
 
 def only_a_whole_mask(weights, mask):

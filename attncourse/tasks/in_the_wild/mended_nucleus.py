@@ -139,6 +139,13 @@ task.fault(
         lambda logits, keep, p: p * keep / (p * keep).sum(-1, keepdim=True),
     ),
 )
+task.fault(
+    "P-TOP-P-LOG-SHARES",
+    result=(
+        lambda logits, keep, p: p.log().masked_fill(~keep, -torch.inf),
+        lambda logits, keep, p: logits.masked_fill(~keep, -torch.inf).log_softmax(-1),
+    ),
+)
 task.fault("P-FILL-ZERO", result=lambda logits, keep, p: logits.masked_fill(~keep, 0.0))
 task.fault("P-TOP-P-LARGE-FILL", result=lambda logits, keep, p: logits.masked_fill(~keep, -1e9))
 

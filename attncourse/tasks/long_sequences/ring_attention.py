@@ -67,6 +67,7 @@ def probes(rng):
             for name, value in ring_inputs(rng, 2, sizes=(3, 2)).items()
         },
         "double": ring_inputs(rng, 2, sizes=(2, 3, 2), dtype=torch.float64),
+        "values as wide as queries": ring_inputs(rng, 2, sizes=(1, 4, 2), d=3, v=3),
     }
 
 
@@ -231,7 +232,8 @@ class Ring:
     def hide(scores, i, j):
         return scores
 
-    def total(scores):
+    def total(scores, largest):
+        """The logarithm of a sum of weights; `largest` is the largest score so far."""
         return scores.logsumexp(-1)
 
     def share(scores):
@@ -257,6 +259,10 @@ class Ring:
         part = self.part_of_two(so_far[1], total, k)[..., None]
         return so_far[0] + part * (output - so_far[0])
 
+    def room(output, query):
+        """An output, where there is room for it."""
+        return output
+
     def results(outputs):
         return outputs
 
@@ -264,17 +270,19 @@ class Ring:
         p, outputs = len(query_shards), []
         for i, query in enumerate(query_shards):
             so_far = self.begin(query, value_shards[i])
+            largest = torch.full(query.shape[:-1], -math.inf).to(query)
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                total = self.total(scores)
+                largest = torch.maximum(largest, scores.detach().amax(-1))
+                total = self.total(scores, largest)
                 output = self.average(self.share(scores), value, key)
                 if so_far is not None:
                     both = self.both(so_far[1], total)
                     output = self.mixed(so_far, output, total, both, key.shape[-2])
                     total = both
                 so_far = output, total
-            outputs.append(so_far[0])
+            outputs.append(self.room(so_far[0], query))
         return self.results(outputs)
 
 
@@ -296,7 +304,7 @@ def each_by_itself(self, query_shards, key_shards, value_shards, weight):
             key, value = key_shards[j], self.carried(value_shards, i, j)
             weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
             outputs.append(weight(key.shape[-2]) * self.average(weights, value, key))
-        results.append(sum(outputs))
+        results.append(self.room(sum(outputs), query))
     return self.results(results)
 
 
@@ -356,24 +364,7 @@ for id, wrong in (
     ("R-LARGER-TOTAL", torch.maximum),
 ):
     task.fault(id, **MERGE, both=wrong, mixed=(..., by_exponents))
-task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores: scores.amax(-1))
-
-
-class OwnShifts(Ring):
-    """Every shard's scores are shifted by their own largest."""
-
-    def __call__(self, query_shards, key_shards, value_shards):
-        outputs = []
-        for i, query in enumerate(query_shards):
-            sums = total = 0
-            for j in self.met(i, len(query_shards)):
-                key, value = key_shards[j], self.carried(value_shards, i, j)
-                scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                powers = (scores - scores.amax(-1, keepdim=True)).exp()
-                sums = sums + self.average(powers, value, key)
-                total = total + powers.sum(-1, keepdim=True)
-            outputs.append(sums / total)
-        return self.results(outputs)
+task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores, largest: scores.amax(-1))
 
 
 def online(of_values, of_weights):
@@ -394,7 +385,7 @@ def online(of_values, of_weights):
                     sums = sums * of_values(grown) + self.average(powers, value, key)
                     total = total * of_weights(grown) + powers.sum(-1, keepdim=True)
                     largest = new
-                outputs.append(sums / total)
+                outputs.append(self.room(sums / total, query))
             return self.results(outputs)
 
     return Online
@@ -411,7 +402,10 @@ def not_at_all(grown):
 task.fault(
     "R-NOT-RESCALED",
     **MERGE,
-    forms=[OwnShifts, online(not_at_all, not_at_all)],
+    total=(
+        lambda scores, largest: (scores - scores.amax(-1, keepdim=True)).logsumexp(-1),
+        lambda scores, largest: scores.logsumexp(-1) - largest,
+    ),
 )
 task.fault(
     "R-DIVISOR-NOT-RESCALED",
@@ -426,7 +420,7 @@ task.fault(
 task.fault(
     "R-TWO-BASES",
     **MERGE,
-    total=lambda scores: scores.logsumexp(-1) / math.log(2),
+    total=lambda scores, largest: scores.logsumexp(-1) / math.log(2),
 )
 task.fault(
     "R-RESCALED-UP",
@@ -479,6 +473,10 @@ task.fault("R-GATHERED", forms=[gathered])
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
+task.fault(
+    "R-ROOM-LIKE-QUERY",
+    room=lambda output, query: torch.zeros_like(query).add_(output),
+)
 task.fault("R-NOT-SHARED", share=lambda scores: scores.exp())
 task.fault("R-ONE-TENSOR", results=lambda outputs: torch.cat(outputs, -2))
 task.fault(

@@ -57,6 +57,10 @@ def left_behind(ablated):
     return function
 
 
+def leaves_behind(answer, inputs):
+    return answer.observe(inputs, adapt=left_behind).returned or ""
+
+
 def without(rng, b=2, n=5, layer=None, head=1, value=0.0, layers=2, then=None, dtype=torch.float32):
     """One head of a model ablated; of one layer, where more would only take longer."""
     layer = layers - 1 if layer is None else layer
@@ -106,6 +110,11 @@ def small(rng):
     yield without(rng, 1, 2, then=("layers.1.attention", 2))
 
 
+def traits(answer):
+    left = leaves_behind(answer, without(torch.Generator().manual_seed(0), layers=1))
+    return {"leaves a hook": "hook" in left, "leaves another mode": "mode" in left}
+
+
 task = Task(
     reference.ablated,
     number=1,
@@ -116,6 +125,7 @@ task = Task(
     probes=probes,
     adapt=with_a_model,
     small=small,
+    traits=traits,
 )
 
 
@@ -139,7 +149,7 @@ def the_model_that_was_given_stays_as_it_was(answer, rng):
     for inputs in (without(rng), saying(rng, layer=0)):
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
-        if left := answer.observe(inputs, adapt=left_behind).returned:
+        if left := leaves_behind(answer, inputs):
             raise Failure(
                 f"After your answer, the given model's scores are unchanged, but it {left}.", inputs
             )
@@ -221,6 +231,7 @@ def afterward(module, hook):
 # --- faults: where ------------------------------------------------------------------------------
 
 task.fault("I-NO-COPY", copied=as_is)
+task.fault("I-OTHER-MODE", copied=lambda model: copy.deepcopy(model.eval()))
 task.fault("I-AFTER-W-O", before=afterward)
 
 

@@ -42,6 +42,19 @@ def left_behind(patched):
     return function
 
 
+def read_otherwise(patched):
+    """Whether the given model reads a third text otherwise afterwards."""
+
+    def function(*, clean, corrupted, place, **made):
+        model = model_of(made["model.numbers"], made["model.layers"])
+        third = (clean + corrupted) % 11
+        before = model(third)
+        patched(model, clean, corrupted, place)
+        return not torch.equal(before, model(third))
+
+    return function
+
+
 def leaves_behind(answer, inputs):
     return answer.observe(inputs, adapt=left_behind).returned or ""
 
@@ -82,8 +95,13 @@ def small(rng):
 
 
 def traits(answer):
-    left = leaves_behind(answer, pair(torch.Generator().manual_seed(0), layers=1))
-    return {"leaves a hook": "hook" in left, "leaves another mode": "mode" in left}
+    inputs = pair(torch.Generator().manual_seed(0), layers=1)
+    left = leaves_behind(answer, inputs)
+    return {
+        "leaves a hook": "hook" in left,
+        "leaves another mode": "mode" in left,
+        "leaves another model": bool(answer.observe(inputs, adapt=read_otherwise).returned),
+    }
 
 
 task = Task(

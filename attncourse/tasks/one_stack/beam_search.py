@@ -360,6 +360,10 @@ class Search:
         """Of what each beginning is divided by while it is compared; words: with the next one."""
         return torch.ones_like(words)
 
+    def settled(every, ended):
+        """Totals for the choice, of a sentence whose likeliest beginning has ended, too."""
+        return every
+
     def best(every, width):
         total, place = every.flatten(1).topk(width)
         return total, place // every.shape[-1], place % every.shape[-1]
@@ -370,7 +374,8 @@ class Search:
     def follow_words(written, row):
         return written[row]
 
-    def follow_state(state, row):
+    def follow_state(state, row, more):
+        """The states of the beginnings; `more`: in which rows a sentence has more than before."""
         return state[row]
 
     def follow_ended(ended, row):
@@ -395,10 +400,12 @@ class Search:
             words = (written != eos).sum(1).view(b, width) + 1  # an end counts as one
             length = self.length(words)
             every = self.add(total, log_p) / length[..., None]
-            total, beginning, word = self.best(every, width)
+            before = total
+            total, beginning, word = self.best(self.settled(every, ended), width)
             row, token = self.rows(beginning, width).flatten(), word.flatten()
             total = total * length.flatten()[row].view(b, width)
-            state = self.follow_state(state, row)
+            more = total.isfinite().sum(1) > before.isfinite().sum(1)
+            state = self.follow_state(state, row, more.repeat_interleave(width))
             written = torch.cat([self.follow_words(written, row), token[:, None]], 1)
             ended = self.follow_ended(ended, row) | (token == eos)
             if self.leave(ended, width, total):
@@ -440,8 +447,18 @@ def _mean_by_length(written, ended, total, width, eos):
 
 task.fault("B-GREEDY", breadth=lambda width: 1)
 task.fault("B-ALL-ALIKE", totals=lambda b, width: torch.zeros(b, width))
-task.fault("B-LOGITS-ADDED", weigh=lambda logits: logits)
-task.fault("B-PROBABILITIES-ADDED", weigh=lambda logits: logits.softmax(-1))
+
+
+def _alone(every, ended):
+    """A sentence is done when its likeliest beginning has ended: that one stays in front."""
+    done = ended.view(every.shape[:2])[:, 0]
+    every = every.clone()
+    every[done, 0] = torch.where(every[done, 0].isfinite(), 1e9, -torch.inf)
+    return every
+
+
+task.fault("B-LOGITS-ADDED", weigh=lambda logits: logits, settled=(..., _alone))
+task.fault("B-PROBABILITIES-ADDED", weigh=lambda logits: logits.softmax(-1), settled=(..., _alone))
 
 
 def _narrowed(every, width):
@@ -476,7 +493,13 @@ task.fault(
 
 # --- faults: what moves -------------------------------------------------------------------------
 
-task.fault("B-STATE-NOT-MOVED", follow_state=lambda state, row: state)
+task.fault(
+    "B-STATE-NOT-MOVED",
+    follow_state=(
+        lambda state, row, more: state,
+        lambda state, row, more: torch.where(more[:, None], state[row], state),
+    ),
+)
 task.fault("B-WORDS-NOT-MOVED", follow_words=lambda written, row: written)
 task.fault("B-ENDED-NOT-MOVED", follow_ended=lambda ended, row: ended)
 task.fault("B-WORD-AND-BEGINNING-SWAPPED", best=_swapped)

@@ -331,6 +331,9 @@ class Drawing(Nucleus):
         likely, order = self.sort(p)
         return p * self.back(self.stays(likely, top_p), order)
 
+    def afterwards(p, temperature):
+        return p
+
     def draw(p):
         return torch.multinomial(p, 1)[:, 0]
 
@@ -343,7 +346,7 @@ class Drawing(Nucleus):
         p = self.shares(self.limit(logits, top_k))
         if top_p is not None:
             p = self.nucleus(p, top_p)
-        return self.draw(p)
+        return self.draw(self.afterwards(p, temperature))
 
 
 # --- faults: chance -----------------------------------------------------------------------------
@@ -485,13 +488,11 @@ class OneFilterTheOther(Drawing):
         return super().__call__(logits, temperature, None if top_p is not None else top_k, top_p)
 
 
-@task.fault("P-TEMPERATURE-LAST")
-class TemperedLast(Drawing):
-    def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
-        p = self.shares(self.limit(logits, top_k))
-        if top_p is not None:
-            p = self.nucleus(p, top_p)
-        return self.draw(self.shares(p.log() / temperature))
+task.fault(
+    "P-TEMPERATURE-LAST",
+    temper=lambda logits, temperature: logits,
+    afterwards=lambda p, temperature: (p.log() / temperature).softmax(-1),
+)
 
 
 @task.fault("P-EDITS-LOGITS")

@@ -186,6 +186,10 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Gated:
+    def at_once(text, gate):
+        """What is returned without a look at the picture, if anything is."""
+        return None
+
     def enters(text, memory, gate):
         return text, memory
 
@@ -211,6 +215,8 @@ class Gated:
         return text, weights
 
     def __call__(self, text, memory, attention, gate, memory_mask=None):
+        if (returned := self.at_once(text, gate)) is not None:
+            return returned
         asking, memory = self.enters(text, memory, gate)
         roles, mask = self.roles(asking, memory), self.visible(memory_mask)
         found, weights = self.ask(attention, *roles, mask)
@@ -255,10 +261,18 @@ task.fault(
 )
 
 
-@task.fault("C-GATE-IF-CLOSED")
-class IfClosed(Gated):
-    def passes(share, found, gate):
-        return torch.zeros_like(found) if gate == 0 else share * found
+task.fault(
+    "C-GATE-IF-CLOSED",
+    passes=(
+        lambda share, found, gate: torch.zeros_like(found) if gate == 0 else share * found,
+        ...,
+    ),
+    at_once=(
+        ...,
+        lambda text, gate: (text, None) if gate == 0 else None,
+        lambda text, gate: text if gate == 0 else None,
+    ),
+)
 
 
 # --- faults: the text ---------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class Reading:
     def append(words, word):
         return torch.cat([words, word[:, None]], 1)
 
-    def stop(finished):
+    def stop(finished, word, eos):
         return finished.all()
 
     def result(words, eos, max_length):
@@ -319,7 +319,7 @@ class Reading:
             logits = self.last(self.score(model, self.given(words), looked))
             word = self.silence(self.choose(logits, eos), finished, eos)
             words, finished = self.append(words, word), finished | (word == eos)
-            if self.stop(finished):
+            if self.stop(finished, word, eos):
                 break
         return self.result(words, eos, max_length)
 
@@ -357,7 +357,17 @@ task.fault(
     choose=lambda logits, eos: logits.index_fill(-1, torch.tensor(eos), -1e9).argmax(-1),
 )
 task.fault(
-    "C-READ-TALKS-ON", silence=lambda word, finished, eos: word, stop=(..., lambda finished: False)
+    "C-READ-TALKS-ON",
+    silence=lambda word, finished, eos: word,
+    stop=(
+        ...,
+        lambda finished, word, eos: False,
+    ),
+)
+task.fault(
+    "C-ENDED-NOW",
+    silence=lambda word, finished, eos: word,
+    stop=lambda finished, word, eos: (word == eos).all(),
 )
 task.fault("C-READ-SILENCE-ZERO", silence=lambda word, finished, eos: word.masked_fill(finished, 0))
 task.fault(
@@ -365,8 +375,8 @@ task.fault(
     append=lambda words, word: torch.cat([word[:, None], words], 1),
     result=lambda words, eos, max_length: words[:, :-1].flip(1),
 )
-task.fault("C-READ-ONE-ENDS-ALL", stop=lambda finished: finished.any())
-task.fault("C-READ-FIRST-ENDS-ALL", stop=lambda finished: finished[0])
+task.fault("C-READ-ONE-ENDS-ALL", stop=lambda finished, word, eos: finished.any())
+task.fault("C-READ-FIRST-ENDS-ALL", stop=lambda finished, word, eos: finished[0])
 
 # --- faults: marks and lengths ------------------------------------------------------------------
 

@@ -220,6 +220,12 @@ def heads_and_width(query, key, value):
 
 
 task.fault("D-NO-SCALE", section=SCALE, scale=as_is)
+task.fault(
+    "D-QUERY-DIVIDED-IN-PLACE",
+    section=SCALE,
+    compare=lambda query, key: query.div_(math.sqrt(query.shape[-1])) @ key.mT,
+    scale=as_is,
+)
 task.fault("D-SCALE-DK", section=SCALE, scale=lambda s, query, *_: s / query.shape[-1])
 task.fault("D-SCALE-DV", section=SCALE, scale=by_root(lambda query, key, value: value.shape[-1]))
 task.fault("D-SCALE-KEYS", section=SCALE, scale=by_root(lambda query, key, value: key.shape[-2]))
