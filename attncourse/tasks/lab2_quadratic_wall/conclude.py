@@ -1,3 +1,4 @@
+import functools
 import math
 import statistics
 
@@ -201,8 +202,13 @@ def it_changes_nothing_but_its_result(answer, rng):
 # --- the reference in steps ---------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1000)  # hundreds of thoughts, one beside another, ask for the same
+def exponent_of(*points):
+    return fits.fit_exponent([n for n, _ in points], [value for _, value in points]).exponent
+
+
 def exponent(values):
-    return fits.fit_exponent([*values], [*values.values()]).exponent
+    return exponent_of(*values.items())
 
 
 def where_it_ends(peak, record, p, last=None):
