@@ -220,12 +220,6 @@ def heads_and_width(query, key, value):
 
 
 task.fault("D-NO-SCALE", section=SCALE, scale=as_is)
-task.fault(
-    "D-QUERY-DIVIDED-IN-PLACE",
-    section=SCALE,
-    compare=lambda query, key: query.div_(math.sqrt(query.shape[-1])) @ key.mT,
-    scale=as_is,
-)
 task.fault("D-SCALE-DK", section=SCALE, scale=lambda s, query, *_: s / query.shape[-1])
 task.fault("D-SCALE-DV", section=SCALE, scale=by_root(lambda query, key, value: value.shape[-1]))
 task.fault("D-SCALE-KEYS", section=SCALE, scale=by_root(lambda query, key, value: key.shape[-2]))
@@ -310,7 +304,6 @@ def hard(scores, mask):
 
 
 task.fault("D-SOFTMAX-AXIS-1", section=AXES, share=lambda scores, mask: scores.softmax(1))
-task.fault("D-SOFTMAX-AXIS-0", section=AXES, share=lambda scores, mask: scores.softmax(0))
 task.fault(
     "D-SOFTMAX-DIM",
     section=FIVE,
