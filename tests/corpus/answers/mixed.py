@@ -936,7 +936,7 @@ def _(query, keys, W):
     return scores / math.sqrt(keys.shape[-1])
 
 
-@wrong("general_scores", "reads W in another order by view")
+@wrong("general_scores", "reads W in another order by view", "C-W-RESHAPED")
 def _(query, keys, W):
     e, d = W.shape
     Wt = W.reshape(d, e)
@@ -2117,7 +2117,11 @@ def _(scores, weights):
     return float(min(range(1, 101), key=error))
 
 
-@wrong("hidden_scale", "averages the quotients of all pairs, where nearly equal scores spoil it")
+@wrong(
+    "hidden_scale",
+    "averages the quotients of all pairs, where nearly equal scores spoil it",
+    "C-MEAN-OF-PAIRS",
+)
 def _(scores, weights):
     cs = []
     for s, w in zip(scores.tolist(), weights.tolist()):

@@ -921,7 +921,9 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
     )
 
 
-@wrong("attention_work", "halves the bytes of a causal call, too", "L3-CAUSAL-BYTES")
+@wrong(
+    "attention_work", "halves the bytes of a causal call, too", "L3-CAUSAL-BYTES", "L3-CAUSAL-TABLE"
+)
 def _(b, h, n, d, bytes_per_number, causal, backward):
     half = 0.5 if causal else 1.0
     row = b * h * n * d

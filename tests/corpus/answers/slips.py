@@ -892,7 +892,7 @@ def _(query, keys, W):
     return (q.unsqueeze(1) * keys).sum(1)
 
 
-@wrong("general_scores", "turns W around by a reshape", "C-W-TRANSPOSED")
+@wrong("general_scores", "turns W around by a reshape", "C-W-TRANSPOSED", "C-W-RESHAPED")
 def _(query, keys, W):
     e, d = W.shape
     mapped = keys @ W.reshape(d, e)
