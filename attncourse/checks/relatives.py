@@ -350,7 +350,7 @@ def explaining_with_a_third(found: Evidence) -> Explanation | None:
 
     A report names two at most: what is said of them is said of a part.
     """
-    task, quick, full = found.task, _Quick(found).of_values(), []
+    task, quick, full = found.task, _Quick(found), []
     if task.composed is None or not found.table or not quick.keys or _has_layers(task):
         return None
     form = {name: fault.forms[0] for name, fault in task.faults.items()}
@@ -433,12 +433,6 @@ class _Quick:
         self.keys = {key for key in wrong if key[0] == self.probe}
         self.gradients = any(key[1] not in outputs(found.task) for key in self.keys)
         self.found = found
-
-    def of_values(self) -> _Quick:
-        """The same without gradients, if a value is wrong: a gradient takes longer."""
-        self.keys = {key for key in self.keys if key[1] in outputs(self.found.task)} or self.keys
-        self.gradients = any(key[1] not in outputs(self.found.task) for key in self.keys)
-        return self
 
     def fits(self, each: Explanation) -> bool:
         return not differing(self.found.got, _shows(each, self.gradients), self.keys)

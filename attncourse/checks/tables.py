@@ -294,8 +294,7 @@ def in_threes(
         return
     every = np.concatenate(found)
     for n in np.argsort(-np.concatenate(seen), kind="stable"):
-        three = tuple(names[each] for each in every[n])
-        yield three
+        yield tuple(names[each] for each in every[n])
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.

@@ -173,6 +173,16 @@ class MaskedValues(Attention):
         return (output if mask is None else (weights * mask) @ value), weights
 
 
+def of_dead_neighbors(task: Task, **about) -> None:
+    """One row without keys, and no row gets anything: a fault of the steps `hide` and `clear`."""
+    task.fault(
+        "C-DEAD-NEIGHBOR",
+        **about,
+        hide=(minus_infinity, ...),
+        clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
+    )
+
+
 def of_masks(task: Task, **about) -> None:
     """Faults of the steps `visible` (mask, scores -> mask), `hide` and `clear`, and of results.
 
@@ -182,12 +192,7 @@ def of_masks(task: Task, **about) -> None:
     task.fault("M-POLARITY", **about, visible=lambda mask, scores: None if mask is None else ~mask)
     task.fault("M-IGNORED", **about, visible=lambda mask, scores: None)
     task.fault("M-DEAD-ROW", **about, hide=minus_infinity, clear=as_is)
-    task.fault(
-        "C-DEAD-NEIGHBOR",
-        **about,
-        hide=(minus_infinity, ...),
-        clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-    )
+    of_dead_neighbors(task, **about)
     task.fault(
         "M-DEAD-ROW-UNIFORM",
         **about,

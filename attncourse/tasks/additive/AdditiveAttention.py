@@ -18,14 +18,13 @@ from attncourse.tasks.additive.attend import (
     divided,
     hard,
     low,
-    minus_infinity,
     naive,
     naive_if_alive,
     only_dead_rows,
     unless_none,
     weighted,
 )
-from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 
 SIZES = ("query_dim", "key_dim", "attention_dim")
 LAYERS = ("W_query", "W_key", "v")
@@ -553,12 +552,7 @@ task.fault("A-NO-MASK", **PADDING, visible=lambda mask, scores: None)
 task.fault("M-POLARITY", **PADDING, visible=unless_none(torch.logical_not))
 task.fault("M-AFTER-SOFTMAX", **PADDING, hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault("M-DEAD-ROW", **PADDING, hide=minus_infinity, clear=as_is)
-task.fault(
-    "C-DEAD-NEIGHBOR",
-    **PADDING,
-    hide=(minus_infinity, ...),
-    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-)
+of_dead_neighbors(task, **PADDING)
 task.fault("M-DEAD-ROW-UNIFORM", **PADDING, hide=low(-1e9), clear=as_is)
 task.fault(
     "M-DEAD-ROW-GRADIENT",

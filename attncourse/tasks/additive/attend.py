@@ -9,7 +9,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
-from attncourse.tasks.attention import zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, zeros_if_any_is_nan
 
 
 def attend_inputs(rng, b=3, k=5, v=4, mask=None, dtype=torch.float32):
@@ -280,10 +280,6 @@ class Attend:
 
     def __call__(self, scores, values, mask=None):
         return self.attend(scores, values, mask)
-
-
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
 
 
 def only_dead_rows(weights, mask):

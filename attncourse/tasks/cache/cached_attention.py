@@ -9,7 +9,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
-from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 
 
 def with_a_cache(attention):
@@ -306,10 +306,6 @@ class Cached:
         return self.results(weights @ values, self.kept(cache, extended, query))
 
 
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
-
-
 def only_dead_rows(weights, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
@@ -450,12 +446,7 @@ class FirstPieceOnly(Cached):
 
 
 task.fault("M-DEAD-ROW", section=LEFT, hide=minus_infinity, clear=as_is)
-task.fault(
-    "C-DEAD-NEIGHBOR",
-    section=LEFT,
-    hide=(minus_infinity, ...),
-    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-)
+of_dead_neighbors(task, section=LEFT)
 task.fault("M-DEAD-ROW-UNIFORM", section=LEFT, clear=as_is)
 task.fault(
     "M-AFTER-SOFTMAX",

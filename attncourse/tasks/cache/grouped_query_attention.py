@@ -9,7 +9,7 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.tasks import as_is
-from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -247,10 +247,6 @@ class Grouped:
         return self.results(output, self.join_weights(weights, q))
 
 
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
-
-
 def only_dead_rows(weights, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
@@ -433,12 +429,7 @@ task.fault(
     ),
 )
 task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
-task.fault(
-    "C-DEAD-NEIGHBOR",
-    **MASKS,
-    hide=(minus_infinity, ...),
-    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-)
+of_dead_neighbors(task, **MASKS)
 task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
 task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
 task.fault(

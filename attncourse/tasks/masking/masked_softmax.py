@@ -6,7 +6,7 @@ from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, no
 from attncourse.checks.observe import FUSED_ATTENTION, MASKED_SOFTMAX
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
-from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 from attncourse.tasks.masking import remembers, still_answers
 
 HALF, DOUBLE = torch.float16, torch.float64
@@ -344,10 +344,6 @@ class Weights:
         return self.give(self.clear(self.share(self.hide(read, mask), mask), mask), scores)
 
 
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
-
-
 def only_dead_rows(weights, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0)
 
@@ -569,12 +565,7 @@ task.fault(
     ),
 )
 task.fault("M-DEAD-ROW", section="dead-rows", hide=minus_infinity, clear=as_is)
-task.fault(
-    "C-DEAD-NEIGHBOR",
-    section="dead-rows",
-    hide=(minus_infinity, ...),
-    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-)
+of_dead_neighbors(task, section="dead-rows")
 task.fault("M-DEAD-ROW-UNIFORM", section="dead-rows", hide=Weights.hide, clear=as_is)
 task.fault(
     "M-DEAD-ROW-GRADIENT",

@@ -15,7 +15,7 @@ from attncourse.checks.modules import made, parts_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
-from attncourse.tasks.attention import zeros_if_a_row_is_dead, zeros_if_any_is_nan
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -693,10 +693,6 @@ class Layer(nn.Module):
         return self.results(output, weights, scores, hidden, query)
 
 
-def minus_infinity(scores, mask):
-    return scores.masked_fill(~mask, -torch.inf)
-
-
 def only_dead_rows(weights, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
@@ -976,11 +972,7 @@ task.fault(
     ),
     clear=(as_is, as_is, lambda weights, mask: weights.nan_to_num(0.0)),
 )
-task.fault(
-    "C-DEAD-NEIGHBOR",
-    hide=(minus_infinity, ...),
-    clear=(zeros_if_any_is_nan, zeros_if_a_row_is_dead),
-)
+of_dead_neighbors(task)
 task.fault(
     "C-DEAD-OUTPUT-ZERO",
     results=lambda output, weights, *_: (output * (weights.sum((1, 3)) > 0)[..., None], weights),

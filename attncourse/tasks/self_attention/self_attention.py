@@ -11,6 +11,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.additive._scores import in_a_layer
 
 # In float64, d = 16: neither its root nor the inverse of it has a rounding.
 DOUBLE = {"dtype": torch.float64, "d": 16}
@@ -332,13 +333,6 @@ task.fault(
     project=(F.linear, lambda x, W: x @ W.reshape(W.T.shape).T),
 )
 task.fault("C-OWN-LINEARS", project=lambda x, W: nn.Linear(*W.shape, bias=False, dtype=x.dtype)(x))
-
-
-def in_a_layer(x, W):
-    """The product of a layer that holds a copy of W."""
-    layer = nn.Linear(*W.shape, bias=False, dtype=x.dtype)
-    layer.weight.data = W.detach().T.clone()
-    return layer(x)
 
 
 task.fault("C-MATRICES-DETACHED", project=(lambda x, W: x @ W.detach(), in_a_layer))
