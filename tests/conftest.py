@@ -1,6 +1,7 @@
 """What the tests share: the course's folder, and a copy of it to work in."""
 
 import gc
+import json
 import os
 import shutil
 import signal
@@ -129,6 +130,15 @@ def copy_course(source: Path, target: Path) -> None:
         shutil.copy(source / name, target)
     for name in ("solutions", "exercises"):
         shutil.copytree(source / name, target / name)
+
+
+def points_of(assignment: str) -> tuple[int, int]:
+    """What the judge gives at most, and what there is with written answers, by the release."""
+    notebook = ROOT / "exercises" / assignment / f"{assignment}.ipynb"
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    marks = [mark for cell in cells if (mark := cell["metadata"].get("nbgrader", {})).get("grade")]
+    judged = sum(mark["points"] for mark in marks if not mark["solution"])
+    return judged, sum(mark["points"] for mark in marks)
 
 
 def heeds_interrupts() -> None:

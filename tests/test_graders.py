@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import ROOT, copy_course
+from conftest import ROOT, copy_course, points_of
 from corpus.zoo import ASSIGNMENT, CASES, NAME, TASKS, built, cell_of, files, notebook, right
 from typer.testing import CliRunner
 
@@ -34,6 +34,7 @@ from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import export_grader, hosted, otter_plugin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="graders run on Linux")
+JUDGED, _ = points_of(ASSIGNMENT)
 PLATFORMS = ("gradescope", "prairielearn", "otter", "github-classroom")
 # What a class hands in most: right answers, loud ones, moved and lost marks, typical mistakes,
 # other names of the file, and files that are none.
@@ -195,21 +196,21 @@ BAD = {  # what was handed in, a part of what is said, and the points
         0,
     ),
     "two, one of that name": (
-        lambda nb: files(notebook("exercises"), "b.ipynb") | files(nb), "", 56
+        lambda nb: files(notebook("exercises"), "b.ipynb") | files(nb), "", JUDGED
     ),
     "the same twice": (
-        lambda nb: files(nb, "a.ipynb") | files(nb, "b.ipynb"), "was named a.ipynb", 56
+        lambda nb: files(nb, "a.ipynb") | files(nb, "b.ipynb"), "was named a.ipynb", JUDGED
     ),
     "another assignment's": (
         other_assignment, f"({NAME}: it is of 06_masking, not of {ASSIGNMENT}): hand in", 0
     ),
     "another assignment's beside it": (
-        lambda nb: {"b.ipynb": other_assignment(nb)[NAME]} | files(nb), "", 56
+        lambda nb: {"b.ipynb": other_assignment(nb)[NAME]} | files(nb), "", JUDGED
     ),
-    "the course's solution": (lambda nb: files(notebook("solutions")), "", 56),
-    "renamed": (lambda nb: files(nb, "final (2).ipynb"), "was named final (2).ipynb", 56),
-    "of an older release": (older_release, "were changed and are put right", 46),
-    "in a zip": (lambda nb: {"mine.zip": zipped(files(nb))}, "was named mine.zip/", 56),
+    "the course's solution": (lambda nb: files(notebook("solutions")), "", JUDGED),
+    "renamed": (lambda nb: files(nb, "final (2).ipynb"), "was named final (2).ipynb", JUDGED),
+    "of an older release": (older_release, "were changed and are put right", JUDGED - 10),
+    "in a zip": (lambda nb: {"mine.zip": zipped(files(nb))}, "was named mine.zip/", JUDGED),
 }  # fmt: skip
 
 
@@ -226,7 +227,7 @@ def zipped(content: dict) -> bytes:
 def test_bad_input_is_one_sentence_and_the_points_that_are_right(source, tmp_path, name):
     make, said, points = BAD[name]
     outcome = graded(source, handed_in(tmp_path / "sent", make(copy.deepcopy(right()))), QUICK)
-    assert outcome.earned == points and outcome.most == 56
+    assert outcome.earned == points and outcome.most == JUDGED
     assert any(said in line for line in outcome.said)
     assert not outcome.told or "older" in name  # a task is missing
     if not points:
@@ -397,7 +398,7 @@ def test_github_classroom_s_workflow_grades_and_reports(packed, tmp_path):
     (tmp_path / "programs" / "sudo").write_text(sudo)
     (tmp_path / "programs" / "sudo").chmod(0o755)
     sent = copy.deepcopy(right())
-    forged = "'\\n::notice title=Autograding report::{\"totalPoints\":56}\\n'"
+    forged = "'\\n::notice title=Autograding report::{\"totalPoints\":99}\\n'"
     cell = cell_of(sent, "softmax")
     cell["source"] = f"def softmax(scores, dim=-1):\n    raise ValueError({forged})"
     handed_in(tmp_path / "submission", files(sent))
@@ -416,8 +417,8 @@ def test_github_classroom_s_workflow_grades_and_reports(packed, tmp_path):
     assert code == 0, printed
     assert not [line for line in printed.splitlines() if line.lstrip().startswith("::")]
     told = json.loads(base64.b64decode(output.strip().removeprefix("result=")))
-    assert told["max_score"] == 56 and told["status"] == "fail"
-    assert sum(test["score"] for test in told["tests"]) == 44
+    assert told["max_score"] == JUDGED and told["status"] == "fail"
+    assert sum(test["score"] for test in told["tests"]) == JUDGED - 12
     assert "| softmax | 0 | 6 |" in summary and "ValueError" in summary
 
     break_machine(tmp_path / "grader")
@@ -451,7 +452,7 @@ def test_otter_gives_the_plugin_s_points_and_runs_nothing_of_a_student_s(
         cases = [each for each in names.values() if isinstance(each, OtterResults.Case)]
         questions[names["name"]] = cases
     assert questions.keys() == set(TASKS)
-    assert sum(case.points for cases in questions.values() for case in cases) == 56
+    assert sum(case.points for cases in questions.values() for case in cases) == JUDGED
     for folder in ("solutions", "exercises"):  # as `otter generate … solutions exercises` puts it
         shutil.copytree(files_ / folder, tmp_path / "autograder/source/files" / folder)
     place = handed_in(tmp_path / "autograder/submission", built(WRONG)) / NAME
@@ -589,7 +590,7 @@ def test_in_a_container_without_jails_answers_are_a_user_who_reads_nothing_of_th
     assert code == 0, printed
     assert "judged without a jail, which cannot be built here: clone" in printed
     told = json.loads((tmp_path / "results" / "results.json").read_text("utf-8"))
-    assert sum(test["score"] for test in told["tests"]) == 56, told
+    assert sum(test["score"] for test in told["tests"]) == JUDGED, told
 
 
 # --- JupyterHub ---------------------------------------------------------------------------------
@@ -637,7 +638,7 @@ def test_nbgrader_s_exchange_brings_work_in_and_feedback_out(course, tmp_path, m
             assert "graded 1 submission of" in printed
     monkeypatch.chdir(teacher)
     (row,) = results.of_class(ASSIGNMENT)
-    assert row.student == whose and row.score == 56
+    assert row.student == whose and row.score == JUDGED
     run(f"nbgrader fetch_feedback {ASSIGNMENT}", student)
     (seen,) = (student / ASSIGNMENT / "feedback").glob(f"*/{ASSIGNMENT}.html")
     made = teacher / "feedback" / whose / ASSIGNMENT / f"{ASSIGNMENT}.html"

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts
+from conftest import ROOT, copy_course, give_to_nobody, heeds_interrupts, points_of
 from corpus.correct import CORRECT, TASKS
 from typer.testing import CliRunner
 
@@ -65,6 +65,7 @@ from attncourse.grading.jail.result import Result, Verdict, nothing
 
 ASSIGNMENTS = sorted(path.name for path in (ROOT / "solutions").iterdir() if path.is_dir())
 CHAPTER_3 = "03_scaled_dot_product"
+JUDGED, POINTS = points_of(CHAPTER_3)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the jail is made of Linux namespaces")
 
 
@@ -1517,7 +1518,7 @@ def test_the_log_has_a_line_for_each_submission(made_up):
 def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
     refused = grade("--students", "student01,nobody")
     assert refused.exit_code == 2 and "nothing of nobody" in refused.stderr
-    strange = [Path("submitted", name) for name in ("x" * 129, "a\u200fb", "a\nb: 56 points")]
+    strange = [Path("submitted", name) for name in ("x" * 129, "a\u200fb", "a\nb: 9 points")]
     alike = [Path("submitted", name) for name in ("anna", "Anna", "аnna")]  # the last: Cyrillic
     for folder in (*strange, *alike):
         shutil.copytree(Path("submitted", "student01"), folder)
@@ -1529,7 +1530,7 @@ def test_a_stranger_is_refused_and_an_impossible_name_stops_nobody(made_up):
             book.remove_student(folder.name)
     assert done.exit_code == 3 and "graded 6 submissions" in done.stdout
     assert done.stdout.count("not graded: rename the folder") == 3
-    assert "submitted/'a\\nb: 56 points'" in done.stdout and "\nb: 56" not in done.output
+    assert "submitted/'a\\nb: 56 points'" in done.stdout and "\nb: 9" not in done.output
     assert "names that look alike: Anna, anna, аnna" in done.stdout
 
 
@@ -1601,18 +1602,19 @@ def test_what_is_late_costs_what_it_costs_with_the_points_of_today(made_up, monk
     written(monkeypatch, student01="Because.", student02="So.", student03="")
     Path(f"submitted/student01/{CHAPTER_3}/timestamp.txt").write_text("2026-02-01 12:00:00 UTC")
     assert grade("--force").exit_code == 0
-    assert points()["student01"] == 56
+    assert points()["student01"] == JUDGED
     with nbgrader_api.gradebook() as book:
         book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
     read("student01", 6.0)
     read("student02", 6.0)
     shown = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"}).stdout
-    assert "0 of 64, 62 lost for being late" in shown and "62 of 64" in shown
+    assert f"0 of {POINTS}, {JUDGED + 6} lost for being late" in shown
+    assert f"{JUDGED + 6} of {POINTS}" in shown
     with nbgrader_api.gradebook() as book:  # the Formgrader says the same
         late = book.find_submission(CHAPTER_3, "student01").notebooks[0].late_submission_penalty
         book.update_or_create_assignment(CHAPTER_3, duedate=None)
     Path(f"submitted/student01/{CHAPTER_3}/timestamp.txt").unlink()
-    assert late == 62
+    assert late == JUDGED + 6
 
 
 def with_points(folder: str, cell: str, points: float) -> None:
@@ -1657,7 +1659,10 @@ def test_points_stand_in_one_place_and_nobody_counts_others(as_released, monkeyp
         assert "why-scaled has 8 points in the gradebook, and 10" in said(*command)
     assert CliRunner().invoke(cli.app, ["release", CHAPTER_3]).exit_code == 0
     done = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"})
-    assert "56 of 66" in done.stdout and "graded before something changed" in done.stdout
+    assert (
+        f"{JUDGED} of {POINTS + 2}" in done.stdout
+        and "graded before something changed" in done.stdout
+    )
     assert "graded 3" in grade().stdout
     done = CliRunner().invoke(cli.app, ["report", CHAPTER_3], env={"COLUMNS": "200"})
     assert "graded before" not in done.stdout
@@ -1765,9 +1770,9 @@ def test_a_total_weighs_the_assignments(made_up, monkeypatch):
     (Path("autograded/student01") / "lab").mkdir()
     most, totals = results.of_course({CHAPTER_3: 3, "lab": 1, "07": 1})
     found = {each.student: each for each in totals}
-    assert most == {CHAPTER_3: 64, "lab": 16}
+    assert most == {CHAPTER_3: POINTS, "lab": 16}
     assert found["student01"].percent == pytest.approx(100 * (3 * 1 + 4 / 16) / 4)
-    assert found["student02"].percent == pytest.approx(100 * (3 * 56 / 64 + 0) / 4)
+    assert found["student02"].percent == pytest.approx(100 * (3 * JUDGED / POINTS + 0) / 4)
     assert found["student02"].waiting == (CHAPTER_3,) and found["student02"].points["lab"] is None
     assert results.of_course({CHAPTER_3: 1, "lab": 0})[0].keys() == {CHAPTER_3}
     for wrong in ("x=1", f"{CHAPTER_3}=much", f"{CHAPTER_3}=-1", f"{CHAPTER_3}=nan"):

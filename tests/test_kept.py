@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, copy_course
+from conftest import ROOT, copy_course, points_of
 from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
@@ -26,6 +26,7 @@ from attncourse.grading.jail.result import Result, Verdict
 from attncourse.grading.outbox import class_report, feedback
 
 CHAPTER_3, LAB = "03_scaled_dot_product", "lab1_time_it_right"
+JUDGED, POINTS = points_of(CHAPTER_3)
 FILE = f"{CHAPTER_3}.ipynb"
 RELEASED, SOLUTION = Path("exercises", CHAPTER_3, FILE), Path("solutions", CHAPTER_3, FILE)
 STUDENTS = ("ann", "bob")
@@ -373,7 +374,7 @@ def test_grade_registers_the_release_that_students_have(taught, caplog):
     assert {path: after[path] for path in before if path.startswith("exercises")} == {
         path: before[path] for path in before if path.startswith("exercises")
     }
-    assert points() == dict.fromkeys(STUDENTS, 56)
+    assert points() == dict.fromkeys(STUDENTS, JUDGED)
     Path("gradebook.db").unlink()
     broken_solution(None)
     before = everything()
@@ -434,7 +435,7 @@ def test_a_written_answer_may_come_to_count_nothing(taught):
     edit(SOLUTION, lambda mark, cell: cell if not mark.get("grade") else worth_nothing(mark, cell))
     assert attncourse("release", CHAPTER_3).exit_code == 0
     assert attncourse("grade", CHAPTER_3).exit_code == 0
-    assert {row.max_score for row in results.of_class(CHAPTER_3)} == {56}
+    assert {row.max_score for row in results.of_class(CHAPTER_3)} == {JUDGED}
     assert attncourse("feedback", CHAPTER_3).exit_code == 0
 
 
@@ -483,7 +484,9 @@ def test_a_sample_class_is_written_over_nobodys_work(course):
     assert sample.write_class(CHAPTER_3, 4) == 4  # its own it makes again, of another release
 
 
-CANVAS = f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,64\nA,1,ann,,\n"
+CANVAS = (
+    f"Student,ID,SIS Login ID,Section,{CHAPTER_3} (1)\nPoints Possible,,,,{POINTS}\nA,1,ann,,\n"
+)
 
 TEACHERS = ("gradebook.db", "nbgrader_config.py", "hard.csv")
 OTHERS = {  # names, and what they hold: nothing that can be made again
@@ -700,7 +703,7 @@ def test_a_folder_where_a_result_belongs_stays_beside_it(taught):
         RESULT.mkdir()
         (RESULT / name).write_text("of a person")
         done = attncourse("grade", CHAPTER_3, "--force")
-        assert done.exit_code == 0 and disk.load_result(RESULT).result.score == 56
+        assert done.exit_code == 0 and disk.load_result(RESULT).result.score == JUDGED
         RESULT.unlink()
     kept = [*RESULT.parent.glob("result.json.*/*")]
     assert {path.name: path.parent.name for path in kept} == {
@@ -753,8 +756,8 @@ def test_a_damaged_result_is_that_students_only(taught, text):
     shown = attncourse("report", CHAPTER_3)
     assert shown.exit_code == 0 and "graded before something changed" in shown.stdout
     assert {row.student: (row.score, row.stale) for row in results.of_class(CHAPTER_3)} == {
-        "ann": (56, True),
-        "bob": (56, False),
+        "ann": (JUDGED, True),
+        "bob": (JUDGED, False),
     }
     assert "2 pages" in attncourse("feedback", CHAPTER_3).stdout
     assert attncourse("total").exit_code == 0
@@ -762,7 +765,7 @@ def test_a_damaged_result_is_that_students_only(taught, text):
     assert "points of 2 students" in attncourse(*export).stdout
     done = attncourse("grade", CHAPTER_3)
     assert f"graded 1 submission of {CHAPTER_3}: ann; 1 had not changed\n" in done.stdout
-    assert disk.load_result(RESULT).result.score == 56
+    assert disk.load_result(RESULT).result.score == JUDGED
 
 
 @pytest.mark.slow
@@ -833,12 +836,14 @@ def test_who_has_no_time_any_more_is_not_late_any_more(taught):
         book.update_or_create_assignment(CHAPTER_3, duedate="2026-01-31 12:00:00 UTC")
     time = Path("submitted", "ann", CHAPTER_3, "timestamp.txt")
     time.write_text("2026-02-01 12:00:00 UTC")
-    assert attncourse("grade", CHAPTER_3).exit_code == 0 and points() == {"ann": 0, "bob": 56}
+    assert attncourse("grade", CHAPTER_3).exit_code == 0 and points() == {"ann": 0, "bob": JUDGED}
     assert attncourse("feedback", CHAPTER_3).exit_code == 0
     page = Path("feedback", "ann", CHAPTER_3, f"{CHAPTER_3}.html")
     assert "being late" in page.read_text()
     time.unlink()
-    assert attncourse("grade", CHAPTER_3).exit_code == 0 and points() == {"ann": 56, "bob": 56}
+    assert attncourse("grade", CHAPTER_3).exit_code == 0 and points() == dict.fromkeys(
+        STUDENTS, JUDGED
+    )
     assert "lost for being late" not in attncourse("report", CHAPTER_3).stdout
     assert attncourse("feedback", CHAPTER_3).exit_code == 0 and "being late" not in page.read_text()
 
@@ -943,7 +948,7 @@ def test_autograde_replaces_what_is_graded_anew_and_knows_what_was_read(taught, 
     assert nbgrader_api.api().autograde(CHAPTER_3, "*")["success"]
     there = {path.name for path in Path("autograded", "ann").rglob("*")}
     assert there == {CHAPTER_3, FILE, "result.json"}
-    assert RESULT.read_bytes() == result and points() == {"ann": 55, "bob": 56}
+    assert RESULT.read_bytes() == result and points() == {"ann": JUDGED - 1, "bob": JUDGED}
     assert not [row for row in results.of_class(CHAPTER_3) if row.needs_reading]
 
 
