@@ -952,6 +952,16 @@ def test_the_smallest_failing_input_is_small():
     assert not torch.allclose(example.expected, example.got)
 
 
+def test_rows_of_several_matrices_come_with_the_shape():
+    task = "grouped_query_attention"
+    report = run(task, wrong("G-REPEAT", task))
+    example = report.diagnosis.example
+    heads = f"query ({' '.join(map(str, example.inputs['query'].shape))})"
+    for shown in (str(report), report._repr_mimebundle_()["text/html"]):
+        assert heads in shown and "Its weights (" in shown
+    assert "Its weights:" in str(run(SDPA, wrong("D-NO-SCALE")))  # one matrix shows its shape
+
+
 def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     counted_once = wrong("B-ONCE-A-WORD", "byte_pairs")
     task = registry.find("byte_pairs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import textwrap
@@ -164,12 +165,17 @@ def _number(value: float, digits: int = DIGITS[0]) -> str:
 
 def _table(value: object, digits: int = DIGITS[0]) -> list[list[str]]:
     """Rows of words: of a small tensor its numbers, of anything else one line."""
-    if not isinstance(value, Tensor) or not 0 < value.numel() <= MOST_NUMBERS or value.ndim > 4:
+    if not _is_shown(value):
         return [[_line(value, digits)]]
     flat = value.detach().reshape(-1, value.shape[-1] if value.ndim else 1)
     if value.dtype == torch.bool:
         return [["✓" if cell else "·" for cell in row] for row in flat.tolist()]
     return [[_number(float(cell), digits) for cell in row] for row in flat.tolist()]
+
+
+def _is_shown(value: object) -> bool:
+    """Whether each of its numbers is, in a table."""
+    return isinstance(value, Tensor) and 0 < value.numel() <= MOST_NUMBERS and value.ndim <= 4
 
 
 def _line(value: object, digits: int) -> str:
@@ -206,13 +212,20 @@ def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
 def _result(task: Task, example: Example) -> str:
     """What the result is called: its name, or the task's words for it."""
     words = task.called(example.name)
-    return example.name if words.startswith("`") else words  # an input may have that name, too
+    name = example.name if words.startswith("`") else words  # an input may have that name, too
+    return name if _shapes_differ(example) else name + _stacked(example.expected)
+
+
+def _stacked(value: object) -> str:
+    """The shape of a tensor whose table has the rows of several matrices, else ""."""
+    several = _is_shown(value) and math.prod(value.shape[:-2]) > 1
+    return f" {shape_of(value)}" if several else ""
 
 
 def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
-        task.called(name).replace("`", ""): _table(value)
+        task.called(name).replace("`", "") + _stacked(value): _table(value)
         for name, value in example.inputs.items()
         if value is not None and "." not in name
     }
