@@ -1108,7 +1108,8 @@ def _(fn, x):
     return leak
 
 
-@right("sees_future")
+# the task: "on a GPU `x` lies there, and so must they"
+@wrong("sees_future", "draws its noise on the CPU", "C-ON-THE-CPU")
 def _(fn, x):
     base = fn(x.clone())
     b, n, d = x.shape
