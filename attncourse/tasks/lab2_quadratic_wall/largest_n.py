@@ -1,3 +1,5 @@
+import math
+
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
@@ -21,6 +23,7 @@ def probes(rng):
         "one byte less": memory(needed(1000, 0, 2, 3, 50, 4) - 1, 2, 3, 50, 4),
         "wide": memory(10**6, 1, 2, 512, 2),
         "tiny": memory(100, 2, 2, 64, 4),
+        "one byte": memory(1, 2, 2, 64, 4),
     }
 
 
@@ -131,6 +134,16 @@ class Wall:
         return self.result(n)
 
 
+def by_the_root(whole):
+    """The quadratic equation, with its root made a whole number."""
+
+    def wall(memory_bytes, b, h, d, bytes_per_number):
+        room = memory_bytes / (2 * b * h * bytes_per_number)
+        return whole(math.sqrt(room + d * d) - d)
+
+    return wall
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault("L2-NO-ROOT", tables=lambda n: 0)
@@ -138,6 +151,7 @@ task.fault("L2-WALL-ONE-TABLE", tables=lambda n: n * n)
 task.fault("L2-WALL-NO-INPUTS", rest=lambda n, d: n * d)
 task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, d: 0)
 task.fault("L2-ONE-TOO-MANY", result=lambda n: n + 1)
+task.fault("L2-ROUNDED-UP", forms=(by_the_root(round), by_the_root(math.ceil)))
 task.fault("L2-STRICTLY-LESS", fits=lambda need, memory: need < memory)
 task.fault("L2-POWERS-OF-TWO", result=lambda n: 1 << n.bit_length() - 1 if n else 0)
 task.fault("L2-WALL-ONE-HEAD", copies=lambda b, h: 1)

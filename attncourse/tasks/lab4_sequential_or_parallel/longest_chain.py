@@ -193,6 +193,14 @@ task.fault("L4-NO-STEPS", longest=lambda length: max(length.values()))
 task.fault("L4-NOTHING-IS-ONE", longest=lambda length: max(length.values(), default=1))
 
 
+@task.fault("L4-ALL-BEFORE")
+def everything_before(needs):
+    behind = {}
+    for step, before in needs.items():
+        behind[step] = set(before).union(*(behind[other] for other in before))
+    return max((len(each) + 1 for each in behind.values()), default=0)
+
+
 @task.fault("L4-RECURSION")
 def calls_itself(needs):
     @functools.cache
