@@ -45,11 +45,11 @@ def the_wall(answer, inputs):
         which = (
             f"needs {needed(got, **inputs):,} bytes, and {total:,} are there"
             if got > expected
-            else f"fits, and so does {got + 1}, which needs {needed(got + 1, **inputs):,} bytes "
+            else f"fits, and so does {got + 1:,}, which needs {needed(got + 1, **inputs):,} bytes "
             f"of {total:,}"
         )
-        words = ", ".join(f"{name} = {value}" for name, value in inputs.items())
-        raise Failure(f"For {words} you say n = {got}. It {which}.", inputs, expected, got)
+        words = ", ".join(f"{name} = {value:,}" for name, value in inputs.items())
+        raise Failure(f"For {words} you say n = {got:,}. It {which}.", inputs, expected, got)
 
 
 task = Task(

@@ -94,7 +94,8 @@ def chain_is(answer, needs, expected, what):
     got = answer({"needs": needs})
     if got != expected:
         raise Failure(
-            f"{what}: the longest chain has {expected} step{'s' * (expected != 1)}; you say {got}.",
+            f"{what}: the longest chain has {expected:,} step{'s' * (expected != 1)}; you say "
+            f"{got:,}.",
             {"needs": needs},
             expected,
             got,
