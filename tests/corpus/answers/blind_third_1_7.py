@@ -1888,7 +1888,9 @@ def _(fn):
 
 
 @wrong(
-    "backends_for", "what is not a format of 16 bits is float32, so a GPU treats float64 like it"
+    "backends_for",
+    "what is not a format of 16 bits is float32, so a GPU treats float64 like it",
+    "L3-FLOAT64",
 )
 def _(capability, call):
     half = call["dtype"] in ("float16", "bfloat16")
@@ -2102,6 +2104,7 @@ def _(record):
 @wrong(
     "step_loop",
     "torch.zeros makes the right kind of tensor for the states, it is converted when I write into it",
+    "C-FLOAT32",
 )
 def _(cell, inputs, state):
     b, n, d = inputs.shape
@@ -2148,6 +2151,7 @@ def _(cell, inputs, state):
 @wrong(
     "operators",
     "for a large n the fixed part is too small to matter, so total / n is the number per position",
+    "L4-SHARE-OF-N",
 )
 def _(run):
     n = 512
@@ -2316,7 +2320,7 @@ def _(key_cache, value_cache, length, key, value):
     return key_cache[:, :, :n], value_cache[:, :, :n]
 
 
-@wrong("append_to_cache", "the cache is full when length has reached the room")
+@wrong("append_to_cache", "the cache is full when length has reached the room", "L5-CUT-OFF")
 def _(key_cache, value_cache, length, key, value):
     room = key_cache.size(2)
     if length >= room:
@@ -2426,8 +2430,9 @@ def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
 @wrong(
     "tokens_per_second",
     "a step makes one token; and it reads one cache, that of the text it is writing",
-    ("L5-ONE-TOKEN-A-STEP",),
-    ("L5-SHARED-CACHE",),
+    # together they are a rate that is the same for every b: no number tells that from this thought
+    ("L5-ONE-TOKEN-A-STEP", "L5-WEIGHTS-PER-SEQUENCE"),
+    ("L5-SHARED-CACHE", "L5-WEIGHTS-PER-SEQUENCE"),
 )
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     moved = weight_bytes + n * bytes_per_token
@@ -2470,6 +2475,7 @@ def _(record):
 @wrong(
     "merge",
     "minus infinity may be replaced by a very low number such as -10,000, then no NaN comes up",
+    "L6-LOW-NUMBER",
 )
 def _(one, two):
     (w1, m1, t1), (w2, m2, t2) = one, two
@@ -3233,7 +3239,9 @@ def _(samples):
 
 
 @wrong(
-    "summarize", "outliers are no samples, so those beyond 1.5 interquartile ranges go out first"
+    "summarize",
+    "outliers are no samples, so those beyond 1.5 interquartile ranges go out first",
+    "L1-SUMMARY-OUTLIERS-OUT",
 )
 def _(samples):
     a = np.asarray(samples, dtype=float)
@@ -3338,7 +3346,7 @@ def _(q, k, v):
     return out
 
 
-@wrong("naive_attention", "size(1) is the width that the scale needs")
+@wrong("naive_attention", "size(1) is the width that the scale needs", "C-SCALE-HEADS")
 def _(q, k, v):
     scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.size(1))
     weights = torch.softmax(scores, dim=-1)
@@ -3405,6 +3413,7 @@ def _(memory_bytes, b, h, d, bytes_per_number):
     "largest_n",
     "the nearest whole number to the solution of the quadratic equation",
     "AS-IF-ONE-SMALLER",
+    "L2-ROUNDED-UP",
 )
 def _(memory_bytes, b, h, d, bytes_per_number):
     c = memory_bytes / (2 * b * h * bytes_per_number)
@@ -3651,6 +3660,7 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
 @wrong(
     "roof_over",
     "operations and bytes are whole numbers, so their quotient is taken as a whole number",
+    "L3-WHOLE-NUMBERS",
 )
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     intensity = flops // moved_bytes
@@ -3824,6 +3834,7 @@ def _(needs):
 @wrong(
     "multiplications",
     "matrices are shared by all sentences, so projections are computed once and only attention itself for each sentence",
+    "L4-PROJECTIONS-ONCE",
 )
 def _(layer, b, n, d):
     if layer == "attention":
@@ -4068,6 +4079,7 @@ def _(one, two):
 @wrong(
     "merge",
     "the first part shrinks to the unit of the second, because later tiles see what earlier ones did not",
+    "L6-SECOND-MAXIMUM",
 )
 def _(one, two):
     w1, m1, t1 = one
