@@ -2118,6 +2118,7 @@ def _(cell, inputs, state):
 @wrong(
     "step_loop",
     "the place of an input is free once it has been read, so the state can go there and no tensor is needed",
+    "L4-INTO-INPUTS",
 )
 def _(cell, inputs, state):
     for t in range(inputs.size(1)):
@@ -2552,7 +2553,9 @@ def _(query, key, value, tile, causal=False):
     return output, lse
 
 
-@wrong("tiled_attention", "numbers keep the dtype that they came in, everything between too")
+@wrong(
+    "tiled_attention", "numbers keep the dtype that they came in, everything between too", "L6-HALF"
+)
 def _(query, key, value, tile, causal=False):
     b, h, n, d = query.shape
     m = key.size(2)
