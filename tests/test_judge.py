@@ -470,7 +470,7 @@ BLIND = (
     *(blind_fifth_1_7, blind_fifth_8_14),
 )
 UNNAMED = {  # what is told of them is the check that fails
-    blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3", "ring_attention-2"),
+    blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3"),
     blind_third_1_7: ("fit_growth-3",),
 }
 

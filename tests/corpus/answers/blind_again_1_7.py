@@ -32,7 +32,14 @@ from corpus.answers import Corpus
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
 
-MENDED = "conclude-1", "conclude_decode-2"
+MENDED = (
+    "conclude-1",
+    "conclude_decode-2",
+    "name_the_mistake-2",
+    "backends_for-1",
+    "roof_over-1",
+    "longest_chain-2",
+)
 
 
 # ---------------------------------------------------------------- chapter 1

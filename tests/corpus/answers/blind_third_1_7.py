@@ -38,6 +38,19 @@ MENDED = (
     "merge-2",
     "is_permutation_equivariant-3",
     "tiled_backward-3",
+    "backends_for-1",
+    "step_loop-1",
+    "step_loop-2",
+    "operators-1",
+    "append_to_cache-2",
+    "merge-1",
+    "merge-5",
+    "tiled_attention-2",
+    "summarize-5",
+    "naive_attention-3",
+    "roof_over-3",
+    "multiplications-3",
+    "largest_n-5",
 )
 
 

@@ -51,6 +51,17 @@ MENDED = (
     "patched-2",
     "encode_text-1",
     "ablated-6",
+    "window_mask-1",
+    "linear_step-3",
+    "ring_attention-2",
+    "ring_attention-5",
+    "ablated-2",
+    "induction_score-3",
+    "induction_score-4",
+    "patches-3",
+    "positions_2d-5",
+    "contrastive_loss-3",
+    "contrastive_loss-4",
 )
 
 
