@@ -311,4 +311,5 @@ task.fault(
     ),
 )
 task.fault("L6-LARGEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[max(tiles)])
+task.fault("L6-SMALLEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[min(tiles)])
 task.fault("L6-NO-TIME", timed=with_no_time)
