@@ -1,4 +1,4 @@
-import math
+import operator
 
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
@@ -134,14 +134,17 @@ class Wall:
         return self.result(n)
 
 
-def by_the_root(whole):
-    """The quadratic equation, with its root made a whole number."""
+def up(share, beyond):
+    """One more where the root lies `beyond` n and this share of a position."""
 
-    def wall(memory_bytes, b, h, d, bytes_per_number):
-        room = memory_bytes / (2 * b * h * bytes_per_number)
-        return whole(math.sqrt(room + d * d) - d)
+    class Up(Wall):
+        def __call__(self, memory_bytes, b, h, d, bytes_per_number):
+            n = super().__call__(memory_bytes, b, h, d, bytes_per_number)
+            numbers = self.tables(n + share) + self.rest(n + share, d)
+            need = self.copies(b, h) * numbers * self.width(bytes_per_number)
+            return n + beyond(need, memory_bytes)
 
-    return wall
+    return Up
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ task.fault("L2-WALL-ONE-TABLE", tables=lambda n: n * n)
 task.fault("L2-WALL-NO-INPUTS", rest=lambda n, d: n * d)
 task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, d: 0)
 task.fault("L2-ONE-TOO-MANY", result=lambda n: n + 1)
-task.fault("L2-ROUNDED-UP", forms=(by_the_root(round), by_the_root(math.ceil)))
+task.fault("L2-ROUNDED-UP", forms=(up(0.5, operator.le), up(0, operator.lt)))
 task.fault("L2-STRICTLY-LESS", fits=lambda need, memory: need < memory)
 task.fault("L2-POWERS-OF-TWO", result=lambda n: 1 << n.bit_length() - 1 if n else 0)
 task.fault("L2-WALL-ONE-HEAD", copies=lambda b, h: 1)

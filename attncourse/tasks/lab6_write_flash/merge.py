@@ -207,11 +207,12 @@ def zeros_for_nothing(maxima, common):
 def with_a_low_number(low):
     """Minus infinity replaced in the maxima that come."""
 
-    def merge(one, two):
-        parts = [(w, m.masked_fill(m == -math.inf, low), total) for w, m, total in (one, two)]
-        return Merge()(*parts)
+    class LowNumber(Merge):
+        def __call__(self, one, two):
+            parts = [(w, m.masked_fill(m == -math.inf, low), total) for w, m, total in (one, two)]
+            return super().__call__(*parts)
 
-    return merge
+    return LowNumber
 
 
 # --- faults -------------------------------------------------------------------------------------
