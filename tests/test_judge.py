@@ -38,7 +38,7 @@ from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from attncourse import checks, positions
+from attncourse import checks, lab, positions
 from attncourse import scaled_dot_product as reference
 from attncourse.checks import (
     check,
@@ -470,7 +470,7 @@ BLIND = (
     *(blind_fifth_1_7, blind_fifth_8_14),
 )
 UNNAMED = {  # what is told of them is the check that fails
-    blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3", "ring_attention-2"),
+    blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3"),
     blind_third_1_7: ("fit_growth-3",),
 }
 
@@ -584,6 +584,35 @@ def test_rows_of_one_text_are_not_called_a_batch():
 
 
 @pytest.mark.slow
+def scaled_by_heads_and_width(q, k, v):
+    scores = q @ k.mT / (q.shape[1] * q.shape[-1]) ** 0.25  # right where h is d, or with one key
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def test_no_two_sizes_are_named_where_one_key_makes_an_answer_right():
+    diagnosis = run("naive_attention", scaled_by_heads_and_width).diagnosis
+    assert not any("is equal to" in each for each in diagnosis.seen)
+
+
+def finds_two_products_and_a_softmax(fn):
+    names = " ".join(lab.trace(fn))
+    known = {"flash": "FLASH", "efficient": "EFFICIENT", "cudnn": "CUDNN"}
+    for part, backend in known.items():
+        if f"{part}_attention" in names:
+            return backend
+    if "_native_multi_head_attention" in names:
+        return "NATIVE_MHA"
+    if "_safe_softmax" in names:
+        return "MATH"
+    return "NAIVE" if names.count("mm") >= 2 and "_softmax" in names else "NONE"
+
+
+def test_an_example_says_what_a_function_does_in_words():
+    text = str(run("which_backend", finds_two_products_and_a_softmax))
+    assert "two products, then a softmax" in text
+    assert "{" not in text
+
+
 def test_two_thoughts_that_hide_each_other_are_found():
     """On nearly all probes both show, so that neither can be told there."""
 

@@ -326,7 +326,8 @@ def _text_example(task: Task, example: Example) -> list[str]:
 
     inputs = _shown_inputs(task, example)
     width = max(map(len, [*inputs, "expected"]))
-    about = "about " if task.tolerance and _is_measured(example.expected) else ""
+    loose = task.tolerance and task.tolerance > 1e-3  # so that it shows in four digits
+    about = "about " if loose and _is_measured(example.expected) else ""
     expected, got = _both(example)
     return [
         "Smallest failing input found:",

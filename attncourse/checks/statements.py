@@ -418,14 +418,21 @@ def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
         has = isinstance(value, Tensor) and value.ndim >= -axis
         return value.shape[axis] if has else None
 
-    def parts(one: str, two: str) -> bool:
-        pairs = [[(length(each, one), length(each, two)) for each in some] for some in (right, bad)]
-        if any(None in lengths for some in pairs for lengths in some):
-            return False
-        return all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1])
+    def told_by(right: list[Inputs]) -> list[tuple[str, str]]:
+        def parts(one: str, two: str) -> bool:
+            pairs = [
+                [(length(each, one), length(each, two)) for each in some] for some in (right, bad)
+            ]
+            if any(None in lengths for some in pairs for lengths in some):
+                return False
+            return all(a == b for a, b in pairs[0]) and all(a != b for a, b in pairs[1])
 
-    found = [pair for pair in itertools.combinations(axes, 2) if parts(*pair)]
-    if len(found) == 1:  # of several nobody knows which it is
+        return [pair for pair in itertools.combinations(axes, 2) if parts(*pair)]
+
+    # One number alone, such as the weight of an only key, comes out right whatever is done to it.
+    several = [each for each in right if not any(1 in x.shape for x in _floats(each))]
+    found = told_by(right)
+    if len(found) == 1 and found == told_by(several):  # of several nobody knows which it is
         words = AXES | ({"c": "colors"} if "y" in axes else {})
         one, two = (f"{x} (the {words.get(x, x)} of `{axes[x][0]}`)" for x in found[0])
         words = f"Of the inputs we tried, it is right only where {one} is equal to {two}."

@@ -191,6 +191,7 @@ task.fault(
     generators=(lambda seed: [own(0)] * 3, lambda seed: [own(i) for i in range(3)]),
 )
 task.fault("L1-INPUTS-AXES", shape=lambda b, h, n, d: (b, n, h, d))
+task.fault("L1-INPUTS-HEADS-FIRST", shape=lambda b, h, n, d: (h, b, n, d))
 task.fault("L1-INPUTS-EXPANDED", draw=stretched)
 task.fault(
     "L1-INPUTS-DOUBLE",

@@ -113,6 +113,9 @@ class Rules:
     def mean(r):
         return r["outliers"] > 1.3
 
+    def spared(r):
+        return False
+
     def order():
         return LOUDEST_FIRST
 
@@ -120,6 +123,8 @@ class Rules:
         return "none"
 
     def __call__(self, ratios):
+        if self.spared(ratios):
+            return "none"
         found = (SAID[rule] for rule in self.order() if getattr(self, rule)(ratios))
         return next(found, None) or self.rest(ratios)
 
@@ -129,6 +134,18 @@ class Rules:
 
 def never(r):
     return False
+
+
+def only_too_large(r):
+    return Rules.unit(r) and min(r.values()) > 10
+
+
+def within(factor):
+    return lambda r: max(r.values()) < factor * min(r.values())
+
+
+def above(scenario, factor):
+    return lambda r: r[scenario] > factor
 
 
 def before(*rules):
@@ -159,11 +176,31 @@ task.fault(
     earlier=lambda r: Rules.earlier(r) and r["slow malloc"] <= 1.1,
 )
 task.fault("L1-NAME-QUEUE-ONLY", earlier=lambda r: r["dirty queue"] > 3)
-task.fault("L1-NAME-ONE-SIDE", hot=never)
+task.fault("L1-NAME-ONE-SIDE", hot=never, queued=(..., never), unit=(..., only_too_large))
 task.fault("L1-NAME-SINGLE-OR-MEAN", single=never)
-task.fault("L1-NAME-LARGE-UNIT", unit=lambda r: Rules.unit(r) and 300 < r["long kernel"] < 3000)
+task.fault(
+    "L1-NAME-LARGE-UNIT",
+    unit=lambda r: Rules.unit(r) and 300 < r["long kernel"] < 3000,
+    order=(..., before("earlier")),
+)
 task.fault("L1-NAME-FLUSH-ONLY", earlier=lambda r: r["short kernel"] > 3)
 task.fault("L1-NAME-FIRST-MISSED", first=never)
 task.fault("L1-NAME-MEAN-MISSED", single=lambda r: r["outliers"] > 1.3)
 task.fault("L1-NAME-ALLOCATION-MISSED", allocation=never)
-task.fault("L1-NAME-NO-UNIT", unit=never)
+task.fault("L1-NAME-NO-UNIT", unit=never, order=(..., before("earlier"), before("single", "mean")))
+task.fault("L1-NAME-SAME-EVERYWHERE", spared=(within(3), Rules.unit))
+task.fault("L1-NAME-TOO-SHORT", queued=lambda r: r["long kernel"] < 0.5 or r["hot L2"] < 0.8)
+task.fault(
+    "L1-NAME-DIRTY-NO-WAIT",
+    queued=lambda r: r["long kernel"] < 0.5 or r["dirty queue"] > max(3, r["short kernel"]),
+)
+task.fault(
+    "L1-NAME-QUIET",
+    mean=(above("outliers", 2.2), above("outliers", 2.2), above("outliers", 3), never),
+    allocation=(above("slow malloc", 2.2), ..., above("slow malloc", 3), ...),
+)
+task.fault(
+    "L1-NAME-MEAN-IS-LOUDER",
+    single=lambda r: 1.3 < r["outliers"] <= 4,
+    mean=lambda r: r["outliers"] > 4,
+)

@@ -1,3 +1,4 @@
+import math
 import statistics
 
 import torch
@@ -167,9 +168,33 @@ def exclusive(in_order):
     return high - low
 
 
+def nearest(place):
+    """Quartiles that are samples: those at whole places."""
+    return lambda in_order: (
+        in_order[place(3 * (len(in_order) - 1) / 4)] - in_order[place((len(in_order) - 1) / 4)]
+    )
+
+
 def deviation_from_the_median(in_order):
     middle = statistics.median(in_order)
     return statistics.median(abs(each - middle) for each in in_order)
+
+
+def inside_the_fences(samples):
+    """Without what a box plot draws as points."""
+    in_order = sorted(samples)
+    fence = 1.5 * Summary.spread(in_order)
+    low, high = at(0.25, in_order) - fence, at(0.75, in_order) + fence
+    return [each for each in in_order if low <= each <= high]
+
+
+def without_the_ends(samples):
+    return sorted(samples)[1:-1] or samples
+
+
+def near_the_mean(samples):
+    mean, deviation = statistics.mean(samples), statistics.pstdev(samples)
+    return [each for each in sorted(samples) if abs(each - mean) <= 2 * deviation]
 
 
 def sorted_in_place(samples):
@@ -195,6 +220,10 @@ class OnlyTheMiddle(Summary):
 
 
 task.fault("L1-SUMMARY-IN-PLACE", order=sorted_in_place)
+task.fault(
+    "L1-SUMMARY-OUTLIERS-OUT",
+    order=(inside_the_fences, without_the_ends, near_the_mean),
+)
 task.fault("L1-SUMMARY-DEVIATION", spread=(statistics.stdev, statistics.pstdev))
 task.fault("L1-SUMMARY-VARIANCE", spread=(statistics.variance, statistics.pvariance))
 task.fault("L1-SUMMARY-FROM-MEDIAN", spread=deviation_from_the_median)
@@ -203,12 +232,23 @@ task.fault("L1-SUMMARY-EXCLUSIVE", spread=exclusive)
 task.fault("L1-SUMMARY-HINGES", spread=halves)
 task.fault(
     "L1-SUMMARY-NO-SHARE",
-    spread=lambda in_order: in_order[3 * len(in_order) // 4] - in_order[len(in_order) // 4],
+    spread=(
+        lambda in_order: in_order[3 * len(in_order) // 4] - in_order[len(in_order) // 4],
+        nearest(int),
+        nearest(round),
+        nearest(math.ceil),
+    ),
 )
 task.fault("L1-SUMMARY-QUARTILE", spread=lambda in_order: at(0.75, in_order))
 task.fault(
-    "L1-SUMMARY-HALF-RANGE", spread=lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2
+    "L1-SUMMARY-HALF-RANGE",
+    spread=(
+        lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2,
+        lambda in_order: at(0.75, in_order) - at(0.5, in_order),
+        lambda in_order: at(0.5, in_order) - at(0.25, in_order),
+    ),
 )
+task.fault("L1-SUMMARY-TENTHS", spread=lambda in_order: at(0.9, in_order) - at(0.1, in_order))
 task.fault("L1-SUMMARY-PAIR", results=lambda middle, spread: (spread, middle))
 task.fault(
     "L1-SUMMARY-ROUNDED", results=lambda middle, spread: (round(middle, 3), round(spread, 3))

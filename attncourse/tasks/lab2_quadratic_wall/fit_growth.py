@@ -195,6 +195,10 @@ def larger_half(points):
     return points[len(points) // 2 :]
 
 
+def smaller_half(points):
+    return points[: len(points) // 2]
+
+
 def line(x=np.log, y=np.log, place=0):
     """Least squares through the points, on axes of one's choice."""
 
@@ -219,6 +223,7 @@ task.fault(
     pairs=lambda points: [points[-2:]],
     points=(..., as_they_came),
 )
+task.fault("L2-SMALL-SIZES", beyond=smaller_half, fit=(line(), ...))
 task.fault("L2-NO-LOGARITHM", beyond=all_of_them, fit=line(np.array, np.array))
 task.fault(
     "L2-ONE-LOGARITHM",
@@ -250,4 +255,5 @@ task.fault(
     beyond=lambda points: [
         (n, s - min(t for _, t in points)) for n, s in points[1:] if s > min(t for _, t in points)
     ],
+    fit=(..., line()),
 )

@@ -1,3 +1,5 @@
+import operator
+
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
@@ -21,6 +23,7 @@ def probes(rng):
         "one byte less": memory(needed(1000, 0, 2, 3, 50, 4) - 1, 2, 3, 50, 4),
         "wide": memory(10**6, 1, 2, 512, 2),
         "tiny": memory(100, 2, 2, 64, 4),
+        "one byte": memory(1, 2, 2, 64, 4),
     }
 
 
@@ -42,11 +45,11 @@ def the_wall(answer, inputs):
         which = (
             f"needs {needed(got, **inputs):,} bytes, and {total:,} are there"
             if got > expected
-            else f"fits, and so does {got + 1}, which needs {needed(got + 1, **inputs):,} bytes "
+            else f"fits, and so does {got + 1:,}, which needs {needed(got + 1, **inputs):,} bytes "
             f"of {total:,}"
         )
-        words = ", ".join(f"{name} = {value}" for name, value in inputs.items())
-        raise Failure(f"For {words} you say n = {got}. It {which}.", inputs, expected, got)
+        words = ", ".join(f"{name} = {value:,}" for name, value in inputs.items())
+        raise Failure(f"For {words} you say n = {got:,}. It {which}.", inputs, expected, got)
 
 
 task = Task(
@@ -131,6 +134,19 @@ class Wall:
         return self.result(n)
 
 
+def up(share, beyond):
+    """One more where the root lies `beyond` n and this share of a position."""
+
+    class Up(Wall):
+        def __call__(self, memory_bytes, b, h, d, bytes_per_number):
+            n = super().__call__(memory_bytes, b, h, d, bytes_per_number)
+            numbers = self.tables(n + share) + self.rest(n + share, d)
+            need = self.copies(b, h) * numbers * self.width(bytes_per_number)
+            return n + beyond(need, memory_bytes)
+
+    return Up
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault("L2-NO-ROOT", tables=lambda n: 0)
@@ -138,6 +154,7 @@ task.fault("L2-WALL-ONE-TABLE", tables=lambda n: n * n)
 task.fault("L2-WALL-NO-INPUTS", rest=lambda n, d: n * d)
 task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, d: 0)
 task.fault("L2-ONE-TOO-MANY", result=lambda n: n + 1)
+task.fault("L2-ROUNDED-UP", forms=(up(0.5, operator.le), up(0, operator.lt)))
 task.fault("L2-STRICTLY-LESS", fits=lambda need, memory: need < memory)
 task.fault("L2-POWERS-OF-TWO", result=lambda n: 1 << n.bit_length() - 1 if n else 0)
 task.fault("L2-WALL-ONE-HEAD", copies=lambda b, h: 1)

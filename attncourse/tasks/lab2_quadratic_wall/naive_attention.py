@@ -207,6 +207,8 @@ task.fault(
 )
 task.fault("L2-NO-SCALE", scale=lambda scores, q: scores)
 task.fault("L2-SCALE-BY-N", scale=lambda scores, q: scores / math.sqrt(scores.shape[-1]))
+task.fault("C-SCALE-HEADS", scale=lambda scores, q: scores / math.sqrt(q.shape[1]))
+task.fault("C-SCALE-MODEL", scale=lambda scores, q: scores / math.sqrt(q[0, :, 0].numel()))
 task.fault("L2-SOFTMAX-AXIS", share=lambda scores: torch.softmax(scores, dim=-2))
 task.fault("C-SOFTMAX-HEADS", share=lambda scores: torch.softmax(scores, dim=1))
 task.fault("C-SOFTMAX-SENTENCES", share=lambda scores: torch.softmax(scores, dim=0))

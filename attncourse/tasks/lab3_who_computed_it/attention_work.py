@@ -113,7 +113,7 @@ class Work:
     def fused(tables, vectors):
         return 4 * vectors
 
-    def in_bytes(numbers, width, causal):
+    def in_bytes(numbers, width, causal, backward):
         return numbers * width
 
     def __call__(self, b, h, n, d, bytes_per_number, causal, backward):
@@ -122,8 +122,8 @@ class Work:
         naive = self.naive(self.moved(sizes[0], causal), sizes[1])
         return {
             "flops": flops,
-            "naive_bytes": self.in_bytes(naive, bytes_per_number, causal),
-            "fused_bytes": self.in_bytes(self.fused(*sizes), bytes_per_number, causal),
+            "naive_bytes": self.in_bytes(naive, bytes_per_number, causal, backward),
+            "fused_bytes": self.in_bytes(self.fused(*sizes), bytes_per_number, causal, backward),
         }
 
 
@@ -150,12 +150,27 @@ task.fault("L3-SCALED-FOR-FREE", naive=lambda tables, vectors: 4 * tables + 4 * 
 task.fault("L3-TABLES-ALONE", naive=lambda tables, vectors: 6 * tables)
 task.fault("L3-FUSED-WRITES-SCORES", fused=lambda tables, vectors: tables + 4 * vectors)
 task.fault("L3-INPUTS-ONLY", fused=lambda tables, vectors: 3 * vectors)
-task.fault("L3-NUMBERS", in_bytes=lambda numbers, width, causal: numbers)
+task.fault("L3-NUMBERS", in_bytes=lambda numbers, width, causal, backward: numbers)
 task.fault("L3-CAUSAL-TABLE", moved=lambda tables, causal: tables * (0.5 if causal else 1))
 task.fault(
     "L3-CAUSAL-BYTES",
-    in_bytes=lambda numbers, width, causal: numbers * width * (0.5 if causal else 1),
+    in_bytes=lambda numbers, width, causal, backward: numbers * width * (0.5 if causal else 1),
 )
+
+
+task.fault(
+    "L3-BACKWARD-BYTES",
+    in_bytes=tuple(
+        lambda numbers, width, causal, backward, each=each: numbers * width * each**backward
+        for each in (3.5, 2.5, 3, 2)
+    ),
+)
+
+
+@task.fault("L3-ONE-SENTENCE")
+class OneSentence(Work):
+    def __call__(self, b, *sizes, **options):
+        return super().__call__(1, *sizes, **options)
 
 
 @task.fault("L3-ONE-HEAD")

@@ -223,9 +223,11 @@ def flash(since=A100, dtypes=HALF, masked=False, width=256, multiple=1, refused=
     return may
 
 
-def efficient(bfloat16=A100, groups=False, multiple=lambda half, ampere: 8 if half else 4**ampere):
+def efficient(
+    bfloat16=A100, groups=False, more=(), multiple=lambda half, ampere: 8 if half else 4**ampere
+):
     def may(capability, call):
-        dtypes = ["float16", "float32"] + ["bfloat16"] * (capability >= bfloat16)
+        dtypes = ["float16", "float32"] + ["bfloat16"] * (capability >= bfloat16) + [*more]
         step = multiple(call["dtype"] in HALF, capability >= A100)
         fits = call["d"] % step == 0 and (groups or call["heads"] == call["kv_heads"])
         return call["dtype"] in dtypes and fits
@@ -278,6 +280,16 @@ task.fault(
     "L3-CPU-GROUPS",
     on_the_cpu=lambda call: call["dropout"] == 0 and call["heads"] == call["kv_heads"],
 )
+task.fault(
+    "L3-CPU-AS-GPU",
+    on_the_cpu=(
+        lambda call: call["dropout"] == 0 and not call["mask"],
+        lambda call: call["dropout"] == 0 and not crossed(call),
+        lambda call: call["dropout"] == 0 and not call["mask"] and not crossed(call),
+        lambda call: not call["mask"] and not crossed(call),
+    ),
+)
+task.fault("L3-FLOAT64", efficient=efficient(more=("float64",)))
 task.fault("L3-THREE-AXES", stopped=stops_all(axes=False))
 task.fault("L3-STRIDE", stopped=stops_all(stride=False))
 task.fault("L3-NO-MATH", listed=only_what_is_left)

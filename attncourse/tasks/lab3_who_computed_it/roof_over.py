@@ -116,7 +116,7 @@ class Roofline:
     def slope(intensity, bandwidth):
         return intensity * bandwidth
 
-    def roof(peak, slope, flops):
+    def roof(peak, slope, flops, bandwidth):
         return min(peak, slope)
 
     def bound(intensity, ridge):
@@ -133,7 +133,7 @@ class Roofline:
             {
                 "intensity": intensity,
                 "ridge": ridge,
-                "roof": self.roof(flops_per_second, slope, flops),
+                "roof": self.roof(flops_per_second, slope, flops, bytes_per_second),
                 "bound": self.bound(intensity, ridge),
             }
         )
@@ -146,16 +146,22 @@ def inverted(name):
     return lambda found: found | {name: 1 / found[name]}
 
 
-task.fault("L3-ALWAYS-PEAK", roof=lambda peak, slope, flops: peak)
-task.fault("L3-NO-CEILING", roof=lambda peak, slope, flops: slope)
+task.fault("L3-ALWAYS-PEAK", roof=lambda peak, slope, flops, bandwidth: peak)
+task.fault("L3-NO-CEILING", roof=lambda peak, slope, flops, bandwidth: slope)
 task.fault(
     "L3-TWO-UNITS",
     slope=lambda intensity, bandwidth: bandwidth,
-    roof=(..., lambda peak, slope, flops: slope),
+    roof=(..., lambda peak, slope, flops, bandwidth: slope),
 )
-task.fault("L3-LARGER", roof=lambda peak, slope, flops: max(peak, slope))
-task.fault("L3-ONE-AFTER-THE-OTHER", roof=lambda peak, slope, flops: 1 / (1 / peak + 1 / slope))
-task.fault("L3-SECONDS", roof=lambda peak, slope, flops: flops / min(peak, slope))
+task.fault(
+    "L3-ROOF-OF-BYTES",
+    roof=lambda peak, slope, flops, bandwidth: bandwidth if slope < peak else peak,
+)
+task.fault("L3-LARGER", roof=lambda peak, slope, flops, bandwidth: max(peak, slope))
+task.fault(
+    "L3-ONE-AFTER-THE-OTHER", roof=lambda peak, slope, flops, bandwidth: 1 / (1 / peak + 1 / slope)
+)
+task.fault("L3-SECONDS", roof=lambda peak, slope, flops, bandwidth: flops / min(peak, slope))
 task.fault(
     "L3-UPSIDE-DOWN",
     said=(inverted("intensity"), ...),
@@ -165,6 +171,16 @@ task.fault(
     "L3-RIDGE-INVERTED",
     said=(inverted("ridge"), ...),
     ridge=(..., lambda peak, bandwidth: bandwidth / peak),
+)
+task.fault(
+    "L3-BYTES-PER-OPERATION",
+    said=lambda found: inverted("intensity")(inverted("ridge")(found)),
+)
+task.fault(
+    "L3-WHOLE-NUMBERS",
+    intensity=lambda flops, moved_bytes: flops // moved_bytes,
+    ridge=lambda peak, bandwidth: peak // bandwidth,
+    bound=(..., lambda intensity, ridge: "memory" if intensity <= ridge else "compute"),
 )
 task.fault(
     "L3-BOUND-SWAPPED", bound=lambda intensity, ridge: "compute" if intensity < ridge else "memory"

@@ -298,6 +298,8 @@ class Experiment:
         return self.conclusion(False)
 
 
+task.spelling(equal=lambda before, after: (after - before).abs().max() <= 1e-5)
+
 # --- faults -------------------------------------------------------------------------------------
 
 

@@ -392,7 +392,14 @@ task.fault(
     "L3-NO-TIME-NO-FALLBACK", fell_back=calls(lambda p: p["backend"] == "MATH" and not p["error"])
 )
 task.fault("L3-NOT-FLASH", **TRACE, fell_back=and_naive)
-task.fault("L3-OTHER-KERNEL", **TRACE, fell_back=calls(lambda p: p["backend"] != "FLASH"))
+task.fault(
+    "L3-OTHER-KERNEL",
+    **TRACE,
+    fell_back=(
+        calls(lambda p: p["backend"] != "FLASH"),
+        calls(lambda p: p["backend"] != "FLASH" and p["call"] != "plain"),
+    ),
+)
 task.fault("L3-FAILED-FELL", fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]))
 task.fault(
     "L3-NOT-PLAIN",

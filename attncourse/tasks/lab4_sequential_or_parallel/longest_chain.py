@@ -94,7 +94,8 @@ def chain_is(answer, needs, expected, what):
     got = answer({"needs": needs})
     if got != expected:
         raise Failure(
-            f"{what}: the longest chain has {expected} step{'s' * (expected != 1)}; you say {got}.",
+            f"{what}: the longest chain has {expected:,} step{'s' * (expected != 1)}; you say "
+            f"{got:,}.",
             {"needs": needs},
             expected,
             got,
@@ -191,6 +192,14 @@ task.fault("L4-MOST-ARROWS", wait=(lambda lengths: len(lengths) - 1, len))
 task.fault("L4-WIDTH", longest=most_at_once)
 task.fault("L4-NO-STEPS", longest=lambda length: max(length.values()))
 task.fault("L4-NOTHING-IS-ONE", longest=lambda length: max(length.values(), default=1))
+
+
+@task.fault("L4-ALL-BEFORE")
+def everything_before(needs):
+    behind = {}
+    for step, before in needs.items():
+        behind[step] = set(before).union(*(behind[other] for other in before))
+    return max((len(each) + 1 for each in behind.values()), default=0)
 
 
 @task.fault("L4-RECURSION")

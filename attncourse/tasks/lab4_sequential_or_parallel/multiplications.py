@@ -135,6 +135,24 @@ task.fault("L4-OPERATIONS", batch=lambda b, work: 2 * b * work)
 task.fault("L4-ONE-SENTENCE", batch=lambda b, work: work)
 
 
+shared = task.fault("L4-PROJECTIONS-ONCE")
+
+
+@shared
+class ProjectedOnce(Work):
+    def __call__(self, layer, b, n, d):
+        if layer == "attention":
+            return self.products(layer) * n * d * d + self.batch(b, self.tables(n, d))
+        return super().__call__(layer, b, n, d)
+
+
+@shared
+class MultipliedOnce(Work):
+    def __call__(self, layer, b, n, d):
+        tables = self.tables(n, d) if layer == "attention" else 0
+        return self.products(layer) * n * d * d + self.batch(b, tables)
+
+
 @task.fault("L4-ONE-LONG-SENTENCE")
 class OneLongSentence(Work):
     def __call__(self, layer, b, n, d):

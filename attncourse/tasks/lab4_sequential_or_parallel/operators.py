@@ -199,6 +199,14 @@ def none_fixed(run, few, slope):
     return 0
 
 
+def at_one(run, few, slope):
+    return count(run, 1).total - slope
+
+
+def at_most(run, n):
+    return count(run, MOST_POSITIONS).total
+
+
 task.fault(
     "L4-SHARE-OF-N",
     slope=(
@@ -206,9 +214,11 @@ task.fault(
         lambda few, many: few / 8,
         lambda few, many: many / 16,
         lambda few, many: many / 64,
+        lambda few, many: many / MOST_POSITIONS,
+        lambda few, many: many / MOST_POSITIONS,
     ),
-    fixed=(none_fixed, none_fixed, ..., none_fixed),
-    measure=(..., ..., ..., lambda run, n: count(run, 64).total),
+    fixed=(none_fixed, none_fixed, ..., none_fixed, at_one, none_fixed),
+    measure=(..., ..., ..., lambda run, n: count(run, 64).total, at_most, at_most),
 )
 task.fault("L4-FIXED-IS-ONE", fixed=lambda run, few, slope: few - 7 * slope)
 task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)

@@ -229,6 +229,18 @@ def from_the_first_on(cell, inputs, state, last):
     return state
 
 
+def into_float32(states):
+    table = torch.zeros(len(states[0]), len(states), states[0].shape[1], device=states[0].device)
+    for t, state in enumerate(states):
+        table[:, t] = state
+    return table
+
+
+def into_its_input(cell, inputs, state, t):
+    inputs[:, t] = cell(inputs[:, t].clone(), state)
+    return inputs[:, t]
+
+
 def over_a_sentence(cell, inputs, state, s):
     return cell(inputs[s], state)
 
@@ -242,6 +254,19 @@ task.fault(
     join=(lambda states: torch.stack(states), ...),
 )
 task.fault("L4-CELL-SWAPPED", step=lambda cell, inputs, state, t: cell(state, inputs[:, t]))
+task.fault("C-FLOAT32", join=into_float32)
+into_inputs = task.fault("L4-INTO-INPUTS", step=into_its_input)
+
+
+@into_inputs
+class ReturnsItsInput(Loop):
+    def __call__(self, cell, inputs, state):
+        for t in range(inputs.shape[1]):
+            state = cell(inputs[:, t].clone(), state)
+            inputs[:, t] = state
+        return inputs
+
+
 task.fault("L4-STACK-AXIS", join=lambda states: torch.stack(states))
 task.fault(
     "L4-VIEWED", join=lambda states: torch.stack(states).view(*states[0].shape[:1], len(states), -1)

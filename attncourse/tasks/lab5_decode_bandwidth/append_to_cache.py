@@ -254,6 +254,14 @@ def what_fits(cache, place, n, new):
     return cache
 
 
+def only_when_full(n, room, length):
+    Append.refuse(length + 1, room, length)
+
+
+def up_to_the_room(cache, length, n):
+    return cache[:, :, : min(n, cache.shape[2])]
+
+
 def move_up(cache, place, n, new):
     t, room = new.shape[2], cache.shape[2]
     kept = min(place, room - t)
@@ -306,6 +314,7 @@ task.fault(
     "L5-WHOLE-COPY", caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone())
 )
 task.fault("L5-FULL-SILENT", refuse=never, write=(..., what_fits))
+task.fault("L5-CUT-OFF", refuse=only_when_full, write=what_fits, returned=up_to_the_room)
 task.fault("L5-RING", refuse=never, write=(move_up, round_and_round))
 task.fault("L5-SWAPPED", written=lambda key, value: (value, key))
 task.fault("L5-KEY-TWICE", written=lambda key, value: (key, key))

@@ -125,7 +125,17 @@ task.fault("L5-HEADS-SPLIT-D", heads=one, numbers=lambda d, kv_heads: d // kv_he
 task.fault("L5-IN-GIGABYTES", said=(lambda counted: counted / 1e9, lambda counted: counted / 2**30))
 task.fault("L5-FLOAT", said=float)
 task.fault("L5-ONE-TOKEN", positions=one)
-task.fault("L5-SCORES", positions=lambda n: n * n)
+scores = task.fault("L5-SCORES", positions=lambda n: n * n)
+
+
+@scores
+class AndScores(Cache):
+    def __call__(self, b, layers, kv_heads, n, d, bytes_per_number):
+        numbers = self.sequences(b) * self.layers(layers) * self.heads(kv_heads) * n * n
+        cache = super().__call__(b, layers, kv_heads, n, d, bytes_per_number)
+        return cache + self.said(numbers * self.width(bytes_per_number))
+
+
 task.fault("L5-NUMBERS", width=one)
 task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)

@@ -269,6 +269,16 @@ def without_the_newest(cache, query):
     return cache[:, :, :-1]
 
 
+def as_a_group(reduce):
+    """One query for all heads that share a cached head."""
+
+    def split(query, c):
+        queries = Step.split(query, c)
+        return reduce(queries, dim=2, keepdim=True).expand(queries.shape)
+
+    return split
+
+
 def every_cth(output, query):
     return output.transpose(1, 2).reshape(query.shape)
 
@@ -327,6 +337,12 @@ task.fault("L5-GROUP-BACK", join=every_cth)
 task.fault("L5-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
 task.fault("L5-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
+task.fault("C-SCALE-HEADS", scale=lambda scores, query: scores / math.sqrt(query.shape[1]))
+task.fault("C-SCALE-MODEL", scale=lambda scores, query: scores / math.sqrt(query[0].numel()))
+task.fault(
+    "L5-QUERIES-AVERAGED",
+    split=(as_a_group(torch.mean), as_a_group(torch.sum)),
+)
 task.fault("L5-SOFTMAX-OVER-GROUP", share=lambda scores: scores.softmax(-2))
 task.fault(
     "C-SOFTMAX-HEADS",

@@ -95,7 +95,7 @@ class Serving:
     def together(weights, caches):
         return weights + caches
 
-    def tokens(b):
+    def tokens(b, n):
         return b
 
     def rate(tokens, moved, speed):
@@ -103,7 +103,7 @@ class Serving:
 
     def __call__(self, b, n, bytes_per_token, weight_bytes, bytes_per_second):
         weights, caches = self.weights(weight_bytes, b), self.caches(b, n, bytes_per_token)
-        return self.rate(self.tokens(b), self.together(weights, caches), bytes_per_second)
+        return self.rate(self.tokens(b, n), self.together(weights, caches), bytes_per_second)
 
 
 def without_limit(tokens, moved, speed):
@@ -114,12 +114,15 @@ task.spelling(rate=without_limit)
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault("L5-ONE-TOKEN-A-STEP", tokens=lambda b: 1)
+task.fault("L5-ONE-TOKEN-A-STEP", tokens=lambda b, n: 1)
+task.fault("L5-ALL-TOKENS-A-STEP", tokens=lambda b, n: b * n)
 task.fault("L5-WEIGHTS-ONLY", caches=lambda b, n, bytes_per_token: 0)
 task.fault("L5-CACHE-ONLY", weights=lambda weight_bytes, b: 0)
 task.fault("L5-WEIGHTS-PER-SEQUENCE", weights=lambda weight_bytes, b: b * weight_bytes)
 task.fault("L5-SHARED-CACHE", caches=lambda b, n, bytes_per_token: n * bytes_per_token)
 task.fault("L5-ONE-POSITION", caches=lambda b, n, bytes_per_token: b * bytes_per_token)
+task.fault("L5-KEYS-AND-VALUES", caches=lambda b, n, bytes_per_token: 2 * b * n * bytes_per_token)
+task.fault("L5-WRITTEN-TOO", together=lambda weights, caches: 2 * (weights + caches))
 task.fault("L5-LARGER-ONE", together=max)
 task.fault("L5-SECONDS", rate=lambda tokens, moved, speed: moved / speed)
 task.fault("L5-SECONDS-PER-TOKEN", rate=lambda tokens, moved, speed: moved / speed / tokens)

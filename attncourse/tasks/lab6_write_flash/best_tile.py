@@ -262,7 +262,23 @@ def beside_the_best(tiles, best):
 task.fault("L6-MEAN", number=lambda point: statistics.mean(point["seconds"]))
 task.fault("L6-MEDIAN-ALWAYS", number=median)
 task.fault("L6-BEST-ALWAYS", number=lambda point: min(point["seconds"]))
-task.fault("L6-ALL-LENGTHS", timed=of_the_shortest)
+lengths = task.fault("L6-ALL-LENGTHS", timed=of_the_shortest)
+
+
+@lengths
+class FastestOfAll(Best):
+    def __call__(self, record):
+        timed = self.timed(record["points"])
+        n = self.largest(timed, record["points"])
+        tiled = [point for point in timed if point["name"] == "tiled"]
+        here = {point["tile"]: self.number(point) for point in tiled if point["n"] == n}
+        fastest = min(tiled, key=self.number)
+        best, naive = self.number(fastest), self.rival(timed, n)
+        speedup = self.without_naive() if naive is None else self.ratio(naive, here, best)
+        said = {"n": n, "tile": fastest["tile"], "speedup": speedup}
+        return said | {"u_shaped": self.valley(here, best)}
+
+
 task.fault(
     "L6-LARGEST-IN-RECORD",
     largest=(
@@ -295,4 +311,5 @@ task.fault(
     ),
 )
 task.fault("L6-LARGEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[max(tiles)])
+task.fault("L6-SMALLEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[min(tiles)])
 task.fault("L6-NO-TIME", timed=with_no_time)

@@ -204,6 +204,17 @@ def zeros_for_nothing(maxima, common):
     return [(own - safe).exp() for own in maxima]
 
 
+def with_a_low_number(low):
+    """Minus infinity replaced in the maxima that come."""
+
+    class LowNumber(Merge):
+        def __call__(self, one, two):
+            parts = [(w, m.masked_fill(m == -math.inf, low), total) for w, m, total in (one, two)]
+            return super().__call__(*parts)
+
+    return LowNumber
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault("C-ON-THE-CPU", section="nothing-seen", factors=zeros_for_nothing)
@@ -213,7 +224,11 @@ task.fault(
     "L6-ONE-SIDE",
     factors=lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
 )
-task.fault("L6-SECOND-MAXIMUM", common=lambda maximum_1, maximum_2: maximum_2)
+task.fault(
+    "L6-SECOND-MAXIMUM",
+    common=(lambda one, two: two, lambda one, two: torch.where(two == -math.inf, one, two)),
+)
+task.fault("L6-LOW-NUMBER", forms=(with_a_low_number(-1e4), with_a_low_number(-1e9)))
 task.fault(
     "L6-ONE-MAXIMUM",
     common=lambda *maxima: torch.stack(maxima).max().expand(maxima[0].shape).clone(),

@@ -211,6 +211,9 @@ class Tiled:
     def wide(dtype):
         return torch.promote_types(dtype, torch.float32)
 
+    def of_sums(dtype):
+        return torch.promote_types(dtype, torch.float32)
+
     def cut(tile, q, k):
         return tile, tile
 
@@ -249,7 +252,7 @@ class Tiled:
         high, broad = self.cut(tile, q, k)
         key, value = self.fill(key, tile), self.fill(value, tile)
         output = query.new_zeros(*query.shape[:-1], value.shape[-1])
-        logsumexp = query.new_zeros(query.shape[:-1], dtype=Tiled.wide(query.dtype))
+        logsumexp = query.new_zeros(query.shape[:-1], dtype=self.of_sums(query.dtype))
         logsumexp = self.blank(logsumexp)
 
         def tiles(row):
@@ -382,7 +385,7 @@ task.fault(
 task.fault("L6-LSE-NO-MAX", section="backward", logsumexp=lambda maximum, total: total.log())
 task.fault("L6-LSE-NO-LOG", section="backward", logsumexp=lambda maximum, total: maximum + total)
 task.fault("L6-LSE-IS-MAX", section="backward", logsumexp=lambda maximum, total: maximum)
-task.fault("L6-HALF", wide=as_is)
+task.fault("L6-HALF", wide=as_is, of_sums=(..., as_is))
 task.fault("L6-WHOLE-MATRIX", section=METER, cut=lambda tile, q, k: (q, k))
 task.fault("L6-WHOLE-MASK", section=METER, hide=out_of_one_mask)
 task.fault("L6-WHOLE-ROWS", section=METER, cut=lambda tile, q, k: (tile, k))

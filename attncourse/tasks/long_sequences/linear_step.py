@@ -296,6 +296,12 @@ task.fault(
     ),
 )
 task.fault(
+    "L-SQUARE-STATE",
+    add=lambda state, new, key, query: Step.add(
+        state or (new.new_zeros(*key.shape, key.shape[-1]), torch.zeros_like(key)), new, key, query
+    ),
+)
+task.fault(
     "L-STATE-MEAN",
     add=lambda state, new, key, query: (
         (new, key) if state is None else ((state[0] + new) / 2, (state[1] + key) / 2)
@@ -334,6 +340,12 @@ task.fault("L-EXP", section="linear-attention", **both(torch.exp))
 task.fault("L-SOFTMAX-EACH", section="linear-attention", **both(lambda x: x.softmax(-1)))
 task.fault("L-KEYS-ONLY", section="linear-attention", of_query=as_is)
 task.fault("L-QUERIES-ONLY", section="linear-attention", of_key=as_is)
+task.fault(
+    "L-FEATURES-LATER",
+    section="linear-attention",
+    of_key=as_is,
+    asked=lambda before, after, key: tuple(map(elu_plus_one, after)),
+)
 task.fault("L-FEATURED-VALUES", section="linear-attention", of_value=elu_plus_one)
 task.fault(
     "L-SCALED", section="linear-attention", scale=lambda query: query / math.sqrt(query.shape[-1])

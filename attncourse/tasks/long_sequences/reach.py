@@ -241,6 +241,7 @@ task.fault(
     given=(lambda mask: mask.T, ...),
     result=(..., lambda known, mask, layers: known.T),
 )
+task.fault("R-INTO-THE-MASK", given=lambda mask: mask.fill_diagonal_(True))
 task.fault("R-SYMMETRIC", given=lambda mask: mask | mask.T)
 task.fault("R-ENTRY-BY-ENTRY", hear=lambda mask, known: mask.float() * known.float())
 task.fault(

@@ -367,19 +367,19 @@ for id, wrong in (
 task.fault("R-LARGEST-SCORE", **MERGE, total=lambda scores, largest: scores.amax(-1))
 
 
-def online(of_values, of_weights):
+def online(of_values, of_weights, first=None):
     """Sums shifted by the largest score so far, and what they are multiplied by when it grows."""
 
     class Online(Ring):
         def __call__(self, query_shards, key_shards, value_shards):
             p, outputs = len(query_shards), []
             for i, query in enumerate(query_shards):
-                largest, sums, total = None, 0, 0
+                largest, sums, total = first, 0, 0
                 for j in self.met(i, p):
                     key, value = key_shards[j], self.carried(value_shards, i, j)
                     scores = self.hide(self.scale(query @ key.mT, query), i, j)
                     new = scores.amax(-1, keepdim=True)
-                    largest = new if largest is None else largest
+                    largest = new if largest is None else torch.as_tensor(largest).to(new)
                     new = torch.maximum(largest, new)
                     powers, grown = (scores - new).exp(), new - largest
                     sums = sums * of_values(grown) + self.average(powers, value, key)
@@ -417,6 +417,7 @@ task.fault(
     **MERGE,
     forms=[online(not_at_all, down)],
 )
+task.fault("R-LARGEST-FROM-ZERO", **MERGE, forms=[online(down, down, first=0.0)])
 task.fault(
     "R-TWO-BASES",
     **MERGE,
@@ -467,6 +468,14 @@ def gathered(query_shards, key_shards, value_shards):
 
 
 task.fault("R-GATHERED", forms=[gathered])
+
+
+@task.fault("R-STACKED")
+class Stacked(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        stacks = torch.stack(list(key_shards)), torch.stack(list(value_shards))
+        return super().__call__(query_shards, *stacks)
+
 
 # --- faults: attention itself, and what comes back ----------------------------------------------
 

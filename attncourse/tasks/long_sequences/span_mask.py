@@ -141,6 +141,7 @@ task.fault(
     ),
 )
 task.fault("A-RAMP-INSIDE", above=lambda ramp, span, distance: span - distance)
+task.fault("A-SPAN-SUBTRACTED", above=lambda ramp, span, distance: ramp - span - distance)
 task.fault("A-RAMP-CENTERED", above=lambda ramp, span, distance: ramp / 2 + span - distance)
 task.fault(
     "A-SHARE-OF-THE-LONGEST",

@@ -147,6 +147,10 @@ task.fault(
         lambda distance, width, i: distance < max(width, 1),
     ),
 )
+task.fault(
+    "W-ZERO-IS-ALL",
+    near=lambda distance, width, i: (distance <= width) | (torch.as_tensor(width) == 0),
+)
 task.fault("W-ONE-MORE", near=lambda distance, width, i: distance <= width + 1)
 task.fault(
     "W-PAST-ONLY",

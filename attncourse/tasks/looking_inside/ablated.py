@@ -254,6 +254,14 @@ def no_bias(attention):
 task.fault("I-BIAS-GONE", mend=no_bias)
 
 
+def without_hooks(attention):
+    attention.out_proj._forward_pre_hooks.clear()
+    return attention
+
+
+task.fault("I-HOOKS-CLEARED", mend=without_hooks)
+
+
 def without_rows(projection):
     def ablated(model, layer, head, value):
         model = copy.deepcopy(model)

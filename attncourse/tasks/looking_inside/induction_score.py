@@ -141,6 +141,11 @@ class Score:
         return self.result(self.share(picked, n, weights))
 
 
+def up_to_minus(weights, rows, distance):
+    """The diagonal of a square whose columns end `distance` before the last; at 0, nowhere."""
+    return weights[..., rows[0] :, 1:-distance].diagonal(dim1=-2, dim2=-1)
+
+
 task.fault("I-SAME-WORD", distance=lambda period, n: period)
 task.fault("I-WORD-BEFORE-IT", distance=lambda period, n: period + 1)
 task.fault("I-TWO-AFTER-IT", distance=lambda period, n: period - 2)
@@ -152,6 +157,11 @@ task.fault(
     picked=(..., lambda w, rows, distance: w[..., rows, (rows - distance) % w.shape[-1]]),
 )
 task.fault("I-DIVIDED-BY-N", share=lambda picked, n, weights: picked.sum(-1) / n)
+task.fault(
+    "I-DIVIDED-BY-PERIOD", share=lambda picked, n, w: picked.sum(-1) / (n - picked.shape[-1])
+)
+task.fault("I-ONE-ROW-MORE", share=lambda picked, n, w: picked.sum(-1) / (picked.shape[-1] + 1))
+task.fault("I-SLICE-TO-ZERO", picked=up_to_minus)
 task.fault(
     "I-SHARE-OF-ALL",
     share=lambda picked, n, weights: picked.sum(-1) / weights.sum((-2, -1)),

@@ -185,6 +185,9 @@ class Loss:
     def compare(images, texts):
         return images @ texts.mT
 
+    def heat(temperature):
+        return temperature
+
     def cool(scores, temperature):
         return scores / temperature
 
@@ -203,8 +206,14 @@ class Loss:
 
     def __call__(self, images, texts, temperature):
         scores = self.compare(self.image_side(images), self.text_side(texts))
+        temperature = self.heat(temperature)
         cooled = self.cool(scores, temperature), self.cool(scores.mT, temperature)
         return self.result(self.both(*cooled))
+
+
+@torch.no_grad()
+def unit_in_place(x):
+    return x.div_(x.norm(dim=-1, keepdim=True))
 
 
 # --- faults: scores -----------------------------------------------------------------------------
@@ -215,6 +224,7 @@ task.fault(
     image_side=(lambda self, x: x, lambda self, x: self.unit(x)),
     text_side=(lambda self, x: self.unit(x), lambda self, x: x),
 )
+task.fault("C-PAIRS-NORM-IN-PLACE", unit=unit_in_place)
 task.fault("C-PAIRS-NORM-OF-COLUMNS", unit=lambda x: x / x.norm(dim=0, keepdim=True))
 task.fault("C-PAIRS-NORM-OF-ALL", unit=lambda x: x / x.norm())
 task.fault(
@@ -427,6 +437,4 @@ task.fault(
     image_side=(..., lambda self, x: self.unit(x).detach()),
 )
 task.fault("C-PAIRS-LENGTH-DETACHED", unit=lambda x: x / x.norm(dim=-1, keepdim=True).detach())
-task.fault(
-    "C-PAIRS-TEMPERATURE-DETACHED", cool=lambda scores, temperature: scores / float(temperature)
-)
+task.fault("C-PAIRS-TEMPERATURE-DETACHED", heat=float)

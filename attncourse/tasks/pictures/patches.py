@@ -180,6 +180,11 @@ class Patches:
         return self.result(self.sequence(self.within(tiles)))
 
 
+def without_the_rest(image, height, width):
+    tiles = image.unfold(2, height, height).unfold(3, width, width)  # b c i j y x
+    return tiles.permute(0, 1, 2, 4, 3, 5)
+
+
 # --- faults: what is a patch --------------------------------------------------------------------
 
 task.fault(
@@ -200,7 +205,11 @@ task.fault(
         *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
     ).permute(0, 1, 3, 2, 5, 4),
 )
-task.fault("C-PATCH-SIZE-TURNED", of=lambda size, image: (size[1], size[0]))
+task.fault(
+    "C-PATCH-SIZE-TURNED",
+    of=lambda size, image: (size[1], size[0]),
+    tiles=(..., without_the_rest),
+)
 task.fault(
     "C-PATCH-SQUARE",
     of=(lambda size, image: (size[0], size[0]), lambda size, image: (size[1], size[1])),

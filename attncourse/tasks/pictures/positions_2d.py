@@ -273,6 +273,7 @@ task.fault(
     ),
 )
 task.fault("C-2D-EXPONENT-TWICE", exponents=lambda m: 2 * torch.arange(0, m, 2) / m)
+task.fault("C-2D-EXPONENT-FROM-ONE", exponents=lambda m: (torch.arange(0, m, 2) + 2) / m)
 task.fault(
     "C-2D-SPEED-EACH",
     exponents=lambda m: torch.arange(m) / m,

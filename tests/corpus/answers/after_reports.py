@@ -630,7 +630,10 @@ wrong(
 
 
 @wrong(
-    "induction_score", "the mean is over one row too many below: n - period + 1", "I-DIVIDED-BY-N"
+    "induction_score",
+    "the mean is over one row too many below: n - period + 1",
+    "I-DIVIDED-BY-N",
+    "I-ONE-ROW-MORE",
 )
 def _(weights, period):
     n = weights.shape[-1]

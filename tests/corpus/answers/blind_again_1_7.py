@@ -32,7 +32,14 @@ from corpus.answers import Corpus
 corpus = Corpus()
 wrong, right = corpus.wrong, corpus.right
 
-MENDED = "conclude-1", "conclude_decode-2"
+MENDED = (
+    "conclude-1",
+    "conclude_decode-2",
+    "name_the_mistake-2",
+    "backends_for-1",
+    "roof_over-1",
+    "longest_chain-2",
+)
 
 
 # ---------------------------------------------------------------- chapter 1
@@ -1487,6 +1494,7 @@ def _(ratios):
 @wrong(
     "name_the_mistake",
     "A wrong unit is milliseconds for seconds, so it makes everything about a thousand times too large.",
+    "L1-NAME-LARGE-UNIT",
 )
 def _(ratios):
     others = {k: v for k, v in ratios.items() if k != "short kernel"}
@@ -1608,7 +1616,12 @@ def _(memory_bytes, b, h, d, bytes_per_number):
     return math.isqrt(numbers // (2 * b * h))
 
 
-@wrong("largest_n", "rounds to the nearest whole number instead of down", "AS-IF-ONE-SMALLER")
+@wrong(
+    "largest_n",
+    "rounds to the nearest whole number instead of down",
+    "AS-IF-ONE-SMALLER",
+    "L2-ROUNDED-UP",
+)
 def _(memory_bytes, b, h, d, bytes_per_number):
     budget = memory_bytes / (b * h * bytes_per_number)
     n = (-4 * d + math.sqrt(16 * d * d + 8 * budget)) / 4
@@ -1780,6 +1793,7 @@ def _(fn):
 @wrong(
     "backends_for",
     "FLASH is FLASH: on a CPU it follows the rules of its GPU kernel, for masks, dropout and causal calls.",
+    "L3-CPU-AS-GPU",
 )
 def _(capability, call):
     cpu = capability == "cpu"
@@ -1889,7 +1903,11 @@ def _(b, h, n, d, bytes_per_number, causal, backward):
     }
 
 
-@wrong("roof_over", "A program that waits for memory has the memory's speed as its roof.")
+@wrong(
+    "roof_over",
+    "A program that waits for memory has the memory's speed as its roof.",
+    "L3-ROOF-OF-BYTES",
+)
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     intensity = flops / moved_bytes
     ridge = flops_per_second / bytes_per_second
@@ -2121,6 +2139,7 @@ def _(needs):
 @wrong(
     "longest_chain",
     "A step has to wait for everything before it, so the longest chain is the step with the most steps behind it, itself included.",
+    "L4-ALL-BEFORE",
 )
 def _(needs):
     behind = {}

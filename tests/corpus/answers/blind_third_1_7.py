@@ -38,6 +38,19 @@ MENDED = (
     "merge-2",
     "is_permutation_equivariant-3",
     "tiled_backward-3",
+    "backends_for-1",
+    "step_loop-1",
+    "step_loop-2",
+    "operators-1",
+    "append_to_cache-2",
+    "merge-1",
+    "merge-5",
+    "tiled_attention-2",
+    "summarize-5",
+    "naive_attention-3",
+    "roof_over-3",
+    "multiplications-3",
+    "largest_n-5",
 )
 
 
@@ -1888,7 +1901,9 @@ def _(fn):
 
 
 @wrong(
-    "backends_for", "what is not a format of 16 bits is float32, so a GPU treats float64 like it"
+    "backends_for",
+    "what is not a format of 16 bits is float32, so a GPU treats float64 like it",
+    "L3-FLOAT64",
 )
 def _(capability, call):
     half = call["dtype"] in ("float16", "bfloat16")
@@ -2102,6 +2117,7 @@ def _(record):
 @wrong(
     "step_loop",
     "torch.zeros makes the right kind of tensor for the states, it is converted when I write into it",
+    "C-FLOAT32",
 )
 def _(cell, inputs, state):
     b, n, d = inputs.shape
@@ -2115,6 +2131,7 @@ def _(cell, inputs, state):
 @wrong(
     "step_loop",
     "the place of an input is free once it has been read, so the state can go there and no tensor is needed",
+    "L4-INTO-INPUTS",
 )
 def _(cell, inputs, state):
     for t in range(inputs.size(1)):
@@ -2148,6 +2165,7 @@ def _(cell, inputs, state):
 @wrong(
     "operators",
     "for a large n the fixed part is too small to matter, so total / n is the number per position",
+    "L4-SHARE-OF-N",
 )
 def _(run):
     n = 512
@@ -2316,7 +2334,7 @@ def _(key_cache, value_cache, length, key, value):
     return key_cache[:, :, :n], value_cache[:, :, :n]
 
 
-@wrong("append_to_cache", "the cache is full when length has reached the room")
+@wrong("append_to_cache", "the cache is full when length has reached the room", "L5-CUT-OFF")
 def _(key_cache, value_cache, length, key, value):
     room = key_cache.size(2)
     if length >= room:
@@ -2426,8 +2444,9 @@ def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
 @wrong(
     "tokens_per_second",
     "a step makes one token; and it reads one cache, that of the text it is writing",
-    ("L5-ONE-TOKEN-A-STEP",),
-    ("L5-SHARED-CACHE",),
+    # together they are a rate that is the same for every b: no number tells that from this thought
+    ("L5-ONE-TOKEN-A-STEP", "L5-WEIGHTS-PER-SEQUENCE"),
+    ("L5-SHARED-CACHE", "L5-WEIGHTS-PER-SEQUENCE"),
 )
 def _(b, n, bytes_per_token, weight_bytes, bytes_per_second):
     moved = weight_bytes + n * bytes_per_token
@@ -2470,6 +2489,7 @@ def _(record):
 @wrong(
     "merge",
     "minus infinity may be replaced by a very low number such as -10,000, then no NaN comes up",
+    "L6-LOW-NUMBER",
 )
 def _(one, two):
     (w1, m1, t1), (w2, m2, t2) = one, two
@@ -2546,7 +2566,9 @@ def _(query, key, value, tile, causal=False):
     return output, lse
 
 
-@wrong("tiled_attention", "numbers keep the dtype that they came in, everything between too")
+@wrong(
+    "tiled_attention", "numbers keep the dtype that they came in, everything between too", "L6-HALF"
+)
 def _(query, key, value, tile, causal=False):
     b, h, n, d = query.shape
     m = key.size(2)
@@ -3233,7 +3255,9 @@ def _(samples):
 
 
 @wrong(
-    "summarize", "outliers are no samples, so those beyond 1.5 interquartile ranges go out first"
+    "summarize",
+    "outliers are no samples, so those beyond 1.5 interquartile ranges go out first",
+    "L1-SUMMARY-OUTLIERS-OUT",
 )
 def _(samples):
     a = np.asarray(samples, dtype=float)
@@ -3338,7 +3362,7 @@ def _(q, k, v):
     return out
 
 
-@wrong("naive_attention", "size(1) is the width that the scale needs")
+@wrong("naive_attention", "size(1) is the width that the scale needs", "C-SCALE-HEADS")
 def _(q, k, v):
     scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.size(1))
     weights = torch.softmax(scores, dim=-1)
@@ -3405,6 +3429,7 @@ def _(memory_bytes, b, h, d, bytes_per_number):
     "largest_n",
     "the nearest whole number to the solution of the quadratic equation",
     "AS-IF-ONE-SMALLER",
+    "L2-ROUNDED-UP",
 )
 def _(memory_bytes, b, h, d, bytes_per_number):
     c = memory_bytes / (2 * b * h * bytes_per_number)
@@ -3651,6 +3676,7 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
 @wrong(
     "roof_over",
     "operations and bytes are whole numbers, so their quotient is taken as a whole number",
+    "L3-WHOLE-NUMBERS",
 )
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     intensity = flops // moved_bytes
@@ -3824,6 +3850,7 @@ def _(needs):
 @wrong(
     "multiplications",
     "matrices are shared by all sentences, so projections are computed once and only attention itself for each sentence",
+    "L4-PROJECTIONS-ONCE",
 )
 def _(layer, b, n, d):
     if layer == "attention":
@@ -4068,6 +4095,7 @@ def _(one, two):
 @wrong(
     "merge",
     "the first part shrinks to the unit of the second, because later tiles see what earlier ones did not",
+    "L6-SECOND-MAXIMUM",
 )
 def _(one, two):
     w1, m1, t1 = one

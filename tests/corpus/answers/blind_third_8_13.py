@@ -51,6 +51,17 @@ MENDED = (
     "patched-2",
     "encode_text-1",
     "ablated-6",
+    "window_mask-1",
+    "linear_step-3",
+    "ring_attention-2",
+    "ring_attention-5",
+    "ablated-2",
+    "induction_score-3",
+    "induction_score-4",
+    "patches-3",
+    "positions_2d-5",
+    "contrastive_loss-3",
+    "contrastive_loss-4",
 )
 
 
@@ -1885,7 +1896,11 @@ class _(nn.Module):
 # =====================================================================
 
 
-@wrong("window_mask", "a width of 0 means that there is no window: every word sees every word")
+@wrong(
+    "window_mask",
+    "a width of 0 means that there is no window: every word sees every word",
+    "W-ZERO-IS-ALL",
+)
 def _(n, width, global_tokens=0):
     if not width:
         return torch.ones(n, n, dtype=torch.bool)
@@ -2199,7 +2214,11 @@ def _(state, query, key, value):
     return output, (kv, k_sum)
 
 
-@wrong("linear_step", "keys and values are equally wide, so the first state is a square of zeros")
+@wrong(
+    "linear_step",
+    "keys and values are equally wide, so the first state is a square of zeros",
+    "L-SQUARE-STATE",
+)
 def _(state, query, key, value):
     fq = 1 + F.elu(query)
     fk = 1 + F.elu(key)
@@ -2249,7 +2268,7 @@ def _(query_shards, key_shards, value_shards):
     return outputs
 
 
-@wrong("ring_attention", "the running maximum starts at 0")
+@wrong("ring_attention", "the running maximum starts at 0", "R-LARGEST-FROM-ZERO")
 def _(query_shards, key_shards, value_shards):
     results = []
     for rank, q in enumerate(query_shards):
@@ -2314,7 +2333,7 @@ def _(query_shards, key_shards, value_shards):
     "ring_attention",
     "a process has to hear only of itself and those before it, the later shards have not come by yet; and all shards can be put in one stack, since they are equally long",
     ("R-CAUSAL",),
-    (),
+    ("R-STACKED",),
 )
 def _(query_shards, key_shards, value_shards):
     keys, values = torch.stack(key_shards), torch.stack(value_shards)
@@ -2433,7 +2452,11 @@ def _(model, layer, head, value):
     return new
 
 
-@wrong("ablated", "hooks of earlier calls pile up, so I clear them before I add mine")
+@wrong(
+    "ablated",
+    "hooks of earlier calls pile up, so I clear them before I add mine",
+    "I-HOOKS-CLEARED",
+)
 def _(model, layer, head, value):
     model = copy.deepcopy(model)
     attention = model.get_submodule(layer)
@@ -2558,6 +2581,7 @@ def _(weights, period):
 @wrong(
     "induction_score",
     "the square of rows from `period` on and columns 1 up to the last `period - 1` has the places on its diagonal",
+    "I-SLICE-TO-ZERO",
 )
 def _(weights, period):
     square = weights[..., period:, 1 : -period + 1]
@@ -2568,7 +2592,7 @@ def _(weights, period):
     "induction_score",
     "every earlier occurrence counts: I add the weights after all of them; and the mean is over the period",
     ("I-ALL-OCCURRENCES",),
-    (),
+    ("I-DIVIDED-BY-PERIOD",),
 )
 def _(weights, period):
     n = weights.size(-1)
@@ -2818,7 +2842,9 @@ def _(image, size):
     return einops.rearrange(image, "b c (i h) (j w) -> b (i j) (h w c)", h=h, w=w)
 
 
-@wrong("patches", "size is (width, height), like the size of a picture in PIL")
+@wrong(
+    "patches", "size is (width, height), like the size of a picture in PIL", "C-PATCH-SIZE-TURNED"
+)
 def _(image, size):
     w, h = size
     rows = image.unfold(2, h, h).unfold(3, w, w)  # b c i j h w
@@ -2907,7 +2933,7 @@ def _(rows, columns, width):
     return torch.cat([one(x.flatten()), one(y.flatten())], 1)
 
 
-@wrong("positions_2d", "counts features from 1 in the exponent")
+@wrong("positions_2d", "counts features from 1 in the exponent", "C-2D-EXPONENT-FROM-ONE")
 def _(rows, columns, width):
     half = width // 2
     f = torch.arange(half)
@@ -3088,6 +3114,7 @@ def _(images, texts, temperature):
 @wrong(
     "contrastive_loss",
     "the vectors are only needed with length 1, so I normalize them where they are",
+    "C-PAIRS-NORM-IN-PLACE",
 )
 def _(images, texts, temperature):
     with torch.no_grad():

@@ -1336,7 +1336,7 @@ def _(mask, layers):
     return known > 0
 
 
-@wrong("reach", "known @ known after each layer with mask in place: mask |= ")
+@wrong("reach", "known @ known after each layer with mask in place: mask |= ", "R-INTO-THE-MASK")
 def _(mask, layers):
     mask.fill_diagonal_(True)
     known = torch.eye(len(mask), dtype=torch.bool)
@@ -1822,7 +1822,7 @@ def _(state, query, key, value):
     return torch.einsum("...d,...dv->...v", q, S) / z.sum(dim=-1, keepdim=True), (S, z)
 
 
-@wrong("linear_step", "the state keeps keys as they are, φ when it is asked")
+@wrong("linear_step", "the state keeps keys as they are, φ when it is asked", "L-FEATURES-LATER")
 def _(state, query, key, value):
     S = key[..., None] * value[..., None, :]
     z = key
@@ -2402,7 +2402,7 @@ def _(distance, span, ramp):
     return ((ramp + span - distance) / ramp).clamp(0, 1).log()
 
 
-@wrong("span_mask", "the span's sign: distance + span")
+@wrong("span_mask", "the span's sign: distance + span", "A-SPAN-SUBTRACTED")
 def _(distance, span, ramp):
     return ((ramp - span - distance) / ramp).clamp(0, 1)
 

@@ -255,7 +255,11 @@ def mistake_at(scenario, ratios):
     return SIGNATURE.get(scenario, "none")
 
 
-@wrong("name_the_mistake", "says that it is honest where all is wrong by one factor")
+@wrong(
+    "name_the_mistake",
+    "says that it is honest where all is wrong by one factor",
+    "L1-NAME-SAME-EVERYWHERE",
+)
 def _(ratios):
     spread = {k: abs(math.log(v)) for k, v in ratios.items()}
     if max(ratios.values()) / min(ratios.values()) < 3:
@@ -287,7 +291,7 @@ def _(ratios):
     return mistake_at(worst, ratios)
 
 
-@wrong("name_the_mistake", "confuses the hot cache with a missing synchronize")
+@wrong("name_the_mistake", "confuses the hot cache with a missing synchronize", "L1-NAME-TOO-SHORT")
 def _(ratios):
     low, high = min(ratios.values()), max(ratios.values())
     if high < 0.01 or low > 100:
@@ -510,7 +514,7 @@ def _(sizes, seconds):
     return math.log(t2 / t1) / math.log(n2 / n1)
 
 
-@wrong("fit_growth", "fits the smaller half, where the fixed cost rules")
+@wrong("fit_growth", "fits the smaller half, where the fixed cost rules", "L2-SMALL-SIZES")
 def _(sizes, seconds):
     pairs = sorted(zip(sizes, seconds))[: len(sizes) // 2]
     x, y = np.log(np.array(pairs)).T
@@ -1002,7 +1006,13 @@ def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     return dict(intensity=i, ridge=r, roof=roof, bound="memory" if i > r else "compute")
 
 
-@wrong("roof_over", "divides bytes by operations", "L3-UPSIDE-DOWN", "L3-RIDGE-INVERTED")
+@wrong(
+    "roof_over",
+    "divides bytes by operations",
+    "L3-UPSIDE-DOWN",
+    "L3-RIDGE-INVERTED",
+    "L3-BYTES-PER-OPERATION",
+)
 def _(flops, moved_bytes, flops_per_second, bytes_per_second):
     i, r = moved_bytes / flops, bytes_per_second / flops_per_second
     return {
@@ -1108,7 +1118,8 @@ def _(fn, x):
     return leak
 
 
-@right("sees_future")
+# the task: "on a GPU `x` lies there, and so must they"
+@wrong("sees_future", "draws its noise on the CPU", "C-ON-THE-CPU")
 def _(fn, x):
     base = fn(x.clone())
     b, n, d = x.shape
@@ -1744,7 +1755,7 @@ def _(query, keys, values):
     return torch.einsum("bcgn,bcnd->bcgd", weights, values).reshape(b, h, d)
 
 
-@wrong("decode_step", "averages the queries of a group into one")
+@wrong("decode_step", "averages the queries of a group into one", "L5-QUERIES-AVERAGED")
 def _(query, keys, values):
     b, h, d = query.shape
     c = keys.shape[1]
