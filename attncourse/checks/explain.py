@@ -108,6 +108,22 @@ class Evidence:
             return None
         return Evidence(self.task, self.got, self.keys - gradients, self.wrong - gradients)
 
+    @functools.cached_property
+    def of_the_first(self) -> Evidence | None:
+        """What the first of several results shows, of an answer that returns it alone."""
+        first, *more = outputs(self.task)
+        if not more or not any(part == FAILED for _, part in self.got.pieces):
+            return None
+        alone = {}
+        for probe, inputs in probes(self.task).items():
+            returned = self.task.observe(self.got.answer, inputs).returned
+            if isinstance(returned, Tensor):
+                alone[probe, first] = returned
+        if not alone:
+            return None
+        got = Fingerprint(self.task, self.got.answer, False, alone, {*all_probes(self.task)})
+        return Evidence(self.task, got, {*alone}, differing(got, of_reference(self.task), alone))
+
     def is_explained(self, by: Explanation) -> bool:
         """Whether nothing is left: what several pairs share is a part, and so are two of three."""
         return len(by.faults) == len(by.key[0]) <= MOST_NAMED and self.share(by, 1) == 1
@@ -153,6 +169,15 @@ def best_of_values(found: Evidence) -> Explanation | None:
         return None
     likely = best(values)
     return likely if likely and values.is_explained(likely) and _is_said(likely) else None
+
+
+def with_what_it_hides(each: Explanation, found: Evidence) -> Explanation:
+    """The same; of an answer that returns its first result alone, with what is wrong in that."""
+    first = found.of_the_first if _is_one_thought(each) else None
+    other = first and best(first)
+    if not other or not _is_one_thought(other) or not first.is_explained(other):
+        return each
+    return replace(each, faults=each.faults + other.faults)
 
 
 def _is_said(each: Explanation) -> bool:

@@ -212,10 +212,20 @@ def _result(task: Task, example: Example) -> str:
 def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
-        task.called(name).replace("`", ""): _table(value)
+        task.called(name).replace("`", "") + _unseen(value): _table(value)
         for name, value in example.inputs.items()
         if value is not None and "." not in name
     }
+
+
+def _unseen(value: object) -> str:
+    """What it takes to type a table in again and its numbers do not show: axes, half precision."""
+    if not isinstance(value, Tensor):
+        return ""
+    shown = value.numel() <= MOST_NUMBERS
+    several = shown and sum(size > 1 for size in value.shape[:-1]) > 1  # rows of which axis?
+    half = value.is_floating_point() and value.itemsize < 4
+    return f" {shape_of(value)}" * several + f" {str(value.dtype).removeprefix('torch.')}" * half
 
 
 def _shapes_differ(example: Example) -> bool:

@@ -353,10 +353,12 @@ def triangle(target, memory, from_the_end):
     return torch.ones(q, k, dtype=torch.bool).tril(from_the_end * (k - q))
 
 
-def causal(from_the_end):
+def causal(from_the_end, instead=False):
+    """A triangle beside the mask, or instead of one that is not given."""
+
     def visible(mask, target, memory, attention):
         before = triangle(target, memory, from_the_end)
-        return before if mask is None else before & mask
+        return before if mask is None else mask if instead else before & mask
 
     return visible
 
@@ -389,6 +391,8 @@ task.fault(
         lambda mask, target, memory, attention: triangle(target, memory, False),
         causal(from_the_end=True),
         causal(from_the_end=False),
+        causal(from_the_end=False, instead=True),
+        causal(from_the_end=True, instead=True),
     ),
 )
 task.fault("X-TGTMASK", section="source-mask", visible=if_given(lambda mask: mask.mT))
@@ -399,8 +403,20 @@ task.fault(
 task.fault(
     "C-HEADS-AXIS",
     section="source-mask",
-    visible=(if_given(lambda mask: mask[:, None] if mask.ndim == 3 else mask)),
+    visible=(
+        if_given(lambda mask: mask[:, None] if mask.ndim == 3 else mask),
+        if_given(lambda mask: mask[:, None]),
+    ),
 )
+task.fault(
+    "C-MASK-EXPANDED",
+    section="source-mask",
+    visible=(
+        lambda mask, target, *_: None if mask is None else mask.expand(-1, target.shape[1], -1),
+        lambda mask, target, *_: None if mask is None else mask.repeat(1, target.shape[1], 1),
+    ),
+)
+task.fault("M-ONE-ROW", section="source-mask", visible=if_given(lambda mask: mask[..., :1, :]))
 task.fault("C-FIRST-MASK", section="source-mask", visible=if_given(first_for_all))
 task.fault("C-ZEROED-MEMORY", section="source-mask", ask=zeroed)
 task.fault("M-AFTER-SOFTMAX", section="source-mask", ask=crossed_out)

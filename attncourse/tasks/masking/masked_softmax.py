@@ -383,6 +383,14 @@ task.fault(
 )
 task.fault("M-QUERY-PAD", section="padding", visible=both_ways)
 task.fault("M-SHAPE-BT", section="padding", visible=lambda mask, scores: mask.squeeze())
+task.fault(
+    "C-HEADS-AXIS",
+    section="padding",
+    visible=(
+        lambda mask, scores: mask.unsqueeze(1),
+        lambda mask, scores: mask.unsqueeze(1) if mask.ndim == 3 else mask,
+    ),
+)
 task.fault("M-REPEAT-HEADS", section="padding", visible=repeated_for_heads)
 task.fault(
     "M-ONE-ROW",
@@ -407,11 +415,23 @@ class FirstMaskKept(Weights):
         return vars(self).setdefault(str(mask.shape), mask)
 
 
+@task.fault("C-MASK-OPENED", section="dead-rows")
+class OpensMask(Weights):
+    def __call__(self, scores, mask):
+        dead = ~mask.any(-1, keepdim=True)
+        mask |= dead
+        return super().__call__(scores, mask).masked_fill(dead, 0)
+
+
 # --- faults: how it is hidden -------------------------------------------------------------------
 
 
 def low(number):
     return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+def lowered(scores, mask):
+    return scores + (1 - mask.to(scores.dtype)) * -1e4
 
 
 def low_in_a_copy(scores, mask):
@@ -453,8 +473,8 @@ task.fault("M-HALF-FILL", section="half-precision", hide=low(-1e9), clear=(..., 
 task.fault(
     "M-SMALL-FILL",
     section="half-precision",
-    hide=(low(-1e4), low(-1e4), low(-1e4), *(lambda scores, mask: scores - 1e4 * ~mask,) * 3),
-    clear=(only_dead_rows, as_is, ..., only_dead_rows, ..., as_is),
+    hide=(*(low(-1e4),) * 3, *(lambda scores, mask: scores - 1e4 * ~mask,) * 3, *(lowered,) * 3),
+    clear=(only_dead_rows, as_is, ...) * 3,
 )
 task.fault(
     "M-FILL-ZERO",

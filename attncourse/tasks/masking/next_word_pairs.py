@@ -137,8 +137,14 @@ class Pairs:
     def places(tokens):
         return range(1, len(tokens))
 
+    def kept(tokens, places):
+        return places
+
     def context(tokens, place):
         return tokens[:place]
+
+    def shown(words):
+        return words
 
     def word(tokens, place):
         return tokens[place]
@@ -147,11 +153,16 @@ class Pairs:
         return context, word
 
     def collect(self, tokens, places):
-        return [self.pair(self.context(tokens, p), self.word(tokens, p)) for p in places]
+        return [
+            self.pair(self.shown(self.context(tokens, p)), self.word(tokens, p)) for p in places
+        ]
+
+    def result(pairs):
+        return pairs
 
     def __call__(self, tokens):
         tokens = self.read(tokens)
-        return self.collect(tokens, self.places(tokens))
+        return self.result(self.collect(tokens, self.kept(tokens, self.places(tokens))))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -159,6 +170,10 @@ class Pairs:
 
 def word_or(end):
     return lambda tokens, place: tokens[place] if place < len(tokens) else end
+
+
+def without_last(tokens, places):
+    return places[:-1]
 
 
 task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
@@ -177,8 +192,8 @@ task.fault(
     places=lambda tokens: range(len(tokens) - 1),
     context=lambda tokens, place: tokens[place + 1 :],
 )
-task.fault("C-NEWEST-FIRST", context=lambda tokens, place: tokens[:place][::-1])
-task.fault("C-LONGEST-FIRST", places=lambda tokens: range(len(tokens) - 1, 0, -1))
+task.fault("C-NEWEST-FIRST", shown=lambda words: words[::-1])
+task.fault("C-LONGEST-FIRST", kept=lambda tokens, places: places[::-1])
 task.fault("C-EMPTY-CONTEXT", places=lambda tokens: range(len(tokens)))
 task.fault("C-FROM-THE-THIRD", places=lambda tokens: range(2, len(tokens)))
 task.fault(
@@ -186,6 +201,15 @@ task.fault(
     places=lambda tokens: range(1, len(tokens) + 1),
     word=(word_or(None), word_or("<eos>")),
 )
+task.fault("C-REST-TO-GUESS", word=lambda tokens, place: tokens[place:])
+task.fault("C-WORD-IN-A-LIST", word=lambda tokens, place: tokens[place : place + 1])
+task.fault(
+    "C-TWO-AHEAD",
+    word=(lambda tokens, place: tokens[place + 1], ...),
+    kept=(without_last, ...),
+    context=(..., lambda tokens, place: tokens[: place - 1]),
+)
+task.fault("C-ONE-BY-ONE", result=iter)
 task.fault("C-LAST-MISSED", places=lambda tokens: range(1, len(tokens) - 1))
 task.fault(
     "C-FIRST-OCCURRENCE", context=lambda tokens, place: tokens[: tokens.index(tokens[place])]
@@ -193,15 +217,15 @@ task.fault(
 task.fault(
     "C-ZERO-SKIPPED",
     read=(lambda tokens: [token for token in tokens if token], ...),
-    places=(..., lambda tokens: [p for p in range(1, len(tokens)) if tokens[p]]),
+    kept=(..., lambda tokens, places: [p for p in places if tokens[p]]),
 )
 task.fault(
     "C-WITHOUT-REPEATS",
-    places=lambda tokens: [p for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]],
+    kept=lambda tokens, places: [p for p in places if tokens[p] not in tokens[:p]],
 )
 task.fault("C-PAIR-SWAPPED", pair=lambda context, word: (word, context))
-task.fault("C-JOINED", context=lambda tokens, place: " ".join(map(str, tokens[:place])))
-task.fault("C-TUPLE", context=lambda tokens, place: tuple(tokens[:place]))
+task.fault("C-JOINED", shown=lambda words: " ".join(map(str, words)))
+task.fault("C-TUPLE", shown=tuple)
 task.fault("C-NEIGHBORS-ONLY", context=lambda tokens, place: tokens[place - 1])
 task.fault(
     "C-TWO-SHIFTED-LISTS",

@@ -52,6 +52,8 @@ def layer_as_function(cls):
             weights = identity(model_width)
         weights = weights or own_weights(layer)
         there = dict(layer.named_parameters(remove_duplicate=False))  # a layer may have two names
+        if projections == "identity":  # who has no bias adds zeros, too: all else can be seen
+            weights = {n: w for n, w in weights.items() if n in there or n.endswith("weight")}
         # Where a projection is missing, `forward` has the first word: perhaps it is not begun.
         if not there.keys() >= weights.keys() and layer(query, key, value) is None:
             return None
