@@ -808,7 +808,9 @@ def test_two_mistakes_are_named_where_no_table_is_kept():
     assert set(diagnosis.ids) == {"W-ALL-MASKED", "W-NOTHING-IS-ZERO"}
 
 
-def test_who_returns_one_result_of_two_is_told_what_is_wrong_with_it():
+def test_who_returns_a_result_in_another_form_is_told_what_is_wrong_with_it():
+    """One result of two, a float for a whole number, pairs one by one."""
+
     def self_attention(x, W_query, W_key, W_value):
         return ((x @ W_query) @ (x @ W_key).mT).softmax(-1) @ (x @ W_value)
 
@@ -818,6 +820,23 @@ def test_who_returns_one_result_of_two_is_told_what_is_wrong_with_it():
         return ANSWER(query, key, value, mask)[0]
 
     assert run(SDPA, attend).diagnosis.ids == ["D-OUTPUT-ONLY"]
+
+    def attention_parameters(model_width, num_heads, num_layers, head_width=None):
+        return 4.0 * model_width**2 * num_layers
+
+    assert run("attention_parameters", attention_parameters).diagnosis.ids == [
+        "C-PARAMETERS-FLOAT",
+        "C-PARAMETERS-FIXED-WIDTH",
+    ]
+
+    def next_word_pairs(tokens):
+        for place, token in enumerate(tokens):
+            yield tokens[:place], token
+
+    assert run("next_word_pairs", next_word_pairs).diagnosis.ids == [
+        "C-ONE-BY-ONE",
+        "C-EMPTY-CONTEXT",
+    ]
 
 
 def test_a_thought_of_one_task_is_known_to_all_in_which_it_can_occur():

@@ -244,6 +244,9 @@ task.fault(
 )
 task.fault("C-ADDITIVE-MASK", section="mask-conventions", give=(lowered(-torch.inf), lowered(-1e9)))
 task.fault(
+    "C-NO-TENSOR", give=(lambda mask, offset: mask.tolist(), lambda mask, offset: mask.numpy())
+)
+task.fault(
     "C-NOT-BOOLEAN",
     section="mask-conventions",
     give=(as_numbers, *(as_type(kind) for kind in (torch.int64, torch.float64, torch.int32))),

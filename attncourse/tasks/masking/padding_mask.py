@@ -223,6 +223,7 @@ task.fault(
         lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -1e9),
     ),
 )
+task.fault("C-NO-TENSOR", give=(lambda mask: mask.tolist(), lambda mask: mask.numpy()))
 task.fault(
     "C-NOT-BOOLEAN",
     section="mask-conventions",

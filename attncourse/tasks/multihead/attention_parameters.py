@@ -123,6 +123,9 @@ class Count:
     def outward(matrix, m, h, d):
         return matrix
 
+    def further(per_layer, m, h, d):
+        return per_layer
+
     def heads(per_layer, h):
         return per_layer
 
@@ -133,6 +136,7 @@ class Count:
         sizes = model_width, num_heads, self.width(model_width, num_heads, head_width)
         matrix = self.matrix(*sizes)
         count = self.inward(matrix, *sizes) + self.outward(matrix, *sizes)
+        count = self.further(count, *sizes)
         return self.layers(self.heads(count, num_heads), num_layers)
 
 
@@ -150,7 +154,10 @@ task.fault(
 )
 task.fault("C-PARAMETERS-NO-OUT", outward=lambda *_: 0)
 task.fault("C-PARAMETERS-SHARED", section="project-split", inward=as_is)
-task.fault("C-PARAMETERS-BIASES", outward=lambda matrix, m, h, d: matrix + 3 * h * d + m)
+task.fault(
+    "C-PARAMETERS-BIASES",
+    further=(lambda n, m, h, d: n + 3 * h * d + m, lambda n, m, h, d: n + 4 * h * d),
+)
 task.fault("C-PARAMETERS-FIXED-WIDTH", section="low-rank", matrix=lambda m, h, d: m * m)
 task.fault("C-PARAMETERS-ONE-HEAD", section="project-split", matrix=lambda m, h, d: m * d)
 task.fault(
@@ -178,7 +185,7 @@ task.fault("H-WO-SHAPE", outward=lambda matrix, m, h, d: m * m)
 task.fault(
     "C-PARAMETERS-OUT-EACH", section="sum-over-heads", outward=lambda matrix, m, h, d: h * matrix
 )
-task.fault("C-PARAMETERS-WHOLE-LAYER", outward=lambda matrix, m, h, d: matrix + 8 * m * m)
+task.fault("C-PARAMETERS-WHOLE-LAYER", further=lambda n, m, h, d: n + 8 * m * m)
 task.fault(
     "C-PARAMETERS-TOTAL-WIDTH",
     section="low-rank",

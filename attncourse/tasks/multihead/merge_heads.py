@@ -134,8 +134,8 @@ class Merged:
 
 
 def one_of(join):
-    """One vector for each word instead of all heads': as it is, or as often as there are heads."""
-    return join, lambda x: join(x).repeat(1, 1, x.shape[2])
+    """One vector for each word: as it is, once for each head, or with an axis for heads."""
+    return join, lambda x: join(x).repeat(1, 1, x.shape[2]), lambda x: join(x)[:, None]
 
 
 task.fault(
