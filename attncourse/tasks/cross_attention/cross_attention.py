@@ -232,14 +232,20 @@ class CrossAttention:
     def ask(attention, query, key, value, mask):
         return attention(query, key, value, mask)
 
-    def results(output, weights, target, mask):
+    def finish(output, target, mask):
+        return output
+
+    def shown(weights):
+        return weights
+
+    def results(output, weights):
         return output, weights
 
     def __call__(self, target, memory, attention, memory_mask=None):
         target, memory = self.enters(target, memory)
         mask = self.visible(memory_mask, target, memory, attention)
-        pair = self.ask(attention, *self.roles(target, memory), mask)
-        return self.results(*pair, target, mask)
+        output, weights = self.ask(attention, *self.roles(target, memory), mask)
+        return self.results(self.finish(output, target, mask), self.shown(weights))
 
 
 # --- faults: who asks whom ----------------------------------------------------------------------
@@ -285,8 +291,8 @@ class WordsFirst(CrossAttention):
     def enters(target, memory):
         return target.transpose(0, 1), memory.transpose(0, 1)
 
-    def results(output, weights, target, mask):
-        return output.transpose(0, 1), weights
+    def finish(output, target, mask):
+        return output.transpose(0, 1)
 
 
 task.fault(
@@ -429,9 +435,8 @@ task.fault("C-RESCUED-ROW", section="source-mask", visible=if_given(one_opened))
 task.fault("C-OPEN-MASK", section="source-mask", visible=if_given(opened_in_place))
 task.fault(
     "C-DEAD-OUTPUT",
-    results=lambda output, weights, target, mask: (
-        output if mask is None else output * mask.any(-1, keepdim=True),
-        weights,
+    finish=lambda output, target, mask: (
+        output if mask is None else output * mask.any(-1, keepdim=True)
     ),
 )
 
@@ -449,27 +454,18 @@ def left_in_training(attention, query, key, value, mask):
     return pair
 
 
-def mean_of_heads(output, weights, target, mask):
-    return output, weights.mean(1)
-
-
 task.fault("C-SWITCHES-MODE", ask=switched)
 task.fault("C-TRAIN-KEPT", ask=left_in_training)
-task.fault("H-AVG-WEIGHTS", results=mean_of_heads)
-task.fault("C-FIRST-HEAD", results=lambda output, weights, target, mask: (output, weights[:, 0]))
+task.fault("H-AVG-WEIGHTS", shown=lambda weights: weights.mean(1))
+task.fault("C-FIRST-HEAD", shown=lambda weights: weights[:, 0])
 task.fault(
     "C-RESIDUAL-INSIDE",
     section="residual-connection",
-    results=(
-        lambda output, weights, target, mask: (target + output, weights),
-        lambda output, weights, target, mask: (
-            F.layer_norm(target + output, target.shape[-1:]),
-            weights,
-        ),
+    finish=(
+        lambda output, target, mask: target + output,
+        lambda output, target, mask: F.layer_norm(target + output, target.shape[-1:]),
     ),
 )
-task.fault("C-OUTPUT-ONLY", results=lambda output, weights, target, mask: output)
-task.fault("C-PAIR-TURNED", results=lambda output, weights, target, mask: (weights, output))
-task.fault(
-    "C-FLOAT32", results=lambda output, weights, target, mask: (output.float(), weights.float())
-)
+task.fault("C-OUTPUT-ONLY", results=lambda output, weights: output)
+task.fault("C-PAIR-TURNED", results=lambda output, weights: (weights, output))
+task.fault("C-FLOAT32", results=lambda output, weights: (output.float(), weights.float()))

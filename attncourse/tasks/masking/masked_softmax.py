@@ -329,6 +329,9 @@ class Weights:
     def hide(scores, mask):
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
+    def store(scores, hidden):
+        return hidden
+
     def share(scores, mask):
         return scores.softmax(-1)
 
@@ -341,7 +344,8 @@ class Weights:
     def __call__(self, scores, mask):
         read = self.read(scores)
         mask = self.visible(mask, read)
-        return self.give(self.clear(self.share(self.hide(read, mask), mask), mask), scores)
+        hidden = self.store(read, self.hide(read, mask))
+        return self.give(self.clear(self.share(hidden, mask), mask), scores)
 
 
 def only_dead_rows(weights, mask):
@@ -374,8 +378,6 @@ task.fault(
     "M-POLARITY",
     section="mask-conventions",
     visible=lambda mask, scores: ~mask,
-    hide=(..., minus_infinity, ...),
-    clear=(..., as_is, as_is),
 )
 task.fault("C-MASK-IGNORED", hide=as_is, clear=as_is)
 task.fault(
@@ -454,6 +456,11 @@ def infinity_added(scores, mask):
     return scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
 
 
+def written_without_gradient(scores, hidden):
+    scores.data.copy_(hidden)
+    return scores
+
+
 def row_minimum(scores, mask):
     return torch.where(mask, scores, scores.amin(-1, keepdim=True))
 
@@ -469,7 +476,12 @@ task.fault(
     ),
     clear=as_is,
 )
-task.fault("M-HALF-FILL", section="half-precision", hide=low(-1e9), clear=(..., only_dead_rows))
+task.fault(
+    "M-HALF-FILL",
+    section="half-precision",
+    hide=low(-1e9),
+    clear=(..., only_dead_rows),
+)
 task.fault(
     "M-SMALL-FILL",
     section="half-precision",
@@ -508,12 +520,7 @@ task.fault(
 task.fault("C-INDEXED-BY-MASK", section="both-masks", hide=indexed)
 task.fault(
     "M-INPLACE",
-    hide=(
-        lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
-        lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
-        lambda scores, mask: scores.masked_fill_(~mask, -torch.inf),
-    ),
-    clear=(..., as_is, as_is),
+    store=(lambda scores, hidden: scores.copy_(hidden), written_without_gradient),
 )
 
 # --- faults: after the softmax, and dead rows ---------------------------------------------------
@@ -621,7 +628,12 @@ task.fault(
     "D-NAIVE-SOFTMAX",
     hide=(minus_infinity, minus_infinity, as_is),
     share=(*(lambda scores, mask: divided(scores),) * 2, lambda scores, mask: scores.exp()),
-    clear=(as_is, ..., renormalized(as_is)),
+    clear=(
+        as_is,
+        ...,
+        renormalized(as_is),
+        *(renormalized(by(tiny)) for by in (above, least) for tiny in (1e-9, 1e-12)),
+    ),
 )
 task.fault(
     "D-GLOBAL-MAX", hide=Weights.hide, share=lambda scores, mask: divided(scores - scores.amax())
@@ -631,6 +643,12 @@ task.fault(
     hide=(..., ..., minus_infinity, minus_infinity),
     share=(*(lambda scores, mask: scores.softmax(-2),) * 3, lambda scores, mask: scores.softmax(1)),
     clear=(..., as_is, as_is, as_is),
+)
+task.fault(
+    "C-SOFTMAX-SENTENCES",
+    hide=(..., minus_infinity),
+    share=lambda scores, mask: scores.softmax(0),
+    clear=(..., as_is),
 )
 task.fault(
     "D-SOFTMAX-ALL", share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape)

@@ -677,7 +677,13 @@ class Layer(nn.Module):
     def write(self, merged):
         return self.out_proj(merged)
 
-    def results(output, weights, scores, hidden, query):
+    def finish(output, weights, query):
+        return output
+
+    def shown(weights, scores, hidden):
+        return weights
+
+    def results(output, weights):
         return output, weights
 
     def forward(self, query, key, value, mask=None):
@@ -692,7 +698,8 @@ class Layer(nn.Module):
             weights = self.clear(weights, mask)
         weights = self.after(weights)
         output = self.write(self.merge(self.average(self.drop(weights), v)))
-        return self.results(output, weights, scores, hidden, query)
+        output = self.finish(output, weights, query)
+        return self.results(output, self.shown(weights, scores, hidden))
 
 
 def only_dead_rows(weights, mask):
@@ -977,7 +984,7 @@ task.fault(
 of_dead_neighbors(task)
 task.fault(
     "C-DEAD-OUTPUT-ZERO",
-    results=lambda output, weights, *_: (output * (weights.sum((1, 3)) > 0)[..., None], weights),
+    finish=lambda output, weights, query: output * (weights.sum((1, 3)) > 0)[..., None],
 )
 task.fault("C-ALWAYS-CAUSAL", visible=and_causal)
 task.fault("M-TRAIN-ONLY", visible=lambda self, mask, scores: mask if self.training else None)
@@ -1090,18 +1097,16 @@ class WithoutOut(Layer):
         return merged
 
 
-parity("H-AVG-WEIGHTS", results=lambda output, weights, *_: (output, weights.mean(1)))
+parity("H-AVG-WEIGHTS", shown=lambda weights, *_: weights.mean(1))
 splits(
     "C-RETURNS-SCORES",
-    results=(
-        lambda output, weights, scores, hidden, query: (output, hidden),
-        lambda output, weights, scores, hidden, query: (output, scores),
+    shown=(
+        lambda weights, scores, hidden: hidden,
+        lambda weights, scores, hidden: scores,
     ),
 )
-task.fault(
-    "M-MAPS-UNMASKED", results=lambda output, weights, scores, *_: (output, scores.softmax(-1))
-)
-task.fault("C-OUTPUT-ALONE", results=lambda output, *_: output)
-task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, *_: (weights, output))
-splits("C-TRANSPOSED-WEIGHTS", results=lambda output, weights, *_: (output, weights.mT))
-task.fault("C-RESIDUAL", results=lambda output, weights, *rest: (output + rest[-1], weights))
+task.fault("M-MAPS-UNMASKED", shown=lambda weights, scores, hidden: scores.softmax(-1))
+task.fault("C-OUTPUT-ALONE", results=lambda output, weights: output)
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights: (weights, output))
+splits("C-TRANSPOSED-WEIGHTS", shown=lambda weights, *_: weights.mT)
+task.fault("C-RESIDUAL", finish=lambda output, weights, query: output + query)

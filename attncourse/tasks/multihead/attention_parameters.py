@@ -156,7 +156,7 @@ task.fault("C-PARAMETERS-NO-OUT", outward=lambda *_: 0)
 task.fault("C-PARAMETERS-SHARED", section="project-split", inward=as_is)
 task.fault(
     "C-PARAMETERS-BIASES",
-    further=(lambda n, m, h, d: n + 3 * h * d + m, lambda n, m, h, d: n + 4 * h * d),
+    further=(lambda n, m, h, d: n + 3 * h * d + m, lambda n, m, h, d: n + 3 * h * d),
 )
 task.fault("C-PARAMETERS-FIXED-WIDTH", section="low-rank", matrix=lambda m, h, d: m * m)
 task.fault("C-PARAMETERS-ONE-HEAD", section="project-split", matrix=lambda m, h, d: m * d)

@@ -140,7 +140,7 @@ def stretched(x, num_heads):
 
 
 def one_left(x, num_heads):
-    return x if num_heads == 1 else reference.split_heads(x, num_heads)
+    return x if num_heads == 1 else x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 task.fault(

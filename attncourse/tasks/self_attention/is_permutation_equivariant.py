@@ -379,7 +379,7 @@ class Tries:
     def orders(x):
         return swap_and_shift(x.shape[1])
 
-    def words(x, order):
+    def reorder(x, order):
         return x[:, order]
 
     def moved(output, order, x):
@@ -398,7 +398,7 @@ class Tries:
         self.prepare()
         output = layer(x)
         found = (
-            self.equal(layer(self.words(x, order)), self.moved(output, order, x))
+            self.equal(layer(self.reorder(x, order)), self.moved(output, order, x))
             for order in self.orders(x)
         )
         return self.returned(self.decide(found))
@@ -430,7 +430,7 @@ task.fault(
 task.fault(
     "C-TWO-DRAWS",
     orders=(lambda x: range(1), lambda x: range(10)),
-    words=drawn_anew,
+    reorder=drawn_anew,
     moved=drawn_anew,
 )
 task.fault("C-ONE-DRAW", orders=drawn(1))
@@ -448,7 +448,7 @@ task.fault("C-SEEDED", prepare=lambda: torch.manual_seed(0), orders=(drawn(6), .
 def of_axis(axis, orders):
     """Words and outputs are reordered along another axis."""
     return {
-        "words": lambda x, order: x.index_select(axis, torch.tensor(order)),
+        "reorder": lambda x, order: x.index_select(axis, torch.tensor(order)),
         "moved": lambda output, order, x: output.index_select(axis, torch.tensor(order)),
         "orders": orders,
     }
@@ -496,7 +496,7 @@ def opposite(output, order, x):
 
 
 task.fault("C-INVARIANT", moved=lambda output, order, x: output, orders=(..., drawn(1)))
-task.fault("C-INVERSE", moved=opposite, orders=(..., shifts, drawn(1)))
+task.fault("C-INVERSE", moved=opposite, orders=(..., shifts, drawn(1), drawn(6)))
 task.fault(
     "C-SAME-WIDTH",
     section="three-views",
@@ -513,7 +513,7 @@ def swapped_at_last(layer, x):
 
 @task.fault("C-INPLACE", forms=(swapped_at_last,))
 class SwappedInPlace(Tries):
-    def words(x, order):
+    def reorder(x, order):
         x[:] = x[:, order]
         return x
 
