@@ -101,6 +101,7 @@ def probes(rng):
         "low": low_and_hidden(rng),
         "double": scored(rng, 2, 3, 4, mask=mixed_mask(rng, 2, 3, 4), dtype=DOUBLE),
         **halves(rng),
+        "a full sentence": scored(rng, 2, 3, 4, mask=causal(4)[[3, 1]][:, None]),
     }
 
 

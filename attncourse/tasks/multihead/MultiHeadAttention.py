@@ -19,6 +19,7 @@ from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+LENIENT = "identity, with biases of 0 if there are any"  # who has none is seen to do all else
 
 
 def layer_as_function(cls):
@@ -26,9 +27,9 @@ def layer_as_function(cls):
 
     Without weights, the layer's own are replaced by random ones, whatever their names are: enough
     for all that must hold with any weights. Further inputs: `projections`, "identity" for weights
-    that do nothing; `dropout`; `training`; `further`, "random" for other numbers in whatever else
-    the layer learns; and `earlier`, whether the layer has been used before: "other words" of the
-    same number, under another mask, or "longer" sentences.
+    that do nothing, or LENIENT; `dropout`; `training`; `further`, "random" for other numbers in
+    whatever else the layer learns; and `earlier`, whether the layer has been used before: "other
+    words" of the same number, under another mask, or "longer" sentences.
     """
 
     def function(
@@ -48,11 +49,11 @@ def layer_as_function(cls):
     ):
         make = cls if dropout is None else functools.partial(cls, dropout=dropout)
         layer = made(make, model_width, num_heads, training=training).to(query.dtype)
-        if projections == "identity":
+        if projections in ("identity", LENIENT):
             weights = identity(model_width)
         weights = weights or own_weights(layer)
         there = dict(layer.named_parameters(remove_duplicate=False))  # a layer may have two names
-        if projections == "identity":  # who has no bias adds zeros, too: all else can be seen
+        if projections == LENIENT:
             weights = {n: w for n, w in weights.items() if n in there or n.endswith("weight")}
         # Where a projection is missing, `forward` has the first word: perhaps it is not begun.
         if not there.keys() >= weights.keys() and layer(query, key, value) is None:
@@ -267,6 +268,12 @@ def probes(rng):
         "dead row": layer_inputs(rng, 2, 4, 5, m=6, h=2, mask=dead_mask(rng, 2, 4, 5)),
         "double": layer_inputs(rng, 2, 3, 5, m=8, dtype=torch.float64, mask=mixed_mask(rng, 3, 5)),
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
+        **{name: inputs | {"projections": LENIENT} for name, inputs in large(rng).items()},
+    }
+
+
+def large(rng):
+    return {
         "rows far apart": rows_far_apart(rng),
         "large negative, masked": large_layer(rng, -30_000.0, mixed_mask(rng, 2, 3, 4)),
         "hidden winner": hidden_winner(rng, 300.0),
