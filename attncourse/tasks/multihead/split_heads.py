@@ -152,8 +152,8 @@ task.fault(
 task.fault("C-SPLIT-NO-SWAP", move=as_is)
 task.fault(
     "C-SPLIT-WRONG-SWAP",
-    # With other pieces, the first of these would show what H-FUSED-LAYOUT without a swap shows.
-    pieces=(lambda x, num_heads: num_heads, ...),
+    # With other pieces, the first two would be H-FUSED-LAYOUT without a swap, or turned.
+    pieces=(Heads.pieces, Heads.pieces, ...),
     move=(
         lambda x: x.transpose(2, 3),
         lambda x: x.transpose(1, 3),
