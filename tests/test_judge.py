@@ -837,6 +837,37 @@ def test_two_mistakes_are_named_where_no_table_is_kept():
     assert set(diagnosis.ids) == {"W-ALL-MASKED", "W-NOTHING-IS-ZERO"}
 
 
+def test_who_returns_a_result_in_another_form_is_told_what_is_wrong_with_it():
+    """One result of two, a float for a whole number, pairs one by one."""
+
+    def self_attention(x, W_query, W_key, W_value):
+        return ((x @ W_query) @ (x @ W_key).mT).softmax(-1) @ (x @ W_value)
+
+    assert run("self_attention", self_attention).diagnosis.ids == ["D-OUTPUT-ONLY", "D-NO-SCALE"]
+
+    def attend(query, key, value, mask=None):
+        return ANSWER(query, key, value, mask)[0]
+
+    assert run(SDPA, attend).diagnosis.ids == ["D-OUTPUT-ONLY"]
+
+    def attention_parameters(model_width, num_heads, num_layers, head_width=None):
+        return 4.0 * model_width**2 * num_layers
+
+    assert run("attention_parameters", attention_parameters).diagnosis.ids == [
+        "C-PARAMETERS-FLOAT",
+        "C-PARAMETERS-FIXED-WIDTH",
+    ]
+
+    def next_word_pairs(tokens):
+        for place, token in enumerate(tokens):
+            yield tokens[:place], token
+
+    assert run("next_word_pairs", next_word_pairs).diagnosis.ids == [
+        "C-ONE-BY-ONE",
+        "C-EMPTY-CONTEXT",
+    ]
+
+
 def test_a_thought_of_one_task_is_known_to_all_in_which_it_can_occur():
     known = thoughts.data()
     named = {thought for thought, _ in known} | set(thoughts.RULES)
@@ -1020,6 +1051,22 @@ def test_of_what_is_too_large_to_be_read_one_place_is_shown():
     report = str(run("reach", reach))
     assert "mask      a tensor of shape (6 6)" in report
     assert "expected  False at [4, 0]" in report and "got       True at [4, 0]" in report
+
+
+def test_a_failing_input_says_what_its_numbers_do_not_show():
+    """Half precision, and the axes where rows of two axes lie below each other."""
+    assert "  scores float16  0" in str(
+        run("masked_softmax", wrong("M-HALF-FILL", "masked_softmax"))
+    )
+    report = run("merge_heads", wrong("H-CONTIGUOUS", "merge_heads"))
+    assert "  x (1 2 2 2)  1  2 ; 5  6 ; 3  4 ; 7  8" in str(report)
+    assert "Its merged heads:" in str(report)
+
+
+def test_what_an_answer_does_is_said_in_a_whole_sentence():
+    for task, id in (("translate", "C-END-NOT-WRITTEN"), ("cross_attention", "C-SWITCHES-MODE")):
+        for result in run(task, wrong(id, task)).results:
+            assert result.passed or result.message.endswith((".", ")")), result.message
 
 
 def test_what_differs_looks_different():

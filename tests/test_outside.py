@@ -267,6 +267,10 @@ def test_what_is_wrong_with_a_task_is_said(source, said, tmp_path):
             'double.fault("A", "a", "b", scale=abs)',
             "there is no step named scale; its steps are twice",
         ),
+        (
+            TASK + "@double.steps\nclass Steps:\n    def words(x): return 2 * x\n",
+            "`fault` takes words for something else than a step",
+        ),
         (TASK + "@double.check(0)\ndef free(answer): pass", "is worth no points"),
         (TASK.replace("2 * x", "y"), "the reference fails on its first inputs (NameError"),
     ],

@@ -77,7 +77,8 @@ def _returned(seen: Observation, inputs: Inputs | None = None) -> object:
                 ". It asks for a GPU, but answers are judged on a CPU, where the inputs are. "
                 "Make tensors there: `device=x.device`, for an input x."
             )
-        raise Failure(f"Your answer {said}", inputs)
+        stop = "" if said.startswith("raised") or said[-1] in ".?)" else "."
+        raise Failure(f"Your answer {said}{stop}", inputs)
     if seen.returned is None:
         raise Unanswered("Your answer returned None: is a `return` missing?")
     return seen.returned

@@ -408,6 +408,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     elif best and not explained and _is_contradicted(best, seen, found):
         best = None
     said = tuple(each.words for each in seen)
+    if explained:
+        best = explain.with_what_it_hides(best, found)
     if best:
         if map_ and map_.right:
             map_ = None  # it would say where the mistake is not, beside its name

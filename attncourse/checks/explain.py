@@ -11,7 +11,7 @@ there is to explain, one thought is believed at most.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -25,6 +25,7 @@ from attncourse.checks.fingerprint import (
     Fingerprint,
     Gradient,
     all_probes,
+    comparable,
     differing,
     of_reference,
     outputs,
@@ -108,6 +109,21 @@ class Evidence:
             return None
         return Evidence(self.task, self.got, self.keys - gradients, self.wrong - gradients)
 
+    @functools.cached_property
+    def underneath(self) -> Evidence | None:
+        """What values show of an answer that returns them in a form that hides them."""
+        if not any(part == FAILED for _, part in self.got.pieces):
+            return None
+        values, first = {}, outputs(self.task)[0]
+        for probe, inputs in probes(self.task).items():
+            value = _underneath(self.task, self.task.observe(self.got.answer, inputs).returned)
+            if value is not None:
+                values[probe, first] = comparable(value)
+        if not values:
+            return None
+        got = Fingerprint(self.task, self.got.answer, False, values, {*all_probes(self.task)})
+        return Evidence(self.task, got, {*values}, differing(got, of_reference(self.task), values))
+
     def is_explained(self, by: Explanation) -> bool:
         """Whether nothing is left: what several pairs share is a part, and so are two of three."""
         return len(by.faults) == len(by.key[0]) <= MOST_NAMED and self.share(by, 1) == 1
@@ -117,6 +133,16 @@ class Evidence:
         ours = {probe for probe in all_probes(self.task) if (probe, FAILED) in self.got.pieces}
         others = {probe for probe in all_probes(self.task) if (probe, FAILED) in theirs.pieces}
         return share >= BY_FAILING and ours == others and len(ours) < len([*all_probes(self.task)])
+
+
+def _underneath(task: Task, returned: object) -> object:
+    """The first of several results returned alone, a float for an int, an iterator for a list."""
+    hidden = {int: float, list: tuple | Iterator}
+    if isinstance(task.returns, tuple) and len(task.returns) > 1:
+        return returned if isinstance(returned, Tensor) else None
+    if not isinstance(returned, hidden.get(task.returns, ())):
+        return None
+    return list(returned) if task.returns is list else returned
 
 
 def evidence(task: Task, got: Fingerprint) -> Evidence:
@@ -153,6 +179,15 @@ def best_of_values(found: Evidence) -> Explanation | None:
         return None
     likely = best(values)
     return likely if likely and values.is_explained(likely) and _is_said(likely) else None
+
+
+def with_what_it_hides(each: Explanation, found: Evidence) -> Explanation:
+    """The same; of an answer whose result has another form, with what is wrong underneath."""
+    values = found.underneath if _is_one_thought(each) else None
+    other = values and best(values)
+    if not other or not _is_one_thought(other) or not values.is_explained(other):
+        return each
+    return replace(each, faults=each.faults + other.faults)
 
 
 def _is_said(each: Explanation) -> bool:

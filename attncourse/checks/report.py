@@ -225,10 +225,16 @@ def _stacked(value: object) -> str:
 def _shown_inputs(task: Task, example: Example) -> dict[str, list[list[str]]]:
     """What there is room for: weights of modules ("q_proj.weight") are left out."""
     return {
-        task.called(name).replace("`", "") + _stacked(value): _table(value)
+        task.called(name).replace("`", "") + _unseen(value): _table(value)
         for name, value in example.inputs.items()
         if value is not None and "." not in name
     }
+
+
+def _unseen(value: object) -> str:
+    """What it takes to type a table in again and its numbers do not show: axes, half precision."""
+    half = isinstance(value, Tensor) and value.is_floating_point() and value.itemsize < 4
+    return _stacked(value) + (f" {str(value.dtype).removeprefix('torch.')}" if half else "")
 
 
 def _shapes_differ(example: Example) -> bool:

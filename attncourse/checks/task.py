@@ -179,6 +179,9 @@ class Task:
         What an answer does in two places is called in two places: a fault of this step is then
         known in each of them alone, too (see `relatives`).
         """
+        taken = sorted(vars(cls).keys() & inspect.signature(self.fault).parameters.keys())
+        if taken:
+            raise BadTask(f"{self.name}: `fault` takes {taken[0]} for something else than a step")
         self.composed = _without_self(cls)
         return cls
 

@@ -432,6 +432,15 @@ def from_the_part(*numbers):
     return lambda x, number: x[-1] - x[-2] if number in numbers else x[-1]
 
 
+def parts(*order):
+    """Parts in another order, with norms of their own; or with norm 1 before the first of them."""
+    norms = {number: f"norm{place}" for place, number in enumerate(order, 1)}
+    return {
+        "order": lambda: order,
+        "norm_of": (..., lambda self, number: getattr(self, norms[number])),
+    }
+
+
 three = functools.partial(task.fault, section="three-attentions")
 norm = functools.partial(task.fault, section="layer-normalization")
 around = functools.partial(task.fault, section="residual-connection")
@@ -450,13 +459,20 @@ task.fault(
     section="two-sequences",
     look_up=lambda self, y, memory, mask: self.cross_attention(memory, y, y, mask)[0],
 )
-three("X-LEAK", look_up=lambda self, y, memory, mask: self.cross_attention(y, y, y)[0])
-task.fault("C-NO-CROSS", order=lambda: (1, 3))
-task.fault("C-NO-SELF", order=lambda: (2, 3))
+three(
+    "X-LEAK",
+    look_up=(
+        lambda self, y, memory, mask: self.cross_attention(y, y, y)[0],
+        lambda self, y, memory, mask: self.cross_attention(y, y, y, mask)[0],
+    ),
+    masks=(..., lambda target_mask, memory_mask: (target_mask, target_mask)),
+)
+task.fault("C-NO-CROSS", **parts(1, 3))
+task.fault("C-NO-SELF", **parts(2, 3))
 network("C-NO-NETWORK", order=lambda: (1, 2))
-task.fault("C-SOURCE-FIRST", order=lambda: (2, 1, 3))
-task.fault("C-THINKS-TOO-EARLY", order=lambda: (1, 3, 2))
-network("C-THINKS-FIRST", order=lambda: (3, 1, 2))
+task.fault("C-SOURCE-FIRST", **parts(2, 1, 3))
+task.fault("C-THINKS-TOO-EARLY", **parts(1, 3, 2))
+network("C-THINKS-FIRST", **parts(3, 1, 2))
 task.fault(
     "C-ASKS-UNCHANGED",
     enters=lambda x, number: x[0] if number == 2 else x[-1],

@@ -232,14 +232,20 @@ class CrossAttention:
     def ask(attention, query, key, value, mask):
         return attention(query, key, value, mask)
 
-    def results(output, weights, target, mask):
+    def finish(output, target, mask):
+        return output
+
+    def shown(weights):
+        return weights
+
+    def results(output, weights):
         return output, weights
 
     def __call__(self, target, memory, attention, memory_mask=None):
         target, memory = self.enters(target, memory)
         mask = self.visible(memory_mask, target, memory, attention)
-        pair = self.ask(attention, *self.roles(target, memory), mask)
-        return self.results(*pair, target, mask)
+        output, weights = self.ask(attention, *self.roles(target, memory), mask)
+        return self.results(self.finish(output, target, mask), self.shown(weights))
 
 
 # --- faults: who asks whom ----------------------------------------------------------------------
@@ -285,8 +291,8 @@ class WordsFirst(CrossAttention):
     def enters(target, memory):
         return target.transpose(0, 1), memory.transpose(0, 1)
 
-    def results(output, weights, target, mask):
-        return output.transpose(0, 1), weights
+    def finish(output, target, mask):
+        return output.transpose(0, 1)
 
 
 task.fault(
@@ -353,10 +359,12 @@ def triangle(target, memory, from_the_end):
     return torch.ones(q, k, dtype=torch.bool).tril(from_the_end * (k - q))
 
 
-def causal(from_the_end):
+def causal(from_the_end, instead=False):
+    """A triangle beside the mask, or instead of one that is not given."""
+
     def visible(mask, target, memory, attention):
         before = triangle(target, memory, from_the_end)
-        return before if mask is None else before & mask
+        return before if mask is None else mask if instead else before & mask
 
     return visible
 
@@ -389,6 +397,8 @@ task.fault(
         lambda mask, target, memory, attention: triangle(target, memory, False),
         causal(from_the_end=True),
         causal(from_the_end=False),
+        causal(from_the_end=False, instead=True),
+        causal(from_the_end=True, instead=True),
     ),
 )
 task.fault("X-TGTMASK", section="source-mask", visible=if_given(lambda mask: mask.mT))
@@ -399,8 +409,20 @@ task.fault(
 task.fault(
     "C-HEADS-AXIS",
     section="source-mask",
-    visible=(if_given(lambda mask: mask[:, None] if mask.ndim == 3 else mask)),
+    visible=(
+        if_given(lambda mask: mask[:, None] if mask.ndim == 3 else mask),
+        if_given(lambda mask: mask[:, None]),
+    ),
 )
+task.fault(
+    "C-MASK-EXPANDED",
+    section="source-mask",
+    visible=(
+        lambda mask, target, *_: None if mask is None else mask.expand(-1, target.shape[1], -1),
+        lambda mask, target, *_: None if mask is None else mask.repeat(1, target.shape[1], 1),
+    ),
+)
+task.fault("M-ONE-ROW", section="source-mask", visible=if_given(lambda mask: mask[..., :1, :]))
 task.fault("C-FIRST-MASK", section="source-mask", visible=if_given(first_for_all))
 task.fault("C-ZEROED-MEMORY", section="source-mask", ask=zeroed)
 task.fault("M-AFTER-SOFTMAX", section="source-mask", ask=crossed_out)
@@ -413,9 +435,8 @@ task.fault("C-RESCUED-ROW", section="source-mask", visible=if_given(one_opened))
 task.fault("C-OPEN-MASK", section="source-mask", visible=if_given(opened_in_place))
 task.fault(
     "C-DEAD-OUTPUT",
-    results=lambda output, weights, target, mask: (
-        output if mask is None else output * mask.any(-1, keepdim=True),
-        weights,
+    finish=lambda output, target, mask: (
+        output if mask is None else output * mask.any(-1, keepdim=True)
     ),
 )
 
@@ -433,27 +454,18 @@ def left_in_training(attention, query, key, value, mask):
     return pair
 
 
-def mean_of_heads(output, weights, target, mask):
-    return output, weights.mean(1)
-
-
 task.fault("C-SWITCHES-MODE", ask=switched)
 task.fault("C-TRAIN-KEPT", ask=left_in_training)
-task.fault("H-AVG-WEIGHTS", results=mean_of_heads)
-task.fault("C-FIRST-HEAD", results=lambda output, weights, target, mask: (output, weights[:, 0]))
+task.fault("H-AVG-WEIGHTS", shown=lambda weights: weights.mean(1))
+task.fault("C-FIRST-HEAD", shown=lambda weights: weights[:, 0])
 task.fault(
     "C-RESIDUAL-INSIDE",
     section="residual-connection",
-    results=(
-        lambda output, weights, target, mask: (target + output, weights),
-        lambda output, weights, target, mask: (
-            F.layer_norm(target + output, target.shape[-1:]),
-            weights,
-        ),
+    finish=(
+        lambda output, target, mask: target + output,
+        lambda output, target, mask: F.layer_norm(target + output, target.shape[-1:]),
     ),
 )
-task.fault("C-OUTPUT-ONLY", results=lambda output, weights, target, mask: output)
-task.fault("C-PAIR-TURNED", results=lambda output, weights, target, mask: (weights, output))
-task.fault(
-    "C-FLOAT32", results=lambda output, weights, target, mask: (output.float(), weights.float())
-)
+task.fault("C-OUTPUT-ONLY", results=lambda output, weights: output)
+task.fault("C-PAIR-TURNED", results=lambda output, weights: (weights, output))
+task.fault("C-FLOAT32", results=lambda output, weights: (output.float(), weights.float()))

@@ -447,8 +447,7 @@ task.fault(
 )
 task.fault(
     "C-BOS-KEPT",
-    result=(as_is, lambda words, eos, max_length, source: words[:, :max_length], as_is),
-    silence=(..., ..., as_is),
+    result=(as_is, lambda words, eos, max_length, source: words[:, :max_length]),
 )
 
 # --- faults: ends -------------------------------------------------------------------------------
@@ -549,10 +548,15 @@ task.fault(
 
 
 @task.fault("C-ONE-PASS")
-def one_pass(model, source, bos, eos, max_length):
-    words = torch.full((len(source), 1), bos).expand(-1, max_length)
-    words = model(source, words).argmax(-1)
-    return words.masked_fill((words == eos).cumsum(1) > 0, eos)
+class OnePass(Writer):
+    def __call__(self, model, source, bos, eos, max_length):
+        bos, eos = self.marks(bos, eos)
+        words, finished = self.start(source, bos), torch.zeros(len(source), dtype=torch.bool)
+        for word in model(source, words.expand(-1, max_length)).argmax(-1).unbind(1):
+            word = self.silence(word, finished, eos)
+            finished = self.ended(finished, word, eos, words)
+            words = self.append(words, word, finished)
+        return self.result(words, eos, max_length, source)
 
 
 def one_sentence_as_list(model, source, bos, eos, max_length):
@@ -565,9 +569,14 @@ def one_sentence_as_list(model, source, bos, eos, max_length):
     return words[1:]
 
 
+def first_sentence_for_all(model, source, bos, eos, max_length):
+    words = one_sentence_as_row(model, source[:1], bos, eos, max_length)
+    return words.repeat(len(source), 1)
+
+
 @task.fault(
     "C-ONE-SENTENCE",
-    forms=(one_sentence_as_list,),
+    forms=(one_sentence_as_list, first_sentence_for_all),
     silence=as_is,
     stop=(lambda word, finished, eos: word.item() == eos, lambda word, finished, eos: word == eos),
 )

@@ -61,8 +61,8 @@ def sees(answer, q, *k):
     for place, (ours, theirs) in enumerate(zip(expected, mask, strict=True)):
         if not torch.equal(ours, theirs):
             raise Failure(
-                f"Of {q} queries and {expected.shape[1]} keys, counted from 0: query {place} may "
-                f"see {seen_by(ours)}; with your mask it sees {seen_by(theirs)}.",
+                f"q = {q}, k = {expected.shape[1]}, counted from 0: query {place} may see "
+                f"{seen_by(ours)}; with your mask it sees {seen_by(theirs)}.",
                 inputs,
                 expected,
                 mask,
@@ -121,10 +121,10 @@ def the_last_query_sees_every_key(answer):
         inputs = lengths_of(q, k)
         mask = a_mask(answer, inputs, (q, k), "(q k)")
         if not mask[-1].all():
-            who = f"{q} queries are" if q > 1 else "one query is"
+            who = "one query" if q == 1 else f"last of {q} queries"
             raise Failure(
-                f"The {who} the last of {k} words, so the last query comes after all others. "
-                f"With your mask it sees {seen_by(mask[-1])}.",
+                f"The {who} is the last of {k} words and may see them all. With your mask it sees "
+                f"{seen_by(mask[-1])}.",
                 inputs,
                 got=mask,
             )
@@ -159,6 +159,9 @@ class Mask:
     def offset(q, k):
         return k - q
 
+    def edge(offset):
+        return offset
+
     def cut(everything, offset):
         return everything.tril(offset)
 
@@ -170,7 +173,7 @@ class Mask:
 
     def __call__(self, query_length, key_length=None):
         k = self.keys(query_length, key_length)
-        offset = self.offset(query_length, k)
+        offset = self.edge(self.offset(query_length, k))
         everything = torch.ones(query_length, k, dtype=torch.bool)
         mask = self.marked(self.cut(everything, offset), offset)
         return self.give(mask, offset)
@@ -191,6 +194,10 @@ def as_numbers(mask, offset):
     return mask.float()
 
 
+def as_type(kind):
+    return lambda mask, offset: mask.to(kind)
+
+
 def lowered(number):
     return lambda mask, offset: torch.zeros(mask.shape).masked_fill(~mask, number)
 
@@ -206,26 +213,16 @@ def turned(everything, offset):
     return everything.mT
 
 
+task.fault("M-POLARITY", section="mask-conventions", marked=opposite)
+task.fault("M-TRIU-DIAG", edge=lambda offset: offset - 1, marked=(..., first_row_kept))
+task.fault("M-TRIL-ONE", section="dependency-maps", edge=lambda offset: offset + 1)
 task.fault(
-    "M-POLARITY",
-    section="mask-conventions",
-    offset=(..., zero),
-    marked=opposite,
-)
-task.fault(
-    "M-TRIU-DIAG",
-    offset=(lambda q, k: k - q - 1, lambda q, k: -1, lambda q, k: k - q - 1),
-    marked=(..., ..., first_row_kept),
-)
-task.fault("M-TRIL-ONE", section="dependency-maps", offset=(lambda q, k: k - q + 1, lambda q, k: 1))
-task.fault(
-    "M-TRANSPOSED",
-    offset=(..., zero, zero),
-    cut=(torch.triu, torch.triu, lambda everything, offset: everything.mT.triu()),
+    "M-TRANSPOSED", cut=(torch.triu, lambda everything, offset: everything.mT.triu(min(offset, 0)))
 )
 task.fault("M-TOPLEFT", offset=zero)
 task.fault("C-SHIFT-OTHER-WAY", offset=lambda q, k: q - k)
 task.fault("C-ONE-KEY-MORE", offset=lambda q, k: min(k - q, 1))
+task.fault("C-ONE-PLACE-TOO-FAR", offset=lambda q, k: k - q + (k > q))
 task.fault(
     "C-PAST-HIDDEN", marked=lambda mask, offset: mask & torch.ones_like(mask).cumsum(1).gt(offset)
 )
@@ -242,11 +239,17 @@ task.fault(
     cut=(
         lambda everything, offset: everything.tril(offset).mT if offset else everything.tril(),
         lambda everything, offset: everything.mT.tril(offset),
+        lambda everything, offset: everything.tril(offset).mT,
     ),
 )
 task.fault("C-ADDITIVE-MASK", section="mask-conventions", give=(lowered(-torch.inf), lowered(-1e9)))
 task.fault(
-    "C-NOT-BOOLEAN", section="mask-conventions", give=(as_numbers, lambda mask, offset: mask.long())
+    "C-NO-TENSOR", give=(lambda mask, offset: mask.tolist(), lambda mask, offset: mask.numpy())
+)
+task.fault(
+    "C-NOT-BOOLEAN",
+    section="mask-conventions",
+    give=(as_numbers, *(as_type(kind) for kind in (torch.int64, torch.float64, torch.int32))),
 )
 task.fault(
     "C-ONLY-THE-NEIGHBOR", cut=lambda everything, offset: everything.tril(offset).triu(offset - 1)

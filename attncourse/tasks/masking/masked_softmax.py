@@ -101,6 +101,7 @@ def probes(rng):
         "low": low_and_hidden(rng),
         "double": scored(rng, 2, 3, 4, mask=mixed_mask(rng, 2, 3, 4), dtype=DOUBLE),
         **halves(rng),
+        "a full sentence": scored(rng, 2, 3, 4, mask=causal(4)[[3, 1]][:, None]),
     }
 
 
@@ -329,6 +330,9 @@ class Weights:
     def hide(scores, mask):
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
+    def store(scores, hidden):
+        return hidden
+
     def share(scores, mask):
         return scores.softmax(-1)
 
@@ -341,7 +345,8 @@ class Weights:
     def __call__(self, scores, mask):
         read = self.read(scores)
         mask = self.visible(mask, read)
-        return self.give(self.clear(self.share(self.hide(read, mask), mask), mask), scores)
+        hidden = self.store(read, self.hide(read, mask))
+        return self.give(self.clear(self.share(hidden, mask), mask), scores)
 
 
 def only_dead_rows(weights, mask):
@@ -374,8 +379,6 @@ task.fault(
     "M-POLARITY",
     section="mask-conventions",
     visible=lambda mask, scores: ~mask,
-    hide=(..., minus_infinity, ...),
-    clear=(..., as_is, as_is),
 )
 task.fault("C-MASK-IGNORED", hide=as_is, clear=as_is)
 task.fault(
@@ -383,6 +386,14 @@ task.fault(
 )
 task.fault("M-QUERY-PAD", section="padding", visible=both_ways)
 task.fault("M-SHAPE-BT", section="padding", visible=lambda mask, scores: mask.squeeze())
+task.fault(
+    "C-HEADS-AXIS",
+    section="padding",
+    visible=(
+        lambda mask, scores: mask.unsqueeze(1),
+        lambda mask, scores: mask.unsqueeze(1) if mask.ndim == 3 else mask,
+    ),
+)
 task.fault("M-REPEAT-HEADS", section="padding", visible=repeated_for_heads)
 task.fault(
     "M-ONE-ROW",
@@ -407,11 +418,23 @@ class FirstMaskKept(Weights):
         return vars(self).setdefault(str(mask.shape), mask)
 
 
+@task.fault("C-MASK-OPENED", section="dead-rows")
+class OpensMask(Weights):
+    def __call__(self, scores, mask):
+        dead = ~mask.any(-1, keepdim=True)
+        mask |= dead
+        return super().__call__(scores, mask).masked_fill(dead, 0)
+
+
 # --- faults: how it is hidden -------------------------------------------------------------------
 
 
 def low(number):
     return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+def lowered(scores, mask):
+    return scores + (1 - mask.to(scores.dtype)) * -1e4
 
 
 def low_in_a_copy(scores, mask):
@@ -434,6 +457,11 @@ def infinity_added(scores, mask):
     return scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
 
 
+def written_without_gradient(scores, hidden):
+    scores.data.copy_(hidden)
+    return scores
+
+
 def row_minimum(scores, mask):
     return torch.where(mask, scores, scores.amin(-1, keepdim=True))
 
@@ -449,12 +477,17 @@ task.fault(
     ),
     clear=as_is,
 )
-task.fault("M-HALF-FILL", section="half-precision", hide=low(-1e9), clear=(..., only_dead_rows))
+task.fault(
+    "M-HALF-FILL",
+    section="half-precision",
+    hide=low(-1e9),
+    clear=(..., only_dead_rows),
+)
 task.fault(
     "M-SMALL-FILL",
     section="half-precision",
-    hide=(low(-1e4), low(-1e4), low(-1e4), *(lambda scores, mask: scores - 1e4 * ~mask,) * 3),
-    clear=(only_dead_rows, as_is, ..., only_dead_rows, ..., as_is),
+    hide=(*(low(-1e4),) * 3, *(lambda scores, mask: scores - 1e4 * ~mask,) * 3, *(lowered,) * 3),
+    clear=(only_dead_rows, as_is, ...) * 3,
 )
 task.fault(
     "M-FILL-ZERO",
@@ -488,12 +521,7 @@ task.fault(
 task.fault("C-INDEXED-BY-MASK", section="both-masks", hide=indexed)
 task.fault(
     "M-INPLACE",
-    hide=(
-        lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
-        lambda scores, mask: scores.masked_fill_(~mask, torch.finfo(scores.dtype).min),
-        lambda scores, mask: scores.masked_fill_(~mask, -torch.inf),
-    ),
-    clear=(..., as_is, as_is),
+    store=(lambda scores, hidden: scores.copy_(hidden), written_without_gradient),
 )
 
 # --- faults: after the softmax, and dead rows ---------------------------------------------------
@@ -601,7 +629,12 @@ task.fault(
     "D-NAIVE-SOFTMAX",
     hide=(minus_infinity, minus_infinity, as_is),
     share=(*(lambda scores, mask: divided(scores),) * 2, lambda scores, mask: scores.exp()),
-    clear=(as_is, ..., renormalized(as_is)),
+    clear=(
+        as_is,
+        ...,
+        renormalized(as_is),
+        *(renormalized(by(tiny)) for by in (above, least) for tiny in (1e-9, 1e-12)),
+    ),
 )
 task.fault(
     "D-GLOBAL-MAX", hide=Weights.hide, share=lambda scores, mask: divided(scores - scores.amax())
@@ -611,6 +644,12 @@ task.fault(
     hide=(..., ..., minus_infinity, minus_infinity),
     share=(*(lambda scores, mask: scores.softmax(-2),) * 3, lambda scores, mask: scores.softmax(1)),
     clear=(..., as_is, as_is, as_is),
+)
+task.fault(
+    "C-SOFTMAX-SENTENCES",
+    hide=(..., minus_infinity),
+    share=lambda scores, mask: scores.softmax(0),
+    clear=(..., as_is),
 )
 task.fault(
     "D-SOFTMAX-ALL", share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape)

@@ -134,11 +134,20 @@ class Pairs:
     def read(tokens):
         return tokens
 
-    def places(tokens):
-        return range(1, len(tokens))
+    def first():
+        return 1
+
+    def end(tokens):
+        return len(tokens)
+
+    def kept(tokens, places):
+        return places
 
     def context(tokens, place):
         return tokens[:place]
+
+    def shown(words):
+        return words
 
     def word(tokens, place):
         return tokens[place]
@@ -147,11 +156,17 @@ class Pairs:
         return context, word
 
     def collect(self, tokens, places):
-        return [self.pair(self.context(tokens, p), self.word(tokens, p)) for p in places]
+        return [
+            self.pair(self.shown(self.context(tokens, p)), self.word(tokens, p)) for p in places
+        ]
+
+    def result(pairs):
+        return pairs
 
     def __call__(self, tokens):
         tokens = self.read(tokens)
-        return self.collect(tokens, self.places(tokens))
+        places = self.kept(tokens, range(self.first(), self.end(tokens)))
+        return self.result(self.collect(tokens, places))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -159,6 +174,14 @@ class Pairs:
 
 def word_or(end):
     return lambda tokens, place: tokens[place] if place < len(tokens) else end
+
+
+def two_lists(pairs):
+    return [[context for context, _ in pairs], [word for _, word in pairs]]
+
+
+def without_last(tokens, places):
+    return places[:-1]
 
 
 task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
@@ -174,34 +197,46 @@ task.fault(
 task.fault("C-ALL-THE-OTHERS", context=lambda tokens, place: tokens[:place] + tokens[place + 1 :])
 task.fault(
     "C-WORDS-AFTER",
-    places=lambda tokens: range(len(tokens) - 1),
+    first=lambda: 0,
+    end=lambda tokens: len(tokens) - 1,
     context=lambda tokens, place: tokens[place + 1 :],
 )
-task.fault("C-NEWEST-FIRST", context=lambda tokens, place: tokens[:place][::-1])
-task.fault("C-LONGEST-FIRST", places=lambda tokens: range(len(tokens) - 1, 0, -1))
-task.fault("C-EMPTY-CONTEXT", places=lambda tokens: range(len(tokens)))
-task.fault("C-FROM-THE-THIRD", places=lambda tokens: range(2, len(tokens)))
+task.fault("C-NEWEST-FIRST", shown=lambda words: words[::-1])
+task.fault("C-LONGEST-FIRST", kept=lambda tokens, places: places[::-1])
+task.fault("C-EMPTY-CONTEXT", first=lambda: 0)
+task.fault("C-FROM-THE-THIRD", first=lambda: 2)
 task.fault(
     "C-AFTER-THE-END",
-    places=lambda tokens: range(1, len(tokens) + 1),
+    end=lambda tokens: len(tokens) + 1,
     word=(word_or(None), word_or("<eos>")),
 )
-task.fault("C-LAST-MISSED", places=lambda tokens: range(1, len(tokens) - 1))
+task.fault("C-REST-TO-GUESS", word=lambda tokens, place: tokens[place:])
+task.fault("C-WORD-IN-A-LIST", word=lambda tokens, place: tokens[place : place + 1])
+task.fault(
+    "C-TWO-AHEAD",
+    forms=(lambda tokens: [(tokens[: p - 1], tokens[p]) for p in range(1, len(tokens))],),
+    word=lambda tokens, place: tokens[place + 1],
+    kept=without_last,
+)
+task.fault("C-ONE-BY-ONE", result=lambda pairs: (pair for pair in pairs))
+task.fault("C-DICT", result=lambda pairs: {tuple(context): word for context, word in pairs})
+task.fault("C-CONTEXTS-AND-WORDS", result=(two_lists, lambda pairs: tuple(two_lists(pairs))))
+task.fault("C-LAST-MISSED", end=lambda tokens: len(tokens) - 1)
 task.fault(
     "C-FIRST-OCCURRENCE", context=lambda tokens, place: tokens[: tokens.index(tokens[place])]
 )
 task.fault(
     "C-ZERO-SKIPPED",
     read=(lambda tokens: [token for token in tokens if token], ...),
-    places=(..., lambda tokens: [p for p in range(1, len(tokens)) if tokens[p]]),
+    kept=(..., lambda tokens, places: [p for p in places if tokens[p]]),
 )
 task.fault(
     "C-WITHOUT-REPEATS",
-    places=lambda tokens: [p for p in range(1, len(tokens)) if tokens[p] not in tokens[:p]],
+    kept=lambda tokens, places: [p for p in places if tokens[p] not in tokens[:p]],
 )
 task.fault("C-PAIR-SWAPPED", pair=lambda context, word: (word, context))
-task.fault("C-JOINED", context=lambda tokens, place: " ".join(map(str, tokens[:place])))
-task.fault("C-TUPLE", context=lambda tokens, place: tuple(tokens[:place]))
+task.fault("C-JOINED", shown=lambda words: " ".join(map(str, words)))
+task.fault("C-TUPLE", shown=tuple)
 task.fault("C-NEIGHBORS-ONLY", context=lambda tokens, place: tokens[place - 1])
 task.fault(
     "C-TWO-SHIFTED-LISTS",
@@ -217,13 +252,20 @@ def in_one_list(self, tokens, places):
     return pairs
 
 
-task.fault("C-ONE-LIST", collect=in_one_list)
+def in_one_list_to_the_end(self, tokens, places):
+    pairs = in_one_list(self, tokens, places)
+    for context, _ in pairs[:1]:
+        context.extend(tokens[len(context) :])
+    return pairs
+
+
+task.fault("C-ONE-LIST", collect=(in_one_list, in_one_list_to_the_end))
 
 
 @task.fault(
     "C-WORDS-USED-UP",
     read=lambda tokens: tokens.append("<eos>") or tokens,
-    places=lambda tokens: range(1, len(tokens) - 1),
+    end=lambda tokens: len(tokens) - 1,
 )
 def takes_words_off(tokens):
     pairs = []

@@ -146,6 +146,9 @@ class Mask:
     def real(places, lengths):
         return places < lengths[:, None]  # b k
 
+    def side(real):
+        return real
+
     def axes(real, lengths):
         return real[:, None]
 
@@ -154,7 +157,8 @@ class Mask:
 
     def __call__(self, lengths, max_length):
         places = self.places(max_length, lengths)
-        return self.give(self.axes(self.real(places, self.sizes(lengths)), lengths))
+        real = self.side(self.real(places, self.sizes(lengths)))
+        return self.give(self.axes(real, lengths))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -176,7 +180,7 @@ def counted_from_the_end(places, lengths):
 
 
 task.fault("M-POLARITY", section="mask-conventions", give=lambda mask: ~mask)
-task.fault("M-SHAPE-BT", real=(..., ..., up_to), axes=as_is, give=(..., lambda mask: ~mask, ...))
+task.fault("M-SHAPE-BT", axes=as_is)
 task.fault("M-QUERY-PAD", axes=lambda real, lengths: real[:, :, None] & real[:, None, :])
 task.fault("C-QUERIES-ONLY", axes=lambda real, lengths: real[:, :, None])
 task.fault("C-HEAD-AXIS", axes=lambda real, lengths: real[:, None, None])
@@ -186,7 +190,7 @@ task.fault(
 )
 task.fault("C-ONE-MORE", real=up_to)
 task.fault("C-ONE-LESS", places=lambda max_length, lengths: 1 + torch.arange(max_length))
-task.fault("C-PADDED-LEFT", real=lambda places, lengths: (places < lengths[:, None]).flip(-1))
+task.fault("C-PADDED-LEFT", side=lambda real: real.flip(-1))
 task.fault("C-LONGEST", places=lambda max_length, lengths: torch.arange(int(lengths.max())))
 task.fault(
     "C-LENGTHS-ALONG-PLACES",
@@ -219,10 +223,14 @@ task.fault(
         lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -1e9),
     ),
 )
+task.fault("C-NO-TENSOR", give=(lambda mask: mask.tolist(), lambda mask: mask.numpy()))
 task.fault(
     "C-NOT-BOOLEAN",
     section="mask-conventions",
-    give=(lambda mask: mask.float(), lambda mask: mask.long()),
+    give=tuple(
+        lambda mask, kind=kind: mask.to(kind)
+        for kind in (torch.float32, torch.int64, torch.float64, torch.int32)
+    ),
 )
 task.fault(
     "P-LOWPREC",

@@ -19,6 +19,7 @@ from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+LENIENT = "identity, with biases of 0 if there are any"  # who has none is seen to do all else
 
 
 def layer_as_function(cls):
@@ -26,9 +27,9 @@ def layer_as_function(cls):
 
     Without weights, the layer's own are replaced by random ones, whatever their names are: enough
     for all that must hold with any weights. Further inputs: `projections`, "identity" for weights
-    that do nothing; `dropout`; `training`; `further`, "random" for other numbers in whatever else
-    the layer learns; and `earlier`, whether the layer has been used before: "other words" of the
-    same number, under another mask, or "longer" sentences.
+    that do nothing, or LENIENT; `dropout`; `training`; `further`, "random" for other numbers in
+    whatever else the layer learns; and `earlier`, whether the layer has been used before: "other
+    words" of the same number, under another mask, or "longer" sentences.
     """
 
     def function(
@@ -48,10 +49,12 @@ def layer_as_function(cls):
     ):
         make = cls if dropout is None else functools.partial(cls, dropout=dropout)
         layer = made(make, model_width, num_heads, training=training).to(query.dtype)
-        if projections == "identity":
+        if projections in ("identity", LENIENT):
             weights = identity(model_width)
         weights = weights or own_weights(layer)
         there = dict(layer.named_parameters(remove_duplicate=False))  # a layer may have two names
+        if projections == LENIENT:
+            weights = {n: w for n, w in weights.items() if n in there or n.endswith("weight")}
         # Where a projection is missing, `forward` has the first word: perhaps it is not begun.
         if not there.keys() >= weights.keys() and layer(query, key, value) is None:
             return None
@@ -265,6 +268,12 @@ def probes(rng):
         "dead row": layer_inputs(rng, 2, 4, 5, m=6, h=2, mask=dead_mask(rng, 2, 4, 5)),
         "double": layer_inputs(rng, 2, 3, 5, m=8, dtype=torch.float64, mask=mixed_mask(rng, 3, 5)),
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
+        **{name: inputs | {"projections": LENIENT} for name, inputs in large(rng).items()},
+    }
+
+
+def large(rng):
+    return {
         "rows far apart": rows_far_apart(rng),
         "large negative, masked": large_layer(rng, -30_000.0, mixed_mask(rng, 2, 3, 4)),
         "hidden winner": hidden_winner(rng, 300.0),
@@ -675,7 +684,13 @@ class Layer(nn.Module):
     def write(self, merged):
         return self.out_proj(merged)
 
-    def results(output, weights, scores, hidden, query):
+    def finish(output, weights, query):
+        return output
+
+    def shown(weights, scores, hidden):
+        return weights
+
+    def results(output, weights):
         return output, weights
 
     def forward(self, query, key, value, mask=None):
@@ -690,7 +705,8 @@ class Layer(nn.Module):
             weights = self.clear(weights, mask)
         weights = self.after(weights)
         output = self.write(self.merge(self.average(self.drop(weights), v)))
-        return self.results(output, weights, scores, hidden, query)
+        output = self.finish(output, weights, query)
+        return self.results(output, self.shown(weights, scores, hidden))
 
 
 def only_dead_rows(weights, mask):
@@ -975,7 +991,7 @@ task.fault(
 of_dead_neighbors(task)
 task.fault(
     "C-DEAD-OUTPUT-ZERO",
-    results=lambda output, weights, *_: (output * (weights.sum((1, 3)) > 0)[..., None], weights),
+    finish=lambda output, weights, query: output * (weights.sum((1, 3)) > 0)[..., None],
 )
 task.fault("C-ALWAYS-CAUSAL", visible=and_causal)
 task.fault("M-TRAIN-ONLY", visible=lambda self, mask, scores: mask if self.training else None)
@@ -1088,18 +1104,16 @@ class WithoutOut(Layer):
         return merged
 
 
-parity("H-AVG-WEIGHTS", results=lambda output, weights, *_: (output, weights.mean(1)))
+parity("H-AVG-WEIGHTS", shown=lambda weights, *_: weights.mean(1))
 splits(
     "C-RETURNS-SCORES",
-    results=(
-        lambda output, weights, scores, hidden, query: (output, hidden),
-        lambda output, weights, scores, hidden, query: (output, scores),
+    shown=(
+        lambda weights, scores, hidden: hidden,
+        lambda weights, scores, hidden: scores,
     ),
 )
-task.fault(
-    "M-MAPS-UNMASKED", results=lambda output, weights, scores, *_: (output, scores.softmax(-1))
-)
-task.fault("C-OUTPUT-ALONE", results=lambda output, *_: output)
-task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, *_: (weights, output))
-splits("C-TRANSPOSED-WEIGHTS", results=lambda output, weights, *_: (output, weights.mT))
-task.fault("C-RESIDUAL", results=lambda output, weights, *rest: (output + rest[-1], weights))
+task.fault("M-MAPS-UNMASKED", shown=lambda weights, scores, hidden: scores.softmax(-1))
+task.fault("C-OUTPUT-ALONE", results=lambda output, weights: output)
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights: (weights, output))
+splits("C-TRANSPOSED-WEIGHTS", shown=lambda weights, *_: weights.mT)
+task.fault("C-RESIDUAL", finish=lambda output, weights, query: output + query)

@@ -4,6 +4,7 @@ from attncourse import multihead as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 
 
 def count_inputs(model_width, num_heads, num_layers, head_width=None):
@@ -113,18 +114,30 @@ class Count:
     def width(model_width, num_heads, head_width):
         return head_width or model_width // num_heads
 
-    def inward(m, h, d):
-        return 3 * m * h * d
+    def matrix(m, h, d):
+        return m * h * d
 
-    def outward(m, h, d):
-        return h * d * m
+    def inward(matrix, m, h, d):
+        return 3 * matrix
+
+    def outward(matrix, m, h, d):
+        return matrix
+
+    def further(per_layer, m, h, d):
+        return per_layer
+
+    def heads(per_layer, h):
+        return per_layer
 
     def layers(per_layer, num_layers):
         return per_layer * num_layers
 
     def __call__(self, model_width, num_heads, num_layers, head_width=None):
         sizes = model_width, num_heads, self.width(model_width, num_heads, head_width)
-        return self.layers(self.inward(*sizes) + self.outward(*sizes), num_layers)
+        matrix = self.matrix(*sizes)
+        count = self.inward(matrix, *sizes) + self.outward(matrix, *sizes)
+        count = self.further(count, *sizes)
+        return self.layers(self.heads(count, num_heads), num_layers)
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -133,44 +146,51 @@ task.fault("H-HEADCOUNT", layers=lambda per_layer, num_layers: per_layer)
 task.fault(
     "C-PARAMETERS-LAYERS-SQUARED", layers=lambda per_layer, num_layers: per_layer * num_layers**2
 )
-task.fault("H-COST", section="heads-cost", width=lambda m, h, head_width: head_width or m)
-task.fault("C-PARAMETERS-NO-OUT", outward=lambda m, h, d: 0)
-task.fault("C-PARAMETERS-SHARED", section="project-split", inward=lambda m, h, d: m * h * d)
-task.fault("C-PARAMETERS-BIASES", outward=lambda m, h, d: h * d * m + 3 * h * d + m)
 task.fault(
-    "C-PARAMETERS-FIXED-WIDTH",
-    section="low-rank",
-    inward=lambda m, h, d: 3 * m * m,
-    outward=lambda m, h, d: m * m,
+    "H-COST",
+    section="heads-cost",
+    width=(lambda m, h, head_width: head_width or m, ...),
+    heads=(..., lambda per_layer, h: per_layer * h),
 )
+task.fault("C-PARAMETERS-NO-OUT", outward=lambda *_: 0)
+task.fault("C-PARAMETERS-SHARED", section="project-split", inward=as_is)
 task.fault(
-    "C-PARAMETERS-ONE-HEAD",
-    section="project-split",
-    inward=lambda m, h, d: 3 * m * d,
-    outward=lambda m, h, d: m * d,
+    "C-PARAMETERS-BIASES",
+    further=(lambda n, m, h, d: n + 3 * h * d + m, lambda n, m, h, d: n + 3 * h * d),
 )
+task.fault("C-PARAMETERS-FIXED-WIDTH", section="low-rank", matrix=lambda m, h, d: m * m)
+task.fault("C-PARAMETERS-ONE-HEAD", section="project-split", matrix=lambda m, h, d: m * d)
 task.fault(
     "C-PARAMETERS-FLOAT",
     width=(lambda m, h, head_width: head_width or m / h, ...),
     layers=(..., lambda per_layer, num_layers: float(per_layer * num_layers)),
 )
+task.fault("H-SPLIT-EMBED", section="whole-embedding", matrix=lambda m, h, d: h * d * d)
+task.fault("C-PARAMETERS-MODEL-IS-HEADS", section="low-rank", matrix=lambda m, h, d: (h * d) ** 2)
+
+
+@task.fault("C-PARAMETERS-OUT-ONCE", section="sum-over-heads")
+class OutOnce(Count):
+    def layers(per_layer, num_layers):
+        return per_layer // 4 * (3 * num_layers + 1)
+
+
 task.fault(
-    "H-SPLIT-EMBED",
-    section="whole-embedding",
-    inward=lambda m, h, d: 3 * h * d * d,
-    outward=lambda m, h, d: h * d * d,
+    "C-PARAMETERS-WIDTH-OF-KEYS",
+    section="low-rank",
+    inward=lambda matrix, m, h, d: 2 * matrix + m * (m // h) * h,
+    outward=lambda matrix, m, h, d: (m // h) * h * m,
 )
-task.fault("H-WO-SHAPE", outward=lambda m, h, d: m * m)
+task.fault("H-WO-SHAPE", outward=lambda matrix, m, h, d: m * m)
 task.fault(
-    "C-PARAMETERS-OUT-EACH", section="sum-over-heads", outward=lambda m, h, d: h * (h * d * m)
+    "C-PARAMETERS-OUT-EACH", section="sum-over-heads", outward=lambda matrix, m, h, d: h * matrix
 )
-task.fault("C-PARAMETERS-WHOLE-LAYER", outward=lambda m, h, d: h * d * m + 8 * m * m)
+task.fault("C-PARAMETERS-WHOLE-LAYER", further=lambda n, m, h, d: n + 8 * m * m)
 task.fault(
     "C-PARAMETERS-TOTAL-WIDTH",
     section="low-rank",
     width=lambda m, h, head_width: head_width or m,
-    inward=lambda m, h, d: 3 * m * d,
-    outward=lambda m, h, d: m * d,
+    matrix=lambda m, h, d: m * d,
 )
 task.fault(
     "C-PARAMETERS-ROUNDED",

@@ -132,16 +132,21 @@ class Merged:
 
 # --- faults -------------------------------------------------------------------------------------
 
+
+def one_of(join):
+    """One vector for each word: as it is, once for each head, or with an axis for heads."""
+    return join, lambda x: join(x).repeat(1, 1, x.shape[2]), lambda x: join(x)[:, None]
+
+
 task.fault(
     "H-VIEW-MERGE",
     section="multihead-breaks",
-    swap=as_is,
-    join=lambda x: x.reshape(x.shape[0], x.shape[2], -1),
+    swap=lambda x: x.reshape(x.shape[0], x.shape[2], x.shape[1], -1),
 )
 task.fault("H-CONTIGUOUS", section="multihead-breaks", join=lambda x: x.view(*x.shape[:2], -1))
-task.fault("C-MERGE-SUM", section="sum-over-heads", join=lambda x: x.sum(2))
-task.fault("C-MERGE-MEAN", section="one-row", join=lambda x: x.mean(2))
-task.fault("C-MERGE-MAX", join=lambda x: x.amax(2))
+task.fault("C-MERGE-SUM", section="sum-over-heads", join=one_of(lambda x: x.sum(2)))
+task.fault("C-MERGE-MEAN", section="one-row", join=one_of(lambda x: x.mean(2)))
+task.fault("C-MERGE-MAX", join=one_of(lambda x: x.amax(2)))
 task.fault("H-FUSED-LAYOUT", join=lambda x: x.mT.flatten(2))
 task.fault("C-MERGE-HALF-WAY", join=as_is)
 task.fault("C-MERGE-BELOW", swap=as_is, join=lambda x: x.flatten(1, 2))
@@ -160,8 +165,21 @@ task.fault("C-MERGE-TURNED", give=lambda merged: merged.mT)
 task.fault("C-MERGE-ONE-TABLE", give=lambda merged: merged.flatten(0, 1))
 task.fault("C-MERGE-REVERSED", read=lambda x: x.flip(1))
 task.fault(
-    "C-MERGE-FIRST-HEAD", section="one-row", join=(lambda x: x[:, :, 0], lambda x: x[:, :, -1])
+    "C-MERGE-FIRST-HEAD",
+    section="one-row",
+    join=(*one_of(lambda x: x[:, :, 0]), lambda x: x[:, :, -1]),
 )
+task.fault(
+    "C-MERGE-ONE-LEFT", forms=(lambda x: x if x.shape[1] == 1 else x.transpose(1, 2).flatten(2),)
+)
+task.fault(
+    "C-MERGE-OVER-SENTENCES",
+    forms=(
+        lambda x: torch.cat(list(x), -1),
+        lambda x: torch.cat(list(x), -1).reshape(x.shape[0], x.shape[2], -1),
+    ),
+)
+task.fault("C-MERGE-FOLDED", swap=as_is, join=lambda x: x.flatten(0, 1))
 task.fault("C-MERGE-SQUEEZED", give=torch.squeeze)
 task.fault("C-MERGE-DETACHED", read=torch.detach)
 task.fault("C-MERGE-FLOAT32", give=lambda merged: merged.float())

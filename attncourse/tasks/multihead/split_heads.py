@@ -111,17 +111,24 @@ class Heads:
     def read(x):
         return x
 
+    def pieces(x, num_heads):
+        return num_heads
+
     def cut(x, num_heads):
         return x.unflatten(-1, (num_heads, -1))  # b n h d
 
     def move(x):
         return x.transpose(1, 2)
 
+    def order(heads):
+        return heads
+
     def give(heads):
         return heads
 
     def __call__(self, x, num_heads):
-        return self.give(self.move(self.cut(self.read(x), num_heads)))
+        x = self.read(x)
+        return self.give(self.order(self.move(self.cut(x, self.pieces(x, num_heads)))))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -130,6 +137,10 @@ class Heads:
 def stretched(x, num_heads):
     """Every head gets all of x."""
     return x[:, :, None].expand(-1, -1, num_heads, -1)
+
+
+def one_left(x, num_heads):
+    return x if num_heads == 1 else x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 task.fault(
@@ -141,6 +152,8 @@ task.fault(
 task.fault("C-SPLIT-NO-SWAP", move=as_is)
 task.fault(
     "C-SPLIT-WRONG-SWAP",
+    # With other pieces, the first two would be H-FUSED-LAYOUT without a swap, or turned.
+    pieces=(Heads.pieces, Heads.pieces, ...),
     move=(
         lambda x: x.transpose(2, 3),
         lambda x: x.transpose(1, 3),
@@ -149,7 +162,14 @@ task.fault(
     ),
 )
 task.fault("H-FUSED-LAYOUT", cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)).mT)
-task.fault("C-SPLIT-WIDTH", cut=lambda x, num_heads: x.unflatten(-1, (-1, num_heads)))
+task.fault("C-SPLIT-WIDTH", pieces=lambda x, num_heads: x.shape[-1] // num_heads)
+task.fault("C-SPLIT-REVERSED", order=lambda heads: heads.flip(1))
+task.fault(
+    "C-SPLIT-WORDS",
+    cut=lambda x, num_heads: torch.stack(x.chunk(num_heads, 1), 1),
+    move=as_is,
+)
+task.fault("C-SPLIT-ONE-LEFT", forms=(one_left,))
 task.fault("C-SPLIT-LIST", give=lambda heads: list(heads.unbind(1)))
 task.fault(
     "C-SPLIT-ONE-HEAD",
@@ -164,7 +184,7 @@ task.fault(
 )
 task.fault("C-SPLIT-WHOLE", section="whole-embedding", cut=stretched)
 task.fault("H-BATCH-FIRST", section="multihead-parity", read=lambda x: x.transpose(0, 1))
-task.fault("C-SPLIT-TWO", cut=lambda x, num_heads: x.unflatten(-1, (2, -1)))
+task.fault("C-SPLIT-TWO", pieces=lambda x, num_heads: 2)
 task.fault("C-SPLIT-SQUEEZED", give=torch.squeeze)
 task.fault("C-SPLIT-DETACHED", read=torch.detach)
 task.fault("C-SPLIT-FLOAT32", give=lambda heads: heads.float())
@@ -172,6 +192,12 @@ task.fault(
     "C-SPLIT-TWISTED",
     section="multihead-breaks",
     cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, -1, x.shape[1]).mT,
+    move=as_is,
+)
+task.fault(
+    "C-SPLIT-SWAPPED-FIRST",
+    section="multihead-breaks",
+    cut=lambda x, num_heads: x.mT.reshape(x.shape[0], num_heads, x.shape[1], -1),
     move=as_is,
 )
 task.fault(

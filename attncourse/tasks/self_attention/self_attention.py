@@ -389,6 +389,16 @@ task.fault("C-TRANSPOSE-FIRST", compare=lambda query, key: query @ key.transpose
 task.fault(
     "C-EINSUM-SENTENCES", compare=lambda query, key: torch.einsum("bqd,ckd->bqk", query, key)
 )
+task.fault(
+    "D-RESHAPE-KEY",
+    section="rows-and-columns",
+    compare=lambda query, key: query @ key.reshape(key.shape[0], key.shape[2], key.shape[1]),
+)
+task.fault(
+    "D-COSINE",
+    compare=lambda query, key: F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT,
+    scale=(as_is, ...),
+)
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DMODEL", scale=by_root(lambda query, value, x: x.shape[-1]))
 task.fault("D-SCALE-DK", scale=lambda scores, query, value, x: scores / query.shape[-1])
@@ -438,6 +448,12 @@ task.fault(
     "D-SOFTMAX-ALL", **AXES, share=lambda scores: scores.flatten(-2).softmax(-1).view(scores.shape)
 )
 task.fault("D-NO-SOFTMAX", share=as_is)
+task.fault(
+    "D-HARD-ATTENTION",
+    share=lambda scores: F.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores),
+)
+task.fault("C-SIGMOID-WEIGHTS", share=torch.sigmoid)
+task.fault("C-DIVIDED-BY-SUM", share=lambda scores: scores / scores.sum(-1, keepdim=True))
 task.fault(
     "C-COLUMNS-AVERAGED",
     section="rows-and-columns",

@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from attncourse import self_attention as reference
@@ -145,6 +147,10 @@ def of_the_next_hand(angles, width):
     return (angles * 10_000.0 ** (-2 / width)).cos()
 
 
+def times_root(sines, cosines, width):
+    return Positions.lay_out(sines, cosines, width) * math.sqrt(width)
+
+
 task.fault(
     "P-FREQ",
     section="self-attention-breaks",
@@ -157,6 +163,12 @@ task.fault(
     lay_out=in_turn,
 )
 task.fault("C-COSINE-NEXT", cosines=of_the_next_hand, lay_out=(..., last_zero))
+task.fault(
+    "C-POWER-FIRST",
+    section="self-attention-breaks",
+    exponents=(lambda width: hands(width)[::2] - math.log(width, 10_000), ...),
+    speeds=(..., lambda base, exponents: 2 / (base**2 * exponents)),
+)
 task.fault("C-EXPONENT-HALVED", exponents=lambda width: Positions.exponents(width) / 2)
 task.fault("C-EXPONENT-INTEGER", exponents=lambda width: Positions.exponents(width).floor())
 task.fault(
@@ -203,6 +215,7 @@ task.fault(
         lambda places, speeds: (places.bfloat16()[:, None] * speeds.bfloat16()).double(),
     ),
 )
+task.fault("C-DEGREES", turn=lambda places, speeds: (places[:, None] * speeds).deg2rad())
 task.fault("C-WHOLE-TURNS", turn=lambda places, speeds: 2 * torch.pi * places[:, None] * speeds)
 
 # --- faults: the table --------------------------------------------------------------------------
@@ -213,6 +226,7 @@ task.fault(
 task.fault(
     "C-COSINE-FIRST", lay_out=lambda sines, cosines, width: Positions.lay_out(cosines, sines, width)
 )
+task.fault("C-TIMES-ROOT", lay_out=times_root)
 task.fault("C-SINES-ONLY", section="moving-on", cosines=lambda angles, width: angles.sin())
 task.fault("C-COSINES-ONLY", section="moving-on", sines=lambda angles, width: angles.cos())
 task.fault("C-BATCH-AXIS", result=lambda table: table.float()[None])

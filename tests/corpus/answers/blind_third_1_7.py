@@ -1438,6 +1438,7 @@ def _(scores, mask):
 @wrong(
     "cross_attention",
     "a mask (b 1 k) must first be stretched over the queries, and expand(-1, q, -1) does that for any mask",
+    "C-MASK-EXPANDED",
 )
 def _(target, memory, attention, memory_mask=None):
     if memory_mask is not None:
@@ -2996,7 +2997,11 @@ def _(x, num_heads):
 # ------------------------------------------------------------ merge_heads
 
 
-@wrong("merge_heads", "iterating over x gives the heads, so cat of list(x) lays them side by side")
+@wrong(
+    "merge_heads",
+    "iterating over x gives the heads, so cat of list(x) lays them side by side",
+    "C-MERGE-OVER-SENTENCES",
+)
 def _(x):
     heads = list(x)
     wide = torch.cat(heads, dim=-1)
@@ -3128,7 +3133,7 @@ def _(scores, mask):
 # ------------------------------------------------------------ cross_attention
 
 
-@wrong("cross_attention", "if no mask is given, a decoder still may not look ahead")
+@wrong("cross_attention", "if no mask is given, a decoder still may not look ahead", "X-CAUSAL")
 def _(target, memory, attention, memory_mask=None):
     q, k = target.shape[1], memory.shape[1]
     if memory_mask is None:

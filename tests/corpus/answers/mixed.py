@@ -2333,7 +2333,9 @@ def _(x, W_query, W_key, W_value):
     return torch.einsum("bij,bjm->bim", w, x), w
 
 
-@wrong("self_attention", "does not scale; gives only the output", ("D-NO-SCALE",), ())
+@wrong(
+    "self_attention", "does not scale; gives only the output", ("D-NO-SCALE",), ("D-OUTPUT-ONLY",)
+)
 def _(x, W_query, W_key, W_value):
     return ((x @ W_query) @ (x @ W_key).mT).softmax(dim=2) @ (x @ W_value)
 
@@ -2769,7 +2771,12 @@ def _(x, num_heads):
     return x.contiguous().view(bs, width // num_heads, seq, num_heads)
 
 
-@wrong("split_heads", "heads come in reverse order; the words stand last", (), ("C-SPLIT-TURNED",))
+@wrong(
+    "split_heads",
+    "heads come in reverse order; the words stand last",
+    ("C-SPLIT-REVERSED",),
+    ("C-SPLIT-TURNED",),
+)
 def _(x, num_heads):
     pieces = torch.chunk(x, num_heads, dim=-1)[::-1]
     return torch.stack(pieces, dim=1).mT
@@ -3440,7 +3447,7 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "gives the rest of the sentence, not the next word")
+@wrong("next_word_pairs", "gives the rest of the sentence, not the next word", "C-REST-TO-GUESS")
 def _(tokens):
     return [(tokens[:i], tokens[i:]) for i in range(1, len(tokens))]
 

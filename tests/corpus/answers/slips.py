@@ -2887,7 +2887,7 @@ def _(x, num_heads):
     return rearrange(x, "b n (d h) -> b h n d", h=num_heads)
 
 
-@wrong("split_heads", "cuts the words apart, not the features")
+@wrong("split_heads", "cuts the words apart, not the features", "C-SPLIT-WORDS")
 def _(x, num_heads):
     return torch.stack(x.chunk(num_heads, dim=1), dim=1)
 
@@ -2930,7 +2930,7 @@ def _(x, num_heads):
     return out
 
 
-@wrong("split_heads", "turns the heads around: last piece first")
+@wrong("split_heads", "turns the heads around: last piece first", "C-SPLIT-REVERSED")
 def _(x, num_heads):
     d = x.shape[-1] // num_heads
     pieces = []
@@ -2939,7 +2939,9 @@ def _(x, num_heads):
     return torch.stack(pieces, dim=1)
 
 
-@wrong("split_heads", "swaps the axes first and then views", "C-SPLIT-TWISTED")
+@wrong(
+    "split_heads", "swaps the axes first and then views", "C-SPLIT-SWAPPED-FIRST", "C-SPLIT-TWISTED"
+)
 def _(x, num_heads):
     b, n, m = x.shape
     y = x.transpose(1, 2).contiguous()
@@ -3015,7 +3017,7 @@ def _(x):
     return x.transpose(1, 2).view(b, n, h * d)
 
 
-@wrong("merge_heads", "leaves a single head as it came")
+@wrong("merge_heads", "leaves a single head as it came", "C-MERGE-ONE-LEFT")
 def _(x):
     if x.shape[1] == 1:
         return x
@@ -3588,7 +3590,12 @@ def _(model_width, num_heads, num_layers, head_width=None):
     return int(num_layers * (3 * model_width * d + d * model_width))
 
 
-@wrong("attention_parameters", "lets head_width act on queries and keys only", "H-WO-SHAPE")
+@wrong(
+    "attention_parameters",
+    "lets head_width act on queries and keys only",
+    "C-PARAMETERS-WIDTH-OF-KEYS",
+    "H-WO-SHAPE",
+)
 def _(model_width, num_heads, num_layers, head_width=None):
     usual = model_width // num_heads
     d = usual if head_width is None else head_width
@@ -3705,7 +3712,7 @@ def _(tokens):
     return [(" ".join(map(str, tokens[:i])), tokens[i]) for i in range(1, len(tokens))]
 
 
-@wrong("next_word_pairs", "packs the next word into a list")
+@wrong("next_word_pairs", "packs the next word into a list", "C-WORD-IN-A-LIST")
 def _(tokens):
     return [(tokens[:i], tokens[i : i + 1]) for i in range(1, len(tokens))]
 
@@ -3740,13 +3747,13 @@ def _(tokens):
     return pairs
 
 
-@wrong("next_word_pairs", "gives a generator instead of a list")
+@wrong("next_word_pairs", "gives a generator instead of a list", "C-ONE-BY-ONE")
 def _(tokens):
     for i in range(1, len(tokens)):
         yield tokens[:i], tokens[i]
 
 
-@wrong("next_word_pairs", "drops the last word of every context")
+@wrong("next_word_pairs", "drops the last word of every context", "C-TWO-AHEAD")
 def _(tokens):
     return [(tokens[:i], tokens[i + 1]) for i in range(1, len(tokens) - 1)]
 
@@ -3821,7 +3828,12 @@ def _(query_length, key_length=None):
     return torch.tensor(rows, dtype=torch.bool)
 
 
-@wrong("causal_mask", "sees one word too many when there are more keys", "M-TRIL-ONE")
+@wrong(
+    "causal_mask",
+    "sees one word too many when there are more keys",
+    "C-ONE-PLACE-TOO-FAR",
+    "M-TRIL-ONE",
+)
 def _(query_length, key_length=None):
     if key_length is None:
         key_length = query_length
@@ -4084,7 +4096,7 @@ def _(scores, mask):
     return e / e.sum(-1, keepdim=True).clamp_min(torch.finfo(e.dtype).tiny)
 
 
-@wrong("masked_softmax", "opens dead rows in the caller's mask")
+@wrong("masked_softmax", "opens dead rows in the caller's mask", "C-MASK-OPENED")
 def _(scores, mask):
     dead = ~mask.any(-1, keepdim=True)
     mask |= dead
@@ -4120,7 +4132,7 @@ def _(scores, mask):
     return torch.softmax(scores + penalty, dim=-1).masked_fill(~mask, 0)
 
 
-@wrong("masked_softmax", "gives every mask an axis for the heads")
+@wrong("masked_softmax", "gives every mask an axis for the heads", "C-HEADS-AXIS")
 def _(scores, mask):
     mask = mask.unsqueeze(1)
     w = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
@@ -4253,7 +4265,7 @@ def _(target, memory, attention, memory_mask=None):
     return attention(target, both, both, memory_mask)
 
 
-@wrong("cross_attention", "keeps only the first row of the mask")
+@wrong("cross_attention", "keeps only the first row of the mask", "M-ONE-ROW")
 def _(target, memory, attention, memory_mask=None):
     if memory_mask is not None:
         memory_mask = memory_mask[..., :1, :]
