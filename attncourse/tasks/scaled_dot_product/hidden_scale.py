@@ -338,10 +338,6 @@ task.fault(
         estimated(by_the_largest),
     ),
 )
-task.fault(
-    "C-FIRST-ROW",
-    visible=lambda weights: (weights > 0) & (torch.arange(len(weights)) == 0)[:, None],
-)
 
 
 # --- faults: trying scales ----------------------------------------------------------------------
