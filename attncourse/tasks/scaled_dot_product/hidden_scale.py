@@ -8,6 +8,7 @@ import torch
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 from attncourse.tasks.scaled_dot_product import is_a_plain_number
 
 
@@ -56,7 +57,7 @@ def scale_probes(rng):
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
         for c in (0.5, 1.37, 3.0, 6.3, 14.5)
         for masked in (False, True)
-    } | {"robot must obey orders": ROBOT}
+    } | {"robot must obey orders": ROBOT, "five keys": table(rng, 2.2, q=6, k=5)}
 
 
 def scale_small(rng):
@@ -167,7 +168,6 @@ def other_way_round(across, up, trust):
 
 
 task.spelling(trust=alike)
-task.spelling(slope=other_way_round)
 task.spelling(trust=alike, slope=other_way_round)
 
 
@@ -267,7 +267,7 @@ RATIOS = ratio_of_sums, mean_of_ratios, median_of_ratios
 task.fault(
     "C-NO-NORMALIZER",
     forms=[
-        estimated(without_normalizer(ratio, most, signed))
+        (estimated if most == 1 else as_is)(without_normalizer(ratio, most, signed))
         for most in (1.0, 2.0)  # with a weight of 1, too: its logarithm is 0
         for signed in (torch.Tensor.clone, torch.abs)
         for ratio in RATIOS
@@ -302,8 +302,8 @@ task.fault(
     "C-MEAN-OF-PAIRS",
     forms=(
         estimated(lambda *tables: statistics.mean(pairs(*tables))),
-        estimated(in_a_row),
-        estimated(lambda *tables: statistics.mean(pairs(*tables, unlike=False))),
+        in_a_row,
+        lambda *tables: statistics.mean(pairs(*tables, unlike=False)),
     ),
 )
 
@@ -334,8 +334,8 @@ task.fault(
     forms=(
         estimated(of_the_first_row(0, 1)),
         estimated(lambda *tables: next(pairs(*tables))),
-        estimated(of_the_first_row(0, -1)),
-        estimated(by_the_largest),
+        of_the_first_row(0, -1),
+        by_the_largest,
     ),
 )
 
@@ -372,8 +372,10 @@ def whole(most):
 
 task.fault(
     "C-COARSE-GRID",
-    forms=[tried(whole(most)) for most in (32, 100, 10, 20)],
-    number=lambda slope: float(round(1 / slope.item())),
+    forms=(
+        *[tried(whole(most)) for most in (32, 100, 10, 20)],
+        lambda scores, weights: float(round(reference.hidden_scale(scores, weights))),
+    ),
 )
 task.fault(
     "C-USUAL-WIDTHS",
