@@ -426,11 +426,24 @@ def test_another_error_than_the_one_asked_for_is_told():
 TWO_NUMBERS = r"should be (\S+); yours is (\S+?)\. ", r"returned (.+?); expected (.+?)\. "
 
 
+def test_a_reason_is_said_in_full_once_and_a_table_of_facts_has_names_before_its_numbers():
+    def query_as_it_is(query, keys, W_query, W_key, v):
+        return torch.tanh(query @ W_query + keys @ W_key) @ v
+
+    text = " ".join(f"{checks.run('additive_scores', query_as_it_is)}".split())
+    assert text.count("size of tensor a (2) must match the size of tensor b (4)") == 1
+    assert "the same reason as for “every key gets one score”" in text
+    assert "expected 1: 0 got 1: 1" in " ".join(
+        f"{checks.run('exact_match_by_length', lambda p, t, lengths: {1: 1.0})}".split()
+    )
+
+
 def falsehoods(report):
     """What is true of no answer, whatever it does, in the words of its report."""
     about, diagnosis = report.about, report.diagnosis
     text = " ".join(f"{report} ".split())
     yield from re.findall("see above|last axis but|matter here", text)
+    yield from re.findall("is an error, or|is right now|is again|with copied weights your", text)
     shown = "What we saw:", "Smallest failing input found:", "Which outputs"
     if "here is what we saw" in text and not any(each in text for each in shown):
         yield "nothing was seen"

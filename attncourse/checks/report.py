@@ -188,7 +188,7 @@ def _line(value: object, digits: int) -> str:
         texts = {name for name in value if isinstance(name, str) and name.isdigit()}
         names = [repr(name) if name in texts else name for name in value]
         pairs = zip(names, value.values(), strict=True)
-        return " ; ".join(f"{name} {_number(number, digits)}" for name, number in pairs)
+        return " ; ".join(f"{name}: {_number(number, digits)}" for name, number in pairs)
     text = str(value)
     return describe(value) if len(text) > MOST_LETTERS and not isinstance(value, str) else text
 
@@ -255,10 +255,15 @@ def _points(report: Report) -> str:
 
 def _told(report: Report) -> Iterator[tuple[Result, str]]:
     """Each verdict with its message, or "": nothing is said twice."""
-    why, said = report.diagnosis and report.diagnosis.why, None
+    why, said, first = report.diagnosis and report.diagnosis.why, None, {}
     for result in report.results:
         message = "" if result.message == why or not report.begun else result.message
-        yield result, message and _unless_said(message, said)
+        if message != said and message in first:
+            yield result, f"the same reason as for “{first[message]}”"
+        else:
+            yield result, message and _unless_said(message, said)
+        if message:
+            first.setdefault(message, result.name)
         said = message or said
 
 

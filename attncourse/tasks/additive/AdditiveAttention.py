@@ -13,11 +13,14 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.additive import ignores_padding, returns_a_pair, rows_sum_to_one, turned
+from attncourse.tasks.additive._scores import repeated
 from attncourse.tasks.additive.attend import (
     Attend,
     divided,
     hard,
     low,
+    mean_of_all,
+    mean_of_visible,
     naive,
     naive_if_alive,
     only_dead_rows,
@@ -346,6 +349,9 @@ class Layer(nn.Module, Attend):
     def line_up(query):
         return query[:, None]
 
+    def for_every_key(query, keys):
+        return query
+
     def meet(query, keys):
         return query + keys
 
@@ -362,7 +368,8 @@ class Layer(nn.Module, Attend):
         return keys
 
     def forward(self, query, keys, mask=None):
-        hidden = self.bend(self.meet(self.line_up(self.of_query(query)), self.of_keys(keys)))
+        asked, known = self.line_up(self.of_query(query)), self.of_keys(keys)
+        hidden = self.bend(self.meet(self.for_every_key(asked, known), known))
         return self.attend(self.drop_axis(self.weigh(hidden)), self.values(keys), mask)
 
 
@@ -488,12 +495,29 @@ class LayersSetInForward(LayersInForward):
         return Layer.forward(self, query, keys, mask)
 
 
+class LayersSetAside(Layer):
+    def make(self, e, d, a):
+        super().make(e, d, a)
+        self.sizes = e, d, a
+
+    def forward(self, query, keys, mask=None):
+        return Layer(*self.sizes).to(query.dtype)(query, keys, mask)
+
+
+class FreshScoreLayer(Layer):
+    def weigh(self, hidden):
+        return nn.Linear(hidden.shape[-1], 1, bias=False).to(hidden.dtype)(hidden)
+
+
 class WithoutSuper(Layer):
     def __init__(self, query_dim, key_dim, attention_dim):
         self.make(query_dim, key_dim, attention_dim)
 
 
-task.fault("C-UNREGISTERED", forms=(LayersInAList, LayersInForward, LayersSetInForward))
+task.fault(
+    "C-UNREGISTERED",
+    forms=(LayersInAList, LayersInForward, LayersSetInForward, LayersSetAside, FreshScoreLayer),
+)
 task.fault("C-NO-SUPER", forms=(WithoutSuper,))
 
 # --- faults: scores -----------------------------------------------------------------------------
@@ -535,6 +559,7 @@ task.fault("C-NO-QUERY", meet=lambda query, keys: keys)
 task.fault("C-FIRST-QUERY", line_up=lambda query: query[:1, None])
 task.fault("C-QUERY-MEAN", line_up=lambda query: query.mean(0, keepdim=True)[:, None])
 task.fault("A-BROADCAST", section=BREAKS, line_up=as_is)
+task.fault("C-REPEAT", section=BREAKS, for_every_key=repeated)
 task.fault("C-STALE-KEYS", section="score-family", forms=(KeepsTheFirstKeys,))
 task.fault("C-SQUEEZE", section="score-family", drop_axis=torch.squeeze)
 task.fault("C-NO-TANH-NO-MASK", section=BREAKS, bend=as_is, visible=lambda mask, scores: None)
@@ -597,6 +622,7 @@ class NoDefault(Layer):
 task.fault("A-VALUE-IS-KEY", values=by_key_layer)
 task.fault("C-ALL-PAIRS", section=BREAKS, average=lambda weights, values, mask: weights @ values)
 task.fault("C-MEAN-CONTEXT", average=lambda *all: weighted(*all).mean(1))
+task.fault("C-PLAIN-MEAN", average=(mean_of_visible, mean_of_all))
 task.fault("C-NOT-SUMMED", average=weighted)
 task.fault("C-KEEPDIM", average=lambda weights, values, mask: weights[:, None] @ values)
 task.fault(

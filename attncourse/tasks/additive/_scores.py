@@ -18,8 +18,16 @@ def in_a_layer(x, W):
     return layer(x)
 
 
+def repeated(query, keys):
+    b, k, _ = keys.shape
+    return query[:, 0].repeat(k, 1).reshape(b, k, -1)
+
+
 def of_every_score(task: Task) -> None:
-    """Faults of the steps `line_up` (query -> b 1 width) and `result` (scores -> scores)."""
+    """Faults of the steps `line_up` (query -> b 1 width), `for_every_key` (-> b k width or b 1
+    width) and `result` (scores -> scores).
+    """
+    task.fault("C-REPEAT", section="additive-breaks", for_every_key=repeated)
     task.fault("A-BROADCAST", section="additive-breaks", line_up=as_is)
     task.fault(
         "C-FIRST-QUERY",
@@ -46,6 +54,10 @@ def of_every_score(task: Task) -> None:
         result=(lambda scores: scores[..., None], lambda scores: scores[:, None]),
     )
     task.fault("C-SQUEEZE", **FAMILY, result=torch.squeeze)
+    task.fault(
+        "C-FOLDED-BY-KEYS", **FAMILY, result=lambda scores: scores.reshape(scores.shape[::-1]).mT
+    )
+    task.fault("C-POSITIVE", **SEARCH, result=(torch.abs, torch.relu, torch.exp))
     task.fault(
         "C-KEYS-SUMMED",
         **SEARCH,
@@ -76,6 +88,14 @@ def of_products(task: Task) -> None:
         **FAMILY,
         compare=lambda query, keys: (
             query / query.norm(dim=-1, keepdim=True) * keys / keys.norm(dim=-1, keepdim=True)
+        ),
+    )
+    task.fault(
+        "C-ONE-NORMALIZED",
+        **FAMILY,
+        compare=(
+            lambda query, keys: query * keys / keys.norm(dim=-1, keepdim=True),
+            lambda query, keys: query / query.norm(dim=-1, keepdim=True) * keys,
         ),
     )
     task.fault(
@@ -114,6 +134,7 @@ def of_hidden_layers(task: Task) -> None:
     task.fault("C-NO-V", **SEARCH, weigh=lambda hidden, v: hidden.sum(-1))
     task.fault("C-MEAN", **SEARCH, weigh=lambda hidden, v: (hidden * v).mean(-1))
     task.fault("C-NOT-SUMMED", **SEARCH, weigh=torch.mul)
+    task.fault("C-SUMMED-OVER-KEYS", **SEARCH, weigh=lambda hidden, v: (hidden * v).sum(1))
     task.fault("C-V-SHARES", **SEARCH, weigh=lambda hidden, v: hidden @ v.softmax(-1))
     task.fault("C-SCALED", **SEARCH, weigh=lambda hidden, v: hidden @ v / math.sqrt(len(v)))
     task.fault("C-FROZEN-V", **SEARCH, weigh=lambda hidden, v: hidden @ v.detach())

@@ -112,6 +112,9 @@ class Additive:
     def line_up(query):
         return query[:, None]
 
+    def for_every_key(query, keys):
+        return query
+
     def meet(query, keys):
         return query + keys
 
@@ -126,7 +129,8 @@ class Additive:
 
     def __call__(self, query, keys, W_query, W_key, v):
         query, keys = self.of_query(query, W_query, W_key), self.of_keys(keys, W_query, W_key)
-        return self.result(self.weigh(self.bend(self.meet(self.line_up(query), keys)), v))
+        query = self.for_every_key(self.line_up(query), keys)
+        return self.result(self.weigh(self.bend(self.meet(query, keys)), v))
 
 
 # --- faults -------------------------------------------------------------------------------------

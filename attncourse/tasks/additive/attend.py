@@ -356,13 +356,13 @@ task.fault(
 )
 task.fault(
     "M-SMALL-FILL",
-    hide=(low(-1e4), lowered(1e4), low(-1e4)),
-    clear=(only_dead_rows, only_dead_rows, as_is, ...),
+    hide=(low(-1e4), lowered(1e4), low(-1e4), lowered(1e4)),
+    clear=(only_dead_rows, only_dead_rows, as_is),
 )
 task.fault(
     "M-TINY-FILL",
-    hide=(low(-100.0), low(-1e3), lowered(100.0), lowered(1e3), low(-100.0), low(-1e3)),
-    clear=(only_dead_rows, ..., only_dead_rows, only_dead_rows, as_is, as_is),
+    hide=2 * (low(-100.0), low(-1e3), lowered(100.0), lowered(1e3)),
+    clear=(only_dead_rows, ..., only_dead_rows, only_dead_rows, as_is),
 )
 task.fault(
     "M-VALUES",
@@ -453,8 +453,8 @@ task.fault(
     "A-SOFTMAX-QUERIES",
     **BREAKS,
     share=lambda scores, mask: scores.softmax(0),
-    hide=(..., low(-1e9)),
-    clear=(lambda weights, mask: weights.masked_fill(~mask, 0.0)),
+    hide=(..., low(-1e9), ...),
+    clear=(..., *[lambda weights, mask: weights.masked_fill(~mask, 0.0)] * 2),
 )
 task.fault(
     "D-SOFTMAX-ALL",
@@ -489,6 +489,13 @@ task.fault(
 )
 task.fault("D-HARD-ATTENTION", **SEARCH, share=hard)
 task.fault("D-NO-SOFTMAX", **SEARCH, share=lambda scores, mask: scores.clone(), hide=as_is)
+task.fault(
+    "D-SOFTMAX-LINEAR",
+    **SEARCH,
+    share=lambda scores, mask: scores / scores.sum(-1, keepdim=True),
+    hide=(low(0.0), as_is),
+    clear=(lambda weights, mask: weights.nan_to_num(), ...),
+)
 task.fault("C-SIGMOID-WEIGHTS", **SEARCH, share=lambda scores, mask: scores.sigmoid())
 task.fault("C-LOG-WEIGHTS", **SEARCH, share=lambda scores, mask: scores.log_softmax(-1))
 task.fault("C-TWO-SOFTMAXES", **SEARCH, share=lambda scores, mask: scores.softmax(-1).softmax(-1))
@@ -501,7 +508,18 @@ def weighted(weights, values, mask):
     return weights[:, :, None] * values
 
 
+def mean_of_visible(weights, values, mask):
+    if mask is None:
+        return values.mean(1)
+    return (values * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def mean_of_all(weights, values, mask):
+    return values.mean(1)
+
+
 task.fault("C-MEAN-CONTEXT", **SEARCH, average=lambda *all: weighted(*all).mean(1))
+task.fault("C-PLAIN-MEAN", **SEARCH, average=(mean_of_visible, mean_of_all))
 task.fault("C-NOT-SUMMED", **SEARCH, average=weighted)
 task.fault("C-SUMMED-OVER-SENTENCES", **SEARCH, average=lambda *all: weighted(*all).sum(0))
 task.fault("A-BROADCAST", **BREAKS, average=lambda weights, values, mask: (weights * values).sum(1))

@@ -130,18 +130,12 @@ class Concat:
 # --- faults -------------------------------------------------------------------------------------
 
 
-def repeated(query, keys):
-    b, k, _ = keys.shape
-    return query[:, 0].repeat(k, 1).view(b, k, -1)
-
-
 of_every_score(task)
 of_hidden_layers(task)
 task.fault("C-KEYS-FIRST", join=lambda queries, keys: torch.cat([keys, queries], -1))
 task.fault(
     "C-TANH-FIRST", section="linear-score", multiply=lambda pairs, W: pairs.tanh() @ W, bend=as_is
 )
-task.fault("C-REPEAT", section="additive-breaks", for_every_key=repeated)
 task.fault("C-NO-QUERY", section="soft-search", line_up=lambda query: 0 * query[:, None])
 task.fault("C-W-IN-A-LAYER", section="soft-search", multiply=in_a_layer)
 task.fault("C-FROZEN-W", section="soft-search", multiply=lambda pairs, W: pairs @ W.detach())

@@ -86,22 +86,32 @@ class Dot:
     def line_up(query):
         return query[:, None]
 
+    def for_every_key(query, keys):
+        return query
+
     def compare(query, keys):
         return query * keys
 
     def add(products):
         return products.sum(-1)
 
+    def scale(scores, query, keys):
+        return scores
+
     def result(scores):
         return scores
 
+    def score(self, query, keys):
+        query = self.for_every_key(self.line_up(query), keys)
+        return self.add(self.compare(query, keys))
+
     def __call__(self, query, keys):
-        return self.result(self.add(self.compare(self.line_up(query), keys)))
+        return self.result(self.scale(self.score(query, keys), query, keys))
 
 
 # --- faults -------------------------------------------------------------------------------------
 
 of_every_score(task)
 of_products(task)
-task.fault("C-DOT-SCALED", add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1]))
+task.fault("C-DOT-SCALED", scale=lambda scores, query, keys: scores / math.sqrt(keys.shape[-1]))
 task.fault("C-DOT-SUM", compare=torch.add)

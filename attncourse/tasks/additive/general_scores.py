@@ -1,6 +1,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import additive as reference
 from attncourse.checks.answer import moves_nothing
@@ -90,11 +91,22 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class General(Dot):
+    def matrix(W):
+        return W
+
     def project(query, W):
         return query @ W
 
+    def bend(projected):
+        return projected
+
+    def of_keys(keys, W):
+        return keys
+
     def __call__(self, query, keys, W):
-        return super().__call__(self.project(query, W), keys)
+        W = self.matrix(W)
+        asked = self.bend(self.project(query, W))
+        return self.result(self.scale(self.score(asked, self.of_keys(keys, W)), query, keys))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -107,17 +119,36 @@ def overwritten(query, W):
     return query
 
 
+def cut_to_fit(query, W):
+    """The query, cut or filled up with zeros to the width of a key."""
+    return F.pad(query, (0, W.shape[1] - W.shape[0]))
+
+
 of_every_score(task)
 of_products(task)
-task.fault("C-W-TRANSPOSED", project=lambda query, W: query @ W.T)
-task.fault("C-W-RESHAPED", project=lambda query, W: query @ W.reshape(W.shape[::-1]).mT)
-task.fault("C-NO-W", project=lambda query, W: query)
-task.fault("C-GENERAL-TANH", project=lambda query, W: (query @ W).tanh())
-task.fault("C-TANH-LAST", result=torch.tanh)
+task.fault("C-W-TRANSPOSED", matrix=lambda W: W.T)
 task.fault(
-    "C-GENERAL-SCALED", add=lambda products: products.sum(-1) / math.sqrt(products.shape[-1])
+    "C-W-RESHAPED",
+    matrix=(lambda W: W.reshape(W.shape[::-1]).mT, lambda W: W.T.reshape(W.shape)),
 )
-task.fault("C-FROZEN-W", project=lambda query, W: query @ W.detach())
+task.fault("C-NO-W", project=(lambda query, W: query, cut_to_fit))
+task.fault(
+    "C-GENERAL-TANH",
+    bend=(torch.tanh, ...),
+    project=(..., lambda query, W: query),
+    of_keys=(..., lambda keys, W: (keys @ W.mT).tanh()),
+)
+task.fault(
+    "C-TANH-LAST", result=(torch.tanh, ...), add=(..., lambda products: products.sum(-1).tanh())
+)
+task.fault(
+    "C-GENERAL-SCALED",
+    scale=(
+        lambda scores, query, keys: scores / math.sqrt(keys.shape[-1]),
+        lambda scores, query, keys: scores / math.sqrt(query.shape[-1]),
+    ),
+)
+task.fault("C-FROZEN-W", matrix=torch.detach)
 task.fault("C-W-IN-A-LAYER", project=in_a_layer)
 task.fault("C-INPLACE-SQUARE", project=overwritten)
-task.fault("C-W-SHARES", project=lambda query, W: query @ W.softmax(-1))
+task.fault("C-W-SHARES", matrix=lambda W: W.softmax(-1))

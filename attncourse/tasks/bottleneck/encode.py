@@ -235,6 +235,9 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Encoding:
+    def count(lengths, tokens):
+        return lengths
+
     def embed(embedding, tokens, lengths):
         return embedding(tokens)
 
@@ -254,6 +257,7 @@ class Encoding:
         return vectors
 
     def __call__(self, tokens, lengths, embedding, gru):
+        lengths = self.count(lengths, tokens)
         states = self.read(gru, self.embed(embedding, tokens, lengths), lengths)
         places = self.place(lengths, tokens)
         self.words = self.seen(places, tokens)  # for who picks more than one state
@@ -273,9 +277,18 @@ def last(states, places):
     return states[:, -1]
 
 
+def or_nothing_read(states, places):
+    """The state before the first word, of zeros, where the place lies before it."""
+    return gathered(states, places.clamp(min=0)).masked_fill(places[:, None] < 0, 0)
+
+
 def behind(x, places):
     """Zero what stands behind the places."""
     return x.masked_fill((torch.arange(x.shape[1]) > places[:, None])[:, :, None], 0)
+
+
+def up_to_the_first_zero(lengths, tokens):
+    return (tokens != 0).cumprod(1).sum(1)
 
 
 def backward(embedding, tokens, lengths):
@@ -303,16 +316,20 @@ task.fault(
     place=(
         lambda lengths, tokens: (lengths - 2).clamp(min=0),
         lambda lengths, tokens: lengths - 2,
+        lambda lengths, tokens: lengths - 2,
     ),
+    pick=(..., ..., or_nothing_read),
 )
 task.fault("C-FIRST-STATE", section="recurrent-encoder", pick=lambda states, places: states[:, 0])
 task.fault(
     "C-LENGTHS-FROM-ZEROS",
-    place=(
-        lambda lengths, tokens: (tokens != 0).sum(1) - 1,
-        lambda lengths, tokens: (tokens != 0).sum(1).clamp(min=1) - 1,
+    count=(
+        lambda lengths, tokens: (tokens != 0).sum(1),
+        lambda lengths, tokens: (tokens != 0).sum(1).clamp(min=1),
+        lambda lengths, tokens: ((tokens != 0) * torch.arange(tokens.shape[1])).amax(1) + 1,
+        up_to_the_first_zero,
     ),
-    seen=lambda places, tokens: tokens != 0,
+    seen=(*[lambda places, tokens: tokens != 0] * 2, ...),
 )
 task.fault(
     "C-ZERO-PADS",
@@ -454,6 +471,7 @@ task.fault(
     embed=lambda embedding, tokens, lengths: embedding(tokens).detach(),
 )
 task.fault("C-FLOAT32", result=lambda vectors: vectors.float())
+task.fault("C-ENCODER-TANH", section="encoder-decoder", result=torch.tanh)
 
 
 @task.fault("C-STATE-CARRIED", section="recurrent-encoder")
@@ -465,6 +483,16 @@ class Carried(Encoding):
         kind = len(x), gru.hidden_size, x.dtype  # else the GRU would only raise an error
         states, last = gru(x, self.kept.get(kind))
         self.kept[kind] = last.detach()
+        return states
+
+
+@task.faults["C-STATE-CARRIED"].forms.append
+class CarriedDown(Encoding):
+    def read(self, gru, x, lengths):
+        states, last = torch.zeros(*x.shape[:2], gru.hidden_size, dtype=x.dtype), None
+        for row, length in enumerate(lengths.tolist()):
+            seen, last = gru(x[row : row + 1, :length], last)
+            states[row, :length] = seen[0]
         return states
 
 

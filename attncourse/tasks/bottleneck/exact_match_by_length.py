@@ -1,4 +1,5 @@
 import functools
+import itertools
 import numbers
 import operator
 
@@ -260,6 +261,7 @@ task.fault(
         ),
     ),
 )(words_by_length)
+task.fault("C-COUNTS-WORDS", verdict=right_words)
 task.fault(
     "C-ZIP-STOPS-EARLY",
     verdict=lambda prediction, target: float(
@@ -367,6 +369,14 @@ def counts_hits_from_nothing(predictions, targets, lengths):
     return hits
 
 
+def neighbors(verdicts, lengths):
+    found = {}
+    for length, each in itertools.groupby(zip(lengths, verdicts, strict=True), lambda x: x[0]):
+        found[length] = [verdict for _, verdict in each]
+    return found
+
+
+task.fault("C-NEIGHBORS-GROUPED", collect=neighbors)
 task.fault("C-LAST-ONE-WINS", share=lambda verdicts, found: verdicts[-1])
 task.fault("C-FIRST-ONE-COUNTS", share=lambda verdicts, found: verdicts[0])
 task.fault(

@@ -378,6 +378,10 @@ def column_by_column(written, batch_size, max_length, eos):
     )
 
 
+def or_a_column_of_eos(written, batch_size, max_length, eos):
+    return torch.stack(written or [torch.full((batch_size,), eos)], dim=1)
+
+
 task.spelling(close=as_is, tidy=until_eos, leave=never)
 task.spelling(join=in_a_full_table)
 
@@ -390,6 +394,7 @@ task.fault(
 )
 task.fault("C-BOS-BY-HEART", first=lambda bos, batch_size: torch.ones(batch_size, dtype=torch.long))
 task.fault("C-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
+task.fault("C-STARTS-WITH-EOS", marks=lambda bos, eos: (eos, eos))
 task.fault(
     "C-ONE-SENTENCE",
     first=(lambda bos, batch_size: torch.full((1,), bos), lambda bos, batch_size: bos),
@@ -448,6 +453,21 @@ task.fault("C-SMALLEST", choose=lambda logits, bos: logits.argmin(-1))
 task.fault("C-SAMPLES", choose=drawn)
 task.fault("C-LARGEST-SIZE", choose=lambda logits, bos: logits.abs().argmax(-1))
 task.fault("C-MARKS-FORBIDDEN", choose=without_bos)
+
+
+class NeverEmpty(Decoding):
+    def __call__(self, step, state, bos, eos, max_length, batch_size):
+        self.eos, self.begun = eos, False
+        return super().__call__(step, state, bos, eos, max_length, batch_size)
+
+    def score(self, step, token, state):
+        logits, state = step(token, state)
+        if not self.begun:
+            self.begun, logits = True, logits.index_fill(-1, torch.tensor([self.eos]), -torch.inf)
+        return logits, state
+
+
+task.fault("C-NEVER-EMPTY", forms=(NeverEmpty,))
 
 # --- faults: rows that have ended -----------------------------------------------------------------
 
@@ -534,7 +554,7 @@ task.fault(
 task.fault(
     "C-ONE-STEP-SHORT",
     rounds=lambda max_length: range(max_length - 1),
-    join=(..., column_by_column),
+    join=(..., column_by_column, or_a_column_of_eos),
 )
 task.fault("C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1))
 task.fault(

@@ -264,7 +264,13 @@ def each_sentence_or_zero(losses, real):
 
 
 task.fault("S-CE-PAD", real=everywhere)
-task.fault("C-PADS-IN-THE-COUNT", average=lambda losses, real: (losses * real).mean())
+task.fault(
+    "C-PADS-IN-THE-COUNT",
+    average=(
+        lambda losses, real: losses.masked_fill(~real, 0).mean(),
+        lambda losses, real: (losses * real).mean(),
+    ),
+)
 task.fault("C-PADS-IN-THE-SUM", average=lambda losses, real: losses.sum() / real.sum())
 task.fault("C-LOGITS-OF-PADS-ZEROED", align=zero_at_pads, real=everywhere)
 task.fault(
@@ -358,6 +364,10 @@ task.fault(
     ),
     lose=as_is,
 )
+task.fault(
+    "C-LABEL-SMOOTHING",
+    pick=lambda log_p, target: 0.9 * Loss.pick(log_p, target) + 0.1 * log_p.mean(-1),
+)
 task.fault("C-ENTROPY", pick=lambda log_p, target: (log_p.exp() * log_p).sum(-1))
 task.fault("C-OWN-GUESS", pick=lambda log_p, target: log_p.amax(-1))
 task.fault("C-SIGN", lose=as_is)
@@ -374,7 +384,10 @@ task.fault(
         lambda logits, pad: logits.softmax(-1).log(),
         *(log_of_more(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
         *(log_of_at_least(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
+        *[lambda logits, pad: logits.softmax(-1)] * 2,
     ),
+    lose=(*[...] * 13, lambda p: -p.log(), as_is),
+    average=(*[...] * 14, lambda p, real: -p[real].log().mean()),
 )
 task.fault(
     "C-NAIVE-LOG-SUM",
@@ -393,7 +406,11 @@ def wiped(logits, target, pad):
     return logits, target
 
 
-task.fault("C-LOSS-CUT-OFF", section="bottleneck-training", result=lambda loss: loss.detach())
+task.fault(
+    "C-LOSS-CUT-OFF",
+    section="bottleneck-training",
+    result=(lambda loss: loss.detach(), lambda loss: torch.tensor(loss.item())),
+)
 task.fault("C-LOSS-AS-FLOAT", section="bottleneck-training", result=lambda loss: loss.item())
 task.fault(
     "C-NOT-AVERAGED",

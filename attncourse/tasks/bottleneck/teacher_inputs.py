@@ -134,6 +134,10 @@ def all_but_first(target, bos):
     return target[:, 1:]
 
 
+def in_the_first_row(ids, bos):
+    return torch.cat([torch.full_like(ids[:1], bos), ids[1:]])
+
+
 def behind(first, rest):
     return torch.cat([rest, first], dim=1)
 
@@ -181,6 +185,8 @@ task.fault(
     ),
 )
 
+task.fault("C-JOINED-AS-ROWS", join=lambda first, rest: torch.cat([first, rest]))
+
 # --- faults: ids ----------------------------------------------------------------------------------
 
 task.fault(
@@ -189,6 +195,16 @@ task.fault(
     first=lambda target, bos: torch.zeros_like(target[:, :1]),
 )
 task.fault("C-BOS-BY-HEART", first=lambda target, bos: torch.ones_like(target[:, :1]))
+task.fault(
+    "C-BOS-IN-ONE-ROW",
+    first=(
+        lambda target, bos: in_the_first_row(torch.zeros_like(target[:, :1]), bos),
+        lambda target, bos: target[:, -1:],
+        lambda target, bos: torch.zeros_like(target[:, :1]),
+        lambda target, bos: target[:, :1],
+    ),
+    result=(..., *[lambda inputs, target, bos: in_the_first_row(inputs, bos)] * 3),
+)
 task.fault(
     "C-IDS-AS-FLOATS",
     section="ids-to-vectors",

@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import math
 import statistics
@@ -7,6 +8,7 @@ import torch
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 from attncourse.tasks.scaled_dot_product import is_a_plain_number
 
 
@@ -55,7 +57,7 @@ def scale_probes(rng):
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
         for c in (0.5, 1.37, 3.0, 6.3, 14.5)
         for masked in (False, True)
-    } | {"robot must obey orders": ROBOT}
+    } | {"robot must obey orders": ROBOT, "five keys": table(rng, 2.2, q=6, k=5)}
 
 
 def scale_small(rng):
@@ -160,7 +162,25 @@ def alike(weights, seen):
     return seen.to(weights.dtype)
 
 
+def other_way_round(across, up, trust):
+    """1 / c as a fit of the scores over the log-weights finds it."""
+    return (trust * up**2).sum() / (trust * across * up).sum()
+
+
 task.spelling(trust=alike)
+task.spelling(trust=alike, slope=other_way_round)
+
+
+def estimated(find):
+    """Steps that find the scale in another way: of Scale's, only `number` is left to change."""
+
+    def call(self, scores, weights):
+        return self.number(1 / torch.tensor(find(scores, weights), dtype=torch.float64))
+
+    replaced = {name: step for name, step in vars(Scale).items() if inspect.isroutine(step)}
+    del replaced["number"]
+    return type("Estimated", (Scale,), replaced | {"__call__": call})
+
 
 # --- faults: what is returned -------------------------------------------------------------------
 
@@ -173,6 +193,14 @@ class EditsTheTables(Scale):
 
 
 task.fault("C-SQUARED", number=lambda slope: slope.item() ** -2)
+task.fault(
+    "C-KEYS-COUNTED",
+    forms=[
+        lambda scores, weights: math.sqrt(scores.shape[-1]),
+        lambda scores, weights: float(scores.shape[-1]),
+        lambda scores, weights: math.sqrt(scores.shape[0]),
+    ],
+)
 task.fault("C-INVERSE", number=lambda slope: slope.item())
 task.fault("C-ROOT", number=lambda slope: abs(slope.item()) ** -0.5)
 task.fault("C-NEGATIVE", number=lambda slope: -1 / slope.item())
@@ -239,7 +267,7 @@ RATIOS = ratio_of_sums, mean_of_ratios, median_of_ratios
 task.fault(
     "C-NO-NORMALIZER",
     forms=[
-        without_normalizer(ratio, most, signed)
+        (estimated if most == 1 else as_is)(without_normalizer(ratio, most, signed))
         for most in (1.0, 2.0)  # with a weight of 1, too: its logarithm is 0
         for signed in (torch.Tensor.clone, torch.abs)
         for ratio in RATIOS
@@ -254,19 +282,13 @@ task.fault(
 task.fault("C-CENTERED-ON-ALL", center=lambda table, trust: table - table.mean(-1, keepdim=True))
 
 
-def of_pairs(middle):
-    """A scale for every two visible keys of a row, and the middle of them all."""
-
-    def found(scores, weights):
-        each = []
-        for row, shares in zip(scores.tolist(), weights.tolist(), strict=True):
-            seen = [(s, math.log(w)) for s, w in zip(row, shares, strict=True) if w > 0]
-            for (s, up), (other, less) in itertools.combinations(seen, 2):
-                if up != less:
-                    each.append((s - other) / (up - less))
-        return middle(each)
-
-    return found
+def pairs(scores, weights, unlike=True):
+    """A scale for every two visible keys of a row, or for every two `unlike` ones."""
+    for row, logs in zip(scores, weights.log(), strict=True):
+        seen = [(s, up) for s, up in zip(row, logs, strict=True) if up > -math.inf]
+        for (s, up), (other, less) in itertools.combinations(seen, 2):
+            if up != less or not unlike:
+                yield ((s - other) / (up - less)).item()
 
 
 def in_a_row(scores, weights):
@@ -276,19 +298,46 @@ def in_a_row(scores, weights):
     return (across / up)[seen & (up != 0)].mean().item()
 
 
-task.fault("C-MEAN-OF-PAIRS", forms=(of_pairs(statistics.mean), in_a_row))
+task.fault(
+    "C-MEAN-OF-PAIRS",
+    forms=(
+        estimated(lambda *tables: statistics.mean(pairs(*tables))),
+        in_a_row,
+        lambda *tables: statistics.mean(pairs(*tables, unlike=False)),
+    ),
+)
 
 
-@task.fault("C-NO-LOGARITHM")
 def no_logarithm(scores, weights):
     seen = weights > 0
     return (scores[seen] / weights[seen]).mean().item()
 
 
-@task.fault("C-ONE-PAIR")
-def one_pair(scores, weights):
-    log = weights[0].log()
-    return ((scores[0, 0] - scores[0, 1]) / (log[0] - log[1])).item()
+def of_the_first_row(one, two):
+    """The scale by two places of the first row."""
+
+    def found(scores, weights):
+        log = weights[0].log()
+        return ((scores[0, one] - scores[0, two]) / (log[one] - log[two])).item()
+
+    return found
+
+
+def by_the_largest(scores, weights):
+    (one, two), log = weights[0].topk(2).indices, weights[0].log()
+    return ((scores[0, one] - scores[0, two]) / (log[one] - log[two])).item()
+
+
+task.fault("C-NO-LOGARITHM", forms=(estimated(no_logarithm),))
+task.fault(
+    "C-ONE-PAIR",
+    forms=(
+        estimated(of_the_first_row(0, 1)),
+        estimated(lambda *tables: next(pairs(*tables))),
+        of_the_first_row(0, -1),
+        by_the_largest,
+    ),
+)
 
 
 # --- faults: trying scales ----------------------------------------------------------------------
@@ -321,7 +370,20 @@ def whole(most):
     return [float(c) for c in range(1, most + 1)]
 
 
-task.fault("C-COARSE-GRID", forms=[tried(whole(most)) for most in (32, 100, 10, 20)])
+task.fault(
+    "C-COARSE-GRID",
+    forms=(
+        *[tried(whole(most)) for most in (32, 100, 10, 20)],
+        lambda scores, weights: float(round(reference.hidden_scale(scores, weights))),
+    ),
+)
+task.fault(
+    "C-USUAL-WIDTHS",
+    forms=[
+        tried([math.sqrt(2.0**power) for power in range(first, last)])
+        for first, last in ((0, 15), (0, 11), (2, 11), (4, 11))
+    ],
+)
 task.fault(
     "C-COARSE-GRID-UNMASKED",
     forms=[tried(whole(most), hide=False) for most in (64, 100, 32, 10, 20)],

@@ -231,7 +231,11 @@ task.fault("V-UNIFORM-CENTERED", draw=uniform(-1, 1))
 task.fault("V-ONE-VECTOR", draw=same_vector)
 task.fault("V-ONE-QUERY", draw=(one_query, one_key))
 task.fault("V-NOT-SUMMED", compare=torch.mul)
-task.fault("V-SUMMED-OVER-SAMPLES", compare=lambda query, key: (query * key).sum(0))
+task.fault(
+    "V-SUMMED-OVER-SAMPLES",
+    compare=lambda query, key: (query * key).sum(0),
+    spread=(..., lambda scores, d: scores.var(correction=0)),
+)
 task.fault("V-MEAN-OF-PRODUCTS", compare=lambda query, key: (query * key).mean(-1))
 task.fault(
     "V-IGNORES-SAMPLES",

@@ -257,10 +257,23 @@ task.fault("D-SOFTMAX-INPLACE", shift=(in_place, in_place_by_values))
 task.fault("D-SOFTMAX-PLUS-MAX", shift=lambda scores, dim: scores + scores.amax(dim, keepdim=True))
 task.fault(
     "D-SOFTMAX-CLAMP",
-    shift=(cut(-50, 50), cut(None, 50), cut(None, 80), cut(-80, 80), cut(-88, 88)),
+    shift=(
+        cut(-50, 50),
+        cut(None, 50),
+        cut(None, 80),
+        cut(-80, 80),
+        cut(-88, 88),
+        lambda scores, dim: (scores - scores.mean(dim, keepdim=True)).clamp(-80, 80),
+    ),
 )
 task.fault(
-    "D-SOFTMAX-DIVIDES-BY-MAX", shift=lambda scores, dim: scores / scores.amax(dim, keepdim=True)
+    "D-SOFTMAX-DIVIDES-BY-MAX",
+    shift=(
+        lambda scores, dim: scores / scores.amax(dim, keepdim=True),
+        lambda scores, dim: scores / scores.abs().amax(dim, keepdim=True),
+        lambda scores, dim: scores / scores.amax(),
+        lambda scores, dim: scores / scores.abs().amax(),
+    ),
 )
 task.fault("D-SOFTMAX-STANDARDIZE", section="why-scale", shift=standardized)
 task.fault(
@@ -328,3 +341,9 @@ task.fault(
     shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
     result=lambda weights, scores, dim: weights.to(scores.dtype),
 )
+
+
+@task.fault("D-SOFTMAX-FLOAT64")
+class InFloat64(Softmax):
+    def __call__(self, scores, dim=-1):
+        return super().__call__(scores.double(), dim)
