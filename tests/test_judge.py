@@ -431,7 +431,7 @@ def falsehoods(report):
     about, diagnosis = report.about, report.diagnosis
     text = " ".join(f"{report} ".split())
     yield from re.findall("see above|last axis but|matter here", text)
-    shown = "What we saw:", "Smallest failing input found:", "Which outputs"
+    shown = "What we saw:", "Smallest failing input found", "Which outputs"
     if "here is what we saw" in text and not any(each in text for each in shown):
         yield "nothing was seen"
     for pattern in TWO_NUMBERS:

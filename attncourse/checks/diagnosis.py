@@ -35,6 +35,7 @@ class Example:
     name: str  # of the output that differs
     expected: object
     got: object
+    later: bool = False  # seen after calls with other inputs, of which the answer keeps something
 
 
 @dataclass(frozen=True)
@@ -398,6 +399,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)
     example = smallest_failure(task, answer) or failure_on_a_probe(found)
+    if example and keeps:
+        example = replace(example, later=True)
     map_ = dependencies_of(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
@@ -418,7 +421,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     first = failed[0]
     error = first.error
     if example is None and isinstance(error, Failure) and error.got is not None:
-        example = Example(error.inputs or {}, "result", error.expected, error.got)
+        name = error.of or "result"
+        example = Example(error.inputs or {}, name, error.expected, error.got, keeps)
     shown = map_ and map_.got is not None
     return Diagnosis(
         None,
