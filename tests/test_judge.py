@@ -963,6 +963,34 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
 
 
+def test_an_example_of_a_gradient_is_not_called_a_result():
+    report = str(run("shift_relative", wrong("C-INPLACE", "shift_relative")))
+    assert "Its gradient of scores:" in report and "Its result:" not in report, report
+
+
+def test_an_example_that_takes_other_calls_first_says_so():
+    """Alone, with its own input, an answer that keeps something may be right."""
+    assert "found, after calls with others:" in str(run("rotate", wrong("C-ROPE-KEPT", "rotate")))
+    assert "after calls" not in str(run("rotate", wrong("C-FROM-ONE", "rotate")))
+
+
+def test_no_task_that_draws_is_told_that_it_needs_no_chance():
+    report = plain(str(run("masked_words", wrong("W-GLOBAL-CHANCE", "masked_words"))))
+    assert "the global random state, which nothing here needs" in report, report
+
+
+def test_what_a_map_is_of_is_said_without_another_map():
+    for task in registry.all_tasks().values():
+        titles = [title for title, *_ in task.maps(torch.Generator())] if task.maps else []
+        assert not [title for title in titles if title.startswith("the same")], task.name
+
+
+def test_a_share_is_not_called_an_id():
+    facts = fingerprint.of_reference(registry.find("masked_words")).pieces.values()
+    names = {name for each in facts if isinstance(each, dict) for name in each}
+    assert {name for name in names if "mean id" in name and "(1 = " not in name} == set()
+
+
 def test_of_what_is_too_large_to_be_read_one_place_is_shown():
     report = run("best_tile", wrong("L6-MEAN", "best_tile"))
     for line in (

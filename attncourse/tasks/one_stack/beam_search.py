@@ -387,6 +387,9 @@ class Search:
     def result(written, ended, total, width, eos):
         return written[::width]
 
+    def finish(rows, eos):
+        return rows
+
     def __call__(self, step, state, bos, eos, width, max_length):
         b, width = len(state), self.breadth(width)
         state = self.copies(state, width)
@@ -410,7 +413,7 @@ class Search:
             ended = self.follow_ended(ended, row) | (token == eos)
             if self.leave(ended, width, total):
                 break
-        return self.result(written, ended, total, width, eos)
+        return self.finish(self.result(written, ended, total, width, eos), eos)
 
 
 def never(*_):
@@ -524,15 +527,15 @@ task.fault("B-TILED", copies=lambda state, width: state.repeat(width, 1))
 
 # --- faults: the end ----------------------------------------------------------------------------
 
+
+def only_eos_after_eos(rows, eos):
+    return rows.masked_fill((rows == eos).cumsum(1) > 0, eos)
+
+
 task.fault(
     "B-GOES-ON-AFTER-EOS",
     close=lambda log_p, ended, eos: log_p,
-    result=(
-        ...,
-        lambda written, ended, total, width, eos: written.masked_fill(
-            (written == eos).cumsum(1) > 0, eos
-        )[::width],
-    ),
+    finish=(..., only_eos_after_eos),
 )
 task.fault(
     "B-ENDED-PAYS",
@@ -546,12 +549,7 @@ task.fault(
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e9),
     ),
-    result=(
-        ...,
-        lambda written, ended, total, width, eos: written.masked_fill(
-            (written == eos).cumsum(1) > 0, eos
-        )[::width],
-    ),
+    finish=(..., only_eos_after_eos),
 )
 task.fault("B-FIRST-SENTENCE-STOPS", leave=lambda ended, width, total: ended[::width].any())
 task.fault(
@@ -591,7 +589,7 @@ class InLists(Search):
         return False
 
     def __call__(self, step, state, bos, eos, width, max_length):
-        rows = []
+        rows, width = [], self.breadth(width)
         for alone in state.split(1):
             beams, done = [([], 0.0, alone)], []
             for _ in range(max_length):
@@ -601,7 +599,7 @@ class InLists(Search):
                         every.append((words, total, now))
                         continue
                     logits, after = step(torch.tensor([words[-1] if words else bos]), now)
-                    log_p = logits[0].log_softmax(-1).tolist()
+                    log_p = self.weigh(logits)[0].tolist()
                     every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
                 every.sort(key=lambda beam: -beam[1])
                 beams = self.sort_out(every, width, done, eos)
@@ -609,7 +607,7 @@ class InLists(Search):
                     break
             words = self.choose(beams, done)
             rows.append(words + [eos] * (max_length - len(words)))
-        return torch.tensor(rows)
+        return self.finish(torch.tensor(rows), eos)
 
 
 @task.fault("B-ANY-END-STOPS")
@@ -687,21 +685,19 @@ task.fault(
 )
 task.fault(
     "B-LAST-OF-THE-BEAM",
-    leave=never,
+    leave=(never, ...),
     result=lambda written, ended, total, width, eos: written[width - 1 :: width],
 )
 task.fault("B-ALL-RETURNED", result=lambda written, ended, total, width, eos: written)
 task.fault(
     "B-ZERO-AFTER-EOS",
-    result=lambda written, ended, total, width, eos: written.masked_fill(
-        (written == eos).cumsum(1) - (written == eos).long() > 0, 0
-    )[::width],
+    finish=lambda rows, eos: rows.masked_fill(
+        (rows == eos).cumsum(1) - (rows == eos).long() > 0, 0
+    ),
 )
 task.fault(
     "B-EOS-CUT-OFF",
-    result=lambda written, ended, total, width, eos: torch.where(
-        written[::width] == eos, NOTHING, written[::width]
-    ),
+    finish=lambda rows, eos: torch.where(rows == eos, NOTHING, rows),
 )
 
 

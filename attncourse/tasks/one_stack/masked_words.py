@@ -80,7 +80,7 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     asked = targets != reference.NOT_ASKED
     masked, left = inputs == mask_id, inputs == tokens
     exchanged = asked & ~masked & ~left
-    new = inputs[exchanged].double() / max(1, vocabulary_size - 1)
+    new = inputs[~masked & ~left].double() / max(1, vocabulary_size - 1)  # asked for or not
     chosen = asked.double()
     counts = chosen.sum(1)
     zeros = tokens == 0
