@@ -500,7 +500,11 @@ task.fault(
     targets=lambda tokens, inputs, counted: torch.where(counted, inputs, -100),
 )
 task.fault(
-    "W-NOTHING-IS-ZERO", targets=lambda tokens, inputs, counted: torch.where(counted, tokens, 0)
+    "W-NOTHING-IS-ZERO",
+    targets=(
+        lambda tokens, inputs, counted: torch.where(counted, tokens, 0),
+        lambda tokens, inputs, counted: torch.where(counted, tokens, -1),
+    ),
 )
 task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 
