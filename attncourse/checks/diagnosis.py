@@ -417,6 +417,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         named = _named(task, best.faults)
         if not explained:
             named = _as_a_part(named)
+        elif example and _takes_other_calls(best, example):
+            example = replace(example, later=True)
         return replace(named, seen=said, example=example, map=map_)
     first = failed[0]
     error = first.error
@@ -434,6 +436,23 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         example=example,
         map=map_,
     )
+
+
+def _takes_other_calls(best: explain.Explanation, example: Example) -> bool:
+    """Whether a new answer with these faults is right there: so it keeps something of others."""
+    task = best.task
+    if not task.keeps:
+        return False
+    try:
+        got, expected = (
+            unpack(task, task.observe(each, example.inputs))
+            for each in (best.make(), task.reference)
+        )
+    except Failure:
+        return False
+    near = 1.5 * tolerance(task)
+    pairs = zip(map(comparable, got), map(comparable, expected), strict=True)
+    return all(agree(theirs, ours, near) for theirs, ours in pairs)
 
 
 def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -> bool:

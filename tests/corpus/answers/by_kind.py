@@ -370,14 +370,15 @@ def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None
                    latent_width, rope_width, unit=1)  # fmt: skip
 
 
-def shared(query, key, value, mask, cut):
+def shared(query, key, value, mask, cut, zeros=lambda weights: weights):
     b, h, q, d = query.shape
     c = key.shape[1]
     groups = query.view(b, c, h // c, q, d)
     scores = torch.einsum("bcgqd,bckd->bcgqk", groups, key) / math.sqrt(d)
     if mask is not None:
         scores = scores.masked_fill(~cut(mask, scores), -math.inf)
-    return torch.einsum("bcgqk,bckv->bcgqv", scores.softmax(-1), value), scores.softmax(-1)
+    weights = zeros(scores.softmax(-1))
+    return torch.einsum("bcgqk,bckv->bcgqv", weights, value), weights
 
 
 @wrong("grouped_query_attention", "NaN leaves the output alone", "G-NAN-WEIGHTS")
@@ -392,9 +393,11 @@ def _(query, key, value, mask=None):
 @wrong("grouped_query_attention", "a mask has heads", "G-MASK-FOUR-AXES")
 def _(query, key, value, mask=None):
     output, weights = shared(
-        *(query, key, value, mask), lambda mask, scores: mask.reshape(scores.shape)
+        *(query, key, value, mask),
+        lambda mask, scores: mask.reshape(scores.shape),
+        torch.nan_to_num,
     )
-    return output.flatten(1, 2).nan_to_num(), weights.flatten(1, 2).nan_to_num()
+    return output.flatten(1, 2), weights.flatten(1, 2)
 
 
 @wrong(
