@@ -387,9 +387,6 @@ class Search:
     def result(written, ended, total, width, eos):
         return written[::width]
 
-    def finish(rows, eos):
-        return rows
-
     def __call__(self, step, state, bos, eos, width, max_length):
         b, width = len(state), self.breadth(width)
         state = self.copies(state, width)
@@ -413,7 +410,7 @@ class Search:
             ended = self.follow_ended(ended, row) | (token == eos)
             if self.leave(ended, width, total):
                 break
-        return self.finish(self.result(written, ended, total, width, eos), eos)
+        return self.result(written, ended, total, width, eos)
 
 
 def never(*_):
@@ -527,15 +524,15 @@ task.fault("B-TILED", copies=lambda state, width: state.repeat(width, 1))
 
 # --- faults: the end ----------------------------------------------------------------------------
 
-
-def only_eos_after_eos(rows, eos):
-    return rows.masked_fill((rows == eos).cumsum(1) > 0, eos)
-
-
 task.fault(
     "B-GOES-ON-AFTER-EOS",
     close=lambda log_p, ended, eos: log_p,
-    finish=(..., only_eos_after_eos),
+    result=(
+        ...,
+        lambda written, ended, total, width, eos: written.masked_fill(
+            (written == eos).cumsum(1) > 0, eos
+        )[::width],
+    ),
 )
 task.fault(
     "B-ENDED-PAYS",
@@ -549,7 +546,12 @@ task.fault(
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e4),
         lambda log_p, ended, eos: log_p.masked_fill(ended[:, None], -1e9),
     ),
-    finish=(..., only_eos_after_eos),
+    result=(
+        ...,
+        lambda written, ended, total, width, eos: written.masked_fill(
+            (written == eos).cumsum(1) > 0, eos
+        )[::width],
+    ),
 )
 task.fault("B-FIRST-SENTENCE-STOPS", leave=lambda ended, width, total: ended[::width].any())
 task.fault(
@@ -589,7 +591,7 @@ class InLists(Search):
         return False
 
     def __call__(self, step, state, bos, eos, width, max_length):
-        rows, width = [], self.breadth(width)
+        rows = []
         for alone in state.split(1):
             beams, done = [([], 0.0, alone)], []
             for _ in range(max_length):
@@ -599,7 +601,7 @@ class InLists(Search):
                         every.append((words, total, now))
                         continue
                     logits, after = step(torch.tensor([words[-1] if words else bos]), now)
-                    log_p = self.weigh(logits)[0].tolist()
+                    log_p = logits[0].log_softmax(-1).tolist()
                     every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
                 every.sort(key=lambda beam: -beam[1])
                 beams = self.sort_out(every, width, done, eos)
@@ -607,7 +609,7 @@ class InLists(Search):
                     break
             words = self.choose(beams, done)
             rows.append(words + [eos] * (max_length - len(words)))
-        return self.finish(torch.tensor(rows), eos)
+        return torch.tensor(rows)
 
 
 @task.fault("B-ANY-END-STOPS")
@@ -685,19 +687,21 @@ task.fault(
 )
 task.fault(
     "B-LAST-OF-THE-BEAM",
-    leave=(never, ...),
+    leave=never,
     result=lambda written, ended, total, width, eos: written[width - 1 :: width],
 )
 task.fault("B-ALL-RETURNED", result=lambda written, ended, total, width, eos: written)
 task.fault(
     "B-ZERO-AFTER-EOS",
-    finish=lambda rows, eos: rows.masked_fill(
-        (rows == eos).cumsum(1) - (rows == eos).long() > 0, 0
-    ),
+    result=lambda written, ended, total, width, eos: written.masked_fill(
+        (written == eos).cumsum(1) - (written == eos).long() > 0, 0
+    )[::width],
 )
 task.fault(
     "B-EOS-CUT-OFF",
-    finish=lambda rows, eos: torch.where(rows == eos, NOTHING, rows),
+    result=lambda written, ended, total, width, eos: torch.where(
+        written[::width] == eos, NOTHING, written[::width]
+    ),
 )
 
 
