@@ -444,7 +444,7 @@ def falsehoods(report):
     text = " ".join(f"{report} ".split())
     yield from re.findall("see above|last axis but|matter here", text)
     yield from re.findall("is an error, or|is right now|is again|with copied weights your", text)
-    shown = "What we saw:", "Smallest failing input found:", "Which outputs"
+    shown = "What we saw:", "Smallest failing input found", "Which outputs"
     if "here is what we saw" in text and not any(each in text for each in shown):
         yield "nothing was seen"
     for pattern in TWO_NUMBERS:
@@ -596,7 +596,6 @@ def test_rows_of_one_text_are_not_called_a_batch():
     assert "batch" not in " ".join(diagnosis.seen), diagnosis.seen
 
 
-@pytest.mark.slow
 def scaled_by_heads_and_width(q, k, v):
     scores = q @ k.mT / (q.shape[1] * q.shape[-1]) ** 0.25  # right where h is d, or with one key
     return torch.softmax(scores, dim=-1) @ v
@@ -626,6 +625,7 @@ def test_an_example_says_what_a_function_does_in_words():
     assert "{" not in text
 
 
+@pytest.mark.slow
 def test_two_thoughts_that_hide_each_other_are_found():
     """On nearly all probes both show, so that neither can be told there."""
 
@@ -1044,6 +1044,39 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     assert (example.expected, example.got) == ([("a", "b")], [("c", "d")])
     example = run("backends_for", wrong("L3-FLASH-MASK", "backends_for")).diagnosis.example
     assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
+
+
+def test_an_example_of_a_gradient_is_not_called_a_result():
+    def shift_relative(scores):
+        shifted = CORRECT["shift_relative"][0](scores).detach()
+        first = scores[..., : shifted.shape[-1]]
+        return shifted + first - first.detach()
+
+    report = str(run("shift_relative", shift_relative))
+    assert "Its gradient of scores:" in report and "Its result:" not in report, report
+
+
+def test_an_example_that_takes_other_calls_first_says_so():
+    """Alone, with its own input, an answer that keeps something may be right."""
+    assert "found, after calls with others:" in str(run("rotate", wrong("C-ROPE-KEPT", "rotate")))
+    assert "after calls" not in str(run("rotate", wrong("C-FROM-ONE", "rotate")))
+
+
+def test_no_task_that_draws_is_told_that_it_needs_no_chance():
+    report = plain(str(run("masked_words", wrong("W-GLOBAL-CHANCE", "masked_words"))))
+    assert "the global random state, which nothing here needs" in report, report
+
+
+def test_what_a_map_is_of_is_said_without_another_map():
+    for task in registry.all_tasks().values():
+        titles = [title for title, *_ in task.maps(torch.Generator())] if task.maps else []
+        assert not [title for title in titles if title.startswith("the same")], task.name
+
+
+def test_a_share_is_not_called_an_id():
+    facts = fingerprint.of_reference(registry.find("masked_words")).pieces.values()
+    names = {name for each in facts if isinstance(each, dict) for name in each}
+    assert {name for name in names if "mean id" in name and "(1 = " not in name} == set()
 
 
 def test_of_what_is_too_large_to_be_read_one_place_is_shown():

@@ -38,11 +38,16 @@ Inputs = dict[str, object]  # argument name -> tensor, number or None, in the an
 
 
 class Failure(AssertionError):
-    """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any."""
+    """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any.
 
-    def __init__(self, message: str, inputs: Inputs | None = None, expected=None, got=None):
+    `of` says what the two are, if they are no whole result: "gradient of x".
+    """
+
+    def __init__(
+        self, message: str, inputs: Inputs | None = None, expected=None, got=None, of: str = ""
+    ):
         super().__init__(message)
-        self.inputs, self.expected, self.got = inputs, expected, got
+        self.inputs, self.expected, self.got, self.of = inputs, expected, got, of
 
 
 class Unanswered(Failure):
@@ -297,7 +302,8 @@ def _as_tuple(value):
 
 def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float | None = None):
     """Assert equal shape, dtype and values; never by broadcasting."""
-    evidence = {"inputs": inputs, "expected": expected, "got": got}
+    of = name.removeprefix("the ")
+    evidence = {"inputs": inputs, "expected": expected, "got": got, "of": of}
     if got.shape != expected.shape:
         raise Failure(
             f"{name}: the shape is {shape_of(got)}; expected {shape_of(expected)}.", **evidence
@@ -456,7 +462,7 @@ def _alone(answer: Answer, inputs: Inputs, *, draws: bool = False, **options) ->
     _edits_nothing(seen, inputs)
     if seen.random_state_moved and not draws:
         raise Failure(
-            "Your answer moved or reset the global random state, and nothing here needs chance.",
+            "Your answer moved or reset the global random state, which nothing here needs.",
             inputs,
         )
     if seen.settings_changed:

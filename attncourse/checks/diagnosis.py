@@ -35,6 +35,7 @@ class Example:
     name: str  # of the output that differs
     expected: object
     got: object
+    later: bool = False  # seen after calls with other inputs, of which the answer keeps something
 
 
 @dataclass(frozen=True)
@@ -398,6 +399,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     got = fresh if fresh and task.keeps else later
     found = explain.evidence(task, got)
     example = smallest_failure(task, answer) or failure_on_a_probe(found)
+    if example and keeps:
+        example = replace(example, later=True)
     map_ = dependencies_of(task, answer)
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
@@ -416,11 +419,14 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         named = _named(task, best.faults)
         if not explained:
             named = _as_a_part(named)
+        elif example and _takes_other_calls(best, example):
+            example = replace(example, later=True)
         return replace(named, seen=said, example=example, map=map_)
     first = failed[0]
     error = first.error
     if example is None and isinstance(error, Failure) and error.got is not None:
-        example = Example(error.inputs or {}, "result", error.expected, error.got)
+        name = error.of or "result"
+        example = Example(error.inputs or {}, name, error.expected, error.got, keeps)
     shown = map_ and map_.got is not None
     return Diagnosis(
         None,
@@ -432,6 +438,23 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         example=example,
         map=map_,
     )
+
+
+def _takes_other_calls(best: explain.Explanation, example: Example) -> bool:
+    """Whether a new answer with these faults is right there: so it keeps something of others."""
+    task = best.task
+    if not task.keeps:
+        return False
+    try:
+        got, expected = (
+            unpack(task, task.observe(each, example.inputs))
+            for each in (best.make(), task.reference)
+        )
+    except Failure:
+        return False
+    near = 1.5 * tolerance(task)
+    pairs = zip(map(comparable, got), map(comparable, expected), strict=True)
+    return all(agree(theirs, ours, near) for theirs, ours in pairs)
 
 
 def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -> bool:

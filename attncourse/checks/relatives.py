@@ -13,7 +13,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -422,13 +422,20 @@ def _facts(shows: Fingerprint, keys: list[Key]) -> dict[tuple, object]:
     return found
 
 
+def _off(found: Evidence, wrong: set[Key]) -> Counter[str]:
+    """Of each probe, how many of its pieces are wrong, or of the facts in them."""
+    theirs, ours = (_facts(each, list(wrong)) for each in (found.got, of_reference(found.task)))
+    near = tolerance(found.task)
+    return Counter(key[0][0] for key in ours if not agree(theirs.get(key), ours[key], near))
+
+
 class _Quick:
     """A look at one probe, that tells known faults apart best of those on which it is wrong."""
 
     def __init__(self, found: Evidence):
         wrong = {key for key in found.wrong if key[1] in outputs(found.task)} or found.wrong
         known = [probe for probe in probes(found.task) if any(key[0] == probe for key in wrong)]
-        tells = found.table.variety if found.table else {}
+        tells = found.table.variety if found.table else _off(found, wrong)
         self.probe = max(known, key=lambda each: tells.get(each, 0), default=None)
         self.keys = {key for key in wrong if key[0] == self.probe}
         self.gradients = any(key[1] not in outputs(found.task) for key in self.keys)

@@ -209,6 +209,11 @@ def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
     return tuple([[f"{line}{where}"]] for line in lines)
 
 
+def _found(example: Example) -> str:
+    later = ", after calls with others" if example.later else ""
+    return f"Smallest failing input found{later}"
+
+
 def _result(task: Task, example: Example) -> str:
     """What the result is called: its name, or the task's words for it."""
     words = task.called(example.name)
@@ -341,7 +346,7 @@ def _text_example(task: Task, example: Example) -> list[str]:
     about = "about " if loose and _is_measured(example.expected) else ""
     expected, got = _both(example)
     return [
-        "Smallest failing input found:",
+        f"{_found(example)}:",
         *(line(name, table) for name, table in inputs.items()),
         f"Its {_result(task, example)}:",
         line("expected", expected, about),
@@ -516,9 +521,9 @@ def _html_again(report: Report, section: str) -> Markup:
 def html_example(task: Task, example: Example) -> Markup:
     inputs, (expected, got) = _shown_inputs(task, example), _both(example)
     return Markup(
-        '<h5>Smallest failing input found</h5><div class="side">{}</div>'
-        '<h5>Its {}</h5><div class="side">{}{}</div>'
+        '<h5>{}</h5><div class="side">{}</div><h5>Its {}</h5><div class="side">{}{}</div>'
     ).format(
+        _found(example),
         each("{}", map(_html_table, inputs, inputs.values())),
         _result(task, example),
         _html_table("expected", expected),

@@ -64,11 +64,14 @@ def small(rng):
 
 def traits(answer):
     got, expected = answer.observe(LLAMA).returned, answer.expected(LLAMA)
-    refused = answer.observe(sizes("XQA", 1, 1, 1, 1)).error is not None
+    unknown = sizes("XQA", 1, 1, 1, 1)
+    refused = answer.observe(unknown).error is not None
+    as_asked = answer.observe(unknown, adapt=refusing).returned
     return {
         "the right number as a float": isinstance(got, float) and got == expected,
         "a float, far too small": isinstance(got, float) and got < expected / 500,
         "takes any name for a scheme": not refused,
+        "refuses with another error": refused and not as_asked,
     }
 
 
@@ -186,10 +189,10 @@ class Bytes:
     def heads_kept(scheme, num_heads, kv_heads):
         return {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
 
-    def vectors():
+    def vectors(scheme):
         return 2  # a key and a value
 
-    def in_heads(vectors, heads, width):
+    def in_heads(vectors, heads, width, num_heads):
         return vectors * heads * width
 
     def in_latent(latent_width, rope_width, num_heads, head_width):
@@ -213,13 +216,27 @@ class Bytes:
             numbers = self.in_latent(latent_width, rope_width, num_heads, head_width)
         else:
             heads = self.heads_kept(scheme, num_heads, kv_heads)
-            numbers = self.in_heads(self.vectors(), heads, head_width)
+            numbers = self.in_heads(self.vectors(scheme), heads, head_width, num_heads)
         return self.said(self.bytes(self.layers(numbers, num_layers), bytes_per_number))
 
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault("K-KEYS-ONLY", vectors=lambda: 1)
+task.fault(
+    "K-KEYS-ONLY",
+    vectors=(
+        lambda scheme: 1,
+        *(lambda scheme, one=one: 1 if scheme == one else 2 for one in ("MHA", "GQA", "MQA")),
+        lambda scheme: 2 if scheme == "MHA" else 1,
+    ),
+)
+task.fault(
+    "K-WIDTH-OF-MODEL",
+    in_heads=(
+        lambda vectors, heads, width, num_heads: vectors * heads * width // num_heads,
+        lambda vectors, heads, width, num_heads: vectors * heads * (width // num_heads),
+    ),
+)
 task.fault(
     "K-HEADS-IF-GIVEN",
     heads_kept=lambda scheme, num_heads, kv_heads: (
@@ -228,7 +245,7 @@ task.fault(
 )
 task.fault(
     "K-QUERIES-TOO",
-    vectors=(lambda: 3, lambda: 1),
+    vectors=(lambda scheme: 3, lambda scheme: 1),
     heads_kept=(
         ...,
         lambda scheme, num_heads, kv_heads: (
@@ -239,6 +256,10 @@ task.fault(
 task.fault("K-ONE-LAYER", layers=as_is)
 task.fault("K-NUMBERS", bytes=as_is)
 task.fault("K-BITS", bytes=lambda numbers, each: 8 * numbers * each)
+task.fault(
+    "K-BYTES-FROM-BITS",
+    bytes=(lambda numbers, each: numbers * each // 8, lambda numbers, each: numbers * each / 8),
+)
 task.fault("K-ALWAYS-TWO-BYTES", bytes=lambda numbers, each: 2 * numbers)
 task.fault("K-IN-GIGABYTES", said=(lambda n: n / 1e9, lambda n: n / 2**30, lambda n: n / 1024))
 task.fault(
@@ -286,7 +307,7 @@ task.fault(
             "MQA": 1 + num_heads,
         }[scheme],
     ),
-    vectors=lambda: 1,
+    vectors=lambda scheme: 1,
 )
 task.fault(
     "L-CACHE-SIZE",
@@ -330,3 +351,9 @@ task.fault(
     in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * num_heads * head_width,
 )
 task.fault("K-ANY-NAME", refuse=lambda scheme: "MHA")
+
+
+@task.fault("K-OTHER-ERROR")
+class OtherError(Bytes):
+    def refuse(scheme):
+        raise KeyError(scheme)

@@ -10,6 +10,8 @@ from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
+from attncourse.tasks.axes import of_fixed_axes
+from attncourse.tasks.cache._shared import of_added_masks, of_scales, of_the_growing_axis
 
 
 def with_a_cache(attention):
@@ -135,7 +137,11 @@ def maps(rng):
     moved = ("key", "value")
     return [
         ("one text of four words", attention_inputs(rng, 1, **sizes), moved),
-        ("the same, word by word", attention_inputs(rng, 1, **sizes, chunks=[1] * 4), moved),
+        (
+            "one text of four words, word by word",
+            attention_inputs(rng, 1, **sizes, chunks=[1] * 4),
+            moved,
+        ),
     ]
 
 
@@ -257,10 +263,15 @@ def twice_with_one_cache(attention):
 
 @task.steps
 class Cached:
-    def extend(cache, query, key, value):
+    axes = as_is
+
+    def grow(kept, new):
+        return torch.cat([kept, new], -2)
+
+    def extend(self, cache, query, key, value):
         if cache is None:
             return key, value
-        return tuple(torch.cat(pair, -2) for pair in zip(cache, (key, value), strict=True))
+        return tuple(self.grow(*pair) for pair in zip(cache, (key, value), strict=True))
 
     def triangle(q, n):
         return torch.ones(q, n, dtype=torch.bool).tril(n - q)
@@ -277,7 +288,7 @@ class Cached:
     def sees(keys, values, q):
         return keys, values
 
-    def scale(scores, query):
+    def scale(scores, query, value):
         return scores / math.sqrt(query.shape[-1])
 
     def hide(scores, mask):
@@ -289,6 +300,9 @@ class Cached:
     def clear(weights, mask):
         return weights.masked_fill(~mask, 0.0)
 
+    def average(weights, keys, values):
+        return weights @ values
+
     def kept(cache, extended, query):
         return extended
 
@@ -296,14 +310,16 @@ class Cached:
         return output, cache
 
     def __call__(self, query, key, value, cache=None, mask=None):
+        query = self.axes(query)
         extended = self.extend(cache, query, key, value)
         keys, values = self.sees(*extended, query.shape[-2])
         causal = self.triangle(query.shape[-2], keys.shape[-2])
         mask = None if mask is None else self.given(mask, query.shape[-2])
         mask = self.visible(causal if mask is None else self.join(causal, mask), cache)
-        scores = self.scale(query @ keys.mT, query)
+        scores = self.scale(query @ keys.mT, query, values)
         weights = self.clear(self.share(self.hide(scores, mask)), mask)
-        return self.results(weights @ values, self.kept(cache, extended, query))
+        output = self.average(weights, keys, values)
+        return self.results(output, self.kept(cache, extended, query))
 
 
 def only_dead_rows(weights, mask):
@@ -362,7 +378,7 @@ class AttendsFirst(Cached):
         n = cache[0].shape[-2]
         causal = torch.ones(query.shape[-2], n, dtype=torch.bool)
         mask = causal if mask is None else causal & mask[..., :n]
-        scores = self.hide(self.scale(query @ cache[0].mT, query), mask)
+        scores = self.hide(self.scale(query @ cache[0].mT, query, value), mask)
         output = self.clear(self.share(scores), mask) @ cache[1]
         return self.results(output, self.extend(cache, query, key, value))
 
@@ -372,14 +388,14 @@ task.fault(
     triangle=(tril(lambda q, n: n - q - 1), lambda q, n: first_row_kept(q, n)),
 )
 task.fault("K-ONE-AHEAD", triangle=tril(lambda q, n: n - q + 1))
-task.fault("K-ONLY-NEW-SEEN", sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]))
 task.fault(
-    "K-NEW-FIRST",
-    section="cache-extend",
-    extend=lambda cache, query, key, value: Cached.extend(
-        cache and (key, value), query, *(cache or (key, value))
-    ),
+    "K-ONLY-NEW-SEEN",
+    sees=lambda keys, values, q: (keys[..., -q:, :], values[..., -q:, :]),
+    given=(..., lambda mask, q: mask[..., -q:]),
 )
+task.fault("K-NEW-FIRST", section="cache-extend", grow=lambda kept, new: torch.cat([new, kept], -2))
+of_the_growing_axis(task, section="cache-extend")
+of_fixed_axes(task, 4, 3, errors=[ValueError])  # another is what K-CAT-AXIS-2 raises
 task.fault(
     "K-CACHE-Q",
     section="cache-extend",
@@ -409,7 +425,7 @@ task.fault("K-LAST-OUTPUT", results=lambda output, cache: (output[..., -1:, :], 
 task.fault("K-NO-CACHE-BACK", section=STALE, results=lambda output, cache: output)
 
 
-def written_into(cache, query, key, value):
+def written_into(self, cache, query, key, value):
     if cache is None:
         return key, value
     for kept, new in zip(cache, (key, value), strict=True):
@@ -430,6 +446,12 @@ task.fault(
     section=LEFT,
     join=lambda causal, mask: mask.expand(*mask.shape[:-2], *causal.shape),
 )
+task.fault(
+    "K-MASK-EDITED",
+    section=LEFT,
+    join=(lambda causal, mask: mask.logical_and_(causal), ...),
+    given=(..., lambda mask, q: mask.copy_(mask & Cached.triangle(q, mask.shape[-1]))),
+)
 task.fault("K-MASK-OR", section=LEFT, join=lambda causal, mask: causal | mask)
 task.fault("K-MASK-POLARITY", words="M-POLARITY", section=LEFT, given=lambda mask, q: ~mask)
 task.fault(
@@ -447,6 +469,7 @@ class FirstPieceOnly(Cached):
 
 task.fault("M-DEAD-ROW", section=LEFT, hide=minus_infinity, clear=as_is)
 of_dead_neighbors(task, section=LEFT)
+of_added_masks(task, section=LEFT)
 task.fault("M-DEAD-ROW-UNIFORM", section=LEFT, clear=as_is)
 task.fault(
     "M-AFTER-SOFTMAX",
@@ -464,8 +487,10 @@ task.fault(
 # --- faults: attention itself --------------------------------------------------------------------
 
 task.fault("D-NO-SCALE", scale=as_is)
-task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
-task.fault("K-SCALE-BY-N", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SCALE-DK", scale=lambda scores, query, value: scores / query.shape[-1])
+task.fault("K-SCALE-BY-N", scale=lambda scores, query, value: scores / math.sqrt(scores.shape[-1]))
+of_scales(task)
+task.fault("D-KEY-AS-VALUE", average=lambda weights, keys, values: weights @ keys)
 task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
 task.fault("D-SOFTMAX-AXIS-1", share=lambda scores: scores.softmax(1))
 task.fault("D-SOFTMAX-AXIS-0", share=lambda scores: scores.softmax(0))
@@ -480,8 +505,8 @@ class InFloat32(Cached):
 
 task.fault(
     "K-DETACHED",
-    extend=lambda cache, query, key, value: Cached.extend(
-        cache and tuple(x.detach() for x in cache), query, key, value
+    extend=lambda self, cache, query, key, value: Cached.extend(
+        self, cache and tuple(x.detach() for x in cache), query, key, value
     ),
 )
 

@@ -5,6 +5,8 @@ from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
+from attncourse.tasks.cache._shared import along, of_the_growing_axis
 
 
 def with_a_cache(extend):
@@ -130,21 +132,32 @@ class Extend:
     def pairs(keys, values, key, value):
         return (keys, key), (values, value)
 
-    def read(x):
-        return x
+    read = as_is
+    old = as_is
+    new = as_is
 
-    def join(kept, new):
+    def in_order(kept, new):
+        return kept, new
+
+    def grow(kept, new):
         return torch.cat([kept, new], dim=-2)
+
+    def cut(joined, kept, new):
+        return joined
+
+    def join(self, kept, new):
+        return self.cut(self.grow(*self.in_order(kept, new)), kept, new)
 
     def result(keys, values):
         return keys, values
 
     def __call__(self, cache, key, value):
+        key, value = (self.new(self.read(x)) for x in (key, value))
         if cache is None:
             first = self.begin(key, value)
             return None if first is None else self.result(*first)
-        pairs = self.pairs(*cache, key, value)
-        return self.result(*(self.join(self.read(kept), self.read(new)) for kept, new in pairs))
+        keys, values = (self.old(self.read(x)) for x in cache)
+        return self.result(*(self.join(*pair) for pair in self.pairs(keys, values, key, value)))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -156,16 +169,11 @@ def grown(kept, new):
     return kept
 
 
-def along(dim):
-    return lambda kept, new: torch.cat([kept, new], dim=dim)
-
-
-task.fault("K-CAT-FIRST-AXIS", join=along(0))
-task.fault("K-CAT-HEADS", join=along(1))
-task.fault("K-CAT-AXIS-2", join=along(2))
-task.fault("K-CAT-WIDTH", join=along(-1))
-task.fault("K-STACKED", join=lambda kept, new: torch.stack([kept, new], dim=-2))
-task.fault("K-NEW-FIRST", join=lambda kept, new: torch.cat([new, kept], dim=-2))
+task.fault("K-CAT-FIRST-AXIS", grow=along(0))
+of_the_growing_axis(task)
+task.fault("K-CAT-WIDTH", grow=along(-1))
+task.fault("K-STACKED", grow=lambda kept, new: torch.stack([kept, new], dim=-2))
+task.fault("K-NEW-FIRST", in_order=lambda kept, new: (new, kept))
 task.fault("K-ONLY-THE-NEW", join=lambda kept, new: new)
 task.fault("K-NOT-KEPT", join=lambda kept, new: kept)
 task.fault("K-NO-BEGINNING", begin=(lambda key, value: tuple(None), lambda key, value: None))
@@ -175,6 +183,7 @@ task.fault(
         torch.cat([torch.zeros_like(x[..., :1, :]), x], -2) for x in (key, value)
     ),
 )
+task.fault("K-BEGINS-EMPTY", begin=lambda key, value: (key[..., :0, :], value[..., :0, :]))
 task.fault("K-PAIR-TURNED", result=lambda keys, values: (values, keys))
 task.fault(
     "K-KEY-TWICE",
@@ -191,24 +200,31 @@ task.fault(
 task.fault(
     "K-ROLLING",
     section="cache-ring",
-    join=lambda kept, new: torch.cat([kept, new], -2)[..., -kept.shape[-2] :, :],
+    cut=lambda joined, kept, new: joined[..., -kept.shape[-2] :, :],
 )
-task.fault(
-    "K-LAST-ONLY",
-    begin=lambda key, value: (key[..., -1:, :], value[..., -1:, :]),
-    join=lambda kept, new: torch.cat([kept, new[..., -1:, :]], -2),
-)
+task.fault("K-LAST-ONLY", new=(lambda x: x[..., -1:, :], lambda x: x[..., :1, :]))
+
+
+def overwritten(joined, kept, new):
+    """The newest stand where the last of the kept ones stood."""
+    n = kept.shape[-2]
+    return torch.cat([joined[..., : max(0, n - new.shape[-2]), :], joined[..., n:, :]], -2)
+
+
 task.fault(
     "K-OLDEST-KEPT",
-    join=lambda kept, new: torch.cat([kept[..., 1:, :], new], -2)[..., : kept.shape[-2], :],
+    cut=(lambda joined, kept, new: joined[..., 1 : kept.shape[-2] + 1, :], overwritten),
 )
-task.fault("K-ADDED", join=lambda kept, new: kept + new.sum(-2, keepdim=True))
+task.fault(
+    "K-ADDED",
+    join=(lambda kept, new: kept + new.sum(-2, keepdim=True), lambda kept, new: kept + new),
+)
 task.fault("C-FLOAT32", read=lambda x: x.float())
 task.fault("C-KEPT-IN-PLACE", join=grown)
 task.fault(
     "C-DETACHED",
-    read=(lambda x: x.detach(), ...),
-    join=(..., lambda kept, new: Extend.join(kept.detach(), new)),
+    old=(torch.detach, torch.detach, ...),
+    new=(torch.detach, ..., torch.detach),
 )
 
 

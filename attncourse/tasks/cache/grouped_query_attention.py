@@ -9,7 +9,8 @@ from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.tasks import as_is
-from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
+from attncourse.tasks.attention import minus_infinity, of_dead_neighbors, transposed_if_square
+from attncourse.tasks.cache._shared import of_added_masks, of_scales
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -200,6 +201,12 @@ class Grouped:
     def written_out(x, query):
         return x  # keys and values as they are read
 
+    def keys(self, key, query):
+        return self.written_out(key, query)
+
+    def values(self, value, query):
+        return self.written_out(value, query)
+
     def split(x, c):
         return x.unflatten(1, (c, -1)).flatten(2, 3)  # b c (g q) …
 
@@ -209,7 +216,7 @@ class Grouped:
     def split_mask(mask, c):
         return mask.unflatten(1, (c, -1)).flatten(2, 3)
 
-    def scale(scores, query, c):
+    def scale(scores, query, value, c):
         return scores / math.sqrt(query.shape[-1])
 
     def hide(scores, mask):
@@ -224,6 +231,9 @@ class Grouped:
     def average(weights, key, value):
         return weights @ value
 
+    def repair(output):
+        return output
+
     def join(x, q):
         return x.unflatten(2, (-1, q)).flatten(1, 2)  # b (c g) q …
 
@@ -234,16 +244,16 @@ class Grouped:
         return output, weights
 
     def __call__(self, query, key, value, mask=None):
-        key, value = self.written_out(key, query), self.written_out(value, query)
+        key, value = self.keys(key, query), self.values(value, query)
         c, q = key.shape[1], query.shape[2]
-        scores = self.scale(self.split(query, c) @ key.mT, query, c)
+        scores = self.scale(self.split(query, c) @ key.mT, query, value, c)
         if mask is not None:
             mask = self.visible(mask, (*query.shape[:3], key.shape[2]), c)
             mask = None if mask is None else self.split_mask(mask, c)
         weights = self.share(scores if mask is None else self.hide(scores, mask), q)
         if mask is not None:
             weights = self.clear(weights, mask)
-        output = self.join(self.average(weights, key, value), q)
+        output = self.join(self.repair(self.average(weights, key, value)), q)
         return self.results(output, self.join_weights(weights, q))
 
 
@@ -260,6 +270,10 @@ ORDER, SHARED, COPIES = "repeat-order", "shared-heads", "no-key-copied"
 
 def for_all_heads(x, query):
     return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
+
+
+def tiled(x, query):
+    return x.repeat(1, query.shape[1] // x.shape[1], 1, 1)
 
 
 def expanded(x, query):
@@ -283,7 +297,9 @@ task.fault("G-EXPAND", section=COPIES, written_out=(for_all_heads, expanded))
 task.fault(
     "G-REPEAT",
     section=ORDER,
-    written_out=lambda x, query: x.repeat(1, query.shape[1] // x.shape[1], 1, 1),
+    written_out=(tiled, ...),
+    keys=(..., tiled, for_all_heads),
+    values=(..., for_all_heads, tiled),
 )
 task.fault(
     "G-ORDER",
@@ -331,7 +347,7 @@ def groups_of_c(query, key, value, mask=None):
     heads = []
     for i in range(h):
         j = min(i // c, c - 1)
-        scores = Grouped.scale(query[:, i] @ key[:, j].mT, query, c)
+        scores = Grouped.scale(query[:, i] @ key[:, j].mT, query, value, c)
         weights = Grouped.clear(Grouped.hide(scores, mask[:, i]).softmax(-1), mask[:, i])
         heads.append((weights @ value[:, j], weights))
     return tuple(torch.stack(each, 1) for each in zip(*heads, strict=True))
@@ -368,18 +384,25 @@ task.fault(
         .flatten(2, 3)
     ),
 )
-task.fault("D-SOFTMAX-DIM", share=lambda scores, q: scores.softmax(-2))
+task.fault(
+    "D-SOFTMAX-DIM",
+    share=(
+        lambda scores, q: scores.softmax(-2),
+        lambda scores, q: scores.unflatten(2, (-1, q)).softmax(-2).flatten(2, 3),
+    ),
+)
 task.fault("C-SOFTMAX-HEADS", share=(among_heads, lambda scores, q: scores.softmax(1)))
 task.fault("C-SOFTMAX-SENTENCES", share=lambda scores, q: scores.softmax(0))
 task.fault("D-NO-SCALE", scale=as_is)
-task.fault("D-SCALE-DK", scale=lambda scores, query, c: scores / query.shape[-1])
+task.fault("D-SCALE-DK", scale=lambda scores, query, value, c: scores / query.shape[-1])
+of_scales(task)
 task.fault(
     "G-SCALE-HEADS",
-    scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1]),
+    scale=lambda scores, query, value, c: scores / math.sqrt(query.shape[-1] * query.shape[1]),
 )
 task.fault(
     "G-SCALE-GROUP",
-    scale=lambda scores, query, c: scores / math.sqrt(query.shape[-1] * query.shape[1] // c),
+    scale=lambda scores, query, value, c: scores / math.sqrt(query.shape[-1] * query.shape[1] // c),
 )
 task.fault("D-KEY-AS-VALUE", section=SHARED, average=lambda weights, key, value: weights @ key)
 
@@ -401,6 +424,19 @@ def an_axis_after_the_batch(mask, shape, c):
     return mask.expand(b, c, h // c, q, k).flatten(1, 2)
 
 
+def of_each_head(mask, shape, c):
+    """As it is cut into groups, or a RuntimeError."""
+    if mask.ndim != 4 or mask.shape[1] != shape[1]:
+        raise RuntimeError("the mask has no axis for the heads")
+    return mask.expand(shape)
+
+
+task.fault("G-MASK-FOUR-AXES", **MASKS, visible=of_each_head)
+task.fault(
+    "M-TRANSPOSED",
+    **MASKS,
+    visible=lambda mask, shape, c: transposed_if_square(mask, None).expand(shape),
+)
 task.fault("G-MASK-AXIS", **MASKS, visible=an_axis_after_the_batch)
 task.fault("G-MASK-ORDER", **MASKS, split_mask=rows_turned)
 task.fault(
@@ -421,7 +457,7 @@ task.fault("G-MASK-TILED", **MASKS, split_mask=every_cth)
 task.fault(
     "M-ALWAYS-CAUSAL",
     **MASKS,
-    scale=lambda scores, query, c: (scores / math.sqrt(query.shape[-1])).masked_fill(
+    scale=lambda scores, query, value, c: (scores / math.sqrt(query.shape[-1])).masked_fill(
         ~torch.ones(query.shape[2], scores.shape[-1], dtype=torch.bool)
         .tril(scores.shape[-1] - query.shape[2])
         .repeat(query.shape[1] // c, 1),
@@ -429,6 +465,8 @@ task.fault(
     ),
 )
 task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
+task.fault("G-NAN-WEIGHTS", **MASKS, hide=minus_infinity, clear=as_is, repair=torch.nan_to_num)
+of_added_masks(task, **MASKS)
 of_dead_neighbors(task, **MASKS)
 task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
 task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
@@ -441,8 +479,18 @@ task.fault(
 
 # --- faults: what is returned --------------------------------------------------------------------
 
-task.fault("G-NOT-JOINED", join=as_is, join_weights=(as_is, ...))
-task.fault("G-WEIGHTS-NOT-JOINED", join_weights=as_is)
+
+def in_groups(x, q):
+    return x.unflatten(2, (-1, q))
+
+
+task.fault(
+    "G-NOT-JOINED",
+    join=(as_is, as_is, in_groups, in_groups),
+    join_weights=(as_is, ..., in_groups, ...),
+)
+task.fault("G-WEIGHTS-NOT-JOINED", join_weights=(as_is, in_groups))
+task.fault("G-WEIGHTS-DETACHED", join_weights=lambda x, q: Grouped.join_weights(x, q).detach())
 task.fault(
     "G-WEIGHTS-OF-GROUP",
     section=SHARED,

@@ -296,7 +296,11 @@ task.fault(
 )
 task.fault(
     "B-YOUNGEST",
-    choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+    choose=(
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], age[p[1]])),
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], age[p[0]], -age[p[1]])),
+        lambda pairs, age: max(pairs, key=lambda p: (pairs[p], -age[p[0]], age[p[1]])),
+    ),
 )
 task.fault(
     "B-LAST-IN-THE-ALPHABET", choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p))
@@ -371,13 +375,21 @@ MARKS = ("_", "</w>", "▁", "Ġ", "<w>", "#", "$", "^", " ", "·", "<s>", "</s>
 
 
 def _with_marks(words):
-    """The ages of letters and marks, apart and in one piece."""
+    """The ages of letters, and of letters with a mark."""
     joined = {side for word in words for x in word for m in MARKS for side in (m + x, x + m)}
-    return Learning.ages([*words, MARKS, joined])
+    return Learning.ages([*words, joined])
+
+
+def _and_marks(words):
+    """The ages of letters and marks."""
+    return Learning.ages([*words, MARKS])
 
 
 def _marked(*ways):
     return tuple(functools.partial(way, mark) for way in ways for mark in MARKS)
+
+
+AGES_OF_MARKED = tuple(ages for ages in (_and_marks, _with_marks) for _ in MARKS)
 
 
 task.fault(
@@ -386,7 +398,7 @@ task.fault(
         lambda mark, word: [*word, mark],
         lambda mark, word: [*word[:-1], word[-1:] + mark],
     ),
-    ages=_with_marks,
+    ages=AGES_OF_MARKED,
 )
 task.fault(
     "B-MARK-IN-FRONT",
@@ -394,7 +406,7 @@ task.fault(
         lambda mark, word: [mark, *word],
         lambda mark, word: [mark + word[:1], *word[1:]],
     ),
-    ages=_with_marks,
+    ages=AGES_OF_MARKED,
 )
 
 # --- faults: the end ----------------------------------------------------------------------------

@@ -284,7 +284,11 @@ def merged_and_skipped(pieces, pair):
 
 
 task.fault("B-SKIPS-AFTER-A-MERGE", merge=merged_and_skipped)
-task.fault("B-TEXT-REPLACED", merge=merged_as_text)
+task.fault(
+    "B-TEXT-REPLACED",
+    merge=merged_as_text,
+    look_up=(..., *(lambda ids, piece, no=no: ids.get(piece, no) for no in (-1, 0))),
+)
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
 task.fault("B-LAST-MERGE-FIRST", learned=lambda merges: merges[::-1])
 

@@ -80,7 +80,7 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     asked = targets != reference.NOT_ASKED
     masked, left = inputs == mask_id, inputs == tokens
     exchanged = asked & ~masked & ~left
-    new = inputs[exchanged].double() / max(1, vocabulary_size - 1)
+    new = inputs[~masked & ~left].double() / max(1, vocabulary_size - 1)  # asked for or not
     chosen = asked.double()
     counts = chosen.sum(1)
     zeros = tokens == 0
@@ -96,7 +96,9 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
         "exchanged share of words asked for": _share(exchanged, asked),
         "share of words asked for that are their own target": _share(targets == tokens, asked),
         "changed share of all other words": _share(~left, ~asked),
-        "mean id of exchanged words": new.mean().item() if len(new.unique()) > 1 else 0.0,
+        "mean id of exchanged words (1 = the largest id)": new.mean().item()
+        if len(new.unique()) > 1
+        else 0.0,
         "share of the vocabulary among exchanged words": len(new.unique()) / vocabulary_size,
         "change of the number asked for from row to row (1 = yes)": float(
             by_chance > 0 and counts.var() > by_chance / 2
@@ -233,7 +235,7 @@ def eight_of_ten_are_masked_one_is_exchanged_one_is_left(answer):
 def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
     inputs = hidden(0.8, seed=12)
     sees(answer, inputs, "share of the vocabulary among exchanged words", off=0.01)
-    sees(answer, inputs, "mean id of exchanged words", off=0.06)
+    sees(answer, inputs, "mean id of exchanged words (1 = the largest id)", off=0.06)
     left = "unchanged share of words asked for"
     if _off(answer, inputs, [left]):
         return  # charged above
@@ -498,7 +500,11 @@ task.fault(
     targets=lambda tokens, inputs, counted: torch.where(counted, inputs, -100),
 )
 task.fault(
-    "W-NOTHING-IS-ZERO", targets=lambda tokens, inputs, counted: torch.where(counted, tokens, 0)
+    "W-NOTHING-IS-ZERO",
+    targets=(
+        lambda tokens, inputs, counted: torch.where(counted, tokens, 0),
+        lambda tokens, inputs, counted: torch.where(counted, tokens, -1),
+    ),
 )
 task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 

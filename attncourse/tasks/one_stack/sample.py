@@ -411,6 +411,7 @@ class EvenlyFromAFilter(Drawing):
 # --- faults: the softmax ---
 
 
+task.fault("P-SOFTMAX-OVER-ROWS", shares=lambda logits: logits.softmax(0))
 task.fault("D-NAIVE-SOFTMAX", shares=lambda logits: logits.exp() / logits.exp().sum(-1, True))
 
 # --- faults: temperature ------------------------------------------------------------------------

@@ -124,15 +124,28 @@ class Bias:
     def tables(slopes, distance):
         return slopes[:, None, None] * distance
 
-    def result(tables, offsets):
+    def sign(tables):
         return -tables
+
+    def hide(bias, offsets):
+        return bias
+
+    def power_of_e(bias):
+        return bias
+
+    def axes(bias):
+        return bias
+
+    def result(bias):
+        return bias
 
     def __call__(self, num_heads, query_length, key_length):
         p = self.power(num_heads)
         slopes = self.slopes(self.first(p, num_heads), self.between(p), num_heads)
         i, j = self.places(query_length, key_length)
         distance = self.grow(self.distance(i, j), key_length)
-        return self.result(self.tables(slopes, distance), j - i[:, None])
+        bias = self.hide(self.sign(self.tables(slopes, distance)), j - i[:, None])
+        return self.result(self.axes(self.power_of_e(bias)))
 
 
 # --- faults: slopes -----------------------------------------------------------------------------
@@ -167,7 +180,11 @@ task.fault(
     first=lambda p, h: torch.exp(-8 * torch.arange(1, p + 1) / p),
     between=lambda p: torch.exp(-4 * torch.arange(1, 2 * p, 2) / p),
 )
-task.fault("C-ALIBI-HALVES", first=lambda p, h: 2.0 ** -torch.arange(1, p + 1))
+task.fault(
+    "C-ALIBI-HALVES",
+    first=lambda p, h: 2.0 ** -torch.arange(1, p + 1),
+    between=(..., lambda p: 2.0 ** -torch.arange(1, 2 * p, 2)),
+)
 task.fault(
     "C-ALIBI-ONE-SLOPE",
     slopes=(
@@ -177,16 +194,30 @@ task.fault(
     ),
 )
 task.fault(
-    "C-ALIBI-REVERSED", first=lambda p, h: (2.0 ** (-8 * torch.arange(1, p + 1) / p)).flip(0)
+    "C-ALIBI-REVERSED",
+    first=(lambda p, h: Bias.first(p, h).flip(0), ...),
+    slopes=(..., lambda first, between, h: Bias.slopes(first, between, h).flip(0)),
 )
 task.fault(
     "C-ALIBI-EVEN-SLOPES",
     first=(
         lambda p, h: torch.arange(p, 0, -1) / p,
         lambda p, h: 1 / torch.arange(1, p + 1),
+        lambda p, h: torch.arange(p, 0, -1) / p,
+        lambda p, h: 1 / torch.arange(1, p + 1),
+    ),
+    between=(
+        ...,
+        ...,
+        lambda p: torch.arange(2 * p, 0, -2) / (2 * p),
+        lambda p: 1 / torch.arange(1, 2 * p, 2),
     ),
 )
-task.fault("C-ALIBI-EIGHT", first=lambda p, h: 2.0 ** (-torch.arange(1, p + 1) / p))
+task.fault(
+    "C-ALIBI-EIGHT",
+    first=lambda p, h: 2.0 ** (-torch.arange(1, p + 1) / p),
+    between=(..., lambda p: 2.0 ** (-torch.arange(1, 2 * p, 2) / (2 * p))),
+)
 
 # --- faults: distances --------------------------------------------------------------------------
 
@@ -202,7 +233,15 @@ task.fault(
         lambda i, j: j.max() - j.expand(len(i), -1),
     ),
 )
-task.fault("C-ALIBI-SHARE", grow=lambda distance, k: distance / k)
+task.fault(
+    "C-ALIBI-SHARE",
+    grow=(
+        lambda distance, k: distance / k,
+        lambda distance, k: distance / len(distance),
+        lambda distance, k: distance / distance.max().clamp(min=1),
+        lambda distance, k: distance / max(1, k - 1),
+    ),
+)
 task.fault(
     "C-ALIBI-CURVED",
     grow=(
@@ -212,21 +251,28 @@ task.fault(
     ),
 )
 task.fault("C-ALIBI-FROM-ZERO-UP", grow=lambda distance, k: distance + 1)
+task.fault(
+    "C-ALIBI-NEIGHBORS-FREE",
+    distance=(
+        lambda i, j: (Bias.distance(i, j) - 1).clamp(min=0),
+        lambda i, j: Bias.distance(i, j) - 1,
+    ),
+)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
-task.fault("C-ALIBI-POSITIVE", result=lambda tables, offsets: tables)
+task.fault("C-ALIBI-POSITIVE", sign=lambda tables: tables)
 task.fault(
     "M-ALWAYS-CAUSAL",
-    result=(
-        lambda tables, offsets: (-tables).masked_fill(offsets > 0, -torch.inf),
-        lambda tables, offsets: (-tables).masked_fill(offsets > 0, torch.finfo(torch.float32).min),
-        lambda tables, offsets: (-tables).masked_fill(offsets > 0, -1e9),
-        lambda tables, offsets: torch.where(offsets > 0, -1e9 * tables / offsets, -tables),
+    hide=(
+        lambda bias, offsets: bias.masked_fill(offsets > 0, -torch.inf),
+        lambda bias, offsets: bias.masked_fill(offsets > 0, torch.finfo(torch.float32).min),
+        lambda bias, offsets: bias.masked_fill(offsets > 0, -1e9),
+        lambda bias, offsets: torch.where(offsets > 0, 1e9 * bias / offsets, bias),
     ),
 )
-task.fault("C-ALIBI-FACTOR", result=lambda tables, offsets: (-tables).exp())
-task.fault("C-BATCH-AXES", result=lambda tables, offsets: -tables[None])
-task.fault("C-HEADS-LAST", result=lambda tables, offsets: -tables.movedim(0, -1))
-task.fault("C-TURNED", result=lambda tables, offsets: -tables.mT)
-task.fault("C-FLOAT64-TABLE", result=lambda tables, offsets: -tables.double())
+task.fault("C-ALIBI-FACTOR", power_of_e=torch.exp)
+task.fault("C-BATCH-AXES", axes=lambda bias: bias[None])
+task.fault("C-HEADS-LAST", axes=lambda bias: bias.movedim(0, -1))
+task.fault("C-TURNED", axes=lambda bias: bias.mT)
+task.fault("C-FLOAT64-TABLE", result=lambda bias: bias.double())

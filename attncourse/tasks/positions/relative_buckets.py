@@ -163,6 +163,9 @@ def it_changes_nothing_but_its_result(answer, rng):
 
 @task.steps
 class Buckets:
+    def both_ways(bidirectional):
+        return bidirectional
+
     def a_side(num_buckets, bidirectional):
         return num_buckets // 2 if bidirectional else num_buckets
 
@@ -187,16 +190,17 @@ class Buckets:
     def choose(distance, alone, far):
         return torch.where(distance < alone, distance, far.long())
 
-    def result(first, chosen):
+    def result(first, chosen, num_buckets):
         return first + chosen
 
     def __call__(self, offsets, num_buckets, max_distance, bidirectional):
+        bidirectional = self.both_ways(bidirectional)
         b = self.a_side(num_buckets, bidirectional)
         first = self.first(offsets, bidirectional, b)
         distance, alone = self.distance(offsets, bidirectional), self.alone(b, num_buckets)
         share = self.share(distance, alone, max_distance)
         far = self.last(self.spread(share, alone, b), b)
-        return self.result(first, self.choose(distance, alone, far))
+        return self.result(first, self.choose(distance, alone, far), num_buckets)
 
 
 # --- faults: two directions ---------------------------------------------------------------------
@@ -237,22 +241,12 @@ task.fault(
     "C-BUCKETS-AFTER-FROM-ONE",
     first=lambda offsets, bidirectional, b: Buckets.first(offsets, bidirectional, b - 1),
 )
-task.fault(
-    "C-BUCKETS-ALWAYS-BOTH",
-    a_side=lambda num_buckets, bidirectional: num_buckets // 2,
-    first=lambda offsets, bidirectional, b: (offsets > 0) * b,
-    distance=lambda offsets, bidirectional: offsets.abs(),
-)
-task.fault(
-    "C-BUCKETS-NEVER-BOTH",
-    a_side=lambda num_buckets, bidirectional: num_buckets,
-    first=lambda offsets, bidirectional, b: torch.zeros_like(offsets),
-    distance=lambda offsets, bidirectional: (-offsets).clamp(min=0),
-)
+task.fault("C-BUCKETS-ALWAYS-BOTH", both_ways=lambda bidirectional: True)
+task.fault("C-BUCKETS-NEVER-BOTH", both_ways=lambda bidirectional: False)
 task.fault(
     "C-BUCKETS-SIGNED",
     first=lambda offsets, bidirectional, b: torch.zeros_like(offsets),
-    result=lambda first, chosen: -chosen,
+    result=lambda first, chosen, num_buckets: -chosen,
 )
 
 # --- faults: far distances ----------------------------------------------------------------------
@@ -264,6 +258,7 @@ def straight(distance, alone, max_distance):
 
 task.fault("C-BUCKETS-CLIPPED", alone=lambda b, num_buckets: b - 1)
 task.fault("C-BUCKETS-HALF-OF-ALL-ALONE", alone=lambda b, num_buckets: num_buckets // 2)
+task.fault("C-BUCKETS-QUARTER-ALONE", alone=lambda b, num_buckets: max(1, num_buckets // 4))
 task.fault("C-BUCKETS-STRAIGHT", share=straight)
 task.fault("C-BUCKETS-ALL-LOG", choose=lambda distance, alone, far: far.clamp(min=0).long())
 task.fault(
@@ -314,15 +309,22 @@ task.fault(
     ),
     last=as_is,
 )
-task.fault("C-BUCKETS-END-OF-TABLE", last=lambda far, b: far.clamp(max=2 * b - 1))
+task.fault(
+    "C-BUCKETS-END-OF-TABLE",
+    last=(lambda far, b: far.clamp(max=2 * b - 1), as_is),
+    result=(
+        ...,
+        lambda first, chosen, num_buckets: (first + chosen).clamp(max=num_buckets - 1),
+    ),
+)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault(
     "C-BUCKETS-FLOAT",
     result=(
-        lambda first, chosen: (first + chosen).float(),
-        lambda first, chosen: (first + chosen).double(),
+        lambda first, chosen, num_buckets: (first + chosen).float(),
+        lambda first, chosen, num_buckets: (first + chosen).double(),
     ),
 )
 

@@ -8,6 +8,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
+from attncourse.tasks.axes import of_fixed_axes
 
 
 def score_inputs(rng, *batch, q=4, k=4, d=5, c=2, dtype=torch.float32):
@@ -150,6 +151,8 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
 
 @task.steps
 class Scores:
+    axes = as_is
+
     def places(q, k):
         return torch.arange(k - q, k), torch.arange(k)
 
@@ -178,6 +181,7 @@ class Scores:
         return scores
 
     def __call__(self, query, key, table):
+        query = self.axes(query)
         c = table.shape[0] // 2
         offsets = self.offsets(*self.places(query.shape[-2], key.shape[-2]))
         vectors = self.look_up(table, self.rows(self.clip(offsets, c), c), offsets)
@@ -282,6 +286,8 @@ task.fault(
     both=(
         lambda content, offset, d: content / math.sqrt(d) + offset,
         lambda content, offset, d: content + offset / math.sqrt(d),
+        lambda content, offset, d: content / math.sqrt(d) + offset / d,
+        lambda content, offset, d: content / d + offset / math.sqrt(d),
     ),
 )
 task.fault("D-NO-SCALE", both=lambda content, offset, d: content + offset)
@@ -300,6 +306,7 @@ task.fault(
     ),
 )
 task.fault("C-TURNED", result=lambda scores, offsets: scores.mT)
+of_fixed_axes(task, 3, 4, 2)
 task.fault("C-FLOAT32", result=lambda scores, offsets: scores.float())
 task.fault("C-DETACHED", result=lambda scores, offsets: scores.detach())
 task.fault("C-FROZEN-TABLE", look_up=lambda table, rows, offsets: table.detach()[rows])

@@ -38,6 +38,8 @@ def probes(rng):
         "later words": turn_inputs(rng, 2, n=3, d=6, start=40),
         "out of order": out_of_order(rng, 2),
         "far": turn_inputs(rng, n=3, d=4, start=2_999),
+        # The speed of the first pair is 1, so that its angle has no rounding in float32.
+        "beyond a table": turn_inputs(rng, n=3, d=2, start=777_777),
         "16 bits, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16),
         "another base": turn_inputs(rng, 2, n=5, d=8, base=100.0),
         "double": out_of_order(rng, 3, dtype=torch.float64),
@@ -183,8 +185,18 @@ class Rotate:
     def turn(places, speeds):
         return places[..., None] * speeds
 
+    def angles(self, x, positions, base):
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
+        return self.turn(self.places(positions, x), speeds)
+
     def waves(angles, x):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    def axes(wave):
+        return wave
+
+    def cos_and_sin(self, x, positions, base):
+        return map(self.axes, self.waves(self.angles(x, positions, base), x))
 
     def split(x):
         return x[..., 0::2], x[..., 1::2]
@@ -199,8 +211,7 @@ class Rotate:
         return turned
 
     def __call__(self, x, positions, base=10_000.0):
-        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        cos, sin = self.cos_and_sin(x, positions, base)
         return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
 
 
@@ -227,20 +238,19 @@ mixed = task.fault("C-ROPE-TWO-LAYOUTS", section="two-layouts")
 @mixed
 class HalvesWithPairs(Rotate):
     def __call__(self, x, positions, base=10_000.0):
-        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        cos, sin = self.cos_and_sin(x, positions, base)
         a, b = halves(x)
         other = side_by_side(-b, a)
-        return x * cos.repeat_interleave(2, -1) + other * sin.repeat_interleave(2, -1)
+        turned = x * cos.repeat_interleave(2, -1) + other * sin.repeat_interleave(2, -1)
+        return self.result(turned, x)
 
 
 @mixed
 class PairsWithHalves(Rotate):
     def __call__(self, x, positions, base=10_000.0):
-        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-        cos, sin = self.waves(self.turn(self.places(positions, x), speeds), x)
+        cos, sin = self.cos_and_sin(x, positions, base)
         other = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
-        return x * side_by_side(cos, cos) + other * side_by_side(sin, sin)
+        return self.result(x * side_by_side(cos, cos) + other * side_by_side(sin, sin), x)
 
 
 @task.fault("C-ROPE-IN-PART")
@@ -323,6 +333,24 @@ task.fault(
 # --- faults: places -----------------------------------------------------------------------------
 
 task.fault("C-FROM-ONE", places=lambda positions, x: Rotate.places(positions, x) + 1)
+task.fault("C-FROM-MINUS-ONE", places=lambda positions, x: Rotate.places(positions, x) - 1)
+
+
+def row_of_a_table(length):
+    """Only so many places have a row; `length` takes x."""
+    return lambda positions, x: torch.arange(length(x), dtype=torch.float64)[positions]
+
+
+task.fault(
+    "C-ROPE-TABLE-ENDS",
+    **BREAK,
+    places=tuple(
+        map(
+            row_of_a_table,
+            (lambda x: 2_048, lambda x: 4_096, lambda x: 32, lambda x: x.shape[-2]),
+        )
+    ),
+)
 task.fault(
     "P-ROPE-CACHE",
     **BREAK,
@@ -341,13 +369,11 @@ class KeptByLengthAndBase(Rotate):
     def kind(self, x, base):
         return x.shape[-2:], base
 
-    def __call__(self, x, positions, base=10_000.0):
+    def angles(self, x, positions, base):
         kind = self.kind(x, base)
         if kind not in self.waves_of:
-            speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-            self.waves_of[kind] = self.turn(self.places(positions, x), speeds)
-        cos, sin = self.waves(self.waves_of[kind], x)
-        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+            self.waves_of[kind] = super().angles(x, positions, base)
+        return self.waves_of[kind]
 
 
 @kept
@@ -381,11 +407,8 @@ class RowsKept(KeptForAll):
     def places(positions, x):
         return torch.arange(4_096, dtype=torch.float64)
 
-    def __call__(self, x, positions, base=10_000.0):
-        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-        table = self.waves_of.setdefault(None, self.turn(self.places(positions, x), speeds))
-        cos, sin = self.waves(table[positions], x)
-        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+    def angles(self, x, positions, base):
+        return super().angles(x, positions, base)[positions]
 
 
 task.fault(
@@ -409,14 +432,14 @@ lowprec = task.fault(
 
 @lowprec
 class InTheDtypeOfX(Rotate):
-    def __call__(self, x, positions, base=10_000.0):
+    def angles(self, x, positions, base):
         speeds = self.base(base) ** -self.exponents(x.shape[-1]).to(x.dtype)
-        cos, sin = self.waves(self.turn(positions.to(x.dtype), speeds), x)
-        return self.result(self.join(*self.move(*self.split(x), cos, sin)), x)
+        return self.turn(positions.to(x.dtype), speeds)
 
 
 # --- faults: what comes back --------------------------------------------------------------------
 
+task.fault("C-ROPE-BATCH-AXIS", axes=lambda wave: wave[None])
 task.fault("C-ROPE-DOUBLE", waves=lambda angles, x: (angles.cos().double(), angles.sin().double()))
 task.fault(
     "C-FLOAT32",

@@ -4,6 +4,8 @@ from attncourse import positions as reference
 from attncourse.checks.answer import Failure, has_shape, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
+from attncourse.tasks.axes import of_fixed_axes
 
 
 def shift_inputs(rng, *batch, q=3, k=5, dtype=torch.float32):
@@ -117,8 +119,8 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
 
 @task.steps
 class Shift:
-    def read(scores):
-        return scores
+    read = as_is
+    axes = as_is
 
     def keys(q, r):
         return r - q + 1
@@ -133,16 +135,23 @@ class Shift:
         columns = columns.clamp(0, scores.shape[-1] - 1)
         return scores.gather(-1, columns.expand(*scores.shape[:-1], -1))
 
+    def hide(shifted):
+        return shifted
+
+    def turn(shifted):
+        return shifted
+
     def result(shifted, scores):
         return shifted
 
     def __call__(self, scores):
-        scores = self.read(scores)
+        scores = self.axes(self.read(scores))
         q, r = scores.shape[-2:]
         k = self.keys(q, r)
         start = self.start(torch.arange(q)[:, None], q, k)
         columns = self.column(start, torch.arange(k))
-        return self.result(self.pick(scores, columns, k), scores)
+        shifted = self.turn(self.hide(self.pick(scores, columns, k)))
+        return self.result(shifted, scores)
 
 
 # --- faults: which column -----------------------------------------------------------------------
@@ -232,18 +241,28 @@ task.fault(
 )
 task.fault(
     "M-ALWAYS-CAUSAL",
-    result=(
-        lambda shifted, scores: shifted.tril(shifted.shape[-1] - shifted.shape[-2]),
-        lambda shifted, scores: shifted.masked_fill(
-            ~torch.ones_like(shifted[..., :, :], dtype=torch.bool).tril(
-                shifted.shape[-1] - shifted.shape[-2]
-            ),
+    hide=(
+        lambda shifted: shifted.tril(shifted.shape[-1] - shifted.shape[-2]),
+        lambda shifted: shifted.masked_fill(
+            ~torch.ones_like(shifted, dtype=torch.bool).tril(shifted.shape[-1] - shifted.shape[-2]),
             -torch.inf,
         ),
     ),
 )
-task.fault("C-SHIFT-LAST-QUERY-FIRST", result=lambda shifted, scores: shifted.flip(-2))
-task.fault("C-TURNED", result=lambda shifted, scores: shifted.mT)
+task.fault("C-SHIFT-LAST-QUERY-FIRST", turn=lambda shifted: shifted.flip(-2))
+task.fault("C-TURNED", turn=lambda shifted: shifted.mT)
+of_fixed_axes(task, 3, 4, 2)
 task.fault("C-SCORES-ARE-WEIGHTS", result=lambda shifted, scores: shifted.softmax(-1))
 task.fault("C-FLOAT32", result=lambda shifted, scores: shifted.float())
 task.fault("C-DETACHED", read=torch.detach)
+
+
+def written_into(shifted, scores):
+    """The first columns of the caller's table, in place."""
+    k = shifted.shape[-1]
+    with torch.no_grad():
+        scores[..., :k] = shifted
+    return scores[..., :k]
+
+
+task.fault("C-INPLACE", result=written_into)

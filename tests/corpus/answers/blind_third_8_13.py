@@ -406,7 +406,7 @@ def _(x, positions, base=10_000.0):
     "rotate",
     "pair i turns by base^(-i/d); and the places can be given an axis for the batch in front",
     ("C-EXPONENT-HALVED",),
-    (),
+    ("C-ROPE-BATCH-AXIS",),
 )
 def _(x, positions, base=10_000.0):
     d = x.shape[-1]
@@ -1392,8 +1392,8 @@ def _(query, key, value, cache=None, mask=None):
 @wrong(
     "cached_attention",
     "new positions all see each other, only what has not been read yet is hidden; and the scores go over the root of the values' width",
-    (),
-    (),
+    ("K-NO-TRIANGLE",),
+    ("C-SCALE-DV",),
 )
 def _(query, key, value, cache=None, mask=None):
     if cache is not None:
@@ -1496,6 +1496,7 @@ def _(query, key, value, mask=None):
 @wrong(
     "grouped_query_attention",
     "only the output must be 0 for a query that sees nothing, so the NaN is removed there",
+    "G-NAN-WEIGHTS",
 )
 def _(query, key, value, mask=None):
     b, h, q, d = query.shape
@@ -1527,7 +1528,7 @@ def _(query, key, value, mask=None):
 @wrong(
     "grouped_query_attention",
     "a mask always comes with the axes (b h q k) and can be cut into groups; and the heads of one group share a table of weights, so their mean is returned",
-    (),
+    ("G-MASK-FOUR-AXES",),
     ("G-WEIGHTS-OF-GROUP",),
 )
 def _(query, key, value, mask=None):
@@ -1562,7 +1563,11 @@ def _(query, key, value, mask=None):
 # bytes_per_token
 
 
-@wrong("bytes_per_token", "a scheme that is not in the dictionary raises an error by itself")
+@wrong(
+    "bytes_per_token",
+    "a scheme that is not in the dictionary raises an error by itself",
+    "K-OTHER-ERROR",
+)
 def _(
     scheme,
     num_layers,
@@ -1607,7 +1612,7 @@ def _(
     return num_layers * per_layer * bytes_per_number
 
 
-@wrong("bytes_per_token", "forgets the values in the line for GQA")
+@wrong("bytes_per_token", "forgets the values in the line for GQA", "K-KEYS-ONLY")
 def _(
     scheme,
     num_layers,

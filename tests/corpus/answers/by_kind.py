@@ -234,4 +234,210 @@ wrong("rotate", "keeps its angles by length and width", "C-ROPE-KEPT")(
 )
 
 
+# --- what neighbors of a task had, and the task had not -------------------------------------------
+
+
+def both(one, two):
+    return (one,), (two,)
+
+
+@wrong("rotate", "has a table of 5,000 places", "C-ROPE-TABLE-ENDS")
+def _(x, positions, base=10_000.0):
+    d = x.shape[-1]
+    speeds = torch.tensor([base ** (-2 * i / d) for i in range(d // 2)], dtype=torch.float64)
+    table = torch.polar(torch.ones(5000, d // 2).double(), torch.arange(5000.0)[:, None] * speeds)
+    pairs = torch.view_as_complex(x.double().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * table[positions]).flatten(-2).to(x.dtype)
+
+
+@wrong(
+    "rotate", "has a row for each word of x; i/d", *both("C-ROPE-TABLE-ENDS", "C-EXPONENT-HALVED")
+)
+def _(x, positions, base=10_000.0):
+    n, d = x.shape[-2:]
+    rows = torch.outer(torch.arange(n).double(), base ** -(torch.arange(d // 2).double() / d))
+    cos, sin = rows[positions].cos().to(x.dtype), rows[positions].sin().to(x.dtype)
+    out = torch.empty_like(x)
+    out[..., ::2] = x[..., ::2] * cos - x[..., 1::2] * sin
+    out[..., 1::2] = x[..., ::2] * sin + x[..., 1::2] * cos
+    return out
+
+
+@wrong(
+    "rotate", "an axis for the batch; turns backward", *both("C-ROPE-BATCH-AXIS", "C-ROPE-BACKWARD")
+)
+def _(x, positions, base=10_000.0):
+    speeds = base ** -(torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+    angles = (positions.double()[:, None] * speeds).unsqueeze(0)
+    a, b = x[..., 0::2].double(), x[..., 1::2].double()
+    turned = a * angles.cos() + b * angles.sin(), b * angles.cos() - a * angles.sin()
+    return torch.stack(turned, -1).flatten(-2).to(x.dtype)
+
+
+@wrong("alibi_bias", "neighbors cost nothing", "C-ALIBI-NEIGHBORS-FREE")
+def _(num_heads, query_length, key_length):
+    def line(n):
+        return [2.0 ** (-8 * (i + 1) / n) for i in range(n)]
+
+    p = 1
+    while 2 * p <= num_heads:
+        p *= 2
+    slopes = (line(p) + line(2 * p)[::2])[:num_heads]
+    first = key_length - query_length
+    rows = range(first, key_length)
+    return torch.tensor(
+        [[[-m * max(0, abs(i - j) - 1) for j in range(key_length)] for i in rows] for m in slopes]
+    )
+
+
+@wrong(
+    "relative_buckets",
+    "the last of all; rounded",
+    *both("C-BUCKETS-END-OF-TABLE", "C-BUCKETS-ROUNDED"),
+)
+def _(offsets, num_buckets, max_distance, bidirectional):
+    b = num_buckets // (2 if bidirectional else 1)
+    a = b // 2
+
+    def bucket(o):
+        start, n = (b * (o > 0), abs(o)) if bidirectional else (0, max(0, -o))
+        far = 0 if n < a else a + round(math.log(n / a) / math.log(max_distance / a) * (b - a))
+        return min(start + (n if n < a else far), num_buckets - 1)
+
+    flat = [bucket(o) for o in offsets.flatten().tolist()]
+    return torch.tensor(flat).view(offsets.shape)
+
+
+@wrong("shift_relative", "three axes", "C-FIXED-AXES")
+def _(scores):
+    batch, q, r = scores.size()
+    columns = torch.arange(q - 1, -1, -1)[:, None] + torch.arange(r - q + 1)
+    return torch.gather(scores, 2, columns.expand(batch, -1, -1))
+
+
+@wrong("shift_relative", "in place; hides later keys", *both("C-INPLACE", "M-ALWAYS-CAUSAL"))
+def _(scores):
+    q, r = scores.shape[-2:]
+    k = r - q + 1
+    table = scores.data
+    for i in range(q):
+        table[..., i, :k] = table[..., i, q - 1 - i : r - i].clone()
+    table[..., :k].masked_fill_(torch.arange(k) > torch.arange(k - q, k)[:, None], -math.inf)
+    return scores[..., :k]
+
+
+@wrong("extend", "the newest overwrite the last", "K-OLDEST-KEPT")
+def _(cache, key, value):
+    if cache is None:
+        return key, value
+    q = key.shape[-2]
+    return tuple(
+        torch.cat((kept[..., : max(kept.shape[-2] - q, 0), :], new), -2)
+        for kept, new in zip(cache, (key, value), strict=True)
+    )
+
+
+@wrong("extend", "begins empty; axis 1", *both("K-BEGINS-EMPTY", "K-CAT-HEADS"))
+def _(cache, key, value):
+    if cache is None:
+        return tuple(x.narrow(-2, 0, 0) for x in (key, value))
+    return torch.cat([cache[0], key], 1), torch.cat([cache[1], value], 1)
+
+
+def counted(scheme, layers, heads, width, each, kv_heads, latent, rope, unit=None):
+    numbers = {
+        "MHA": lambda: 2 * heads * width,
+        "GQA": lambda: (unit or 2) * kv_heads * width,
+        "MQA": lambda: 2 * width,
+        "MLA": lambda: latent + rope,
+    }
+    return layers * each * numbers[scheme]()
+
+
+@wrong("bytes_per_token", "a dictionary raises its own error", "K-OTHER-ERROR")
+def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
+      latent_width=None, rope_width=None):  # fmt: skip
+    return counted(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads,
+                   latent_width, rope_width)  # fmt: skip
+
+
+@wrong(
+    "bytes_per_token", "forgets values in GQA; another error", *both("K-KEYS-ONLY", "K-OTHER-ERROR")
+)
+def _(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads=None,
+      latent_width=None, rope_width=None):  # fmt: skip
+    return counted(scheme, num_layers, num_heads, head_width, bytes_per_number, kv_heads,
+                   latent_width, rope_width, unit=1)  # fmt: skip
+
+
+def shared(query, key, value, mask, cut, zeros=lambda weights: weights):
+    b, h, q, d = query.shape
+    c = key.shape[1]
+    groups = query.view(b, c, h // c, q, d)
+    scores = torch.einsum("bcgqd,bckd->bcgqk", groups, key) / math.sqrt(d)
+    if mask is not None:
+        scores = scores.masked_fill(~cut(mask, scores), -math.inf)
+    weights = zeros(scores.softmax(-1))
+    return torch.einsum("bcgqk,bckv->bcgqv", weights, value), weights
+
+
+@wrong("grouped_query_attention", "NaN leaves the output alone", "G-NAN-WEIGHTS")
+def _(query, key, value, mask=None):
+    output, weights = shared(
+        *(query, key, value, mask),
+        lambda mask, scores: mask.expand(*scores.flatten(1, 2).shape).view(scores.shape),
+    )
+    return output.flatten(1, 2).nan_to_num(), weights.flatten(1, 2)
+
+
+@wrong("grouped_query_attention", "a mask has heads", "G-MASK-FOUR-AXES")
+def _(query, key, value, mask=None):
+    output, weights = shared(
+        *(query, key, value, mask),
+        lambda mask, scores: mask.reshape(scores.shape),
+        torch.nan_to_num,
+    )
+    return output.flatten(1, 2), weights.flatten(1, 2)
+
+
+@wrong(
+    "cached_attention",
+    "the width of a value; looks ahead in later pieces",
+    *both("C-SCALE-DV", "K-NO-TRIANGLE"),
+)
+def _(query, key, value, cache=None, mask=None):
+    if cache:
+        key, value = (torch.cat(pair, -2) for pair in zip(cache, (key, value), strict=True))
+    scores = torch.einsum("...qd,...kd->...qk", query, key) * value.size(-1) ** -0.5
+    if mask is not None:
+        scores = torch.where(mask, scores, -torch.inf)
+    return scores.softmax(-1).nan_to_num() @ value, (key, value)
+
+
+@wrong("byte_pairs", "the youngest left piece wins", "B-YOUNGEST")
+def _(words, num_merges):
+    pieces, age, merges = {w: list(w) for w in words}, sorted(set("".join(words))), []
+    for _ in range(num_merges):
+        counts = Counter(
+            {pair: 0 for parts in pieces.values() for pair in itertools.pairwise(parts)}
+        )
+        for word, parts in pieces.items():
+            for pair in itertools.pairwise(parts):
+                counts[pair] += words[word]
+        if not counts:
+            break
+        most = max(counts.values())
+        equal = [pair for pair in counts if counts[pair] == most]
+        best = sorted(equal, key=lambda pair: (-age.index(pair[0]), age.index(pair[1])))[0]
+        merges.append(best)
+        age += [] if "".join(best) in age else ["".join(best)]
+        for parts in pieces.values():
+            place = 0
+            while place < len(parts) - 1:
+                if tuple(parts[place : place + 2]) == best:
+                    parts[place : place + 2] = ["".join(best)]
+                place += 1
+    return merges
+
+
 MENDED = tuple(each.id for each in corpus.all)

@@ -345,7 +345,7 @@ def _(query, key, value, cache=None, mask=None):
     return weights @ value, (key, value)
 
 
-@wrong("cached_attention", "the caller's mask is changed (&=)")
+@wrong("cached_attention", "the caller's mask is changed (&=)", "K-MASK-EDITED")
 def _(query, key, value, cache=None, mask=None):
     if cache is not None:
         key = torch.cat([cache[0], key], -2)
@@ -968,7 +968,7 @@ def _(
     return math.prod([num_layers, 2, c, head_width, bytes_per_number])
 
 
-@wrong("bytes_per_token", "bits: bytes_per_number is taken as bits")
+@wrong("bytes_per_token", "bits: bytes_per_number is taken as bits", "K-BYTES-FROM-BITS")
 def _(
     scheme,
     num_layers,
@@ -987,7 +987,7 @@ def _(
     return num_layers * 2 * heads[scheme] * head_width * bytes_per_number // 8
 
 
-@wrong("bytes_per_token", "head_width is the model's: divided among the heads")
+@wrong("bytes_per_token", "head_width is the model's: divided among the heads", "K-WIDTH-OF-MODEL")
 def _(
     scheme,
     num_layers,

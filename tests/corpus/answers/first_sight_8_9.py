@@ -2318,7 +2318,7 @@ def _(scores):
 
 
 # "scores is the caller's. You move its rows in place."
-@wrong("shift_relative", "moves the rows in the caller's table")
+@wrong("shift_relative", "moves the rows in the caller's table", "C-INPLACE")
 def _(scores):
     q, r = scores.shape[-2:]
     k = r - q + 1
@@ -2340,7 +2340,7 @@ def _(scores):
 
 
 # "There may be leading axes: unpack the last two only."
-@wrong("shift_relative", "expects exactly two axes")
+@wrong("shift_relative", "expects exactly two axes", "C-FIXED-AXES")
 def _(scores):
     q, r = scores.shape
     k = r - q + 1
