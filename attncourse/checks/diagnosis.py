@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, explain, prose
+from attncourse.checks import compositions, explain, prose, tables
 from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -377,6 +377,9 @@ def _shows_less(task: Task, fault: Fault | Generic) -> int:
     """A key for sorting: the fault that shows on more probes first, a description last."""
     if isinstance(fault, Generic):
         return 1
+    table = tables.load(task)
+    if table and fault.id in table.unlike:
+        return -table.unlike[fault.id]
     reference = of_reference(task)
     alone = next(each for each in compositions.singles(task) if each.faults == (fault,))
     return -len(differing(alone.shows.everything(), reference, reference.pieces))
@@ -402,7 +405,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
     of_values = None if explained else explain.best_of_values(found)
-    seen = [] if explained else statements(task, answer, got, found.wrong, keeps)
+    seen = [] if explained else list(statements(task, answer, got, found.wrong, keeps))
     if of_values:
         best = of_values
     elif best and not explained and _is_contradicted(best, seen, found):
@@ -438,5 +441,6 @@ def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -
         return False
     shows = best.shows.everything()
     wrong = differing(shows, of_reference(best.task), found.keys)
-    theirs = {(e.kind, e.about) for e in statements(best.task, best.make(), shows, wrong)}
-    return not theirs & {(each.kind, each.about) for each in seen}
+    ours = {(each.kind, each.about) for each in seen}
+    theirs = statements(best.task, best.make(), shows, wrong)
+    return not any((each.kind, each.about) in ours for each in theirs)

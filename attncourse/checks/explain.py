@@ -199,12 +199,17 @@ def _inward(fault: Fault | Generic) -> bool:
 
 
 def _complete(found: Evidence, likely: Iterable[Explanation]) -> list[Explanation]:
-    """Those that explain everything, of each fault or two in one wording: to look takes time."""
+    """Those that explain everything, of each fault or two in one wording: to look takes time.
+
+    Once none of them is sure, no more are looked for.
+    """
     full: list[Explanation] = []
     for each in likely:
         known = any(set(each.faults) == set(other.faults) for other in full)
         if not known and found.share(each, 1) == 1:
             full.append(each)
+            if relatives.share_nothing(full):
+                break
     return full
 
 

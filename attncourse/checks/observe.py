@@ -184,14 +184,16 @@ def _plain(value):
 
 def _line_of(error: BaseException) -> str | None:
     """The deepest line that the student wrote: not torch's, not the judge's."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        name = frame.filename
+    # not traceback.extract_tb: it reads the line of every frame
+    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+        name = frame.f_code.co_filename
         if "site-packages" in name or "/attncourse/" in name.replace("\\", "/"):
             continue
         if name.startswith("<frozen") or "/lib/python" in name.replace("\\", "/"):
             continue
-        source = linecache.getline(name, frame.lineno or 0).strip()
-        return f"line {frame.lineno}: {source}" if source else None
+        linecache.checkcache(name)
+        source = linecache.getline(name, number or 0, frame.f_globals).strip()
+        return f"line {number}: {source}" if source else None
     return None
 
 

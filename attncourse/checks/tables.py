@@ -220,6 +220,15 @@ class Table:
         return wrong
 
     @functools.cached_property
+    def unlike(self) -> dict[str, int]:
+        """Of each fault in how many pieces its first form differs from the reference."""
+        rows = ((n, *self.rows[n]) for n in range(len(self.one)))
+        differs = (self.one != self.reference).sum(1)
+        return {
+            part[0]: int(differs[n]) for n, (part,), spelling in rows if part[1] == spelling == 0
+        }
+
+    @functools.cached_property
     def variety(self) -> dict[str, int]:
         """Of each probe, how many different results it has for the known faults."""
         columns: dict[str, list[int]] = defaultdict(list)
