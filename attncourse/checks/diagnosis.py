@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -352,9 +353,7 @@ def _as_if(fault: Generic, task: Task) -> str:
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
     """One thought or the first two; the description of a result comes last."""
-    first, *second = (
-        sorted(faults, key=functools.partial(_shows_less, task)) if faults[1:] else faults
-    )
+    first, *second = _in_order(task, faults) if faults[1:] else faults
     thought = _thought(first, task)
     if not second:
         return thought
@@ -373,16 +372,31 @@ def _as_a_part(named: Diagnosis) -> Diagnosis:
     return replace(named, title=title, also=also, partly=True)
 
 
-def _shows_less(task: Task, fault: Fault | Generic) -> int:
-    """A key for sorting: the fault that shows on more probes first, a description last."""
-    if isinstance(fault, Generic):
-        return 1
+def _in_order(task: Task, faults: tuple[Fault | Generic, ...]) -> list[Fault | Generic]:
+    """The fault that shows on more probes first, a description last."""
     table = tables.load(task)
+    shown = {fault: _shown(task, fault, table) for fault in faults}
+    by_codes = sorted(n for n in shown.values() if n >= 0)
+    if any(two - one <= COARSE for one, two in itertools.pairwise(by_codes)):
+        shown = {fault: _shown(task, fault, None) for fault in faults}
+    return sorted(faults, key=lambda fault: -shown[fault])
+
+
+COARSE = 4  # pieces; of those in which a known fault differs, codes miss no more than two
+
+
+def _shown(task: Task, fault: Fault | Generic, table: tables.Table | None) -> int:
+    """In how many pieces a fault differs from the reference: as a table says, or looked at.
+
+    Of a description -1: it comes last, wherever it shows.
+    """
+    if isinstance(fault, Generic):
+        return -1
     if table and fault.id in table.unlike:
-        return -table.unlike[fault.id]
+        return table.unlike[fault.id]
     reference = of_reference(task)
     alone = next(each for each in compositions.singles(task) if each.faults == (fault,))
-    return -len(differing(alone.shows.everything(), reference, reference.pieces))
+    return len(differing(alone.shows.everything(), reference, reference.pieces))
 
 
 def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = None) -> Diagnosis:
