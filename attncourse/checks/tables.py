@@ -243,6 +243,12 @@ class Table:
             columns[probe].append(n)
         return {probe: len(np.unique(self.one[:, n], axis=0)) for probe, n in columns.items()}
 
+    @functools.cached_property
+    def left_out(self) -> list[str]:
+        """The probes on which nothing is kept of two faults, the one that tells most first."""
+        kept = {self.keys[column][0] for column in self.columns} | {fingerprint.TRAITS}
+        return sorted(self.variety.keys() - kept, key=lambda probe: (-self.variety[probe], probe))
+
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
         """Two faults, in any form, that seem to explain together what is wrong."""
         return in_pairs(*self._plain(found))
