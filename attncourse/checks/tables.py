@@ -546,17 +546,10 @@ def _loaded(task: Task) -> Table:
 
 def live_pairs(found: Evidence) -> list[Explanation]:
     """Without a table: those with two faults that fit where the answer is first wrong."""
-    if is_wanted(found.task):
-        return []
-    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
-    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
-        both = (each for each in compositions.pairs(found.task) if _of_thoughts(each))
-        every = list(itertools.islice(both, MOST_OF_THOUGHTS + 1))
-    if len(every) > MOST_OF_THOUGHTS or found.task.returns is dict:
-        return []  # tables of facts say themselves which are likely (see relatives)
+    every = [] if is_wanted(found.task) else _live(found.task)
     wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
     if not wrong:
-        return every
+        return list(every)
     key = min(wrong, key=list(fingerprint.of_reference(found.task).pieces).index)
     near = tolerance(found.task)
     return [
@@ -564,6 +557,17 @@ def live_pairs(found: Evidence) -> list[Explanation]:
         for each in every
         if fingerprint.agree(found.got.piece(key), each.shows.piece(key), near)
     ]
+
+
+@functools.lru_cache(8)  # what they show is kept with them: the next answer need not wait for it
+def _live(task: Task) -> tuple[Explanation, ...]:
+    every = tuple(itertools.islice(compositions.pairs(task), MOST_LIVE + 1))
+    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
+        both = (each for each in compositions.pairs(task) if _of_thoughts(each))
+        every = tuple(itertools.islice(both, MOST_OF_THOUGHTS + 1))
+    if len(every) > MOST_OF_THOUGHTS or task.returns is dict:
+        return ()  # tables of facts say themselves which are likely (see relatives)
+    return every
 
 
 def _of_thoughts(each: Explanation) -> bool:
