@@ -304,10 +304,8 @@ def explaining(found: Evidence) -> list[Explanation]:
     for kind in (Half, Moved, Generic) if _measured(found) else (Half, Generic):
         alike: list[Explanation] = []
         for each in alone(found.task):
-            # where a fault is right, its half is right
-            likely = isinstance(each.faults[0], kind) and wrong <= known.get(
-                each.key[0][0][0], wrong
-            )
+            name = each.key[0][0][0]  # where a fault is right, its half is right
+            likely = isinstance(each.faults[0], kind) and wrong <= known.get(name, wrong)
             if likely and quick.explains(each):
                 alike.append(each)
                 if share_nothing(alike):

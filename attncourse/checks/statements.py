@@ -201,7 +201,7 @@ def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[bool]:
 def _stays(moved: Iterable[bool]) -> bool:
     """Whether the answer was tried and never moved; it is tried until it does."""
     moved = iter(moved)
-    return next(moved, True) is False and not any(moved)
+    return not next(moved, True) and not any(moved)
 
 
 def _far(value: object) -> object:
