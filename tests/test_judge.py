@@ -1517,8 +1517,8 @@ def test_of_two_thoughts_each_is_looked_at_in_one_wording(monkeypatch):
     pair = next(e for e in both if [f.id for f in e.faults] == ["C-ON-THE-CPU", "L6-NO-SCALE"])
     shares, looked = explain.Evidence.share, set()
 
-    def share(found, each, least=explain.PARTLY):
-        result = shares(found, each, least)
+    def share(found, each, least=explain.PARTLY, *first):
+        result = shares(found, each, least, *first)
         if least == result == 1:
             looked.add((each.key, frozenset(each.faults)))
         return result

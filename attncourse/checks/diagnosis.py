@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, explain, prose
+from attncourse.checks import compositions, explain, prose, tables
 from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -353,9 +354,7 @@ def _as_if(fault: Generic, task: Task) -> str:
 
 def _named(task: Task, faults: tuple[Fault | Generic, ...]) -> Diagnosis:
     """One thought or the first two; the description of a result comes last."""
-    first, *second = (
-        sorted(faults, key=functools.partial(_shows_less, task)) if faults[1:] else faults
-    )
+    first, *second = _in_order(task, faults) if faults[1:] else faults
     thought = _thought(first, task)
     if not second:
         return thought
@@ -374,13 +373,31 @@ def _as_a_part(named: Diagnosis) -> Diagnosis:
     return replace(named, title=title, also=also, partly=True)
 
 
-def _shows_less(task: Task, fault: Fault | Generic) -> int:
-    """A key for sorting: the fault that shows on more probes first, a description last."""
+def _in_order(task: Task, faults: tuple[Fault | Generic, ...]) -> list[Fault | Generic]:
+    """The fault that shows on more probes first, a description last."""
+    table = tables.load(task)
+    shown = {fault: _shown(task, fault, table) for fault in faults}
+    by_codes = sorted(n for n in shown.values() if n >= 0)
+    if any(two - one <= COARSE for one, two in itertools.pairwise(by_codes)):
+        shown = {fault: _shown(task, fault, None) for fault in faults}
+    return sorted(faults, key=lambda fault: -shown[fault])
+
+
+COARSE = 4  # pieces; of those in which a known fault differs, codes miss no more than two
+
+
+def _shown(task: Task, fault: Fault | Generic, table: tables.Table | None) -> int:
+    """In how many pieces a fault differs from the reference: as a table says, or looked at.
+
+    Of a description -1: it comes last, wherever it shows.
+    """
     if isinstance(fault, Generic):
-        return 1
+        return -1
+    if table and fault.id in table.unlike:
+        return table.unlike[fault.id]
     reference = of_reference(task)
     alone = next(each for each in compositions.singles(task) if each.faults == (fault,))
-    return -len(differing(alone.shows.everything(), reference, reference.pieces))
+    return len(differing(alone.shows.everything(), reference, reference.pieces))
 
 
 def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = None) -> Diagnosis:
@@ -405,7 +422,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
     of_values = None if explained else explain.best_of_values(found)
-    seen = [] if explained else statements(task, answer, got, found.wrong, keeps)
+    seen = [] if explained else list(statements(task, answer, got, found.wrong, keeps))
     if of_values:
         best = of_values
     elif best and not explained and _is_contradicted(best, seen, found):
@@ -463,5 +480,6 @@ def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -
         return False
     shows = best.shows.everything()
     wrong = differing(shows, of_reference(best.task), found.keys)
-    theirs = {(e.kind, e.about) for e in statements(best.task, best.make(), shows, wrong)}
-    return not theirs & {(each.kind, each.about) for each in seen}
+    ours = {(each.kind, each.about) for each in seen}
+    theirs = statements(best.task, best.make(), shows, wrong)
+    return not any((each.kind, each.about) in ours for each in theirs)

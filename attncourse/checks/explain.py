@@ -71,15 +71,19 @@ class Evidence:
                 found[key[0]][place].add(key)
         return found
 
-    def share(self, explanation: Explanation, least: float = PARTLY) -> float:
+    def share(
+        self, explanation: Explanation, least: float = PARTLY, first: Iterable[str] = ()
+    ) -> float:
         """How much of what is wrong it explains; 0 if it is contradicted, or below `least`.
 
         Probe by probe, and no further than needed: few explanations get past the first. In the
-        order in which the answer was looked at, for there are faults that keep something.
+        order in which the answer was looked at, for there are faults that keep something; where an
+        answer is not tempted to, some probes `first`.
         """
         theirs = explanation.shows
         explained, missed, failing, values = 0, 0, 0, False
-        for probe, (here, wrong_here) in self.by_probe.items():
+        for probe in dict.fromkeys((*(() if self.task.keeps else first), *self.by_probe)):
+            here, wrong_here = self.by_probe[probe]
             differs = theirs.wrong(probe) & here if here else set()
             if differs - wrong_here:
                 return 0.0  # contradicted
@@ -207,8 +211,9 @@ def best(found: Evidence) -> Explanation | None:
     if len(found.wrong) >= FEWEST:
         likely = table.pairs(found) if table else tables.live_pairs(found)
         likely = [each for each in likely if _can_be_said(each)]
+        unseen = table.left_out if table else ()  # on the others they seem to fit
         for kind in (_is_generic, _is_pair, _is_mixed):
-            alike = _complete(found, filter(kind, likely))
+            alike = _complete(found, filter(kind, likely), unseen)
             if alike:
                 return _only(alike)
     if halves := relatives.explaining(found):
@@ -233,13 +238,20 @@ def _inward(fault: Fault | Generic) -> bool:
     return isinstance(fault, Generic) and fault.inward is not None
 
 
-def _complete(found: Evidence, likely: Iterable[Explanation]) -> list[Explanation]:
-    """Those that explain everything, of each fault or two in one wording: to look takes time."""
+def _complete(
+    found: Evidence, likely: Iterable[Explanation], first: Iterable[str] = ()
+) -> list[Explanation]:
+    """Those that explain everything, of each fault or two in one wording: to look takes time.
+
+    Once none of them is sure, no more are looked for.
+    """
     full: list[Explanation] = []
     for each in likely:
         known = any(set(each.faults) == set(other.faults) for other in full)
-        if not known and found.share(each, 1) == 1:
+        if not known and found.share(each, 1, first) == 1:
             full.append(each)
+            if relatives.share_nothing(full):
+                break
     return full
 
 

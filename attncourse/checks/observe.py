@@ -118,13 +118,15 @@ def _settings() -> tuple:
 
 
 @contextlib.contextmanager
-def _own_surroundings(seed: int):
-    """Give the answer fixed random states and torch's own settings; put the settings back."""
-    settings = torch.get_default_dtype(), torch.get_num_threads()
-    autocast = torch.is_autocast_enabled("cpu")
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    device = torch.get_default_device()
+def _own_surroundings(seed: int, facts: dict):
+    """Give the answer fixed random states and torch's own settings; put the settings back.
+
+    Whether it has changed them is noted among the facts.
+    """
+    settings = _settings()
+    _, dtype, device, threads, autocast, deterministic = settings
     _seed_generators(seed)
+    left = None
     try:
         with (
             warnings.catch_warnings(),
@@ -134,14 +136,16 @@ def _own_surroundings(seed: int):
             warnings.simplefilter("ignore")
             torch.set_autocast_enabled("cpu", False)
             yield
+            left = _settings()
+            facts["settings_changed"] = left != (True, dtype, device, threads, False, deterministic)
     finally:
         torch.set_autocast_enabled("cpu", autocast)
-        torch.set_default_dtype(settings[0])
-        if torch.get_num_threads() != settings[1]:
-            torch.set_num_threads(settings[1])
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         if torch.are_deterministic_algorithms_enabled() != deterministic:
             torch.use_deterministic_algorithms(deterministic)
-        if _default_device() != device:
+        if (left[2] if left else _default_device()) != device:
             torch.set_default_device(device)
 
 
@@ -184,14 +188,16 @@ def _plain(value):
 
 def _line_of(error: BaseException) -> str | None:
     """The deepest line that the student wrote: not torch's, not the judge's."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        name = frame.filename
+    # not traceback.extract_tb: it reads the line of every frame
+    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+        name = frame.f_code.co_filename
         if "site-packages" in name or "/attncourse/" in name.replace("\\", "/"):
             continue
         if name.startswith("<frozen") or "/lib/python" in name.replace("\\", "/"):
             continue
-        source = linecache.getline(name, frame.lineno or 0).strip()
-        return f"line {frame.lineno}: {source}" if source else None
+        linecache.checkcache(name)
+        source = linecache.getline(name, number or 0, frame.f_globals).strip()
+        return f"line {number}: {source}" if source else None
     return None
 
 
@@ -225,16 +231,18 @@ def _spread_with(value: Tensor) -> Tensor:
 LAYOUTS = {"sliced": _slice_with, "turned": _turned_with, "spread": _spread_with}
 
 
-_UNCHANGING = (str, int, float, type(None))
+_UNCHANGING = {str, int, float, bool, type(None)}
 
 
 def _copied(value: object) -> object:
     """A deep copy, of what tables consist of in a fraction of the time that `deepcopy` takes."""
-    if type(value) is list:
-        return [_copied(each) for each in value]
+    if type(value) is list:  # most of what is in it is a number: no call for each
+        return [each if type(each) in _UNCHANGING else _copied(each) for each in value]
     if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
-    return value if isinstance(value, _UNCHANGING) else copy.deepcopy(value)
+        return {
+            key: each if type(each) in _UNCHANGING else _copied(each) for key, each in value.items()
+        }
+    return value if type(value) in _UNCHANGING else copy.deepcopy(value)
 
 
 def observe(
@@ -269,11 +277,10 @@ def observe(
     facts: dict = {}
     before = _states_of(seed, "numpy" in sys.modules)
     with (
-        _own_surroundings(seed),
+        _own_surroundings(seed, facts),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):
-        settings = _settings()
         try:
             returned = function(*positional, **keywords)
             facts["returned"] = _plain(returned)
@@ -289,7 +296,6 @@ def observe(
             facts["error"] = f"raised {_kind_of(error)}: {_text_of(error)}"
             facts["error_line"] = _line_of(error)
         after = _random_states()
-        facts["settings_changed"] = _settings() != settings
     facts["edited"] = tuple(
         name
         for name, value in inputs.items()

@@ -289,6 +289,11 @@ def _chained(before: Step, after: Step) -> Step:
 # --- which are worth a look ---------------------------------------------------------------------
 
 
+def share_nothing(found: list[Explanation]) -> bool:
+    """Whether no fault is in all of them: then none is sure, however many more are found."""
+    return bool(found) and not frozenset.intersection(*(frozenset(each.faults) for each in found))
+
+
 def explaining(found: Evidence) -> list[Explanation]:
     """The relatives of one kind that explain all of what is wrong."""
     quick = _Quick(found)
@@ -296,15 +301,16 @@ def explaining(found: Evidence) -> list[Explanation]:
         return []  # chance blurs what little a half shows; and of traits alone there are no halves
     known = found.table.wrong_on if found.table else {}
     wrong = {probe for probe, _ in found.wrong}
-    full = [
-        each
-        for each in alone(found.task)
-        if wrong <= known.get(each.key[0][0][0], wrong)  # where it is right, its half is right
-        and quick.fits(each)
-        and found.share(each, 1) == 1
-    ]
     for kind in (Half, Moved, Generic) if _measured(found) else (Half, Generic):
-        if alike := [each for each in full if isinstance(each.faults[0], kind)]:
+        alike: list[Explanation] = []
+        for each in alone(found.task):
+            name = each.key[0][0][0]  # where a fault is right, its half is right
+            likely = isinstance(each.faults[0], kind) and wrong <= known.get(name, wrong)
+            if likely and quick.explains(each):
+                alike.append(each)
+                if share_nothing(alike):
+                    break
+        if alike:
             return alike
     return []
 
@@ -340,8 +346,10 @@ def explaining_together(found: Evidence) -> list[Explanation]:
     composed = (parts for parts in likely if _together(task, parts))
     for parts in itertools.islice(composed, MOST_TRIED):
         for each in _together(task, parts):
-            if quick.fits(each) and found.share(each, 1) == 1:
+            if quick.explains(each):
                 full.append(each)
+                if share_nothing(full):
+                    return full
     return full
 
 
@@ -360,12 +368,14 @@ def explaining_with_a_third(found: Evidence) -> Explanation | None:
     for three in itertools.islice(apart, MOST_OF_THREE):
         make = functools.partial(compose, task, *(form[name] for name, _ in three))
         each = Explanation(task, (three, 0), tuple(task.faults[name] for name, _ in three), make)
-        if quick.fits(each) and found.share(each, 1) == 1:
+        if quick.explains(each):
             full.append(each)
+            if share_nothing(full):
+                return None
     if not full:
         return None
     sure = frozenset.intersection(*(frozenset(each.faults) for each in full))
-    return replace(full[0], faults=tuple(f for f in full[0].faults if f in sure)) if sure else None
+    return replace(full[0], faults=tuple(f for f in full[0].faults if f in sure))
 
 
 def _has_layers(task: Task) -> bool:
@@ -441,8 +451,10 @@ class _Quick:
         self.gradients = any(key[1] not in outputs(found.task) for key in self.keys)
         self.found = found
 
-    def fits(self, each: Explanation) -> bool:
-        return not differing(self.found.got, _shows(each, self.gradients), self.keys)
+    def explains(self, each: Explanation) -> bool:
+        """Whether it fits here, and then on all probes."""
+        here = _shows(each, self.gradients)
+        return not differing(self.found.got, here, self.keys) and self.found.share(each, 1) == 1
 
 
 @functools.lru_cache(maxsize=1000)

@@ -6,9 +6,10 @@ only where the two differ. It says what was seen and ascribes no thought.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -35,8 +36,8 @@ class Statement:
 
 def statements(
     task: Task, answer: Callable, got: Fingerprint, wrong: set, keeps: bool = False
-) -> list[Statement]:
-    """What was seen, the cause before its symptoms.
+) -> Iterator[Statement]:
+    """What was seen, the cause before its symptoms; a thing is tried when it is asked for.
 
     Args:
         got: the answer's fingerprint.
@@ -45,13 +46,22 @@ def statements(
     """
     seen = _Trials(task, answer)
     if found := list(_unsteady(task, seen, keeps)):
-        return found  # of an answer that differs from call to call nothing else can be told
+        yield from found  # of an answer that differs from call to call nothing else can be told
+        return
     edited = list(dict.fromkeys(_edited(task, got)))
-    found = [*edited, *_inputs(task, seen), *_gradients(task, got, bool(edited))]
-    found += [*_defaults(task, seen), *_digits(task, got, wrong)]
-    if not found:
-        found = [*_sizes(task, got, wrong), *_conditions(task, got, wrong)][:1]
-    return found[:MOST_SAID]
+    every = itertools.chain(
+        edited,
+        _inputs(task, seen),
+        _gradients(task, got, bool(edited)),
+        _defaults(task, seen),
+        _digits(task, got, wrong),
+    )
+    said = None
+    for said in itertools.islice(every, MOST_SAID):
+        yield said
+    if not said:
+        where = itertools.chain(_sizes(task, got, wrong), _conditions(task, got, wrong))
+        yield from itertools.islice(where, 1)
 
 
 class _Trials:
@@ -59,9 +69,16 @@ class _Trials:
 
     def __init__(self, task: Task, answer: Callable):
         self.task, self.answer = task, answer
+        self._before: dict[int, list | None] = {}
 
     def got(self, inputs: Inputs, **options) -> list | None:
         return self._values(self.task.observe(self.answer, inputs, **options))
+
+    def before(self, probe: Inputs) -> list | None:
+        """What comes back for a probe: many experiments begin with the same."""
+        if id(probe) not in self._before:  # probes are kept as long as their task
+            self._before[id(probe)] = self.got(probe)
+        return self._before[id(probe)]
 
     def expected(self, inputs: Inputs) -> list | None:
         return self._values(self.task.expected(inputs))
@@ -98,7 +115,7 @@ def _unsteady(task: Task, seen: _Trials, keeps: bool) -> Iterator[Statement]:
         yield state
         return
     for inputs in list(fingerprint.probes(task).values())[:3]:
-        once, twice, other = seen.got(inputs), seen.got(inputs), seen.got(inputs, seed=1)
+        once, twice, other = seen.before(inputs), seen.got(inputs), seen.got(inputs, seed=1)
         if not _same(once, twice):
             yield state
             return
@@ -164,8 +181,8 @@ def _other(value: object, rows: slice | tuple = slice(None)) -> object:
     return changed
 
 
-def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[tuple[bool, bool]]:
-    """Whether a change of one input moved the reference, and whether it moved the answer.
+def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[bool]:
+    """Of each change of one input that moved the reference, whether it moved the answer.
 
     Where chance blurs results, the reference has moved only if it moved farther than chance does.
     """
@@ -176,9 +193,15 @@ def _tries(seen: _Trials, name: str, change: Callable) -> Iterator[tuple[bool, b
             continue
         other = inputs | {name: value}
         before, after = seen.expected(inputs), seen.expected(other)
-        got = seen.got(inputs)
+        got = seen.before(inputs)
         if after is not None and got is not None and not _same(before, after, near):
-            yield True, not _same(got, seen.got(other))
+            yield not _same(got, seen.got(other))
+
+
+def _stays(moved: Iterable[bool]) -> bool:
+    """Whether the answer was tried and never moved; it is tried until it does."""
+    moved = iter(moved)
+    return not next(moved, True) and not any(moved)
 
 
 def _far(value: object) -> object:
@@ -194,8 +217,7 @@ def _less(value: object) -> object:
 
 
 def _never(seen: _Trials, name: str) -> bool:
-    tried = [each for change in (_other, _far, _less) for each in _tries(seen, name, change)]
-    return bool(tried) and not any(moved for _, moved in tried)
+    return _stays(each for change in (_other, _far, _less) for each in _tries(seen, name, change))
 
 
 def _first_only(seen: _Trials, name: str) -> bool:
@@ -204,10 +226,7 @@ def _first_only(seen: _Trials, name: str) -> bool:
             return None
         return value[:1].expand_as(value).clone()
 
-    if not _is_batched(seen, name):
-        return False
-    tried = list(_tries(seen, name, all_as_the_first))
-    return bool(tried) and not any(moved for _, moved in tried)
+    return _is_batched(seen.task, name) and _stays(_tries(seen, name, all_as_the_first))
 
 
 def _batch(task: Task, inputs: Inputs, name: str) -> int:
@@ -222,9 +241,10 @@ def _batch(task: Task, inputs: Inputs, name: str) -> int:
     return 0 if len(axes) > 1 and value.ndim == min(axes) else len(value)
 
 
-def _is_batched(seen: _Trials, name: str) -> bool:
+@functools.cache
+def _is_batched(task: Task, name: str) -> bool:
     """Whether the first axis counts sentences: the first result needs only the first of them."""
-    tried = 0
+    seen, tried = _Trials(task, task.reference), 0
     for inputs in _chosen(seen.task, name):
         size = _batch(seen.task, inputs, name)
         before = seen.expected(inputs)
@@ -240,12 +260,12 @@ def _is_batched(seen: _Trials, name: str) -> bool:
 
 
 def _mixes(seen: _Trials, name: str) -> bool:
-    if not _is_batched(seen, name):
+    if not _is_batched(seen.task, name):
         return False
     for inputs in _chosen(seen.task, name):
         if _batch(seen.task, inputs, name) < 2:
             continue
-        before = seen.got(inputs)
+        before = seen.before(inputs)
         after = seen.got(inputs | {name: _other(inputs[name], slice(1, None))})
         if before is None or after is None:
             continue
@@ -273,7 +293,7 @@ def _hears(seen: _Trials, name: str) -> str:
         free = free.all(-1) if value.ndim > 1 else free  # a vector is one place
         if free.all():
             continue
-        before, got = seen.expected(inputs), seen.got(inputs)
+        before, got = seen.expected(inputs), seen.before(inputs)
         for place in free.nonzero().tolist()[:MOST_TRIED]:
             other = inputs | {name: _other(value, tuple(place))}
             if before is None or got is None or not _same(before, seen.expected(other)):

@@ -220,12 +220,34 @@ class Table:
         return wrong
 
     @functools.cached_property
+    def unlike(self) -> dict[str, int]:
+        """Of each fault in how many pieces its first form differs from the reference.
+
+        Codes miss one piece or two, and more where small numbers stand beside large ones in a list
+        or a table of facts: of tasks that have such, nothing is said.
+        """
+        shown = fingerprint.of_reference(self.task)
+        if any(isinstance(shown.piece(key), dict | list | tuple) for key in self.keys):
+            return {}
+        rows = ((n, *self.rows[n]) for n in range(len(self.one)))
+        differs = (self.one != self.reference).sum(1)
+        return {
+            part[0]: int(differs[n]) for n, (part,), spelling in rows if part[1] == spelling == 0
+        }
+
+    @functools.cached_property
     def variety(self) -> dict[str, int]:
         """Of each probe, how many different results it has for the known faults."""
         columns: dict[str, list[int]] = defaultdict(list)
         for n, (probe, _) in enumerate(self.keys):
             columns[probe].append(n)
         return {probe: len(np.unique(self.one[:, n], axis=0)) for probe, n in columns.items()}
+
+    @functools.cached_property
+    def left_out(self) -> list[str]:
+        """The probes on which nothing is kept of two faults, the one that tells most first."""
+        kept = {self.keys[column][0] for column in self.columns} | {fingerprint.TRAITS}
+        return sorted(self.variety.keys() - kept, key=lambda probe: (-self.variety[probe], probe))
 
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
         """Two faults, in any form, that seem to explain together what is wrong."""
@@ -524,17 +546,10 @@ def _loaded(task: Task) -> Table:
 
 def live_pairs(found: Evidence) -> list[Explanation]:
     """Without a table: those with two faults that fit where the answer is first wrong."""
-    if is_wanted(found.task):
-        return []
-    every = list(itertools.islice(compositions.pairs(found.task), MOST_LIVE + 1))
-    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
-        both = (each for each in compositions.pairs(found.task) if _of_thoughts(each))
-        every = list(itertools.islice(both, MOST_OF_THOUGHTS + 1))
-    if len(every) > MOST_OF_THOUGHTS or found.task.returns is dict:
-        return []  # tables of facts say themselves which are likely (see relatives)
+    every = [] if is_wanted(found.task) else _live(found.task)
     wrong = [key for key in found.wrong if key[1] in outputs(found.task)]
     if not wrong:
-        return every
+        return list(every)
     key = min(wrong, key=list(fingerprint.of_reference(found.task).pieces).index)
     near = tolerance(found.task)
     return [
@@ -542,6 +557,17 @@ def live_pairs(found: Evidence) -> list[Explanation]:
         for each in every
         if fingerprint.agree(found.got.piece(key), each.shows.piece(key), near)
     ]
+
+
+@functools.lru_cache(8)  # what they show is kept with them: the next answer need not wait for it
+def _live(task: Task) -> tuple[Explanation, ...]:
+    every = tuple(itertools.islice(compositions.pairs(task), MOST_LIVE + 1))
+    if len(every) > MOST_LIVE:  # then of two thoughts, and none beside a mere description
+        both = (each for each in compositions.pairs(task) if _of_thoughts(each))
+        every = tuple(itertools.islice(both, MOST_OF_THOUGHTS + 1))
+    if len(every) > MOST_OF_THOUGHTS or task.returns is dict:
+        return ()  # tables of facts say themselves which are likely (see relatives)
+    return every
 
 
 def _of_thoughts(each: Explanation) -> bool:

@@ -82,9 +82,10 @@ def fit_exponent(n: Sequence[float], seconds: Sequence[float]) -> Fit:
     n, values = n[order], values[order]
 
     plain = _power(n, values)
+    if not plain.misfit > MARGIN:  # what has a floor is not even looked at: it takes a while
+        return plain
     with_floor = min([_sum(n, values), *_maxima(n, values)], key=lambda fit: fit.misfit)
-    worth_it = plain.misfit > MARGIN and with_floor.misfit < 0.6 * plain.misfit
-    return with_floor if worth_it else plain
+    return with_floor if with_floor.misfit < 0.6 * plain.misfit else plain
 
 
 def _power(n: np.ndarray, values: np.ndarray) -> Fit:

@@ -166,8 +166,7 @@ class VirtualGPU:
         # One in each block of six, and not each with a chance of its own: so whoever takes the
         # median of many is never unlucky.
         block, position = divmod(self.calls, OUTLIER_EVERY)
-        chance = random.Random(f"outlier {self._seed} {block}")
-        return position == chance.randrange(OUTLIER_EVERY)
+        return position == _outlier(self._seed, block)
 
     def _launch(self, seconds: float) -> None:
         self._step()
@@ -383,6 +382,12 @@ class _Memory(TorchFunctionMode):
             if in_place or (on_gpu and not name.startswith("empty")):
                 self.gpu.write(output.numel() * output.element_size())
         return output
+
+
+@functools.lru_cache(1000)  # asked for at each call; to make a generator takes longer than all else
+def _outlier(seed: int, block: int) -> int:
+    """Which call of a block is slow."""
+    return random.Random(f"outlier {seed} {block}").randrange(OUTLIER_EVERY)
 
 
 def _means_cuda(argument: object) -> bool:
