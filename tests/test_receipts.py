@@ -321,6 +321,7 @@ PASTES = {
     "with invisible marks": lambda r: (
         "\ufeff" + "\u200b".join(r[i : i + 50] for i in range(0, len(r), 50))
     ),
+    "without its first letters": lambda r: wrap(r.removeprefix("attn1:")),
     "with a kind word": lambda r: f"Here it is:\n{r}\nThanks",
 }
 

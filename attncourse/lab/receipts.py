@@ -507,6 +507,7 @@ def _body(receipt: str) -> bytes:
 
 def _checked(text: str) -> bytes:
     text = re.sub(r"[^!-~]+", "", text)  # white space, soft hyphens, curly quotes
+    text = re.sub(r"^\W*(?=\d{1,6}:[0-9a-f]{8}:)", "attn1:", text)  # pasted without its name
     head = re.search(r"attn(\d{1,3}):(?:(\d{1,6}):([0-9a-f]{8}):)?", text)
     if head is None:
         raise DamagedReceipt(f'there is no receipt here: it begins with "attn1:". {ANEW}')
