@@ -121,7 +121,8 @@ class Work:
 # --- faults -------------------------------------------------------------------------------------
 
 
-task.fault("L4-ONE-PRODUCT", products=(products(rnn=1, gru=3), products(rnn=1), products(gru=3)))
+task.fault("L4-ONE-PRODUCT", products=(products(rnn=1, gru=3), products(rnn=1)))
+task.fault("L4-THREE-PRODUCTS", products=products(gru=3))
 task.fault("L4-NO-GATES", products=products(gru=2))
 task.fault("L4-FOUR-GATES", products=products(gru=8))
 task.fault("L4-TWO-GATES", products=products(gru=4))

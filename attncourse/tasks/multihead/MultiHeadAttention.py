@@ -562,12 +562,18 @@ def outside_training_nothing_is_dropped(answer, rng):
 def dropout_acts_on_the_weights(answer, rng):
     inputs = revealing_inputs(rng)
     used, copy, returned = used_weights(answer, inputs)
-    _, _, whole = used_weights(answer, inputs | {"dropout": None, "training": False})
+    seen, seen_copy, whole = used_weights(answer, inputs | {"dropout": None, "training": False})
     whole_rows = "The weights you return should be those from before dropout"
     if not is_close(returned, whole).all():
         raise Failure(f"{whole_rows}: in training they changed.", inputs)
     if is_close(used, whole).all():
         raise Failure("In training, a layer made with dropout=0.25 drops nothing.", inputs)
+    if not is_close(seen, seen_copy).all():
+        raise Failure(
+            "What is dropped cannot be seen: without a dropout, too, features of one value are "
+            "not used alike.",
+            inputs,
+        )
     if not is_close(used, copy).all():
         raise Failure(
             "Dropout took single features of an output or a value. It should act on weights: "
