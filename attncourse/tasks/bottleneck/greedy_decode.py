@@ -556,7 +556,9 @@ task.fault(
     rounds=lambda max_length: range(max_length - 1),
     join=(..., column_by_column, or_a_column_of_eos),
 )
-task.fault("C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1))
+task.fault(
+    "C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1), leave=(..., never)
+)
 task.fault(
     "C-NO-LIMIT",
     rounds=lambda max_length: itertools.count(),
@@ -594,13 +596,24 @@ class OneListEach(OneList):
 
 
 task.fault(
-    "S-STRIP-EOS", section="bottleneck-breaks", result=lambda words, bos, max_length: words[:, :-1]
+    "S-STRIP-EOS",
+    section="bottleneck-breaks",
+    result=lambda words, bos, max_length: words[:, :-1],
+    leave=(..., never),
 )
-task.fault("C-KEEPS-BOS", result=lambda words, bos, max_length: after_bos(words, bos))
 task.fault(
-    "C-BOS-COUNTS", result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length]
+    "C-KEEPS-BOS",
+    result=lambda words, bos, max_length: after_bos(words, bos),
+    leave=(..., never),  # a row too long: how long depends on when the loop is left
 )
-task.fault("C-WORDS-BY-TIME", result=lambda words, bos, max_length: words.T)
+task.fault(
+    "C-BOS-COUNTS",
+    result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length],
+    leave=(..., never),
+)
+task.fault(
+    "C-WORDS-BY-TIME", result=lambda words, bos, max_length: words.T, leave=(..., never)
+)
 task.fault(
     "C-ONE-LONG-ROW",
     join=(

@@ -1,3 +1,5 @@
+import inspect
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -44,6 +46,33 @@ def with_an_attention(answer):
         return returned
 
     return function
+
+
+def with_an_ear(answer):
+    """The answer as a function that says who asks, and who is asked."""
+
+    def function(*, target, memory, num_heads, **rest):
+        attention, heard = made(MultiHeadAttention, target.shape[-1], num_heads), []
+        call = inspect.signature(attention.forward).bind
+
+        def listen(module, given, named):
+            heard[:] = [call(*given, **named).arguments]
+
+        attention.register_forward_pre_hook(listen, with_kwargs=True)
+        answer(target, memory, attention)
+        if not heard:
+            raise Unusable("never calls the attention")
+        roles = {"query": target, "key": memory, "value": memory}
+        return tuple(torch.equal(heard[0][role], words) for role, words in roles.items())
+
+    return function
+
+
+def cross_traits(answer):
+    inputs = asked_inputs(torch.Generator().manual_seed(0), q=4, k=4)
+    found = answer.observe(inputs, adapt=with_an_ear).returned
+    who = ("the target asks", "the memory is compared", "the memory is mixed")
+    return dict(zip(who, found or (), strict=False))
 
 
 def asked_inputs(rng, b=2, q=3, k=5, m=6, h=2, mask=None, dtype=torch.float32, **others):
@@ -121,6 +150,7 @@ task = Task(
     differentiated=("plain", "padding", "dead row"),
     small=cross_small,
     maps=cross_maps,
+    traits=cross_traits,
     features=1,
     forbidden=FUSED_ATTENTION,
 )

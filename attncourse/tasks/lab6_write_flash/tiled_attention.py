@@ -356,7 +356,16 @@ task.fault(
 )
 task.fault("L6-PADS-COUNT", fill=zeros_behind)
 task.fault("L6-CAUSAL-IGNORED", hide=as_is)
-task.fault("L6-OWN-TILE", hide=lambda scores, *_: hide_later(scores, 0, 0))
+task.fault(
+    "L6-OWN-TILE",
+    hide=(
+        lambda scores, *_: hide_later(scores, 0, 0),
+        lambda scores, row, column, q, k: hide_later(scores, k - q, 0),
+        lambda scores, row, column, q, k: hide_later(scores, scores.shape[-1] - scores.shape[-2], 0),
+        lambda scores, row, column, q, k: hide_later(scores, row + k - q, 0),
+        lambda scores, row, column, q, k: hide_later(scores, k - q, column),
+    ),
+)
 task.fault(
     "L6-CAUSAL-START", hide=lambda scores, row, column, q, k: hide_later(scores, row, column)
 )
