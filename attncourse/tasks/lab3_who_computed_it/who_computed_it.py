@@ -376,9 +376,7 @@ task.fault("L3-SMALLEST-N", size=min)
 task.fault("L3-FUSED-LARGEST-N", fused_size=lambda sizes, n: max(sizes))
 task.fault("L3-FAILED-POINT", done=lambda point: True)
 task.fault("L3-FIRST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: next(iter(peaks.values())))
-task.fault(
-    "L3-FLOAT32-CEILING", **ROOFLINE, peak=lambda peaks, dtype: peaks["float32"]
-)
+task.fault("L3-FLOAT32-CEILING", **ROOFLINE, peak=lambda peaks, dtype: peaks["float32"])
 task.fault("L3-LARGEST-CEILING", **ROOFLINE, peak=lambda peaks, dtype: max(peaks.values()))
 task.fault("L3-FASTEST", number=by(min))
 task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))

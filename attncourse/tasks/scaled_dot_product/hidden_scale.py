@@ -351,7 +351,9 @@ def tried(scales, hide=True, dim=-1, size=torch.square):
         return min(
             scales,
             key=lambda c: (
-                size((scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights)
+                size(
+                    (scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights
+                )
                 .sum()
                 .item()
             ),
