@@ -103,7 +103,7 @@ def cross_probes(rng):
         "square mask": asked_inputs(rng, q=4, k=4, mask=mixed_mask(rng, 4, 4)),
         "mask": asked_inputs(rng, q=4, mask=mixed_mask(rng, 2, 4, 5)),
         "dead row": asked_inputs(rng, mask=dead_mask(rng, 2, 3, 5)),
-        "training": asked_inputs(rng, mask=mixed_mask(rng, 2, 1, 5), training=True),
+        "training": asked_inputs(rng, q=5, mask=mixed_mask(rng, 2, 1, 5), training=True),
         "evaluation": asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 5), training=False),
         "one target word": asked_inputs(rng, q=1),
         "double": asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 5), dtype=torch.float64),

@@ -237,6 +237,10 @@ def standardized(scores, dim):
     return centered / centered.square().mean(dim, keepdim=True).sqrt()
 
 
+def standardized_by_one_less(scores, dim):
+    return (scores - scores.mean(dim, keepdim=True)) / scores.std(dim, keepdim=True)
+
+
 def cut(*limits):
     return lambda scores, dim: scores.clamp(*limits)
 
@@ -285,7 +289,11 @@ task.fault(
         lambda scores, dim: scores / scores.abs().amax(),
     ),
 )
-task.fault("D-SOFTMAX-STANDARDIZE", section="why-scale", temper=standardized)
+task.fault(
+    "D-SOFTMAX-STANDARDIZE",
+    section="why-scale",
+    temper=(standardized, standardized_by_one_less),
+)
 task.fault(
     "D-SOFTMAX-SCALED",
     section="why-scale",
