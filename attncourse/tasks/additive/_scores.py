@@ -80,6 +80,11 @@ def of_products(task: Task) -> None:
     task.fault(
         "C-ALL-PAIRS", **FAMILY, compare=lambda query, keys: query[None, :, 0, None] * keys[:, None]
     )
+    task.fault(
+        "C-OWN-LETTER",
+        **FAMILY,
+        compare=lambda query, keys: query.sum(-1, keepdim=True) * keys,
+    )
     task.fault("C-MEAN", **FAMILY, add=lambda products: products.mean(-1))
     task.fault("C-NOT-SUMMED", **FAMILY, add=as_is)
     task.fault("C-SUMMED-OVER-KEYS", **FAMILY, add=lambda products: products.sum(1))

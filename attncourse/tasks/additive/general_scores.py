@@ -148,6 +148,7 @@ task.fault(
         lambda scores, query, keys: scores / math.sqrt(query.shape[-1]),
     ),
 )
+task.fault("C-W-OWN-LETTER", project=lambda query, W: query.sum(-1, keepdim=True) * W.sum(0))
 task.fault("C-FROZEN-W", matrix=torch.detach)
 task.fault("C-W-IN-A-LAYER", project=in_a_layer)
 task.fault("C-INPLACE-SQUARE", project=overwritten)

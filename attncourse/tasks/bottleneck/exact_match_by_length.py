@@ -219,6 +219,9 @@ class Matches:
     def share(verdicts, found):
         return sum(verdicts) / len(verdicts)
 
+    def number(share):
+        return share
+
     def result(shares, found):
         return shares
 
@@ -229,7 +232,7 @@ class Matches:
             verdicts.append(self.verdict(prediction, target))
             keys.append(self.key(length, prediction, target))
         found = self.collect(verdicts, keys)
-        shares = {length: self.share(each, found) for length, each in found.items()}
+        shares = {length: self.number(self.share(each, found)) for length, each in found.items()}
         return self.result(shares, found)
 
 
@@ -402,7 +405,7 @@ def of_all(verdicts):
     return sum(map(sum, verdicts)), sum(map(len, verdicts))
 
 
-task.fault("C-PERCENT", share=lambda verdicts, found: 100 * sum(verdicts) / len(verdicts))
+task.fault("C-PERCENT", number=lambda share: 100 * share)
 task.fault("C-COUNTS", share=lambda verdicts, found: sum(verdicts))
 task.fault(
     "C-RIGHT-OVER-WRONG",
@@ -442,13 +445,7 @@ task.fault(
 )
 task.fault("C-ALL-OR-NOTHING", share=lambda verdicts, found: float(all(verdicts)))
 task.fault("C-ONE-IS-ENOUGH", share=lambda verdicts, found: float(any(verdicts)))
-task.fault(
-    "C-ROUNDED",
-    share=(
-        lambda verdicts, found: round(sum(verdicts) / len(verdicts), 2),
-        lambda verdicts, found: round(sum(verdicts) / len(verdicts), 1),
-    ),
-)
+task.fault("C-ROUNDED", number=(lambda share: round(share, 2), lambda share: round(share, 1)))
 task.fault("C-ONE-MEAN", share=lambda verdicts, found: operator.truediv(*of_all(found.values())))
 
 # --- faults: what stays between calls, and what is edited -----------------------------------------

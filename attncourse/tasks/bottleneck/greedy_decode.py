@@ -383,7 +383,6 @@ def or_a_column_of_eos(written, batch_size, max_length, eos):
 
 
 task.spelling(close=as_is, tidy=until_eos, leave=never)
-task.spelling(join=in_a_full_table)
 
 # --- faults: what `step` is handed, and what it returns -------------------------------------------
 
@@ -541,8 +540,13 @@ task.fault(
 
 task.fault(
     "C-STOPS-WITH-ANY",
-    leave=(lambda finished, token, eos: (token == eos).any(), ...),
-    ended=(..., lambda finished, token, word, eos: finished | (token == eos).any()),
+    leave=(
+        lambda finished, token, eos: (token == eos).any(),
+        ...,
+        lambda finished, token, eos: (token == eos).any(),
+    ),
+    ended=(..., lambda finished, token, word, eos: finished | (token == eos).any(), ...),
+    join=(..., ..., in_a_full_table),
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
 )
 task.fault(
@@ -550,11 +554,12 @@ task.fault(
     leave=lambda finished, token, eos: token[0] == eos,
     close=(as_is, ...),
     tidy=(as_is, ...),
+    join=(..., ..., in_a_full_table),
 )
 task.fault(
     "C-ONE-STEP-SHORT",
     rounds=lambda max_length: range(max_length - 1),
-    join=(..., column_by_column, or_a_column_of_eos),
+    join=(..., column_by_column, or_a_column_of_eos, in_a_full_table),
 )
 task.fault("C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1))
 task.fault(

@@ -213,6 +213,9 @@ class Loss:
     def real(target, pad, logits):
         return target != pad
 
+    def enter(logits):
+        return logits
+
     def log_p(logits, pad):
         return logits.log_softmax(-1)
 
@@ -230,7 +233,7 @@ class Loss:
 
     def __call__(self, logits, target, pad):
         logits, target = self.align(logits, target, pad)
-        losses = self.lose(self.pick(self.log_p(logits, pad), target))
+        losses = self.lose(self.pick(self.log_p(self.enter(logits), pad), target))
         return self.result(self.average(losses, self.real(target, pad, logits)))
 
 
@@ -417,7 +420,7 @@ task.fault(
     average=(lambda losses, real: losses[real], lambda losses, real: losses * real),
 )
 task.fault("C-LOSS-EACH-SENTENCE", average=(each_sentence, each_sentence_or_zero))
-task.fault("C-LOSS-FLOAT32", log_p=lambda logits, pad: logits.float().log_softmax(-1))
+task.fault("C-LOSS-FLOAT32", enter=torch.Tensor.float)
 task.fault("C-EDITS-THE-LOGITS", align=wiped)
 
 

@@ -1,3 +1,5 @@
+import inspect
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -46,6 +48,33 @@ def with_an_attention(answer):
     return function
 
 
+def with_an_ear(answer):
+    """The answer as a function that says who asks, and who is asked."""
+
+    def function(*, target, memory, num_heads, **rest):
+        attention, heard = made(MultiHeadAttention, target.shape[-1], num_heads), []
+        call = inspect.signature(attention.forward).bind
+
+        def listen(module, given, named):
+            heard[:] = [call(*given, **named).arguments]
+
+        attention.register_forward_pre_hook(listen, with_kwargs=True)
+        answer(target, memory, attention)
+        if not heard:
+            raise Unusable("never calls the attention")
+        roles = {"query": target, "key": memory, "value": memory}
+        return tuple(torch.equal(heard[0][role], words) for role, words in roles.items())
+
+    return function
+
+
+def cross_traits(answer):
+    inputs = asked_inputs(torch.Generator().manual_seed(0), q=4, k=4)
+    found = answer.observe(inputs, adapt=with_an_ear).returned
+    who = ("the target asks", "the memory is compared", "the memory is mixed")
+    return dict(zip(who, found or (), strict=False))
+
+
 def asked_inputs(rng, b=2, q=3, k=5, m=6, h=2, mask=None, dtype=torch.float32, **others):
     return {
         "target": normal(rng, b, q, m, dtype=dtype),
@@ -74,7 +103,7 @@ def cross_probes(rng):
         "square mask": asked_inputs(rng, q=4, k=4, mask=mixed_mask(rng, 4, 4)),
         "mask": asked_inputs(rng, q=4, mask=mixed_mask(rng, 2, 4, 5)),
         "dead row": asked_inputs(rng, mask=dead_mask(rng, 2, 3, 5)),
-        "training": asked_inputs(rng, mask=mixed_mask(rng, 2, 1, 5), training=True),
+        "training": asked_inputs(rng, q=5, mask=mixed_mask(rng, 2, 1, 5), training=True),
         "evaluation": asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 5), training=False),
         "one target word": asked_inputs(rng, q=1),
         "double": asked_inputs(rng, b=3, mask=mixed_mask(rng, 3, 5), dtype=torch.float64),
@@ -121,6 +150,7 @@ task = Task(
     differentiated=("plain", "padding", "dead row"),
     small=cross_small,
     maps=cross_maps,
+    traits=cross_traits,
     features=1,
     forbidden=FUSED_ATTENTION,
 )

@@ -578,7 +578,7 @@ def first_sentence_for_all(model, source, bos, eos, max_length):
     "C-ONE-SENTENCE",
     forms=(one_sentence_as_list, first_sentence_for_all),
     silence=as_is,
-    stop=(lambda word, finished, eos: word.item() == eos, lambda word, finished, eos: word == eos),
+    stop=lambda word, finished, eos: word.item() == eos,
 )
 def one_sentence_as_row(model, source, bos, eos, max_length):
     words = [bos]

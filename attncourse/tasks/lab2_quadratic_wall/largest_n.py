@@ -21,6 +21,11 @@ def probes(rng):
         "batch": memory(3 * 10**9, 4, 2, 32, 4),
         "exactly": memory(needed(1000, 0, 2, 3, 50, 4), 2, 3, 50, 4),
         "one byte less": memory(needed(1000, 0, 2, 3, 50, 4) - 1, 2, 3, 50, 4),
+        # What one who forgets something takes for exactly as much as there is.
+        "exactly the peak": memory(6 * 4 * (2 * 1000**2 + 1000 * 50), 2, 3, 50, 4),
+        "exactly two tables": memory(6 * 4 * 2 * 1000**2, 2, 3, 50, 4),
+        "exactly without an output": memory(6 * 4 * (2 * 1000**2 + 3 * 1000 * 50), 2, 3, 50, 4),
+        "exactly with one table": memory(6 * 4 * (1000**2 + 4 * 1000 * 50), 2, 3, 50, 4),
         "wide": memory(10**6, 1, 2, 512, 2),
         "tiny": memory(100, 2, 2, 64, 4),
         "one byte": memory(1, 2, 2, 64, 4),

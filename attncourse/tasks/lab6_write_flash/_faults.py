@@ -18,6 +18,15 @@ def hide_later(scores, position, column):
     return scores.masked_fill(keys > queries[:, None], -INFINITY)
 
 
+OWN_TILE = (  # of `hide`: places counted in the tile, by both or one of them
+    lambda scores, *_: hide_later(scores, 0, 0),
+    lambda scores, row, column, q, k: hide_later(scores, k - q, 0),
+    lambda scores, *_: hide_later(scores, scores.shape[-1] - scores.shape[-2], 0),
+    lambda scores, row, column, q, k: hide_later(scores, row + k - q, 0),
+    lambda scores, row, column, q, k: hide_later(scores, k - q, column),
+)
+
+
 def hide_from_the_cpu(scores, row, column, q, k):
     queries, keys = torch.arange(row + k - q, k)[: scores.shape[-2]], torch.arange(column, k)
     later = keys[: scores.shape[-1]] > queries[:, None]

@@ -21,6 +21,7 @@ from attncourse.tasks.lab6_write_flash import (
     stays_linear,
 )
 from attncourse.tasks.lab6_write_flash._faults import (
+    OWN_TILE,
     finite,
     hide_from_the_cpu,
     hide_later,
@@ -273,6 +274,7 @@ task.fault(
 task.fault("L6-QUERY-OVERWRITTEN", kept=overwritten("query"))
 task.fault("L6-VALUES-BY-SCORES", shares=lambda weights, grad_scores: grad_scores)
 task.fault("L6-CAUSAL-IGNORED", hide=as_is)
+task.fault("L6-OWN-TILE", hide=OWN_TILE)
 task.fault(
     "L6-CAUSAL-START", hide=lambda scores, row, column, q, k: hide_later(scores, row, column)
 )

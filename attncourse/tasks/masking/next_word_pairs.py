@@ -223,7 +223,15 @@ task.fault("C-DICT", result=lambda pairs: {tuple(context): word for context, wor
 task.fault("C-CONTEXTS-AND-WORDS", result=(two_lists, lambda pairs: tuple(two_lists(pairs))))
 task.fault("C-LAST-MISSED", end=lambda tokens: len(tokens) - 1)
 task.fault(
-    "C-FIRST-OCCURRENCE", context=lambda tokens, place: tokens[: tokens.index(tokens[place])]
+    "C-FIRST-OCCURRENCE",
+    context=(
+        lambda tokens, place: tokens[: tokens.index(tokens[place])],
+        ...,
+        lambda tokens, place: tokens[: tokens.index(tokens[place - 1]) + 1],
+        ...,
+    ),
+    word=(..., ..., ..., lambda tokens, place: tokens[tokens.index(tokens[place - 1]) + 1]),
+    kept=(..., lambda tokens, places: [tokens.index(tokens[p - 1]) + 1 for p in places], ...),
 )
 task.fault(
     "C-ZERO-SKIPPED",

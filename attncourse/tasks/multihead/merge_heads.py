@@ -123,11 +123,14 @@ class Merged:
     def join(x):
         return x.flatten(2)
 
+    def kind(merged):
+        return merged
+
     def give(merged):
         return merged
 
     def __call__(self, x):
-        return self.give(self.join(self.swap(self.read(x))))
+        return self.give(self.kind(self.join(self.swap(self.read(x)))))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -182,4 +185,4 @@ task.fault(
 task.fault("C-MERGE-FOLDED", swap=as_is, join=lambda x: x.flatten(0, 1))
 task.fault("C-MERGE-SQUEEZED", give=torch.squeeze)
 task.fault("C-MERGE-DETACHED", read=torch.detach)
-task.fault("C-MERGE-FLOAT32", give=lambda merged: merged.float())
+task.fault("C-MERGE-FLOAT32", kind=torch.Tensor.float)

@@ -123,12 +123,16 @@ class Heads:
     def order(heads):
         return heads
 
+    def kind(heads):
+        return heads
+
     def give(heads):
         return heads
 
     def __call__(self, x, num_heads):
         x = self.read(x)
-        return self.give(self.order(self.move(self.cut(x, self.pieces(x, num_heads)))))
+        heads = self.move(self.cut(x, self.pieces(x, num_heads)))
+        return self.give(self.kind(self.order(heads)))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ task.fault("H-BATCH-FIRST", section="multihead-parity", read=lambda x: x.transpo
 task.fault("C-SPLIT-TWO", pieces=lambda x, num_heads: 2)
 task.fault("C-SPLIT-SQUEEZED", give=torch.squeeze)
 task.fault("C-SPLIT-DETACHED", read=torch.detach)
-task.fault("C-SPLIT-FLOAT32", give=lambda heads: heads.float())
+task.fault("C-SPLIT-FLOAT32", kind=torch.Tensor.float)
 task.fault(
     "C-SPLIT-TWISTED",
     section="multihead-breaks",

@@ -343,7 +343,7 @@ task.fault(
 # --- faults: trying scales ----------------------------------------------------------------------
 
 
-def tried(scales, hide=True, dim=-1):
+def tried(scales, hide=True, dim=-1, size=torch.square):
     """The one of these scales whose softmax comes nearest to the weights."""
 
     def search(scores, weights):
@@ -351,8 +351,9 @@ def tried(scales, hide=True, dim=-1):
         return min(
             scales,
             key=lambda c: (
-                ((scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights)
-                .square()
+                size(
+                    (scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights
+                )
                 .sum()
                 .item()
             ),
@@ -392,5 +393,11 @@ task.fault(
     "C-BOUNDED-GRID",
     forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
 )
-task.fault("C-GRID-UNMASKED", forms=(tried(fine(0.05, 50), hide=False),))
-task.fault("C-GRID-COLUMNS", forms=(tried(fine(0.05, 50), dim=0),))
+task.fault(
+    "C-GRID-UNMASKED",
+    forms=[tried(fine(0.05, 50), hide=False, size=size) for size in (torch.square, torch.abs)],
+)
+task.fault(
+    "C-GRID-COLUMNS",
+    forms=[tried(fine(0.05, 50), dim=0, size=size) for size in (torch.square, torch.abs)],
+)

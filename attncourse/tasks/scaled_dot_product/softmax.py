@@ -148,6 +148,12 @@ class Softmax:
     def axis(dim, scores):
         return dim
 
+    def enter(scores):
+        return scores
+
+    def temper(scores, dim):
+        return scores
+
     def shift(scores, dim):
         return scores - scores.amax(dim, keepdim=True)
 
@@ -163,10 +169,14 @@ class Softmax:
     def result(weights, scores, dim):
         return weights
 
+    def leave(weights, dtype):
+        return weights
+
     def __call__(self, scores, dim=-1):
-        dim = self.axis(dim, scores)
-        e = self.grow(self.shift(scores, dim))
-        return self.result(self.divide(e, self.whole(e, scores, dim), dim), scores, dim)
+        dim, dtype, scores = self.axis(dim, scores), scores.dtype, self.enter(scores)
+        e = self.grow(self.shift(self.temper(scores, dim), dim))
+        weights = self.result(self.divide(e, self.whole(e, scores, dim), dim), scores, dim)
+        return self.leave(weights, dtype)
 
 
 # --- faults: the axis ---------------------------------------------------------------------------
@@ -224,7 +234,11 @@ def in_place_by_values(scores, dim):
 
 def standardized(scores, dim):
     centered = scores - scores.mean(dim, keepdim=True)
-    return Softmax.shift(centered / centered.square().mean(dim, keepdim=True).sqrt(), dim)
+    return centered / centered.square().mean(dim, keepdim=True).sqrt()
+
+
+def standardized_by_one_less(scores, dim):
+    return (scores - scores.mean(dim, keepdim=True)) / scores.std(dim, keepdim=True)
 
 
 def cut(*limits):
@@ -275,11 +289,18 @@ task.fault(
         lambda scores, dim: scores / scores.abs().amax(),
     ),
 )
-task.fault("D-SOFTMAX-STANDARDIZE", section="why-scale", shift=standardized)
+task.fault(
+    "D-SOFTMAX-STANDARDIZE",
+    section="why-scale",
+    temper=(standardized, standardized_by_one_less),
+)
 task.fault(
     "D-SOFTMAX-SCALED",
     section="why-scale",
-    shift=lambda scores, dim: Softmax.shift(scores / math.sqrt(scores.shape[-1]), dim),
+    temper=(
+        lambda scores, dim: scores / math.sqrt(scores.shape[-1]),
+        lambda scores, dim: scores / math.sqrt(scores.shape[dim]),
+    ),
 )
 
 # --- faults: what is positive, and what is the whole --------------------------------------------
@@ -335,15 +356,10 @@ task.fault("D-SOFTMAX-SIGMOID", result=lambda weights, scores, dim: scores.sigmo
 task.fault(
     "D-SOFTMAX-DETACH", section="gradients", result=lambda weights, scores, dim: weights.detach()
 )
-task.fault("D-SOFTMAX-FLOAT32", shift=lambda scores, dim: Softmax.shift(scores.float(), dim))
+task.fault("D-SOFTMAX-FLOAT32", enter=torch.Tensor.float)
 task.fault(
     "D-SOFTMAX-FLOAT32-INSIDE",
-    shift=lambda scores, dim: Softmax.shift(scores.float(), dim),
-    result=lambda weights, scores, dim: weights.to(scores.dtype),
+    enter=torch.Tensor.float,
+    leave=torch.Tensor.to,
 )
-
-
-@task.fault("D-SOFTMAX-FLOAT64")
-class InFloat64(Softmax):
-    def __call__(self, scores, dim=-1):
-        return super().__call__(scores.double(), dim)
+task.fault("D-SOFTMAX-FLOAT64", enter=torch.Tensor.double)
