@@ -92,8 +92,16 @@ THE_ONE = "the one that the notebook shows"
 KEPT, LOOP = "the same, and the likeliest word always stays", "a loop that ends before it crosses"
 COUNTED, AT_LEAST = "a word less than it takes", "words stay while their sum is below top_p"
 KEPT_BELOW = "the same below top_p, and the likeliest word always stays"
+MORE, ALL = "a word more than it takes", "everything stays"
 WRONG = {
     THE_ONE: shown,
+    MORE: sorted_out(
+        lambda likely, top_p: (
+            torch.arange(likely.shape[-1])
+            > (likely.cumsum(-1) - likely < top_p).sum(-1, keepdim=True)
+        )
+    ),
+    ALL: lambda logits, top_p: logits.clone(),
     KEPT: sorted_out(lambda likely, top_p: (likely.cumsum(-1) > top_p) & ~first(likely)),
     AT_LEAST: sorted_out(lambda likely, top_p: likely.cumsum(-1) >= top_p),
     KEPT_BELOW: sorted_out(lambda likely, top_p: (likely.cumsum(-1) >= top_p) & ~first(likely)),
@@ -184,6 +192,7 @@ def one_word_that_always_stays_mends_nothing(answer):
 def the_route_makes_no_difference(answer):
     why = "It breaks the same promise by another route."
     shared.refuses_all(answer, seen, AT_LEAST, LOOP, why=why)
+    shared.refuses_all(answer, seen, MORE, ALL, why="As few words as possible stay.")
 
 
 @task.check(1)
@@ -254,6 +263,24 @@ task.fault(
         lambda: [(MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
     ),
 )
+task.fault(
+    "T-AT-LEAST",
+    equal=(
+        lambda found, expected, case: sum(case[0][word] for word in found) >= case[1],
+        lambda found, expected, case: {*found} >= {*expected},
+    ),
+)
+
+
+def one_text(shares):
+    return torch.tensor(shares).log()
+
+
+def only_text(result):
+    return (result.reshape(-1) > -torch.inf).nonzero().flatten().tolist()
+
+
+task.fault("T-ONE-TEXT", logits=one_text, left=only_text)
 task.fault("T-LOOSE", equal=lambda found, expected, case: abs(len(found) - len(expected)) <= 1)
 
 

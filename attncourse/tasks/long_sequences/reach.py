@@ -74,6 +74,7 @@ def probes(rng):
         "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
         "one way among many words": reach_inputs(one_way(30, 40), 30),
         "many paths": reach_inputs(~torch.eye(16, dtype=torch.bool), 18),  # 2^68: 0 in int64
+        "many layers, drawn": reach_inputs(drawn(rng, 40, 0.5), 96),  # ∞ in float32
     }
 
 
@@ -143,6 +144,7 @@ def any_mask_is_followed_step_by_step(answer, rng):
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
     answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
     answer.matches(reach_inputs(one_way(30, 40), 30))
+    answer.matches(reach_inputs(drawn(rng, 40, 0.5), 96))  # more than 2^300 paths: ∞ in float32
 
 
 @task.check(2)
@@ -272,6 +274,21 @@ def counted(kind):
 
 
 task.fault("R-PATHS-OVERFLOW", forms=[*map(counted, (torch.uint8, torch.int8, torch.int64))])
+
+
+@task.fault("R-PATHS-INFINITE")
+class InFloats(Reach):
+    """Paths are counted in floats; behind their largest comes ∞, and 0 times ∞ is NaN."""
+
+    def __call__(self, mask, layers):
+        mask = self.given(mask)
+        step = mask.float() + torch.eye(len(mask))
+        paths = torch.eye(len(mask))
+        for _ in range(self.rounds(layers)):
+            paths = step @ paths
+        return self.result(paths > 0, mask, layers)
+
+
 task.fault(
     "R-NUMBERS",
     result=(
