@@ -19,6 +19,11 @@ class Nucleus:
         return torch.zeros_like(keep).scatter(-1, order, keep)
 
 
+def moved_left(keep):
+    """Each word is judged by the sum that ends with the next; the last by its own."""
+    return torch.cat([keep[..., 1:], keep[..., -1:]], -1)
+
+
 def of_top_p(task: Task, **about) -> None:
     """Faults of `sort` (p -> likely, order), `stays` (likely, top_p -> keep) and `back`.
 
@@ -32,6 +37,16 @@ def of_top_p(task: Task, **about) -> None:
             lambda likely, top_p: likely.cumsum(-1) <= top_p,
             lambda likely, top_p: (
                 (likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0)
+            ),
+        ),
+    )
+    task.fault(
+        "P-TOP-P-MOVED-LEFT",
+        **about,
+        stays=(
+            lambda likely, top_p: moved_left(likely.cumsum(-1) <= top_p),
+            lambda likely, top_p: (
+                moved_left(likely.cumsum(-1) <= top_p) | (torch.arange(likely.shape[-1]) == 0)
             ),
         ),
     )

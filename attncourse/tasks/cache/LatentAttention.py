@@ -1,4 +1,5 @@
 import math
+import zlib
 
 import torch
 from torch import nn
@@ -75,10 +76,17 @@ def layer_as_function(cls):
         for name in rest:
             if name not in has:
                 raise Unusable(f"lacks `{name}`; the task says how the parts are called")
-        weights = {f"layer.{name}": weight for name, weight in rest.items()}
+        own = {name: drawn(name, part) for name, part in has.items() if name not in rest}
+        weights = {f"layer.{name}": weight for name, weight in (rest | own).items()}
         return with_weights(Text(layer), weights, x, chunks, between, branch)
 
     return function
+
+
+def drawn(name, parameter):
+    """Numbers for a parameter that the task does not know, such as a bias: for a name the same."""
+    rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return normal(rng, *parameter.shape, dtype=parameter.dtype)
 
 
 def text_inputs(rng, b=2, n=5, m=10, h=3, d=4, latent=6, r=2, chunks=None, dtype=torch.float32):
@@ -303,10 +311,13 @@ class Latent(nn.Module):
         self.k_rope = self.linear(model_width, rope_width)
         self.k_up = self.linear(latent_width, wide)
         self.v_up = self.linear(latent_width, wide)
-        self.out_proj = self.linear(wide, model_width)
+        self.out_proj = self.last(wide, model_width)
 
     def linear(inward, outward):
         return nn.Linear(inward, outward, bias=False)
+
+    def last(self, inward, outward):
+        return self.linear(inward, outward)
 
     def norm_of(width):
         return nn.RMSNorm(width, eps=1e-6)
@@ -560,6 +571,22 @@ task.fault(
 )
 task.fault("L-NO-NORM", compress=lambda self, x, places: self.down(x))
 task.fault(
+    "L-KEYS-NOT-NORMED",
+    compress=lambda self, x, places: self.down(x),
+    content_value=lambda self, latent: Latent.content_value(self, self.norm(latent)),
+    averaged=lambda self, weights, latents, v_up: Latent.averaged(
+        self, weights, self.norm(latents), v_up
+    ),
+)
+task.fault(
+    "L-VALUES-NOT-NORMED",
+    compress=lambda self, x, places: self.down(x),
+    content_key=lambda self, latent: Latent.content_key(self, self.norm(latent)),
+    absorbed=lambda self, query, latents, k_up: Latent.absorbed(
+        self, query, self.norm(latents), k_up
+    ),
+)
+task.fault(
     "L-NORM-EPSILON",
     norm_of=tuple(
         lambda width, epsilon=epsilon: nn.RMSNorm(width, eps=epsilon)
@@ -679,7 +706,11 @@ task.fault(
     ),
 )
 task.fault("D-OUTPUT-ONLY", section=STALE, given_back=lambda output, cache: output)
-task.fault("L-BIAS", linear=lambda inward, outward: nn.Linear(inward, outward))
+task.fault(
+    "L-BIAS",
+    linear=(lambda inward, outward: nn.Linear(inward, outward), ...),
+    last=(..., lambda inward, outward: nn.Linear(inward, outward)),
+)
 task.fault(
     "L-NO-OUT",
     finish=lambda self, heads: nn.functional.pad(

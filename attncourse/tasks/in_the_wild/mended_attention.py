@@ -108,10 +108,38 @@ def only_a_whole_mask(weights, mask):
 
 
 task.fault("M-DEAD-ROW-WHOLE-MASK", clear=only_a_whole_mask)
+
+
+def a_mask_is_there(mask, scores):
+    if mask is None:
+        raise AttributeError("'NoneType' object has no attribute 'expand'")
+    return mask
+
+
 task.fault(
     "M-DEAD-ROW-OPENED",
     visible=lambda mask, scores: None if mask is None else mask | ~mask.any(-1, keepdim=True),
 )
+
+
+@task.fault("M-DEAD-ROW-WEIGHTS")
+class WeightsAlone(Attention):
+    def clear(weights, mask):
+        return weights
+
+    def __call__(self, query, key, value, mask=None):
+        output, weights = super().__call__(query, key, value, mask)
+        return output, weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def of_keys(weights, mask):
+    """A row goes where its own number is that of a key which nobody sees."""
+    seen = mask.expand(weights.shape).any(-2)
+    return weights * seen[..., None]
+
+
+task.fault("M-DEAD-COLUMN", clear=(of_keys, lambda weights, mask: weights * mask.any(-2, True)))
+task.fault("M-ALWAYS-GIVEN", visible=a_mask_is_there)
 
 
 @task.fault("M-DEAD-ROW-OUTPUT")

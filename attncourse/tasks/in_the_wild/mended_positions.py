@@ -85,6 +85,8 @@ task.fault(
         torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - width % 2)
     ),
 )
+task.fault("C-EXPONENT-HALVED", exponents=lambda width: Positions.exponents(width) / 2)
+task.fault("C-EXPONENT-TWICE", exponents=lambda width: 2 * Positions.exponents(width))
 task.fault(
     "C-HALVES",
     lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width],

@@ -364,10 +364,14 @@ class RowsSumToOne(DeadRows):
 
 @task.fault("T-EXACT")
 class EqualBitForBit(DeadRows):
+    def right(both):
+        return torch.equal(*both)
+
     def holds(self, implementation, mask):
         inputs = self.inputs()
         expected = hidden_by(with_the_lowest, to_zero)(*inputs, mask)
-        return all(map(torch.equal, implementation(*inputs, mask), expected))
+        found = implementation(*inputs, mask)
+        return all(map(self.right, zip(self.parts(*found), self.parts(*expected), strict=True)))
 
 
 task.fault(

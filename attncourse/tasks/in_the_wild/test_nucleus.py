@@ -254,6 +254,17 @@ task.fault(
         lambda: [(MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
     ),
 )
+
+
+def one_text(shares):
+    return torch.tensor(shares).log()
+
+
+def only_text(result):
+    return (result.reshape(-1) > -torch.inf).nonzero().flatten().tolist()
+
+
+task.fault("T-ONE-TEXT", logits=one_text, left=only_text)
 task.fault("T-LOOSE", equal=lambda found, expected, case: abs(len(found) - len(expected)) <= 1)
 
 

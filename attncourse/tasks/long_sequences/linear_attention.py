@@ -154,8 +154,11 @@ class Linear:
     def scale(query):
         return query
 
-    def hide(scores):
-        return scores.tril()
+    def seen(scores):
+        return torch.ones_like(scores, dtype=torch.bool).tril()
+
+    def hide(scores, seen):
+        return scores.masked_fill(~seen, 0)
 
     def total(scores, every, features):
         return scores.sum(-1, keepdim=True)
@@ -169,7 +172,7 @@ class Linear:
     def __call__(self, query, key, value):
         features = self.of_key(key)
         every = self.of_query(self.scale(query)) @ features.mT
-        scores = self.hide(every)
+        scores = self.hide(every, self.seen(every))
         weights = self.share(scores, self.total(scores, every, features))
         return self.average(weights, self.of_value(value), key)
 
@@ -220,41 +223,45 @@ task.fault(
 
 # --- faults: who sees whom ----------------------------------------------------------------------
 
-task.fault("L-LINEAR-CAUSAL", hide=as_is)
+task.fault("L-LINEAR-CAUSAL", seen=lambda scores: torch.ones_like(scores, dtype=torch.bool))
 task.fault("L-TOTAL-OF-ALL", total=lambda scores, every, features: every.sum(-1, keepdim=True))
 
 
 def first_row_kept(scores):
     """Row 0 has nothing before it, so there the word itself stays."""
-    first = torch.zeros_like(scores)
-    first[..., 0, 0] = 1
-    return torch.where(first > 0, first, scores.tril(-1))
+    seen = torch.ones_like(scores, dtype=torch.bool).tril(-1)
+    seen[..., 0, 0] = True
+    return seen
 
 
 task.fault(
     "L-NOT-ITSELF",
-    hide=(
-        lambda scores: scores.tril(-1),
-        lambda scores: scores.tril(-1) + 1e-9,
-        lambda scores: scores.tril(-1) + 1e-6,
-        lambda scores: scores.tril(-1),
+    seen=(
+        *(lambda scores: torch.ones_like(scores, dtype=torch.bool).tril(-1),) * 4,
         first_row_kept,
+    ),
+    hide=(
+        ...,
+        lambda scores, seen: scores * seen + 1e-9,
+        lambda scores, seen: scores * seen + 1e-6,
+        ...,
+        ...,
     ),
     total=(
         ...,
         ...,
         ...,
         lambda scores, every, features: scores.sum(-1, keepdim=True).clamp(min=1e-6),
-        Linear.total,
+        ...,
     ),
 )
-task.fault("L-ONE-AHEAD", hide=lambda scores: scores.tril(1))
-task.fault("L-FUTURE-ONLY", hide=lambda scores: scores.triu())
+task.fault("L-ONE-AHEAD", seen=lambda scores: torch.ones_like(scores, dtype=torch.bool).tril(1))
+task.fault("L-FUTURE-ONLY", seen=lambda scores: torch.ones_like(scores, dtype=torch.bool).triu())
 task.fault(
     "L-MINUS-INFINITY",
     hide=(
-        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
-        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e9),
+        lambda scores, seen: scores.masked_fill(~seen, -math.inf),
+        lambda scores, seen: scores.masked_fill(~seen, -1e9),
     ),
 )
 
@@ -277,7 +284,7 @@ task.fault(
     "L-SOFTMAX",
     hide=(
         ...,
-        lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -math.inf),
+        lambda scores, seen: scores.masked_fill(~seen, -math.inf),
     ),
     share=lambda scores, total: scores.softmax(-1),
 )

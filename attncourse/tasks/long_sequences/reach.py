@@ -56,6 +56,12 @@ def steps_of(*widths):
     return group[:, None] == group + 1
 
 
+def two_groups(n):
+    """The first look at all others, the rest at all others of the rest."""
+    first = torch.arange(2 * n) < n
+    return (first[:, None] | ~first) & ~torch.eye(2 * n, dtype=torch.bool)
+
+
 def probes(rng):
     return {
         "a window that looks back": reach_inputs(band(8, 2), 2),
@@ -74,6 +80,7 @@ def probes(rng):
         "256 paths": reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5),
         "one way among many words": reach_inputs(one_way(30, 40), 30),
         "many paths": reach_inputs(~torch.eye(16, dtype=torch.bool), 18),  # 2^68: 0 in int64
+        "40 layers": reach_inputs(two_groups(16), 40),  # 2^160 paths: 0 in int64, ∞ in float32
     }
 
 
@@ -143,6 +150,7 @@ def any_mask_is_followed_step_by_step(answer, rng):
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
     answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
     answer.matches(reach_inputs(one_way(30, 40), 30))
+    answer.matches(reach_inputs(two_groups(16), 40))  # 2^160 paths: ∞ in float32
 
 
 @task.check(2)
@@ -272,6 +280,38 @@ def counted(kind):
 
 
 task.fault("R-PATHS-OVERFLOW", forms=[*map(counted, (torch.uint8, torch.int8, torch.int64))])
+
+
+def in_floats(power):
+    """Paths are counted in floats; behind their largest comes ∞, and 0 times ∞ is NaN."""
+
+    class InFloats(Reach):
+        def __call__(self, mask, layers):
+            mask = self.given(mask)
+            step = mask.float() + torch.eye(len(mask))
+            return self.result(power(step, self.rounds(layers)) > 0, mask, layers)
+
+    return InFloats
+
+
+def step_by_step(multiply):
+    def power(step, layers):
+        paths = torch.eye(len(step))
+        for _ in range(layers):
+            paths = multiply(step, paths)
+        return paths
+
+    return power
+
+
+task.fault(
+    "R-PATHS-INFINITE",
+    forms=[
+        in_floats(step_by_step(lambda step, paths: step @ paths)),
+        in_floats(step_by_step(lambda step, paths: paths @ step)),
+        in_floats(torch.linalg.matrix_power),
+    ],
+)
 task.fault(
     "R-NUMBERS",
     result=(
@@ -279,6 +319,15 @@ task.fault(
         lambda known, mask, layers: known.long(),
     ),
 )
+
+
+def clamped(mask, layers):
+    """Paths in floats, at most 1: NaN stays NaN."""
+    step = mask.float() + torch.eye(len(mask))
+    return step_by_step(lambda step, paths: step @ paths)(step, layers).clamp(max=1)
+
+
+task.faults["R-NUMBERS"].forms.append(clamped)
 task.fault("R-POLARITY", given=lambda mask: ~mask)
 task.fault("R-CAUSAL", given=lambda mask: mask.tril())
 task.fault("R-LAST-WORD", result=lambda known, mask, layers: known[-1])

@@ -449,6 +449,13 @@ task.fault(
 )
 
 
+task.fault(
+    "R-VALUES-OTHER-WAY",
+    carried=lambda values, i, j: values[(2 * i - j) % len(values)],
+    average=(..., lambda weights, value, key: cut_to_fit(weights, value)),
+)
+
+
 def cut_to_fit(weights, value):
     k = min(weights.shape[-1], value.shape[-2])
     return weights[..., :k] @ value[..., :k, :]

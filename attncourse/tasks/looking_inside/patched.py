@@ -309,21 +309,25 @@ def _(model, clean, corrupted, place):
 
 
 @task.fault("I-AFTER-W-O")
-def _(model, clean, corrupted, place):
-    layer, head, position = place
-    model = copy.deepcopy(model)
-    attention, heard = model.get_submodule(layer), []
+class AfterMixing(Patched):
+    def __call__(self, model, clean, corrupted, place):
+        layer, head, position = place
+        clean, corrupted = self.texts(clean, corrupted)
+        changed = copy.deepcopy(model)
+        attention, heard = changed.get_submodule(layer), []
+        number = self.number(head, attention.num_heads)
+        where = self.where(position, clean.shape[1])
 
-    def hook(module, inputs, output):
-        heads = split_heads(output, attention.num_heads).clone()
-        for clean in heard:  # none in the first run
-            heads[:, head, position] = clean[:, head, position]
-        heard.append(heads)
-        return merge_heads(heads)
+        def hook(module, inputs, output):
+            heads = self.cut(output, attention.num_heads).clone()
+            for clean in heard:  # none in the first run
+                heads = self.replace(heads, clean, number, where)
+            heard.append(heads)
+            return self.join(heads)
 
-    attention.out_proj.register_forward_hook(hook)
-    model(clean)
-    return model(corrupted)
+        attention.out_proj.register_forward_hook(hook)
+        changed(clean)
+        return self.result(changed(corrupted), model, corrupted, position)
 
 
 task.fault("I-WEIGHTS-PATCHED", listen=by_weights)

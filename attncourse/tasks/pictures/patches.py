@@ -189,15 +189,20 @@ def without_the_rest(image, height, width):
 
 task.fault(
     "C-PATCH-RESHAPED",
-    tiles=lambda image, height, width: image.reshape(
-        len(image),
-        image.shape[2] // height,
-        image.shape[3] // width,
-        image.shape[1],
-        height,
-        width,
+    tiles=(
+        lambda image, height, width: image.reshape(
+            len(image),
+            image.shape[2] // height,
+            image.shape[3] // width,
+            image.shape[1],
+            height,
+            width,
+        ),
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], image.shape[2] // height, image.shape[3] // width, height, width
+        ),
     ),
-    apart=as_is,
+    apart=(as_is, lambda tiles: tiles.permute(0, 2, 3, 1, 4, 5)),
 )
 task.fault(
     "C-PATCH-GRID-MIXED",

@@ -139,9 +139,15 @@ class Grid:
     def table(self, length, m):
         return self.cut(self.waves(self.angles(self.count(length), self.exponents(m))), m)
 
-    def lay(row, column):
-        rows, columns = len(row), len(column)
-        return row.repeat_interleave(columns, 0), column.repeat(rows, 1)
+    def row_of(p, rows, columns):
+        return p // columns
+
+    def column_of(p, rows, columns):
+        return p % columns
+
+    def lay(self, row, column, rows, columns):
+        p = torch.arange(rows * columns)
+        return row[self.row_of(p, rows, columns)], column[self.column_of(p, rows, columns)]
 
     def join(row, column):
         return torch.cat([row, column], -1)
@@ -150,7 +156,7 @@ class Grid:
         return positions
 
     def __call__(self, rows, columns, width):
-        row, column = self.lay(*self.tables(rows, columns, width))
+        row, column = self.lay(*self.tables(rows, columns, width), rows, columns)
         return self.result(self.join(row, column), rows, columns)
 
 
@@ -163,17 +169,26 @@ def joined(row, column):
 task.fault("C-2D-COLUMN-FIRST", join=lambda row, column: joined(column, row))
 task.fault(
     "C-2D-DOWN-FIRST",
-    lay=lambda row, column: (row.repeat(len(column), 1), column.repeat_interleave(len(row), 0)),
+    row_of=lambda p, rows, columns: p % rows,
+    column_of=lambda p, rows, columns: p // rows,
 )
 task.fault(
     "C-2D-BOTH-ALIKE",
-    lay=(
-        lambda row, column: (row.repeat(len(column), 1), column.repeat(len(row), 1)),
-        lambda row, column: (
-            row.repeat_interleave(len(column), 0),
-            column.repeat_interleave(len(row), 0),
-        ),
-    ),
+    row_of=(lambda p, rows, columns: p % rows, ...),
+    column_of=(..., lambda p, rows, columns: p // rows),
+)
+
+
+def both_as_long(self, rows, columns, width):
+    """Both tables have a line for every number, however a patch is counted."""
+    return (self.table(max(rows, columns), width // 2),) * 2
+
+
+task.fault(
+    "C-2D-BY-ROWS",
+    row_of=(lambda p, rows, columns: p // rows, lambda p, rows, columns: p // rows, ...),
+    column_of=(..., ..., lambda p, rows, columns: p % rows),
+    tables=(both_as_long, ..., both_as_long),
 )
 task.fault("C-2D-ROWS-ALONE", join=lambda row, column: joined(row, row))
 task.fault("C-2D-COLUMNS-ALONE", join=lambda row, column: joined(column, column))

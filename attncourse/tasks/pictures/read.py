@@ -369,7 +369,16 @@ task.fault(
     silence=lambda word, finished, eos: word,
     stop=lambda finished, word, eos: (word == eos).all(),
 )
-task.fault("C-READ-SILENCE-ZERO", silence=lambda word, finished, eos: word.masked_fill(finished, 0))
+task.fault(
+    "C-READ-SILENCE-ZERO",
+    silence=lambda word, finished, eos: word.masked_fill(finished, 0),
+    result=(
+        ...,
+        lambda words, eos, max_length: torch.nn.functional.pad(
+            words[:, 1:], (0, max_length + 1 - words.shape[1])
+        ),
+    ),
+)
 task.fault(
     "C-READ-IN-FRONT",
     append=lambda words, word: torch.cat([word[:, None], words], 1),

@@ -213,6 +213,10 @@ task.fault(
 )
 task.fault("C-SHIFT-SQUARE", keys=lambda q, r: q)
 task.fault("C-SHIFT-KEYS-MINUS-ONE", keys=lambda q, r: r - q)
+task.fault(
+    "C-SHIFT-KEYS-MINUS-TWO",
+    keys=(lambda q, r: r - q - 1, lambda q, r: max(0, r - q - 1)),
+)
 task.fault("C-SHIFT-HALF", keys=lambda q, r: (r + 1) // 2)
 
 # --- faults: how --------------------------------------------------------------------------------
