@@ -422,7 +422,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
     of_values = None if explained else explain.best_of_values(found)
-    seen = [] if explained else list(statements(task, answer, got, found.wrong, keeps))
+    inputs = example.inputs if example else None
+    seen = [] if explained else list(statements(task, answer, got, found.wrong, keeps, inputs))
     if of_values:
         best = of_values
     elif best and not explained and _is_contradicted(best, seen, found):

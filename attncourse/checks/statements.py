@@ -35,7 +35,12 @@ class Statement:
 
 
 def statements(
-    task: Task, answer: Callable, got: Fingerprint, wrong: set, keeps: bool = False
+    task: Task,
+    answer: Callable,
+    got: Fingerprint,
+    wrong: set,
+    keeps: bool = False,
+    smallest: Inputs | None = None,
 ) -> Iterator[Statement]:
     """What was seen, the cause before its symptoms; a thing is tried when it is asked for.
 
@@ -43,6 +48,7 @@ def statements(
         got: the answer's fingerprint.
         wrong: the pieces of it in which the reference differs.
         keeps: an earlier call with the same inputs has given something else.
+        smallest: inputs that are shown with a wrong result: no statement contradicts them.
     """
     seen = _Trials(task, answer)
     if found := list(_unsteady(task, seen, keeps)):
@@ -60,7 +66,9 @@ def statements(
     for said in itertools.islice(every, MOST_SAID):
         yield said
     if not said:
-        where = itertools.chain(_sizes(task, got, wrong), _conditions(task, got, wrong))
+        right, bad = _right_and_wrong(task, wrong)
+        bad += [smallest] if smallest else []
+        where = itertools.chain(_sizes(task, right, bad), _conditions(right, bad))
         yield from itertools.islice(where, 1)
 
 
@@ -400,7 +408,7 @@ def _digits(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
 # --- where it is right --------------------------------------------------------------------------
 
 
-def _right_and_wrong(task: Task, got: Fingerprint, wrong: set) -> tuple[list, list]:
+def _right_and_wrong(task: Task, wrong: set) -> tuple[list[Inputs], list[Inputs]]:
     bad = {probe for probe, _ in wrong}
     probes = fingerprint.probes(task)
     right = [inputs for name, inputs in probes.items() if name not in bad]
@@ -425,9 +433,8 @@ def _axes(task: Task) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _sizes(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
+def _sizes(task: Task, right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
     """Two axes whose lengths agree where the answer is right, and nowhere else."""
-    right, bad = _right_and_wrong(task, got, wrong)
     if task.adapt or not right or len(bad) < 2:  # an adapter's inputs are not the student's
         return
     axes = _axes(task)
@@ -479,8 +486,7 @@ CONDITIONS = (
 )
 
 
-def _conditions(task: Task, got: Fingerprint, wrong: set) -> Iterator[Statement]:
-    right, bad = _right_and_wrong(task, got, wrong)
+def _conditions(right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
     if not right or len(bad) < 2:
         return
     for words, holds in CONDITIONS:
