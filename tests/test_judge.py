@@ -60,7 +60,7 @@ from attncourse.checks.diagnosis import Example, smallest_failure
 from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.report import MIME
 from attncourse.checks.report import _both as both
-from attncourse.checks.statements import AXES
+from attncourse.checks.statements import AXES, CONDITIONS
 from attncourse.checks.task import answer_of, compose
 from attncourse.lab import lab5_decode_bandwidth as lab5
 from attncourse.markup import with_code
@@ -452,6 +452,9 @@ def falsehoods(report):
     for pattern in TWO_NUMBERS:
         yield from (one for one, two in re.findall(pattern, text) if one == two)
     if diagnosis.example:
+        for words, holds in CONDITIONS:
+            if f"wrong exactly where {words}." in text and not holds(diagnosis.example.inputs):
+                yield f"the smallest failing input contradicts: {words}"
         expected, got = both(diagnosis.example)
         if expected == got and "got, with shape" not in text:
             yield f"expected and got {got}"
@@ -606,6 +609,20 @@ def scaled_by_heads_and_width(q, k, v):
 def test_no_two_sizes_are_named_where_one_key_makes_an_answer_right():
     diagnosis = run("naive_attention", scaled_by_heads_and_width).diagnosis
     assert not any("is equal to" in each for each in diagnosis.seen)
+
+
+def scaled_by_the_keys_and_dead_rows_even(query, key, value, mask=None):
+    scores = query @ key.mT / key.shape[-2] ** 0.5
+    if mask is None:
+        return (weights := scores.softmax(-1)) @ value, weights
+    dead = ~mask.any(-1, keepdim=True)
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+    return (weights @ value).masked_fill(dead, 0), weights
+
+
+def test_no_statement_contradicts_the_smallest_failing_input():
+    report = run("mended_attention", scaled_by_the_keys_and_dead_rows_even)
+    assert report.diagnosis.example and list(falsehoods(report)) == []
 
 
 def finds_two_products_and_a_softmax(fn):
