@@ -65,8 +65,8 @@ def statements(
     said = None
     for said in itertools.islice(every, MOST_SAID):
         yield said
-    if not said:
-        right, bad = _right_and_wrong(task, wrong)
+    right, bad = _right_and_wrong(task, wrong)
+    if not said and right and len(bad) > 1:  # one probe alone tells nothing
         bad += [smallest] if smallest else []
         where = itertools.chain(_sizes(task, right, bad), _conditions(right, bad))
         yield from itertools.islice(where, 1)
@@ -435,7 +435,7 @@ def _axes(task: Task) -> dict[str, tuple[str, int]]:
 
 def _sizes(task: Task, right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
     """Two axes whose lengths agree where the answer is right, and nowhere else."""
-    if task.adapt or not right or len(bad) < 2:  # an adapter's inputs are not the student's
+    if task.adapt:  # its inputs are not the student's
         return
     axes = _axes(task)
 
@@ -487,8 +487,6 @@ CONDITIONS = (
 
 
 def _conditions(right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
-    if not right or len(bad) < 2:
-        return
     for words, holds in CONDITIONS:
         if all(map(holds, bad)) and not any(map(holds, right)):
             said = f"Of the inputs we tried, it is wrong exactly where {words}."
