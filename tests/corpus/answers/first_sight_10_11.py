@@ -1300,7 +1300,8 @@ def _(mask, layers):
     return result != 0
 
 
-@right("reach")
+# Its writer took it for right.
+@wrong("reach", "paths are counted in floats, where many become ∞", "R-PATHS-INFINITE")
 def _(mask, layers):
     step = (mask | torch.eye(len(mask), dtype=torch.bool)).long()
     return torch.linalg.matrix_power(step.float(), layers) > 0.5
