@@ -78,7 +78,9 @@ def others(every):
     return [each for place, each in enumerate(every) if place % 20]
 
 
-LONG = {"AdditiveAttention", "DecoderLayer", "conclude", "patched"}  # of the eighth
+LONG = set(  # of the eighth
+    "AdditiveAttention DecoderLayer beam_search conclude greedy_decode patched test_positions".split()
+)
 QUICK = [task for task in TASKS[::8] if task not in LONG]
 SHARES = pytest.mark.parametrize(
     ("task", "share"),
@@ -1067,6 +1069,7 @@ def test_what_no_small_input_shows_is_shown_on_the_smallest_probe_that_does():
     assert example.inputs["call"]["mask"] and example.got == ["FLASH", *example.expected]
 
 
+@pytest.mark.slow
 def test_an_example_of_a_gradient_is_not_called_a_result():
     def shift_relative(scores):
         shifted = CORRECT["shift_relative"][0](scores).detach()
@@ -1083,6 +1086,7 @@ def test_an_example_that_takes_other_calls_first_says_so():
     assert "after calls" not in str(run("rotate", wrong("C-FROM-ONE", "rotate")))
 
 
+@pytest.mark.slow
 def test_no_task_that_draws_is_told_that_it_needs_no_chance():
     report = plain(str(run("masked_words", wrong("W-GLOBAL-CHANCE", "masked_words"))))
     assert "the global random state, which nothing here needs" in report, report
@@ -1130,6 +1134,7 @@ def test_a_failing_input_says_what_its_numbers_do_not_show():
     assert "Its merged heads:" in str(report)
 
 
+@pytest.mark.slow
 def test_what_an_answer_does_is_said_in_a_whole_sentence():
     for task, id in (("translate", "C-END-NOT-WRITTEN"), ("cross_attention", "C-SWITCHES-MODE")):
         for result in run(task, wrong(id, task)).results:
