@@ -78,9 +78,10 @@ def others(every):
     return [each for place, each in enumerate(every) if place % 20]
 
 
-LONG = set(  # of the eighth
-    "AdditiveAttention DecoderLayer beam_search conclude greedy_decode patched test_positions".split()
-)
+LONG = {  # of the eighth
+    *("AdditiveAttention", "DecoderLayer", "beam_search", "conclude", "greedy_decode"),
+    *("patched", "test_positions"),
+}
 QUICK = [task for task in TASKS[::8] if task not in LONG]
 SHARES = pytest.mark.parametrize(
     ("task", "share"),
