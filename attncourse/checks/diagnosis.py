@@ -189,9 +189,14 @@ def smallest_failure(task: Task, answer: Callable) -> Example | None:
         for name, ours, theirs in reversed(list(zip(names, expected, got, strict=True))):
             ours, theirs = comparable(ours), comparable(theirs)
             lost = _is_finite(ours) and not _is_finite(theirs)
-            if lost or not agree(theirs, ours, 1.5 * tolerance(task)):
-                return Example(inputs, name, *_differing(ours, theirs, 1.5 * tolerance(task)))
+            if lost or not agree(theirs, ours, _near(task)):
+                return Example(inputs, name, *_differing(ours, theirs, _near(task)))
     return None
+
+
+def _near(task: Task) -> float:
+    """How far off a result may be and still be no example: farther than a check lets pass."""
+    return 1.5 * tolerance(task)
 
 
 def _is_finite(value: object) -> bool:
@@ -470,9 +475,8 @@ def _takes_other_calls(best: explain.Explanation, example: Example) -> bool:
         )
     except Failure:
         return False
-    near = 1.5 * tolerance(task)
     pairs = zip(map(comparable, got), map(comparable, expected), strict=True)
-    return all(agree(theirs, ours, near) for theirs, ours in pairs)
+    return all(agree(theirs, ours, _near(task)) for theirs, ours in pairs)
 
 
 def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -> bool:

@@ -2,35 +2,8 @@
 
 Written blind, like `blind_sixth_1_7` and `blind_sixth_8_14`. What the judge said, mended by those
 two, is in tests/bench/answers.md; nothing was mended by these since, but sentences. Which names are
-fair was said by somebody else, with the judge's in view.
-
-In the comments `shows:`, f is the answer below; what it gives stands first, then what a right
-answer gives. Beside torch's names and what the notebooks import, these short forms are used:
-
-- shares(f, p, ...): logits = log(p), 4,000 draws a row; the share of each id, one digit.
-- of_masked(f, what): 400 x 100 tokens, all 7, share 0.4, mask 99, 50 words, a seeded generator.
-- of_beam(f, width=3): 12 seeded toy models of 4 words with 3 sentences each, at most 6 words; how
-  many of the 36 sentences an exhaustive-by-hand beam of that width gives, too. Logits of the toy
-  models are not normalized.
-- of_latent(f, what): LatentAttention(12, 3, 4, 5, 2) with seeded weights; `forward` = three
-  numbers of the last word of a text of 5; `step` = two numbers of each of the last two words,
-  which come in one piece after a first piece of 3; `biases` = names of parameters with a bias.
-- of_ablated, of_patched: a seeded model of attention alone, 2 layers of 3 heads, 12 wide, texts
-  (2 5) of 11 words, in training mode; `scores` = three numbers of the answer.
-- of_read(f, what): a seeded toy reader with 6 words, 3 pictures, max_length 5.
-- of_gated(f, what): text (1 2 4), memory (1 3 4), plain dot-product attention, mask T F T.
-- moved(f, ...): whether lab.count(...).moved_bytes is above 1.2 MB (a right answer: 0.7 MB).
-- too_much(f): 8 shards (4 64); whether some tensor is larger than two shards.
-- after(f, state, ...): the state that was passed, after the call. changed(f, x, ...): whether x was.
-- gradient, gradients: of the sum of the output, to the span or to the query.
-- verdict(f, implementation): what the test says about it. Implementations:
-  zeros_if_the_whole_mask_is_false (wild_attention, but zeros if no mask entry is True),
-  weights_zero_output_not (a dead row: weights of 0, output is the mean of the values),
-  attention_by_loops (right; a sum for each query, scale applied to the query first),
-  last_column_zero (right but for an odd width's last column), wrong_from_width_3 (right for width
-  1 and even widths, last column 0 for other odd ones), positions_by_powers (right; 10000 ** x),
-  one_too_many (keeps one word more than needed), only_the_first_is_saved (wild_nucleus, but the
-  likeliest word always stays), nucleus_of_a_row (right; unpacks `b, vocab = logits.shape`).
+fair was said by somebody else, with the judge's in view. The short forms in
+the comments `shows:` are those of `blind_sixth_8_14`.
 """
 # ruff: noqa: B023, B007, B905, E501, E731, F841, RUF005, RUF007, RUF059
 
