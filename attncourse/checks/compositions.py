@@ -6,12 +6,22 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from attncourse.checks import generic
+from attncourse.checks import generic, merge
 from attncourse.checks.fingerprint import Fingerprint
 from attncourse.checks.generic import Generic
-from attncourse.checks.task import Change, Fault, Task, answer_of, changed, compose, is_change
+from attncourse.checks.task import (
+    Change,
+    Fault,
+    Task,
+    answer_of,
+    as_step,
+    changed,
+    compose,
+    is_change,
+    step_of,
+)
 
-MOST_PAIRS = 3000  # of faults in all wordings; looking at each takes a millisecond or ten
+MOST_PAIRS = 3500  # of faults in all wordings; looking at each takes a millisecond or ten
 
 Part = tuple[str, int]  # a fault's id, or a generic one's name; the number of its form
 Key = tuple[tuple[Part, ...], int]  # one or two; the number of the spelling, 0 for the plain one
@@ -49,7 +59,7 @@ def _explanation(task: Task, key: Key) -> Explanation:
     ]
     spelling = task.spellings[number - 1] if number else {}
     if len(forms) == 2:
-        make = functools.partial(compose, task, *forms, spelling)
+        make = functools.partial(compose, task, merged(task, *parts), *forms, spelling)
     elif len(faults) == 2:
         make = functools.partial(_around, task, faults[1], forms[0])
     elif forms:
@@ -74,8 +84,29 @@ def singles(task: Task) -> tuple[Explanation, ...]:
     )
 
 
+def merged(task: Task, one: Part, two: Part) -> Change | None:
+    """What the steps do that two forms change; None if both cannot be."""
+    first, second = (task.faults[name].forms[form] for name, form in (one, two))
+    shared = changed(first) & changed(second)
+    return _merged(task, one, two) if shared else {}
+
+
+@functools.lru_cache(maxsize=10_000)
+def _merged(task: Task, one: Part, two: Part) -> Change | None:
+    first, second = (task.faults[name].forms[form] for name, form in (one, two))
+    steps = {}
+    for name in changed(first) & changed(second):
+        if not hasattr(task.composed, name):  # both need it for themselves
+            return None
+        step = merge.merge(*(step_of(each, name) for each in (task.composed, first, second)))
+        if step is None:
+            return None
+        steps[name] = as_step(step)
+    return steps
+
+
 def pairs(task: Task) -> Iterator[Explanation]:
-    """Generic faults alone; two faults in different steps; a fault and a generic one.
+    """Generic faults alone; two faults whose edits are apart; a fault and a generic one.
 
     Where that would be too many, of each fault the first form only, and the plain spelling.
     """
@@ -107,7 +138,7 @@ def _both(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Key]:
     changes = [(part, form) for part, form in forms if is_change(task, form)]
     for place, (one, first) in enumerate(changes):
         for two, second in changes[place + 1 :]:
-            if one[0] != two[0] and not changed(first) & changed(second):
+            if one[0] != two[0] and merged(task, one, two) is not None:
                 for number in _spellings(task, first, second) if spelled else [0]:
                     yield (one, two), number
 

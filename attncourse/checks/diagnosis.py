@@ -481,10 +481,10 @@ def _takes_other_calls(best: explain.Explanation, example: Example) -> bool:
 
 def _is_contradicted(best: explain.Explanation, seen, found: explain.Evidence) -> bool:
     """Whether something was seen of the answer that an explanation of a part does not show."""
-    if not seen:
+    ours = {(each.kind, each.about) for each in seen if not each.is_of_a_part}
+    if not ours:
         return False
     shows = best.shows.everything()
     wrong = differing(shows, of_reference(best.task), found.keys)
-    ours = {(each.kind, each.about) for each in seen}
     theirs = statements(best.task, best.make(), shows, wrong)
     return not any((each.kind, each.about) in ours for each in theirs)

@@ -220,7 +220,8 @@ def best(found: Evidence) -> Explanation | None:
         return _only(halves)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
     most = max(shares.values(), default=0)
-    if (table or most < BLURRED) and (both := relatives.explaining_together(found)):
+    sharp = table or found.task.returns is bool or most < BLURRED
+    if sharp and (both := relatives.explaining_together(found)):
         return _only(both)
     if third := relatives.explaining_with_a_third(found):
         return third

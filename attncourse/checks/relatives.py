@@ -42,7 +42,7 @@ from attncourse.checks.task import Change, Fault, Task, changed, compose
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
 
-MOST_TRIED = 16  # of two at a time
+MOST_TRIED = 48  # of two at a time
 MOST_OF_THREE = 64  # of three, on one probe each
 FILL = 1e4  # numbers as large as this hide something, and have no other side
 
@@ -243,12 +243,12 @@ def _numbers(task: Task) -> Iterator[Generic]:
 # --- two at once --------------------------------------------------------------------------------
 
 
-def _both(task: Task, one: Change, two: Change) -> Iterator[Callable]:
+def _both(task: Task, parts: tuple[Part, Part], one: dict, two: dict) -> Iterator[Callable]:
     """Answers that have both changes; where both change one step, in the ways that they can."""
+    if (steps := compositions.merged(task, *parts)) is not None:
+        yield functools.partial(compose, task, steps, one, two)
     shared = changed(one) & changed(two)
-    if not shared:
-        yield functools.partial(compose, task, one, two)
-    if len(shared) != 1 or not isinstance(one, dict) or not isinstance(two, dict):
+    if len(shared) != 1:
         return
     (step,) = shared
     right = _right(task, step)
@@ -399,7 +399,7 @@ def _together(task: Task, parts: tuple[Part, Part]) -> tuple[Explanation, ...]:
     if not all(isinstance(form, dict) for form in forms):
         return ()
     faults = tuple(task.faults[name] for name, _ in parts)
-    return tuple(Explanation(task, (parts, 0), faults, make) for make in _both(task, *forms))
+    return tuple(Explanation(task, (parts, 0), faults, make) for make in _both(task, parts, *forms))
 
 
 def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:

@@ -33,6 +33,11 @@ class Statement:
     about: str
     words: str
 
+    @property
+    def is_of_a_part(self) -> bool:
+        """Whether an answer with a part of the mistakes may show something else in its place."""
+        return self.kind in ("results", "flags")
+
 
 def statements(
     task: Task,
@@ -66,9 +71,12 @@ def statements(
     for said in itertools.islice(every, MOST_SAID):
         yield said
     right, bad = _right_and_wrong(task, wrong)
-    if not said and right and len(bad) > 1:  # one probe alone tells nothing
+    if said:
+        return
+    yield from itertools.islice(_results(task, wrong), 1)
+    if right and len(bad) > 1:  # one probe alone tells nothing
         bad += [smallest] if smallest else []
-        where = itertools.chain(_sizes(task, right, bad), _conditions(right, bad))
+        where = itertools.chain(_sizes(task, right, bad), _conditions(task, right, bad))
         yield from itertools.islice(where, 1)
 
 
@@ -415,6 +423,19 @@ def _right_and_wrong(task: Task, wrong: set) -> tuple[list[Inputs], list[Inputs]
     return right, [inputs for name, inputs in probes.items() if name in bad]
 
 
+def _results(task: Task, wrong: set) -> Iterator[Statement]:
+    """Which of several results are right, wherever the answer was tried."""
+    names = outputs(task)
+    bad = [name for name in names if any(part == name for _, part in wrong)]
+    if 0 < len(bad) < len(names):
+        right = " and ".join(f"`{name}`" for name in names if name not in bad)
+        others = " and ".join(f"`{name}`" for name in bad)
+        words = (
+            f"On every input we tried {right} came back right, and {others} on some of them wrong."
+        )
+        yield Statement("results", " ".join(bad), words)
+
+
 # What the letters of axes count, as in the book's notation; a longer name says it itself.
 AXES = {"b": "sentences", "h": "heads", "c": "cached heads", "q": "queries", "k": "keys"}
 AXES |= {"n": "positions", "r": "offsets", "y": "rows", "x": "columns"}
@@ -424,7 +445,8 @@ AXES |= dict.fromkeys("devma", "width")
 def _axes(task: Task) -> dict[str, tuple[str, int]]:
     """Where the lengths of the course's axes are seen: an input, and its axis from the end."""
     found = {}
-    for name, parameter in inspect.signature(task.reference).parameters.items():
+    called = getattr(task.reference, "forward", task.reference)  # a layer, or a function
+    for name, parameter in inspect.signature(called).parameters.items():
         letters = getattr(parameter.annotation, "dim_str", "").split()
         for place, letter in enumerate(reversed(letters), 1):
             if not letter.isidentifier():
@@ -435,9 +457,9 @@ def _axes(task: Task) -> dict[str, tuple[str, int]]:
 
 def _sizes(task: Task, right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
     """Two axes whose lengths agree where the answer is right, and nowhere else."""
-    if task.adapt:  # its inputs are not the student's
-        return
     axes = _axes(task)
+    if task.adapt and not isinstance(task.reference, type):  # its inputs are not the student's
+        return
 
     def length(inputs: Inputs, letter: str) -> int | None:
         name, axis = axes[letter]
@@ -486,9 +508,22 @@ CONDITIONS = (
 )
 
 
-def _conditions(right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
-    for words, holds in CONDITIONS:
-        if all(map(holds, bad)) and not any(map(holds, right)):
-            said = f"Of the inputs we tried, it is wrong exactly where {words}."
-            yield Statement("where", words, said)
-            return
+def _conditions(task: Task, right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
+    for kind, conditions in (("where", CONDITIONS), ("flags", _flags(task, bad[0]))):
+        for words, holds in conditions:
+            if all(map(holds, bad)) and not any(map(holds, right)):
+                said = f"Of the inputs we tried, it is wrong exactly where {words}."
+                yield Statement(kind, words, said)
+
+
+def _flags(task: Task, inputs: Inputs) -> Iterator[tuple[str, Callable[[Inputs], bool]]]:
+    """Of plain inputs: this one is what it is in these inputs; or it is left out, or given."""
+    for name, value in inputs.items():
+        if task.gives(name) and value is None:
+            yield f"{task.called(name)} is None", lambda i, name=name: i.get(name) is None
+        elif task.gives(name):
+            if isinstance(value, bool | str):
+                words = f"{task.called(name)} is {value!r}"
+                yield words, lambda i, name=name, value=value: i.get(name) == value
+            words = f"{task.called(name)} is given"
+            yield words, lambda i, name=name: i.get(name) is not None

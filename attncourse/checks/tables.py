@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint, generic, inputs, registry
+from attncourse.checks import compositions, fingerprint, generic, inputs, merge, registry
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
@@ -51,7 +51,7 @@ MOST_SECONDS = 2.0  # for one explanation with two faults
 MOST_OFF = 1  # pieces in which two faults may seem not to fit: codes are coarse
 NEVER = 0xFFFF  # the code of one that takes longer
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
-MOST_OF_THOUGHTS = 500  # of these, where there are more
+MOST_OF_THOUGHTS = 600  # of these, where there are more
 SIGNS = 4  # random projections of a tensor that stand for it
 
 
@@ -320,7 +320,7 @@ def in_threes(
 
 
 # What makes explanations, and what they show on a task's probes; and the task's own files.
-MAKERS = (compositions, fingerprint, generic, inputs)
+MAKERS = (compositions, fingerprint, generic, inputs, merge)
 
 
 def _stamp(task: Task) -> str:

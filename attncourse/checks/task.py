@@ -375,7 +375,16 @@ def compose(task: Task, *changes: Change) -> Callable:
 
 def changed(change: Change) -> frozenset[str]:
     """The steps that a change replaces."""
-    return frozenset(name for name in _own(change) if name not in ("__module__", "__doc__"))
+    return frozenset(_own(change).keys() - ABOUT_A_CLASS)
+
+
+# What Python itself writes into a class; the last two from 3.13 on.
+ABOUT_A_CLASS = {"__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
+
+
+def step_of(change: Change, name: str) -> object:
+    """What a change does in place of a step."""
+    return change[name] if isinstance(change, dict) else inspect.getattr_static(change, name)
 
 
 def _own(change: Change) -> dict[str, object]:
@@ -417,11 +426,11 @@ def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
             f"{task.name}: there is no step named {', '.join(unknown)}; its steps are "
             f"{', '.join(steps)}"
         )
-    return {name: _step(step) for name, step in steps.items() if step is not ...}
+    return {name: as_step(step) for name, step in steps.items() if step is not ...}
 
 
-def _step(function: object) -> object:
-    """A function whose first argument is not `self` needs none."""
+def as_step(function: object) -> object:
+    """A step whose first argument is not `self` needs none."""
     if not isinstance(function, types.FunctionType):
         return staticmethod(function)  # a method of a tensor would take the class for one
     first = next(iter(inspect.signature(function).parameters), None)
@@ -431,7 +440,7 @@ def _step(function: object) -> object:
 def _without_self(cls: type) -> type:
     for name, value in list(vars(cls).items()):
         if isinstance(value, types.FunctionType):
-            setattr(cls, name, _step(value))
+            setattr(cls, name, as_step(value))
     return cls
 
 
