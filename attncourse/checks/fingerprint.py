@@ -164,6 +164,12 @@ class Fingerprint:
             self._seen.add(probe)
             self.pieces |= pieces(self.under_test, probe, self.gradients)
 
+    def know(self, probe: str, pieces: dict[Key, object]) -> None:
+        """What is known to be seen there, and need not be looked at."""
+        if probe not in self._seen:
+            self._seen.add(probe)
+            self.pieces |= pieces
+
     def on(self, probe: str) -> dict[Key, object]:
         self.look(probe)
         return {key: value for key, value in self.pieces.items() if key[0] == probe}

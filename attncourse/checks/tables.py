@@ -36,7 +36,14 @@ from torch import Tensor
 from attncourse.checks import compositions, fingerprint, generic, inputs, merge, registry
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
-from attncourse.checks.fingerprint import Fingerprint, Gradient, Key, outputs, tolerance
+from attncourse.checks.fingerprint import (
+    TRAITS,
+    Fingerprint,
+    Gradient,
+    Key,
+    outputs,
+    tolerance,
+)
 from attncourse.checks.task import Fault, Task
 
 if TYPE_CHECKING:
@@ -199,7 +206,21 @@ class Table:
         # a code may err where a value is nearly another: one contradiction is looked at, too
         order = np.lexsort((-explained, contradicted))
         good = [n for n in order if explained[n] >= LEAST and contradicted[n] <= 1]
-        return [every[row] for n in good[:MOST_LOOKED_AT] if (row := self.rows[n]) in every]
+        likely = {n: every[row] for n in good[:MOST_LOOKED_AT] if (row := self.rows[n]) in every}
+        for n, each in likely.items():
+            if traits := self._traits(n):
+                each.shows.know(TRAITS, traits)
+        return list(likely.values())
+
+    def _traits(self, n: int) -> dict[Key, bool]:
+        """Those of a row: yes or no needs no closer look, and may take long to measure."""
+        kinds = {_sign(value)[0]: value for value in (True, False)}
+        codes = {
+            key: (column, self.one[n, column] - 1)
+            for column, key in enumerate(self.keys)
+            if key[0] == TRAITS and self.one[n, column]
+        }
+        return {key: kinds[self.signs[column][code][0]] for key, (column, code) in codes.items()}
 
     def pairs(self, found: Evidence) -> list[Explanation]:
         """Explanations with two faults, or a generic one, that seem to explain everything."""
@@ -246,7 +267,7 @@ class Table:
     @functools.cached_property
     def left_out(self) -> list[str]:
         """The probes on which nothing is kept of two faults, the one that tells most first."""
-        kept = {self.keys[column][0] for column in self.columns} | {fingerprint.TRAITS}
+        kept = {self.keys[column][0] for column in self.columns} | {TRAITS}
         return sorted(self.variety.keys() - kept, key=lambda probe: (-self.variety[probe], probe))
 
     def likely_pairs(self, found: Evidence) -> Iterator[tuple[Part, Part]]:
