@@ -213,14 +213,12 @@ class Table:
         return list(likely.values())
 
     def _traits(self, n: int) -> dict[Key, bool]:
-        """Those of a row: yes or no needs no closer look, and may take long to measure."""
-        kinds = {_sign(value)[0]: value for value in (True, False)}
-        codes = {
-            key: (column, self.one[n, column] - 1)
-            for column, key in enumerate(self.keys)
-            if key[0] == TRAITS and self.one[n, column]
-        }
-        return {key: kinds[self.signs[column][code][0]] for key, (column, code) in codes.items()}
+        """Those of a row, if all say yes or no: that may take long to measure, and is known."""
+        kinds, found = {_sign(value)[0]: value for value in (True, False)}, {}
+        for column, key in enumerate(self.keys):
+            if key[0] == TRAITS and (code := self.one[n, column]):
+                found[key] = kinds.get(self.signs[column][code - 1][0])
+        return {} if None in found.values() else found
 
     def pairs(self, found: Evidence) -> list[Explanation]:
         """Explanations with two faults, or a generic one, that seem to explain everything."""
