@@ -42,7 +42,8 @@ from attncourse.checks.task import Change, Fault, Task, changed, compose
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
 
-MOST_TRIED = 48  # of two at a time
+MOST_TRIED = 16  # of two at a time, beside the pairs that a table holds
+MOST_WITHOUT_TABLE = 48
 MOST_OF_THREE = 64  # of three, on one probe each
 FILL = 1e4  # numbers as large as this hide something, and have no other side
 
@@ -344,7 +345,7 @@ def explaining_together(found: Evidence) -> list[Explanation]:
         return []
     likely = found.table.likely_pairs(found) if found.table else _likely_pairs(found, quick.probe)
     composed = (parts for parts in likely if _together(task, parts))
-    for parts in itertools.islice(composed, MOST_TRIED):
+    for parts in itertools.islice(composed, MOST_TRIED if found.table else MOST_WITHOUT_TABLE):
         for each in _together(task, parts):
             if quick.explains(each):
                 full.append(each)
