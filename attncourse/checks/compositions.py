@@ -17,6 +17,7 @@ from attncourse.checks.task import (
     as_step,
     changed,
     compose,
+    goes_on,
     is_change,
     step_of,
 )
@@ -59,7 +60,7 @@ def _explanation(task: Task, key: Key) -> Explanation:
     ]
     spelling = task.spellings[number - 1] if number else {}
     if len(forms) == 2:
-        make = functools.partial(compose, task, merged(task, *parts), *forms, spelling)
+        make = functools.partial(compose, task, *both(task, *parts), spelling)
     elif len(faults) == 2:
         make = functools.partial(_around, task, faults[1], forms[0])
     elif forms:
@@ -84,25 +85,30 @@ def singles(task: Task) -> tuple[Explanation, ...]:
     )
 
 
-def merged(task: Task, one: Part, two: Part) -> Change | None:
-    """What the steps do that two forms change; None if both cannot be."""
+def both(task: Task, one: Part, two: Part) -> tuple[Change, ...] | None:
+    """The changes that make an answer with two forms; None where both change the same thing."""
     first, second = (task.faults[name].forms[form] for name, form in (one, two))
-    shared = changed(first) & changed(second)
-    return _merged(task, one, two) if shared else {}
+    if not changed(first) & changed(second):
+        return first, second
+    return _apart(task, one, two)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _merged(task: Task, one: Part, two: Part) -> Change | None:
+def _apart(task: Task, one: Part, two: Part) -> tuple[Change, ...] | None:
     first, second = (task.faults[name].forms[form] for name, form in (one, two))
+    shared = changed(first) & changed(second)
+    for outer, inner in ((first, second), (second, first)):
+        if all(goes_on(outer, name) for name in shared):
+            return outer, inner if isinstance(inner, type) else type("_", (task.composed,), inner)
     steps = {}
-    for name in changed(first) & changed(second):
+    for name in shared:
         if not hasattr(task.composed, name):  # both need it for themselves
             return None
         step = merge.merge(*(step_of(each, name) for each in (task.composed, first, second)))
         if step is None:
             return None
         steps[name] = as_step(step)
-    return steps
+    return steps, first, second
 
 
 def pairs(task: Task) -> Iterator[Explanation]:
@@ -112,13 +118,13 @@ def pairs(task: Task) -> Iterator[Explanation]:
     """
     around = generic.of(task)
     forms = _forms(task)
-    both = list(_both(task, forms, spelled=True))
-    if len(both) > MOST_PAIRS:
+    two = list(_two(task, forms, spelled=True))
+    if len(two) > MOST_PAIRS:
         forms = [(part, form) for part, form in forms if part[1] == 0]
-        both = list(_both(task, forms, spelled=False))
+        two = list(_two(task, forms, spelled=False))
     alone = [(((each.name, 0),), 0) for each in around]
     mixed = [((part, (each.name, 0)), 0) for each in around if not each.alone for part, _ in forms]
-    for key in (*alone, *both, *mixed):
+    for key in (*alone, *two, *mixed):
         yield _explanation(task, key)
 
 
@@ -134,11 +140,11 @@ def _spellings(task: Task, *forms: Change) -> list[int]:
     return [0, *(number for number, each in numbered if not each.keys() <= taken)]
 
 
-def _both(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Key]:
+def _two(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Key]:
     changes = [(part, form) for part, form in forms if is_change(task, form)]
     for place, (one, first) in enumerate(changes):
         for two, second in changes[place + 1 :]:
-            if one[0] != two[0] and merged(task, one, two) is not None:
+            if one[0] != two[0] and both(task, one, two):
                 for number in _spellings(task, first, second) if spelled else [0]:
                     yield (one, two), number
 

@@ -220,12 +220,20 @@ def best(found: Evidence) -> Explanation | None:
         return _only(halves)
     shares = {each: share for each in alone if (share := found.share(each)) >= PARTLY}
     most = max(shares.values(), default=0)
-    sharp = table or found.task.returns is bool or most < BLURRED
+    likely = [each for each, share in shares.items() if share == most]
+    sharp = table or most < BLURRED or not any(_leaves_a_blur(found, each) for each in likely)
     if sharp and (both := relatives.explaining_together(found)):
         return _only(both)
     if third := relatives.explaining_with_a_third(found):
         return third
-    return _only([each for each, share in shares.items() if share == most]) if shares else None
+    return _only(likely) if likely else None
+
+
+def _leaves_a_blur(found: Evidence, each: Explanation) -> bool:
+    """Whether chance alone may have made what it leaves over: it is of numbers only."""
+    left = differing(found.got, each.shows, found.wrong)
+    numbers = {key for key in left if key[1] in outputs(found.task)}
+    return left == numbers and not any(isinstance(found.got.piece(key), bool) for key in left)
 
 
 def _can_be_said(each: Explanation) -> bool:

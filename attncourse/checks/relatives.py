@@ -37,7 +37,7 @@ from attncourse.checks.fingerprint import (
     tolerance,
 )
 from attncourse.checks.generic import Generic
-from attncourse.checks.task import Change, Fault, Task, changed, compose
+from attncourse.checks.task import Change, Fault, Task, changed, compose, is_change
 
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
@@ -244,12 +244,12 @@ def _numbers(task: Task) -> Iterator[Generic]:
 # --- two at once --------------------------------------------------------------------------------
 
 
-def _both(task: Task, parts: tuple[Part, Part], one: dict, two: dict) -> Iterator[Callable]:
+def _both(task: Task, parts: tuple[Part, Part], one: Change, two: Change) -> Iterator[Callable]:
     """Answers that have both changes; where both change one step, in the ways that they can."""
-    if (steps := compositions.merged(task, *parts)) is not None:
-        yield functools.partial(compose, task, steps, one, two)
+    if changes := compositions.both(task, *parts):
+        yield functools.partial(compose, task, *changes)
     shared = changed(one) & changed(two)
-    if len(shared) != 1:
+    if len(shared) != 1 or not isinstance(one, dict) or not isinstance(two, dict):
         return
     (step,) = shared
     right = _right(task, step)
@@ -395,9 +395,9 @@ def _are_apart(steps: Iterable[frozenset]) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def _together(task: Task, parts: tuple[Part, Part]) -> tuple[Explanation, ...]:
-    """Two forms in one answer, in every way; none where one is more than other steps."""
+    """Two forms in one answer, in every way; none where one is a whole answer."""
     forms = [task.faults[name].forms[n] for name, n in parts]
-    if not all(isinstance(form, dict) for form in forms):
+    if not all(is_change(task, form) for form in forms):
         return ()
     faults = tuple(task.faults[name] for name, _ in parts)
     return tuple(Explanation(task, (parts, 0), faults, make) for make in _both(task, parts, *forms))
@@ -412,7 +412,11 @@ def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
         return
     plain = [each for each in compositions.singles(task) if each.key[1] == 0]
     told = {probe} if task.returns is dict else probes(task).keys()
-    keys = [key for key in found.keys if key[0] in told and key[1] in outputs(task)]
+    keys = [
+        key
+        for key in found.keys
+        if key[0] in told and (key[1] in outputs(task) or key[1].endswith(" edited"))
+    ]
     ours, theirs = _facts(of_reference(task), keys), _facts(found.got, keys)
     shown = [_facts(each.shows, keys) for each in plain]
     unlike, differs = (

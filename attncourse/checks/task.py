@@ -362,13 +362,12 @@ Change = dict[str, Callable] | type  # what a form does to the reference in step
 
 def compose(task: Task, *changes: Change) -> Callable:
     """The reference in steps, with some of them changed; an earlier change wins."""
-    classes = [each for each in changes if isinstance(each, type)]
-    steps = {
-        name: step
-        for each in reversed(changes)
-        if isinstance(each, dict)
-        for name, step in each.items()
-    }
+    classes, steps = [each for each in changes if isinstance(each, type)], {}
+    for each in reversed(changes):
+        if isinstance(each, type):
+            steps = {name: steps[name] for name in steps.keys() - changed(each)}
+        else:
+            steps |= each
     answer = type(task.composed.__name__, (*classes, task.composed), steps)
     return answer if isinstance(task.reference, type) else answer()
 
@@ -385,6 +384,12 @@ ABOUT_A_CLASS = {"__module__", "__doc__", "__firstlineno__", "__static_attribute
 def step_of(change: Change, name: str) -> object:
     """What a change does in place of a step."""
     return change[name] if isinstance(change, dict) else inspect.getattr_static(change, name)
+
+
+def goes_on(change: Change, name: str) -> bool:
+    """Whether what it does in place of a step calls the step itself, with `super()`."""
+    function = inspect.unwrap(step_of(change, name)) if isinstance(change, type) else None
+    return "__class__" in getattr(getattr(function, "__code__", None), "co_freevars", ())
 
 
 def _own(change: Change) -> dict[str, object]:
