@@ -64,12 +64,14 @@ def small(rng):
 
 def traits(answer):
     got, expected = answer.observe(LLAMA).returned, answer.expected(LLAMA)
+    odd = answer.observe(sizes("MHA", 3, 5, 7, 1)).returned
     unknown = sizes("XQA", 1, 1, 1, 1)
     refused = answer.observe(unknown).error is not None
     as_asked = answer.observe(unknown, adapt=refusing).returned
     return {
         "the right number as a float": isinstance(got, float) and got == expected,
         "a float, far too small": isinstance(got, float) and got < expected / 500,
+        "a float with a fraction": isinstance(odd, float) and not odd.is_integer(),
         "takes any name for a scheme": not refused,
         "refuses with another error": refused and not as_asked,
     }
@@ -186,17 +188,38 @@ class Bytes:
     def refuse(scheme):
         raise ValueError(f"no scheme {scheme!r}")
 
-    def heads_kept(scheme, num_heads, kv_heads):
-        return {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
+    def mha(num_heads, kv_heads):
+        return num_heads
 
-    def vectors(scheme):
-        return 2  # a key and a value
+    def gqa(num_heads, kv_heads):
+        return kv_heads
 
-    def in_heads(vectors, heads, width, num_heads):
-        return vectors * heads * width
+    def mqa(num_heads, kv_heads):
+        return 1
 
-    def in_latent(latent_width, rope_width, num_heads, head_width):
-        return latent_width + rope_width
+    def values(heads, scheme, num_heads):
+        """Heads with a value; as many have a key."""
+        return heads
+
+    def settled(keys, values, kv_heads):
+        """Heads with a key and heads with a value."""
+        return keys, values
+
+    def more(heads, num_heads):
+        """What else is kept."""
+        return 0
+
+    def width(head_width, num_heads):
+        return head_width
+
+    def latent(latent_width, num_heads):
+        return latent_width
+
+    def rope(rope_width, num_heads):
+        return rope_width
+
+    def in_latent(latent, rope, num_heads, head_width):
+        return latent + rope
 
     def layers(numbers, num_layers):
         return numbers * num_layers
@@ -213,45 +236,67 @@ class Bytes:
         if scheme not in self.known:
             scheme = self.refuse(scheme)
         if scheme == "MLA":
-            numbers = self.in_latent(latent_width, rope_width, num_heads, head_width)
+            latent = self.latent(latent_width, num_heads)
+            rope = self.rope(rope_width, num_heads)
+            numbers = self.in_latent(latent, rope, num_heads, head_width)
         else:
-            heads = self.heads_kept(scheme, num_heads, kv_heads)
-            numbers = self.in_heads(self.vectors(scheme), heads, head_width, num_heads)
+            of = {"MHA": self.mha, "GQA": self.gqa, "MQA": self.mqa}[scheme]
+            heads = of(num_heads, kv_heads)
+            kept = self.settled(heads, self.values(heads, scheme, num_heads), kv_heads)
+            numbers = (sum(kept) + self.more(heads, num_heads)) * self.width(head_width, num_heads)
         return self.said(self.bytes(self.layers(numbers, num_layers), bytes_per_number))
 
 
 # --- faults -------------------------------------------------------------------------------------
 
+
+def only_in(*schemes, values):
+    """Heads with a value, in these schemes."""
+    return lambda heads, scheme, num_heads: values(num_heads) if scheme in schemes else heads
+
+
+def none(num_heads):
+    return 0
+
+
+def all_of_them(num_heads):
+    return num_heads
+
+
+def given_or_all(num_heads, kv_heads):
+    return kv_heads or num_heads
+
+
+def given_or_one(num_heads, kv_heads):
+    return kv_heads or 1
+
+
+def every_head(num_heads, kv_heads):
+    return num_heads
+
+
 task.fault(
     "K-KEYS-ONLY",
-    vectors=(
-        lambda scheme: 1,
-        *(lambda scheme, one=one: 1 if scheme == one else 2 for one in ("MHA", "GQA", "MQA")),
-        lambda scheme: 2 if scheme == "MHA" else 1,
+    values=tuple(
+        only_in(*schemes, values=none)
+        for schemes in (("MHA", "GQA", "MQA"), ("MHA",), ("GQA",), ("MQA",), ("GQA", "MQA"))
     ),
 )
-task.fault(
-    "K-WIDTH-OF-MODEL",
-    in_heads=(
-        lambda vectors, heads, width, num_heads: vectors * heads * width // num_heads,
-        lambda vectors, heads, width, num_heads: vectors * heads * (width // num_heads),
-    ),
-)
+task.fault("K-WIDTH-OF-MODEL", width=lambda head_width, num_heads: head_width // num_heads)
 task.fault(
     "K-HEADS-IF-GIVEN",
-    heads_kept=lambda scheme, num_heads, kv_heads: (
-        kv_heads or (1 if scheme == "MQA" else num_heads)
+    settled=(
+        lambda keys, values, kv_heads: (kv_heads, kv_heads) if kv_heads else (keys, values),
+        ...,
+        ...,
+        ...,
     ),
+    mha=(..., given_or_all, ..., given_or_all),
+    mqa=(..., given_or_one, given_or_one, given_or_all),
 )
 task.fault(
     "K-QUERIES-TOO",
-    vectors=(lambda scheme: 3, lambda scheme: 1),
-    heads_kept=(
-        ...,
-        lambda scheme, num_heads, kv_heads: (
-            num_heads + 2 * {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme]
-        ),
-    ),
+    more=(lambda heads, num_heads: heads, lambda heads, num_heads: num_heads),
 )
 task.fault("K-ONE-LAYER", layers=as_is)
 task.fault("K-NUMBERS", bytes=as_is)
@@ -261,94 +306,65 @@ task.fault(
     bytes=(lambda numbers, each: numbers * each // 8, lambda numbers, each: numbers * each / 8),
 )
 task.fault("K-ALWAYS-TWO-BYTES", bytes=lambda numbers, each: 2 * numbers)
+task.fault("K-ALWAYS-FOUR-BYTES", bytes=lambda numbers, each: 4 * numbers)
 task.fault("K-IN-GIGABYTES", said=(lambda n: n / 1e9, lambda n: n / 2**30, lambda n: n / 1024))
 task.fault(
     "K-FLOAT",
     said=(float, ...),
-    heads_kept=(
-        ...,
-        lambda scheme, num_heads, kv_heads: (
-            num_heads if scheme == "MHA" else float(kv_heads if scheme == "GQA" else 1)
-        ),
-    ),
+    gqa=(..., lambda num_heads, kv_heads: float(kv_heads)),
+    mqa=(..., lambda num_heads, kv_heads: 1.0),
 )
 task.fault(
     "G-EXPAND-BYTES",
     section="shared-heads",
-    heads_kept=(
-        lambda scheme, num_heads, kv_heads: num_heads,
-        lambda scheme, num_heads, kv_heads: 1 if scheme == "MQA" else num_heads,
-    ),
+    gqa=every_head,
+    mqa=(every_head, ...),
 )
+task.fault("G-MQA-ALL", section="shared-heads", mqa=every_head)
 task.fault(
-    "G-MQA-ALL",
-    section="shared-heads",
-    heads_kept=lambda scheme, num_heads, kv_heads: kv_heads if scheme == "GQA" else num_heads,
-)
-task.fault(
-    "G-MEMBERS",
-    section="shared-heads",
-    heads_kept=lambda scheme, num_heads, kv_heads: {
-        "MHA": num_heads,
-        "GQA": kv_heads and num_heads // kv_heads,
-        "MQA": 1,
-    }[scheme],
+    "G-MEMBERS", section="shared-heads", gqa=lambda num_heads, kv_heads: num_heads // kv_heads
 )
 task.fault(
     "G-ONE-KEY-TWO-VALUES",
     section="shared-heads",
-    heads_kept=(
-        lambda scheme, num_heads, kv_heads: (
-            {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}[scheme] + num_heads
-        ),
-        lambda scheme, num_heads, kv_heads: {
-            "MHA": 2 * num_heads,
-            "GQA": 2 * (kv_heads or 0),
-            "MQA": 1 + num_heads,
-        }[scheme],
-    ),
-    vectors=lambda scheme: 1,
-)
-task.fault(
-    "L-CACHE-SIZE",
-    section="latent-rope",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: latent_width,
-)
-task.fault(
-    "L-LATENT-TWICE",
-    section="latent",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * latent_width + rope_width,
-)
-task.fault(
-    "L-ALL-TWICE",
-    section="latent",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
-        2 * (latent_width + rope_width)
+    values=(
+        only_in("MHA", "GQA", "MQA", values=all_of_them),
+        only_in("MQA", values=all_of_them),
     ),
 )
+
+
+def twice(width, num_heads):
+    return 2 * width
+
+
+def in_each(width, num_heads):
+    return num_heads * width
+
+
+task.fault("L-CACHE-SIZE", section="latent-rope", rope=lambda rope_width, num_heads: 0)
+task.fault("L-LATENT-TWICE", section="latent", latent=twice)
+task.fault("L-ROPE-TWICE", section="latent-rope", rope=twice)
+task.fault("L-ALL-TWICE", section="latent", latent=twice, rope=twice)
+task.fault("L-ROPE-EACH", section="latent-rope", rope=in_each)
+task.fault("L-LATENT-EACH", section="latent", latent=in_each, rope=(in_each, ...))
 task.fault(
-    "L-ROPE-EACH",
-    section="latent-rope",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: (
-        latent_width + num_heads * rope_width
-    ),
-)
-task.fault(
-    "L-LATENT-EACH",
+    "L-HEAD-TOO",
     section="latent",
     in_latent=(
-        lambda latent_width, rope_width, num_heads, head_width: (
-            num_heads * (latent_width + rope_width)
-        ),
-        lambda latent_width, rope_width, num_heads, head_width: (
-            num_heads * latent_width + rope_width
-        ),
+        lambda latent, rope, num_heads, head_width: latent + rope + head_width,
+        lambda latent, rope, num_heads, head_width: latent + rope + num_heads * head_width,
     ),
+)
+task.fault(
+    "L-TIMES",
+    section="latent-rope",
+    in_latent=lambda latent, rope, num_heads, head_width: latent * rope,
 )
 task.fault(
     "L-NOTHING-SAVED",
     section="latent-absorbed",
-    in_latent=lambda latent_width, rope_width, num_heads, head_width: 2 * num_heads * head_width,
+    in_latent=lambda latent, rope, num_heads, head_width: 2 * num_heads * head_width,
 )
 task.fault("K-ANY-NAME", refuse=lambda scheme: "MHA")
 

@@ -100,6 +100,7 @@ def cross_probes(rng):
         "all equal": asked_inputs(rng, b=4, q=4, k=4, m=4, h=4),
         "padding": asked_inputs(rng, b=3, q=4, mask=mixed_mask(rng, 3, 1, 5)),
         "padding, b = q": asked_inputs(rng, b=4, q=4, mask=mixed_mask(rng, 4, 1, 5)),
+        "padding, as many words": asked_inputs(rng, b=3, q=5, mask=mixed_mask(rng, 3, 1, 5)),
         "square mask": asked_inputs(rng, q=4, k=4, mask=mixed_mask(rng, 4, 4)),
         "mask": asked_inputs(rng, q=4, mask=mixed_mask(rng, 2, 4, 5)),
         "dead row": asked_inputs(rng, mask=dead_mask(rng, 2, 3, 5)),
@@ -347,6 +348,12 @@ task.fault(
     roles=lambda target, memory: (target, memory, memory.detach()),
 )
 
+task.fault(
+    "C-KEYS-DETACHED",
+    section="whole-transformer",
+    roles=lambda target, memory: (target, memory.detach(), memory),
+)
+
 
 @task.fault("C-NO-GRADIENT", section="whole-transformer")
 class WithoutGradient(CrossAttention):
@@ -377,6 +384,10 @@ def one_opened(mask):
     mask = mask.clone()
     mask[..., 0] |= ~mask.any(-1)
     return mask
+
+
+def all_opened(mask):
+    return mask | ~mask.any(-1, keepdim=True)
 
 
 def opened_in_place(mask):
@@ -453,7 +464,16 @@ task.fault(
     ),
 )
 task.fault("M-ONE-ROW", section="source-mask", visible=if_given(lambda mask: mask[..., :1, :]))
-task.fault("C-FIRST-MASK", section="source-mask", visible=if_given(first_for_all))
+task.fault(
+    "C-FIRST-MASK",
+    section="source-mask",
+    visible=(if_given(first_for_all), if_given(lambda mask: mask[:1])),
+)
+task.fault(
+    "C-ANY-QUERY",
+    section="source-mask",
+    visible=if_given(lambda mask: mask.any(-2, keepdim=True)),
+)
 task.fault("C-ZEROED-MEMORY", section="source-mask", ask=zeroed)
 task.fault("M-AFTER-SOFTMAX", section="source-mask", ask=crossed_out)
 task.fault(
@@ -461,7 +481,9 @@ task.fault(
     section="source-mask",
     visible=lambda mask, target, memory, attention: mask if attention.training else None,
 )
-task.fault("C-RESCUED-ROW", section="source-mask", visible=if_given(one_opened))
+task.fault(
+    "C-RESCUED-ROW", section="source-mask", visible=(if_given(one_opened), if_given(all_opened))
+)
 task.fault("C-OPEN-MASK", section="source-mask", visible=if_given(opened_in_place))
 task.fault(
     "C-DEAD-OUTPUT",
@@ -496,6 +518,12 @@ task.fault(
         lambda output, target, mask: F.layer_norm(target + output, target.shape[-1:]),
     ),
 )
+task.fault(
+    "C-NORMALIZED-OUTPUT",
+    section="layer-normalization",
+    finish=lambda output, target, mask: F.layer_norm(output, output.shape[-1:]),
+)
+task.fault("C-WEIGHTS-DETACHED", shown=torch.detach)
 task.fault("C-OUTPUT-ONLY", results=lambda output, weights: output)
 task.fault("C-PAIR-TURNED", results=lambda output, weights: (weights, output))
 task.fault("C-FLOAT32", results=lambda output, weights: (output.float(), weights.float()))

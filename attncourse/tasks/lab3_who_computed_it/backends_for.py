@@ -58,7 +58,7 @@ QUESTIONS = {
     "dropout": ({"dropout": 0.125}, {"dropout": 0.5, "dtype": "float32"}),
     "grouped heads": ({"kv_heads": 2}, {"kv_heads": 1, "dtype": "bfloat16"}),
     "width": (
-        *({"d": 60}, {"d": 80}, {"d": 256}, {"d": 320}, {"d": 136}),
+        *({"d": 60}, {"d": 80}, {"d": 128}, {"d": 256}, {"d": 320}, {"d": 136}),
         *({"d": 60, "dtype": "float32"}, {"d": 30, "dtype": "float32"}),
     ),
     "crossed": (
@@ -180,138 +180,217 @@ def several_rules_at_once(answer, rng):
         may_compute(answer, [pick(rng, *DEVICES)], unlike)
 
 
-# --- steps --------------------------------------------------------------------------------------
+# --- steps: the table of the task, a kernel's column each -----------------------------------------
 
 
 HALF = ("float16", "bfloat16")
 
 
-def stops_all(axes=True, stride=True, mask=False, dropout=False, groups=False):
-    """What of these stops every fused kernel."""
-
-    def stopped(call):
-        return (
-            (axes and call["axes"] != 4)
-            or (stride and call["last_stride"] != 1)
-            or (mask and call["mask"])
-            or (dropout and call["dropout"] > 0)
-            or (groups and call["heads"] != call["kv_heads"])
-        )
-
-    return stopped
+def yes(capability, call):
+    return True
 
 
-def cudnn(on=(H100,)):
-    def may(capability, call):
-        return (
-            capability in on and call["dtype"] in HALF and call["d"] % 8 == 0 and call["d"] <= 128
-        )
-
-    return may
+def no(capability, call):
+    return False
 
 
-def crossed(call):
-    return call["causal"] and call["queries"] != call["keys"]
+def since(oldest):
+    return lambda capability, call: capability >= oldest
 
 
-def flash(since=A100, dtypes=HALF, masked=False, width=256, multiple=1, refused=crossed):
-    def may(capability, call):
-        fits = call["d"] <= width and call["d"] % multiple == 0
-        wanted = capability >= since and call["dtype"] in dtypes and (masked or not call["mask"])
-        return wanted and fits and not refused(call)
-
-    return may
+def on(*devices):
+    return lambda capability, call: capability in devices
 
 
-def efficient(
-    bfloat16=A100, groups=False, more=(), multiple=lambda half, ampere: 8 if half else 4**ampere
-):
-    def may(capability, call):
-        dtypes = ["float16", "float32"] + ["bfloat16"] * (capability >= bfloat16) + [*more]
-        step = multiple(call["dtype"] in HALF, capability >= A100)
-        fits = call["d"] % step == 0 and (groups or call["heads"] == call["kv_heads"])
-        return call["dtype"] in dtypes and fits
+def of(*dtypes):
+    return lambda capability, call: call["dtype"] in dtypes
 
-    return may
+
+def wide(most, multiple=1):
+    return lambda capability, call: call["d"] <= most and call["d"] % multiple == 0
+
+
+def in_steps(half=8, ampere=4, older=1):
+    """Widths: a multiple of this many numbers; of 32 bits, on newer and older GPUs."""
+
+    def fits(capability, call):
+        single = ampere if capability >= A100 else older
+        return call["d"] % (half if call["dtype"] in HALF else single) == 0
+
+    return fits
+
+
+def unmasked(capability, call):
+    return not call["mask"]
+
+
+def without_dropout(capability, call):
+    return call["dropout"] == 0
+
+
+def as_many_heads(capability, call):
+    return call["heads"] == call["kv_heads"]
+
+
+def aligned(capability, call):
+    return not call["causal"] or call["queries"] == call["keys"]
+
+
+ROWS = ("where", "dtype", "width", "mask", "dropout", "heads", "causal")
 
 
 @task.steps
 class Rules:
-    stopped, cudnn, flash, efficient = stops_all(), cudnn(), flash(), efficient()
+    cudnn_where, cudnn_dtype, cudnn_width = on(H100), of(*HALF), wide(128, multiple=8)
+    cudnn_mask = cudnn_dropout = cudnn_heads = cudnn_causal = yes
 
-    def on_the_cpu(call):
-        return call["dropout"] == 0
+    flash_where, flash_dtype, flash_width = since(A100), of(*HALF), wide(256)
+    flash_mask, flash_dropout, flash_heads, flash_causal = unmasked, yes, yes, aligned
+
+    efficient_where, efficient_width = yes, in_steps()
+    efficient_mask, efficient_dropout, efficient_heads, efficient_causal = (
+        yes,
+        yes,
+        as_many_heads,
+        yes,
+    )
+
+    cpu_where = cpu_dtype = cpu_width = cpu_mask = cpu_heads = cpu_causal = yes
+    cpu_dropout = without_dropout
+
+    def efficient_dtype(capability, call):
+        return call["dtype"] in ("float16", "float32") or (
+            call["dtype"] == "bfloat16" and capability >= A100
+        )
+
+    def axes(call):
+        return call["axes"] == 4
+
+    def stride(call):
+        return call["last_stride"] == 1
 
     def listed(runs):
         return [backend for backend, may in runs.items() if may]
 
+    def may(self, kernel, capability, call):
+        rules = (getattr(self, f"{kernel}_{row}") for row in ROWS)
+        laid_out = self.axes(call) and self.stride(call)
+        return laid_out and all(rule(capability, call) for rule in rules)
+
     def __call__(self, capability, call):
-        runs = {}
-        if self.stopped(call):
-            pass
-        elif capability == CPU:
-            runs = {"FLASH": self.on_the_cpu(call)}
-        else:
-            fused = {"CUDNN": self.cudnn, "FLASH": self.flash, "EFFICIENT": self.efficient}
-            runs = {name: may(capability, call) for name, may in fused.items()}
+        kernels = {"CUDNN": "cudnn", "FLASH": "flash", "EFFICIENT": "efficient"}
+        if capability == CPU:
+            kernels = {"FLASH": "cpu"}
+        runs = {name: self.may(kernel, capability, call) for name, kernel in kernels.items()}
         return self.listed(runs | {"MATH": True})
 
 
-# --- faults -------------------------------------------------------------------------------------
+# --- faults: where ------------------------------------------------------------------------------
+
+task.fault("L3-T4-FLASH", flash_where=yes)
+task.fault("L3-T4-MATH", efficient_where=since(A100))
+task.fault("L3-CUDNN-EVERYWHERE", cudnn_where=(since(A100), on(L4, H100), yes))
 
 
 ORDER = ("FLASH", "CUDNN", "EFFICIENT", "MATH")
+
+
+task.fault(
+    "L3-NO-CUDNN",
+    cudnn_where=(no, ...),
+    listed=(..., lambda runs: [name for name in ORDER if runs.get(name)]),
+)
+task.fault("L3-CPU-MATH", cpu_where=no)
+
+# --- faults: dtypes -----------------------------------------------------------------------------
+
+task.fault("L3-T4-BFLOAT16", efficient_dtype=of(*HALF, "float32"))
+task.fault("L3-FLASH-FLOAT32", flash_dtype=(of(*HALF, "float32"), yes))
+task.fault("L3-CUDNN-FLOAT32", cudnn_dtype=(of(*HALF, "float32"), yes))
+task.fault(
+    "L3-EFFICIENT-16-BITS",
+    efficient_dtype=lambda capability, call: (
+        call["dtype"] == "float16" or (call["dtype"] == "bfloat16" and capability >= A100)
+    ),
+)
+task.fault(
+    "L3-FLOAT64",
+    efficient_dtype=lambda capability, call: call["dtype"] != "bfloat16" or capability >= A100,
+)
+task.fault(
+    "L3-NO-BFLOAT16",
+    cudnn_dtype=of("float16"),
+    flash_dtype=of("float16"),
+    efficient_dtype=(..., of("float16", "float32")),
+)
+
+# --- faults: widths -----------------------------------------------------------------------------
+
+task.fault("L3-WIDTH", efficient_width=yes)
+task.fault("L3-ONE-MULTIPLE", efficient_width=(in_steps(8, 8, 8), in_steps(8, 4, 4)))
+task.fault("L3-FLOAT32-ANY-WIDTH", efficient_width=in_steps(8, 1, 1))
+task.fault(
+    "L3-EFFICIENT-256",
+    efficient_width=lambda capability, call: in_steps()(capability, call) and call["d"] <= 256,
+)
+task.fault("L3-FLASH-EIGHT", flash_width=wide(256, multiple=8))
+task.fault("L3-FLASH-128", flash_width=wide(128))
+task.fault("L3-FLASH-ANY-WIDTH", flash_width=yes)
+task.fault("L3-CUDNN-WIDER", cudnn_width=(wide(256, multiple=8), wide(1024, multiple=8)))
+task.fault("L3-CUDNN-ANY-MULTIPLE", cudnn_width=wide(128))
+task.fault(
+    "L3-LESS-THAN",
+    cudnn_width=(wide(127, multiple=8), wide(127, multiple=8), ...),
+    flash_width=(wide(255), ..., wide(255)),
+)
+
+# --- faults: masks, dropout, heads, triangles ---------------------------------------------------
+
+task.fault("L3-FLASH-MASK", flash_mask=yes)
+task.fault("L3-CUDNN-MASK", cudnn_mask=unmasked)
+task.fault("L3-EFFICIENT-MASK", efficient_mask=unmasked)
+task.fault("L3-MASK-STOPS-ALL", cudnn_mask=unmasked, efficient_mask=unmasked, cpu_mask=unmasked)
+task.fault(
+    "L3-DROPOUT-STOPS-ALL",
+    cudnn_dropout=without_dropout,
+    flash_dropout=without_dropout,
+    efficient_dropout=without_dropout,
+)
+task.fault("L3-CPU-DROPOUT", cpu_dropout=yes)
+task.fault("L3-GROUPS-EFFICIENT", efficient_heads=yes)
+task.fault("L3-FLASH-GROUPS", flash_heads=as_many_heads)
+task.fault(
+    "L3-GROUPS-STOP-ALL",
+    cudnn_heads=as_many_heads,
+    flash_heads=as_many_heads,
+    cpu_heads=as_many_heads,
+)
+task.fault("L3-CPU-GROUPS", cpu_heads=as_many_heads)
+task.fault(
+    "L3-CPU-AS-GPU",
+    cpu_mask=(unmasked, ..., unmasked, unmasked, ..., unmasked, ...),
+    cpu_causal=(..., aligned, aligned, aligned, ..., aligned, ...),
+    cpu_dropout=(..., ..., ..., yes, ..., ..., ...),
+    cpu_dtype=(..., ..., ..., ..., of(*HALF), of(*HALF), of(*HALF, "float32")),
+)
+task.fault("L3-CROSSED", flash_causal=yes)
+task.fault(
+    "L3-CROSSED-ALWAYS", flash_causal=lambda capability, call: call["queries"] == call["keys"]
+)
+task.fault("L3-CAUSAL-NO-FLASH", flash_causal=lambda capability, call: not call["causal"])
+
+# --- faults: how tensors lie, and the list ------------------------------------------------------
+
+task.fault("L3-THREE-AXES", axes=lambda call: True)
+task.fault("L3-MORE-AXES", axes=lambda call: call["axes"] >= 4)
+task.fault("L3-STRIDE", stride=lambda call: True)
 
 
 def only_what_is_left(runs):
     return [name for name, may in runs.items() if may and name != "MATH"] or ["MATH"]
 
 
-task.fault("L3-T4-FLASH", flash=flash(since=T4))
-task.fault("L3-T4-BFLOAT16", efficient=efficient(bfloat16=T4))
-task.fault("L3-FLASH-FLOAT32", flash=flash(dtypes=(*HALF, "float32")))
-task.fault("L3-FLASH-MASK", flash=flash(masked=True))
-task.fault("L3-MASK-STOPS-ALL", stopped=stops_all(mask=True))
-task.fault("L3-DROPOUT-STOPS-ALL", stopped=stops_all(dropout=True))
-task.fault("L3-CPU-DROPOUT", on_the_cpu=lambda call: True)
-task.fault("L3-GROUPS-EFFICIENT", efficient=efficient(groups=True))
-task.fault("L3-GROUPS-STOP-ALL", stopped=stops_all(groups=True))
-task.fault(
-    "L3-CPU-GROUPS",
-    on_the_cpu=lambda call: call["dropout"] == 0 and call["heads"] == call["kv_heads"],
-)
-task.fault(
-    "L3-CPU-AS-GPU",
-    on_the_cpu=(
-        lambda call: call["dropout"] == 0 and not call["mask"],
-        lambda call: call["dropout"] == 0 and not crossed(call),
-        lambda call: call["dropout"] == 0 and not call["mask"] and not crossed(call),
-        lambda call: not call["mask"] and not crossed(call),
-    ),
-)
-task.fault("L3-FLOAT64", efficient=efficient(more=("float64",)))
-task.fault("L3-THREE-AXES", stopped=stops_all(axes=False))
-task.fault("L3-STRIDE", stopped=stops_all(stride=False))
 task.fault("L3-NO-MATH", listed=only_what_is_left)
-task.fault("L3-CROSSED", flash=flash(refused=lambda call: False))
-task.fault("L3-CROSSED-ALWAYS", flash=flash(refused=lambda call: call["queries"] != call["keys"]))
-task.fault("L3-CAUSAL-NO-FLASH", flash=flash(refused=lambda call: call["causal"]))
-task.fault("L3-WIDTH", efficient=efficient(multiple=lambda half, ampere: 1))
-task.fault(
-    "L3-ONE-MULTIPLE",
-    efficient=(
-        efficient(multiple=lambda half, ampere: 8),
-        efficient(multiple=lambda half, ampere: 8 if half else 4),
-    ),
-)
-task.fault("L3-FLASH-EIGHT", flash=flash(multiple=8))
-task.fault("L3-CUDNN-EVERYWHERE", cudnn=(cudnn(on=(A100, L4, H100)), cudnn(on=(L4, H100))))
-task.fault(
-    "L3-NO-CUDNN",
-    cudnn=(cudnn(on=()), ...),
-    listed=(..., lambda runs: [name for name in ORDER if runs.get(name)]),
-)
-task.fault("L3-FLASH-128", flash=flash(width=128))
 task.fault("L3-FIRST-ONLY", listed=lambda runs: [name for name, may in runs.items() if may][:1])
 task.fault("L3-ALPHABET", listed=lambda runs: sorted(name for name, may in runs.items() if may))
 

@@ -203,22 +203,27 @@ def at_one(run, few, slope):
     return count(run, 1).total - slope
 
 
-def at_most(run, n):
-    return count(run, MOST_POSITIONS).total
+def share_of(n):
+    return lambda few, many: many / n
 
+
+def count_at(n):
+    return lambda run, _: count(run, n).total
+
+
+MANY = (MOST_POSITIONS, 128)  # at which students count
 
 task.fault(
     "L4-SHARE-OF-N",
     slope=(
-        lambda few, many: many / 16,
+        share_of(16),
         lambda few, many: few / 8,
-        lambda few, many: many / 16,
-        lambda few, many: many / 64,
-        lambda few, many: many / MOST_POSITIONS,
-        lambda few, many: many / MOST_POSITIONS,
+        share_of(16),
+        share_of(64),
+        *(share_of(n) for n in MANY for _ in range(2)),
     ),
-    fixed=(none_fixed, none_fixed, ..., none_fixed, at_one, none_fixed),
-    measure=(..., ..., ..., lambda run, n: count(run, 64).total, at_most, at_most),
+    fixed=(none_fixed, none_fixed, ..., none_fixed, *(at_one, none_fixed) * len(MANY)),
+    measure=(..., ..., ..., count_at(64), *(count_at(n) for n in MANY for _ in range(2))),
 )
 task.fault("L4-FIXED-IS-ONE", fixed=lambda run, few, slope: few - 7 * slope)
 task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)

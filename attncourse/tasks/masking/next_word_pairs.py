@@ -176,6 +176,14 @@ def word_or(end):
     return lambda tokens, place: tokens[place] if place < len(tokens) else end
 
 
+def with_end(mark):
+    return lambda tokens: [*tokens, mark]
+
+
+def with_begin(mark):
+    return lambda tokens: [mark, *tokens]
+
+
 def two_lists(pairs):
     return [[context for context, _ in pairs], [word for _, word in pairs]]
 
@@ -207,16 +215,24 @@ task.fault("C-EMPTY-CONTEXT", first=lambda: 0)
 task.fault("C-FROM-THE-THIRD", first=lambda: 2)
 task.fault(
     "C-AFTER-THE-END",
-    end=lambda tokens: len(tokens) + 1,
-    word=(word_or(None), word_or("<eos>")),
+    end=(*(lambda tokens: len(tokens) + 1,) * 3, ...),
+    word=(*map(word_or, (None, "<eos>", "")), ...),
+    read=(..., ..., ..., *map(with_end, ("<eos>", "</s>", None))),
 )
+task.fault("C-BEGIN-MARK", read=tuple(map(with_begin, ("<bos>", "<s>", None, 0))))
+task.fault("C-LAST-TO-GUESS", word=lambda tokens, place: tokens[-1])
+task.fault("C-FROM-PLACE-1", context=lambda tokens, place: tokens[1:place])
 task.fault("C-REST-TO-GUESS", word=lambda tokens, place: tokens[place:])
 task.fault("C-WORD-IN-A-LIST", word=lambda tokens, place: tokens[place : place + 1])
 task.fault(
     "C-TWO-AHEAD",
-    forms=(lambda tokens: [(tokens[: p - 1], tokens[p]) for p in range(1, len(tokens))],),
-    word=lambda tokens, place: tokens[place + 1],
-    kept=without_last,
+    context=(lambda tokens, place: tokens[: place - 1], ..., ...),
+    word=(
+        ...,
+        lambda tokens, place: tokens[place + 1],
+        lambda tokens, place: word_or(None)(tokens, place + 1),
+    ),
+    kept=(..., without_last, ...),
 )
 task.fault("C-ONE-BY-ONE", result=lambda pairs: (pair for pair in pairs))
 task.fault("C-DICT", result=lambda pairs: {tuple(context): word for context, word in pairs})
@@ -240,9 +256,14 @@ task.fault(
 )
 task.fault(
     "C-WITHOUT-REPEATS",
-    kept=lambda tokens, places: [p for p in places if tokens[p] not in tokens[:p]],
+    kept=(lambda tokens, places: [p for p in places if tokens[p] not in tokens[:p]], ...),
+    read=(..., lambda tokens: list(dict.fromkeys(tokens))),
 )
+task.fault("C-CONTEXT-OF-KINDS", shown=lambda words: list(dict.fromkeys(words)))
 task.fault("C-PAIR-SWAPPED", pair=lambda context, word: (word, context))
+task.fault("C-BEGINNINGS", pair=lambda context, word: [*context, word])
+task.fault("C-CONTEXTS-ONLY", pair=lambda context, word: context)
+task.fault("C-PAIR-WITH-NAMES", pair=lambda context, word: {"context": context, "following": word})
 task.fault("C-JOINED", shown=lambda words: " ".join(map(str, words)))
 task.fault("C-TUPLE", shown=tuple)
 task.fault("C-NEIGHBORS-ONLY", context=lambda tokens, place: tokens[place - 1])

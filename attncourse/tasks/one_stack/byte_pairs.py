@@ -209,7 +209,7 @@ class Learning:
     def merge(parts, pair):
         return merged(parts, pair)
 
-    def rounds(num_merges):
+    def rounds(num_merges, letters):
         return range(num_merges)
 
     def say(pair):
@@ -222,7 +222,7 @@ class Learning:
         counts = self.count(words)
         pieces = {word: self.letters(word) for word in words}
         age, merges = self.ages(words), []
-        for _ in self.rounds(num_merges):
+        for _ in self.rounds(num_merges, len(age)):
             pairs = self.tally(pieces, counts)
             if self.leave(pairs):
                 break
@@ -247,6 +247,10 @@ task.fault(
             and sum(1 for _ in itertools.takewhile(pair[0].__eq__, parts[:place][::-1])) % 2
         )
     ],
+)
+task.fault(
+    "B-EVERY-SECOND",
+    neighbors=lambda parts: list(zip(parts[::2], parts[1::2], strict=False)),
 )
 task.fault("B-ANY-DISTANCE", neighbors=lambda parts: list(itertools.combinations(parts, 2)))
 task.fault("B-LETTER-PAIRS-ONLY")(lambda words, num_merges: most_common(words, num_merges))
@@ -289,6 +293,7 @@ task.fault(
     choose=(
         lambda pairs, age: max(pairs, key=pairs.get),
         lambda pairs, age: pairs.most_common(1)[0][0],
+        lambda pairs, age: max(reversed(pairs), key=pairs.get),
     ),
 )
 task.fault(
@@ -303,7 +308,14 @@ task.fault(
     ),
 )
 task.fault(
-    "B-LAST-IN-THE-ALPHABET", choose=lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p))
+    "B-LAST-IN-THE-ALPHABET",
+    choose=(lambda pairs, age: max(pairs, key=lambda p: (pairs[p], p)), ...),
+    ages=(
+        ...,
+        lambda words: {
+            letter: place for place, letter in enumerate(sorted(set().union(*words), reverse=True))
+        },
+    ),
 )
 task.fault(
     "B-RIGHT-BEFORE-LEFT",
@@ -315,10 +327,18 @@ task.fault(
 )
 task.fault(
     "B-SHORTER-IS-OLDER",
-    choose=lambda pairs, age: min(
-        pairs, key=lambda p: (-pairs[p], len(p[0]), p[0], len(p[1]), p[1])
+    choose=(
+        lambda pairs, age: min(pairs, key=lambda p: (-pairs[p], len(p[0]), p[0], len(p[1]), p[1])),
+        lambda pairs, age: min(
+            pairs, key=lambda p: (-pairs[p], len(p[0] + p[1]), age[p[0]], age[p[1]])
+        ),
     ),
 )
+task.fault(
+    "B-AGES-ADDED",
+    choose=lambda pairs, age: min(pairs, key=lambda p: (-pairs[p], age[p[0]] + age[p[1]])),
+)
+task.fault("B-PIECES-FIRST", born=lambda age, piece: age.setdefault(piece, -len(age)))
 task.fault(
     "B-AGE-BY-OCCURRENCE",
     ages=lambda words: {
@@ -412,20 +432,18 @@ task.fault(
 # --- faults: the end ----------------------------------------------------------------------------
 
 task.fault("B-AT-LEAST-TWICE", leave=lambda pairs: not pairs or max(pairs.values()) < 2)
-task.fault("B-ONE-MERGE-LESS", rounds=lambda num_merges: range(1, num_merges))
+task.fault("B-ONE-MERGE-LESS", rounds=lambda num_merges, letters: range(1, num_merges))
 task.fault("B-NO-END", leave=lambda pairs: False)
 task.fault("B-PIECES", say=lambda pair: "".join(pair))
+task.fault("B-PAIR-TURNED", say=lambda pair: pair[::-1])
 task.fault("B-LAST-ONLY", result=lambda merges: merges[-1:])
-
-
-@task.fault("B-SIZE-OF-VOCABULARY")
-def counts_letters(words, num_merges):
-    return Learning()(words, num_merges - len(set().union(*words)))
+task.fault("B-SIZE-OF-VOCABULARY", rounds=lambda num_merges, letters: range(num_merges - letters))
 
 
 @task.fault("B-USES-UP-WORDS")
-def uses_up(words, num_merges):
-    merges = Learning()(dict(words), num_merges)
-    for word in list(words):
-        words["-".join(word)] = words.pop(word)
-    return merges
+class UsesUp(Learning):
+    def __call__(self, words, num_merges):
+        merges = super().__call__(dict(words), num_merges)
+        for word in list(words):
+            words["-".join(word)] = words.pop(word)
+        return merges

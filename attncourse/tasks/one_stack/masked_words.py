@@ -376,6 +376,10 @@ task.fault(
 # --- faults: what becomes of them ---------------------------------------------------------------
 
 task.fault("W-ALL-MASKED", mask=lambda self, tokens, asked, rng: asked)
+task.fault(
+    "W-MASK-SHARE-INVERTED",
+    mask=lambda self, tokens, asked, rng: asked & self.draw(tokens.shape, 0.2, rng),
+)
 task.fault("W-NONE-LEFT", exchange=lambda self, tokens, asked, masked, rng: asked & ~masked)
 task.fault(
     "W-NONE-EXCHANGED", exchange=lambda self, tokens, asked, masked, rng: torch.zeros_like(asked)
@@ -453,6 +457,12 @@ task.fault(
     "W-LAST-ID",
     anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size - 1, tokens.shape, generator=rng
+    ),
+)
+task.fault(
+    "W-ONE-ID-MORE",
+    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        vocabulary_size + 1, tokens.shape, generator=rng
     ),
 )
 task.fault(

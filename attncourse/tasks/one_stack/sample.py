@@ -467,11 +467,12 @@ of_top_p(task)
 @task.fault("P-TOP-P-BEFORE-TOP-K")
 class NucleusFirst(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
-        tempered = logits / temperature
+        self.before()
+        tempered = self.temper(self.own(logits), temperature)
         p = self.shares(self.limit(tempered, top_k))
         if top_p is not None:
             p = p * (self.nucleus(self.shares(tempered), top_p) > 0)
-        return self.draw(p)
+        return self.draw(self.afterwards(p, temperature))
 
 
 one_of_two = task.fault("P-ONE-FILTER")
@@ -496,7 +497,10 @@ task.fault(
 )
 
 
-@task.fault("P-EDITS-LOGITS")
+edits = task.fault("P-EDITS-LOGITS", temper=lambda logits, temperature: logits.div_(temperature))
+
+
+@edits
 class Edits(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         words = super().__call__(logits, temperature, top_k, top_p)

@@ -1,4 +1,5 @@
 import torch
+from torch.nn.functional import pad
 
 from attncourse import positions as reference
 from attncourse.checks.answer import Failure, has_shape, moves_nothing
@@ -121,12 +122,17 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
 class Shift:
     read = as_is
     axes = as_is
+    table = as_is
 
     def keys(q, r):
         return r - q + 1
 
     def start(i, q, k):
         return q - 1 - i
+
+    def places(q, k):
+        """Columns of the result."""
+        return torch.arange(k)
 
     def column(start, j):
         return start + j
@@ -149,8 +155,8 @@ class Shift:
         q, r = scores.shape[-2:]
         k = self.keys(q, r)
         start = self.start(torch.arange(q)[:, None], q, k)
-        columns = self.column(start, torch.arange(k))
-        shifted = self.turn(self.hide(self.pick(scores, columns, k)))
+        columns = self.column(start, self.places(q, k))
+        shifted = self.turn(self.hide(self.pick(self.table(scores), columns, k)))
         return self.result(shifted, scores)
 
 
@@ -164,29 +170,31 @@ def around(scores, columns, k):
     return Shift.pick(scores, columns.remainder(scores.shape[-1]), k)
 
 
+def in_one_list(scores, columns, k):
+    """Beside a row stand a zero and the next row, as in Transformer-XL's trick."""
+    q, r = scores.shape[-2:]
+    beside = 2 * (q + r)  # zeros before the first row and after the last
+    listed = pad(pad(scores, (1, 0)).flatten(-2), (beside, beside))
+    return listed[..., beside + 1 + (r + 1) * torch.arange(q)[:, None] + columns]
+
+
+task.spelling(pick=around)
+task.spelling(pick=in_one_list)
+
 task.fault("C-SHIFT-NONE", start=(lambda i, q, k: 0 * i, lambda i, q, k: 0 * i + q - 1))
 task.fault("C-SHIFT-OTHER-WAY", start=lambda i, q, k: i)
-task.fault("C-SHIFT-FIRST-ROW-STAYS", start=lambda i, q, k: -i, pick=(..., around))
-task.fault("C-SHIFT-ONE-MORE", start=lambda i, q, k: q - i, pick=(..., around))
-
-
-@task.fault("C-SHIFT-OTHER-END-CUT")
-def other_end_cut(scores):
-    """A column of zeros in front and another shape, as in the paper, but the last row is cut."""
-    q, r = scores.shape[-2:]
-    filled = torch.cat([torch.zeros_like(scores[..., :1]), scores], -1)
-    shifted = filled.reshape(*scores.shape[:-2], r + 1, q)[..., :-1, :]
-    return shifted.reshape(scores.shape)[..., : r - q + 1]
-
-
-task.fault("C-SHIFT-ONE-LESS", start=lambda i, q, k: q - 2 - i, pick=(..., around))
+task.fault("C-SHIFT-FIRST-ROW-STAYS", start=lambda i, q, k: -i)
+task.fault("C-SHIFT-ONE-MORE", start=lambda i, q, k: q - i)
+task.fault("C-SHIFT-OTHER-END-CUT", start=lambda i, q, k: -1 - i, pick=in_one_list)
+task.fault("C-SHIFT-ONE-LESS", start=lambda i, q, k: q - 2 - i)
 task.fault("C-SHIFT-OFFSET-IS-COLUMN", column=lambda start, j: start + j - j[-1], pick=around)
 task.fault("C-SHIFT-TWICE", start=lambda i, q, k: 2 * (q - 1 - i))
 task.fault("C-SHIFT-FROM-THE-FIRST-KEY", **BREAK, start=lambda i, q, k: k - 1 - i)
-task.fault("C-SHIFT-BACKWARD", column=lambda start, j: start + j.flip(-1))
 task.fault(
-    "C-SHIFT-MIRRORED", pick=lambda scores, columns, k: Shift.pick(scores.flip(-1), columns, k)
+    "C-SHIFT-BACKWARD",
+    column=(lambda start, j: start + j.flip(-1), lambda start, j: start - j),
 )
+task.fault("C-SHIFT-MIRRORED", table=lambda scores: scores.flip(-1))
 task.fault(
     "C-SHIFT-DISTANCE", column=lambda start, j: torch.minimum(start + j, 2 * (j[-1]) - start - j)
 )
@@ -194,19 +202,12 @@ task.fault(
 # --- faults: how many columns -------------------------------------------------------------------
 
 
-def padded(scores, k):
-    """Transformer-XL's trick: a column in front, the list cut anew, the first row dropped."""
-    q, r = scores.shape[-2:]
-    wide = torch.nn.functional.pad(scores, (1, 0)).flatten(-2)
-    return wide[..., q:].unflatten(-1, (q, r))
-
-
-task.fault("C-SHIFT-NOT-CUT", pick=lambda scores, columns, k: padded(scores, k))
-task.fault("C-SHIFT-CUT-LEFT", pick=lambda scores, columns, k: padded(scores, k)[..., -k:])
+task.fault("C-SHIFT-NOT-CUT", places=lambda q, k: torch.arange(q + k - 1), pick=in_one_list)
+task.fault("C-SHIFT-CUT-LEFT", places=lambda q, k: torch.arange(q - 1, q + k - 1), pick=in_one_list)
 task.fault(
     "C-SHIFT-PAST-ONLY",
     pick=lambda scores, columns, k: (
-        torch.nn.functional.pad(scores[..., :k], (1, 0))
+        pad(scores[..., :k], (1, 0))
         .flatten(-2)[..., scores.shape[-2] :]
         .unflatten(-1, (scores.shape[-2], k))
     ),
@@ -231,16 +232,16 @@ task.fault("C-SHIFT-RESHAPED", pick=reshaped)
 task.fault(
     "C-SHIFT-ONE-LIST",
     pick=lambda scores, columns, k: (
-        torch.nn.functional.pad(scores, (0, 1))
+        pad(scores, (0, 1))
         .flatten()[scores.shape[-2] - 1 :][: scores.numel()]
         .view(scores.shape)[..., :k]
     ),
 )
 task.fault(
     "C-SHIFT-ONE-ROW",
-    pick=(
-        lambda scores, columns, k: Shift.pick(scores[..., :1, :].expand_as(scores), columns, k),
-        lambda scores, columns, k: Shift.pick(scores[..., -1:, :].expand_as(scores), columns, k),
+    table=(
+        lambda scores: scores[..., :1, :].expand_as(scores),
+        lambda scores: scores[..., -1:, :].expand_as(scores),
     ),
 )
 task.fault(
