@@ -206,13 +206,6 @@ task.fault(
         lambda scores, dim: scores.amax(0, keepdim=True),
     ),
 )
-task.fault(
-    "D-SOFTMAX-SUM-AXIS",
-    whole=(
-        lambda e, scores, dim: e.sum(-1, keepdim=True),
-        lambda e, scores, dim: e.sum(0, keepdim=True),
-    ),
-)
 
 
 @task.fault("D-SOFTMAX-NO-DEFAULT")
@@ -274,7 +267,11 @@ task.fault(
     shift=lambda scores, peak, dim: peak - scores,
     peak=(lambda scores, dim: scores.amin(dim, keepdim=True), ...),
 )
-task.fault("D-SOFTMAX-INPLACE", shift=in_place)
+task.fault(
+    "D-SOFTMAX-INPLACE",
+    shift=in_place,
+    peak=(..., lambda scores, dim: scores.max(dim, keepdim=True).values),
+)
 task.fault("D-SOFTMAX-PLUS-MAX", shift=lambda scores, peak, dim: scores + peak)
 task.fault(
     "D-SOFTMAX-CLAMP",
