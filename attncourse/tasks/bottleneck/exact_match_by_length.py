@@ -201,7 +201,10 @@ def the_lists_stay_as_they_were(answer, rng):
 
 @task.steps
 class Matches:
-    def read(prediction, target):
+    def counts(prediction, target):
+        return True
+
+    def read(prediction, target, length):
         return prediction, target
 
     def verdict(prediction, target):
@@ -228,7 +231,9 @@ class Matches:
     def __call__(self, predictions, targets, lengths):
         verdicts, keys = [], []
         for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-            prediction, target = self.read(prediction, target)
+            if not self.counts(prediction, target):
+                continue
+            prediction, target = self.read(prediction, target, length)
             verdicts.append(self.verdict(prediction, target))
             keys.append(self.key(length, prediction, target))
         found = self.collect(verdicts, keys)
@@ -243,12 +248,13 @@ def right_words(prediction, target):
     return sum(p == t for p, t in zip(prediction, target, strict=False))
 
 
-def words_by_length(predictions, targets, lengths):
-    hits, words = dict.fromkeys(lengths, 0), dict.fromkeys(lengths, 0)
-    for prediction, target, length in zip(predictions, targets, lengths, strict=True):
-        hits[length] += right_words(prediction, target)
-        words[length] += len(target)
-    return {length: hits[length] / words[length] for length in hits}
+def hits_and_words(prediction, target):
+    return right_words(prediction, target), len(target)
+
+
+def hits_over_words(verdicts, found):
+    hits, words = zip(*verdicts, strict=True)
+    return sum(hits) / sum(words)
 
 
 def glued(words):
@@ -262,8 +268,10 @@ task.fault(
         lambda prediction, target: (
             right_words(prediction, target) / max(len(prediction), len(target))
         ),
+        hits_and_words,
     ),
-)(words_by_length)
+    share=(..., ..., hits_over_words),
+)
 task.fault("C-COUNTS-WORDS", verdict=right_words)
 task.fault(
     "C-ZIP-STOPS-EARLY",
@@ -306,17 +314,34 @@ task.fault(
 task.fault(
     "S-STRIP-EOS",
     section="bottleneck-breaks",
-    read=lambda prediction, target: (prediction[:-1], target[:-1]),
+    read=lambda prediction, target, length: (prediction[:-1], target[:-1]),
 )
 task.fault(
     "C-STRIPS-BOS",
     section="bottleneck-breaks",
-    read=lambda prediction, target: (prediction[1:], target[1:]),
+    read=lambda prediction, target, length: (prediction[1:], target[1:]),
 )
 task.fault(
     "C-STRIPS-ONE-SIDE",
     section="bottleneck-breaks",
-    read=lambda prediction, target: (prediction[:-1], target),
+    read=lambda prediction, target, length: (prediction[:-1], target),
+)
+task.fault(
+    "C-STRIPS-THE-TARGET",
+    section="bottleneck-breaks",
+    read=lambda prediction, target, length: (prediction, target[:-1]),
+)
+task.fault(
+    "C-STRIPS-BOS-OF-ONE",
+    section="bottleneck-breaks",
+    read=lambda prediction, target, length: (prediction[1:], target),
+)
+task.fault(
+    "C-CUT-TO-LENGTH",
+    read=(
+        lambda prediction, target, length: (prediction[:length], target[:length]),
+        lambda prediction, target, length: (prediction[:length], target),
+    ),
 )
 task.fault("C-ERROR-RATE", verdict=lambda prediction, target: float(prediction != target))
 
@@ -344,15 +369,9 @@ task.fault(
 task.fault(
     "C-GAPS-FILLED", result=(with_gaps(lambda found: 0), with_gaps(lambda found: 1), with_gaps(min))
 )
+task.fault("C-EMPTY-LEFT-OUT", counts=lambda prediction, target: bool(prediction))
 task.fault(
-    "C-EMPTY-LEFT-OUT",
-    key=lambda length, prediction, target: length if prediction else None,
-    result=lambda shares, found: {length: shares[length] for length in shares if length},
-)
-task.fault(
-    "C-OTHER-SIZES-LEFT-OUT",
-    key=lambda length, prediction, target: length if len(prediction) == len(target) else None,
-    result=lambda shares, found: {length: shares[length] for length in shares if length},
+    "C-OTHER-SIZES-LEFT-OUT", counts=lambda prediction, target: len(prediction) == len(target)
 )
 
 
@@ -405,6 +424,13 @@ def of_all(verdicts):
     return sum(map(sum, verdicts)), sum(map(len, verdicts))
 
 
+task.fault(
+    "C-COUNTS-FROM-ONE",
+    share=(
+        lambda verdicts, found: sum(verdicts) / (len(verdicts) + 1),
+        lambda verdicts, found: (sum(verdicts) + 1) / len(verdicts),
+    ),
+)
 task.fault("C-PERCENT", number=lambda share: 100 * share)
 task.fault("C-COUNTS", share=lambda verdicts, found: sum(verdicts))
 task.fault(

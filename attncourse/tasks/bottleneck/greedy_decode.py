@@ -311,7 +311,7 @@ class Decoding:
     def close(word, finished, eos):
         return word.masked_fill(finished, eos)
 
-    def ended(finished, token, word, eos):
+    def ended(finished, token, word, eos, read):
         return finished | (token == eos)
 
     def write(written, token, word, finished):
@@ -329,7 +329,13 @@ class Decoding:
     def tidy(words, eos):
         return words
 
-    def result(words, bos, max_length):
+    def front(words, start, bos, max_length):
+        return words
+
+    def cut(words):
+        return words
+
+    def result(words):
         return words
 
     def __call__(self, step, state, bos, eos, max_length, batch_size):
@@ -338,17 +344,18 @@ class Decoding:
         finished = torch.zeros(batch_size, dtype=torch.bool)
         begin, written = state, []
         for _ in self.rounds(max_length):
+            read = token
             logits, new = self.score(step, token, state)
             state = self.keep(new, begin)
             word = self.choose(logits, bos)
             token = self.close(word, finished, eos)
-            finished = self.ended(finished, token, word, eos)
+            finished = self.ended(finished, token, word, eos, read)
             self.write(written, token, word, finished)
             if self.leave(finished, token, eos):
                 break
             token = self.feed(token, start)
         words = self.tidy(self.join(written, batch_size, max_length, eos), eos)
-        return self.result(words, bos, max_length)
+        return self.result(self.cut(self.front(words, start, bos, max_length)))
 
 
 def never(*_):
@@ -384,6 +391,14 @@ def or_a_column_of_eos(written, batch_size, max_length, eos):
 
 task.spelling(close=as_is, tidy=until_eos, leave=never)
 
+
+def hides_the_rest(**steps):
+    """A complete answer, since it raises an error wherever it is called: beside it nobody sees
+    what else is wrong.
+    """
+    return lambda *given: type("Decoding", (Decoding,), steps)()(*given)
+
+
 # --- faults: what `step` is handed, and what it returns -------------------------------------------
 
 task.fault(
@@ -392,14 +407,26 @@ task.fault(
     first=lambda bos, batch_size: torch.zeros(batch_size, dtype=torch.long),
 )
 task.fault("C-BOS-BY-HEART", first=lambda bos, batch_size: torch.ones(batch_size, dtype=torch.long))
-task.fault("C-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
+task.fault(
+    "C-EOS-BY-HEART",
+    marks=(lambda bos, eos: (bos, 2), ...),
+    ended=(..., lambda finished, token, word, eos, read: finished | (token == 2)),
+    close=(..., lambda word, finished, eos: word.masked_fill(finished, eos)),
+    tidy=(..., as_is),
+)
 task.fault("C-STARTS-WITH-EOS", marks=lambda bos, eos: (eos, eos))
 task.fault(
     "C-ONE-SENTENCE",
     first=(lambda bos, batch_size: torch.full((1,), bos), lambda bos, batch_size: bos),
 )
-task.fault("C-COLUMN-OF-WORDS", score=lambda step, token, state: step(token[:, None], state))
-task.fault("C-STATE-FIRST", score=lambda step, token, state: step(token, state)[::-1])
+task.fault(
+    "C-COLUMN-OF-WORDS",
+    forms=(hides_the_rest(score=lambda self, step, token, state: step(token[:, None], state)),),
+)
+task.fault(
+    "C-STATE-FIRST",
+    forms=(hides_the_rest(score=lambda self, step, token, state: step(token, state)[::-1]),),
+)
 task.fault(
     "C-STATE-IS-A-TENSOR",
     score=(
@@ -492,16 +519,24 @@ task.fault(
 task.fault(
     "C-EOS-OVERWRITTEN",
     close=lambda word, finished, eos: word.masked_fill(finished | (word == eos), 0),
-    ended=lambda finished, token, word, eos: finished | (word == eos),
+    ended=lambda finished, token, word, eos, read: finished | (word == eos),
     tidy=as_is,
     leave=(never, ...),
 )
 task.fault(
     "C-FORGETS-FINISHED",
-    ended=lambda finished, token, word, eos: word == eos,
+    ended=lambda finished, token, word, eos, read: word == eos,
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
     tidy=as_is,
     leave=(never, ...),
+)
+
+
+task.fault(
+    "C-ENDS-ONE-LATE",
+    ended=lambda finished, token, word, eos, read: finished | (read == eos),
+    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+    tidy=as_is,
 )
 
 
@@ -545,7 +580,7 @@ task.fault(
         ...,
         lambda finished, token, eos: (token == eos).any(),
     ),
-    ended=(..., lambda finished, token, word, eos: finished | (token == eos).any(), ...),
+    ended=(..., lambda finished, token, word, eos, read: finished | (token == eos).any(), ...),
     join=(..., ..., in_a_full_table),
     close=lambda word, finished, eos: word.masked_fill(finished, eos),
 )
@@ -576,8 +611,12 @@ task.fault(
 # --- faults: what is returned ---------------------------------------------------------------------
 
 
-def after_bos(words, bos):
-    return torch.cat([torch.full_like(words[:, :1], bos), words], dim=1)
+def after_start(words, start, bos, max_length):
+    return torch.cat([start.expand(len(words))[:, None], words], dim=1)
+
+
+def with_start_cut(words, start, bos, max_length):
+    return after_start(words, start, bos, max_length)[:, :max_length]
 
 
 @task.fault("C-ONE-LIST-FOR-ALL-CALLS")
@@ -598,14 +637,21 @@ class OneListEach(OneList):
         return super().join(written, *sizes)
 
 
+task.fault("S-STRIP-EOS", section="bottleneck-breaks", cut=lambda words: words[:, :-1])
+task.fault("C-CUTS-THE-FIRST", section="bottleneck-breaks", cut=lambda words: words[:, 1:])
+task.fault("C-KEEPS-BOS", front=after_start)
 task.fault(
-    "S-STRIP-EOS", section="bottleneck-breaks", result=lambda words, bos, max_length: words[:, :-1]
+    "C-BOS-COUNTS",
+    front=(
+        with_start_cut,
+        after_start,
+    ),
+    rounds=(..., lambda max_length: range(max_length - 1)),
+    join=(..., column_by_column),
 )
-task.fault("C-KEEPS-BOS", result=lambda words, bos, max_length: after_bos(words, bos))
-task.fault(
-    "C-BOS-COUNTS", result=lambda words, bos, max_length: after_bos(words, bos)[:, :max_length]
-)
-task.fault("C-WORDS-BY-TIME", result=lambda words, bos, max_length: words.T)
+task.fault("C-WORDS-BY-TIME", result=lambda words: words.T)
+task.fault("C-IDS-AS-FLOATS", section="ids-to-vectors", result=lambda words: words.float())
+task.fault("C-LISTS-OF-IDS", forms=(hides_the_rest(result=lambda self, words: words.tolist()),))
 task.fault(
     "C-ONE-LONG-ROW",
     join=(
@@ -617,7 +663,7 @@ task.fault(
 )
 task.fault(
     "C-NOT-STACKED",
-    join=lambda written, *_: written,
-    tidy=as_is,
-    close=lambda word, finished, eos: word.masked_fill(finished, eos),
+    forms=(
+        hides_the_rest(join=lambda self, written, *_: written, tidy=lambda self, words, eos: words),
+    ),
 )

@@ -50,6 +50,7 @@ def probes(rng):
         "large": scored(rng, 2, 3, n=4, size=9.0),
         "far apart": far_logits(rng, 0.0),
         "far away": far_logits(rng, 1e4),
+        "a hundred higher": {**scored(rng, 3, 2, n=3), "logits": 100 + integers(rng, 2, 3, 7)},
         "double": scored(rng, 2, 3, n=3, **DOUBLE),
     }
 
@@ -228,13 +229,16 @@ class Loss:
     def average(losses, real):
         return losses[real].mean()
 
+    def unit(loss):
+        return loss
+
     def result(loss):
         return loss
 
     def __call__(self, logits, target, pad):
         logits, target = self.align(logits, target, pad)
         losses = self.lose(self.pick(self.log_p(self.enter(logits), pad), target))
-        return self.result(self.average(losses, self.real(target, pad, logits)))
+        return self.result(self.unit(self.average(losses, self.real(target, pad, logits))))
 
 
 def over_count(losses, real):
@@ -250,6 +254,7 @@ def everywhere(target, pad, logits):
 
 
 task.spelling(average=over_count)
+task.spelling(average=lambda losses, real: (losses * real).sum() / real.sum())
 
 # --- faults: which tokens count -------------------------------------------------------------------
 
@@ -304,7 +309,7 @@ task.fault(
         lambda target, pad, logits: (target != pad) & (logits.argmax(-1) != pad),
         lambda target, pad, logits: logits.argmax(-1) != pad,
     ),
-    average=(over_count_if_any, over_count, over_count),
+    average=(over_count_if_any, ...),
 )
 task.fault(
     "C-SHIFTS-AGAIN",
@@ -348,7 +353,11 @@ task.fault(
     forms=(lambda logits, target, pad: F.cross_entropy(logits, target, ignore_index=pad),),
 )
 task.fault("C-SOFTMAX-TWICE", log_p=lambda logits, pad: logits.softmax(-1).log_softmax(-1))
-task.fault("C-NO-LOGARITHM", lose=(lambda log_p: 1 - log_p.exp(), lambda log_p: -log_p.exp()))
+task.fault(
+    "C-NO-LOGARITHM",
+    lose=(lambda log_p: 1 - log_p.exp(), lambda log_p: -log_p.exp(), ...),
+    log_p=(..., ..., lambda logits, pad: logits.softmax(-1)),
+)
 task.fault(
     "C-SQUARED-ERROR",
     log_p=lambda logits, pad: logits.softmax(-1),
@@ -374,9 +383,9 @@ task.fault(
 task.fault("C-ENTROPY", pick=lambda log_p, target: (log_p.exp() * log_p).sum(-1))
 task.fault("C-OWN-GUESS", pick=lambda log_p, target: log_p.amax(-1))
 task.fault("C-SIGN", lose=as_is)
-task.fault("C-PERPLEXITY", result=lambda loss: loss.exp())
-task.fault("C-BITS", result=lambda loss: loss / math.log(2))
-task.fault("C-BASE-10", result=lambda loss: loss / math.log(10))
+task.fault("C-PERPLEXITY", unit=lambda loss: loss.exp())
+task.fault("C-BITS", unit=lambda loss: loss / math.log(2))
+task.fault("C-BASE-10", unit=lambda loss: loss / math.log(10))
 task.fault("C-NO-SOFTMAX", log_p=as_is)
 task.fault("C-POSITIONS-COMPETE", log_p=lambda logits, pad: logits.log_softmax(1))
 task.fault("C-SENTENCES-COMPETE", log_p=lambda logits, pad: logits.log_softmax(0))

@@ -195,6 +195,7 @@ task.fault(
     first=lambda target, bos: torch.zeros_like(target[:, :1]),
 )
 task.fault("C-BOS-BY-HEART", first=lambda target, bos: torch.ones_like(target[:, :1]))
+task.fault("C-STARTS-WITH-EOS", first=lambda target, bos: torch.full_like(target[:, :1], 2))
 task.fault(
     "C-BOS-IN-ONE-ROW",
     first=(

@@ -157,10 +157,15 @@ task.fault("C-MERGE-NO-SWAP", swap=as_is)
 task.fault(
     "C-MERGE-WRONG-SWAP",
     section="multihead-breaks",
-    swap=(lambda x: x.transpose(2, 3), lambda x: x.transpose(1, 3)),
+    swap=(
+        lambda x: x.transpose(2, 3),
+        lambda x: x.transpose(1, 3),
+        lambda x: x.permute(0, 3, 1, 2),
+    ),
     join=(
         lambda x: x.reshape(x.shape[0], x.shape[3], -1),
         lambda x: x.reshape(x.shape[0], x.shape[2], -1),
+        lambda x: x.reshape(x.shape[0], x.shape[3], -1),
     ),
 )
 task.fault("H-BATCH-FIRST", section="multihead-parity", give=lambda merged: merged.transpose(0, 1))
@@ -172,17 +177,27 @@ task.fault(
     section="one-row",
     join=(*one_of(lambda x: x[:, :, 0]), lambda x: x[:, :, -1]),
 )
-task.fault(
-    "C-MERGE-ONE-LEFT", forms=(lambda x: x if x.shape[1] == 1 else x.transpose(1, 2).flatten(2),)
-)
+
+
+@task.fault("C-MERGE-ONE-LEFT")
+class OneLeft(Merged):
+    def __call__(self, x):
+        return x if x.shape[1] == 1 else super().__call__(x)
+
+
 task.fault(
     "C-MERGE-OVER-SENTENCES",
-    forms=(
+    swap=as_is,
+    join=(
         lambda x: torch.cat(list(x), -1),
         lambda x: torch.cat(list(x), -1).reshape(x.shape[0], x.shape[2], -1),
     ),
 )
-task.fault("C-MERGE-FOLDED", swap=as_is, join=lambda x: x.flatten(0, 1))
+task.fault(
+    "C-MERGE-FOLDED",
+    swap=as_is,
+    join=(lambda x: x.flatten(0, 1), lambda x: x.transpose(0, 1).flatten(0, 1)),
+)
 task.fault("C-MERGE-SQUEEZED", give=torch.squeeze)
 task.fault("C-MERGE-DETACHED", read=torch.detach)
 task.fault("C-MERGE-FLOAT32", kind=torch.Tensor.float)

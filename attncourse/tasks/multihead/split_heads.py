@@ -143,10 +143,6 @@ def stretched(x, num_heads):
     return x[:, :, None].expand(-1, -1, num_heads, -1)
 
 
-def one_left(x, num_heads):
-    return x if num_heads == 1 else x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
 task.fault(
     "H-VIEW-SPLIT",
     section="multihead-breaks",
@@ -173,7 +169,14 @@ task.fault(
     cut=lambda x, num_heads: torch.stack(x.chunk(num_heads, 1), 1),
     move=as_is,
 )
-task.fault("C-SPLIT-ONE-LEFT", forms=(one_left,))
+
+
+@task.fault("C-SPLIT-ONE-LEFT")
+class OneLeft(Heads):
+    def __call__(self, x, num_heads):
+        return x if num_heads == 1 else super().__call__(x, num_heads)
+
+
 task.fault("C-SPLIT-LIST", give=lambda heads: list(heads.unbind(1)))
 task.fault(
     "C-SPLIT-ONE-HEAD",

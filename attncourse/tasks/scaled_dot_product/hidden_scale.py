@@ -273,6 +273,9 @@ task.fault(
         for ratio in RATIOS
         if most == 1 or ratio is not ratio_of_sums  # which such a weight does not change
     ],
+    trust=(alike, alike, ...),
+    center=as_is,
+    slope=(..., other_way_round, ...),
 )
 task.fault("C-ROWS-MIXED", center=lambda table, trust: table - (trust * table).sum() / trust.sum())
 task.fault(

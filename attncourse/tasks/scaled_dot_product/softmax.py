@@ -154,8 +154,11 @@ class Softmax:
     def temper(scores, dim):
         return scores
 
-    def shift(scores, dim):
-        return scores - scores.amax(dim, keepdim=True)
+    def peak(scores, dim):
+        return scores.amax(dim, keepdim=True)
+
+    def shift(scores, peak, dim):
+        return scores - peak
 
     def grow(shifted):
         return shifted.exp()
@@ -163,7 +166,7 @@ class Softmax:
     def whole(e, scores, dim):
         return e.sum(dim, keepdim=True)
 
-    def divide(e, whole, dim):
+    def divide(e, whole, dim, shifted):
         return e / whole
 
     def result(weights, scores, dim):
@@ -174,8 +177,11 @@ class Softmax:
 
     def __call__(self, scores, dim=-1):
         dim, dtype, scores = self.axis(dim, scores), scores.dtype, self.enter(scores)
-        e = self.grow(self.shift(self.temper(scores, dim), dim))
-        weights = self.result(self.divide(e, self.whole(e, scores, dim), dim), scores, dim)
+        tempered = self.temper(scores, dim)
+        shifted = self.shift(tempered, self.peak(tempered, dim), dim)
+        e = self.grow(shifted)
+        weights = self.divide(e, self.whole(e, scores, dim), dim, shifted)
+        weights = self.result(weights, scores, dim)
         return self.leave(weights, dtype)
 
 
@@ -186,18 +192,18 @@ task.fault("D-SOFTMAX-AXIS-FIXED", axis=(lambda dim, scores: 0, lambda dim, scor
 task.fault(
     "D-SOFTMAX-ALL",
     whole=lambda e, scores, dim: e.sum(),
-    shift=(lambda scores, dim: scores - scores.amax(), ...),
+    peak=(lambda scores, dim: scores.amax(), ...),
 )
 task.fault(
     "D-SOFTMAX-KEEPDIM",
     whole=(lambda e, scores, dim: e.sum(dim), ..., lambda e, scores, dim: e.sum(dim)),
-    shift=(..., lambda scores, dim: scores - scores.amax(dim)),
+    peak=(..., lambda scores, dim: scores.amax(dim)),
 )
 task.fault(
     "D-SOFTMAX-SHIFT-AXIS",
-    shift=(
-        lambda scores, dim: scores - scores.amax(-1, keepdim=True),
-        lambda scores, dim: scores - scores.amax(0, keepdim=True),
+    peak=(
+        lambda scores, dim: scores.amax(-1, keepdim=True),
+        lambda scores, dim: scores.amax(0, keepdim=True),
     ),
 )
 
@@ -222,13 +228,8 @@ class FirstAxis(Softmax):
 # --- faults: the shift --------------------------------------------------------------------------
 
 
-def in_place(scores, dim):
-    scores -= scores.amax(dim, keepdim=True)
-    return scores
-
-
-def in_place_by_values(scores, dim):
-    scores -= scores.max(dim, keepdim=True).values
+def in_place(scores, peak, dim):
+    scores -= peak
     return scores
 
 
@@ -242,7 +243,7 @@ def standardized_by_one_less(scores, dim):
 
 
 def cut(*limits):
-    return lambda scores, dim: scores.clamp(*limits)
+    return lambda scores, peak, dim: scores.clamp(*limits)
 
 
 task.fault(
@@ -250,25 +251,28 @@ task.fault(
 )
 task.fault(
     "D-SOFTMAX-ONLY-DOWN",
-    shift=lambda scores, dim: scores - scores.amax(dim, keepdim=True).clamp(min=0),
+    peak=lambda scores, dim: scores.amax(dim, keepdim=True).clamp(min=0),
 )
-task.fault("D-SOFTMAX-GLOBAL-MAX", shift=lambda scores, dim: scores - scores.amax())
+task.fault("D-SOFTMAX-GLOBAL-MAX", peak=lambda scores, dim: scores.amax())
+task.fault("D-SOFTMAX-LARGEST-SIZE", peak=lambda scores, dim: scores.abs().amax(dim, keepdim=True))
 task.fault(
     "D-SOFTMAX-MEAN",
-    shift=(
-        lambda scores, dim: scores - scores.mean(dim, keepdim=True),
-        lambda scores, dim: scores - scores.amin(dim, keepdim=True),
+    peak=(
+        lambda scores, dim: scores.mean(dim, keepdim=True),
+        lambda scores, dim: scores.amin(dim, keepdim=True),
     ),
 )
 task.fault(
     "D-SOFTMAX-MINUS",
-    shift=(
-        lambda scores, dim: scores.amin(dim, keepdim=True) - scores,
-        lambda scores, dim: scores.amax(dim, keepdim=True) - scores,
-    ),
+    shift=lambda scores, peak, dim: peak - scores,
+    peak=(lambda scores, dim: scores.amin(dim, keepdim=True), ...),
 )
-task.fault("D-SOFTMAX-INPLACE", shift=(in_place, in_place_by_values))
-task.fault("D-SOFTMAX-PLUS-MAX", shift=lambda scores, dim: scores + scores.amax(dim, keepdim=True))
+task.fault(
+    "D-SOFTMAX-INPLACE",
+    shift=in_place,
+    peak=(..., lambda scores, dim: scores.max(dim, keepdim=True).values),
+)
+task.fault("D-SOFTMAX-PLUS-MAX", shift=lambda scores, peak, dim: scores + peak)
 task.fault(
     "D-SOFTMAX-CLAMP",
     shift=(
@@ -277,16 +281,17 @@ task.fault(
         cut(None, 80),
         cut(-80, 80),
         cut(-88, 88),
-        lambda scores, dim: (scores - scores.mean(dim, keepdim=True)).clamp(-80, 80),
+        lambda scores, peak, dim: (scores - scores.mean(dim, keepdim=True)).clamp(-80, 80),
     ),
 )
 task.fault(
     "D-SOFTMAX-DIVIDES-BY-MAX",
-    shift=(
-        lambda scores, dim: scores / scores.amax(dim, keepdim=True),
-        lambda scores, dim: scores / scores.abs().amax(dim, keepdim=True),
-        lambda scores, dim: scores / scores.amax(),
-        lambda scores, dim: scores / scores.abs().amax(),
+    shift=lambda scores, peak, dim: scores / peak,
+    peak=(
+        ...,
+        lambda scores, dim: scores.abs().amax(dim, keepdim=True),
+        lambda scores, dim: scores.amax(),
+        lambda scores, dim: scores.abs().amax(),
     ),
 )
 task.fault(
@@ -306,14 +311,22 @@ task.fault(
 # --- faults: what is positive, and what is the whole --------------------------------------------
 
 
-def divides_in_place(e, whole, dim):
+def divides_in_place(e, whole, dim, shifted):
     e /= whole
     return e
 
 
-def best(e, whole, dim):
+def best(e, whole, dim, shifted):
     winner = e == e.amax(dim, keepdim=True)
     return winner.to(e.dtype) / winner.sum(dim, keepdim=True) + 0 * e
+
+
+def every_best(e, whole, dim, shifted):
+    return (e == e.amax(dim, keepdim=True)).to(e.dtype)
+
+
+def first_best(e, whole, dim, shifted):
+    return torch.zeros_like(e).scatter(dim, e.argmax(dim, keepdim=True), 1.0)
 
 
 task.fault("D-SOFTMAX-LINEAR", shift=as_is, grow=as_is)
@@ -322,11 +335,15 @@ task.fault("D-SOFTMAX-POSITIVE", shift=as_is, grow=(torch.square, torch.abs))
 task.fault("D-SOFTMAX-OTHER-GROWTH", shift=as_is, grow=(torch.sigmoid, F.softplus))
 task.fault(
     "D-SOFTMAX-FROM-MINIMUM",
-    shift=lambda scores, dim: scores - scores.amin(dim, keepdim=True),
+    peak=lambda scores, dim: scores.amin(dim, keepdim=True),
     grow=as_is,
 )
 task.fault("D-SOFTMAX-BASE", grow=(torch.exp2, lambda shifted: 10**shifted))
-task.fault("D-SOFTMAX-OVER-MAX", divide=as_is)
+task.fault(
+    "D-SOFTMAX-OVER-MAX",
+    divide=(as_is, ...),
+    whole=(..., lambda e, scores, dim: e.amax(dim, keepdim=True)),
+)
 task.fault("D-SOFTMAX-NOT-DIVIDED", shift=as_is, divide=as_is)
 task.fault("D-SOFTMAX-L2", whole=lambda e, scores, dim: e.square().sum(dim, keepdim=True).sqrt())
 task.fault("D-SOFTMAX-OVER-MEAN", whole=lambda e, scores, dim: e.mean(dim, keepdim=True))
@@ -344,13 +361,18 @@ task.fault(
     ),
 )
 task.fault("D-SOFTMAX-INPLACE-GRAPH", section="gradients", divide=divides_in_place)
-task.fault("D-SOFTMAX-HARD", section="soft-lookup", divide=best)
+task.fault("D-SOFTMAX-HARD", section="soft-lookup", divide=(best, every_best, first_best))
 
 # --- faults: what is returned -------------------------------------------------------------------
 
 task.fault(
     "D-SOFTMAX-LOG",
-    result=lambda weights, scores, dim: scores - scores.logsumexp(dim, keepdim=True),
+    result=(
+        lambda weights, scores, dim: scores - scores.logsumexp(dim, keepdim=True),
+        lambda weights, scores, dim: weights.log(),
+        ...,
+    ),
+    divide=(..., ..., lambda e, whole, dim, shifted: shifted - whole.log()),
 )
 task.fault("D-SOFTMAX-SIGMOID", result=lambda weights, scores, dim: scores.sigmoid())
 task.fault(
