@@ -151,3 +151,25 @@ class OutputAlone(Attention):
         if mask is not None:
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, weights
+
+
+# Each of them may go wrong while the defect is mended.
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query, *_: scores / query.shape[-1])
+task.fault(
+    "D-SCALE-DV", scale=lambda scores, query, key, value: scores / math.sqrt(value.shape[-1])
+)
+task.fault("D-SCALE-KEYS", scale=lambda scores, *_: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SOFTMAX-DIM", share=lambda scores, mask: scores.softmax(-2))
+task.fault("D-NO-SOFTMAX", share=as_is)
+task.fault("D-DETACHED-WEIGHTS", after=lambda weights, query: weights.detach())
+task.fault("D-KEY-AS-VALUE", average=lambda weights, query, key, value: weights @ key)
+task.fault("D-SCORES-AS-WEIGHTS", results=lambda output, weights, scores: (output, scores))
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, scores: (weights, output))
+task.fault("D-OUTPUT-ONLY", results=lambda output, weights, scores: output)
+
+
+@task.fault("C-FLOAT32")
+class InFloat32(Attention):
+    def __call__(self, query, key, value, mask=None):
+        return super().__call__(query.float(), key.float(), value.float(), mask)

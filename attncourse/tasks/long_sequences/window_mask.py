@@ -245,5 +245,8 @@ task.fault("W-GLOBAL-LAST", first=lambda i, count: i >= len(i) - count)
 
 task.fault("W-POLARITY", words="M-POLARITY", result=lambda mask: ~mask)
 task.fault("W-ADDITIVE", result=lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -torch.inf))
-task.fault("W-NUMBERS", result=(lambda mask: mask.float(), lambda mask: mask.long(), lambda mask: mask.int()))
+task.fault(
+    "W-NUMBERS",
+    result=(lambda mask: mask.float(), lambda mask: mask.long(), lambda mask: mask.int()),
+)
 task.fault("W-BATCH-AXES", result=(lambda mask: mask[None], lambda mask: mask[None, None]))
