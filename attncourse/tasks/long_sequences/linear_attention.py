@@ -221,7 +221,7 @@ task.fault(
 )
 task.fault("L-KEYS-ONLY", of_query=as_is)
 task.fault("L-QUERIES-ONLY", of_key=as_is)
-task.fault("L-FEATURED-VALUES", of_value=elu_plus_one)
+task.fault("L-FEATURED-VALUES", of_value=lambda self, x: self.of_key(x))
 task.fault(
     "L-SCALED",
     scale=(

@@ -159,9 +159,15 @@ task.fault(
     above=(lambda λ, table: λ.sum().abs(), lambda λ, table: λ.real.abs().sum()),
 )
 task.fault("I-SUM-OVER-ITSELF", below=lambda λ, table: λ.sum().abs())
-task.fault("I-SIGNS", above=lambda λ, table: λ.real.sign().sum(), below=lambda λ, table: len(λ))
 task.fault(
-    "I-COUNTED", above=lambda λ, table: (λ.real > 0).sum().double(), below=lambda λ, table: len(λ)
+    "I-SIGNS",
+    above=lambda λ, table: λ.real.sign().sum(),
+    below=(lambda λ, table: len(λ), ...),
+)
+task.fault(
+    "I-COUNTED",
+    above=lambda λ, table: (λ.real > 0).sum().double(),
+    below=(lambda λ, table: len(λ), ...),
 )
 task.fault("I-POSITIVE-ONLY", above=lambda λ, table: λ.real.clamp(min=0).sum())
 task.fault(
@@ -204,7 +210,11 @@ task.fault("I-OV-ALONE", table=lambda W_OV, W_E, W_U: W_OV)
 task.fault("I-WITHOUT-OV", table=lambda W_OV, W_E, W_U: W_E @ W_U)
 task.fault("I-TIED", table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT)
 task.fault("I-OV-TRANSPOSED", table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U)
-task.fault("I-DIAGONAL", below=lambda λ, table: table.diagonal().abs().sum())
+task.fault(
+    "I-DIAGONAL",
+    below=(lambda λ, table: table.diagonal().abs().sum(), ...),
+    spectrum=(..., lambda table: table.diagonal().to(torch.complex128)),
+)
 task.fault("I-SINGULAR-BELOW", below=lambda λ, table: torch.linalg.svdvals(table).sum())
 task.fault(
     "I-RAISED-MOST",
