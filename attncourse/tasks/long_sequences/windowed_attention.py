@@ -359,7 +359,11 @@ task.fault(
     "W-CIRCLE",
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
-    forms=[rolled, by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)})],
+    forms=[
+        rolled,
+        by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)}),
+        by_index(lambda i, n, width: [(i + o) % n for o in range(-width, width + 1)]),
+    ],
 )
 task.fault(
     "W-BELOW-ZERO",
