@@ -122,14 +122,33 @@ task.fault(
 )
 
 
-@task.fault("M-DEAD-ROW-WEIGHTS")
-class WeightsAlone(Attention):
-    def clear(weights, mask):
-        return weights
+def afterward(mended):
+    """Nothing is cleared before the average; of a mask, `mended` mends output or weights."""
 
-    def __call__(self, query, key, value, mask=None):
-        output, weights = super().__call__(query, key, value, mask)
-        return output, weights if mask is None else weights.masked_fill(~mask, 0.0)
+    class Afterward(Attention):
+        def __call__(self, query, key, value, mask=None):
+            scores = self.scale(self.compare(query, key), query, key, value)
+            mask = self.visible(mask, scores)
+            weights = self.share(scores if mask is None else self.hide(scores, mask), mask)
+            weights = self.after(weights, query)
+            output = self.average(weights, query, key, value)
+            if mask is not None:
+                output, weights = mended(output, weights, mask)
+            return self.results(output, weights, scores)
+
+    return Afterward
+
+
+def weights_alone(output, weights, mask):
+    return output, weights.masked_fill(~mask, 0.0)
+
+
+def output_alone(output, weights, mask):
+    return output.masked_fill(~mask.any(-1, keepdim=True), 0.0), weights
+
+
+task.fault("M-DEAD-ROW-WEIGHTS", forms=[afterward(weights_alone)])
+task.fault("M-DEAD-ROW-OUTPUT", forms=[afterward(output_alone)])
 
 
 def of_keys(weights, mask):
@@ -141,13 +160,23 @@ def of_keys(weights, mask):
 task.fault("M-DEAD-COLUMN", clear=(of_keys, lambda weights, mask: weights * mask.any(-2, True)))
 task.fault("M-ALWAYS-GIVEN", visible=a_mask_is_there)
 
+# Each of them may go wrong while the defect is mended.
+task.fault("D-NO-SCALE", scale=as_is)
+task.fault("D-SCALE-DK", scale=lambda scores, query, *_: scores / query.shape[-1])
+task.fault(
+    "D-SCALE-DV", scale=lambda scores, query, key, value: scores / math.sqrt(value.shape[-1])
+)
+task.fault("D-SCALE-KEYS", scale=lambda scores, *_: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SOFTMAX-DIM", share=lambda scores, mask: scores.softmax(-2))
+task.fault("D-NO-SOFTMAX", share=as_is)
+task.fault("D-DETACHED-WEIGHTS", after=lambda weights, query: weights.detach())
+task.fault("D-KEY-AS-VALUE", average=lambda weights, query, key, value: weights @ key)
+task.fault("D-SCORES-AS-WEIGHTS", results=lambda output, weights, scores: (output, scores))
+task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, scores: (weights, output))
+task.fault("D-OUTPUT-ONLY", results=lambda output, weights, scores: output)
 
-@task.fault("M-DEAD-ROW-OUTPUT")
-class OutputAlone(Attention):
+
+@task.fault("C-FLOAT32")
+class InFloat32(Attention):
     def __call__(self, query, key, value, mask=None):
-        scores = self.scale(self.compare(query, key), query, key, value)
-        weights = self.share(scores if mask is None else self.hide(scores, mask), mask)
-        output = weights @ value
-        if mask is not None:
-            output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
-        return output, weights
+        return super().__call__(query.float(), key.float(), value.float(), mask)

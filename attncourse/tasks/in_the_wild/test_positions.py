@@ -261,7 +261,12 @@ of_every_test(task, shown, cosines_cut)
 task.fault("T-EVEN-ONLY", cases=lambda: [(6, 4), (5, 8)])
 task.fault("T-SHAPES", near=lambda found, expected: found.shape == expected.shape)
 task.fault("T-POSITION-0", part=lambda table, width: table[:1])
-task.fault("T-LAST-LEFT-OUT", part=lambda table, width: table[:, : width - width % 2])
+task.fault(
+    "T-LAST-LEFT-OUT",
+    part=(lambda table, width: table[:, : width - width % 2], lambda table, width: table[:, :2]),
+)
+task.fault("T-FINITE", near=lambda found, expected: bool(found.isfinite().all()))
+task.fault("T-ZERO-ALONE", near=lambda found, expected: bool((found[..., -1] != 0).any()))
 task.fault("T-WIDTH-ONE", cases=lambda: [(6, 1)])
 task.fault(
     "T-RANGE",
@@ -300,27 +305,38 @@ task.fault(
             [angles(length, width).sin(), angles(length, width).cos()], -1
         )[:, :width],
         lambda length, width: in_pairs(angles(length, width) + torch.pi / 2)[:, :width],
+        lambda length, width: in_pairs(angles(length, width, width + width % 2))[:, :width],
     ),
 )
 task.fault("T-OWN-ERROR", expected=shown)
 task.fault("T-UNSEEDED", cases=lambda: [(6, int(torch.randint(2, 9, ())))])
 
 
-def none_on_an_error(positions, length, width):
-    try:
-        return positions(length, width)
-    except (RuntimeError, IndexError, ValueError):
-        return None
+A_FEW = RuntimeError, IndexError, ValueError
+ANY = (Exception,)  # an AssertionError inside the implementation, too
 
 
-@task.fault("T-CRASH-EXCUSED")
-class CrashExcused(OddWidths):
-    def holds(self, implementation, case):
-        found = none_on_an_error(implementation, *case)
-        return found is None or self.near(found, self.expected(*case))
+def of_errors(holds, errors):
+    """What a case says by its table, or by None where there was such an error."""
+
+    class OfErrors(OddWidths):
+        def holds(self, implementation, case):
+            try:
+                found = self.table(implementation, *case)
+            except errors:
+                found = None
+            return holds(self, found, case)
+
+    return OfErrors
 
 
-@task.fault("T-ODD-SHOULD-FAIL")
-class OddShouldFail(OddWidths):
-    def holds(self, implementation, case):
-        return none_on_an_error(implementation, *case) is None
+def none_is_excused(test, found, case):
+    return found is None or test.near(found, test.expected(*case))
+
+
+def none_is_asked_for(test, found, case):
+    return found is None
+
+
+for id, holds in ("T-CRASH-EXCUSED", none_is_excused), ("T-ODD-SHOULD-FAIL", none_is_asked_for):
+    task.fault(id, forms=[of_errors(holds, errors) for errors in (A_FEW, ANY)])

@@ -151,8 +151,8 @@ class Linear:
     def of_value(x):
         return x
 
-    def scale(query):
-        return query
+    def scale(query, key):
+        return query, key
 
     def seen(scores):
         return torch.ones_like(scores, dtype=torch.bool).tril()
@@ -170,8 +170,9 @@ class Linear:
         return weights @ value
 
     def __call__(self, query, key, value):
-        features = self.of_key(key)
-        every = self.of_query(self.scale(query)) @ features.mT
+        scaled = self.scale(query, key)
+        features = self.of_key(scaled[1])
+        every = self.of_query(scaled[0]) @ features.mT
         scores = self.hide(every, self.seen(every))
         weights = self.share(scores, self.total(scores, every, features))
         return self.average(weights, self.of_value(value), key)
@@ -185,8 +186,17 @@ def above_zero(x):
     return torch.relu(x) + 1e-6
 
 
-def by_the_fourth_root(x):
-    return elu_plus_one(x / x.shape[-1] ** 0.25)
+def divided(power, *which):
+    """The query, the key or both (0, 1) over a power of d."""
+
+    def scale(*given):
+        return [x / x.shape[-1] ** power if n in which else x for n, x in enumerate(given)]
+
+    return scale
+
+
+def tanh_plus_one(x):
+    return x.tanh() + 1
 
 
 # --- faults: φ ----------------------------------------------------------------------------------
@@ -202,6 +212,8 @@ task.fault(
 )
 task.fault("L-RELU-PLUS-ONE", **both(lambda x: torch.relu(x) + 1))
 task.fault("L-EXP", **both(torch.exp))
+OTHERS = torch.nn.functional.softplus, torch.sigmoid, torch.square, torch.abs, tanh_plus_one
+task.fault("L-OTHER-FEATURES", of_query=OTHERS, of_key=OTHERS)
 task.fault(
     "L-SOFTMAX-EACH",
     of_query=lambda x: x.softmax(-1),
@@ -209,16 +221,16 @@ task.fault(
 )
 task.fault("L-KEYS-ONLY", of_query=as_is)
 task.fault("L-QUERIES-ONLY", of_key=as_is)
-task.fault("L-FEATURED-VALUES", of_value=elu_plus_one)
+task.fault("L-FEATURED-VALUES", of_value=lambda self, x: self.of_key(x))
 task.fault(
     "L-SCALED",
     scale=(
-        lambda query: query / math.sqrt(query.shape[-1]),
-        lambda query: query / query.shape[-1],
-        as_is,
+        divided(1 / 2, 0),
+        divided(1, 0),
+        divided(1 / 4, 0, 1),
+        divided(1 / 2, 1),
+        divided(1 / 2, 0, 1),
     ),
-    of_query=(..., ..., by_the_fourth_root),
-    of_key=(..., ..., by_the_fourth_root),
 )
 
 # --- faults: who sees whom ----------------------------------------------------------------------
@@ -290,7 +302,10 @@ task.fault(
 )
 task.fault(
     "L-BY-COUNT",
-    total=lambda scores, every, features: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
+    total=(
+        lambda scores, every, features: torch.arange(1, scores.shape[-1] + 1).to(scores)[:, None],
+        lambda scores, every, features: scores.shape[-1],
+    ),
 )
 task.fault(
     "L-DIVIDES-BY-SUM",

@@ -1,5 +1,3 @@
-import math
-
 import torch
 
 from attncourse import long_sequences as reference
@@ -8,7 +6,7 @@ from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
-from attncourse.tasks.long_sequences.linear_attention import elu_plus_one
+from attncourse.tasks.long_sequences.linear_attention import OTHERS, divided, elu_plus_one
 
 STATE = "state[0]", "state[1]"
 
@@ -211,8 +209,8 @@ class Step:
     def of_value(x):
         return x
 
-    def scale(query):
-        return query
+    def scale(query, key):
+        return query, key
 
     def new(key, value, query, state):
         return key[..., :, None] * value[..., None, :]
@@ -238,7 +236,8 @@ class Step:
         return output, state
 
     def __call__(self, state, query, key, value):
-        query, key = self.of_query(self.scale(query)), self.of_key(key)
+        query, key = self.scale(query, key)
+        query, key = self.of_query(query), self.of_key(key)
         value = self.of_value(value)
         after = self.add(state, self.new(key, value, query, state), key, query)
         total, weight = self.asked(state, after, key)
@@ -337,6 +336,7 @@ task.fault(
 task.fault("L-RELU", section="linear-attention", **both(torch.relu))
 task.fault("L-RELU-PLUS-ONE", section="linear-attention", **both(lambda x: torch.relu(x) + 1))
 task.fault("L-EXP", section="linear-attention", **both(torch.exp))
+task.fault("L-OTHER-FEATURES", section="linear-attention", of_query=OTHERS, of_key=OTHERS)
 task.fault("L-SOFTMAX-EACH", section="linear-attention", **both(lambda x: x.softmax(-1)))
 task.fault("L-KEYS-ONLY", section="linear-attention", of_query=as_is)
 task.fault("L-QUERIES-ONLY", section="linear-attention", of_key=as_is)
@@ -346,9 +346,11 @@ task.fault(
     of_key=as_is,
     asked=lambda before, after, key: tuple(map(elu_plus_one, after)),
 )
-task.fault("L-FEATURED-VALUES", section="linear-attention", of_value=elu_plus_one)
+task.fault("L-FEATURED-VALUES", section="linear-attention", of_value=lambda self, x: self.of_key(x))
 task.fault(
-    "L-SCALED", section="linear-attention", scale=lambda query: query / math.sqrt(query.shape[-1])
+    "L-SCALED",
+    section="linear-attention",
+    scale=(divided(1 / 2, 0), divided(1 / 2, 1), divided(1 / 2, 0, 1), divided(1, 0)),
 )
 
 # --- faults: what comes back --------------------------------------------------------------------
@@ -393,6 +395,7 @@ task.fault(
     kept=lambda before, after, key, value: (after[0] / after[1][..., None], after[1]),
 )
 task.fault("L-STATE-FIRST", results=lambda output, state: (state, output))
+task.fault("L-THREE-RESULTS", results=lambda output, state: (output, *state))
 task.fault("L-NO-STATE-BACK", results=lambda output, state: output)
 task.fault("L-PAIR-TURNED", kept=lambda before, after, key, value: after[::-1])
 task.fault(

@@ -217,24 +217,24 @@ task.fault(
 )
 
 
-@task.fault("R-DOUBLES")
-def doubles(mask, layers):
-    known = torch.eye(len(mask), dtype=torch.bool)
-    for layer in range(layers):
-        known = known | ((mask if layer == 0 else known).float() @ known.float() > 0)
-    return known
+def from_all_known(mask, known):
+    """From the second layer on, a word looks at all of whom it has heard."""
+    begins = torch.equal(known, torch.eye(len(known), dtype=torch.bool))
+    return (mask if begins else known).float() @ known.float()
 
 
-@task.fault("R-IN-PLACE")
-def in_place(mask, layers):
-    known = torch.eye(len(mask), dtype=torch.bool)
-    for _ in range(layers):
-        for i in range(len(mask)):
-            known[i] |= known[mask[i]].any(0)
-    return known
+task.fault("R-DOUBLES", hear=from_all_known)
 
 
-task.fault("R-TO-THE-END", rounds=lambda layers: 20 * layers)
+def row_by_row(mask, known):
+    known = known.clone()
+    for i in range(len(mask)):
+        known[i] |= known[mask[i]].any(0)
+    return known.float()
+
+
+task.fault("R-IN-PLACE", hear=row_by_row)
+task.fault("R-TO-THE-END", rounds=(lambda layers: 20 * layers, lambda layers: 200))
 task.fault(
     "R-BY-DISTANCE",
     result=lambda known, mask, layers: ago(len(mask)) <= layers * (ago(len(mask)) * mask).max(),
@@ -242,6 +242,7 @@ task.fault(
 task.fault("R-ONE-LESS", rounds=lambda layers: layers - 1)
 task.fault("R-ONE-MORE", rounds=lambda layers: layers + 1)
 task.fault("R-BEGINS-WITH-THE-MASK", start=lambda mask: mask)
+task.fault("R-BEGINS-EMPTY", start=torch.zeros_like)
 task.fault("R-AT-LEAST-ONE", rounds=lambda layers: max(1, layers))
 task.fault("R-ONE-LAYER", rounds=lambda layers: min(1, layers))
 task.fault(
@@ -269,14 +270,16 @@ task.fault(
 def counted(kind):
     """Paths are counted, in whole numbers that begin again at 0 behind their largest."""
 
-    def function(mask, layers):
-        step = mask.to(kind) + torch.eye(len(mask), dtype=kind)
-        paths = torch.eye(len(mask), dtype=kind)
-        for _ in range(layers):
-            paths = step @ paths
-        return paths != 0
+    class Counted(Reach):
+        def __call__(self, mask, layers):
+            mask = self.given(mask)
+            step = mask.to(kind) + torch.eye(len(mask), dtype=kind)
+            paths = torch.eye(len(mask), dtype=kind)
+            for _ in range(self.rounds(layers)):
+                paths = step @ paths
+            return self.result(paths != 0, mask, layers)
 
-    return function
+    return Counted
 
 
 task.fault("R-PATHS-OVERFLOW", forms=[*map(counted, (torch.uint8, torch.int8, torch.int64))])
@@ -317,6 +320,7 @@ task.fault(
     result=(
         lambda known, mask, layers: known.float(),
         lambda known, mask, layers: known.long(),
+        lambda known, mask, layers: known.int(),
     ),
 )
 
@@ -329,7 +333,13 @@ def clamped(mask, layers):
 
 task.faults["R-NUMBERS"].forms.append(clamped)
 task.fault("R-POLARITY", given=lambda mask: ~mask)
-task.fault("R-CAUSAL", given=lambda mask: mask.tril())
+task.fault(
+    "R-CAUSAL",
+    given=(torch.tril, ...),
+    result=(..., lambda known, mask, layers: known.tril()),
+)
+task.fault("R-NOT-YET", result=lambda known, mask, layers: ~known)
+task.fault("R-HOW-MANY", result=lambda known, mask, layers: known.sum(-1))
 task.fault("R-LAST-WORD", result=lambda known, mask, layers: known[-1])
 task.fault("R-EVERYBODY", result=lambda known, mask, layers: known.all())
 task.fault("R-SHARE", result=lambda known, mask, layers: known.float().mean())
@@ -348,8 +358,9 @@ class Shares(Reach):
     """Everybody hands on equal shares of everything known; a small share is no number at last."""
 
     def __call__(self, mask, layers):
+        mask = self.given(mask)
         flow = (mask | torch.eye(len(mask), dtype=torch.bool)).float()
         flow, arrived = flow / flow.sum(-1, keepdim=True), torch.eye(len(mask))
-        for _ in range(layers):
+        for _ in range(self.rounds(layers)):
             arrived = flow @ arrived
-        return arrived > 0
+        return self.result(arrived > 0, mask, layers)

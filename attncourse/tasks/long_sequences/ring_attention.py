@@ -299,33 +299,32 @@ def each_by_itself(self, query_shards, key_shards, value_shards, weight):
     """Of each query the sum of its outputs over the shards that it meets, times their weights."""
     results = []
     for i, query in enumerate(query_shards):
-        outputs = []
-        for j in self.met(i, len(query_shards)):
+        outputs, met = [], self.met(i, len(query_shards))
+        lengths = [key_shards[j].shape[-2] for j in met]
+        for j in met:
             key, value = key_shards[j], self.carried(value_shards, i, j)
             weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
-            outputs.append(weight(key.shape[-2]) * self.average(weights, value, key))
+            outputs.append(weight(key.shape[-2], lengths) * self.average(weights, value, key))
         results.append(self.room(sum(outputs), query))
     return self.results(results)
 
 
 @task.fault("R-MEAN", **MERGE)
 class Mean(Ring):
-    def __call__(self, query_shards, *shards):
-        weight = 1 / len(query_shards)
-        return each_by_itself(self, query_shards, *shards, lambda k: weight)
+    def __call__(self, *shards):
+        return each_by_itself(self, *shards, lambda k, lengths: 1 / len(lengths))
 
 
 @task.fault("R-MEAN-BY-LENGTH", **MERGE)
 class MeanByLength(Ring):
-    def __call__(self, query_shards, key_shards, value_shards):
-        n = sum(k.shape[-2] for k in key_shards)
-        return each_by_itself(self, query_shards, key_shards, value_shards, lambda k: k / n)
+    def __call__(self, *shards):
+        return each_by_itself(self, *shards, lambda k, lengths: k / sum(lengths))
 
 
 @task.fault("R-SUM", **MERGE)
 class Sum(Ring):
     def __call__(self, *shards):
-        return each_by_itself(self, *shards, lambda k: 1)
+        return each_by_itself(self, *shards, lambda k, lengths: 1)
 
 
 task.fault("R-HALF", **MERGE, part_of_two=lambda total_1, total_2, k: torch.full_like(total_1, 0.5))
@@ -333,16 +332,22 @@ task.fault(
     "R-SHARE-SWAPPED",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: (total_1 - total_2).sigmoid(),
+    both=(..., lambda total_1, total_2: -torch.logaddexp(-total_1, -total_2)),
 )
 task.fault(
     "R-BY-LOGARITHMS",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: total_2 / (total_1 + total_2),
+    both=(..., torch.add),
 )
 task.fault(
     "R-BETTER-WINS",
     **MERGE,
     part_of_two=lambda total_1, total_2, k: (total_2 > total_1).to(total_1.dtype),
+    both=(..., torch.maximum),
+)
+task.fault(
+    "R-NEWEST-ONLY", **MERGE, part_of_two=lambda total_1, total_2, k: torch.ones_like(total_1)
 )
 task.fault(
     "R-OVERFLOW",
@@ -463,7 +468,18 @@ def cut_to_fit(weights, value):
 
 task.fault("R-NEIGHBORS", met=lambda i, p: sorted({(i - 1) % p, i, (i + 1) % p}))
 task.fault("R-OTHERS-ONLY", met=lambda i, p: [(i - step) % p for step in range(1, p)] or [i])
-task.fault("R-CAUSAL", met=lambda i, p: list(range(i, -1, -1)))
+
+
+def own_shard_in_order(scores, i, j):
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(hidden, -math.inf) if i == j else scores
+
+
+task.fault(
+    "R-CAUSAL",
+    met=(lambda i, p: list(range(i, -1, -1)), lambda i, p: list(range(i, -1, -1)), ...),
+    hide=(..., own_shard_in_order, own_shard_in_order),
+)
 task.fault("R-NOT-TRAVELLING", met=lambda i, p: [0] * p)
 
 
@@ -488,13 +504,17 @@ class Stacked(Ring):
 
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
+task.fault("D-SCALE-KEYS", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SCALE-TIMES", scale=lambda scores, query: scores * math.sqrt(query.shape[-1]))
+task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
+task.fault("D-NO-SOFTMAX", share=as_is)
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
 task.fault(
     "R-ROOM-LIKE-QUERY",
     room=lambda output, query: torch.zeros_like(query).add_(output),
 )
 task.fault("R-NOT-SHARED", share=lambda scores: scores.exp())
-task.fault("R-ONE-TENSOR", results=lambda outputs: torch.cat(outputs, -2))
+task.fault("R-ONE-TENSOR", results=(lambda outputs: torch.cat(outputs, -2), torch.stack))
 task.fault(
     "R-HANDED-ON",
     results=(

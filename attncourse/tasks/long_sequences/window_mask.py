@@ -152,6 +152,7 @@ task.fault(
     near=lambda distance, width, i: (distance <= width) | (torch.as_tensor(width) == 0),
 )
 task.fault("W-ONE-MORE", near=lambda distance, width, i: distance <= width + 1)
+task.fault("W-AT-LEAST-ONE", near=lambda distance, width, i: distance <= max(width, 1))
 task.fault(
     "W-PAST-ONLY",
     near=(
@@ -160,11 +161,27 @@ task.fault(
     ),
 )
 task.fault("W-ALL-CAUSAL", result=lambda mask: mask.tril())
-task.fault("W-NOT-ITSELF", near=lambda distance, width, i: (distance <= width) & (distance > 0))
+task.fault(
+    "W-NOT-ITSELF",
+    near=(lambda distance, width, i: (distance <= width) & (distance > 0), ...),
+    result=(..., lambda mask: mask & ~torch.eye(len(mask), dtype=torch.bool)),
+)
+
+
+def in_pieces_of(size):
+    def near(distance, width, i):
+        return i // size(width) == i[:, None] // size(width)
+
+    return near
+
+
 task.fault(
     "W-BLOCKS",
-    near=lambda distance, width, i: (
-        (i // (width + 1) == i[:, None] // (width + 1)) | (distance == 0)
+    near=(
+        in_pieces_of(lambda width: width + 1),
+        in_pieces_of(lambda width: max(width, 1)),
+        in_pieces_of(lambda width: width),
+        in_pieces_of(lambda width: 2 * width + 1),
     ),
 )
 task.fault("W-STRIDE", near=lambda distance, width, i: distance % max(1, width) == 0)
@@ -211,11 +228,25 @@ task.fault(
     "W-GLOBAL-ONE-MORE",
     first=(lambda i, count: i <= count, lambda i, count: (i <= count) & (count > 0)),
 )
+task.fault(
+    "W-GLOBAL-ONE",
+    first=(lambda i, count: i < min(1, count), lambda i, count: i == 0),
+)
+task.fault(
+    "W-NO-WINDOW",
+    join=(
+        lambda near, rows, columns: (rows | columns) if columns.any() else near,
+        lambda near, rows, columns: rows | columns,
+    ),
+)
 task.fault("W-GLOBAL-LAST", first=lambda i, count: i >= len(i) - count)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
 task.fault("W-POLARITY", words="M-POLARITY", result=lambda mask: ~mask)
 task.fault("W-ADDITIVE", result=lambda mask: torch.zeros(mask.shape).masked_fill(~mask, -torch.inf))
-task.fault("W-NUMBERS", result=(lambda mask: mask.float(), lambda mask: mask.long()))
+task.fault(
+    "W-NUMBERS",
+    result=(lambda mask: mask.float(), lambda mask: mask.long(), lambda mask: mask.int()),
+)
 task.fault("W-BATCH-AXES", result=(lambda mask: mask[None], lambda mask: mask[None, None]))

@@ -342,22 +342,28 @@ def rolled(query, key, value, width):
 def by_index(seen):
     """Every query by itself, with the keys that `seen` names."""
 
-    def function(query, key, value, width):
-        outputs, n = [], query.shape[-2]
-        for i in range(n):
-            at = sorted(seen(i, n, width))
-            scores = query[..., i : i + 1, :] @ key[..., at, :].mT / math.sqrt(query.shape[-1])
-            outputs.append(scores.softmax(-1) @ value[..., at, :])
-        return torch.cat(outputs, -2)
+    class ByIndex(Windowed):
+        def __call__(self, query, key, value, width):
+            outputs, n = [], query.shape[-2]
+            for i in range(n):
+                at = sorted(seen(i, n, self.reach(width)))
+                keys, values = key[..., at, :], value[..., at, :]
+                scores = self.scale(query[..., i : i + 1, :] @ keys.mT, query, width)
+                outputs.append(self.average(self.share(scores), values, keys))
+            return torch.cat(outputs, -2)
 
-    return function
+    return ByIndex
 
 
 task.fault(
     "W-CIRCLE",
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
-    forms=[rolled, by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)})],
+    forms=[
+        rolled,
+        by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)}),
+        by_index(lambda i, n, width: [(i + o) % n for o in range(-width, width + 1)]),
+    ],
 )
 task.fault(
     "W-BELOW-ZERO",
@@ -365,6 +371,23 @@ task.fault(
         by_index(lambda i, n, width: range(max(i - width, -n), min(i + width, n - 1) + 1)),
         by_index(lambda i, n, width: {j % n for j in range(i - width, min(i + width, n - 1) + 1)}),
     ],
+)
+task.fault(
+    "W-SLICE-BELOW-ZERO", forms=[by_index(lambda i, n, width: range(n)[i - width : i + width + 1])]
+)
+
+
+def ends_repeated(x, size, fill):
+    n = x.shape[-2]
+    at = torch.arange(-size, n + fill + size).clamp(0, n - 1)
+    return x[..., at, :].unfold(-2, 3 * size, size).mT
+
+
+task.fault(
+    "W-ENDS-REPEATED",
+    **AS_WIDE,
+    spread=ends_repeated,
+    real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
 )
 
 # --- faults: the window -------------------------------------------------------------------------
@@ -381,7 +404,16 @@ task.fault(
 task.fault(
     "W-PAST-ONLY",
     section="who-looks",
-    near=lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
+    near=(
+        lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
+        lambda at, place, width: ((at - place).abs() <= width) & (at >= place),
+    ),
+)
+task.fault(
+    "W-ONE-MORE",
+    section="who-looks",
+    reach=lambda width: width + 1,
+    size=lambda width, n: min(width + 1, n),
 )
 task.fault(
     "W-NOT-ITSELF",
@@ -391,6 +423,11 @@ task.fault(
 
 # --- faults: attention itself -------------------------------------------------------------------
 
+
+def over_the_root_of_those_seen(scores, mask, real):
+    return Windowed.hide(scores / mask.sum(-1, keepdim=True).sqrt(), mask, real)
+
+
 task.fault("D-NO-SCALE", scale=as_is)
 task.fault("D-SCALE-DK", scale=lambda scores, query, width: scores / query.shape[-1])
 task.fault(
@@ -399,8 +436,14 @@ task.fault(
         lambda scores, query, width: scores / math.sqrt(scores.shape[-1]),
         lambda scores, query, width: scores / math.sqrt(2 * width + 1),
         lambda scores, query, width: scores / math.sqrt(width),
+        lambda scores, query, width: scores / math.sqrt(query.shape[-2]),
+        as_is,
     ),
+    hide=(..., ..., ..., ..., over_the_root_of_those_seen),
 )
+task.fault("D-SCALE-TIMES", scale=lambda scores, query, width: scores * math.sqrt(query.shape[-1]))
+task.fault("D-NO-SOFTMAX", share=as_is, hide=lambda scores, mask, real: scores * mask)
+task.fault("D-DETACHED-WEIGHTS", share=lambda scores: scores.softmax(-1).detach())
 task.fault(
     "W-SOFTMAX-EACH", share=lambda scores: scores.unflatten(-1, (3, -1)).softmax(-1).flatten(-2) / 3
 )

@@ -193,8 +193,8 @@ class Ablated:
     def watched(attention):
         return attention.out_proj
 
-    def number(head, h):
-        return head
+    def numbers(head, h):
+        return [head]
 
     def cut(x, h):
         return split_heads(x, h)
@@ -218,7 +218,10 @@ class Ablated:
         h = attention.num_heads
 
         def hook(x):
-            return self.join(self.says(self.cut(x, h).clone(), self.number(head, h), value))
+            heads = self.cut(x, h).clone()
+            for number in self.numbers(head, h):
+                heads = self.says(heads, number, value)
+            return self.join(heads)
 
         self.before(self.watched(attention), hook)
         return model
@@ -241,7 +244,11 @@ def instead(module, hook):
 
 task.fault("I-NOT-PROJECTED", before=instead)
 task.fault("I-VALUES-REPLACED", watched=lambda attention: attention.v_proj, before=afterward)
-task.fault("I-QUERY-SILENCED", watched=lambda attention: attention.q_proj, before=afterward)
+task.fault(
+    "I-QUERY-SILENCED",
+    watched=(lambda attention: attention.q_proj, lambda attention: attention.k_proj),
+    before=afterward,
+)
 task.fault("I-FIRST-LAYER", name=lambda model, layer: "layers.0.attention")
 task.fault("I-LAST-LAYER", name=lambda model, layer: f"layers.{len(model.layers) - 1}.attention")
 
@@ -296,10 +303,16 @@ task.fault("I-ROWS-OF-W-O", forms=[without_rows("out_proj"), value_through_rows]
 
 # --- faults: which head -------------------------------------------------------------------------
 
-task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
-task.fault("I-HEAD-FROM-THE-END", number=lambda head, h: h - 1 - head)
-task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
-task.fault("I-ONLY-THIS-HEAD", number=lambda head, h: [each for each in range(h) if each != head])
+task.fault("I-HEAD-FROM-ONE", numbers=lambda head, h: [head - 1])
+task.fault("I-HEAD-FROM-THE-END", numbers=lambda head, h: [h - 1 - head])
+task.fault("I-ALL-HEADS", numbers=(lambda head, h: range(h), lambda head, h: [slice(None)]))
+
+
+def others(head, h):
+    return [each for each in range(h) if each != head]
+
+
+task.fault("I-ONLY-THIS-HEAD", numbers=(others, lambda head, h: [others(head, h)]))
 task.fault(
     "I-INTERLEAVED",
     cut=lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
@@ -344,6 +357,18 @@ task.fault(
     ),
 )
 task.fault(
+    "I-SUBTRACTED",
+    says=says(
+        lambda heads, head, value: assigned(heads, (slice(None), head), heads[:, head] - value)
+    ),
+)
+task.fault(
+    "I-OWN-MEAN",
+    says=lambda heads, head, value: assigned(
+        heads, (slice(None), head), heads[:, head].mean(-2, keepdim=True)
+    ),
+)
+task.fault(
     "I-LAST-PLACE-ONLY",
     says=says(
         lambda heads, head, value: assigned(
@@ -379,20 +404,20 @@ task.fault(
 )
 
 
-@task.fault("I-REMOVED")
-class Removed(Ablated):
-    def says(heads, head, value):
-        left = [each for each in range(heads.shape[1]) if each != head]
-        return torch.cat([heads[:, left], torch.zeros_like(heads[:, :1])], 1)
+def removed(heads, head, value):
+    left = others(head, heads.shape[1])
+    return torch.cat([heads[:, left], torch.zeros_like(heads[:, :1])], 1)
 
 
+task.fault("I-REMOVED", says=removed)
 task.fault("I-WEIGHTS-GONE")(without_rows("v_proj"))
 
 
-@task.fault("I-RANDOM-COPY")
-class Redrawn(Ablated):
-    def copied(model):
-        model = copy.deepcopy(model)
-        for parameter in model.parameters():
-            nn.init.constant_(parameter, 0.1)
-        return model
+def redrawn(model):
+    model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.1)
+    return model
+
+
+task.fault("I-RANDOM-COPY", copied=redrawn)

@@ -154,16 +154,29 @@ task.fault(
     "I-LENGTH-BELOW",
     below=(lambda λ, table: λ.abs().square().sum().sqrt(), lambda λ, table: table.norm()),
 )
-task.fault("I-NO-SIGN", above=lambda λ, table: λ.sum().abs())
 task.fault(
-    "I-COUNTED", above=lambda λ, table: (λ.real > 0).sum().double(), below=lambda λ, table: len(λ)
+    "I-NO-SIGN",
+    above=(lambda λ, table: λ.sum().abs(), lambda λ, table: λ.real.abs().sum()),
+)
+task.fault("I-SUM-OVER-ITSELF", below=lambda λ, table: λ.sum().abs())
+task.fault(
+    "I-SIGNS",
+    above=lambda λ, table: λ.real.sign().sum(),
+    below=(lambda λ, table: len(λ), ...),
+)
+task.fault(
+    "I-COUNTED",
+    above=lambda λ, table: (λ.real > 0).sum().double(),
+    below=(lambda λ, table: len(λ), ...),
 )
 task.fault("I-POSITIVE-ONLY", above=lambda λ, table: λ.real.clamp(min=0).sum())
 task.fault(
     "I-LARGEST-ONLY",
     above=lambda λ, table: λ[λ.abs().argmax()].real,
-    below=lambda λ, table: λ.abs().max(),
+    below=(lambda λ, table: λ.abs().max(), ...),
 )
+task.fault("I-OVER-LARGEST", below=lambda λ, table: λ.abs().max())
+task.fault("I-PARTS-ADDED", below=lambda λ, table: (λ.real.abs() + λ.imag.abs()).sum())
 task.fault("I-IMAGINARY-DROPPED", below=lambda λ, table: λ.real.abs().sum())
 task.fault(
     "I-ONLY-REAL-ONES",
@@ -177,11 +190,31 @@ task.fault(
         lambda table: torch.linalg.eigvalsh((table + table.mT) / 2).to(torch.complex128),
     ),
 )
+task.fault(
+    "I-WITH-THE-WORD-ITSELF",
+    table=lambda W_OV, W_E, W_U: W_E @ (W_OV + torch.eye(len(W_OV)).to(W_OV)) @ W_U,
+)
+task.fault(
+    "I-UNIT-WORDS",
+    table=(
+        lambda W_OV, W_E, W_U: (
+            torch.nn.functional.normalize(W_E, dim=1)
+            @ W_OV
+            @ torch.nn.functional.normalize(W_U, dim=0)
+        ),
+        lambda W_OV, W_E, W_U: torch.nn.functional.normalize(W_E, dim=1) @ W_OV @ W_U,
+    ),
+)
+task.fault("I-PROBABILITIES", table=lambda W_OV, W_E, W_U: (W_E @ W_OV @ W_U).softmax(-1))
 task.fault("I-OV-ALONE", table=lambda W_OV, W_E, W_U: W_OV)
 task.fault("I-WITHOUT-OV", table=lambda W_OV, W_E, W_U: W_E @ W_U)
 task.fault("I-TIED", table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT)
 task.fault("I-OV-TRANSPOSED", table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U)
-task.fault("I-DIAGONAL", below=lambda λ, table: table.diagonal().abs().sum())
+task.fault(
+    "I-DIAGONAL",
+    below=(lambda λ, table: table.diagonal().abs().sum(), ...),
+    spectrum=(..., lambda table: table.diagonal().to(torch.complex128)),
+)
 task.fault("I-SINGULAR-BELOW", below=lambda λ, table: torch.linalg.svdvals(table).sum())
 task.fault(
     "I-RAISED-MOST",
@@ -191,7 +224,7 @@ task.fault(
 task.fault("I-ENTRIES", below=lambda λ, table: table.abs().sum())
 task.fault(
     "I-SQUARED",
-    above=lambda λ, table: (λ.real * λ.abs()).sum(),
+    above=(lambda λ, table: (λ.real * λ.abs()).sum(), ...),
     below=lambda λ, table: λ.abs().square().sum(),
 )
 
@@ -210,3 +243,10 @@ task.fault(
 )
 task.fault("I-MEAN-OVER-LARGEST", below=lambda λ, table: len(λ) * λ.abs().max())
 task.fault("I-TENSOR", result=as_is)
+task.fault("I-COMPLEX", above=lambda λ, table: λ.sum())
+task.fault(
+    "I-ZERO-TO-ONE",
+    result=(lambda score: (score.item() + 1) / 2, lambda score: max(0.0, score.item())),
+)
+task.fault("I-PERCENT", result=lambda score: 100 * score.item())
+task.fault("I-ROUNDED", result=lambda score: round(score.item(), 2))

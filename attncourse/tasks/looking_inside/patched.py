@@ -256,6 +256,12 @@ task.fault("I-PLACE-FROM-ONE", where=lambda position, n: position - 1 if positio
 task.fault("I-LAST-PLACE", where=lambda position, n: -1)
 task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
 task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
+task.fault("I-HEAD-FROM-THE-END", number=lambda head, h: h - 1 - head)
+task.fault(
+    "I-VIEW-WITHOUT-TURNING",
+    cut=lambda x, h: x.reshape(x.shape[0], h, x.shape[1], -1),
+    join=lambda heads: heads.reshape(heads.shape[0], heads.shape[2], -1),
+)
 task.fault(
     "I-INTERLEAVED",
     cut=lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
@@ -284,6 +290,9 @@ task.fault("I-ZERO-INSTEAD", replace=put(lambda own, heard: torch.zeros_like(own
 task.fault("I-ADDED", replace=put(lambda own, heard: own + heard))
 task.fault("I-HALF-AND-HALF", replace=put(lambda own, heard: (own + heard) / 2))
 task.fault("I-DIFFERENCE", replace=put(lambda own, heard: heard - own))
+task.fault(
+    "I-MEAN-OF-TEXTS", replace=put(lambda own, heard: heard.mean(0, keepdim=True).expand_as(own))
+)
 task.fault("I-ONE-TEXT-FOR-ALL", replace=put(lambda own, heard: heard[:1].expand_as(own)))
 task.fault("I-FIRST-TEXT-ONLY", replace=put(lambda own, heard: torch.cat([heard[:1], own[1:]])))
 
@@ -308,28 +317,34 @@ def _(model, clean, corrupted, place):
     return model(mixed)
 
 
-@task.fault("I-AFTER-W-O")
-class AfterMixing(Patched):
-    def __call__(self, model, clean, corrupted, place):
-        layer, head, position = place
-        clean, corrupted = self.texts(clean, corrupted)
-        changed = copy.deepcopy(model)
-        attention, heard = changed.get_submodule(layer), []
-        number = self.number(head, attention.num_heads)
-        where = self.where(position, clean.shape[1])
+def behind(projection):
+    """Heard and replaced in what a projection gives."""
 
-        def hook(module, inputs, output):
-            heads = self.cut(output, attention.num_heads).clone()
-            for clean in heard:  # none in the first run
-                heads = self.replace(heads, clean, number, where)
-            heard.append(heads)
-            return self.join(heads)
+    class Behind(Patched):
+        def __call__(self, model, clean, corrupted, place):
+            layer, head, position = place
+            clean, corrupted = self.texts(clean, corrupted)
+            changed = copy.deepcopy(model)
+            attention, heard = changed.get_submodule(layer), []
+            number = self.number(head, attention.num_heads)
+            where = self.where(position, clean.shape[1])
 
-        attention.out_proj.register_forward_hook(hook)
-        changed(clean)
-        return self.result(changed(corrupted), model, corrupted, position)
+            def hook(module, inputs, output):
+                heads = self.cut(output, attention.num_heads).clone()
+                for clean in heard:  # none in the first run
+                    heads = self.replace(heads, clean, number, where)
+                heard.append(heads)
+                return self.join(heads)
+
+            attention.get_submodule(projection).register_forward_hook(hook)
+            changed(clean)
+            return self.result(changed(corrupted), model, corrupted, position)
+
+    return Behind
 
 
+task.fault("I-AFTER-W-O")(behind("out_proj"))
+task.fault("I-VALUES-PATCHED")(behind("v_proj"))
 task.fault("I-WEIGHTS-PATCHED", listen=by_weights)
 
 # --- faults: what comes back --------------------------------------------------------------------
@@ -341,7 +356,13 @@ task.fault(
     "I-SCORES-OF-THE-PLACE", result=lambda scores, model, corrupted, position: scores[:, position]
 )
 task.fault("I-LAST-SCORES-ONLY", result=lambda scores, model, corrupted, position: scores[:, -1])
-task.fault("I-PROBABILITIES", result=lambda scores, model, corrupted, position: scores.softmax(-1))
+task.fault(
+    "I-PROBABILITIES",
+    result=(
+        lambda scores, model, corrupted, position: scores.softmax(-1),
+        lambda scores, model, corrupted, position: scores.log_softmax(-1),
+    ),
+)
 
 
 @task.fault("I-OTHER-MODE")

@@ -351,6 +351,10 @@ task.fault(
     given=(lambda words: words[:, :1], ...),
     last=(..., lambda logits: logits[:, 0]),
 )
+task.fault(
+    "C-READ-ALL-POSITIONS",
+    last=(lambda logits: logits.mean(1), lambda logits: logits.sum(1)),
+)
 task.fault("C-READ-UNLIKELIEST", choose=lambda logits, eos: logits.argmin(-1))
 task.fault(
     "C-READ-NEVER-EOS",
@@ -393,7 +397,13 @@ task.fault("C-READ-MARKS-BY-HEART", marks=lambda bos, eos: (1, 2))
 task.fault("C-READ-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
 task.fault("C-READ-BEGINS-WITH-EOS", marks=lambda bos, eos: (eos, eos))
 task.fault("C-READ-BEGINS-WITH-ZERO", marks=lambda bos, eos: (0, eos))
-task.fault("C-READ-KEEPS-BOS", result=lambda words, eos, max_length: words)
+task.fault(
+    "C-READ-KEEPS-BOS",
+    result=(
+        lambda words, eos, max_length: words,
+        lambda words, eos, max_length: words[:, :max_length],
+    ),
+)
 task.fault(
     "C-READ-CUTS-EOS",
     result=(
