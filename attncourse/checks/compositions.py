@@ -114,14 +114,16 @@ def _apart(task: Task, one: Part, two: Part) -> tuple[Change, ...] | None:
 def pairs(task: Task) -> Iterator[Explanation]:
     """Generic faults alone; two faults whose edits are apart; a fault and a generic one.
 
-    Where that would be too many, of each fault the first form only, and the plain spelling.
+    Where that would be too many, those of first forms in the plain spelling, and of the others as
+    many as there is room for.
     """
     around = generic.of(task)
     forms = _forms(task)
-    two = list(_two(task, forms, spelled=True))
+    two = sorted(_two(task, forms), key=_remoteness)
     if len(two) > MOST_PAIRS:
+        first = sum(_remoteness(key) == (False, 0) for key in two)
+        two = two[: max(first, MOST_PAIRS)]
         forms = [(part, form) for part, form in forms if part[1] == 0]
-        two = list(_two(task, forms, spelled=False))
     alone = [(((each.name, 0),), 0) for each in around]
     mixed = [((part, (each.name, 0)), 0) for each in around if not each.alone for part, _ in forms]
     for key in (*alone, *two, *mixed):
@@ -140,12 +142,18 @@ def _spellings(task: Task, *forms: Change) -> list[int]:
     return [0, *(number for number, each in numbered if not each.keys() <= taken)]
 
 
-def _two(task: Task, forms: list[tuple], spelled: bool) -> Iterator[Key]:
+def _remoteness(key: Key) -> tuple[bool, int]:
+    """How far a pair is from two first forms in the plain spelling."""
+    parts, spelling = key
+    return spelling > 0, sum(form for _, form in parts)
+
+
+def _two(task: Task, forms: list[tuple]) -> Iterator[Key]:
     changes = [(part, form) for part, form in forms if is_change(task, form)]
     for place, (one, first) in enumerate(changes):
         for two, second in changes[place + 1 :]:
             if one[0] != two[0] and both(task, one, two):
-                for number in _spellings(task, first, second) if spelled else [0]:
+                for number in _spellings(task, first, second):
                     yield (one, two), number
 
 

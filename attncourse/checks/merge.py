@@ -34,11 +34,11 @@ def merge(right: Callable, one: Callable, two: Callable) -> Callable | None:
         every = [_definition(each, _parameters(right), names) for each in (right, one, two)]
         made = copy.copy(next((each for each in every if _takes_self(each)), every[0]))
         made.body = _merged(*(each.body for each in every))
-    except _Conflict:
+        if any(_same(made.body, each.body) for each in every):
+            return None
+        return names.compiled(made)
+    except (_Conflict, SyntaxError):  # some merges are no Python: a star where none may stand
         return None
-    if any(_same(made.body, each.body) for each in every):
-        return None
-    return names.compiled(made)
 
 
 # --- a step as a tree ---------------------------------------------------------------------------
