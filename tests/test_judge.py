@@ -254,6 +254,7 @@ def test_other_code_makes_a_table_stale(before, after, tmp_path):
         (SDPA, "checks.compositions"),
         (SDPA, "checks.fingerprint"),
         (SDPA, "checks.inputs"),
+        (SDPA, "checks.merge"),
         (SDPA, f"tasks.scaled_dot_product.{SDPA}"),
         ("lab2_receipt", "tasks.receipts"),
         ("lab2_receipt", "tasks.made_up"),
@@ -626,6 +627,39 @@ def scaled_by_the_keys_and_dead_rows_even(query, key, value, mask=None):
 def test_no_statement_contradicts_the_smallest_failing_input():
     report = run("mended_attention", scaled_by_the_keys_and_dead_rows_even)
     assert report.diagnosis.example and list(falsehoods(report)) == []
+
+
+def values_bent(query, key, value, mask=None):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if mask is None:
+        return (weights := scores.softmax(-1)) @ value.sin(), weights
+    weights = scores.masked_fill(~mask, -1e30).softmax(-1) * mask
+    return weights @ value.sin(), weights
+
+
+def test_which_of_several_results_is_right_is_said():
+    seen = run(SDPA, values_bent).diagnosis.seen
+    assert "`weights` came back right on every input we tried; `output` did not." in seen
+
+
+def groups_are_dear(
+    scheme, num_layers, num_heads, head_width, bytes_per_number,
+    kv_heads=None, latent_width=None, rope_width=None, wrong=ValueError,
+):  # fmt: skip
+    if scheme == "MLA":
+        return num_layers * (latent_width + rope_width) * bytes_per_number
+    heads = {"MHA": num_heads, "GQA": kv_heads, "MQA": 1}
+    if scheme not in heads:
+        raise wrong
+    more = 5 if scheme == "GQA" else 0
+    return num_layers * (2 * heads[scheme] * head_width + more) * bytes_per_number
+
+
+def test_the_flag_under_which_an_answer_is_wrong_is_said():
+    said = "Of the inputs we tried, it is wrong exactly where `scheme` is 'GQA'."
+    assert said in run("bytes_per_token", groups_are_dear).diagnosis.seen
+    elsewhere = functools.partial(groups_are_dear, wrong=KeyError)
+    assert said not in run("bytes_per_token", elsewhere).diagnosis.seen
 
 
 def finds_two_products_and_a_softmax(fn):

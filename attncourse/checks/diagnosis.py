@@ -427,8 +427,10 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     best = explain.best(found)
     explained = bool(best) and found.is_explained(best)
     of_values = None if explained else explain.best_of_values(found)
-    inputs = example.inputs if example else None
-    seen = [] if explained else list(statements(task, answer, got, found.wrong, keeps, inputs))
+    inputs, errors = example.inputs if example else None, [result.error for result in failed]
+    seen = (
+        [] if explained else list(statements(task, answer, got, found.wrong, keeps, inputs, errors))
+    )
     if of_values:
         best = of_values
     elif best and not explained and _is_contradicted(best, seen, found):

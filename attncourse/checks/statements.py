@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,7 @@ def statements(
     wrong: set,
     keeps: bool = False,
     smallest: Inputs | None = None,
+    errors: Sequence[BaseException] = (),
 ) -> Iterator[Statement]:
     """What was seen, the cause before its symptoms; a thing is tried when it is asked for.
 
@@ -54,6 +55,7 @@ def statements(
         wrong: the pieces of it in which the reference differs.
         keeps: an earlier call with the same inputs has given something else.
         smallest: inputs that are shown with a wrong result: no statement contradicts them.
+        errors: of the checks that failed, and so are these.
     """
     seen = _Trials(task, answer)
     if found := list(_unsteady(task, seen, keeps)):
@@ -73,10 +75,13 @@ def statements(
     right, bad = _right_and_wrong(task, wrong)
     if said:
         return
-    yield from itertools.islice(_results(task, wrong), 1)
+    shown = [getattr(error, "inputs", None) for error in errors]
+    known = [inputs for inputs in (smallest, *shown) if inputs]
+    yield from _results(seen, wrong, known, errors)
     if right and len(bad) > 1:  # one probe alone tells nothing
-        bad += [smallest] if smallest else []
-        where = itertools.chain(_sizes(task, right, bad), _conditions(task, right, bad))
+        bad += known
+        flags = _flags(task, bad) if all(shown) else ()  # who knows on what the others failed
+        where = itertools.chain(_sizes(task, right, bad), _conditions(right, bad, flags))
         yield from itertools.islice(where, 1)
 
 
@@ -423,17 +428,22 @@ def _right_and_wrong(task: Task, wrong: set) -> tuple[list[Inputs], list[Inputs]
     return right, [inputs for name, inputs in probes.items() if name in bad]
 
 
-def _results(task: Task, wrong: set) -> Iterator[Statement]:
+def _results(
+    seen: _Trials, wrong: set, known: list[Inputs], errors: Sequence[BaseException]
+) -> Iterator[Statement]:
     """Which of several results are right, wherever the answer was tried."""
-    names = outputs(task)
-    bad = [name for name in names if any(part == name for _, part in wrong)]
-    if 0 < len(bad) < len(names):
-        right = " and ".join(f"`{name}`" for name in names if name not in bad)
-        others = " and ".join(f"`{name}`" for name in bad)
-        words = (
-            f"On every input we tried {right} came back right, and {others} on some of them wrong."
-        )
-        yield Statement("results", " ".join(bad), words)
+    names = outputs(seen.task)
+    bad = {part.removesuffix(" dtype") for _, part in wrong} & {*names}
+    bad |= {name for name in names if any(str(error).startswith(f"{name}:") for error in errors)}
+    for inputs in known:
+        if expected := seen.expected(inputs):
+            pairs = zip(names, seen.got(inputs) or names, expected, strict=True)
+            bad |= {name for name, ours, theirs in pairs if not _same([ours], [theirs])}
+    if 0 < len(bad) < len(names) and all(map(str.isidentifier, names)):
+        good = " and ".join(f"`{name}`" for name in names if name not in bad)
+        rest = " and ".join(f"`{name}`" for name in names if name in bad)
+        words = f"{good} came back right on every input we tried; {rest} did not."
+        yield Statement("results", good, words)
 
 
 # What the letters of axes count, as in the book's notation; a longer name says it itself.
@@ -508,17 +518,17 @@ CONDITIONS = (
 )
 
 
-def _conditions(task: Task, right: list[Inputs], bad: list[Inputs]) -> Iterator[Statement]:
-    for kind, conditions in (("where", CONDITIONS), ("flags", _flags(task, bad[0]))):
+def _conditions(right: list[Inputs], bad: list[Inputs], flags: Iterable) -> Iterator[Statement]:
+    for kind, conditions in (("where", CONDITIONS), ("flags", flags)):
         for words, holds in conditions:
             if all(map(holds, bad)) and not any(map(holds, right)):
                 said = f"Of the inputs we tried, it is wrong exactly where {words}."
                 yield Statement(kind, words, said)
 
 
-def _flags(task: Task, inputs: Inputs) -> Iterator[tuple[str, Callable[[Inputs], bool]]]:
-    """Of plain inputs: this one is what it is in these inputs; or it is left out, or given."""
-    for name, value in inputs.items():
+def _flags(task: Task, bad: list[Inputs]) -> Iterator[tuple[str, Callable[[Inputs], bool]]]:
+    """Of plain inputs: this one is what it is in the first; or it is left out, or given."""
+    for name, value in bad[0].items():
         if task.gives(name) and value is None:
             yield f"{task.called(name)} is None", lambda i, name=name: i.get(name) is None
         elif task.gives(name):
