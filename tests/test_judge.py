@@ -843,7 +843,7 @@ def test_half_of_a_mistake_is_named_as_half(task, answer, id):
     diagnosis = run(task, answer).diagnosis
     assert (diagnosis.ids, diagnosis.title) == ([id], f"half of {id}")
     thinks = registry.find(task).faults[id].thinks
-    assert diagnosis.thinks == f"In one place, and not in all: {thinks}"
+    assert diagnosis.thinks == f"In a part of what you compute, and not in all of it: {thinks}"
 
 
 def places_from_minus_one(length, width):

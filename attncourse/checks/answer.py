@@ -218,7 +218,7 @@ class Answer:
         try:
             self.matches(inputs)
         except Failure as failure:
-            said = f"This holds, but of wrong numbers: {failure}"
+            said = f"This holds, but the result is wrong: {failure}"
             raise Failure(said, failure.inputs, failure.expected, failure.got) from None
 
     def leaves_settings(self, inputs: Inputs, **options) -> None:
