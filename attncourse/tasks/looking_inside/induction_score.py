@@ -147,7 +147,20 @@ def up_to_minus(weights, rows, distance):
 
 
 task.fault("I-SAME-WORD", distance=lambda period, n: period)
-task.fault("I-WORD-BEFORE-IT", distance=lambda period, n: period + 1)
+task.fault(
+    "I-WORD-BEFORE-IT",
+    distance=lambda period, n: period + 1,
+    first=(..., ..., ..., lambda period, n: period + 1),
+    # The first row looks at place −1: that is the first place, none, or the last.
+    picked=(
+        ...,
+        lambda w, rows, distance: (
+            w[..., rows, (rows - distance).clamp(0, w.shape[-1] - 1)] * (rows >= distance)
+        ),
+        lambda w, rows, distance: w[..., rows, rows - distance],
+        ...,
+    ),
+)
 task.fault("I-TWO-AFTER-IT", distance=lambda period, n: period - 2)
 task.fault("I-WHOLE-DIAGONAL", first=lambda period, n: period - 1)
 task.fault("I-ONE-TOO-LATE", first=lambda period, n: min(period + 1, n - 1))

@@ -232,6 +232,13 @@ task.fault("I-EACH-HEAD-ALONE", heads=as_is, result=lambda arrived: arrived.mean
 task.fault("I-FIRST-TEXT", result=lambda arrived: arrived[:1].expand_as(arrived))
 task.fault("I-NO-BATCH-AXIS", heads=lambda layer: layer.mean(0))
 task.fault(
+    "I-TEXTS-AVERAGED",
+    heads=(
+        lambda layer: layer.mean((0, 1)).expand(len(layer), -1, -1),
+        lambda layer: layer.mean((0, 1)),
+    ),
+)
+task.fault(
     "I-IDENTITY-AT-THE-END",
     begin=lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept,
 )

@@ -206,9 +206,17 @@ task.fault(
 )
 task.fault(
     "C-PATCH-GRID-MIXED",
-    tiles=lambda image, height, width: image.reshape(
-        *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
-    ).permute(0, 1, 3, 2, 5, 4),
+    tiles=(
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
+        ).permute(0, 1, 3, 2, 5, 4),
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], image.shape[2] // height, height, width, image.shape[3] // width
+        ).permute(0, 1, 2, 3, 5, 4),
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], height, image.shape[2] // height, image.shape[3] // width, width
+        ).permute(0, 1, 3, 2, 4, 5),
+    ),
 )
 task.fault(
     "C-PATCH-SIZE-TURNED",
@@ -255,6 +263,7 @@ task.fault(
         *(tiles.shape[place] for place in (0, 2, 4, 1, 3, 5)),
     ),
 )
+task.fault("C-PATCH-ROW-BY-ROW", within=lambda apart: apart.transpose(3, 4).flatten(3))
 task.fault("C-PATCH-COLOR-LAST", within=lambda apart: apart.movedim(3, -1).flatten(3))
 
 # --- faults: order ------------------------------------------------------------------------------

@@ -250,12 +250,7 @@ class SpeedsSharedOut(Grid):
         return self.table(rows, width)[:, :half], self.table(columns, width)[:, half:]
 
 
-@task.fault("C-2D-SPEEDS-OF-ALL")
-class SpeedsOfAll(Grid):
-    def tables(self, rows, columns, width):
-        half = width // 2
-        return self.table(rows, width)[:, :half], self.table(columns, width)[:, :half]
-
+task.fault("C-2D-SPEEDS-OF-ALL", exponents=lambda m: torch.arange(0, m, 2) / (2 * m))
 
 task.fault("C-2D-ALTERNATING", join=lambda row, column: torch.stack([row, column], -1).flatten(1))
 task.fault(
