@@ -295,22 +295,6 @@ class LogitsStay(Crossing):
         return torch.equal(result[stays], logits[stays])
 
 
-shared_out = task.fault("T-SHARED-OUT")
-
-
-@shared_out
-class SharedOut(Crossing):
-    def holds(self, implementation, case):
-        result = implementation(self.logits(case[0]), case[1])
-        return torch.allclose(result.softmax(-1).sum(-1), torch.ones(1))
-
-
-@shared_out
-class SharedOutByTwo(SharedOut):
-    def cases():
-        return [(MIXED, 0.6, [1, 3])]
-
-
 @task.fault("T-SUM-OF-ONE")
 class SharesComeBack(Crossing):
     def holds(self, implementation, case):

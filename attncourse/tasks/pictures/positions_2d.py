@@ -166,7 +166,10 @@ def joined(row, column):
 
 # --- faults: which number, which half -----------------------------------------------------------
 
-task.fault("C-2D-COLUMN-FIRST", join=lambda row, column: joined(column, row))
+task.fault(
+    "C-2D-COLUMN-FIRST",
+    lay=lambda self, row, column, rows, columns: Grid.lay(self, row, column, rows, columns)[::-1],
+)
 task.fault(
     "C-2D-DOWN-FIRST",
     row_of=lambda p, rows, columns: p % rows,
@@ -241,6 +244,15 @@ class Turned(Grid):
 
 
 # --- faults: sinusoids --------------------------------------------------------------------------
+
+
+def sines_and_cosines(self, rows, columns, width):
+    speeds = torch.arange(width // 2) / (width // 2)
+    row, column = (self.angles(self.count(length), speeds) for length in (rows, columns))
+    return row.sin(), column.cos()
+
+
+task.fault("C-2D-SINES-FOR-ROWS", tables=sines_and_cosines)
 
 
 @task.fault("C-2D-SPEEDS-SHARED-OUT")
