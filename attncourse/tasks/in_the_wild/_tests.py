@@ -51,8 +51,8 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
     task.fault("T-UPSIDE-DOWN", **about, demand=turned_around)
     # Whole answers: nothing else of such a test can be seen.
     of_another = task.fault("T-NOT-THE-ARGUMENT", **about)
-    of_another(lambda implementation: task.reference(wrong))
-    of_another(lambda implementation: task.reference(right))
+    of_another(lambda implementation: task.composed()(wrong))
+    of_another(lambda implementation: task.composed()(right))
 
     @task.fault("T-KEEPS-ERRORS", **about)
     class KeepsErrors(task.composed):
