@@ -6,14 +6,10 @@ from attncourse.checks.task import Task
 class Testing:
     """A test of an implementation, case by case; a task's own class says `cases` and `holds`."""
 
-    def under_test(self, implementation):
-        return implementation
-
     def demand(self, holds):
         assert holds
 
     def __call__(self, implementation):
-        implementation = self.under_test(implementation)
         for case in self.cases():
             self.demand(self.holds(implementation, case))
 
@@ -39,7 +35,7 @@ def turned_around(holds):
 
 
 def of_every_test(task: Task, wrong, right, **about) -> None:
-    """Faults of the steps `under_test` and `demand`, and of a whole test.
+    """Faults of the step `demand`, and of a whole test.
 
     Args:
         wrong: the implementation with the defect, as the notebook shows it.
@@ -53,11 +49,10 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
         demand=(raising(ValueError), raising(RuntimeError), raising(Failed)),
     )
     task.fault("T-UPSIDE-DOWN", **about, demand=turned_around)
-    task.fault(
-        "T-NOT-THE-ARGUMENT",
-        **about,
-        under_test=(lambda implementation: wrong, lambda implementation: right),
-    )
+    # Whole answers: nothing else of such a test can be seen.
+    of_another = task.fault("T-NOT-THE-ARGUMENT", **about)
+    of_another(lambda implementation: task.composed()(wrong))
+    of_another(lambda implementation: task.composed()(right))
 
     @task.fault("T-KEEPS-ERRORS", **about)
     class KeepsErrors(task.composed):
@@ -72,12 +67,10 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
     @says
     class Returns(task.composed):
         def __call__(self, implementation):
-            implementation = self.under_test(implementation)
             return all([self.holds(implementation, case) for case in self.cases()])
 
     @says
     class Prints(task.composed):
         def __call__(self, implementation):
-            implementation = self.under_test(implementation)
             for case in self.cases():
                 print("right" if self.holds(implementation, case) else "wrong!")

@@ -33,6 +33,7 @@ def probes(rng):
         "causal": attention_inputs(rng, 2, q=5, k=5, d=3, v=4, mask=causal(5)),
         "padding": attention_inputs(rng, 3, 2, mask=mixed_mask(rng, 3, 1, 1, 5)),
         "dead row": attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5)),
+        "dead row, square": attention_inputs(rng, 2, q=4, k=4, mask=dead_mask(rng, 2, 4, 4)),
         "all hidden": all_hidden(rng),
         "large negative, masked": large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0),
         "double": attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5), **DOUBLE),
@@ -110,10 +111,15 @@ def only_a_whole_mask(weights, mask):
 task.fault("M-DEAD-ROW-WHOLE-MASK", clear=only_a_whole_mask)
 
 
-def a_mask_is_there(mask, scores):
-    if mask is None:
-        raise AttributeError("'NoneType' object has no attribute 'expand'")
-    return mask
+def a_mask_is_there(error):
+    """What is done with None first decides its error: `mask.any(-1)`, or `~mask`."""
+
+    def visible(mask, scores):
+        if mask is None:
+            raise error("None is no mask")
+        return mask
+
+    return visible
 
 
 task.fault(
@@ -157,8 +163,15 @@ def of_keys(weights, mask):
     return weights * seen[..., None]
 
 
-task.fault("M-DEAD-COLUMN", clear=(of_keys, lambda weights, mask: weights * mask.any(-2, True)))
-task.fault("M-ALWAYS-GIVEN", visible=a_mask_is_there)
+task.fault(
+    "M-DEAD-COLUMN",
+    clear=(
+        of_keys,
+        lambda weights, mask: weights * mask.any(-2, True),
+        lambda weights, mask: weights * mask.any(-2)[..., None],
+    ),
+)
+task.fault("M-ALWAYS-GIVEN", visible=(a_mask_is_there(AttributeError), a_mask_is_there(TypeError)))
 
 # Each of them may go wrong while the defect is mended.
 task.fault("D-NO-SCALE", scale=as_is)

@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from attncourse import in_the_wild as reference
@@ -130,6 +132,51 @@ task.fault(
     "P-TOP-P-ONE-MORE",
     stays=lambda likely, top_p: (
         torch.arange(likely.shape[-1]) <= (likely.cumsum(-1) - likely < top_p).sum(-1, keepdim=True)
+    ),
+)
+
+
+def down_to_the_limit(likely, top_p):
+    limit = likely[likely.cumsum(-1) - likely < top_p].min()
+    return likely >= limit
+
+
+def as_many_as_the_longest(likely, top_p):
+    many = (likely.cumsum(-1) - likely < top_p).sum(-1).max()
+    return (torch.arange(likely.shape[-1]) < many).expand(likely.shape)
+
+
+task.fault("P-TOP-P-ONE-LIMIT", stays=down_to_the_limit)
+task.fault("P-TOP-P-ONE-COUNT", stays=as_many_as_the_longest)
+
+
+def moved_alone(likely, top_p):
+    keep = likely.cumsum(-1) <= top_p
+    return torch.cat([keep[..., :1], keep[..., :-1]], -1)
+
+
+task.fault("P-TOP-P-FIRST-BY-ITSELF", stays=moved_alone)
+
+
+def share_of_words(whole):
+    """How many words `top_p` is of all, made whole by this."""
+
+    def stays(likely, top_p):
+        words = likely.shape[-1]
+        return (torch.arange(words) < max(1, whole(top_p * words))).expand(likely.shape)
+
+    return stays
+
+
+task.fault(
+    "P-TOP-P-SHARE-OF-WORDS",
+    stays=(share_of_words(math.ceil), share_of_words(round), share_of_words(int)),
+)
+task.fault("P-TOP-P-OVER-TEXTS", shares=lambda logits: logits.softmax(0))
+task.fault(
+    "P-TOP-P-IN-ORDER",
+    result=lambda logits, keep, p: (
+        logits.masked_fill(~keep, -torch.inf).sort(-1, descending=True).values
     ),
 )
 task.fault(

@@ -137,6 +137,11 @@ def where_all_is_hidden(weights, mask):
     return weights if mask.any() else torch.zeros_like(weights)
 
 
+def a_trace_of_the_first(weights, mask):
+    first = torch.arange(mask.shape[-1], device=mask.device) == 0
+    return to_zero(weights, mask) + 3e-4 * (first & ~mask.any(-1, keepdim=True))
+
+
 def output_alone(query, key, value, mask=None):
     output, weights = shown(query, key, value, mask)
     some = seen_by(mask, weights).any(-1, keepdim=True)
@@ -155,6 +160,7 @@ def weights_alone_and_nan(query, key, value, mask=None):
 
 THE_ONE = "the one that the notebook shows"
 INFINITY, NAN_IN_THE_OUTPUT = "−∞ as a fill, so NaN", "NaN in the output, zeros in the weights"
+TRACE = "0.0003 for the first key, if all are hidden"
 OUTPUT, WEIGHTS = (
     "zeros in the output, not in the weights",
     "zeros in the weights, not in the output",
@@ -168,6 +174,7 @@ WRONG = {
     "10,000 taken from hidden scores": hidden_by(lambda s, mask: s - 1e4 * ~mask),
     "the first key, if all are hidden": hidden_by(first_key_instead),
     "zeros if the whole mask is False": hidden_by(with_the_lowest, where_all_is_hidden),
+    TRACE: hidden_by(with_the_lowest, a_trace_of_the_first),
     OUTPUT: output_alone,
     WEIGHTS: weights_alone,
     "True taken for hidden": lambda q, k, v, mask=None: shown(
@@ -264,7 +271,7 @@ def hidden_keys_are_not_looked_at_in_any_other_way(answer):
     shared.refuses_all(
         *(answer, seen),
         *("the lowest number as a fill", "10,000 taken from hidden scores"),
-        *("the first key, if all are hidden", "zeros if the whole mask is False"),
+        *("the first key, if all are hidden", "zeros if the whole mask is False", TRACE),
         why="It breaks the same promise by another route.",
     )
 
@@ -314,7 +321,10 @@ def no_dead_row():
     return [causal(5)[:4]]
 
 
-@task.fault("T-NO-DEAD-ROW", **SECTION, cases=no_dead_row)
+ordinary = task.fault("T-NO-DEAD-ROW", **SECTION, cases=no_dead_row)
+
+
+@ordinary
 class RowsOfOrdinaryMasks(DeadRows):
     def cases():
         return no_dead_row()
@@ -322,6 +332,16 @@ class RowsOfOrdinaryMasks(DeadRows):
     def holds(self, implementation, mask):
         _, weights = implementation(*self.inputs(), mask)
         return torch.allclose(weights.sum(-1), torch.ones(2, 4))
+
+
+@ordinary
+class HiddenKeys(DeadRows):
+    def cases():
+        return no_dead_row()
+
+    def holds(self, implementation, mask):
+        _, weights = implementation(*self.inputs(), mask)
+        return bool((weights[:, ~mask] == 0).all())
 
 
 task.fault("T-ONLY-NAN", **SECTION, right=lambda found: not found.isnan().any())
@@ -333,16 +353,32 @@ task.fault(
         lambda found: not ((found < 0) | (found > 0)).any(),
     ),
 )
-task.fault(
+uniform = task.fault(
     "T-ONLY-UNIFORM",
     **SECTION,
     parts=lambda output, weights: [weights],
     right=lambda found: not torch.allclose(found, torch.tensor(1 / 5)),
 )
+
+
+@uniform
+class OutputIsNoMean(DeadRows):
+    def holds(self, implementation, mask):
+        query, key, value = self.inputs()
+        output, _ = implementation(query, key, value, mask)
+        return not torch.allclose(output[:, self.rows(mask)], value.mean(1, keepdim=True))
+
+
 task.fault("T-OUTPUT-ONLY", **SECTION, parts=lambda output, weights: [output])
 task.fault("T-WEIGHTS-ONLY", **SECTION, parts=lambda output, weights: [weights])
 task.fault("T-ALL-HIDDEN", **SECTION, cases=lambda: [torch.zeros(4, 5, dtype=torch.bool)])
-task.fault("T-LOOSE", right=lambda found: bool((found.abs() < 0.9).all()))
+task.fault(
+    "T-LOOSE",
+    right=(
+        lambda found: bool((found.abs() < 0.9).all()),
+        lambda found: bool((found.abs() < 1e-3).all()),
+    ),
+)
 
 
 def one_row_of_true():

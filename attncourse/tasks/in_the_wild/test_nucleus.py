@@ -119,10 +119,12 @@ def raises(logits, top_p):
     raise AssertionError("something is wrong inside")
 
 
+NOTHING, ALL = "−∞ everywhere", "all words stay"
 IMPLEMENTATIONS = (
     RIGHT
     | WRONG
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
+    | {NOTHING: filled(-torch.inf), ALL: lambda logits, top_p: logits.clone()}
     | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
 )
 
@@ -146,7 +148,12 @@ def seen(test_nucleus):
 
 
 def traits(answer):
-    return shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE)
+    found = shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE)
+    looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
+    nothing, all = (
+        looks and not answer.returned(shared.of(each), seen)["refused"] for each in (NOTHING, ALL)
+    )
+    return found | {"accepts that nothing stays": nothing, "accepts that all stay": all}
 
 
 task = Task(
@@ -232,8 +239,15 @@ task.fault(
     cases=(
         lambda: [([0.25, 0.25, 0.25, 0.25], 0.75, [0, 1, 2])],
         lambda: [([0.5, 0.5], 0.5, [0])],
+        lambda: [(MIXED, 0.5, [1]), (MIXED, 0.8, [1, 3])],
+        lambda: [(MIXED, 1.0, [0, 1, 2, 3, 4])],
     ),
-    equal=lambda found, expected, case: len(found) == len(expected),
+    equal=(
+        lambda found, expected, case: len(found) == len(expected),
+        lambda found, expected, case: len(found) == len(expected),
+        ...,
+        ...,
+    ),
 )
 task.fault(
     "T-ONE-IS-LEFT",
@@ -248,10 +262,12 @@ def at_most(found, expected, case):
 
 task.fault(
     "T-BELOW",
-    equal=(at_most, ...),
+    equal=(at_most, Crossing.equal, at_most, Crossing.equal),
     cases=(
         lambda: [(MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
         lambda: [(MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
+        ...,
+        lambda: [(MIXED, 0.2, []), (MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
     ),
 )
 
@@ -266,6 +282,17 @@ def only_text(result):
 
 task.fault("T-ONE-TEXT", logits=one_text, left=only_text)
 task.fault("T-LOOSE", equal=lambda found, expected, case: abs(len(found) - len(expected)) <= 1)
+
+task.fault("T-AT-MOST", equal=lambda found, expected, case: len(found) <= len(expected))
+
+
+@task.fault("T-LOGITS-STAY")
+class LogitsStay(Crossing):
+    def holds(self, implementation, case):
+        logits = self.logits(case[0])
+        result = implementation(logits, case[1])
+        stays = result > -torch.inf
+        return torch.equal(result[stays], logits[stays])
 
 
 @task.fault("T-SUM-OF-ONE")

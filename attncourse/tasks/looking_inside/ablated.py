@@ -303,7 +303,18 @@ task.fault("I-ROWS-OF-W-O", forms=[without_rows("out_proj"), value_through_rows]
 
 # --- faults: which head -------------------------------------------------------------------------
 
-task.fault("I-HEAD-FROM-ONE", numbers=lambda head, h: [head - 1])
+
+def into_a_slice(heads, head, value):
+    """Of numbers from head · d to (head + 1) · d: for head −1, these are none."""
+    heads[:, head, :, : None if head >= 0 else 0] = value
+    return heads
+
+
+task.fault(
+    "I-HEAD-FROM-ONE",
+    numbers=lambda head, h: [head - 1],
+    says=(..., into_a_slice),
+)
 task.fault("I-HEAD-FROM-THE-END", numbers=lambda head, h: [h - 1 - head])
 task.fault("I-ALL-HEADS", numbers=(lambda head, h: range(h), lambda head, h: [slice(None)]))
 

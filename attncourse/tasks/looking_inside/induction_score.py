@@ -53,7 +53,7 @@ task = Task(
     minutes=15,
     section="induction",
     probes=probes,
-    differentiated=("plain",),
+    differentiated=("plain", "no mask"),
     small=small,
 )
 
@@ -147,10 +147,31 @@ def up_to_minus(weights, rows, distance):
 
 
 task.fault("I-SAME-WORD", distance=lambda period, n: period)
-task.fault("I-WORD-BEFORE-IT", distance=lambda period, n: period + 1)
+task.fault(
+    "I-WORD-BEFORE-IT",
+    distance=lambda period, n: period + 1,
+    first=(..., ..., ..., lambda period, n: period + 1),
+    # The first row looks at place −1: that is the first place, none, or the last.
+    picked=(
+        ...,
+        lambda w, rows, distance: (
+            w[..., rows, (rows - distance).clamp(0, w.shape[-1] - 1)] * (rows >= distance)
+        ),
+        lambda w, rows, distance: w[..., rows, rows - distance],
+        ...,
+    ),
+)
 task.fault("I-TWO-AFTER-IT", distance=lambda period, n: period - 2)
 task.fault("I-WHOLE-DIAGONAL", first=lambda period, n: period - 1)
-task.fault("I-ONE-TOO-LATE", first=lambda period, n: min(period + 1, n - 1))
+task.fault(
+    "I-ONE-TOO-LATE",
+    first=(lambda period, n: min(period + 1, n - 1), lambda period, n: period + 1),
+)
+task.fault(
+    "I-LAST-REPETITION",
+    first=(lambda period, n: max(period, n - period), lambda period, n: n - period),
+    picked=(..., lambda w, rows, distance: w[..., rows, rows - distance]),
+)
 task.fault(
     "I-ALL-ROWS",
     first=lambda period, n: 0,
@@ -192,7 +213,14 @@ def all_before(weights, rows, distance, least=1):
 
 
 task.fault("I-ALL-OCCURRENCES", picked=(all_before, functools.partial(all_before, least=0)))
-task.fault("I-PLAIN-NUMBER", result=lambda score: score.flatten()[:1].squeeze())
+task.fault("I-BEST-HEAD", result=lambda score: score.max())
+task.fault(
+    "I-PLAIN-NUMBER",
+    result=(
+        lambda score: score.flatten()[:1].squeeze(),
+        lambda score: score.mean().item(),
+    ),
+)
 task.fault("C-FLOAT32", result=lambda score: score.float())
 task.fault("C-DETACHED", read=torch.detach)
 task.spelling(result=as_is)

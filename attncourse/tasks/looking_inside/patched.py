@@ -252,10 +252,22 @@ task.fault("I-ALL-PLACES", where=lambda position, n: slice(None))
 task.fault("I-FROM-THERE-ON", where=lambda position, n: slice(position % n, None))
 task.fault("I-UP-TO-THERE", where=lambda position, n: slice(0, position % n + 1))
 task.fault("I-EMPTY-SLICE", where=lambda position, n: slice(position, position + 1))
-task.fault("I-PLACE-FROM-ONE", where=lambda position, n: position - 1 if position else 0)
+task.fault(
+    "I-PLACE-FROM-ONE",
+    where=(
+        lambda position, n: position - 1 if position else 0,
+        lambda position, n: position - 1,
+    ),
+)
 task.fault("I-LAST-PLACE", where=lambda position, n: -1)
 task.fault("I-ALL-HEADS", number=lambda head, h: slice(None))
-task.fault("I-HEAD-FROM-ONE", number=lambda head, h: head - 1)
+task.fault(
+    "I-HEAD-FROM-ONE",
+    number=(
+        lambda head, h: head - 1,
+        lambda head, h: head - 1 if head else slice(0, 0),  # a slice from −d to 0 is empty
+    ),
+)
 task.fault("I-HEAD-FROM-THE-END", number=lambda head, h: h - 1 - head)
 task.fault(
     "I-VIEW-WITHOUT-TURNING",

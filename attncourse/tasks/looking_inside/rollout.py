@@ -199,7 +199,20 @@ task.fault(
     kept=lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
 )
 task.fault("I-PLUS-ONE", kept=lambda mean: (mean + 1) / 2)
-task.fault("I-RESIDUAL-ONCE", kept=as_is, result=lambda arrived: Rollout.kept(arrived))
+
+
+@task.fault("I-RESIDUAL-ONCE")
+class ResidualOnce(Rollout):
+    def __call__(self, weights):
+        maps = [self.heads(layer) for layer in self.read(weights)]
+        return self.result(self.kept(self.all(self.chosen(maps), self.begin, self.then)))
+
+
+task.fault("I-RESIDUAL-FIRST", kept=as_is, begin=lambda kept: Rollout.kept(kept))
+task.fault(
+    "I-IDENTITY-EACH-TIME",
+    then=lambda result, kept: kept @ result + (torch.eye(kept.shape[-1]).to(kept) - result) / 2,
+)
 task.fault("I-ORDER", then=lambda result, kept: result @ kept)
 task.fault("I-LAYERS-AVERAGED", all=lambda maps, begin, then: torch.stack(maps).mean(0))
 task.fault("I-LAYERS-SUMMED", all=lambda maps, begin, then: sum(maps))
@@ -212,9 +225,21 @@ task.fault(
 )
 task.fault(
     "I-LAST-LAYER-LOST",
-    chosen=lambda maps: maps[:-1] or [torch.eye(maps[0].shape[-1]).to(maps[0]).expand_as(maps[0])],
+    chosen=(
+        lambda maps: maps[:-1] or [torch.eye(maps[0].shape[-1]).to(maps[0]).expand_as(maps[0])],
+        lambda maps: maps[:-1] or maps,
+    ),
 )
-task.fault("I-HEADS-SUMMED", heads=lambda layer: layer.sum(1))
+task.fault(
+    "I-HEADS-SUMMED",
+    heads=lambda layer: layer.sum(1),
+    kept=(
+        ...,
+        lambda all: shared_out(all + torch.eye(all.shape[-1], dtype=all.dtype)),
+        lambda all: all + torch.eye(all.shape[-1], dtype=all.dtype),
+    ),
+    result=(..., ..., shared_out),
+)
 
 
 task.fault(
@@ -223,14 +248,35 @@ task.fault(
         lambda layer: layer.amax(1),
         lambda layer: shared_out(layer.amax(1)),
         lambda layer: layer.amax(1),
+        lambda layer: layer.amax(1),
     ),
-    kept=(..., ..., lambda most: shared_out(most + torch.eye(most.shape[-1], dtype=most.dtype))),
+    kept=(
+        ...,
+        ...,
+        lambda most: shared_out(most + torch.eye(most.shape[-1], dtype=most.dtype)),
+        lambda most: most + torch.eye(most.shape[-1], dtype=most.dtype),
+    ),
+    result=(..., ..., ..., shared_out),
 )
 task.fault("I-FIRST-HEAD", heads=lambda layer: layer[:, 0])
 task.fault("I-TURNED", result=lambda arrived: arrived.mT)
 task.fault("I-EACH-HEAD-ALONE", heads=as_is, result=lambda arrived: arrived.mean(1))
-task.fault("I-FIRST-TEXT", result=lambda arrived: arrived[:1].expand_as(arrived))
+task.fault(
+    "I-FIRST-TEXT",
+    result=(
+        lambda arrived: arrived[:1].expand_as(arrived),
+        lambda arrived: arrived[:1],
+        lambda arrived: arrived[0],
+    ),
+)
 task.fault("I-NO-BATCH-AXIS", heads=lambda layer: layer.mean(0))
+task.fault(
+    "I-TEXTS-AVERAGED",
+    heads=(
+        lambda layer: layer.mean((0, 1)).expand(len(layer), -1, -1),
+        lambda layer: layer.mean((0, 1)),
+    ),
+)
 task.fault(
     "I-IDENTITY-AT-THE-END",
     begin=lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept,

@@ -191,6 +191,9 @@ class Loss:
     def cool(scores, temperature):
         return scores / temperature
 
+    def sides(scores):
+        return scores, scores.mT
+
     def own(scores):
         return torch.arange(len(scores))
 
@@ -207,7 +210,7 @@ class Loss:
     def __call__(self, images, texts, temperature):
         scores = self.compare(self.image_side(images), self.text_side(texts))
         temperature = self.heat(temperature)
-        cooled = self.cool(scores, temperature), self.cool(scores.mT, temperature)
+        cooled = [self.cool(side, temperature) for side in self.sides(scores)]
         return self.result(self.both(*cooled))
 
 
@@ -251,6 +254,11 @@ task.fault(
         lambda images, texts: -(images[:, None] - texts[None]).norm(dim=-1),
         lambda images, texts: -(images[:, None] - texts[None]).square().sum(-1),
     ),
+)
+task.fault(
+    "C-PAIRS-SCORES-NORMALIZED",
+    unit=as_is,
+    compare=lambda images, texts: F.normalize(images @ texts.mT, dim=-1),
 )
 task.fault("C-PAIRS-TIMES", cool=lambda scores, temperature: scores * temperature)
 task.fault("C-PAIRS-NO-TEMPERATURE", cool=as_is)
@@ -308,33 +316,29 @@ task.fault(
 
 # --- faults: which one is mine ------------------------------------------------------------------
 
-task.fault(
-    "C-PAIRS-PICTURES-ONLY", both=lambda self, scores, turned: self.lose(scores, self.own(scores))
-)
-task.fault(
-    "C-PAIRS-TEXTS-ONLY", both=lambda self, scores, turned: self.lose(scores.mT, self.own(scores))
-)
+task.fault("C-PAIRS-PICTURES-ONLY", sides=lambda scores: (scores, scores))
+task.fault("C-PAIRS-TEXTS-ONLY", sides=lambda scores: (scores.mT, scores.mT))
 task.fault(
     "C-PAIRS-SUM",
     both=lambda self, scores, turned: (
-        self.lose(scores, self.own(scores)) + self.lose(scores.mT, self.own(scores))
+        self.lose(scores, self.own(scores)) + self.lose(turned, self.own(scores))
     ),
 )
 task.fault(
     "C-PAIRS-MIRRORED",
     both=(
-        lambda self, scores, turned: self.lose((scores + turned) / 2, self.own(scores)),
-        lambda self, scores, turned: self.lose(scores + turned, self.own(scores)),
+        lambda self, scores, turned: self.lose((scores + scores.mT) / 2, self.own(scores)),
+        lambda self, scores, turned: self.lose(scores + scores.mT, self.own(scores)),
     ),
 )
 task.fault(
     "C-PAIRS-MEAN-OF-SHARES",
     both=(
         lambda self, scores, turned: (
-            -((scores.softmax(-1) + turned.softmax(-1)) / 2).log().diagonal().mean()
+            -((scores.softmax(-1) + scores.mT.softmax(-1)) / 2).log().diagonal().mean()
         ),
         lambda self, scores, turned: (
-            -((scores.softmax(-1) + turned.softmax(-1)) / 2).diagonal().mean().log()
+            -((scores.softmax(-1) + scores.mT.softmax(-1)) / 2).diagonal().mean().log()
         ),
     ),
 )
@@ -360,6 +364,7 @@ task.fault(
             -F.logsigmoid(scores * (2 * torch.eye(len(scores), dtype=scores.dtype) - 1)).sum()
             / len(scores)
         ),
+        lambda self, scores, turned: F.mse_loss(scores, torch.eye(len(scores), dtype=scores.dtype)),
     ),
 )
 task.fault(
@@ -373,11 +378,28 @@ task.fault(
 )
 task.fault(
     "C-PAIRS-WITHOUT-ITSELF",
-    lose=lambda scores, own: (
-        scores.masked_fill(torch.eye(len(own), dtype=torch.bool), -1e9).logsumexp(-1)
-        - scores.diagonal()
-    ).mean(),
+    lose=(
+        lambda scores, own: (
+            scores.masked_fill(torch.eye(len(own), dtype=torch.bool), -1e9).logsumexp(-1)
+            - scores.diagonal()
+        ).mean(),
+        lambda scores, own: (
+            scores.masked_fill(torch.eye(len(own), dtype=torch.bool), -torch.inf).logsumexp(-1)
+            - scores.diagonal()
+        ).mean(),
+    ),
 )
+
+
+@task.fault("C-PAIRS-ALL-AGAINST-ALL")
+class AllAgainstAll(Loss):
+    def __call__(self, images, texts, temperature):
+        every = torch.cat([self.image_side(images), self.text_side(texts)])
+        scores = self.cool(self.compare(every, every), self.heat(temperature))
+        scores = scores.masked_fill(torch.eye(len(every), dtype=torch.bool), -torch.inf)
+        return self.result(self.lose(scores, torch.arange(len(every)).roll(len(images))))
+
+
 task.fault("C-PAIRS-FIRST", own=lambda scores: torch.zeros(len(scores), dtype=torch.long))
 task.fault(
     "C-PAIRS-MARGIN",
@@ -400,6 +422,10 @@ task.fault(
 )
 task.fault(
     "C-PAIRS-SUM-OF-BATCH", lose=lambda scores, own: -scores.log_softmax(-1).diagonal().sum()
+)
+task.fault(
+    "C-PAIRS-MEAN-OF-TABLE",
+    lose=lambda scores, own: -scores.log_softmax(-1).diagonal().sum() / scores.numel(),
 )
 task.fault("C-PAIRS-EACH", lose=lambda scores, own: -scores.log_softmax(-1).diagonal())
 task.fault("C-PAIRS-SIGN", result=lambda loss: -loss)

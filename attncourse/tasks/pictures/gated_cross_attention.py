@@ -59,7 +59,7 @@ def probes(rng):
         "wide open": gated(rng, gate=3.0),
         "below zero": gated(rng, gate=-0.8),
         "far below zero": gated(rng, gate=-2.5),
-        "as many words as patches": gated(rng, q=4, k=4),
+        "as many words as patches": gated(rng, q=4, k=4, gate=-0.8),
         "one picture of two patches": gated(rng, b=1, q=2, k=2, gate=1.0),
         "all equal": gated(rng, b=4, q=4, k=4, m=4, h=4),
         "one word": gated(rng, q=1, gate=1.2),
@@ -241,6 +241,7 @@ task.fault(
         lambda gate: gate.tanh().relu(),
         lambda gate: gate.tanh().abs(),
         lambda gate: gate.relu().tanh(),
+        lambda gate: gate.clamp(0, 1),
     ),
 )
 task.fault("C-GATE-NONE", passes=lambda share, found, gate: found + 0 * share)
@@ -266,11 +267,20 @@ task.fault(
     passes=(
         lambda share, found, gate: torch.zeros_like(found) if gate == 0 else share * found,
         ...,
+        ...,
+        lambda share, found, gate: torch.zeros_like(found) if gate == 0 else share * found,
+    ),
+    results=(
+        ...,
+        ...,
+        ...,
+        lambda text, weights, share: (text, weights if share else torch.zeros_like(weights)),
     ),
     at_once=(
         ...,
         lambda text, gate: (text, None) if gate == 0 else None,
         lambda text, gate: text if gate == 0 else None,
+        ...,
     ),
 )
 
@@ -304,6 +314,18 @@ task.fault(
     passes=lambda share, found, gate: found,
 )
 
+
+def normalized(x):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+task.fault(
+    "C-GATE-NORM",
+    enters=(lambda text, memory, gate: (normalized(text), memory), ...),
+    results=(..., lambda text, weights, share: (normalized(text), weights)),
+)
+task.fault("C-GATE-IN-PLACE", add=lambda text, passed, share: text.add_(passed))
+
 # --- faults: who asks whom ----------------------------------------------------------------------
 
 task.fault(
@@ -321,16 +343,30 @@ def cut_to_the_text(attention, query, key, value, mask):
     return found[:, : key.shape[1]], weights
 
 
-task.fault(
+reversed_roles = task.fault(
     "X-REVERSED",
     roles=lambda text, memory: (memory, text, text),
     ask=(..., cut_to_the_text),
 )
+
+
+@reversed_roles
+class TextForThePicture(Gated):
+    """The picture asks, and gets what the text says."""
+
+    def __call__(self, text, memory, attention, gate, memory_mask=None):
+        return super().__call__(memory, text, attention, gate, None)
+
+
 task.fault(
     "X-WRONG-KV",
     roles=(lambda text, memory: (text, memory, text), lambda text, memory: (text, text, memory)),
 )
-task.fault("X-SELF", roles=lambda text, memory: (text, text, text))
+task.fault(
+    "X-SELF",
+    roles=lambda text, memory: (text, text, text),
+    visible=(..., lambda mask: None),
+)
 task.fault("M-IGNORED", visible=lambda mask: None)
 task.fault("M-IF-MASK", visible=if_given(lambda mask: mask if mask else None))
 task.fault("M-ONE-AXIS-MORE", visible=if_given(lambda mask: mask[:, None]))

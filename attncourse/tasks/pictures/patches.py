@@ -1,6 +1,7 @@
 import itertools
 
 import torch
+from einops import rearrange
 
 from attncourse import pictures as reference
 from attncourse.checks.answer import Failure, has_shape, moves_nothing
@@ -165,8 +166,11 @@ class Patches:
     def apart(tiles):
         return tiles.permute(0, 2, 4, 1, 3, 5)  # b i j c y x
 
+    def pixels(apart):
+        return apart
+
     def within(apart):
-        return apart.flatten(3)  # b i j p
+        return rearrange(apart, "b i j c y x -> b i j (c y x)")
 
     def sequence(numbers):
         return numbers.flatten(1, 2)
@@ -176,7 +180,7 @@ class Patches:
 
     def __call__(self, image, size):
         height, width = self.of(size, image)
-        tiles = self.apart(self.tiles(self.looked_at(image), height, width))
+        tiles = self.pixels(self.apart(self.tiles(self.looked_at(image), height, width)))
         return self.result(self.sequence(self.within(tiles)))
 
 
@@ -206,9 +210,17 @@ task.fault(
 )
 task.fault(
     "C-PATCH-GRID-MIXED",
-    tiles=lambda image, height, width: image.reshape(
-        *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
-    ).permute(0, 1, 3, 2, 5, 4),
+    tiles=(
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], height, image.shape[2] // height, width, image.shape[3] // width
+        ).permute(0, 1, 3, 2, 5, 4),
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], image.shape[2] // height, height, width, image.shape[3] // width
+        ).permute(0, 1, 2, 3, 5, 4),
+        lambda image, height, width: image.reshape(
+            *image.shape[:2], height, image.shape[2] // height, image.shape[3] // width, width
+        ).permute(0, 1, 3, 2, 4, 5),
+    ),
 )
 task.fault(
     "C-PATCH-SIZE-TURNED",
@@ -247,7 +259,10 @@ task.fault("C-PATCH-FIRST-COLOR", looked_at=lambda image: image[:, :1])
 task.fault("C-PATCH-GRAY", looked_at=lambda image: image.mean(1, keepdim=True))
 task.fault(
     "C-PATCH-A-COLOR-EACH",
-    apart=lambda tiles: tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 2)[:, :, :, None],
+    apart=(
+        lambda tiles: tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 2)[:, :, :, None],
+        lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flatten(2, 3)[:, :, :, None],
+    ),
 )
 task.fault(
     "C-PATCH-COLORS-IN-FRONT",
@@ -255,7 +270,14 @@ task.fault(
         *(tiles.shape[place] for place in (0, 2, 4, 1, 3, 5)),
     ),
 )
-task.fault("C-PATCH-COLOR-LAST", within=lambda apart: apart.movedim(3, -1).flatten(3))
+task.fault(
+    "C-PATCH-ROW-BY-ROW",
+    within=lambda apart: rearrange(apart, "b i j c y x -> b i j (y c x)"),
+)
+task.fault(
+    "C-PATCH-COLOR-LAST",
+    within=lambda apart: rearrange(apart, "b i j c y x -> b i j (y x c)"),
+)
 
 # --- faults: order ------------------------------------------------------------------------------
 
@@ -277,8 +299,12 @@ class CountedByRows(Patches):
         return counted_by_rows(super().__call__(image, size), rows, columns)
 
 
-task.fault("C-PATCH-FROM-BELOW", apart=lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flip(1))
-task.fault("C-PATCH-PIXELS-TURNED", within=lambda apart: apart.mT.flatten(3))
+task.fault(
+    "C-PATCH-FROM-BELOW",
+    apart=(lambda tiles: tiles.permute(0, 2, 4, 1, 3, 5).flip(1), ...),
+    looked_at=(..., lambda image: image.flip(2)),
+)
+task.fault("C-PATCH-PIXELS-TURNED", pixels=lambda apart: apart.mT)
 
 # --- faults: what comes back --------------------------------------------------------------------
 

@@ -166,7 +166,10 @@ def joined(row, column):
 
 # --- faults: which number, which half -----------------------------------------------------------
 
-task.fault("C-2D-COLUMN-FIRST", join=lambda row, column: joined(column, row))
+task.fault(
+    "C-2D-COLUMN-FIRST",
+    lay=lambda self, row, column, rows, columns: Grid.lay(self, row, column, rows, columns)[::-1],
+)
 task.fault(
     "C-2D-DOWN-FIRST",
     row_of=lambda p, rows, columns: p % rows,
@@ -243,6 +246,15 @@ class Turned(Grid):
 # --- faults: sinusoids --------------------------------------------------------------------------
 
 
+def sines_and_cosines(self, rows, columns, width):
+    speeds = torch.arange(width // 2) / (width // 2)
+    row, column = (self.angles(self.count(length), speeds) for length in (rows, columns))
+    return row.sin(), column.cos()
+
+
+task.fault("C-2D-SINES-FOR-ROWS", tables=sines_and_cosines)
+
+
 @task.fault("C-2D-SPEEDS-SHARED-OUT")
 class SpeedsSharedOut(Grid):
     def tables(self, rows, columns, width):
@@ -250,12 +262,7 @@ class SpeedsSharedOut(Grid):
         return self.table(rows, width)[:, :half], self.table(columns, width)[:, half:]
 
 
-@task.fault("C-2D-SPEEDS-OF-ALL")
-class SpeedsOfAll(Grid):
-    def tables(self, rows, columns, width):
-        half = width // 2
-        return self.table(rows, width)[:, :half], self.table(columns, width)[:, :half]
-
+task.fault("C-2D-SPEEDS-OF-ALL", exponents=lambda m: torch.arange(0, m, 2) / (2 * m))
 
 task.fault("C-2D-ALTERNATING", join=lambda row, column: torch.stack([row, column], -1).flatten(1))
 task.fault(
