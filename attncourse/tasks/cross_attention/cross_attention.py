@@ -257,6 +257,12 @@ class CrossAttention:
     def visible(mask, target, memory, attention):
         return mask
 
+    def prepare(attention):
+        pass
+
+    def leave(attention):
+        pass
+
     def roles(target, memory):
         return target, memory, memory
 
@@ -275,7 +281,9 @@ class CrossAttention:
     def __call__(self, target, memory, attention, memory_mask=None):
         target, memory = self.enters(target, memory)
         mask = self.visible(memory_mask, target, memory, attention)
+        self.prepare(attention)
         output, weights = self.ask(attention, *self.roles(target, memory), mask)
+        self.leave(attention)
         return self.results(self.finish(output, target, mask), self.shown(weights))
 
 
@@ -495,19 +503,12 @@ task.fault(
 # --- faults: what is left behind, and returned --------------------------------------------------
 
 
-def switched(attention, query, key, value, mask):
-    attention.eval()
-    return attention(query, key, value, mask)
-
-
-def left_in_training(attention, query, key, value, mask):
-    pair = attention.eval()(query, key, value, mask)
-    attention.train()
-    return pair
-
-
-task.fault("C-SWITCHES-MODE", ask=switched)
-task.fault("C-TRAIN-KEPT", ask=left_in_training)
+task.fault("C-SWITCHES-MODE", prepare=lambda attention: attention.eval())
+task.fault(
+    "C-TRAIN-KEPT",
+    prepare=lambda attention: attention.eval(),
+    leave=lambda attention: attention.train(),
+)
 task.fault("H-AVG-WEIGHTS", shown=lambda weights: weights.mean(1))
 task.fault("C-FIRST-HEAD", shown=lambda weights: weights[:, 0])
 task.fault(

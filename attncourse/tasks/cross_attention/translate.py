@@ -475,17 +475,17 @@ task.fault("C-ENDED-NOW", silence=as_is, stop=lambda word, finished, eos: (word 
 task.fault(
     "C-FIRST-END-STOPS",
     silence=(
-        as_is,
+        ...,
         ...,
         as_is,
-        ...,
+        as_is,
         lambda word, finished, eos: torch.full_like(word, eos) if finished.any() else word,
     ),
     stop=(
         lambda word, finished, eos: finished.any(),
+        lambda word, finished, eos: finished[0],
         lambda word, finished, eos: finished.any(),
         lambda word, finished, eos: word[0] == eos,
-        lambda word, finished, eos: finished[0],
         ...,
     ),
 )
@@ -543,7 +543,7 @@ task.fault("C-EXCHANGED", score=lambda model, source, words: model(words, source
 task.fault(
     "C-WORDS-TURNED",
     append=lambda words, word, finished: torch.cat([word[:, None], words], 1),
-    result=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1]),
+    result=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1], ...),
 )
 
 
@@ -647,7 +647,10 @@ task.fault("C-SQUEEZED", result=lambda words, *_: words[:, 1:].squeeze())
 task.fault("C-FLOAT-IDS", result=lambda words, *_: words[:, 1:].float())
 
 
-@task.fault("C-LISTS")
+lists = task.fault("C-LISTS", result=lambda words, *_: words[:, 1:].tolist())
+
+
+@lists
 class Lists(Writer):
     def result(words, eos, *_):
         rows = words[:, 1:].tolist()

@@ -95,7 +95,7 @@ def the_bytes_are_those_of_the_forward_pass_causal_or_not(answer):
 
 @task.steps
 class Work:
-    def flops(tables, d):
+    def flops(tables, d, vectors):
         return 4 * tables * d
 
     def masked(causal, backward):
@@ -118,7 +118,11 @@ class Work:
 
     def __call__(self, b, h, n, d, bytes_per_number, causal, backward):
         sizes = b * h * n * n, b * h * n * d  # numbers in one table; in q, k, v or o
-        flops = self.flops(sizes[0], d) * self.masked(causal, backward) * self.passes(backward)
+        flops = (
+            self.flops(sizes[0], d, sizes[1])
+            * self.masked(causal, backward)
+            * self.passes(backward)
+        )
         naive = self.naive(self.moved(sizes[0], causal), sizes[1])
         return {
             "flops": flops,
@@ -131,11 +135,12 @@ class Work:
 
 
 def with_softmax(few):
-    return lambda tables, d: (4 * d + few) * tables
+    return lambda tables, d, vectors: (4 * d + few) * tables
 
 
-task.fault("L3-MULTIPLY-ONLY", flops=lambda tables, d: 2 * tables * d)
-task.fault("L3-SOFTMAX-COUNTED", flops=lambda tables, d: 6 * tables * d)
+task.fault("L3-MULTIPLY-ONLY", flops=lambda tables, d, vectors: 2 * tables * d)
+task.fault("L3-WIDTH-FOR-LENGTH", flops=lambda tables, d, vectors: 4 * vectors * d)
+task.fault("L3-SOFTMAX-COUNTED", flops=lambda tables, d, vectors: 6 * tables * d)
 task.fault("L3-SOFTMAX-FEW", flops=tuple(map(with_softmax, (5, 4, 3))))
 task.fault("L3-CAUSAL-FULL", masked=lambda causal, backward: 1)
 task.fault(
@@ -148,8 +153,16 @@ task.fault("L3-TABLE-ONCE", naive=lambda tables, vectors: 2 * tables + 4 * vecto
 task.fault("L3-WRITES-ONLY", naive=lambda tables, vectors: 3 * tables + 4 * vectors)
 task.fault("L3-SCALED-FOR-FREE", naive=lambda tables, vectors: 4 * tables + 4 * vectors)
 task.fault("L3-TABLES-ALONE", naive=lambda tables, vectors: 6 * tables)
-task.fault("L3-FUSED-WRITES-SCORES", fused=lambda tables, vectors: tables + 4 * vectors)
+task.fault(
+    "L3-FUSED-WRITES-SCORES",
+    fused=(
+        lambda tables, vectors: tables + 4 * vectors,
+        lambda tables, vectors: 2 * tables + 4 * vectors,
+    ),
+)
 task.fault("L3-INPUTS-ONLY", fused=lambda tables, vectors: 3 * vectors)
+task.fault("L3-NAIVE-INPUTS-ONLY", naive=lambda tables, vectors: 6 * tables + 3 * vectors)
+task.fault("L3-JUST-WRITTEN", naive=lambda tables, vectors: 5 * tables + 4 * vectors)
 task.fault("L3-NUMBERS", in_bytes=lambda numbers, width, causal, backward: numbers)
 task.fault("L3-CAUSAL-TABLE", moved=lambda tables, causal: tables * (0.5 if causal else 1))
 task.fault(
@@ -167,16 +180,36 @@ task.fault(
 )
 
 
-@task.fault("L3-ONE-SENTENCE")
+one_sentence = task.fault("L3-ONE-SENTENCE")
+
+
+@one_sentence
 class OneSentence(Work):
     def __call__(self, b, *sizes, **options):
         return super().__call__(1, *sizes, **options)
 
 
-@task.fault("L3-ONE-HEAD")
+@one_sentence
+class OneSentenceComputed(Work):
+    def __call__(self, b, *sizes, **options):
+        found = super().__call__(b, *sizes, **options)
+        return found | {"flops": found["flops"] / b}
+
+
+one_head = task.fault("L3-ONE-HEAD")
+
+
+@one_head
 class OneHead(Work):
     def __call__(self, b, h, *sizes, **options):
         return super().__call__(b, 1, *sizes, **options)
+
+
+@one_head
+class OneHeadComputed(Work):
+    def __call__(self, b, h, *sizes, **options):
+        found = super().__call__(b, h, *sizes, **options)
+        return found | {"flops": found["flops"] / h}
 
 
 @task.fault("L3-COURSES-FORMULAS")

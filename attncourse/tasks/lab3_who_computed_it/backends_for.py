@@ -288,6 +288,7 @@ class Rules:
 # --- faults: where ------------------------------------------------------------------------------
 
 task.fault("L3-T4-FLASH", flash_where=yes)
+task.fault("L3-FLASH-NEWER", flash_where=lambda capability, call: capability > A100)
 task.fault("L3-T4-MATH", efficient_where=since(A100))
 task.fault("L3-CUDNN-EVERYWHERE", cudnn_where=(since(A100), on(L4, H100), yes))
 

@@ -179,14 +179,22 @@ task.fault(
 task.fault(
     "L3-WHOLE-NUMBERS",
     intensity=lambda flops, moved_bytes: flops // moved_bytes,
-    ridge=lambda peak, bandwidth: peak // bandwidth,
-    bound=(..., lambda intensity, ridge: "memory" if intensity <= ridge else "compute"),
+    ridge=(
+        lambda peak, bandwidth: peak // bandwidth,
+        lambda peak, bandwidth: peak // bandwidth,
+        ...,
+    ),
+    bound=(..., lambda intensity, ridge: "memory" if intensity <= ridge else "compute", ...),
 )
 task.fault(
     "L3-BOUND-SWAPPED", bound=lambda intensity, ridge: "compute" if intensity < ridge else "memory"
 )
 task.fault(
-    "L3-BOUND-BY-COUNT", bound=lambda intensity, ridge: "compute" if intensity > 1 else "memory"
+    "L3-BOUND-BY-COUNT",
+    bound=(
+        lambda intensity, ridge: "compute" if intensity > 1 else "memory",
+        lambda intensity, ridge: "memory" if intensity < 1 else "compute",
+    ),
 )
 task.fault(
     "L3-OTHER-WORD",

@@ -333,7 +333,14 @@ task.fault(
         lambda name, sign: name == sign,
     ),
 )
-task.fault("L3-EXACT-NAME", kernel=(by(SIGNS, operator.eq), by(SIGNS | FULL_NAMES, operator.eq)))
+task.fault(
+    "L3-EXACT-NAME",
+    kernel=(
+        by(SIGNS, operator.eq),
+        by(SIGNS | FULL_NAMES, operator.eq),
+        by(SIGNS, lambda name, sign: name.strip("_") == sign),
+    ),
+)
 task.fault("L3-OBSERVER", section="lab3-layer", trace=without_gradients)
 task.fault("L3-WARM-UP", trace=after_a_run)
 each_sign = task.fault("L3-TRACE-EACH")
@@ -378,11 +385,27 @@ task.fault(
     section="lab3-layer",
     kernel=by({sign: name for sign, name in SIGNS.items() if name != "NATIVE_MHA"}),
 )
+task.fault(
+    "L3-MATH-UNKNOWN",
+    kernel=by({sign: name for sign, name in SIGNS.items() if name != "MATH"}),
+)
+task.fault(
+    "L3-ANY-SOFTMAX",
+    kernel=by({sign: name for sign, name in SIGNS.items() if name != "MATH"} | {"softmax": "MATH"}),
+)
+task.fault(
+    "L3-NOTHING-IS-MATH",
+    first=lambda kernel, spelled: kernel or ("NAIVE" if spelled else "MATH"),
+)
 task.fault("L3-ALL-SPELLED", spelled=lambda kinds: True)
 task.fault("L3-NOT-SPELLED", spelled=lambda kinds: False)
 task.fault(
     "L3-ONLY-BMM",
     kinds=lambda names: "".join(KINDS[name] for name in names if name in ("bmm", "_softmax")),
+)
+task.fault(
+    "L3-ONLY-MM",
+    kinds=lambda names: "".join(KINDS[name] for name in names if name in ("mm", "_softmax")),
 )
 task.fault(
     "L3-ONE-PRODUCT",
@@ -402,7 +425,10 @@ task.fault(
 )
 task.fault(
     "L3-LOWER-CASE",
-    first=lambda kernel, spelled: (kernel or ("NAIVE" if spelled else "NONE")).lower(),
+    first=(
+        lambda kernel, spelled: (kernel or ("NAIVE" if spelled else "NONE")).lower(),
+        lambda kernel, spelled: kernel.lower() if kernel else "NAIVE" if spelled else "NONE",
+    ),
 )
 
 

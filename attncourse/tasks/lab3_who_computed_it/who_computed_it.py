@@ -372,6 +372,11 @@ task.fault(
     "L3-PERCENT",
     share=lambda speed, intensity, peak, bandwidth: 100 * speed / min(peak, intensity * bandwidth),
 )
+task.fault(
+    "L3-SHARE-INVERTED",
+    **ROOFLINE,
+    share=lambda speed, intensity, peak, bandwidth: min(peak, intensity * bandwidth) / speed,
+)
 task.fault("L3-SMALLEST-N", size=min)
 task.fault("L3-FUSED-LARGEST-N", fused_size=lambda sizes, n: max(sizes))
 task.fault("L3-FAILED-POINT", done=lambda point: True)

@@ -182,7 +182,11 @@ def most_at_once(length):
 
 
 task.fault("L4-ALL-STEPS", longest=len)
-task.fault("L4-ARROWS", wait=lambda lengths: max(lengths, default=-1))
+task.fault(
+    "L4-ARROWS",
+    wait=(lambda lengths: max(lengths, default=-1), ...),
+    longest=(..., lambda length: max(length.values(), default=0) - 1),
+)
 task.fault("L4-SHORTEST-WAIT", wait=lambda lengths: min(lengths, default=0))
 task.fault("L4-WAITS-ADDED", wait=sum)
 task.fault("L4-LAST-LISTED", longest=lambda length: [0, *length.values()][-1])
@@ -191,7 +195,14 @@ task.fault("L4-LAST-ARROW", wait=lambda lengths: lengths[-1] if lengths else 0)
 task.fault("L4-MOST-ARROWS", wait=(lambda lengths: len(lengths) - 1, len))
 task.fault("L4-WIDTH", longest=most_at_once)
 task.fault("L4-NO-STEPS", longest=lambda length: max(length.values()))
-task.fault("L4-NOTHING-IS-ONE", longest=lambda length: max(length.values(), default=1))
+task.fault(
+    "L4-NOTHING-IS-ONE",
+    longest=(
+        lambda length: max(length.values(), default=1),
+        lambda length: max([1, *length.values()]),
+    ),
+)
+task.fault("L4-ALWAYS-WAITS", wait=lambda lengths: max(lengths))
 
 
 @task.fault("L4-ALL-BEFORE")

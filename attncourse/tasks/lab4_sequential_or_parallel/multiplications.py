@@ -107,15 +107,24 @@ def products(**other):
 class Work:
     products = products()
 
-    def tables(n, d):
-        return 2 * n * n * d
+    def matrix(layer, n, d):
+        return n * d * d
+
+    def scores(n, d):
+        return n * n * d
+
+    def averages(n, d):
+        return n * n * d
 
     def batch(b, work):
         return b * work
 
+    def tables(self, layer, n, d):
+        return self.scores(n, d) + self.averages(n, d) if layer == "attention" else 0
+
     def __call__(self, layer, b, n, d):
-        looked_up = self.tables(n, d) if layer == "attention" else 0
-        return self.batch(b, self.products(layer) * n * d * d + looked_up)
+        projected = self.products(layer) * self.matrix(layer, n, d)
+        return self.batch(b, projected + self.tables(layer, n, d))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -128,10 +137,41 @@ task.fault("L4-FOUR-GATES", products=products(gru=8))
 task.fault("L4-TWO-GATES", products=products(gru=4))
 task.fault("L4-NO-PROJECTIONS", products=products(attention=0))
 task.fault("L4-THREE-PROJECTIONS", products=products(attention=3))
-task.fault("L4-SCORES-ONLY", tables=lambda n, d: n * n * d)
-task.fault("L4-TRIANGLE", tables=lambda n, d: n * (n + 1) * d)
-task.fault("L4-TABLE-WITHOUT-WIDTH", tables=lambda n, d: 2 * n * n)
-task.fault("L4-LINEAR-ATTENTION", tables=(lambda n, d: 2 * n * d, lambda n, d: 0))
+task.fault("L4-SCORES-ONLY", averages=lambda n, d: 0)
+task.fault(
+    "L4-TRIANGLE",
+    scores=(lambda n, d: n * (n + 1) * d // 2, lambda n, d: n * n * d // 2),
+    averages=(lambda n, d: n * (n + 1) * d // 2, lambda n, d: n * n * d // 2),
+)
+task.fault(
+    "L4-TABLE-WITHOUT-WIDTH",
+    scores=(lambda n, d: n * n, lambda n, d: n * n),
+    averages=(lambda n, d: n * n, ...),
+)
+task.fault(
+    "L4-LINEAR-ATTENTION",
+    scores=(lambda n, d: n * d, lambda n, d: 0),
+    averages=(lambda n, d: n * d, lambda n, d: 0),
+)
+task.fault(
+    "L4-ALWAYS-A-MATRIX",
+    scores=(lambda n, d: n * d * d, ...),
+    averages=(lambda n, d: n * d * d, lambda n, d: n * d * d),
+)
+task.fault(
+    "L4-VECTOR-ALONE",
+    matrix=(
+        lambda layer, n, d: n * d,
+        lambda layer, n, d: n * d if layer in ("rnn", "gru") else n * d * d,
+    ),
+)
+task.fault(
+    "L4-ONE-POSITION",
+    matrix=(
+        lambda layer, n, d: d * d if layer in ("rnn", "gru") else n * d * d,
+        lambda layer, n, d: d * d,
+    ),
+)
 task.fault("L4-OPERATIONS", batch=lambda b, work: 2 * b * work)
 task.fault("L4-ONE-SENTENCE", batch=lambda b, work: work)
 
@@ -143,15 +183,16 @@ shared = task.fault("L4-PROJECTIONS-ONCE")
 class ProjectedOnce(Work):
     def __call__(self, layer, b, n, d):
         if layer == "attention":
-            return self.products(layer) * n * d * d + self.batch(b, self.tables(n, d))
+            projected = self.products(layer) * self.matrix(layer, n, d)
+            return projected + self.batch(b, self.tables(layer, n, d))
         return super().__call__(layer, b, n, d)
 
 
 @shared
 class MultipliedOnce(Work):
     def __call__(self, layer, b, n, d):
-        tables = self.tables(n, d) if layer == "attention" else 0
-        return self.products(layer) * n * d * d + self.batch(b, tables)
+        projected = self.products(layer) * self.matrix(layer, n, d)
+        return projected + self.batch(b, self.tables(layer, n, d))
 
 
 @task.fault("L4-ONE-LONG-SENTENCE")

@@ -5,6 +5,7 @@ from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.task import Task
 from attncourse.lab import lab4_sequential_or_parallel as reference
+from attncourse.tasks import as_is
 from attncourse.tasks.lab4_sequential_or_parallel import pick
 
 
@@ -210,6 +211,14 @@ class Loop:
         return self.join(self.keep(states))
 
 
+def into_a_float32_table(states):
+    (b, d), n = states[0].shape, len(states)
+    table = torch.zeros(b, n, d)
+    for t, state in enumerate(states):
+        table[:, t] = state
+    return table
+
+
 def into_a_table(states):
     (b, d), n = states[0].shape, len(states)
     table = torch.zeros(b, n, d, dtype=states[0].dtype)
@@ -220,7 +229,7 @@ def into_a_table(states):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault("C-ON-THE-CPU", join=into_a_table)
+task.fault("C-ON-THE-CPU", join=(into_a_table, into_a_float32_table))
 
 
 def from_the_first_on(cell, inputs, state, last):
@@ -234,6 +243,10 @@ def into_float32(states):
     for t, state in enumerate(states):
         table[:, t] = state
     return table
+
+
+def with_a_zero_at_the_end(states):
+    return torch.stack([*states, torch.zeros_like(states[-1])], dim=1)
 
 
 def into_its_input(cell, inputs, state, t):
@@ -282,6 +295,23 @@ task.fault(
 task.fault("L4-ZERO-START", start=lambda state: torch.zeros_like(state))
 task.fault("L4-BEGINS-AGAIN", before=lambda states: states[0], step=from_the_first_on)
 task.fault("L4-DETACHED", before=lambda states: states[-1].detach())
+task.fault("C-DETACHED", join=lambda states: torch.stack(states, dim=1).detach())
+task.fault("L4-START-IS-FIRST", positions=lambda inputs: range(1, inputs.shape[1]), keep=as_is)
+task.fault(
+    "L4-ONE-STEP-LESS",
+    positions=(
+        lambda inputs: range(inputs.shape[1] - 1),
+        lambda inputs: range(inputs.shape[1] - 1),
+        lambda inputs: range(1, inputs.shape[1]),
+    ),
+    join=(..., with_a_zero_at_the_end, ...),
+)
+task.fault(
+    "L4-CELL-GIVES-CHANGE", step=lambda cell, inputs, state, t: state + cell(inputs[:, t], state)
+)
+task.fault("L4-KEEPS-AXIS", step=lambda cell, inputs, state, t: cell(inputs[:, t : t + 1], state))
+task.fault("L4-LIST", join=as_is)
+task.fault("L4-WITH-LAST", join=lambda states: (torch.stack(states, dim=1), states[-1]))
 
 task.fault(
     "L4-CALLED-TWICE",

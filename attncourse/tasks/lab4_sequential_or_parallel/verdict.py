@@ -432,6 +432,21 @@ def one_size_before(slower):
     return found and sizes[max(sizes.index(found) - 1, 0)]
 
 
+def listed(time, b):
+    """n -> whether attention takes longer, in the order of the points."""
+    ours, theirs = time["attention", b], time["fused", b]
+    return {n: ours[n] > theirs[n] for n in ours if n in theirs}
+
+
+def first_of_the_last_slower(slower):
+    found = None
+    for n, is_slower in reversed(slower.items()):
+        if not is_slower:
+            break
+        found = n
+    return found
+
+
 CROSSOVER, BATCH = {"section": "lab4-crossover"}, {"section": "lab4-batch"}
 PREDICT = {"section": "lab4-predict"}
 
@@ -458,6 +473,7 @@ task.fault(
 task.fault(
     "L4-LAST-FASTER", **CROSSOVER, crossover=(last_ahead, noted_before_it_is_asked, one_size_before)
 )
+task.fault("L4-LISTED-ORDER", **CROSSOVER, slower=listed, crossover=first_of_the_last_slower)
 task.fault(
     "L4-LARGEST-N", **CROSSOVER, crossover=lambda slower: Verdict.crossover(slower) or max(slower)
 )

@@ -156,6 +156,9 @@ class Mask:
     def keys(query_length, key_length):
         return query_length if key_length is None else key_length
 
+    def table(q, k):
+        return torch.ones(q, k, dtype=torch.bool)
+
     def offset(q, k):
         return k - q
 
@@ -174,8 +177,7 @@ class Mask:
     def __call__(self, query_length, key_length=None):
         k = self.keys(query_length, key_length)
         offset = self.edge(self.offset(query_length, k))
-        everything = torch.ones(query_length, k, dtype=torch.bool)
-        mask = self.marked(self.cut(everything, offset), offset)
+        mask = self.marked(self.cut(self.table(query_length, k), offset), offset)
         return self.give(mask, offset)
 
 
@@ -217,7 +219,12 @@ task.fault("M-POLARITY", section="mask-conventions", marked=opposite)
 task.fault("M-TRIU-DIAG", edge=lambda offset: offset - 1, marked=(..., first_row_kept))
 task.fault("M-TRIL-ONE", section="dependency-maps", edge=lambda offset: offset + 1)
 task.fault(
-    "M-TRANSPOSED", cut=(torch.triu, lambda everything, offset: everything.mT.triu(min(offset, 0)))
+    "M-TRANSPOSED",
+    cut=(
+        lambda everything, offset: everything.triu(offset),
+        lambda everything, offset: everything.triu(),
+    ),
+    table=(..., lambda q, k: torch.ones(k, q, dtype=torch.bool)),
 )
 task.fault("M-TOPLEFT", offset=zero)
 task.fault("C-SHIFT-OTHER-WAY", offset=lambda q, k: q - k)
@@ -236,11 +243,12 @@ task.fault(
 task.fault("C-KEYS-IGNORED", keys=lambda query_length, key_length: query_length)
 task.fault(
     "C-ROWS-ARE-KEYS",
-    cut=(
-        lambda everything, offset: everything.tril(offset).mT if offset else everything.tril(),
-        lambda everything, offset: everything.mT.tril(offset),
-        lambda everything, offset: everything.tril(offset).mT,
+    marked=(
+        lambda mask, offset: mask.mT if offset else mask,
+        ...,
+        lambda mask, offset: mask.mT,
     ),
+    table=(..., lambda q, k: torch.ones(k, q, dtype=torch.bool), ...),
 )
 task.fault("C-ADDITIVE-MASK", section="mask-conventions", give=(lowered(-torch.inf), lowered(-1e9)))
 task.fault(
@@ -255,7 +263,7 @@ task.fault(
     "C-ONLY-THE-NEIGHBOR", cut=lambda everything, offset: everything.tril(offset).triu(offset - 1)
 )
 task.fault("C-ONLY-ITSELF", cut=lambda everything, offset: everything.tril(offset).triu(offset))
-task.fault("C-NOTHING-HIDDEN", cut=lambda everything, offset: everything)
+task.fault("C-NOTHING-HIDDEN", marked=lambda mask, offset: torch.ones_like(mask))
 task.fault("C-WINDOW", cut=lambda everything, offset: everything.tril(offset).triu(offset - 2))
 task.fault(
     "C-MIRRORED", marked=(lambda mask, offset: mask.flip(-1), lambda mask, offset: mask.flip(0))

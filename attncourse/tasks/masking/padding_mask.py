@@ -172,6 +172,22 @@ def along_places(places, lengths):
     return places < lengths
 
 
+def row_by_row(of):
+    """Each row filled by a slice, whose ends may turn out to be counted from the end."""
+
+    def real(places, lengths):
+        mask = torch.zeros(len(lengths), len(places), dtype=torch.bool)
+        for row, length in enumerate(lengths.tolist()):
+            mask[row, of(length)] = True
+        return mask
+
+    return real
+
+
+def as_type(kind):
+    return lambda mask: mask.to(kind)
+
+
 def counted_from_the_end(places, lengths):
     mask = torch.ones(len(lengths), len(places), dtype=torch.bool)
     for row, length in enumerate(lengths.tolist()):
@@ -183,14 +199,31 @@ task.fault("M-POLARITY", section="mask-conventions", give=lambda mask: ~mask)
 task.fault("M-SHAPE-BT", axes=as_is)
 task.fault("M-QUERY-PAD", axes=lambda real, lengths: real[:, :, None] & real[:, None, :])
 task.fault("C-QUERIES-ONLY", axes=lambda real, lengths: real[:, :, None])
+task.fault(
+    "M-ALWAYS-CAUSAL",
+    section="mask-conventions",
+    axes=lambda real, lengths: (
+        real[:, None] & torch.ones(real.shape[-1], real.shape[-1], dtype=torch.bool).tril()
+    ),
+)
 task.fault("C-HEAD-AXIS", axes=lambda real, lengths: real[:, None, None])
 task.fault("C-AXIS-IN-FRONT", axes=lambda real, lengths: real[None])
 task.fault(
     "C-COPIES-FOR-QUERIES", axes=lambda real, lengths: real[:, None].repeat(1, real.shape[-1], 1)
 )
 task.fault("C-ONE-MORE", real=up_to)
-task.fault("C-ONE-LESS", places=lambda max_length, lengths: 1 + torch.arange(max_length))
-task.fault("C-PADDED-LEFT", side=lambda real: real.flip(-1))
+task.fault(
+    "C-ONE-LESS",
+    places=(lambda max_length, lengths: 1 + torch.arange(max_length), ...),
+    real=(..., row_by_row(lambda length: slice(length - 1))),
+)
+task.fault("C-FROM-ONE", real=lambda places, lengths: (places > 0) & (places <= lengths[:, None]))
+task.fault(
+    "C-PADDED-LEFT",
+    side=(lambda real: real.flip(-1), ...),
+    real=(..., row_by_row(lambda length: slice(-length, None))),
+)
+task.fault("C-PLACES-FIRST", side=lambda real: real.mT)
 task.fault("C-LONGEST", places=lambda max_length, lengths: torch.arange(int(lengths.max())))
 task.fault(
     "C-LENGTHS-ALONG-PLACES",
@@ -202,10 +235,25 @@ task.fault(
         lambda real, lengths: real[None, None],
     ),
 )
-task.fault("C-SHORTEST-FOR-ALL", sizes=lambda lengths: lengths.min().expand(len(lengths)))
-task.fault("C-LONGEST-FOR-ALL", sizes=lambda lengths: lengths.max().expand(len(lengths)))
-task.fault("C-FIRST-FOR-ALL", sizes=lambda lengths: lengths[:1].expand(len(lengths)))
-task.fault("C-SORTED", sizes=lambda lengths: lengths.sort(descending=True).values)
+task.fault(
+    "C-SHORTEST-FOR-ALL",
+    sizes=(lambda lengths: lengths.min().expand(len(lengths)), lambda lengths: lengths.min()[None]),
+)
+task.fault(
+    "C-LONGEST-FOR-ALL",
+    sizes=(lambda lengths: lengths.max().expand(len(lengths)), lambda lengths: lengths.max()[None]),
+)
+task.fault(
+    "C-FIRST-FOR-ALL",
+    sizes=(lambda lengths: lengths[:1].expand(len(lengths)), lambda lengths: lengths[:1]),
+)
+task.fault(
+    "C-SORTED",
+    sizes=(
+        lambda lengths: lengths.sort(descending=True).values,
+        lambda lengths: lengths.sort().values,
+    ),
+)
 task.fault("C-NEVER-EMPTY", section="dead-rows", sizes=lambda lengths: lengths.clamp(min=1))
 task.fault("C-MINUS-ZERO", real=counted_from_the_end)
 task.fault(
@@ -213,6 +261,7 @@ task.fault(
     real=(
         lambda places, lengths: places == lengths[:, None],
         lambda places, lengths: places == lengths[:, None] - 1,
+        row_by_row(lambda length: length - 1),
     ),
 )
 task.fault(
@@ -227,10 +276,7 @@ task.fault("C-NO-TENSOR", give=(lambda mask: mask.tolist(), lambda mask: mask.nu
 task.fault(
     "C-NOT-BOOLEAN",
     section="mask-conventions",
-    give=tuple(
-        lambda mask, kind=kind: mask.to(kind)
-        for kind in (torch.float32, torch.int64, torch.float64, torch.int32)
-    ),
+    give=tuple(map(as_type, (torch.float32, torch.int64, torch.float64, torch.int32))),
 )
 task.fault(
     "P-LOWPREC",

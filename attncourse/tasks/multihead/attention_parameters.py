@@ -156,17 +156,38 @@ task.fault("C-PARAMETERS-NO-OUT", outward=lambda *_: 0)
 task.fault("C-PARAMETERS-SHARED", section="project-split", inward=as_is)
 task.fault(
     "C-PARAMETERS-BIASES",
-    further=(lambda n, m, h, d: n + 3 * h * d + m, lambda n, m, h, d: n + 3 * h * d),
+    further=(
+        lambda n, m, h, d: n + 3 * h * d + m,
+        lambda n, m, h, d: n + 3 * h * d,
+        lambda n, m, h, d: n + 4 * m,
+    ),
 )
 task.fault("C-PARAMETERS-FIXED-WIDTH", section="low-rank", matrix=lambda m, h, d: m * m)
-task.fault("C-PARAMETERS-ONE-HEAD", section="project-split", matrix=lambda m, h, d: m * d)
+task.fault(
+    "C-PARAMETERS-ONE-HEAD",
+    section="project-split",
+    matrix=(lambda m, h, d: m * d, ..., ...),
+    inward=(..., lambda matrix, m, h, d: 3 * m * d, ...),
+    outward=(..., ..., lambda matrix, m, h, d: m * d),
+)
 task.fault(
     "C-PARAMETERS-FLOAT",
     width=(lambda m, h, head_width: head_width or m / h, ...),
     layers=(..., lambda per_layer, num_layers: float(per_layer * num_layers)),
 )
-task.fault("H-SPLIT-EMBED", section="whole-embedding", matrix=lambda m, h, d: h * d * d)
-task.fault("C-PARAMETERS-MODEL-IS-HEADS", section="low-rank", matrix=lambda m, h, d: (h * d) ** 2)
+task.fault(
+    "H-SPLIT-EMBED",
+    section="whole-embedding",
+    matrix=(lambda m, h, d: h * d * d, ...),
+    inward=(..., lambda matrix, m, h, d: 3 * h * d * d),
+)
+task.fault(
+    "C-PARAMETERS-MODEL-IS-HEADS",
+    section="low-rank",
+    matrix=(lambda m, h, d: (h * d) ** 2, ..., ...),
+    inward=(..., lambda matrix, m, h, d: 3 * (h * d) ** 2, ...),
+    outward=(..., ..., lambda matrix, m, h, d: (h * d) ** 2),
+)
 
 
 @task.fault("C-PARAMETERS-OUT-ONCE", section="sum-over-heads")

@@ -149,11 +149,18 @@ task.fault(
     cut=lambda x, num_heads: x.reshape(x.shape[0], num_heads, x.shape[1], -1),
     move=as_is,
 )
+
+
+def viewed(x, num_heads):
+    return x.reshape(*x.shape[:2], num_heads, -1)
+
+
 task.fault("C-SPLIT-NO-SWAP", move=as_is)
 task.fault(
     "C-SPLIT-WRONG-SWAP",
     # With other pieces, the first two would be H-FUSED-LAYOUT without a swap, or turned.
     pieces=(Heads.pieces, Heads.pieces, ...),
+    cut=(viewed, viewed, ...),
     move=(
         lambda x: x.transpose(2, 3),
         lambda x: x.transpose(1, 3),

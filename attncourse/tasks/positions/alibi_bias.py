@@ -103,11 +103,20 @@ class Bias:
     def power(h):
         return 2 ** int(math.log2(h))
 
-    def first(p, h):
-        return 2.0 ** (-8 * torch.arange(1, p + 1) / p)
+    def heads(p):
+        return torch.arange(1, p + 1) / p
 
-    def between(p):
-        return 2.0 ** (-4 * torch.arange(1, 2 * p, 2) / p)
+    def new_heads(p):
+        return torch.arange(1, 2 * p, 2) / (2 * p)
+
+    def slope(head):
+        return 2.0 ** (-8 * head)
+
+    def first(self, p):
+        return self.slope(self.heads(p))
+
+    def between(self, p):
+        return self.slope(self.new_heads(p))
 
     def slopes(first, between, h):
         return torch.cat([first, between])[:h]
@@ -141,7 +150,7 @@ class Bias:
 
     def __call__(self, num_heads, query_length, key_length):
         p = self.power(num_heads)
-        slopes = self.slopes(self.first(p, num_heads), self.between(p), num_heads)
+        slopes = self.slopes(self.first(p), self.between(p), num_heads)
         i, j = self.places(query_length, key_length)
         distance = self.grow(self.distance(i, j), key_length)
         bias = self.hide(self.sign(self.tables(slopes, distance)), j - i[:, None])
@@ -150,7 +159,11 @@ class Bias:
 
 # --- faults: slopes -----------------------------------------------------------------------------
 
-task.fault("C-ALIBI-POWERS-ONLY", power=lambda h: h, between=lambda p: torch.zeros(0))
+task.fault("C-ALIBI-POWERS-ONLY", power=lambda h: h, new_heads=lambda p: torch.zeros(0))
+task.fault(
+    "C-ALIBI-ALL-BETWEEN",
+    slopes=lambda first, between, h: first if len(first) == h else torch.cat([first, between]),
+)
 task.fault(
     "C-ALIBI-ROUNDED-UP",
     power=(lambda h: 2 ** math.ceil(math.log2(h)), lambda h: 2 ** round(math.log2(h))),
@@ -158,12 +171,10 @@ task.fault(
 task.fault(
     "C-ALIBI-MORE-OF-THE-SAME", slopes=lambda first, between, h: torch.cat([first, first])[:h]
 )
-task.fault(
-    "C-ALIBI-ONE-AFTER-THE-OTHER", between=lambda p: 2.0 ** (-4 * torch.arange(1, p + 1) / p)
-)
+task.fault("C-ALIBI-ONE-AFTER-THE-OTHER", new_heads=lambda p: torch.arange(1, p + 1) / (2 * p))
 task.fault(
     "C-ALIBI-SECOND-OF-EACH",
-    between=lambda p: 2.0 ** (-4 * torch.arange(2, 2 * p + 1, 2) / p),
+    new_heads=lambda p: torch.arange(2, 2 * p + 1, 2) / (2 * p),
     slopes=lambda first, between, h: torch.cat([first, between.flip(0)])[:h],
 )
 task.fault(
@@ -172,18 +183,17 @@ task.fault(
 )
 task.fault(
     "C-ALIBI-FROM-ONE",
-    first=lambda p, h: 2.0 ** (-8 * torch.arange(p) / p),
-    between=(..., lambda p: 2.0 ** (-4 * torch.arange(0, 2 * p, 2) / p)),
+    heads=lambda p: torch.arange(p) / p,
+    new_heads=(..., lambda p: torch.arange(0, 2 * p, 2) / (2 * p)),
 )
 task.fault(
     "C-ALIBI-POWERS-OF-E",
-    first=lambda p, h: torch.exp(-8 * torch.arange(1, p + 1) / p),
-    between=lambda p: torch.exp(-4 * torch.arange(1, 2 * p, 2) / p),
+    slope=lambda head: torch.exp(-8 * head),
 )
 task.fault(
     "C-ALIBI-HALVES",
-    first=lambda p, h: 2.0 ** -torch.arange(1, p + 1),
-    between=(..., lambda p: 2.0 ** -torch.arange(1, 2 * p, 2)),
+    heads=lambda p: torch.arange(1, p + 1) / 8,
+    new_heads=(..., lambda p: torch.arange(1, 2 * p, 2) / 8),
 )
 task.fault(
     "C-ALIBI-ONE-SLOPE",
@@ -195,16 +205,16 @@ task.fault(
 )
 task.fault(
     "C-ALIBI-REVERSED",
-    first=(lambda p, h: Bias.first(p, h).flip(0), ...),
+    heads=(lambda p: (torch.arange(1, p + 1) / p).flip(0), ...),
     slopes=(..., lambda first, between, h: Bias.slopes(first, between, h).flip(0)),
 )
 task.fault(
     "C-ALIBI-EVEN-SLOPES",
     first=(
-        lambda p, h: torch.arange(p, 0, -1) / p,
-        lambda p, h: 1 / torch.arange(1, p + 1),
-        lambda p, h: torch.arange(p, 0, -1) / p,
-        lambda p, h: 1 / torch.arange(1, p + 1),
+        lambda p: torch.arange(p, 0, -1) / p,
+        lambda p: 1 / torch.arange(1, p + 1),
+        lambda p: torch.arange(p, 0, -1) / p,
+        lambda p: 1 / torch.arange(1, p + 1),
     ),
     between=(
         ...,
@@ -215,8 +225,8 @@ task.fault(
 )
 task.fault(
     "C-ALIBI-EIGHT",
-    first=lambda p, h: 2.0 ** (-torch.arange(1, p + 1) / p),
-    between=(..., lambda p: 2.0 ** (-torch.arange(1, 2 * p, 2) / (2 * p))),
+    heads=(lambda p: torch.arange(1, p + 1) / (8 * p), ...),
+    slope=(..., lambda head: 2.0**-head),
 )
 
 # --- faults: distances --------------------------------------------------------------------------
@@ -224,7 +234,20 @@ task.fault(
 task.fault(
     "P-TOPLEFT", section="relative-breaks", places=lambda q, k: (torch.arange(q), torch.arange(k))
 )
+task.fault(
+    "C-ALIBI-ONE-OFF",
+    places=(
+        lambda q, k: (torch.arange(k - q, k) + 1, torch.arange(k)),
+        lambda q, k: (torch.arange(k - q, k), torch.arange(k) + 1),
+    ),
+)
+task.fault(
+    "C-ALIBI-SHIFT-OTHER-WAY",
+    section="relative-breaks",
+    places=lambda q, k: (torch.arange(q - k, 2 * q - k), torch.arange(k)),
+)
 task.fault("C-ALIBI-SIGNED", distance=lambda i, j: i[:, None] - j)
+task.fault("C-ALIBI-SIGN-KEPT", distance=lambda i, j: j - i[:, None])
 task.fault("C-ALIBI-PAST-ONLY", distance=lambda i, j: (i[:, None] - j).clamp(min=0))
 task.fault(
     "C-ALIBI-KEYS-ONLY",

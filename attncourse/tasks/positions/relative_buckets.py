@@ -184,7 +184,7 @@ class Buckets:
     def spread(share, alone, b):
         return alone + (share * (b - alone)).floor()
 
-    def last(far, b):
+    def last(far, b, num_buckets):
         return far.clamp(max=b - 1)
 
     def choose(distance, alone, far):
@@ -199,13 +199,40 @@ class Buckets:
         first = self.first(offsets, bidirectional, b)
         distance, alone = self.distance(offsets, bidirectional), self.alone(b, num_buckets)
         share = self.share(distance, alone, max_distance)
-        far = self.last(self.spread(share, alone, b), b)
+        far = self.last(self.spread(share, alone, b), b, num_buckets)
         return self.result(first, self.choose(distance, alone, far), num_buckets)
 
 
 # --- faults: two directions ---------------------------------------------------------------------
 
-task.fault("C-BUCKETS-NOT-HALVED", a_side=lambda num_buckets, bidirectional: num_buckets)
+not_halved = task.fault(
+    "C-BUCKETS-NOT-HALVED", a_side=lambda num_buckets, bidirectional: num_buckets
+)
+
+
+@not_halved
+class FromTheMiddle(Buckets):
+    def a_side(num_buckets, bidirectional):
+        return num_buckets
+
+    def first(offsets, bidirectional, b):
+        return (offsets > 0) * (b // 2) if bidirectional else torch.zeros_like(offsets)
+
+
+task.fault(
+    "C-BUCKETS-SECOND-BEHIND-ALL",
+    first=lambda offsets, bidirectional, b: (
+        (offsets > 0) * (2 * b) if bidirectional else torch.zeros_like(offsets)
+    ),
+)
+task.fault(
+    "C-BUCKETS-SIGN-KEPT",
+    distance=(
+        lambda offsets, bidirectional: offsets.abs() if bidirectional else -offsets,
+        lambda offsets, bidirectional: offsets if bidirectional else (-offsets).clamp(min=0),
+        lambda offsets, bidirectional: -offsets,
+    ),
+)
 task.fault("C-BUCKETS-ALWAYS-HALVED", a_side=lambda num_buckets, bidirectional: num_buckets // 2)
 task.fault(
     "C-BUCKETS-OTHER-WAY",
@@ -273,9 +300,27 @@ task.fault(
 )
 task.fault(
     "C-BUCKETS-LOG-FROM-ONE",
-    share=lambda distance, alone, max_distance: (
-        distance.clamp(min=1).log() / math.log(max_distance)
+    share=(
+        lambda distance, alone, max_distance: distance.clamp(min=1).log() / math.log(max_distance),
+        lambda distance, alone, max_distance: (
+            distance.clamp(min=1).log() / math.log(max_distance / alone)
+        ),
     ),
+)
+task.fault(
+    "C-BUCKETS-TWO-LOGARITHMS",
+    share=(
+        lambda distance, alone, max_distance: (
+            (distance.clamp(min=1) / alone).log2() / math.log(max_distance / alone)
+        ),
+        lambda distance, alone, max_distance: (
+            (distance.clamp(min=1) / alone).log10() / math.log(max_distance / alone)
+        ),
+    ),
+)
+task.fault(
+    "C-BUCKETS-NOT-DIVIDED",
+    share=lambda distance, alone, max_distance: (distance.clamp(min=1) / alone).log(),
 )
 task.fault(
     "C-BUCKETS-LOG-UNSCALED",
@@ -304,14 +349,17 @@ task.fault(
 task.fault("C-BUCKETS-NO-END", last=as_is)
 task.fault(
     "C-BUCKETS-DISTANCE-CAPPED",
-    share=lambda distance, alone, max_distance: Buckets.share(
-        distance.clamp(max=max_distance), alone, max_distance
+    share=(
+        lambda distance, alone, max_distance: Buckets.share(
+            distance.clamp(max=max_distance), alone, max_distance
+        ),
+        ...,
     ),
-    last=as_is,
+    last=(as_is, lambda far, b, num_buckets: far.clamp(max=b)),
 )
 task.fault(
     "C-BUCKETS-END-OF-TABLE",
-    last=(lambda far, b: far.clamp(max=2 * b - 1), as_is),
+    last=(lambda far, b, num_buckets: far.clamp(max=num_buckets - 1), as_is),
     result=(
         ...,
         lambda first, chosen, num_buckets: (first + chosen).clamp(max=num_buckets - 1),

@@ -153,6 +153,9 @@ def gradients_pass_and_nothing_else_changes(answer, rng):
 class Scores:
     axes = as_is
 
+    def reach(table):
+        return table.shape[0] // 2
+
     def places(q, k):
         return torch.arange(k - q, k), torch.arange(k)
 
@@ -177,17 +180,18 @@ class Scores:
     def both(content, offset, d):
         return (content + offset) / math.sqrt(d)
 
-    def result(scores, offsets):
+    def result(scores, later):
         return scores
 
     def __call__(self, query, key, table):
         query = self.axes(query)
-        c = table.shape[0] // 2
-        offsets = self.offsets(*self.places(query.shape[-2], key.shape[-2]))
+        c = self.reach(table)
+        i, j = self.places(query.shape[-2], key.shape[-2])
+        offsets = self.offsets(i, j)
         vectors = self.look_up(table, self.rows(self.clip(offsets, c), c), offsets)
         offset = self.by_offset(query, key, vectors)
         scores = self.both(self.by_content(query, key), offset, query.shape[-1])
-        return self.result(scores, offsets)
+        return self.result(scores, j > i[:, None])
 
 
 task.spelling(by_content=lambda query, key: torch.einsum("...id,...jd->...ij", query, key))
@@ -226,7 +230,20 @@ task.fault(
         lambda q, k: (torch.arange(k - q, k), torch.arange(k) + 1),
     ),
 )
+task.fault(
+    "C-SHAW-SHIFT-OTHER-WAY",
+    **BREAK,
+    places=lambda q, k: (torch.arange(q - k, 2 * q - k), torch.arange(k)),
+)
 task.fault("C-SHAW-NOT-CLIPPED", clip=(as_is, wrapped))
+task.fault(
+    "C-SHAW-CLIPPED-ON-ONE-SIDE",
+    clip=(lambda offsets, c: offsets.clamp(min=-c), lambda offsets, c: offsets.clamp(max=c)),
+)
+task.fault(
+    "C-SHAW-TABLE-TO-C",
+    reach=(lambda table: table.shape[0], lambda table: table.shape[0] - 1),
+)
 task.fault(
     "C-SHAW-FAR-NOTHING",
     look_up=lambda table, rows, offsets: (
@@ -266,10 +283,15 @@ task.fault(
 )
 task.fault(
     "C-SHAW-ADDED-TO-BOTH",
-    by_offset=lambda query, key, vectors: (
-        Scores.by_offset(query, key, vectors)
-        + torch.einsum("...kd,qkd->...qk", key, vectors)
-        + vectors.square().sum(-1)
+    by_offset=(
+        lambda query, key, vectors: (
+            Scores.by_offset(query, key, vectors)
+            + torch.einsum("...kd,qkd->...qk", key, vectors)
+            + vectors.square().sum(-1)
+        ),
+        lambda query, key, vectors: (
+            Scores.by_offset(query, key, vectors) + torch.einsum("...kd,qkd->...qk", key, vectors)
+        ),
     ),
 )
 task.fault(
@@ -280,7 +302,10 @@ task.fault(
     "C-SHAW-TABLE-IGNORED",
     by_offset=lambda query, key, vectors: torch.zeros(query.shape[-2], key.shape[-2]).to(query),
 )
-task.fault("C-SHAW-CONTENT-IGNORED", by_content=lambda query, key: 0 * (query @ key.mT))
+task.fault(
+    "C-SHAW-CONTENT-IGNORED",
+    by_content=(lambda query, key: 0 * (query @ key.mT), lambda query, key: 0.0),
+)
 task.fault(
     "C-SHAW-SCALED-HALF",
     both=(
@@ -291,22 +316,24 @@ task.fault(
     ),
 )
 task.fault("D-NO-SCALE", both=lambda content, offset, d: content + offset)
+task.fault("D-SCALE-TIMES", both=lambda content, offset, d: (content + offset) * math.sqrt(d))
+task.fault("C-SHAW-SUBTRACTED", both=lambda content, offset, d: (content - offset) / math.sqrt(d))
 task.fault("D-SCALE-DK", both=lambda content, offset, d: (content + offset) / d)
 
 # --- faults: what comes back --------------------------------------------------------------------
 
-task.fault("C-SCORES-ARE-WEIGHTS", result=lambda scores, offsets: scores.softmax(-1))
+task.fault("C-SCORES-ARE-WEIGHTS", result=lambda scores, later: scores.softmax(-1))
 task.fault(
     "M-ALWAYS-CAUSAL",
     result=(
-        lambda scores, offsets: scores.masked_fill(offsets > 0, -torch.inf),
-        lambda scores, offsets: scores.masked_fill(offsets > 0, torch.finfo(scores.dtype).min),
-        lambda scores, offsets: scores.masked_fill(offsets > 0, -1e9),
-        lambda scores, offsets: scores.masked_fill(offsets > 0, 0.0),
+        lambda scores, later: scores.masked_fill(later, -torch.inf),
+        lambda scores, later: scores.masked_fill(later, torch.finfo(scores.dtype).min),
+        lambda scores, later: scores.masked_fill(later, -1e9),
+        lambda scores, later: scores.masked_fill(later, 0.0),
     ),
 )
-task.fault("C-TURNED", result=lambda scores, offsets: scores.mT)
+task.fault("C-TURNED", result=lambda scores, later: scores.mT)
 of_fixed_axes(task, 3, 4, 2)
-task.fault("C-FLOAT32", result=lambda scores, offsets: scores.float())
-task.fault("C-DETACHED", result=lambda scores, offsets: scores.detach())
+task.fault("C-FLOAT32", result=lambda scores, later: scores.float())
+task.fault("C-DETACHED", result=lambda scores, later: scores.detach())
 task.fault("C-FROZEN-TABLE", look_up=lambda table, rows, offsets: table.detach()[rows])

@@ -40,6 +40,7 @@ def probes(rng):
         "far": turn_inputs(rng, n=3, d=4, start=2_999),
         # The speed of the first pair is 1, so that its angle has no rounding in float32.
         "beyond a table": turn_inputs(rng, n=3, d=2, start=777_777),
+        "farther": turn_inputs(rng, n=3, d=8, start=777_777),
         "16 bits, far": turn_inputs(rng, n=3, d=4, start=2_999, dtype=torch.float16),
         "another base": turn_inputs(rng, 2, n=5, d=8, base=100.0),
         "double": out_of_order(rng, 3, dtype=torch.float64),
@@ -237,20 +238,26 @@ mixed = task.fault("C-ROPE-TWO-LAYOUTS", section="two-layouts")
 
 @mixed
 class HalvesWithPairs(Rotate):
+    """Features that turn together have different angles."""
+
+    cut, join = staticmethod(halves), staticmethod(side_by_side)
+
+    def twice(wave):
+        return wave.repeat_interleave(2, -1)
+
     def __call__(self, x, positions, base=10_000.0):
-        cos, sin = self.cos_and_sin(x, positions, base)
-        a, b = halves(x)
-        other = side_by_side(-b, a)
-        turned = x * cos.repeat_interleave(2, -1) + other * sin.repeat_interleave(2, -1)
-        return self.result(turned, x)
+        waves = map(self.twice, self.cos_and_sin(x, positions, base))
+        (a, b), *pairs = map(self.cut, (x, *waves))
+        first, second = (self.move(a, b, *each) for each in zip(*pairs, strict=True))
+        return self.result(self.join(first[0], second[1]), x)
 
 
 @mixed
-class PairsWithHalves(Rotate):
-    def __call__(self, x, positions, base=10_000.0):
-        cos, sin = self.cos_and_sin(x, positions, base)
-        other = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
-        return self.result(x * side_by_side(cos, cos) + other * side_by_side(sin, sin), x)
+class PairsWithHalves(HalvesWithPairs):
+    cut, join = staticmethod(Rotate.split), staticmethod(Rotate.join)
+
+    def twice(wave):
+        return side_by_side(wave, wave)
 
 
 @task.fault("C-ROPE-IN-PART")
@@ -270,6 +277,11 @@ task.fault(
 )
 task.fault(
     "C-ROPE-MIRRORED", **BREAK, move=lambda a, b, cos, sin: (a * cos + b * sin, a * sin - b * cos)
+)
+task.fault(
+    "C-ROPE-TWO-MINUSES",
+    **BREAK,
+    move=lambda a, b, cos, sin: (a * cos - b * sin, a * sin - b * cos),
 )
 task.fault(
     "C-ROPE-STEP-BY-STEP",
@@ -309,7 +321,14 @@ task.fault(
     exponents=lambda d: torch.arange(-2, d - 2, 2, dtype=torch.float64) / d,
 )
 task.fault("C-ROPE-ANGLES-TWICE", speeds=lambda base, exponents: twice(base**-exponents))
-task.fault("C-ENDPOINT", exponents=lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64))
+task.fault("C-EXPONENT-UNDIVIDED", exponents=lambda d: torch.arange(0, d, 2, dtype=torch.float64))
+task.fault(
+    "C-ENDPOINT",
+    exponents=(
+        lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64),
+        lambda d: torch.arange(0, d, 2, dtype=torch.float64) / (d - 2),
+    ),
+)
 task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
 task.fault("C-SPEEDS-REVERSED", speeds=lambda base, exponents: (base**-exponents).flip(0))
 task.fault("C-BASE-IGNORED", section="wavelengths", base=lambda base: 10_000.0)
@@ -433,18 +452,30 @@ lowprec = task.fault(
 @lowprec
 class InTheDtypeOfX(Rotate):
     def angles(self, x, positions, base):
-        speeds = self.base(base) ** -self.exponents(x.shape[-1]).to(x.dtype)
-        return self.turn(positions.to(x.dtype), speeds)
+        speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]).to(x.dtype))
+        return self.turn(self.places(positions, x).to(x.dtype), speeds)
 
 
 # --- faults: what comes back --------------------------------------------------------------------
+
+
+def in_float32(positions, x):
+    return positions.float()
+
+
+def exponents_in_float32(d):
+    return torch.arange(0, d, 2).float() / d
+
 
 task.fault("C-ROPE-BATCH-AXIS", axes=lambda wave: wave[None])
 task.fault("C-ROPE-DOUBLE", waves=lambda angles, x: (angles.cos().double(), angles.sin().double()))
 task.fault(
     "C-FLOAT32",
-    waves=lambda angles, x: (angles.cos().float(), angles.sin().float()),
-    result=lambda turned, x: turned.float(),
+    waves=(lambda angles, x: (angles.cos().float(), angles.sin().float()), ..., ...),
+    result=(lambda turned, x: turned.float(), ..., ...),
+    places=(..., in_float32, in_float32),
+    exponents=(..., exponents_in_float32, exponents_in_float32),
+    speeds=(..., ..., lambda base, exponents: 1 / base**exponents),
 )
 task.fault("C-DETACHED", result=lambda turned, x: turned.detach())
 
