@@ -78,6 +78,19 @@ def test_what_a_step_drops_from_around_another_edit_stays_dropped():
     assert merge(right, bare, lambda x: (x + 2).exp())(X).equal(X + 2)
 
 
+def test_what_both_do_is_done_once():
+    def right(x):
+        return (x + 1) * 2
+
+    def one(x):
+        return (x.mT + 1) * 3
+
+    def two(x):
+        return (x.mT + 2) * 2
+
+    assert merge(right, one, two)(X).equal((X.mT + 2) * 3)
+
+
 def test_lambdas_on_one_line_are_told_apart():
     right, one, two = (lambda x, y: x + y), (lambda x, y: x - y), (lambda x, y: x + 2 * y)
     assert merge(right, one, two)(1, 2) == -3

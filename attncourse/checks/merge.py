@@ -201,7 +201,7 @@ def _merged(right, one, two):
     """A piece of a tree with the edits that two make of it."""
     if _same(one, right):
         return two
-    if _same(two, right):
+    if _same(two, right) or _same(one, two):
         return one
     if isinstance(right, list):
         return _merged_list(right, one, two)
@@ -226,7 +226,9 @@ def _merged_list(right: list, one: list, two: list) -> list:
     made, place = [], 0
     while edits:
         begin, end, side, new = edits.pop(0)
-        if edits and edits[0][0] < end:  # both change the same items: merge each of them
+        if edits and edits[0][:2] == (begin, end) and _same(edits[0][3], new):
+            edits.pop(0)  # both do the same
+        elif edits and edits[0][0] < end:  # both change the same items: merge each of them
             begin_2, end_2, _, new_2 = edits.pop(0)
             if (begin, end) != (begin_2, end_2) or not end - begin == len(new) == len(new_2):
                 raise _Conflict
