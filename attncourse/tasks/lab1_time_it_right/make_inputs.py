@@ -1,3 +1,5 @@
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,9 @@ def facts_of(answer):
             "spread is 1": abs(numbers.std().item() - 1) < 0.08,
             "two thirds lie within 1": abs(usual - 0.683) < 0.04,
             "some are large": (numbers.abs().max() > 2 * numbers.std()).item(),
+            "no tensor comes twice": not any(
+                torch.equal(one, two) for one, two in itertools.combinations(tensors, 2)
+            ),
             "all differ": numbers.unique().numel() > 0.99 * numbers.numel(),
             "same again": all(map(torch.equal, tensors, again)),
             "other seed, other numbers": not any(map(torch.equal, tensors, other)),

@@ -238,6 +238,10 @@ class Conclusions:
     def ratio(naive, fused):
         return naive / fused
 
+    def compared(self, naive, fused):
+        at, beside = self.common(naive, fused)
+        return self.ratio(naive[at], fused[beside])
+
     def times_of(naive, fused):
         return fused
 
@@ -274,13 +278,12 @@ class Conclusions:
                 for name in ("naive", "fused")
             )
         )
-        at, beside = self.common(naive, fused)
         p = self.memory_exponent(peak)
         wall = self.wall(peak, record, p)
         return self.results({
             "time_exponent": self.growth(self.times_of(naive, fused)),
             "memory_exponent": p,
-            "ratio": self.ratio(naive[at], fused[beside]),
+            "ratio": self.compared(naive, fused),
             "wall": wall,
             "held": self.held(wall, self.predicted(record)),
         })  # fmt: skip
@@ -295,6 +298,27 @@ def by(middle):
 
 def line(values):
     return float(np.polyfit(np.log([*values]), np.log([*values.values()]), 1)[0])
+
+
+def over_all(middle):
+    """A ratio at every n that both have, in one number."""
+
+    def compared(self, naive, fused):
+        return middle([self.ratio(naive[n], fused[n]) for n in naive if n in fused])
+
+    return compared
+
+
+def listed(place):
+    return lambda naive, fused: ([n for n in naive if n in fused][place],) * 2
+
+
+def last_listed(peak, record, p):
+    return where_it_ends(peak, record, p, [*peak][-1])
+
+
+def shortest_on_a_gpu(point):
+    return (statistics.median if point["clock"] == "cpu" else min)(point["seconds"])
 
 
 def done_points(record):
@@ -323,6 +347,9 @@ def without_the_last_key(found):
 
 task.fault("C-FASTEST-SAMPLE", number=by(min))
 task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))
+task.fault("L2-CLOCKS-SWAPPED", number=shortest_on_a_gpu)
+task.fault("L2-RATIO-OVER-ALL", compared=(over_all(statistics.mean), over_all(statistics.median)))
+task.fault("L2-EXPONENT-ROUNDED", growth=lambda values: float(round(exponent(values))))
 task.fault("L2-MEAN", number=by(statistics.mean))
 task.fault("L2-FIRST-SAMPLE", number=by(lambda seconds: seconds[0]))
 task.fault("L2-SLOWEST", number=by(max))
@@ -368,8 +395,8 @@ task.fault("L2-FAILED-POINTS", done=lambda record: record["points"])
 task.fault("L2-PREDICTION-ENTRY", predicted=lambda record: record["predictions"]["wall"])
 task.fault(
     "L2-AS-LISTED",
-    common=lambda naive, fused: ([n for n in naive if n in fused][-1],) * 2,
-    wall=lambda peak, record, p: where_it_ends(peak, record, p, [*peak][-1]),
+    common=(listed(-1), listed(-1), listed(0)),
+    wall=(last_listed, ...),
 )
 task.fault("L2-HELD-OTHER-SIDE", held=lambda wall, predicted: predicted >= wall / 1.5)
 task.fault("L2-HELD-ALWAYS", held=lambda wall, predicted: True)

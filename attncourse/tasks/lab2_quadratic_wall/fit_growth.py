@@ -208,6 +208,10 @@ def without_the_cost(points):
     return [(n, s - least) for n, s in points if s > least]
 
 
+def without_the_first(points):
+    return [(n, s - points[0][1]) for n, s in points if s > points[0][1]]
+
+
 def line(x=np.log, y=np.log, place=0):
     """Least squares through the points, on axes of one's choice."""
 
@@ -219,7 +223,7 @@ def line(x=np.log, y=np.log, place=0):
 
 
 task.fault("L2-ALL-SIZES", beyond=all_of_them, fit=(line(), ...))
-task.fault("L2-LEAST-SQUARES", fit=line())
+task.fault("L2-LEAST-SQUARES", fit=line(), beyond=(..., larger_half))
 task.fault(
     "L2-ENDPOINTS",
     pairs=lambda points: [(points[0], points[-1])],
@@ -276,6 +280,6 @@ task.fault("L2-LARGEST-SLOPE", middle=max)
 task.fault("L2-WHOLE-EXPONENT", middle=lambda slopes: float(round(statistics.median(slopes))))
 task.fault(
     "L2-FIXED-COST-TAKEN-OFF",
-    beyond=without_the_cost,
-    fit=(..., line()),
+    beyond=2 * (without_the_cost, without_the_first),
+    fit=(..., ..., line(), line()),
 )
