@@ -418,6 +418,11 @@ def of_swapped_widths(self, e, d, a):
     Layer.make(self, d, e, a)
 
 
+def bare_v(self, e, d, a):
+    Layer.make(self, e, d, a)
+    self.v = nn.Parameter(torch.randn(a))
+
+
 def bare_parameters(self, e, d, a):
     self.W_query = nn.Parameter(torch.randn(e, a))
     self.W_key = nn.Parameter(torch.randn(d, a))
@@ -459,9 +464,9 @@ task.fault(
 )
 task.fault(
     "C-BARE-PARAMETERS",
-    make=bare_parameters,
-    of_query=lambda self, query: query @ self.W_query,
-    of_keys=lambda self, keys: keys @ self.W_key,
+    make=(bare_parameters, bare_v),
+    of_query=(lambda self, query: query @ self.W_query, ...),
+    of_keys=(lambda self, keys: keys @ self.W_key, ...),
     weigh=lambda self, hidden: hidden @ self.v[:, None],
 )
 task.fault(
