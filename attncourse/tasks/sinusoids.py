@@ -12,6 +12,9 @@ class Positions:
     def base(length):
         return 10_000.0
 
+    def made_for(width):
+        return width
+
     def exponents(width):
         return torch.arange(0, width, 2, dtype=torch.float64) / width
 
@@ -34,7 +37,7 @@ class Positions:
         return table.float()
 
     def __call__(self, length, width):
-        speeds = self.speeds(self.base(length), self.exponents(width))
+        speeds = self.speeds(self.base(length), self.exponents(self.made_for(width)))
         angles = self.turn(self.places(length), speeds)
         sines, cosines = self.sines(angles, width), self.cosines(angles, width)
         return self.result(self.lay_out(sines, cosines, width))
@@ -78,11 +81,12 @@ def last_zero(sines, cosines, width):
 
 
 def rounded_up(width):
-    return torch.arange(0, width, 2, dtype=torch.float64) / (width + width % 2)
+    return width + width % 2
 
 
 def of_odd_widths(task: Task, **about) -> None:
-    """Faults of the steps `lay_out` (sines, cosines, width -> table) and `exponents` (width -> i).
+    """Faults of the steps `lay_out` (sines, cosines, width -> table) and `made_for` (width -> the
+    width by which exponents are divided).
 
     Args:
         about: of each fault, such as the section to read again.
@@ -107,7 +111,7 @@ def of_odd_widths(task: Task, **about) -> None:
             all_pairs,
             lambda sines, cosines, width: all_pairs(sines, cosines, width)[:, : width - width % 2],
         ),
-        exponents=(..., rounded_up, ...),
+        made_for=(..., rounded_up, ...),
     )
     task.fault("C-ODD-COSINE", **about, lay_out=last_as(lambda cosines: cosines[:, -1]))
-    task.fault("C-ODD-ROUNDED-UP", **about, exponents=rounded_up)
+    task.fault("C-ODD-ROUNDED-UP", **about, made_for=rounded_up)

@@ -406,6 +406,23 @@ def turned_layers(self, e, d, a):
     self.v = nn.Linear(1, a, bias=False)
 
 
+def of_keys_width(self, e, d, a):
+    Layer.make(self, d, d, a)
+
+
+def of_query_width(self, e, d, a):
+    Layer.make(self, e, e, a)
+
+
+def of_swapped_widths(self, e, d, a):
+    Layer.make(self, d, e, a)
+
+
+def bare_v(self, e, d, a):
+    Layer.make(self, e, d, a)
+    self.v = nn.Parameter(torch.randn(a))
+
+
 def bare_parameters(self, e, d, a):
     self.W_query = nn.Parameter(torch.randn(e, a))
     self.W_key = nn.Parameter(torch.randn(d, a))
@@ -431,6 +448,7 @@ task.fault(
     of_keys=(..., by_query_layer, by_query_layer, ...),
 )
 task.fault("C-SWAPPED-PROJ", of_query=by_key_layer, of_keys=by_query_layer)
+task.fault("C-ONE-WIDTH", make=(of_keys_width, of_query_width, of_swapped_widths))
 task.fault(
     "C-NAMES",
     make=(
@@ -446,9 +464,9 @@ task.fault(
 )
 task.fault(
     "C-BARE-PARAMETERS",
-    make=bare_parameters,
-    of_query=lambda self, query: query @ self.W_query,
-    of_keys=lambda self, keys: keys @ self.W_key,
+    make=(bare_parameters, bare_v),
+    of_query=(lambda self, query: query @ self.W_query, ...),
+    of_keys=(lambda self, keys: keys @ self.W_key, ...),
     weigh=lambda self, hidden: hidden @ self.v[:, None],
 )
 task.fault(
@@ -561,7 +579,12 @@ task.fault("C-QUERY-MEAN", line_up=lambda query: query.mean(0, keepdim=True)[:, 
 task.fault("A-BROADCAST", section=BREAKS, line_up=as_is)
 task.fault("C-REPEAT", section=BREAKS, for_every_key=repeated)
 task.fault("C-STALE-KEYS", section="score-family", forms=(KeepsTheFirstKeys,))
-task.fault("C-SQUEEZE", section="score-family", drop_axis=torch.squeeze)
+task.fault(
+    "C-SQUEEZE",
+    section="score-family",
+    drop_axis=torch.squeeze,
+    average=(..., lambda weights, values, mask: (weights[..., None] * values).sum(1)),
+)
 task.fault("C-NO-TANH-NO-MASK", section=BREAKS, bend=as_is, visible=lambda mask, scores: None)
 
 # --- faults: softmax and mask -------------------------------------------------------------------

@@ -64,6 +64,8 @@ def of_every_score(task: Task) -> None:
         result=lambda scores: scores.sum(1, keepdim=True).expand_as(scores),
     )
     task.fault("C-DETACHED", **SEARCH, result=lambda scores: scores.detach())
+    task.fault("C-PLAIN-NUMBERS", **SEARCH, result=lambda scores: torch.tensor(scores.tolist()))
+    task.fault("C-SCORES-TURNED", **FAMILY, result=lambda scores: scores.T)
 
     def float32(self, *inputs):
         return task.composed.__call__(self, *(x.float() for x in inputs))
@@ -133,8 +135,19 @@ def of_hidden_layers(task: Task) -> None:
     task.fault("A-NO-TANH", section="linear-score", bend=as_is)
     task.fault("A-RELU", bend=torch.relu)
     task.fault("C-SIGMOID", **SEARCH, bend=torch.sigmoid)
-    task.fault("C-TANH-LAST", **SEARCH, bend=as_is, weigh=lambda hidden, v: (hidden @ v).tanh())
-    task.fault("C-TANH-TWICE", **SEARCH, weigh=lambda hidden, v: (hidden @ v).tanh())
+    task.fault(
+        "C-TANH-LAST",
+        **SEARCH,
+        bend=as_is,
+        weigh=(lambda hidden, v: (hidden @ v).tanh(), ...),
+        result=(..., torch.tanh),
+    )
+    task.fault(
+        "C-TANH-TWICE",
+        **SEARCH,
+        weigh=(lambda hidden, v: (hidden @ v).tanh(), ...),
+        result=(..., torch.tanh),
+    )
     task.fault("C-NAIVE-TANH", **SEARCH, bend=naive_tanh)
     task.fault("C-NO-V", **SEARCH, weigh=lambda hidden, v: hidden.sum(-1))
     task.fault("C-MEAN", **SEARCH, weigh=lambda hidden, v: (hidden * v).mean(-1))

@@ -160,6 +160,13 @@ task.fault(
     of_query=lambda query, W_query, W_key: in_a_layer(query, W_query),
     of_keys=lambda keys, W_query, W_key: in_a_layer(keys, W_key),
 )
+task.fault(
+    "C-TANH-BEFORE",
+    **LINEAR,
+    of_query=lambda query, W_query, W_key: query.tanh() @ W_query,
+    of_keys=lambda keys, W_query, W_key: keys.tanh() @ W_key,
+    bend=as_is,
+)
 task.fault("C-TANH-EACH", **LINEAR, meet=lambda query, keys: query.tanh() + keys.tanh(), bend=as_is)
 task.fault(
     "C-TANH-HALF",

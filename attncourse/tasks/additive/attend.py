@@ -95,6 +95,7 @@ def attend_probes(rng):
         "hidden winner by more": hidden_winner(rng, 3000.0),
         "hidden loser": hidden_loser(rng),
         "hidden loser by little": hidden_loser(rng, -2000.0),
+        "hidden loser by far": hidden_winner(rng, -3e5),
         "mask left out": without_a_mask(rng),
         "double": attend_inputs(rng, 2, 5, 3, mixed_mask(rng, 2, 5), dtype=torch.float64),
         "one row without padding": attend_inputs(rng, 3, 4, 2, mask=first_row_full(rng, 3, 4)),

@@ -119,6 +119,10 @@ def overwritten(query, W):
     return query
 
 
+def only_if_needed(query, W):
+    return query if W.shape[0] == W.shape[1] else query @ W
+
+
 def cut_to_fit(query, W):
     """The query, cut or filled up with zeros to the width of a key."""
     return F.pad(query, (0, W.shape[1] - W.shape[0]))
@@ -132,6 +136,8 @@ task.fault(
     matrix=(lambda W: W.reshape(W.shape[::-1]).mT, lambda W: W.T.reshape(W.shape)),
 )
 task.fault("C-NO-W", project=(lambda query, W: query, cut_to_fit))
+task.fault("C-W-TWICE", of_keys=lambda keys, W: keys @ W)
+task.fault("C-NO-W-IF-EQUAL", project=only_if_needed)
 task.fault(
     "C-GENERAL-TANH",
     bend=(torch.tanh, ...),

@@ -203,8 +203,10 @@ task.fault(
         lambda target, bos: target[:, -1:],
         lambda target, bos: torch.zeros_like(target[:, :1]),
         lambda target, bos: target[:, :1],
+        lambda target, bos: in_the_first_row(target[:, -1:], bos),
+        lambda target, bos: in_the_first_row(target[:, :1], bos),
     ),
-    result=(..., *[lambda inputs, target, bos: in_the_first_row(inputs, bos)] * 3),
+    result=(..., *[lambda inputs, target, bos: in_the_first_row(inputs, bos)] * 3, ...),
 )
 task.fault(
     "C-IDS-AS-FLOATS",

@@ -106,7 +106,10 @@ task.fault("C-FROM-ONE", places=lambda length: Positions.places(length) + 1)
 task.fault("C-SHARE-OF-LENGTH", places=lambda length: Positions.places(length) / length)
 task.fault("C-WHOLE-TURNS", turn=lambda places, speeds: 2 * torch.pi * places[:, None] * speeds)
 task.fault(
-    "C-COSINE-FIRST", lay_out=lambda sines, cosines, width: Positions.lay_out(cosines, sines, width)
+    "C-COSINE-FIRST",
+    lay_out=(lambda sines, cosines, width: Positions.lay_out(cosines, sines, width), ...),
+    sines=(..., lambda angles, width: angles.cos()),
+    cosines=(..., lambda angles, width: angles.sin()),
 )
 task.fault("C-SINES-ONLY", cosines=lambda angles, width: angles.sin())
 task.fault("C-FLOAT64-TABLE", result=as_is)

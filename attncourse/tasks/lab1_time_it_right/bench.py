@@ -238,6 +238,10 @@ def between_events(fn, flush):
     return start.elapsed_time(end) / 1000
 
 
+def from_the_end(fn, flush):
+    return -between_events(fn, flush)
+
+
 def on_the_wall(fn, flush, clock=time.perf_counter):
     flush()
     torch.cuda.synchronize()
@@ -416,17 +420,22 @@ task.fault(
     section=MEDIAN,
     results=(lambda times: [statistics.mean(times)], lambda times: [statistics.mean(times)] * 30),
 )
-task.fault("L1-LOOP-TOTAL", section=MEDIAN, collect=loop_total)
+task.fault(
+    "L1-LOOP-TOTAL",
+    section=MEDIAN,
+    collect=loop_total,
+    results=(..., lambda times: 30 * times),
+)
 task.fault("L1-BLOCKS", section=MEDIAN, one=block)
 task.fault(
     "L1-NO-FLUSH",
-    collect=(hot, hot, one_flush),
-    results=(..., lambda times: [min(times)] * 30, ...),
+    collect=(hot, one_flush),
 )
 task.fault("L1-ALLOCATION", collect=with_a_new_tensor)
 task.fault("L1-MILLISECONDS", results=lambda times: [1000 * each for each in times])
 task.fault("L1-NANOSECONDS", results=lambda times: [1e9 * each for each in times])
 task.fault("L1-DIVIDED-TWICE", results=lambda times: [each / 1000 for each in times])
+task.fault("L1-EVENTS-REVERSED", one=from_the_end)
 task.fault("L1-READ-EARLY", section=LAUNCH, one=read_early)
 task.fault("L1-EVENTS-WITHOUT-TIME", one=without_time)
 task.fault("L1-ONE-NUMBER", section=MEDIAN, results=statistics.median)

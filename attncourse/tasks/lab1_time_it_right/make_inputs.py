@@ -1,3 +1,5 @@
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,9 @@ def facts_of(answer):
             "spread is 1": abs(numbers.std().item() - 1) < 0.08,
             "two thirds lie within 1": abs(usual - 0.683) < 0.04,
             "some are large": (numbers.abs().max() > 2 * numbers.std()).item(),
+            "no tensor comes twice": not any(
+                torch.equal(one, two) for one, two in itertools.combinations(tensors, 2)
+            ),
             "all differ": numbers.unique().numel() > 0.99 * numbers.numel(),
             "same again": all(map(torch.equal, tensors, again)),
             "other seed, other numbers": not any(map(torch.equal, tensors, other)),
@@ -160,12 +165,33 @@ class Inputs:
     def draw(shape, generator):
         return torch.randn(*shape, generator=generator)
 
+    def size(numbers):
+        return numbers
+
+    def kind(numbers):
+        return numbers
+
     def __call__(self, b, h, n, d, seed):
         shape = self.shape(b, h, n, d)
-        return tuple(self.draw(shape, self.next(each, seed)) for each in self.generators(seed))
+        drawn = (self.draw(shape, self.next(each, seed)) for each in self.generators(seed))
+        return tuple(self.kind(self.size(numbers)) for numbers in drawn)
 
 
 # --- faults -------------------------------------------------------------------------------------
+
+
+def one_head(numbers):
+    return numbers[:, :1].expand_as(numbers)
+
+
+def one_sentence(numbers):
+    return numbers[:1].expand_as(numbers)
+
+
+def unseeded(seed):
+    generator = torch.Generator()
+    generator.seed()
+    return [generator] * 3
 
 
 def stretched(shape, generator):
@@ -183,7 +209,7 @@ task.fault("L1-INPUTS-ALIKE", next=lambda generator, seed: generator.manual_seed
 task.fault("L1-INPUTS-GLOBAL-SEED", generators=lambda seed: [torch.manual_seed(seed)] * 3)
 task.fault(
     "L1-INPUTS-NO-SEED",
-    generators=lambda seed: [torch.default_generator] * 3,
+    generators=(lambda seed: [torch.default_generator] * 3, unseeded),
     next=lambda generator, seed: generator,  # and none for each tensor
 )
 task.fault(
@@ -192,14 +218,14 @@ task.fault(
 )
 task.fault("L1-INPUTS-AXES", shape=lambda b, h, n, d: (b, n, h, d))
 task.fault("L1-INPUTS-HEADS-FIRST", shape=lambda b, h, n, d: (h, b, n, d))
-task.fault("L1-INPUTS-EXPANDED", draw=stretched)
+task.fault("L1-INPUTS-EXPANDED", draw=(stretched, ...), size=(..., one_head, one_sentence))
 task.fault(
     "L1-INPUTS-DOUBLE",
-    draw=lambda shape, own: torch.randn(shape, generator=own, dtype=torch.float64),
+    kind=lambda numbers: numbers.double(),
 )
 task.fault("L1-INPUTS-NEIGHBORS", generators=lambda seed: [own(seed + i) for i in range(3)])
 task.fault(
-    "L1-INPUTS-HALF", draw=lambda shape, generator: torch.randn(shape, generator=generator).half()
+    "L1-INPUTS-HALF", kind=(lambda numbers: numbers.half(), lambda numbers: numbers.bfloat16())
 )
 task.fault(
     "L1-INPUTS-CENTERED",
@@ -207,6 +233,6 @@ task.fault(
 )
 task.fault(
     "L1-INPUTS-SCALED",
-    draw=lambda shape, generator: torch.randn(shape, generator=generator) / shape[-1] ** 0.5,
+    size=lambda numbers: numbers / numbers.shape[-1] ** 0.5,
 )
 task.fault("L1-INPUTS-TRANSPOSED", shape=lambda b, h, n, d: (b, h, d, n))

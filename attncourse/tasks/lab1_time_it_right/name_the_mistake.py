@@ -185,6 +185,14 @@ task.fault(
 )
 task.fault("L1-NAME-FLUSH-ONLY", earlier=lambda r: r["short kernel"] > 3)
 task.fault("L1-NAME-FIRST-MISSED", first=never)
+task.fault(
+    "L1-NAME-WAKING",
+    first=(
+        lambda r: r["first call"] > 3 or r["waking clock"] > 1.2,
+        lambda r: r["first call"] > 3 or r["waking clock"] > 1.1,
+        lambda r: r["waking clock"] > 1.2,
+    ),
+)
 task.fault("L1-NAME-MEAN-MISSED", single=lambda r: r["outliers"] > 1.3)
 task.fault("L1-NAME-ALLOCATION-MISSED", allocation=never)
 task.fault("L1-NAME-NO-UNIT", unit=never, order=(..., before("earlier"), before("single", "mean")))

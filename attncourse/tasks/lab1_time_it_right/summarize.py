@@ -32,11 +32,12 @@ def two_numbers(answer):
 
 EVEN = [4.0, 1.0, 9.0, 2.0, 80.0, 3.0]
 ODD = [7.0, 3.0, 30.0, 5.0, 4.0]
+TIES = [5.0, 5.0, 9.0, 5.0, 6.0, 5.0]
 NINE = [12.0, 10.0, 19.0, 11.0, 13.0, 95.0, 10.5, 14.0, 13.5]
 
 
 def probes(rng):
-    lists = {"even": EVEN, "odd": ODD, "nine": NINE, "in order": [1.0, 2, 4, 9]}
+    lists = {"even": EVEN, "odd": ODD, "nine": NINE, "in order": [1.0, 2, 4, 9], "ties": TIES}
     return {
         f"{name}, {part}": {"samples": samples, "part": part}
         for name, samples in lists.items()
@@ -45,7 +46,7 @@ def probes(rng):
 
 
 def small(rng):
-    for samples in ([1.0, 3.0], [3.0, 1.0, 2.0], [4.0, 1.0, 2.0, 9.0], ODD, EVEN, NINE):
+    for samples in ([1.0, 3.0], [3.0, 1.0, 2.0], [4.0, 1.0, 2.0, 9.0], ODD, EVEN, TIES, NINE):
         yield {"samples": samples}
 
 
@@ -96,6 +97,8 @@ task = Task(
 def half_of_the_samples_lie_below_the_median(answer, rng):
     for count in (5, 21, 33):
         summarized(answer, some_samples(rng, count), "median")
+    coarse = [float(round(each)) for each in some_samples(rng, 33)]  # a clock with long ticks
+    summarized(answer, coarse, "median")
 
 
 @task.check(1)
@@ -129,11 +132,11 @@ def microseconds_count_and_the_samples_stay_in_order(answer, rng):
 # --- the reference in steps ---------------------------------------------------------------------
 
 
-def at(share, in_order):
+def at(share, in_order, last=-1, turn=lambda part: part):
     """What lies at a share of the way; between two places, in proportion."""
-    left, part = divmod(share * (len(in_order) - 1), 1)
+    left, part = divmod(share * (len(in_order) + last), 1)
     right = min(int(left) + 1, len(in_order) - 1)
-    return in_order[int(left)] + part * (in_order[right] - in_order[int(left)])
+    return in_order[int(left)] + turn(part) * (in_order[right] - in_order[int(left)])
 
 
 @task.steps
@@ -197,6 +200,21 @@ def near_the_mean(samples):
     return [each for each in sorted(samples) if abs(each - mean) <= 2 * deviation]
 
 
+def quartiles(change):
+    """The range between two quartiles that are found in another way."""
+    return lambda in_order: at(0.75, in_order, **change) - at(0.25, in_order, **change)
+
+
+def median(change):
+    return lambda in_order: at(0.5, in_order, **change)
+
+
+TURNED = {"turn": lambda part: 1 - part if part else 0}
+TURNED_ALWAYS = {"turn": lambda part: 1 - part}  # at a whole place, that is the next sample
+HALFWAY = {"turn": lambda part: 0.5 if part else 0}
+FROM_N = {"last": 0}
+
+
 def sorted_in_place(samples):
     samples.sort()
     return samples
@@ -220,6 +238,26 @@ class OnlyTheMiddle(Summary):
 
 
 task.fault("L1-SUMMARY-IN-PLACE", order=sorted_in_place)
+task.fault(
+    "L1-SUMMARY-FIRST-DROPPED",
+    order=(lambda samples: sorted(samples[1:]), lambda samples: sorted(samples[1:] or samples)),
+)
+task.fault("L1-SUMMARY-ONCE-EACH", order=lambda samples: sorted(set(samples)))
+task.fault(
+    "L1-SUMMARY-SHARE-TURNED",
+    spread=(quartiles(TURNED), quartiles(TURNED_ALWAYS)),
+    middle=(..., median(TURNED_ALWAYS)),
+)
+task.fault("L1-SUMMARY-HALFWAY", spread=quartiles(HALFWAY))
+task.fault(
+    "L1-SUMMARY-PLACES-FROM-N",
+    spread=quartiles(FROM_N),
+    middle=(median(FROM_N), ...),
+)
+task.fault(
+    "L1-SUMMARY-NEGATIVE",
+    spread=lambda in_order: at(0.25, in_order) - at(0.75, in_order),
+)
 task.fault(
     "L1-SUMMARY-OUTLIERS-OUT",
     order=(inside_the_fences, without_the_ends, near_the_mean),
@@ -250,6 +288,15 @@ task.fault(
 )
 task.fault("L1-SUMMARY-TENTHS", spread=lambda in_order: at(0.9, in_order) - at(0.1, in_order))
 task.fault("L1-SUMMARY-PAIR", results=lambda middle, spread: (spread, middle))
+
+
+@task.fault("L1-SUMMARY-TWO-QUARTILES")
+class BothQuartiles(Summary):
+    def __call__(self, samples):
+        in_order = self.order(samples)
+        return self.results(at(0.25, in_order), at(0.75, in_order))
+
+
 task.fault(
     "L1-SUMMARY-ROUNDED", results=lambda middle, spread: (round(middle, 3), round(spread, 3))
 )

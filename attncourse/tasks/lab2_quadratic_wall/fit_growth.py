@@ -199,6 +199,19 @@ def smaller_half(points):
     return points[: len(points) // 2]
 
 
+def largest_quarter(points):
+    return points[3 * len(points) // 4 :]
+
+
+def without_the_cost(points):
+    least = min(s for _, s in points)
+    return [(n, s - least) for n, s in points if s > least]
+
+
+def without_the_first(points):
+    return [(n, s - points[0][1]) for n, s in points if s > points[0][1]]
+
+
 def line(x=np.log, y=np.log, place=0):
     """Least squares through the points, on axes of one's choice."""
 
@@ -210,12 +223,12 @@ def line(x=np.log, y=np.log, place=0):
 
 
 task.fault("L2-ALL-SIZES", beyond=all_of_them, fit=(line(), ...))
-task.fault("L2-LEAST-SQUARES", fit=line())
+task.fault("L2-LEAST-SQUARES", fit=line(), beyond=(..., larger_half))
 task.fault(
     "L2-ENDPOINTS",
-    beyond=all_of_them,
     pairs=lambda points: [(points[0], points[-1])],
-    points=(..., as_they_came),
+    beyond=(all_of_them, all_of_them, ...),
+    points=(..., as_they_came, ...),
 )
 task.fault(
     "L2-LAST-TWO",
@@ -223,8 +236,18 @@ task.fault(
     pairs=lambda points: [points[-2:]],
     points=(..., as_they_came),
 )
+task.fault(
+    "L2-LAST-FEW",
+    beyond=(largest_quarter, *2 * (lambda points: points[-3:], lambda points: points[-4:])),
+    fit=(*3 * (line(),), ...),
+)
 task.fault("L2-SMALL-SIZES", beyond=smaller_half, fit=(line(), ...))
-task.fault("L2-NO-LOGARITHM", beyond=all_of_them, fit=line(np.array, np.array))
+task.fault(
+    "L2-NO-LOGARITHM",
+    beyond=(all_of_them, all_of_them, larger_half),
+    fit=(line(np.array, np.array), ...),
+    slope=(..., *2 * (lambda small, early, large, late: (late - early) / (large - small),)),
+)
 task.fault(
     "L2-ONE-LOGARITHM",
     beyond=(all_of_them, larger_half),
@@ -236,7 +259,7 @@ task.fault(
 )
 task.fault(
     "L2-SIZES-DOUBLE",
-    pairs=itertools.pairwise,
+    pairs=(itertools.pairwise, ...),
     slope=lambda small, early, large, late: math.log2(late / early),
 )
 task.fault("L2-AS-THEY-CAME", points=as_they_came, beyond=larger_half)
@@ -247,13 +270,16 @@ task.fault(
     beyond=all_of_them,
 )
 task.fault("L2-MEAN-SLOPE", middle=statistics.mean, beyond=(..., larger_half))
-task.fault("L2-NEIGHBORS", pairs=itertools.pairwise, middle=statistics.mean)
+task.fault(
+    "L2-NEIGHBORS",
+    pairs=itertools.pairwise,
+    middle=(statistics.mean, statistics.mean, ...),
+    beyond=(..., larger_half, all_of_them),
+)
 task.fault("L2-LARGEST-SLOPE", middle=max)
 task.fault("L2-WHOLE-EXPONENT", middle=lambda slopes: float(round(statistics.median(slopes))))
 task.fault(
     "L2-FIXED-COST-TAKEN-OFF",
-    beyond=lambda points: [
-        (n, s - min(t for _, t in points)) for n, s in points[1:] if s > min(t for _, t in points)
-    ],
-    fit=(..., line()),
+    beyond=2 * (without_the_cost, without_the_first),
+    fit=(..., ..., line(), line()),
 )

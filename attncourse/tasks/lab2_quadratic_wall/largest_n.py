@@ -1,3 +1,4 @@
+import math
 import operator
 
 from attncourse.checks.answer import Failure
@@ -114,7 +115,7 @@ class Wall:
     def tables(n):
         return 2 * n * n
 
-    def rest(n, d):
+    def rest(n, h, d):
         return 4 * n * d
 
     def copies(b, h):
@@ -132,7 +133,7 @@ class Wall:
     def __call__(self, memory_bytes, b, h, d, bytes_per_number):
         n, step = 0, 1 << 40
         while step:
-            numbers = self.tables(n + step) + self.rest(n + step, d)
+            numbers = self.tables(n + step) + self.rest(n + step, h, d)
             need = self.copies(b, h) * numbers * self.width(bytes_per_number)
             n += step if self.fits(need, memory_bytes) else 0
             step //= 2
@@ -145,7 +146,7 @@ def up(share, beyond):
     class Up(Wall):
         def __call__(self, memory_bytes, b, h, d, bytes_per_number):
             n = super().__call__(memory_bytes, b, h, d, bytes_per_number)
-            numbers = self.tables(n + share) + self.rest(n + share, d)
+            numbers = self.tables(n + share) + self.rest(n + share, h, d)
             need = self.copies(b, h) * numbers * self.width(bytes_per_number)
             return n + beyond(need, memory_bytes)
 
@@ -156,18 +157,40 @@ def up(share, beyond):
 
 task.fault("L2-NO-ROOT", tables=lambda n: 0)
 task.fault("L2-WALL-ONE-TABLE", tables=lambda n: n * n)
-task.fault("L2-WALL-NO-INPUTS", rest=lambda n, d: n * d)
-task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, d: 0)
+task.fault("L2-WALL-NO-INPUTS", rest=lambda n, h, d: n * d)
+task.fault("L2-WALL-TABLES-ONLY", rest=lambda n, h, d: 0)
 task.fault("L2-ONE-TOO-MANY", result=lambda n: n + 1)
 task.fault("L2-ROUNDED-UP", forms=(up(0.5, operator.le), up(0, operator.lt)))
 task.fault("L2-STRICTLY-LESS", fits=lambda need, memory: need < memory)
-task.fault("L2-POWERS-OF-TWO", result=lambda n: 1 << n.bit_length() - 1 if n else 0)
+task.fault(
+    "L2-POWERS-OF-TWO",
+    result=(lambda n: 1 << n.bit_length() - 1 if n else 0, lambda n: 1 << n.bit_length()),
+)
+task.fault(
+    "L2-IN-STEPS",
+    result=tuple(
+        (lambda n, step=step: n // step * step)
+        for step in (64, 128, 256, 100, 16, 8, 10, 1000, 1024)
+    ),
+)
+task.fault("L2-MINUS-ONE", result=lambda n: n or -1)
+task.fault("L2-WALL-WIDTH-SHARED", rest=lambda n, h, d: n * d + 3 * n * d / h)
+
+
+@task.fault("L2-WALL-NOT-WHOLE")
+class Root(Wall):
+    def __call__(self, memory_bytes, b, h, d, bytes_per_number):
+        half = self.rest(1, h, d) / (2 * self.tables(1))
+        numbers = memory_bytes / (self.copies(b, h) * self.width(bytes_per_number))
+        return self.result(math.sqrt(half**2 + numbers / self.tables(1)) - half)
+
+
 task.fault("L2-WALL-ONE-HEAD", copies=lambda b, h: 1)
 task.fault("L2-WALL-NUMBERS", width=lambda bytes_per_number: 1)
 task.fault("L2-WALL-ONE-SENTENCE", copies=lambda b, h: h)
 task.fault("L2-WALL-HEADS-SHARE", copies=lambda b, h: b)
 task.fault("L2-WALL-FLOAT32", width=lambda bytes_per_number: 4)
 task.fault("L2-WALL-THREE-TABLES", tables=lambda n: 3 * n * n)
-task.fault("L2-WALL-NO-OUTPUT", rest=lambda n, d: 3 * n * d)
+task.fault("L2-WALL-NO-OUTPUT", rest=lambda n, h, d: 3 * n * d)
 task.fault("L2-AT-LEAST-ONE", result=lambda n: max(n, 1))
 task.fault("L2-ONE-TOO-FEW", result=lambda n: max(n - 1, 0))

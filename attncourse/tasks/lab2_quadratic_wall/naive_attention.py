@@ -62,7 +62,10 @@ def biggest(answer, n, rng=None):
 def traits(answer):
     small, large = biggest(answer, 64), max(biggest(answer, 256), 1)
     scores = METERED["b"] * METERED["h"] * 256**2
+    double = qkv(torch.Generator().manual_seed(0), 2, 1, 6, 5, dtype=torch.float64)
+    near = double | {"q": double["q"] * (1 + 1e-11)}
     return {
+        "reads seven digits of q": torch.equal(answer(double), answer(near)),
         "its memory grows like n": math.log(large / max(small, 1), 4) < 1.5,
         "one head at a time": math.isclose(large, 256**2, rel_tol=0.05),
         "one head of all sentences": math.isclose(large, METERED["b"] * 256**2, rel_tol=0.05),
@@ -166,8 +169,11 @@ class Naive:
     def join(outputs, q):
         return outputs[0]
 
+    def result(output):
+        return output
+
     def __call__(self, q, k, v):
-        return self.join([self.one(*part) for part in self.split(q, k, v)], q)
+        return self.result(self.join([self.one(*part) for part in self.split(q, k, v)], q))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -193,6 +199,10 @@ def stacked(outputs, q):
 def causal(scores):
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
+
+
+def scaled_weights(weights, v):
+    return weights / math.sqrt(v.shape[-1]) @ v
 
 
 task.fault("L2-ROW-BY-ROW", split=(rows(1), rows(16)), join=beside)
@@ -224,6 +234,38 @@ task.fault(
 )
 task.fault("L2-SCALE-D", scale=lambda scores, q: scores / q.shape[-1])
 task.fault("L2-KEYS-ASK", compare=lambda q, k: k @ q.mT)
+task.fault(
+    "C-FLOAT32",
+    split=(
+        lambda q, k, v: [(q.float(), k.float(), v.float())],
+        lambda q, k, v: [(q.float(), k.float(), v.float())],
+        ...,
+    ),
+    join=(..., lambda outputs, q: outputs[0].to(q.dtype), ...),
+    share=(..., ..., lambda scores: torch.softmax(scores.float(), dim=-1).to(scores.dtype)),
+)
+task.fault("D-SCALE-TIMES", scale=lambda scores, q: scores * math.sqrt(q.shape[-1]))
+task.fault("D-SCALE-AFTER", scale=lambda scores, q: scores, average=scaled_weights)
+task.fault(
+    "D-QUERY-DIVIDED-IN-PLACE",
+    compare=lambda q, k: q.div_(math.sqrt(q.shape[-1])) @ k.mT,
+    scale=lambda scores, q: scores,
+)
+task.fault(
+    "L2-ALL-AXES-TURNED",
+    compare=(
+        lambda q, k: q @ k.T,
+        lambda q, k: q @ k.transpose(1, 2),
+        lambda q, k: q @ k.transpose(1, 2).transpose(2, 3),
+    ),
+)
+task.fault(
+    "D-RESHAPE-KEY",
+    compare=lambda q, k: q @ k.reshape(k.shape[0], k.shape[1], k.shape[3], k.shape[2]),
+)
+task.fault("L2-KEYS-AS-VALUES", split=lambda q, k, v: [(q, v, k)])
+task.fault("L2-HEADS-JOINED", result=lambda output: output.transpose(1, 2).flatten(2))
+task.fault("L2-SIGMOID", share=torch.sigmoid)
 task.fault("L2-PAIR", average=lambda weights, v: (weights @ v, weights))
 task.fault("L2-CAUSAL", share=causal)
 task.fault("L2-NO-SOFTMAX", share=lambda scores: scores)

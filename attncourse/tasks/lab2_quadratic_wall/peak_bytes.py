@@ -11,6 +11,7 @@ def probes(rng):
         "short": sizes(2, 4, 16, 64, 4),
         "one head": sizes(1, 1, 1000, 50, 4),
         "one position": sizes(5, 3, 1, 1, 8),
+        "half the bytes": sizes(1, 3, 96, 32, 2),
     }
 
 
@@ -69,8 +70,8 @@ def a_number_may_take_two_four_or_eight_bytes(answer):
 
 @task.check(2)
 def short_sequences_with_wide_heads_too(answer, rng):
-    for n, d in ((64, 64), (64, 256), (16, 128), (pick(rng, 24, 40, 56), 96)):
-        within_ten_percent(answer, sizes(2, 4, n, d, 4))
+    for h, n, d in ((4, 64, 64), (2, 64, 256), (7, 16, 128), (4, pick(rng, 24, 40, 56), 96)):
+        within_ten_percent(answer, sizes(2, h, n, d, 4))
 
 
 # --- the reference in steps ---------------------------------------------------------------------
@@ -81,7 +82,7 @@ class Peak:
     def tables(n, h, d):
         return 2 * n * n
 
-    def rest(n, d):
+    def rest(n, h, d):
         return n * d
 
     def copies(b, h):
@@ -94,7 +95,7 @@ class Peak:
         return peak
 
     def __call__(self, b, h, n, d, bytes_per_number):
-        numbers = self.tables(n, h, d) + self.rest(n, d)
+        numbers = self.tables(n, h, d) + self.rest(n, h, d)
         return self.unit(self.copies(b, h) * numbers * self.width(bytes_per_number))
 
 
@@ -102,27 +103,37 @@ class Peak:
 
 task.fault("L2-ONE-TABLE", tables=lambda n, h, d: n * n)
 task.fault("L2-THREE-TABLES", tables=lambda n, h, d: 3 * n * n)
-task.fault("L2-PASSES", tables=lambda n, h, d: 6 * n * n, rest=lambda n, d: 4 * n * d)
+task.fault("L2-PASSES", tables=lambda n, h, d: 6 * n * n, rest=lambda n, h, d: 4 * n * d)
 task.fault("L2-ONE-HEAD", copies=lambda b, h: b)
 task.fault("L2-ONE-SENTENCE", copies=lambda b, h: h)
 task.fault("L2-HEADS-SPLIT-TABLES", tables=lambda n, h, d: 2 * n * n // h, copies=lambda b, h: b)
 task.fault("L2-NUMBERS", width=lambda bytes_per_number: 1)
 task.fault("L2-ALWAYS-FLOAT32", width=lambda bytes_per_number: 4)
-task.fault("L2-TABLES-ONLY", rest=lambda n, d: 0)
-task.fault("L2-INPUTS-IN-PEAK", rest=lambda n, d: 4 * n * d)
+task.fault("L2-TABLES-ONLY", rest=lambda n, h, d: 0)
+task.fault("L2-INPUTS-IN-PEAK", rest=lambda n, h, d: 4 * n * d)
 task.fault(
     "L2-MEGABYTES",
-    unit=(lambda peak: peak / 1e6, lambda peak: peak / 2**30, lambda peak: peak / 2**20),
+    unit=tuple(
+        (lambda peak, unit=unit: peak / unit) for unit in (1e6, 2**20, 2**30, 1e9, 1e3, 2**10)
+    ),
 )
 task.fault("L2-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L2-ALWAYS-FLOAT16", width=lambda bytes_per_number: 2)
 task.fault("L2-ROWS-OF-WIDTH", tables=lambda n, h, d: 2 * n * d)
 task.fault("L2-WIDTH-SQUARED", tables=lambda n, h, d: 2 * d * d)
-task.fault("L2-OUTPUT-TWICE", rest=lambda n, d: 2 * n * d)
+task.fault("L2-NO-OUTPUT", rest=lambda n, h, d: 3 * n * d)
+task.fault("L2-OUTPUT-OF-ONE-HEAD", rest=lambda n, h, d: n * d / h)
+task.fault(
+    "L2-LARGEST-TENSOR",
+    tables=lambda n, h, d: max(n * n, n * d),
+    rest=lambda n, h, d: 0,
+)
+task.fault("L2-PRODUCTS", tables=lambda n, h, d: n * n * d + n * n)
+task.fault("L2-OUTPUT-TWICE", rest=lambda n, h, d: 2 * n * d)
 
 
 @task.fault("L2-SCORES-GONE")
 class ScoresGone(Peak):
     def __call__(self, b, h, n, d, bytes_per_number):
-        numbers = max(self.tables(n, h, d), self.tables(n, h, d) // 2 + self.rest(n, d))
+        numbers = max(self.tables(n, h, d), self.tables(n, h, d) // 2 + self.rest(n, h, d))
         return self.unit(self.copies(b, h) * numbers * self.width(bytes_per_number))

@@ -265,6 +265,14 @@ task.fault(
     compare=lambda query, key: F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT,
     scale=(as_is, ...),
 )
+task.fault(
+    "C-FIXED-AXES",
+    section=AXES,
+    compare=(
+        lambda query, key: torch.einsum("bqd,bkd->bqk", query, key),
+        lambda query, key: torch.einsum("bhqd,bhkd->bhqk", query, key),
+    ),
+)
 task.fault("D-DISTANCE", section=FIVE, compare=torch.cdist, scale=(as_is, ...))
 task.fault("D-SELF-SCORES", section="soft-lookup", compare=lambda query, key: key @ key.mT)
 task.fault(
@@ -281,6 +289,11 @@ task.fault(
 
 def naive(scores, mask):
     return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+def naive_times_mask(scores, mask):
+    e = scores.exp() if mask is None else scores.exp() * mask
+    return e / e.sum(-1, keepdim=True)
 
 
 def naive_and_safe(scores, mask):
@@ -318,9 +331,14 @@ task.fault(
 task.fault(
     "D-NAIVE-SOFTMAX",
     section="stable-softmax",
-    share=(naive_and_safe, naive, naive),
-    hide=(minus_infinity, minus_infinity, lambda scores, mask: scores.masked_fill(~mask, -1e9)),
-    clear=(..., as_is, as_is),
+    share=(naive_and_safe, naive, naive, naive_times_mask),
+    hide=(
+        minus_infinity,
+        minus_infinity,
+        lambda scores, mask: scores.masked_fill(~mask, -1e9),
+        as_is,
+    ),
+    clear=(..., as_is, as_is, as_is),
 )
 task.fault(
     "D-GLOBAL-MAX",
@@ -328,6 +346,7 @@ task.fault(
     share=(one_shift_and_nan, one_shift_for_all, one_shift_for_all),
     hide=(..., ..., minus_infinity),
 )
+task.fault("C-SIGMOID-WEIGHTS", section=FIVE, share=lambda scores, mask: scores.sigmoid())
 task.fault("D-HARD-ATTENTION", section="soft-lookup", share=hard)
 task.fault("D-NO-SOFTMAX", section=FIVE, share=as_is, hide=lambda scores, mask: scores * mask)
 task.fault("D-DROPOUT-PLACE", after=lambda weights, query: torch.dropout(weights, 0.1, train=True))
@@ -351,6 +370,11 @@ task.fault(
     "D-KEY-AS-VALUE",
     section="soft-lookup",
     average=lambda weights, query, key, value: weights @ key,
+)
+task.fault(
+    "D-MEAN-OUTPUT",
+    section=FIVE,
+    average=lambda weights, query, key, value: weights @ value / value.shape[-2],
 )
 task.fault(
     "D-SCORES-AS-WEIGHTS", section=FIVE, results=lambda output, weights, scores: (output, scores)

@@ -93,6 +93,7 @@ def variance_traits(answer):
         "same for any number of samples": same_for_any_samples(answer),
         "same for any number of samples, scaled": same_for_any_samples(answer, True),
         "same for any random numbers": answer(inputs, seed=1) == answer(inputs, seed=2),
+        "exactly the formula": answer(inputs) == inputs["d"],
         "resets the random state": answer.resets_random_state(inputs),
     }
 
@@ -180,8 +181,11 @@ class Variance:
     def many(samples):
         return samples
 
-    def draw(samples, d):
-        return torch.randn(samples, d), torch.randn(samples, d)
+    def vectors(samples, d):
+        return torch.randn(samples, d)
+
+    def draw(self, samples, d):
+        return self.vectors(samples, d), self.vectors(samples, d)
 
     def compare(query, key):
         return (query * key).sum(-1)
@@ -210,27 +214,31 @@ class Variance:
 
 
 def uniform(low, high):
-    return lambda samples, d: torch.empty(2, samples, d).uniform_(low, high).unbind()
+    return lambda samples, d: torch.empty(samples, d).uniform_(low, high)
 
 
-def one_query(samples, d):
-    return torch.randn(d), torch.randn(samples, d)
+def one_query(self, samples, d):
+    return self.vectors(1, d), self.vectors(samples, d)
 
 
-def one_key(samples, d):
-    return torch.randn(samples, d), torch.randn(d)
+def one_key(self, samples, d):
+    return self.vectors(samples, d), self.vectors(1, d)
 
 
-def same_vector(samples, d):
-    query = torch.randn(samples, d)
+def same_vector(self, samples, d):
+    query = self.vectors(samples, d)
     return query, query
 
 
-task.fault("V-UNIFORM", draw=uniform(0, 1))
-task.fault("V-UNIFORM-CENTERED", draw=uniform(-1, 1))
+task.fault("V-UNIFORM", vectors=uniform(0, 1))
+task.fault("V-UNIFORM-CENTERED", vectors=uniform(-1, 1))
 task.fault("V-ONE-VECTOR", draw=same_vector)
 task.fault("V-ONE-QUERY", draw=(one_query, one_key))
-task.fault("V-NOT-SUMMED", compare=torch.mul)
+task.fault(
+    "V-NOT-SUMMED",
+    compare=torch.mul,
+    spread=(..., lambda scores, d: scores.var(-1).mean()),
+)
 task.fault(
     "V-SUMMED-OVER-SAMPLES",
     compare=lambda query, key: (query * key).sum(0),

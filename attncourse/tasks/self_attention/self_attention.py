@@ -332,6 +332,10 @@ task.fault(
     section="rows-and-columns",
     project=(F.linear, lambda x, W: x @ W.reshape(W.T.shape).T),
 )
+task.fault(
+    "C-BENT-PROJECTIONS",
+    project=(lambda x, W: (x @ W).tanh(), lambda x, W: (x @ W).relu()),
+)
 task.fault("C-OWN-LINEARS", project=lambda x, W: nn.Linear(*W.shape, bias=False, dtype=x.dtype)(x))
 
 
@@ -377,6 +381,10 @@ def hide_where(table, fill):
     return lambda scores: scores.masked_fill(table(scores.shape[-1]).bool(), fill)
 
 
+def from_itself_on(n):
+    return torch.ones(n, n).triu()
+
+
 def above(n):
     return torch.ones(n, n).triu(1)
 
@@ -417,7 +425,14 @@ task.fault(
     hide=(hide_where(torch.eye, -torch.inf), hide_where(torch.eye, -1e9)),
 )
 task.fault(
-    "C-CAUSAL", section="order-blind", hide=(hide_where(above, -torch.inf), hide_where(above, -1e9))
+    "C-CAUSAL",
+    section="order-blind",
+    hide=(
+        hide_where(above, -torch.inf),
+        hide_where(above, -1e9),
+        hide_where(from_itself_on, -1e9),
+        hide_where(from_itself_on, -torch.inf),
+    ),
 )
 
 
@@ -453,6 +468,7 @@ task.fault(
     share=lambda scores: F.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores),
 )
 task.fault("C-SIGMOID-WEIGHTS", share=torch.sigmoid)
+task.fault("C-TWO-SOFTMAXES", share=lambda scores: scores.softmax(-1).softmax(-1))
 task.fault("C-DIVIDED-BY-SUM", share=lambda scores: scores / scores.sum(-1, keepdim=True))
 task.fault(
     "C-COLUMNS-AVERAGED",

@@ -187,6 +187,8 @@ task.fault(
         1, (base ** -exponents[-1]).item(), len(exponents), dtype=torch.float64
     ),
 )
+task.fault("C-SLOW-FIRST", exponents=lambda width: Positions.exponents(width).flip(0))
+task.fault("C-HANDS-FROM-ONE", exponents=lambda width: Positions.exponents(width) + 2 / width)
 task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
 task.fault("C-TEN-THOUSAND-POSITIONS", base=float)
 task.fault("C-BASE", base=(lambda length: 1_000.0, lambda length: 100_000.0))
@@ -224,7 +226,10 @@ task.fault(
     "C-HALVES", lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width]
 )
 task.fault(
-    "C-COSINE-FIRST", lay_out=lambda sines, cosines, width: Positions.lay_out(cosines, sines, width)
+    "C-COSINE-FIRST",
+    lay_out=(lambda sines, cosines, width: Positions.lay_out(cosines, sines, width), ...),
+    sines=(..., lambda angles, width: angles.cos()),
+    cosines=(..., lambda angles, width: angles.sin()),
 )
 task.fault("C-TIMES-ROOT", lay_out=times_root)
 task.fault("C-SINES-ONLY", section="moving-on", cosines=lambda angles, width: angles.sin())
