@@ -24,6 +24,17 @@ def of_added_masks(task: Task, **about) -> None:
         "M-INF-TIMES-ZERO",
         **about,
         hide=lambda scores, mask: scores + (1 - mask.to(scores.dtype)) * -torch.inf,
+        clear=(..., lambda weights, mask: weights),
+    )
+
+
+def of_filled_masks(task: Task, **about) -> None:
+    """The other side is filled; the steps are those of added masks."""
+    task.fault(
+        "K-VISIBLE-FILLED",
+        **about,
+        hide=lambda scores, mask: scores.masked_fill(mask, torch.finfo(scores.dtype).min),
+        clear=(..., lambda weights, mask: weights),
     )
 
 

@@ -11,7 +11,12 @@ from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.attention import minus_infinity, of_dead_neighbors
 from attncourse.tasks.axes import of_fixed_axes
-from attncourse.tasks.cache._shared import of_added_masks, of_scales, of_the_growing_axis
+from attncourse.tasks.cache._shared import (
+    of_added_masks,
+    of_filled_masks,
+    of_scales,
+    of_the_growing_axis,
+)
 
 
 def with_a_cache(attention):
@@ -335,6 +340,14 @@ def shares_if_any(scores):
     return torch.where(total > 0, powers / total.clamp(min=1e-30), 0.0)
 
 
+def by_the_largest(least):
+    def share(scores):
+        powers = (scores - scores.max()).exp()
+        return powers / powers.sum(-1, keepdim=True).clamp(min=least)
+
+    return share
+
+
 task.fault(
     "D-NAIVE-SOFTMAX",
     share=(lambda scores: scores.exp() / scores.exp().sum(-1, True), shares_if_any),
@@ -358,10 +371,18 @@ def first_row_kept(q, n):
 
 task.fault("K-MASK-TOP-LEFT", triangle=tril(lambda q, n: 0))
 task.fault("K-MASK-SQUARE", triangle=lambda q, n: torch.ones(q, q, dtype=torch.bool).tril())
+task.fault(
+    "K-TRIANGLE-TURNED",
+    triangle=(
+        lambda q, n: ~torch.ones(q, n, dtype=torch.bool).tril(n - q),
+        lambda q, n: torch.ones(q, n, dtype=torch.bool).triu(n - q),
+    ),
+)
 task.fault("K-NO-TRIANGLE", triangle=lambda q, n: torch.ones(q, n, dtype=torch.bool))
 task.fault(
     "K-FIRST-PIECE-FREE",
-    visible=lambda mask, cache: torch.ones_like(mask) if cache is None else mask,
+    visible=(lambda mask, cache: torch.ones_like(mask) if cache is None else mask, ...),
+    triangle=(..., tril(lambda q, n: n - q if n > q else n)),
 )
 task.fault(
     "K-LATER-PIECE-FREE",
@@ -399,9 +420,18 @@ of_fixed_axes(task, 4, 3, errors=[ValueError])  # another is what K-CAT-AXIS-2 r
 task.fault(
     "K-CACHE-Q",
     section="cache-extend",
-    kept=lambda cache, extended, query: (
-        torch.cat([extended[0][..., : -query.shape[-2], :], query], -2),
-        extended[1],
+    kept=(
+        lambda cache, extended, query: (
+            torch.cat([extended[0][..., : -query.shape[-2], :], query], -2),
+            extended[1],
+        ),
+        ...,
+    ),
+    extend=(
+        ...,
+        lambda self, cache, query, key, value: Cached.extend(
+            self, cache, query, key if cache is None else query, value
+        ),
     ),
 )
 
@@ -470,6 +500,7 @@ class FirstPieceOnly(Cached):
 task.fault("M-DEAD-ROW", section=LEFT, hide=minus_infinity, clear=as_is)
 of_dead_neighbors(task, section=LEFT)
 of_added_masks(task, section=LEFT)
+of_filled_masks(task, section=LEFT)
 task.fault("M-DEAD-ROW-UNIFORM", section=LEFT, clear=as_is)
 task.fault(
     "M-AFTER-SOFTMAX",
@@ -491,6 +522,8 @@ task.fault("D-SCALE-DK", scale=lambda scores, query, value: scores / query.shape
 task.fault("K-SCALE-BY-N", scale=lambda scores, query, value: scores / math.sqrt(scores.shape[-1]))
 of_scales(task)
 task.fault("D-KEY-AS-VALUE", average=lambda weights, keys, values: weights @ keys)
+task.fault("D-NO-SOFTMAX", share=as_is)
+task.fault("D-GLOBAL-MAX", share=(by_the_largest(0), by_the_largest(1e-30)))
 task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
 task.fault("D-SOFTMAX-AXIS-1", share=lambda scores: scores.softmax(1))
 task.fault("D-SOFTMAX-AXIS-0", share=lambda scores: scores.softmax(0))
@@ -505,9 +538,13 @@ class InFloat32(Cached):
 
 task.fault(
     "K-DETACHED",
-    extend=lambda self, cache, query, key, value: Cached.extend(
-        self, cache and tuple(x.detach() for x in cache), query, key, value
+    extend=(
+        lambda self, cache, query, key, value: Cached.extend(
+            self, cache and tuple(x.detach() for x in cache), query, key, value
+        ),
+        ...,
     ),
+    kept=(..., lambda cache, extended, query: tuple(x.detach() for x in extended)),
 )
 
 

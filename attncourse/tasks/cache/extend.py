@@ -179,16 +179,23 @@ task.fault("K-NOT-KEPT", join=lambda kept, new: kept)
 task.fault("K-NO-BEGINNING", begin=(lambda key, value: tuple(None), lambda key, value: None))
 task.fault(
     "K-BEGINS-WITH-ZEROS",
-    begin=lambda key, value: tuple(
-        torch.cat([torch.zeros_like(x[..., :1, :]), x], -2) for x in (key, value)
+    begin=tuple(
+        lambda key, value, most=most: tuple(
+            torch.cat([torch.zeros_like(x[..., :most, :]), x], -2) for x in (key, value)
+        )
+        for most in (1, None)
     ),
+)
+task.fault(
+    "K-BEGINS-TWICE", begin=lambda key, value: tuple(torch.cat([x, x], -2) for x in (key, value))
 )
 task.fault("K-BEGINS-EMPTY", begin=lambda key, value: (key[..., :0, :], value[..., :0, :]))
 task.fault("K-PAIR-TURNED", result=lambda keys, values: (values, keys))
 task.fault(
     "K-KEY-TWICE",
-    begin=lambda key, value: (key, key),
-    pairs=lambda keys, values, key, value: ((keys, key), (values, key)),
+    begin=(lambda key, value: (key, key), ...),
+    pairs=(lambda keys, values, key, value: ((keys, key), (values, key)), ...),
+    result=(..., lambda keys, values: (keys, keys)),
 )
 task.fault(
     "K-ONLY-KEYS",
@@ -202,7 +209,18 @@ task.fault(
     section="cache-ring",
     cut=lambda joined, kept, new: joined[..., -kept.shape[-2] :, :],
 )
-task.fault("K-LAST-ONLY", new=(lambda x: x[..., -1:, :], lambda x: x[..., :1, :]))
+task.fault(
+    "K-LAST-ONLY",
+    new=(lambda x: x[..., -1:, :], lambda x: x[..., :1, :], ...),
+    in_order=(
+        ...,
+        ...,
+        lambda kept, new: (kept, new[..., -1:, :]),
+        lambda kept, new: (kept, new[..., :1, :]),
+    ),
+)
+task.fault("K-OLDEST-DROPPED", cut=lambda joined, kept, new: joined[..., 1:, :])
+task.fault("K-NEWEST-REPLACED", in_order=lambda kept, new: (kept[..., :-1, :], new))
 
 
 def overwritten(joined, kept, new):

@@ -10,7 +10,7 @@ from attncourse.checks.task import Task
 from attncourse.lab.meters import count
 from attncourse.tasks import as_is
 from attncourse.tasks.attention import minus_infinity, of_dead_neighbors, transposed_if_square
-from attncourse.tasks.cache._shared import of_added_masks, of_scales
+from attncourse.tasks.cache._shared import of_added_masks, of_filled_masks, of_scales
 
 
 def shared_inputs(rng, b=2, h=4, c=2, q=3, k=5, d=4, v=6, mask=None, make=normal, **options):
@@ -228,6 +228,9 @@ class Grouped:
     def clear(weights, mask):
         return weights.masked_fill(~mask, 0.0)
 
+    def shown(weights, cleared):
+        return cleared  # of these the table that comes back
+
     def average(weights, key, value):
         return weights @ value
 
@@ -251,10 +254,9 @@ class Grouped:
             mask = self.visible(mask, (*query.shape[:3], key.shape[2]), c)
             mask = None if mask is None else self.split_mask(mask, c)
         weights = self.share(scores if mask is None else self.hide(scores, mask), q)
-        if mask is not None:
-            weights = self.clear(weights, mask)
-        output = self.join(self.repair(self.average(weights, key, value)), q)
-        return self.results(output, self.join_weights(weights, q))
+        cleared = weights if mask is None else self.clear(weights, mask)
+        output = self.join(self.repair(self.average(cleared, key, value)), q)
+        return self.results(output, self.join_weights(self.shown(weights, cleared), q))
 
 
 def only_dead_rows(weights, mask):
@@ -289,6 +291,10 @@ def rows_turned(x, c):
     return x.unflatten(1, (c, -1)).transpose(2, 3).flatten(2, 3)
 
 
+def back_rows_turned(x, q):
+    return x.unflatten(2, (q, -1)).transpose(2, 3).flatten(1, 2)
+
+
 def back_every_cth(x, q):
     return x.unflatten(2, (-1, q)).transpose(1, 2).flatten(1, 2)
 
@@ -309,8 +315,20 @@ task.fault(
     join=back_every_cth,
     join_weights=back_every_cth,
 )
-task.fault("G-BACK", section=ORDER, join=back_every_cth, join_weights=(back_every_cth, ...))
-task.fault("G-ROWS-TURNED", section=COPIES, split=rows_turned, split_mask=rows_turned)
+task.fault(
+    "G-BACK",
+    section=ORDER,
+    join=(back_every_cth, back_every_cth, ...),
+    join_weights=(back_every_cth, ..., back_every_cth),
+)
+task.fault(
+    "G-ROWS-TURNED",
+    section=COPIES,
+    split=(rows_turned, rows_turned, ...),
+    split_mask=(rows_turned, ...),
+    join=(..., ..., back_rows_turned, back_rows_turned, ...),
+    join_weights=(..., ..., back_rows_turned, ..., back_rows_turned),
+)
 task.fault(
     "G-REPEAT-DIM",
     section=ORDER,
@@ -391,6 +409,7 @@ task.fault(
         lambda scores, q: scores.unflatten(2, (-1, q)).softmax(-2).flatten(2, 3),
     ),
 )
+task.fault("D-NO-SOFTMAX", share=lambda scores, q: scores)
 task.fault("C-SOFTMAX-HEADS", share=(among_heads, lambda scores, q: scores.softmax(1)))
 task.fault("C-SOFTMAX-SENTENCES", share=lambda scores, q: scores.softmax(0))
 task.fault("D-NO-SCALE", scale=as_is)
@@ -467,6 +486,7 @@ task.fault(
 task.fault("M-DEAD-ROW", **MASKS, hide=minus_infinity, clear=as_is)
 task.fault("G-NAN-WEIGHTS", **MASKS, hide=minus_infinity, clear=as_is, repair=torch.nan_to_num)
 of_added_masks(task, **MASKS)
+of_filled_masks(task, **MASKS)
 of_dead_neighbors(task, **MASKS)
 task.fault("M-DEAD-ROW-UNIFORM", **MASKS, clear=as_is)
 task.fault("M-AFTER-SOFTMAX", **MASKS, hide=as_is, clear=lambda weights, mask: weights * mask)
@@ -490,6 +510,8 @@ task.fault(
     join_weights=(as_is, ..., in_groups, ...),
 )
 task.fault("G-WEIGHTS-NOT-JOINED", join_weights=(as_is, in_groups))
+task.fault("G-WEIGHTS-NOT-CLEARED", **MASKS, shown=lambda weights, cleared: weights)
+task.fault("G-HEADS-MERGED", join=lambda x, q: Grouped.join(x, q).transpose(1, 2).flatten(2))
 task.fault("G-WEIGHTS-DETACHED", join_weights=lambda x, q: Grouped.join_weights(x, q).detach())
 task.fault(
     "G-WEIGHTS-OF-GROUP",

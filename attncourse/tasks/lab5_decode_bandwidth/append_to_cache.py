@@ -229,12 +229,28 @@ class Append:
     def returned(cache, length, n):
         return cache[:, :, :n]
 
+    def pair(keys, values):
+        return keys, values
+
+    def of_values(self, cache, length, n):
+        return self.returned(cache, length, n)
+
+    def write_keys(self, cache, place, n, new):
+        return self.write(cache, place, n, new)
+
+    def write_values(self, cache, place, n, new):
+        return self.write(cache, place, n, new)
+
+    def room(key_cache):
+        return key_cache.shape[2]
+
     def __call__(self, key_cache, value_cache, length, key, value):
         n = self.place(length) + self.new(key)
-        self.refuse(n, key_cache.shape[2], length)
-        pairs = zip(self.caches(key_cache, value_cache), self.written(key, value), strict=True)
-        caches = [self.write(cache, self.place(length), n, new) for cache, new in pairs]
-        return tuple(self.returned(cache, length, n) for cache in caches)
+        self.refuse(n, self.room(key_cache), length)
+        (keys, values), new = self.caches(key_cache, value_cache), self.written(key, value)
+        keys = self.write_keys(keys, self.place(length), n, new[0])
+        values = self.write_values(values, self.place(length), n, new[1])
+        return self.pair(self.returned(keys, length, n), self.of_values(values, length, n))
 
 
 def never(*_):
@@ -285,6 +301,25 @@ def to_the_end(cache, place, n, new):
     return cache
 
 
+def moved(by):
+    """Write them, but so many places farther."""
+
+    def write(cache, place, n, new):
+        cache[:, :, place + by : n + by] = new
+        return cache
+
+    return write
+
+
+def added(cache, place, n, new):
+    cache[:, :, place:n] += new
+    return cache
+
+
+def not_written(self, cache, place, n, new):
+    return cache
+
+
 def only_one(which):
     """Write one of the new positions, and no other."""
 
@@ -318,15 +353,33 @@ task.fault("L5-CUT-OFF", refuse=only_when_full, write=what_fits, returned=up_to_
 task.fault("L5-RING", refuse=never, write=(move_up, round_and_round))
 task.fault("L5-SWAPPED", written=lambda key, value: (value, key))
 task.fault("L5-KEY-TWICE", written=lambda key, value: (key, key))
+task.fault("L5-VALUE-TWICE", written=lambda key, value: (value, value))
+task.fault(
+    "L5-ONE-CACHE-WRITTEN",
+    write_values=(not_written, ...),
+    write_keys=(..., not_written),
+)
+task.fault("L5-ADDED", write=added)
+task.fault("L5-PAIR-TURNED", pair=lambda keys, values: (values, keys))
 task.fault("L5-WITHOUT-THE-NEW", returned=lambda cache, length, n: cache[:, :, :length])
 task.fault("L5-ONLY-THE-NEW", returned=lambda cache, length, n: cache[:, :, length:n])
 task.fault("L5-LAST-PLACE", refuse=lambda n, room, length: Append.refuse(n + 1, room, length))
 task.fault("L5-ALL-THE-ROOM", returned=lambda cache, length, n: cache)
+task.fault("L5-ONE-VIEWED-MORE", returned=lambda cache, length, n: cache[:, :, : n + 1])
 task.fault("L5-HEAD-AXIS", returned=lambda cache, length, n: cache[:, :n])
 task.fault("L5-AT-THE-START", write=to_the_front)
 task.fault("L5-AT-THE-END", write=to_the_end)
-task.fault("L5-OFF-BY-ONE", place=lambda length: length + 1)
+task.fault("L5-OFF-BY-ONE", place=(lambda length: length + 1, ...), write=(..., moved(1)))
+task.fault("L5-LAST-OVERWRITTEN", place=(..., lambda length: length - 1), write=(moved(-1), ...))
 task.fault("L5-T-FROM-HEADS", new=lambda key: key.shape[1], refuse=(..., never))
+task.fault(
+    "L5-ROOM-OF-ANOTHER-AXIS",
+    room=(
+        lambda key_cache: key_cache.shape[1],
+        lambda key_cache: key_cache.shape[0],
+        lambda key_cache: key_cache.shape[3],
+    ),
+)
 task.fault(
     "L5-LAST-ONE-ONLY",
     refuse=(..., ..., lambda n, room, length: Append.refuse(length + 1, room, length)),

@@ -51,6 +51,8 @@ def cache_traits(answer):
         "rounded": type(rounded) is int and 0 < abs(rounded - exact) < 1e-6 * exact,
         "the right number as a float": isinstance(got, float) and got == expected,
         "a float, far too small": isinstance(got, float) and got < expected / 1e5,
+        "a float, a thousand times too small": got in (expected / 1000, expected / 1024),
+        "an eighth, as a float": isinstance(got, float) and got == expected / 8,
     }
 
 
@@ -122,7 +124,18 @@ task.fault("L5-ONE-LAYER", layers=one)
 task.fault("L5-ONE-SEQUENCE", sequences=one)
 task.fault("L5-ONE-HEAD", heads=one)
 task.fault("L5-HEADS-SPLIT-D", heads=one, numbers=lambda d, kv_heads: d // kv_heads)
-task.fault("L5-IN-GIGABYTES", said=(lambda counted: counted / 1e9, lambda counted: counted / 2**30))
+task.fault(
+    "L5-IN-GIGABYTES",
+    said=(
+        lambda counted: counted / 1e9,
+        lambda counted: counted / 2**30,
+        lambda counted: counted / 1e6,
+        lambda counted: counted / 2**20,
+        lambda counted: counted // 10**9,
+        lambda counted: counted // 2**30,
+    ),
+)
+task.fault("L5-IN-KILOBYTES", said=(lambda counted: counted / 1000, lambda counted: counted / 1024))
 task.fault("L5-FLOAT", said=float)
 task.fault("L5-ONE-TOKEN", positions=one)
 scores = task.fault("L5-SCORES", positions=lambda n: n * n)
@@ -139,4 +152,9 @@ class AndScores(Cache):
 task.fault("L5-NUMBERS", width=one)
 task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)
+task.fault("L5-ALWAYS-FOUR-BYTES", width=lambda bytes_per_number: 4)
+task.fault("L5-GIVEN-IN-BITS", width=lambda bytes_per_number: bytes_per_number / 8)
+task.fault("L5-NEXT-TOKEN-TOO", positions=lambda n: n + 1)
+task.fault("L5-WITHOUT-THE-NEWEST", positions=lambda n: n - 1)
+task.fault("L5-ONE-NUMBER", numbers=one)
 task.fault("L5-ROUNDED-BYTES", said=lambda number: int(torch.tensor(number, dtype=torch.float32)))

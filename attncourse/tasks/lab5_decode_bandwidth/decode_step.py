@@ -31,7 +31,13 @@ def step_probes(rng):
         "square": one_query(rng, 4, 4, 2, 4, 4),
         "one position": one_query(rng, 2, 4, 2, 1, 3),
         "double": one_query(rng, 1, 6, 3, 5, 3, dtype=torch.float64),
+        "scores far apart": far_apart(one_query(rng, 2, 4, 2, 4, 3)),
     }
+
+
+def far_apart(inputs):
+    query, keys = with_far_scores(inputs["query"], inputs["keys"])
+    return inputs | {"query": query, "keys": keys}
 
 
 def step_small(rng):
@@ -141,9 +147,7 @@ def with_a_cached_head_each_it_is_attention(answer, rng):
         answer.matches(one_query(rng, *shape))
     inputs = one_query(rng, 2, 2, 2, 6, 5, dtype=torch.float64)
     compare("output", answer(inputs), answer.expected(inputs), inputs, tolerance=1e-9)
-    inputs = one_query(rng, 2, 2, 2, 4, 3)
-    query, keys = with_far_scores(inputs["query"], inputs["keys"])
-    answer.matches(inputs | {"query": query, "keys": keys}, tolerance=1e-3)
+    answer.matches(far_apart(one_query(rng, 2, 2, 2, 4, 3)), tolerance=1e-3)
 
 
 @task.check(2)
@@ -211,6 +215,9 @@ def it_changes_nothing_but_its_result(answer, rng):
 class Step:
     keys = values = hide = as_is  # keys and values: as they are read from the cache
 
+    def seen(cache):
+        return cache
+
     def split(query, c):
         return query.unflatten(1, (c, -1))  # b c g d
 
@@ -226,14 +233,18 @@ class Step:
     def average(weights, values):
         return weights @ values
 
+    def averaged(keys, values):
+        return values
+
     def join(output, query):
         return output.reshape(query.shape)
 
     def __call__(self, query, keys, values):
+        keys, values = self.seen(keys), self.seen(values)
         keys, values = self.keys(keys, query), self.values(values, query)
         scores = self.compare(self.split(query, keys.shape[1]), keys)
         weights = self.share(self.hide(self.scale(scores, query)))
-        return self.join(self.average(weights, values), query)
+        return self.join(self.average(weights, self.averaged(keys, values)), query)
 
 
 task.spelling(compare=lambda query, keys: (keys @ query.mT).mT)
@@ -265,8 +276,8 @@ def repeated(cache, query):
     return cache.repeat(1, query.shape[1] // cache.shape[1], 1, 1)
 
 
-def without_the_newest(cache, query):
-    return cache[:, :, :-1]
+def newest_hidden(scores):
+    return torch.nn.functional.pad(scores[..., :-1], (0, 1), value=-torch.inf)
 
 
 def as_a_group(reduce):
@@ -306,8 +317,12 @@ task.fault(
 )
 task.fault(
     "L5-ELEMENTWISE",
-    compare=lambda query, keys: (query[..., None, :] * keys[:, :, None]).sum(-1),
-    average=lambda weights, values: (weights[..., None] * values[:, :, None]).sum(-2),
+    compare=(*(lambda query, keys: (query[..., None, :] * keys[:, :, None]).sum(-1),) * 2, ...),
+    average=(
+        lambda weights, values: (weights[..., None] * values[:, :, None]).sum(-2),
+        ...,
+        lambda weights, values: (weights[..., None] * values[:, :, None]).sum(-2),
+    ),
 )
 task.fault("L5-CONTIGUOUS", keys=contiguous, values=(contiguous, ...))
 task.fault(
@@ -328,7 +343,7 @@ task.fault(
 task.fault(
     "L5-GROUP-ORDER",
     split=lambda query, c: query.unflatten(1, (-1, c)).transpose(1, 2),
-    join=every_cth,
+    join=(every_cth, ...),
 )
 task.fault("L5-REPEAT", keys=repeated, values=repeated)
 task.fault("L5-NOT-JOINED", join=as_is)
@@ -355,9 +370,22 @@ task.fault("C-SOFTMAX-SENTENCES", share=lambda scores: scores.softmax(0))
 task.fault("L5-CAUSAL-TOP-LEFT", hide=lambda scores: scores.masked_fill(later(scores), -torch.inf))
 task.fault(
     "L5-NOT-ITSELF",
-    keys=(without_the_newest, ...),
-    values=(without_the_newest, ...),
-    hide=(..., lambda s: s.index_fill(-1, torch.tensor([s.shape[-1] - 1]), -torch.inf)),
+    seen=(lambda cache: cache[:, :, :-1], ...),
+    hide=(..., newest_hidden),
+)
+task.fault("L5-ONLY-ITSELF", seen=lambda cache: cache[:, :, -1:])
+task.fault("L5-FIRST-LEFT-OUT", seen=lambda cache: cache[:, :, 1:])
+task.fault("D-KEY-AS-VALUE", averaged=lambda keys, values: keys)
+task.fault("D-NO-SOFTMAX", share=as_is)
+task.fault("D-NAIVE-SOFTMAX", share=lambda s: s.exp() / s.exp().sum(-1, keepdim=True))
+task.fault("D-GLOBAL-MAX", share=lambda s: (e := (s - s.max()).exp()) / e.sum(-1, keepdim=True))
+task.fault("L5-SOFTMAX-WHOLE-GROUP", share=lambda s: s.flatten(-2).softmax(-1).view(s.shape))
+task.fault("C-SCALE-TIMES", scale=lambda scores, query: scores * math.sqrt(query.shape[-1]))
+task.fault("L5-HEADS-MERGED", join=lambda output, query: output.reshape(query.shape).flatten(1))
+task.fault(
+    "C-FLOAT32",
+    seen=lambda cache: cache.float(),
+    split=lambda query, c: Step.split(query.float(), c),
 )
 task.fault(
     "L5-FIRST-HEAD-ONLY",

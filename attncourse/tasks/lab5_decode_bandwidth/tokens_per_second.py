@@ -24,6 +24,7 @@ def tokens_probes(rng):
         "short": serving(3, 10, 1000, 10**9, 1e11),
         "no weights": serving(8, 8192, 16_384, 0, 3.2e11),
         "empty": serving(5, 0, 16_384, 10**9, 1e11),
+        "few tokens": serving(2, 3, 10**6, 10**6, 1e7),
     }
 
 
@@ -122,9 +123,24 @@ task.fault("L5-WEIGHTS-PER-SEQUENCE", weights=lambda weight_bytes, b: b * weight
 task.fault("L5-SHARED-CACHE", caches=lambda b, n, bytes_per_token: n * bytes_per_token)
 task.fault("L5-ONE-POSITION", caches=lambda b, n, bytes_per_token: b * bytes_per_token)
 task.fault("L5-KEYS-AND-VALUES", caches=lambda b, n, bytes_per_token: 2 * b * n * bytes_per_token)
+task.fault(
+    "L5-NEW-POSITION-TOO", caches=lambda b, n, bytes_per_token: b * (n + 1) * bytes_per_token
+)
+task.fault(
+    "L5-OTHERS-ONLY", caches=lambda b, n, bytes_per_token: b * max(0, n - 1) * bytes_per_token
+)
+task.fault("L5-WEIGHTS-DIVIDED", weights=lambda weight_bytes, b: weight_bytes / b)
+task.fault("L5-IN-BITS", together=lambda weights, caches: 8 * (weights + caches))
 task.fault("L5-WRITTEN-TOO", together=lambda weights, caches: 2 * (weights + caches))
 task.fault("L5-LARGER-ONE", together=max)
 task.fault("L5-SECONDS", rate=lambda tokens, moved, speed: moved / speed)
+task.fault(
+    "L5-WHOLE-TOKENS",
+    rate=(
+        lambda tokens, moved, speed: float(tokens * speed // moved),
+        lambda tokens, moved, speed: float(round(tokens * speed / moved)),
+    ),
+)
 task.fault("L5-SECONDS-PER-TOKEN", rate=lambda tokens, moved, speed: moved / speed / tokens)
 task.fault(
     "L5-SUM-OF-RATES",

@@ -27,6 +27,34 @@ OWN_TILE = (  # of `hide`: places counted in the tile, by both or one of them
 )
 
 
+def no_diagonal(scores, row, column, q, k):
+    """A tile is hidden as a whole or not at all."""
+    return scores - INFINITY if column > row + k - q else scores
+
+
+def of_causal_masks(task, hide) -> None:
+    """Faults of the step `hide` (scores, row, column, q, k -> scores)."""
+    task.fault(
+        "L6-CAUSAL-STRICT",
+        hide=lambda scores, row, column, q, k: hide(scores, row - 1, column, q, k),
+    )
+    task.fault(
+        "L6-CAUSAL-ONE-AHEAD",
+        hide=lambda scores, row, column, q, k: hide(scores, row + 1, column, q, k),
+    )
+    task.fault(
+        "L6-CAUSAL-TURNED",
+        hide=lambda scores, row, column, q, k: hide_later(scores, row + q - k, column),
+    )
+    task.fault("L6-CAUSAL-BY-TILE", hide=no_diagonal)
+    task.fault(
+        "M-FILL-ZERO",
+        hide=lambda scores, row, column, q, k: (
+            later := hide(scores, row, column, q, k)
+        ).masked_fill(later == -INFINITY, 0),
+    )
+
+
 def hide_from_the_cpu(scores, row, column, q, k):
     queries, keys = torch.arange(row + k - q, k)[: scores.shape[-2]], torch.arange(column, k)
     later = keys[: scores.shape[-1]] > queries[:, None]

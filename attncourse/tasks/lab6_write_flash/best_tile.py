@@ -259,7 +259,22 @@ def beside_the_best(tiles, best):
 
 # --- faults -------------------------------------------------------------------------------------
 
-task.fault("L6-MEAN", number=lambda point: statistics.mean(point["seconds"]))
+
+def by_clock(cpu, gpu):
+    return lambda point: (cpu if point["clock"] == "cpu" else gpu)(point["seconds"])
+
+
+task.fault(
+    "L6-MEAN",
+    number=(
+        lambda point: statistics.mean(point["seconds"]),
+        by_clock(min, statistics.mean),
+        by_clock(statistics.mean, statistics.median),
+    ),
+)
+task.fault("L6-CLOCKS-TURNED", number=by_clock(statistics.median, min))
+task.fault("L6-FIRST-SAMPLE", number=lambda point: point["seconds"][0])
+task.fault("L6-SLOWEST-SAMPLE", number=lambda point: max(point["seconds"]))
 task.fault("L6-MEDIAN-ALWAYS", number=median)
 task.fault("L6-BEST-ALWAYS", number=lambda point: min(point["seconds"]))
 lengths = task.fault("L6-ALL-LENGTHS", timed=of_the_shortest)
@@ -287,7 +302,18 @@ task.fault(
     ),
     without_tiles=(..., nobody, ..., nobody),
 )
+task.fault(
+    "L6-BOTH-TIMED",
+    largest=lambda timed, points: max(
+        point["n"]
+        for point in timed
+        if point["name"] == "tiled"
+        and any(each["name"] == "naive" and each["n"] == point["n"] for each in timed)
+    ),
+)
 task.fault("L6-ZERO-SPEEDUP", without_naive=lambda: 0)
+task.fault("L6-SPEEDUP-OF-1", without_naive=lambda: 1.0)
+task.fault("L6-ENDLESS-SPEEDUP", without_naive=lambda: math.inf)
 task.fault(
     "L6-VALLEY-BY-PLACE",
     valley=lambda tiles, best: best not in (tiles[min(tiles)], tiles[max(tiles)]),
@@ -296,7 +322,23 @@ task.fault(
     "L6-ONE-SLOPE",
     valley=lambda tiles, best: max(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best,
 )
+task.fault("L6-LAST-SLOPE", valley=lambda tiles, best: tiles[max(tiles)] >= 1.1 * best)
+task.fault(
+    "L6-ALL-SLOWER",
+    valley=lambda tiles, best: all(each >= 1.1 * best for each in tiles.values() if each != best),
+)
 task.fault("L6-NEIGHBORS", valley=beside_the_best)
+task.fault(
+    "L6-IN-PERCENT",
+    ratio=(
+        lambda naive, tiles, best: naive / best - 1,
+        lambda naive, tiles, best: 100 * (naive / best - 1),
+    ),
+)
+task.fault("L6-DIFFERENCE", ratio=lambda naive, tiles, best: naive - best)
+task.fault("L6-SLOWEST-TILE", ratio=lambda naive, tiles, best: naive / max(tiles.values()))
+task.fault("L6-MEAN-TILE", ratio=lambda naive, tiles, best: naive / statistics.mean(tiles.values()))
+task.fault("L6-OVER-SLOWEST", ratio=lambda naive, tiles, best: max(tiles.values()) / best)
 task.fault("L6-UPSIDE-DOWN", ratio=lambda naive, tiles, best: best / naive)
 task.fault(
     "L6-OVER-FUSED",
@@ -310,6 +352,13 @@ task.fault(
         max((p for p in timed if p["name"] == "naive"), key=lambda p: p["n"])
     ),
 )
+
+
+def without_a_rival():
+    raise IndexError("naive has no time there")
+
+
+task.fault("L6-NAIVE-ALWAYS-THERE", without_naive=without_a_rival)
 task.fault("L6-LARGEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[max(tiles)])
 task.fault("L6-SMALLEST-TILE", ratio=lambda naive, tiles, best: naive / tiles[min(tiles)])
 task.fault("L6-NO-TIME", timed=with_no_time)

@@ -72,7 +72,13 @@ def merge_probes(rng):
         "double": two_parts(rng, 3, dtype=DOUBLE),
         "first empty, far below": two_parts(rng, 3, counts=(0, 3), shift=(0.0, -300.0)),
         "second empty, far below": two_parts(rng, 3, counts=(3, 0), shift=(-300.0, 0.0)),
+        "both empty in some rows": half_empty(rng),
     }
+
+
+def half_empty(rng):
+    some, none = two_parts(rng, 3), two_parts(rng, 3, counts=(0, 0))
+    return {name: torch.cat([some[name], none[name]]) for name in some}
 
 
 def merge_small(rng):
@@ -140,9 +146,7 @@ def a_part_without_keys_changes_nothing(answer, rng):
 @task.check(1)
 def two_parts_without_keys_stay_one_without_keys(answer, rng):
     agrees(answer, two_parts(rng, 3, counts=(0, 0)))
-    some, none = two_parts(rng, 3), two_parts(rng, 3, counts=(0, 0))
-    mixed = {name: torch.cat([some[name], none[name]]) for name in some}  # row by row
-    agrees(answer, mixed)
+    agrees(answer, half_empty(rng))
 
 
 @task.check(1)
@@ -181,6 +185,20 @@ class Merge:
     def shrunk(total, factor):
         return total * factor
 
+    def scaled_first(self, weighted, factor):
+        return self.scaled(weighted, factor)
+
+    def scaled_second(self, weighted, factor):
+        return self.scaled(weighted, factor)
+
+    def shrunk_first(self, total, factor):
+        return self.shrunk(total, factor)
+
+    def shrunk_second(self, total, factor):
+        return self.shrunk(total, factor)
+
+    of_weighted = of_totals = as_is  # the factors
+
     def results(weighted, maximum, total):
         return weighted, maximum, total
 
@@ -188,8 +206,11 @@ class Merge:
         weighted, maxima, totals = zip(one, two, strict=True)
         common = self.common(*maxima)
         factors = self.factors(maxima, common)
-        weighted = sum(map(self.scaled, weighted, factors))
-        return self.results(weighted, common, sum(map(self.shrunk, totals, factors)))
+        first, second = self.of_weighted(factors)
+        sums = self.scaled_first(weighted[0], first) + self.scaled_second(weighted[1], second)
+        first, second = self.of_totals(factors)
+        total = self.shrunk_first(totals[0], first) + self.shrunk_second(totals[1], second)
+        return self.results(sums, common, total)
 
 
 def with_choices(maxima, common):
@@ -215,6 +236,18 @@ def with_a_low_number(low):
     return LowNumber
 
 
+def in_place(step):
+    """The step, which writes what it makes into what it gets."""
+    return lambda self, kept, factor: kept.copy_(getattr(self, step)(kept, factor))
+
+
+scaled_in_place, shrunk_in_place = in_place("scaled"), in_place("shrunk")
+
+
+def turned(factors):
+    return factors[::-1]
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault("C-ON-THE-CPU", section="nothing-seen", factors=zeros_for_nothing)
@@ -233,6 +266,36 @@ task.fault(
     "L6-ONE-MAXIMUM",
     common=lambda *maxima: torch.stack(maxima).max().expand(maxima[0].shape).clone(),
 )
+task.fault(
+    "L6-FIRST-MAXIMUM",
+    common=(lambda one, two: one, lambda one, two: torch.where(one == -math.inf, two, one)),
+)
+task.fault(
+    "L6-FACTORS-SWAPPED",
+    of_weighted=(turned, turned, ...),
+    of_totals=(turned, ..., turned),
+)
+task.fault(
+    "L6-EACH-BY-THE-OTHER",
+    factors=lambda maxima, common: [
+        (maxima[0] - maxima[1]).exp(),
+        (maxima[1] - maxima[0]).exp(),
+    ],
+)
+task.fault("L6-OWN-UNIT-UNDONE", factors=lambda maxima, common: [own.exp() for own in maxima])
+task.fault(
+    "L6-NOTHING-AT-ZERO",
+    section="nothing-seen",
+    results=lambda weighted, maximum, total: (weighted, finite(maximum), total),
+)
+task.fault(
+    "L6-WRITES-INTO-PARTS",
+    scaled_first=(scaled_in_place, scaled_in_place, scaled_in_place, ..., scaled_in_place),
+    shrunk_first=(..., shrunk_in_place, ..., shrunk_in_place, shrunk_in_place),
+    scaled_second=(..., ..., scaled_in_place, ..., scaled_in_place),
+    shrunk_second=(..., ..., ..., ..., shrunk_in_place),
+)
+task.fault("C-FLOAT32", results=lambda *part: tuple(each.float() for each in part))
 task.fault("L6-WEIGHTED-FORGOTTEN", scaled=as_is)
 task.fault("L6-TOTAL-FORGOTTEN", shrunk=as_is)
 task.fault(
@@ -264,6 +327,18 @@ task.fault(
 task.fault(
     "L6-NO-MAX", factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima]
 )
+
+
+@task.fault("L6-EMPTY-AS-A-WHOLE", section="nothing-seen")
+class EmptyAsAWhole(Merge):
+    def factors(maxima, common):
+        return [(own - common).exp() for own in maxima]
+
+    def __call__(self, one, two):
+        for part, other in ((one, two), (two, one)):
+            if (part[1] == -math.inf).all():
+                return tuple(each.clone() for each in other)
+        return super().__call__(one, two)
 
 
 @task.fault("L6-ONE-UNIT")

@@ -27,6 +27,7 @@ from attncourse.tasks.lab6_write_flash._faults import (
     finite,
     hide_from_the_cpu,
     hide_later,
+    of_causal_masks,
     whole_tiles,
 )
 
@@ -239,6 +240,12 @@ class Tiled:
     def shrink(maximum, origin):
         return (maximum - origin).exp()
 
+    def shrink_total(self, maximum, origin):
+        return self.shrink(maximum, origin)
+
+    def shrink_weighted(self, maximum, origin):
+        return self.shrink(maximum, origin)
+
     def output(weighted, total):
         return weighted / total.masked_fill(total == 0, 1)[..., None]
 
@@ -274,8 +281,8 @@ class Tiled:
                 before, maximum = maximum, self.grow(maximum, scores)
                 origin = self.origin(maximum)
                 weights = self.weigh(scores, origin)
-                total = self.shrink(before, origin) * total + weights.sum(-1)
-                kept = self.shrink(before, origin)[..., None] * weighted
+                total = self.shrink_total(before, origin) * total + weights.sum(-1)
+                kept = self.shrink_weighted(before, origin)[..., None] * weighted
                 weighted = self.after(kept + weights @ values, total)
             output[..., rows, :] = self.output(weighted, total)
             logsumexp[..., rows] = self.logsumexp(maximum, total)
@@ -325,7 +332,39 @@ task.fault(
 
 hide, METER, NUMBERS = Tiled.hide, "meter", "four-numbers"
 
-task.fault("L6-NO-RESCALE", section="merge", shrink=ones)
+task.fault(
+    "L6-NO-RESCALE",
+    section="merge",
+    shrink=(ones, ...),
+    shrink_total=(..., lambda self, maximum, origin: ones(maximum, origin), ...),
+    shrink_weighted=(..., ..., lambda self, maximum, origin: ones(maximum, origin)),
+)
+task.fault(
+    "L6-UPSIDE-DOWN",
+    section="merge",
+    shrink=lambda maximum, origin: (origin - finite(maximum)).exp(),
+)
+task.fault("L6-TILE-MAXIMUM", section=NUMBERS, grow=lambda maximum, scores: scores.amax(-1))
+task.fault(
+    "L6-ONE-MAXIMUM",
+    section=NUMBERS,
+    grow=lambda maximum, scores: torch.maximum(
+        maximum, scores.flatten(-2).amax(-1, keepdim=True).expand(maximum.shape)
+    ),
+)
+task.fault("L6-NEVER-DIVIDED", section=NUMBERS, output=lambda weighted, total: weighted)
+task.fault(
+    "L6-NAN-REPAIRED",
+    section="nothing-seen",
+    origin=as_is,
+    output=lambda weighted, total: undefined(weighted, total).nan_to_num(),
+)
+task.fault("D-SCALE-DK", scale=lambda queries: queries / queries.shape[-1])
+task.fault(
+    "C-FLOAT32",
+    wide=lambda dtype: torch.float32,
+    of_sums=lambda dtype: torch.float32,
+)
 
 
 @task.fault(
@@ -361,9 +400,7 @@ task.fault("L6-OWN-TILE", hide=OWN_TILE)
 task.fault(
     "L6-CAUSAL-START", hide=lambda scores, row, column, q, k: hide_later(scores, row, column)
 )
-task.fault(
-    "L6-CAUSAL-STRICT", hide=lambda scores, row, column, q, k: hide(scores, row - 1, column, q, k)
-)
+of_causal_masks(task, hide)
 task.fault("M-DEAD-ROW-UNIFORM", section="nothing-seen", hide=(with_fill(-1e9), with_fill(-1e4)))
 task.fault(
     "L6-EMPTY-NAN",

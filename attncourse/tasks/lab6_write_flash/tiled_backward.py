@@ -25,6 +25,7 @@ from attncourse.tasks.lab6_write_flash._faults import (
     finite,
     hide_from_the_cpu,
     hide_later,
+    of_causal_masks,
     whole_tiles,
 )
 
@@ -210,8 +211,20 @@ class Backward:
     def weigh(scores, logsumexp):
         return (scores - finite(logsumexp)).exp()
 
+    def scores(queries, keys):
+        return queries @ keys.mT / math.sqrt(queries.shape[-1])
+
+    def of_scores(weights, grad_weights, middle):
+        return weights * (grad_weights - middle)
+
     def scaled(grad, name, d):
         return grad / math.sqrt(d)
+
+    def for_values(grad, d):
+        return grad
+
+    def rounded(grad, dtype):
+        return grad.to(dtype)
 
     def __call__(self, query, key, value, output, logsumexp, grad_output, tile, causal=False):
         (q, d), k, wide = query.shape[-2:], key.shape[-2], self.wide(query.dtype)
@@ -225,20 +238,29 @@ class Backward:
             for column in range(0, self.columns(k, tile), broad):
                 columns = slice(column, column + broad)
                 keys, values = key[..., columns, :].to(wide), value[..., columns, :].to(wide)
-                scores = queries @ keys.mT / math.sqrt(d)
+                scores = self.scores(queries, keys)
                 scores = self.hide(scores, row, column, q, k) if causal else scores
                 weights = self.weigh(scores, logsumexp[..., rows, None].to(wide))
                 grad_weights = upstream @ values.mT
                 middle = self.mean(mean[..., rows, :], weights, grad_weights)
-                grad_scores = weights * (grad_weights - middle)
+                grad_scores = self.of_scores(weights, grad_weights, middle)
+                grad_values = self.shares(weights, grad_scores).mT @ upstream
                 for name, place, added in (
                     ("query", rows, self.scaled(grad_scores @ keys, "query", d)),
                     ("key", columns, self.scaled(grad_scores.mT @ queries, "key", d)),
-                    ("value", columns, self.shares(weights, grad_scores).mT @ upstream),
+                    ("value", columns, self.for_values(grad_values, d)),
                 ):
                     before = grads[name][..., place, :]
                     grads[name][..., place, :] = self.kept(before, name) + added
-        return tuple(grad.to(query.dtype) for grad in grads.values())
+        return tuple(self.rounded(grad, query.dtype) for grad in grads.values())
+
+
+def nothing_for_nobody(scores, logsumexp):
+    return (scores - finite(logsumexp)).exp().masked_fill(logsumexp == -math.inf, 0)
+
+
+# The same wherever the right keys are hidden: where none is left, all weights are 0 already.
+task.spelling(weigh=nothing_for_nobody)
 
 
 def unscaled(*names):
@@ -272,6 +294,34 @@ task.fault(
     "L6-OVERWRITES", kept=(overwritten("key", "value"), overwritten("key"), overwritten("value"))
 )
 task.fault("L6-QUERY-OVERWRITTEN", kept=overwritten("query"))
+task.fault(
+    "L6-VALUES-UNWEIGHTED",
+    shares=(
+        lambda weights, grad_scores: torch.ones_like(weights),
+        lambda weights, grad_scores: (weights > 0).to(weights.dtype),
+    ),
+)
+task.fault("L6-VALUES-SCALED", for_values=lambda grad, d: grad / math.sqrt(d))
+task.fault("L6-SCORES-NOT-SCALED", scores=lambda queries, keys: queries @ keys.mT)
+task.fault(
+    "L6-SCALE-BY-D",
+    scaled=(
+        lambda grad, name, d: grad / d,
+        lambda grad, name, d: grad / d if name == "query" else grad / math.sqrt(d),
+    ),
+)
+task.fault("L6-NO-WEIGHT", of_scores=lambda weights, grad_weights, middle: grad_weights - middle)
+task.fault(
+    "L6-MEAN-ADDED",
+    of_scores=lambda weights, grad_weights, middle: weights * (grad_weights + middle),
+)
+task.fault(
+    "L6-MEAN-NOT-WEIGHTED",
+    of_scores=lambda weights, grad_weights, middle: weights * grad_weights - middle,
+)
+task.fault("L6-NO-LOGSUMEXP", weigh=lambda scores, logsumexp: scores.exp())
+task.fault("L6-NOT-ROUNDED", rounded=lambda grad, dtype: grad)
+of_causal_masks(task, Backward.hide)
 task.fault("L6-VALUES-BY-SCORES", shares=lambda weights, grad_scores: grad_scores)
 task.fault("L6-CAUSAL-IGNORED", hide=as_is)
 task.fault("L6-OWN-TILE", hide=OWN_TILE)

@@ -215,6 +215,10 @@ class Step:
     def new(key, value, query, state):
         return key[..., :, None] * value[..., None, :]
 
+    def counted(self, key):
+        """What a key, as it came, adds to the second sum."""
+        return self.of_key(key)
+
     def add(state, new, key, query):
         if state is None:
             return new, key
@@ -237,9 +241,9 @@ class Step:
 
     def __call__(self, state, query, key, value):
         query, key = self.scale(query, key)
-        query, key = self.of_query(query), self.of_key(key)
+        query, counted, key = self.of_query(query), self.counted(key), self.of_key(key)
         value = self.of_value(value)
-        after = self.add(state, self.new(key, value, query, state), key, query)
+        after = self.add(state, self.new(key, value, query, state), counted, query)
         total, weight = self.asked(state, after, key)
         output = self.divide(self.sums(query, total), query, weight)
         return self.results(output, self.kept(state, after, key, value))
@@ -355,6 +359,8 @@ task.fault(
 
 # --- faults: what comes back --------------------------------------------------------------------
 
+task.fault("L-PLAIN-KEYS-COUNTED", section="linear-attention", counted=lambda self, key: key)
+task.fault("L-ONE-DIVISOR", divide=lambda sums, query, weight: sums / (query * weight).sum())
 task.fault("L-LINEAR-NORM", divide=lambda sums, query, weight: sums)
 task.fault(
     "L-MULTIPLIED",

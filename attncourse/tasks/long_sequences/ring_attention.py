@@ -309,10 +309,29 @@ def each_by_itself(self, query_shards, key_shards, value_shards, weight):
     return self.results(results)
 
 
-@task.fault("R-MEAN", **MERGE)
+mean = task.fault("R-MEAN", **MERGE)
+
+
+@mean
 class Mean(Ring):
     def __call__(self, *shards):
         return each_by_itself(self, *shards, lambda k, lengths: 1 / len(lengths))
+
+
+@mean
+class MeanOfStack(Ring):
+    """All outputs of a query in one tensor, before their mean is taken."""
+
+    def __call__(self, query_shards, key_shards, value_shards):
+        results = []
+        for i, query in enumerate(query_shards):
+            outputs = []
+            for j in self.met(i, len(query_shards)):
+                key, value = key_shards[j], self.carried(value_shards, i, j)
+                weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
+                outputs.append(self.average(weights, value, key))
+            results.append(self.room(torch.stack(outputs).mean(0), query))
+        return self.results(results)
 
 
 @task.fault("R-MEAN-BY-LENGTH", **MERGE)
@@ -354,6 +373,25 @@ task.fault(
     **MERGE,
     part_of_two=lambda total_1, total_2, k: total_2.exp() / (total_1.exp() + total_2.exp()),
 )
+
+
+class PlainSums(Ring):
+    """Sums of e to the scores themselves, divided in the end."""
+
+    def __call__(self, query_shards, key_shards, value_shards):
+        p, outputs = len(query_shards), []
+        for i, query in enumerate(query_shards):
+            sums = total = 0
+            for j in self.met(i, p):
+                key, value = key_shards[j], self.carried(value_shards, i, j)
+                powers = self.hide(self.scale(query @ key.mT, query), i, j).exp()
+                sums = sums + self.average(powers, value, key)
+                total = total + powers.sum(-1, keepdim=True)
+            outputs.append(self.room(sums / total, query))
+        return self.results(outputs)
+
+
+task.faults["R-OVERFLOW"].forms.append(PlainSums)
 
 
 def by_exponents(self, so_far, output, total, both, k):

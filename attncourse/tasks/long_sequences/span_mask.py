@@ -148,13 +148,26 @@ task.fault(
     above=lambda ramp, span, distance: ramp + span * distance.max() - distance,
 )
 task.fault("A-NOT-DIVIDED", slope=lambda above, ramp, span: above)
-task.fault("A-BY-THE-SPAN", slope=lambda above, ramp, span: above / span)
+task.fault(
+    "A-BY-THE-SPAN",
+    slope=(
+        lambda above, ramp, span: above / span,
+        lambda above, ramp, span: 1 - (ramp - above) / span,
+    ),
+)
+task.fault(
+    "A-BY-SPAN-AND-RAMP",
+    slope=(
+        lambda above, ramp, span: 1 - (ramp - above).clamp(min=0) / (ramp + span),
+        lambda above, ramp, span: 1 - (ramp - above) / (ramp + span),
+    ),
+)
 task.fault("A-FROM-0", slope=lambda above, ramp, span: above / (ramp + span))
 task.fault("A-STEEP", slope=lambda above, ramp, span: 1 + (above - ramp) * ramp)
 task.fault(
     "A-STAIRS",
-    of_distance=(lambda distance: distance.floor(), ...),
-    above=(..., lambda ramp, span, distance: ramp - (distance - span).floor()),
+    of_distance=(lambda distance: distance.floor(), ..., lambda distance: distance.ceil()),
+    above=(..., lambda ramp, span, distance: ramp - (distance - span).floor(), ...),
 )
 task.fault("A-NOT-ABOVE-1", clip=lambda line: line.clamp(min=0))
 task.fault("A-NOT-BELOW-0", clip=lambda line: line.clamp(max=1))
@@ -173,6 +186,8 @@ task.fault(
         lambda line: line.clamp(0, 1) ** 2,
         lambda line: line.clamp(0, 1).sqrt(),
         lambda line: (1 - torch.cos(torch.pi * line.clamp(0, 1))) / 2,
+        lambda line: (line := line.clamp(0, 1)) ** 2 * (3 - 2 * line),
+        lambda line: (line - 1).clamp(max=0).exp(),
     ),
 )
 task.fault(
@@ -206,6 +221,15 @@ task.fault(
     ),
 )
 task.fault("A-DETACHED", of_span=lambda span: span.detach())
+task.fault(
+    "A-ONE-SPAN",
+    of_span=(
+        lambda span: span.max(),
+        lambda span: span.mean(),
+        lambda span: span.flatten()[0],
+    ),
+)
+task.fault("C-FLOAT32", result=lambda counts, distance: counts.float())
 task.fault("A-RAMP-OF-1", of_ramp=lambda ramp: 1.0)
 task.fault("A-DISTANCE-FROM-1", of_distance=lambda distance: distance + 1)
 task.fault(

@@ -337,6 +337,9 @@ class Search:
     def breadth(width):
         return width
 
+    def first(bos, eos):
+        return bos
+
     def copies(state, width):
         return state.repeat_interleave(width, 0)
 
@@ -390,7 +393,7 @@ class Search:
     def __call__(self, step, state, bos, eos, width, max_length):
         b, width = len(state), self.breadth(width)
         state = self.copies(state, width)
-        token = torch.full((b * width,), bos)
+        token = torch.full((b * width,), self.first(bos, eos))
         written = torch.zeros(b * width, 0, dtype=torch.long)
         ended = torch.zeros(b * width, dtype=torch.bool)
         total = self.totals(b, width)
@@ -437,10 +440,20 @@ def _own_best(every, width):
     return log_p, torch.arange(width).expand(len(every), -1), word
 
 
-def _mean_by_length(written, ended, total, width, eos):
-    lengths = (written != eos).sum(1).view(-1, width) + 1
-    best = (total / lengths.clamp(max=written.shape[1])).argmax(1)
-    return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
+def _best_by(cost):
+    """The result by totals over a cost; of how many words, and of at most how many."""
+
+    def result(written, ended, total, width, eos):
+        words = (written != eos).sum(1).view(-1, width)
+        best = (total / cost(words, written.shape[1])).argmax(1)
+        return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
+
+    return result
+
+
+_mean_by_length = _best_by(lambda words, most: (words + 1).clamp(max=most))
+_mean_of_words = _best_by(lambda words, most: words.clamp(min=1))
+_mean_with_an_end = _best_by(lambda words, most: words + 1)
 
 
 # --- faults: what is compared -------------------------------------------------------------------
@@ -488,8 +501,14 @@ task.fault(
 )
 task.fault(
     "B-WORST",
-    best=lambda every, width: Search.best(torch.where(every == -torch.inf, every, -every), width),
+    best=(
+        lambda every, width: Search.best(torch.where(every == -torch.inf, every, -every), width),
+        ...,
+    ),
+    weigh=(..., lambda logits: -logits.log_softmax(-1)),
 )
+task.fault("B-BEGINS-WITH-EOS", first=lambda bos, eos: eos)
+task.fault("B-BEGINS-WITH-ZERO", first=lambda bos, eos: 0)
 
 # --- faults: what moves -------------------------------------------------------------------------
 
@@ -564,17 +583,23 @@ task.fault(
 )
 
 
-def _mean_with_bos(written, ended, total, width, eos):
-    lengths = (written != eos).sum(1).view(-1, width) + 2
-    best = (total / lengths.clamp(max=written.shape[1] + 1)).argmax(1)
-    return written.view(-1, width, written.shape[1])[torch.arange(len(total)), best]
-
+_mean_with_bos = _best_by(lambda words, most: (words + 2).clamp(max=most + 1))
 
 task.fault(
     "B-MEAN-BY-LENGTH",
-    leave=never,
-    result=(_mean_by_length, _mean_with_bos, ...),
-    length=(..., ..., lambda words: words, lambda words: words + 1),  # in every round
+    leave=(*(never,) * 6, ...),
+    result=(
+        *(_mean_by_length, _mean_with_bos, ..., ..., _mean_of_words, _mean_with_an_end),
+        *(_mean_by_length, _mean_of_words, _mean_with_an_end),
+    ),
+    length=(..., ..., lambda words: words, lambda words: words + 1, ...),  # in every round
+)
+task.fault(
+    "B-LENGTH-PENALTY",
+    result=(
+        _best_by(lambda words, most: (words + 1).sqrt()),
+        _best_by(lambda words, most: ((words + 6) / 6) ** 0.6),
+    ),
 )
 
 
@@ -612,7 +637,13 @@ class InLists(Search):
         return torch.tensor(rows)
 
 
-@task.fault("B-ANY-END-STOPS")
+any_end = task.fault(
+    "B-ANY-END-STOPS",
+    leave=lambda ended, width, total: ended.view(-1, width).any(1).all(),
+)
+
+
+@any_end
 class AnyEndStops(InLists):
     def stops(self, beams, eos):
         return any(words[-1] == eos for words, _, _ in beams)
@@ -690,7 +721,14 @@ task.fault(
     leave=never,
     result=lambda written, ended, total, width, eos: written[width - 1 :: width],
 )
-task.fault("B-ALL-RETURNED", result=lambda written, ended, total, width, eos: written)
+task.fault(
+    "B-ALL-RETURNED",
+    result=(
+        lambda written, ended, total, width, eos: written,
+        lambda written, ended, total, width, eos: written.view(-1, width, written.shape[1]),
+    ),
+)
+task.fault("B-FIRST-ROWS", result=lambda written, ended, total, width, eos: written[: len(total)])
 task.fault(
     "B-ZERO-AFTER-EOS",
     result=lambda written, ended, total, width, eos: written.masked_fill(
@@ -712,10 +750,21 @@ class BosKept(Search):
         return torch.cat([torch.full_like(written[:, :1], bos), written], dim=1)
 
 
-@task.fault("B-ONE-WORD-LESS")
-class OneWordLess(Search):
-    def __call__(self, step, state, bos, eos, width, max_length):
-        return super().__call__(step, state, bos, eos, width, max(1, max_length - 1))
+def _rounds(rounds):
+    class Rounds(Search):
+        def __call__(self, step, state, bos, eos, width, max_length):
+            return super().__call__(step, state, bos, eos, width, rounds(max_length))
+
+    return Rounds
+
+
+for id, ways in (
+    ("B-ONE-WORD-LESS", (lambda most: max(1, most - 1), lambda most: most - 1)),
+    ("B-ONE-WORD-MORE", (lambda most: most + 1,)),
+):
+    record = task.fault(id)
+    for way in ways:
+        record(_rounds(way))
 
 
 @task.fault("B-PRODUCT")

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from attncourse import one_stack as reference
 from attncourse.checks.answer import Failure, moves_nothing
 from attncourse.checks.task import Task
@@ -181,9 +183,14 @@ class Encoding:
     def letters(word):
         return list(word)
 
-    def number(merges):
-        pieces = [*sorted(byte_letters()), *map("".join, merges)]
-        return {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
+    def alphabet(words):
+        return sorted(byte_letters())
+
+    def named(merges):
+        return map("".join, merges)
+
+    def number(letters, merged):
+        return {piece: place for place, piece in enumerate(dict.fromkeys([*letters, *merged]))}
 
     def learned(merges):
         return merges
@@ -204,8 +211,9 @@ class Encoding:
         return [each for part in ids for each in part]
 
     def __call__(self, text, merges):
-        ids = self.number(merges)
-        words = [self.pieces(word, merges) for word in self.cut(self.read(text))]
+        words = self.cut(self.read(text))
+        ids = self.number(self.alphabet(words), self.named(merges))
+        words = [self.pieces(word, merges) for word in words]
         return self.result([[self.look_up(ids, piece) for piece in word] for word in words])
 
 
@@ -228,6 +236,14 @@ task.fault(
         lambda text: byte_words(" ".join(text.split())),
         lambda text: [part for word in text.split(" ") for part in byte_words(word)],
     ),
+)
+task.fault(
+    "B-BLANK-APART",
+    cut=lambda text: [
+        part
+        for word in byte_words(text)
+        for part in (["Ġ", word[1:]] if word[0] == "Ġ" and word != "Ġ" else [word])
+    ],
 )
 task.fault("B-NOT-CUT", cut=lambda text: ["".join(byte_words(text))])
 task.fault("B-LOWERED", read=(lambda text: text.lower(), lambda text: text.casefold()))
@@ -290,13 +306,58 @@ task.fault(
     look_up=(..., *(lambda ids, piece, no=no: ids.get(piece, no) for no in (-1, 0))),
 )
 task.fault("B-FROM-THE-RIGHT", merge=merged_from_the_right)
-task.fault("B-LAST-MERGE-FIRST", learned=lambda merges: merges[::-1])
+
+
+def the_latest_known(word, merges):
+    """Again and again the pair of neighbors that was learned last."""
+    parts, rank = list(word), {pair: place for place, pair in enumerate(merges)}
+    while True:
+        found = [(rank[pair], place) for place, pair in enumerate(pairwise(parts)) if pair in rank]
+        if not found:
+            return parts
+        place = max(found)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+
+
+task.fault(
+    "B-LAST-MERGE-FIRST",
+    learned=(lambda merges: merges[::-1], ...),
+    pieces=(..., lambda word, merges: the_latest_known(word, merges)),
+)
+task.fault("B-LAST-MERGE-MISSING", learned=lambda merges: merges[:-1])
 
 
 @task.fault("B-LEFTMOST-PAIR")
 class Leftmost(Encoding):
     def pieces(self, word, merges):
         return by_what_stands_first(word, merges)
+
+
+def in_one_go(again, whole):
+    """From the left, whatever pair is known; `whole`: a new piece may be the left of a pair."""
+
+    class InOneGo(Encoding):
+        def pieces(self, word, merges):
+            known, parts = set(merges), self.letters(word)
+            while True:
+                new = []
+                made = False  # the last piece
+                for part in parts:
+                    if new and (whole or not made) and (new[-1], part) in known:
+                        new[-1] += part
+                        made = True
+                    else:
+                        new.append(part)
+                        made = False
+                if new == parts or not again:
+                    return new
+                parts = new
+
+    return InOneGo
+
+
+for way in (in_one_go(False, True), in_one_go(False, False), in_one_go(True, False)):
+    task.faults["B-LEFTMOST-PAIR"].forms.append(way)
 
 
 @task.fault("B-LONGEST-PIECE")
@@ -319,31 +380,58 @@ def numbered(pieces):
     return {piece: place for place, piece in enumerate(pieces)}
 
 
+def learned_from(first):
+    """Letters first; the first learned piece gets the given id."""
+    return lambda letters, merged: {
+        piece: place if place < len(letters) else place - len(letters) + first
+        for place, piece in enumerate(dict.fromkeys([*letters, *merged]))
+    }
+
+
+def behind_marks(marks):
+    return lambda letters, merged: {
+        piece: place for place, piece in enumerate(dict.fromkeys([*letters, *merged]), marks)
+    }
+
+
+task.fault("B-BYTE-IS-ID", alphabet=lambda words: list(LETTER))
 task.fault(
-    "B-BYTE-IS-ID",
-    number=lambda merges: numbered(
-        dict.fromkeys([*LETTER, *(left + right for left, right in merges)])
-    ),
+    "B-LETTERS-OF-THE-TEXT",
+    alphabet=lambda words: sorted({letter for word in words for letter in word}),
+    look_up=(lambda ids, piece: ids[piece], lambda ids, piece: ids.get(piece, 0)),
+)
+task.fault(
+    "B-CODE-POINTS",
+    look_up=lambda ids, piece: ids[piece] if len(piece) > 1 else ord(piece),
 )
 task.fault(
     "B-IDS-FROM-ZERO",
-    number=lambda merges: (
-        numbered(sorted(LETTER)) | numbered(dict.fromkeys(left + right for left, right in merges))
+    number=(
+        lambda letters, merged: numbered(letters) | numbered(dict.fromkeys(merged)),
+        lambda letters, merged: numbered(letters) | numbered(merged),
     ),
 )
-task.fault("B-ALL-SORTED", number=lambda merges: numbered(sorted({*LETTER, *map("".join, merges)})))
+task.fault("B-ONE-ID-FREE", number=learned_from(257))
+task.fault("B-MARKS-FIRST", number=tuple(map(behind_marks, (2, 3, 4))))
+task.fault("B-ALL-SORTED", number=lambda letters, merged: numbered(sorted({*letters, *merged})))
+task.fault(
+    "B-MERGES-SORTED",
+    named=(
+        lambda merges: sorted(map("".join, merges)),
+        lambda merges: sorted(map("".join, merges), key=len),
+    ),
+)
 task.fault(
     "B-PIECES-FIRST",
-    number=lambda merges: numbered(dict.fromkeys([*map("".join, merges), *sorted(LETTER)])),
+    number=lambda letters, merged: numbered(dict.fromkeys([*merged, *letters])),
 )
 task.fault("B-OFF-BY-ONE", look_up=lambda ids, piece: ids[piece] + 1)
 task.fault(
     "B-BORN-AGAIN",
     number=(
-        lambda merges: numbered([*sorted(LETTER), *map("".join, merges)]),
-        lambda merges: {  # its first id, and the later merge takes one, too
-            piece: place
-            for place, piece in reversed([*enumerate([*sorted(LETTER), *map("".join, merges)])])
+        lambda letters, merged: numbered([*letters, *merged]),
+        lambda letters, merged: {  # its first id, and the later merge takes one, too
+            piece: place for place, piece in reversed([*enumerate([*letters, *merged])])
         },
     ),
 )

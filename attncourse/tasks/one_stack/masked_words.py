@@ -75,6 +75,17 @@ def _uneven(masked, asked, axis):
     return ((part.var() - by_chance) / most).clamp(0, 1).item() if most > 0 else 0.0
 
 
+def _alike(ids, where):
+    """Whether words that follow each other in a row are mostly the same one: 0 or 1.
+
+    A few are so by chance; where there are few, this is not said.
+    """
+    row, words = where.nonzero()[:, 0], ids[where]
+    neighbors = row[1:] == row[:-1]
+    same = (words[1:] == words[:-1]) & neighbors
+    return float(neighbors.sum() >= 20 and 2 * same.sum() > neighbors.sum())
+
+
 def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     """What came of the words, as shares between 0 and 1."""
     asked = targets != reference.NOT_ASKED
@@ -107,6 +118,8 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
         "likeness of columns": (chosen.mean(1).var() / expected).clamp(max=1).item(),
         "unevenness of masks from row to row": _uneven(masked, asked, 1),
         "unevenness of masks from column to column": _uneven(masked, asked, 0),
+        "one word for all exchanged ones of a row (1 = yes)": _alike(inputs, exchanged),
+        "one word for all exchanged ones of a column (1 = yes)": _alike(inputs.T, exchanged.T),
     }
 
 
@@ -236,6 +249,8 @@ def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
     inputs = hidden(0.8, seed=12)
     sees(answer, inputs, "share of the vocabulary among exchanged words", off=0.01)
     sees(answer, inputs, "mean id of exchanged words (1 = the largest id)", off=0.06)
+    for line in ("row", "column"):
+        sees(answer, inputs, f"one word for all exchanged ones of a {line} (1 = yes)", off=0)
     left = "unchanged share of words asked for"
     if _off(answer, inputs, [left]):
         return  # charged above
@@ -300,6 +315,9 @@ class Masking:
     def own(tokens):
         return tokens.clone()
 
+    def before(inputs):
+        return inputs.clone()
+
     def start(rng):
         return rng
 
@@ -333,7 +351,7 @@ class Masking:
         masked = self.mask(tokens, asked, rng)
         exchanged = self.exchange(tokens, asked, masked, rng)
         others = self.anything(tokens, mask_id, vocabulary_size, rng)
-        before = inputs.clone()
+        before = self.before(inputs)
         inputs[masked] = mask_id
         inputs[exchanged] = others[exchanged]
         counted = self.counted(asked, masked, exchanged)
@@ -471,6 +489,17 @@ task.fault(
         vocabulary_size, (1, 1), generator=rng
     ).expand_as(tokens),
 )
+task.fault(
+    "W-ONE-WORD-FOR-A-ROW",
+    anything=(
+        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+            vocabulary_size, (len(tokens), 1), generator=rng
+        ).expand_as(tokens),
+        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+            vocabulary_size, tokens.shape[1:], generator=rng
+        ).expand_as(tokens),
+    ),
+)
 
 
 @task.fault("W-ONE-NUMBER")
@@ -520,6 +549,13 @@ task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 
 # --- faults: chance -----------------------------------------------------------------------------
 
-task.fault("W-GLOBAL-CHANCE", draw=lambda shape, chance, rng: torch.rand(shape) < chance)
+task.fault(
+    "W-GLOBAL-CHANCE",
+    draw=(lambda shape, chance, rng: torch.rand(shape) < chance, ...),
+    anything=(
+        ...,
+        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(vocabulary_size, tokens.shape),
+    ),
+)
 task.fault("W-ALWAYS-THE-SAME", start=lambda rng: torch.Generator().manual_seed(0))
-task.fault("W-EDITS-TOKENS", own=lambda tokens: tokens)
+task.fault("W-EDITS-TOKENS", own=lambda tokens: tokens, before=(..., lambda inputs: inputs))

@@ -41,6 +41,28 @@ def shares_of(sample, draws):
     return function
 
 
+def from_a_column(sample):
+    """`sample`, also where the words come as a column: what else is wrong shows beside that."""
+
+    def flat(*inputs):
+        words = sample(*inputs)
+        return words[:, 0] if _is_column(words, len(inputs[0])) else words
+
+    return flat
+
+
+def leniently(sample):
+    return as_shares(from_a_column(sample))
+
+
+def at_a_lenient_glance(sample):
+    return at_a_glance(from_a_column(sample))
+
+
+def _is_column(words, b):
+    return isinstance(words, torch.Tensor) and words.shape == (b, 1)
+
+
 def at_a_glance(sample):
     return shares_of(sample, FEW)
 
@@ -150,23 +172,26 @@ def _edits(answer, inputs):
 SEEDS = range(1, 9)
 
 
-def drawn_alike(answer, inputs):
+def drawn_alike(answer, inputs, adapt=at_a_glance):
     """Whether all states of the random generator give the same.
 
     Two are enough for an answer that draws many words. One word for a whole batch may be the same
     by chance: in one of 30,000 such answers it is the likeliest eight times.
     """
-    first = answer(inputs, seed=SEEDS[0], adapt=at_a_glance)
-    others = (answer(inputs, seed=seed, adapt=at_a_glance) for seed in SEEDS[1:])
+    first = answer(inputs, seed=SEEDS[0], adapt=adapt)
+    others = (answer(inputs, seed=seed, adapt=adapt) for seed in SEEDS[1:])
     return all(torch.equal(first, each) for each in others)
 
 
 def traits(answer):
     inputs = drawing(logits_of(FLAT))
     return {
-        "same for any random numbers": drawn_alike(answer, inputs),
+        "same for any random numbers": drawn_alike(answer, inputs, at_a_lenient_glance),
         "resets the random state": answer.resets_random_state(inputs, adapt=plainly),
         "draws elsewhere": answer.draws_elsewhere(inputs, adapt=plainly),
+        "returns a column": _is_column(
+            answer.observe(EDITED[0], adapt=plainly).returned, len(THREE)
+        ),
         "edits the logits": any(_edits(answer, each) for each in EDITED),
     }
 
@@ -179,7 +204,7 @@ task = Task(
     minutes=30,
     section="sampling",
     probes=probes,
-    adapt=as_shares,
+    adapt=leniently,
     small=small,
     traits=traits,
     chance=True,
@@ -327,6 +352,9 @@ class Drawing(Nucleus):
     def shares(logits):
         return logits.softmax(-1)
 
+    def warm(p, temperature):
+        return p
+
     def nucleus(self, p, top_p):
         likely, order = self.sort(p)
         return p * self.back(self.stays(likely, top_p), order)
@@ -343,7 +371,7 @@ class Drawing(Nucleus):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         self.before()
         logits = self.temper(self.own(logits), temperature)
-        p = self.shares(self.limit(logits, top_k))
+        p = self.warm(self.shares(self.limit(logits, top_k)), temperature)
         if top_p is not None:
             p = self.nucleus(p, top_p)
         return self.draw(self.afterwards(p, temperature))
@@ -378,18 +406,36 @@ task.fault(
     "P-SHARE-NOT-PLACE",
     draw=lambda p: torch.multinomial(p.sort(dim=-1, descending=True).values, 1)[:, 0],
 )
+
+
+def likeliest_first(self, logits, top_k):
+    return logits if top_k is None else logits.topk(min(top_k, logits.shape[-1])).values
+
+
+def ranked(self, p, top_p):
+    return (likely := self.sort(p)[0]) * self.stays(likely, top_p)
+
+
 task.fault(
     "P-RANK-AFTER-FILTER",
-    limit=lambda self, logits, top_k: (
-        logits if top_k is None else logits.topk(min(top_k, logits.shape[-1])).values
+    limit=(
+        likeliest_first,
+        ...,
+        likeliest_first,
     ),
-    back=lambda keep, order: keep,
-    nucleus=lambda self, p, top_p: (likely := self.sort(p)[0]) * self.stays(likely, top_p),
+    back=(lambda keep, order: keep, ..., ...),
+    nucleus=(*(ranked,) * 2, ...),
 )
 
 task.fault(
     "P-OTHER-CHANCE",
     draw=lambda p: torch.tensor([random.choices(range(len(row)), row)[0] for row in p.tolist()]),
+)
+
+
+task.fault(
+    "P-OWN-GENERATOR",
+    draw=lambda p: torch.multinomial(p, 1, generator=torch.Generator().manual_seed(0))[:, 0],
 )
 
 
@@ -414,11 +460,33 @@ class EvenlyFromAFilter(Drawing):
 task.fault("P-SOFTMAX-OVER-ROWS", shares=lambda logits: logits.softmax(0))
 task.fault("D-NAIVE-SOFTMAX", shares=lambda logits: logits.exp() / logits.exp().sum(-1, True))
 
+task.fault(
+    "P-SOFTMAX-TWICE",
+    afterwards=(
+        lambda p, temperature: p.softmax(-1),
+        lambda p, temperature: (p / p.sum(-1, keepdim=True)).softmax(-1),
+        lambda p, temperature: torch.where(p > 0, p, -torch.inf).softmax(-1),
+    ),
+)
+task.fault(
+    "P-NOT-SHARES",
+    shares=(
+        lambda logits: logits.exp(),
+        lambda logits: (logits - logits.amax(-1, keepdim=True)).exp(),
+    ),
+)
+
 # --- faults: temperature ------------------------------------------------------------------------
 
 task.fault("P-TEMPERATURE-TIMES", temper=lambda logits, temperature: logits * temperature)
 task.fault("P-TEMPERATURE-IGNORED", temper=lambda logits, temperature: logits)
 task.fault("P-TEMPERATURE-SQUARED", temper=lambda logits, temperature: logits / temperature**2)
+
+task.fault(
+    "P-TEMPERATURE-ON-SHARES",
+    temper=lambda logits, temperature: logits,
+    warm=lambda p, temperature: p / temperature,
+)
 
 # --- faults: top-k ------------------------------------------------------------------------------
 
@@ -429,8 +497,11 @@ task.fault(
 )
 task.fault(
     "P-TOP-K-ONE-LESS",
-    cut_off=lambda logits, least: torch.where(
-        (logits <= least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf, logits
+    cut_off=(
+        lambda logits, least: torch.where(
+            (logits <= least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf, logits
+        ),
+        lambda logits, least: logits.masked_fill(logits <= least, -torch.inf),
     ),
 )
 task.fault(
@@ -451,8 +522,12 @@ task.fault(
 )
 task.fault(
     "P-TOP-K-REMOVED",
-    cut_off=lambda logits, least: torch.where(
-        (logits >= least) & (logits.amin(-1, keepdim=True) < least), -torch.inf, logits
+    cut_off=(
+        lambda logits, least: torch.where(
+            (logits >= least) & (logits.amin(-1, keepdim=True) < least), -torch.inf, logits
+        ),
+        lambda logits, least: logits.masked_fill(logits >= least, -torch.inf),
+        lambda logits, least: logits.masked_fill(logits >= least, -1e9),
     ),
 )
 task.fault("P-TOP-K-TOO-LARGE", threshold=lambda logits, k: logits.topk(k).values[:, -1:])
@@ -462,6 +537,23 @@ task.fault("P-FILL-ZERO", cut_off=lambda logits, least: logits.masked_fill(logit
 
 task.fault("P-TOP-P-IGNORED", nucleus=lambda self, p, top_p: p)
 of_top_p(task)
+
+
+def one_more(likely, top_p):
+    keep = likely.cumsum(-1) - likely < top_p
+    return torch.cat([torch.ones_like(keep[..., :1]), keep[..., :-1]], -1)
+
+
+task.fault("P-TOP-P-ONE-MORE", stays=one_more)
+task.fault(
+    "P-TOP-P-OF-THE-LIKELIEST", stays=lambda likely, top_p: likely >= top_p * likely[..., :1]
+)
+task.fault(
+    "P-TOP-P-OF-THE-WORDS",
+    stays=lambda likely, top_p: (
+        torch.arange(likely.shape[-1]) < max(1, int(top_p * likely.shape[-1]))
+    ).expand(likely.shape),
+)
 
 
 @task.fault("P-TOP-P-BEFORE-TOP-K")
