@@ -580,6 +580,12 @@ def dropout_acts_on_the_weights(answer, rng):
             "a word is seen by a head or it is not, with all its features.",
             inputs,
         )
+    if not is_close(seen, whole).all():
+        raise Failure(
+            "What is dropped cannot be seen: without a dropout, too, the output is not made of the "
+            "weights you return.",
+            inputs,
+        )
     kept, large = used > 1e-4, whole > 0.01
     if not is_close(used, whole / (1 - DROPPED) * kept).all():
         raise Failure(
