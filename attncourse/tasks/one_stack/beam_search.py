@@ -452,7 +452,6 @@ def _best_by(cost):
 
 
 _mean_by_length = _best_by(lambda words, most: (words + 1).clamp(max=most))
-_mean_of_words = _best_by(lambda words, most: words.clamp(min=1))
 _mean_with_an_end = _best_by(lambda words, most: words + 1)
 
 
@@ -587,11 +586,8 @@ _mean_with_bos = _best_by(lambda words, most: (words + 2).clamp(max=most + 1))
 
 task.fault(
     "B-MEAN-BY-LENGTH",
-    leave=(*(never,) * 6, ...),
-    result=(
-        *(_mean_by_length, _mean_with_bos, ..., ..., _mean_of_words, _mean_with_an_end),
-        *(_mean_by_length, _mean_of_words, _mean_with_an_end),
-    ),
+    leave=(*(never,) * 4, ...),
+    result=(_mean_by_length, _mean_with_bos, ..., ..., _mean_with_an_end),
     length=(..., ..., lambda words: words, lambda words: words + 1, ...),  # in every round
 )
 task.fault(
