@@ -582,8 +582,8 @@ def dropout_acts_on_the_weights(answer, rng):
         )
     if not is_close(seen, whole).all():
         raise Failure(
-            "What is dropped cannot be seen: without a dropout, too, the output is not made of the "
-            "weights you return.",
+            "What is dropped cannot be seen: without a dropout, too, the output is not what the "
+            "weights you return make of the values.",
             inputs,
         )
     kept, large = used > 1e-4, whole > 0.01
