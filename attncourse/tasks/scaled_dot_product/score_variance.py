@@ -81,8 +81,8 @@ def is_measured(answer, scaled):
     if not (low < wide / SCATTER < high and (again or narrow / NARROW_SCATTER > 0.7)):
         raise Failure(
             f"Measurements of {WIDE['samples']} samples differ from each other by about "
-            f"{SCATTER:.0%}, as the vectors are drawn by chance. Yours do not: do you measure, "
-            "each time from new vectors?"
+            f"{SCATTER:.0%}, as the vectors are drawn by chance; yours by {wide:.0%}. Is it the "
+            "variance, and is it measured each time from new vectors?"
         )
 
 
