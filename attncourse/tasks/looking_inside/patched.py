@@ -153,9 +153,7 @@ def the_model_stays_as_it_was(answer, rng):
         _, afterwards = answer(inputs)
         compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
         if left := leaves_behind(answer, inputs):
-            raise Failure(
-                f"After your answer, the given model's scores are unchanged, but it {left}.", inputs
-            )
+            raise Failure(f"After your answer, the given model {left}.", inputs)
 
 
 @task.check(1)
