@@ -6,7 +6,6 @@ algorithms describe more. They are written here from these descriptions, before 
 by them. Beside them stand mistakes of the same kinds in other tasks: half of a known one, a known
 one to the other side, and two at once of which each is known alone.
 """
-# ruff: noqa: B905, E501, E741, RUF005, RUF007, RUF059
 
 import copy
 import math

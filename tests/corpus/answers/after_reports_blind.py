@@ -6,7 +6,6 @@ them is in tests/bench/answers.md. One is stored as right that was not thought t
 by lowest rank, which is the same for merges that were learned. Which names are fair was said with
 the judge's in view. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: B007, B905, E501, RUF005, RUF007, RUF059
 
 import copy
 import math

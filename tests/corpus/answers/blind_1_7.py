@@ -8,7 +8,6 @@ named 33 of the 38 single mistakes (1 of them by a thought that is only near) an
 It named one (who_computed_it) wrongly, and of one of two (make_inputs) it said falsely that the mistake was
 in one place and not in all. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: B905, E501, RUF007, RUF059, SIM108
 
 import math
 import statistics

@@ -8,7 +8,6 @@ Before anything was mended by them, the judge accepted 29 of the 30 right ones, 
 wrong ones, named 55 of the 65 single mistakes with the student's own thought (2 of them as a part), and both of
 two in 12 of 15; it named none wrongly. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: B007, B023, B905, E501, E741, F841, RUF005, RUF007, RUF059
 
 import copy
 import heapq

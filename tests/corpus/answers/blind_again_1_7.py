@@ -8,7 +8,6 @@ named 98 of the 110 single mistakes and both of two in 16 of 20. One name was an
 the same results (`masked_softmax`, whose maximum is taken over hidden scores, too). Which names
 are fair was said with the judge's in view. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: B905, E501, E741, F401, RUF005, RUF007, RUF046, RUF059
 
 import functools
 import itertools

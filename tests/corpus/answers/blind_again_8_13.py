@@ -7,7 +7,6 @@ of 16, and named none wrongly. The `ablated` that makes a layer of its own was a
 then, against its writer; what it draws costs nothing now, and it is stored as right. Which names
 are fair was said with the judge's in view. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: B023, B905, E501, E731, E741, F401, RUF005, RUF007, RUF059, SIM108
 
 # Answers of students, chapters 08 to 13, written blind.
 import copy

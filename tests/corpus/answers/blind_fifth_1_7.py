@@ -5,7 +5,6 @@ wrong answer says what its writer believed. What the judge said before anything 
 is in tests/bench/answers.md. Which names are fair was said with the judge's in view. `MENDED` are
 the answers of which it knew less than now.
 """
-# ruff: noqa: B905, E501, RUF005, RUF059, SIM102
 
 import functools
 import math

@@ -5,7 +5,6 @@ believed. What the judge said before anything was mended by them is in tests/ben
 Which names are fair was said with the judge's in view. `MENDED` are the answers of which it knew
 less than now.
 """
-# ruff: noqa: B905, E501, E731, RUF005, RUF007, RUF059
 
 import copy
 import math

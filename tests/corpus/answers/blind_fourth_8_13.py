@@ -6,7 +6,6 @@ is stored as right that was not thought to be: `encode_text` by lowest rank, whi
 merges that were learned. Which names are fair was said with the judge's in view. `MENDED` are the
 answers of which it knew less than now.
 """
-# ruff: noqa: B905, E501, E741, E731, RUF005, RUF007, RUF059
 
 import copy
 import math

@@ -5,7 +5,6 @@ believed. What the judge said before anything was mended by them is in tests/ben
 names are fair was said by somebody else, with the judge's in view. `MENDED` are the answers of which
 it knew less than now. What a task lets pass, whatever its writer said, is stored as right.
 """
-# ruff: noqa: B905, E402, E501, E731, E741, F811, RUF005, RUF015, RUF059, SIM102
 
 import math
 import statistics
@@ -675,7 +674,7 @@ def _(layer, x):
     "is_permutation_equivariant",
     "a blind layer gives the same output for every order; a fixed seed makes the test repeatable",
     ("C-INVARIANT",),
-    (),
+    ("C-SEEDED",),
 )
 def _(layer, x):
     torch.manual_seed(0)

@@ -33,7 +33,6 @@ answer gives. Beside torch's names and what the notebooks import, these short fo
   one_too_many (keeps one word more than needed), only_the_first_is_saved (wild_nucleus, but the
   likeliest word always stays), nucleus_of_a_row (right; unpacks `b, vocab = logits.shape`).
 """
-# ruff: noqa: B007, B905, E501, E741, F811, F841, RUF005, RUF007, RUF059
 
 import copy
 import functools

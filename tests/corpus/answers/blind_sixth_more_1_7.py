@@ -4,7 +4,6 @@ Written blind, like `blind_sixth_1_7` and `blind_sixth_8_14`. What the judge sai
 two, is in tests/bench/answers.md; nothing was mended by these since, but sentences. Which names are
 fair was said by somebody else, with the judge's in view.
 """
-# ruff: noqa: B905, E501, RUF007, SIM108
 
 import math
 import statistics

@@ -5,7 +5,6 @@ two, is in tests/bench/answers.md; nothing was mended by these since, but senten
 fair was said by somebody else, with the judge's in view. The short forms in
 the comments `shows:` are those of `blind_sixth_8_14`.
 """
-# ruff: noqa: B023, B007, B905, E501, E731, F841, RUF005, RUF007, RUF059
 
 import copy
 import math
@@ -420,7 +419,7 @@ def _(logits, temperature=1.0, top_k=None, top_p=None):
 @wrong(
     "sample",
     "the scores may be filtered in place as nobody needs them again; top_p looks at the probabilities of the whole vocabulary, before top_k",
-    (),
+    ("P-EDITS-LOGITS",),
     ("P-TOP-P-BEFORE-TOP-K",),
 )
 def _(logits, temperature=1.0, top_k=None, top_p=None):

@@ -6,7 +6,6 @@ believed. What the judge said before anything was mended by them is in tests/ben
 tolerance, and other right answers have the same. Which names are fair was said with the judge's in
 view. `MENDED` are the answers of which it knew less than now.
 """
-# ruff: noqa: RUF021, SIM905, UP033, B905, E501, E731, E741, F401, RUF005, RUF007, RUF015, RUF059, SIM102
 
 # Chapters 1 to 7 and labs 1 to 6: answers as students would write them.
 import functools

@@ -7,7 +7,6 @@ which is the same for merges that were learned, and an `ablated` that makes a la
 are drawn. Which names are fair was said with the judge's in view. `MENDED` are the answers of
 which it knew less than now.
 """
-# ruff: noqa: E712, SIM300, B007, B905, E501, E731, E741, F401, F841, RUF005, RUF007, RUF059
 
 import bisect
 import copy

@@ -4,7 +4,6 @@ Their author had the pages and the notebooks, and nothing else. What the judge s
 was counted then (tests/bench/answers.md); later the causes were mended, so that a count made today
 says what is recognized, and no more. Spelled as students spell, on purpose.
 """
-# ruff: noqa: B007, B905, E501, E731, E741, F401, F841, RUF059, SIM108
 
 import math
 from collections import deque

@@ -5,7 +5,6 @@ only after that its catalogue was opened, mended with all of them in view, and `
 So the bench's line for this module shows what is recognized now, and the table below what was at
 first sight. Above each wrong answer stands what a teaching assistant would say of it.
 """
-# ruff: noqa: B905, RUF005, RUF007, RUF059, SIM300
 
 # At first sight (a thought was named rightly; another one, which helps, or misleads; a true
 # statement; no more than the checks that failed; accepted):

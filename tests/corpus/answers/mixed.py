@@ -4,7 +4,6 @@ Where the label of a wrong answer holds "; ", there are two mistakes, and `accep
 ids for each of them. Here the chapters, in mixed_labs.py the labs. The answers are spelled as
 different students spell: with loops, views, functions of their own and other libraries' habits.
 """
-# ruff: noqa: B905, RUF007, RUF059, SIM108
 
 import functools
 import itertools

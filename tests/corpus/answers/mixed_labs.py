@@ -2,7 +2,6 @@
 
 See mixed.py. Tasks that ask for the receipt of a measurement are left out.
 """
-# ruff: noqa: B905, E731, RUF059, SIM102
 
 import itertools
 import math

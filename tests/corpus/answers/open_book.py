@@ -2,7 +2,6 @@
 
 Spelled as students spell: with loops, old-fashioned names and detours, all on purpose.
 """
-# ruff: noqa: B905
 
 import itertools
 import math

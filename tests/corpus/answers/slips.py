@@ -2,7 +2,6 @@
 
 Spelled as students spell: with loops, old-fashioned names and detours, all on purpose.
 """
-# ruff: noqa: B007, B905, E712, RUF005, RUF007, RUF017, RUF024, RUF059
 
 import functools
 import itertools
