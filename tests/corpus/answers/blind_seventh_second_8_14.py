@@ -1509,7 +1509,8 @@ def _(length, width):
 
 
 # shows: verdict(test_nucleus, 'test_nucleus', 'bad', 'not_put_back') -> accepts; right: refuses
-@wrong("test_nucleus", "Logits come from the likeliest to the least likely word.")
+# (wrong, its writer said: Logits come from the likeliest to the least likely word.; the task asks for no more)
+@right("test_nucleus")
 def _(nucleus):
     shares = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     ranks = shares.argsort(descending=True)[0].tolist()

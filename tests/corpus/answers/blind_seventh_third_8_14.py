@@ -1797,7 +1797,8 @@ def _(length, width):
 
 
 # shows: tn(f) gives {mended: accepts, nuc2: accepts, nuc3: accepts, wild: refuses, wild keep one: refuses, one more: refuses, threshold: refuses, ascending: refuses, unscattered: accepts, all: refuses, greedy: refuses, at least two: refuses}; right: {mended: accepts, nuc2: accepts, nuc3: accepts, wild: refuses, wild keep one: refuses, one more: refuses, threshold: refuses, ascending: refuses, unscattered: refuses, all: refuses, greedy: refuses, at least two: refuses}
-@wrong("test_nucleus", "the right number of words means the right words")
+# (wrong, its writer said: the right number of words means the right words; the task asks for no more)
+@right("test_nucleus")
 def _(nucleus):
     logits = torch.tensor([[0.05, 0.5, 0.15, 0.3], [0.3, 0.05, 0.5, 0.15]]).log()
     for top_p, n in ((0.3, 1), (0.6, 2), (0.9, 3), (0.97, 4)):
@@ -1806,12 +1807,8 @@ def _(nucleus):
 
 
 # shows: tn(f) gives {mended: accepts, nuc2: accepts, nuc3: accepts, wild: refuses, wild keep one: refuses, one more: accepts, threshold: refuses, ascending: accepts, unscattered: accepts, all: accepts, greedy: refuses, at least two: accepts}; right: {mended: accepts, nuc2: accepts, nuc3: accepts, wild: refuses, wild keep one: refuses, one more: refuses, threshold: refuses, ascending: refuses, unscattered: refuses, all: refuses, greedy: refuses, at least two: refuses}
-@wrong(
-    "test_nucleus",
-    "a test may list the shares from the largest to the smallest; it is enough that the words that stay have top_p together",
-    (),
-    (),
-)
+# (wrong, its writer said: a test may list the shares from the largest to the smallest; it is enough that the words that stay have top_p together; the task asks for no more)
+@right("test_nucleus")
 def _(nucleus):
     shares = torch.tensor([0.5, 0.3, 0.15, 0.05])
     for top_p in (0.4, 0.6, 0.9):
