@@ -1132,7 +1132,7 @@ def neighbor():
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize(("computing", "runs"), [(0.45, True), (60, False)])
+@pytest.mark.parametrize(("computing", "runs"), [(0.5, True), (60, False)])
 def test_to_wait_for_a_processor_costs_an_answer_nothing(computing, runs, neighbor, zygote):
     child = zygote.fork([])
     os.sched_setaffinity(child.pid, neighbor)

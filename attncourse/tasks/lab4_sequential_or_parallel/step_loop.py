@@ -309,7 +309,6 @@ task.fault(
 task.fault(
     "L4-CELL-GIVES-CHANGE", step=lambda cell, inputs, state, t: state + cell(inputs[:, t], state)
 )
-task.fault("L4-KEEPS-AXIS", step=lambda cell, inputs, state, t: cell(inputs[:, t : t + 1], state))
 task.fault("L4-LIST", join=as_is)
 task.fault("L4-WITH-LAST", join=lambda states: (torch.stack(states, dim=1), states[-1]))
 
