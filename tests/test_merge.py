@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attncourse.checks import registry, run
+from attncourse.checks import compositions, registry, run
+from attncourse.checks import merge as merging
 from attncourse.checks.compositions import both
 from attncourse.checks.merge import merge
 from attncourse.checks.task import compose
@@ -123,6 +124,20 @@ def test_a_form_that_goes_on_with_the_step_has_the_other_below_it():
     changes = both(task, ("P-EDITS-LOGITS", 1), ("P-TOP-P-BEFORE-TOP-K", 0))
     report = run("sample", compose(task, *changes))
     assert set(report.diagnosis.ids) == {"P-EDITS-LOGITS", "P-TOP-P-BEFORE-TOP-K"}
+
+
+def test_without_sources_a_report_lacks_a_pair_and_no_more(monkeypatch):
+    """As where only compiled files are installed."""
+    task, parts = registry.find("span_mask"), (("A-DETACHED", 0), ("A-SPAN-NOT-BELOW-0", 0))
+    wrong = compose(task, *both(task, *parts))
+    monkeypatch.setattr(merging, "_functions", lambda file: {})
+    compositions._apart.cache_clear()
+    try:
+        assert compositions.explanation(task, (parts, 0)) is None
+        report = run("span_mask", wrong)
+        assert report.diagnosis.title != "behaves strangely" and not report.passed
+    finally:
+        compositions._apart.cache_clear()
 
 
 def test_two_mistakes_in_one_expression_are_both_named():

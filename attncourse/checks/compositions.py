@@ -51,6 +51,7 @@ def explanation(task: Task, key: Key) -> Explanation | None:
 
 
 def _explanation(task: Task, key: Key) -> Explanation:
+    """The same; a KeyError where there is none, as where two edits cannot be merged any more."""
     parts, number = key
     faults = tuple(task.faults.get(name) or _generic(task)[name] for name, _ in parts)
     forms = [
@@ -60,7 +61,9 @@ def _explanation(task: Task, key: Key) -> Explanation:
     ]
     spelling = task.spellings[number - 1] if number else {}
     if len(forms) == 2:
-        make = functools.partial(compose, task, *both(task, *parts), spelling)
+        if not (changes := both(task, *parts)):
+            raise KeyError(parts)
+        make = functools.partial(compose, task, *changes, spelling)
     elif len(faults) == 2:
         make = functools.partial(_around, task, faults[1], forms[0])
     elif forms:

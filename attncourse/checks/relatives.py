@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import sys
 from collections import Counter, defaultdict
@@ -37,7 +36,7 @@ from attncourse.checks.fingerprint import (
     tolerance,
 )
 from attncourse.checks.generic import Generic
-from attncourse.checks.task import Change, Fault, Task, changed, compose, is_change
+from attncourse.checks.task import Change, Fault, Task, changed, compose, is_change, step_of
 
 if TYPE_CHECKING:
     from attncourse.checks.explain import Evidence
@@ -111,7 +110,7 @@ def _moved(task: Task, fault: Fault, form: dict) -> Iterator[tuple[Moved, Change
 
 
 def _right(task: Task, step: str) -> Step:
-    return _method(inspect.getattr_static(task.composed, step))
+    return _method(step_of(task.composed, step))
 
 
 def _method(function: object) -> Step:
