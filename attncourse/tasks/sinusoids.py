@@ -115,3 +115,43 @@ def of_odd_widths(task: Task, **about) -> None:
     )
     task.fault("C-ODD-COSINE", **about, lay_out=last_as(lambda cosines: cosines[:, -1]))
     task.fault("C-ODD-ROUNDED-UP", **about, made_for=rounded_up)
+
+
+def of_every_table(task: Task, sections: dict[str, str] | None = None) -> None:
+    """Faults of any table: its speeds, its angles, and in which order they stand.
+
+    Args:
+        sections: of some of them, to read again; the task's own for the others.
+    """
+
+    def fault(id: str, **steps) -> None:
+        task.fault(id, section=(sections or {}).get(id, ""), **steps)
+
+    fault("C-EXPONENT-HALVED", exponents=lambda width: Positions.exponents(width) / 2)
+    fault(
+        "C-WIDTH-MINUS-ONE",
+        exponents=lambda width: torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - 1),
+    )
+    fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
+    fault("C-TEN-THOUSAND-POSITIONS", base=float)
+    fault("C-BASE", base=(lambda length: 1_000.0, lambda length: 100_000.0))
+    fault("C-FROM-ONE", places=lambda length: Positions.places(length) + 1)
+    fault(
+        "C-SHARE-OF-LENGTH",
+        places=(
+            lambda length: Positions.places(length) / length,
+            lambda length: torch.linspace(0, 1, length, dtype=torch.float64),
+        ),
+    )
+    fault("C-WHOLE-TURNS", turn=lambda places, speeds: 2 * torch.pi * places[:, None] * speeds)
+    fault(
+        "C-HALVES", lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width]
+    )
+    fault(
+        "C-COSINE-FIRST",
+        lay_out=(lambda sines, cosines, width: Positions.lay_out(cosines, sines, width), ...),
+        sines=(..., lambda angles, width: angles.cos()),
+        cosines=(..., lambda angles, width: angles.sin()),
+    )
+    fault("C-SINES-ONLY", cosines=lambda angles, width: angles.sin())
+    fault("C-FLOAT64-TABLE", result=lambda table: table)

@@ -3,8 +3,7 @@ import torch
 from attncourse import in_the_wild as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.task import Task
-from attncourse.tasks import as_is
-from attncourse.tasks.sinusoids import Positions, of_odd_widths
+from attncourse.tasks.sinusoids import Positions, of_every_table, of_odd_widths
 
 
 def table_of(length, width):
@@ -80,36 +79,12 @@ task.steps(Positions)
 # --- faults -------------------------------------------------------------------------------------
 
 of_odd_widths(task)
+of_every_table(task)  # any of it may go wrong while the defect is mended
 task.fault(
     "C-ODD-ROUNDED-DOWN",
     exponents=lambda width: (
         torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - width % 2)
     ),
 )
-task.fault("C-EXPONENT-HALVED", exponents=lambda width: Positions.exponents(width) / 2)
 task.fault("C-EXPONENT-TWICE", exponents=lambda width: 2 * Positions.exponents(width))
-task.fault(
-    "C-HALVES",
-    lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width],
-)
 task.fault("C-ODD-LAST-ANGLES", cosines=lambda angles, width: angles.roll(-(width % 2), 1).cos())
-
-# Each of them may go wrong while the defect is mended.
-task.fault(
-    "C-WIDTH-MINUS-ONE",
-    exponents=lambda width: torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - 1),
-)
-task.fault("C-BASE", base=(lambda length: 1_000.0, lambda length: 100_000.0))
-task.fault("C-TEN-THOUSAND-POSITIONS", base=float)
-task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
-task.fault("C-FROM-ONE", places=lambda length: Positions.places(length) + 1)
-task.fault("C-SHARE-OF-LENGTH", places=lambda length: Positions.places(length) / length)
-task.fault("C-WHOLE-TURNS", turn=lambda places, speeds: 2 * torch.pi * places[:, None] * speeds)
-task.fault(
-    "C-COSINE-FIRST",
-    lay_out=(lambda sines, cosines, width: Positions.lay_out(cosines, sines, width), ...),
-    sines=(..., lambda angles, width: angles.cos()),
-    cosines=(..., lambda angles, width: angles.sin()),
-)
-task.fault("C-SINES-ONLY", cosines=lambda angles, width: angles.sin())
-task.fault("C-FLOAT64-TABLE", result=as_is)

@@ -5,7 +5,7 @@ import torch
 from attncourse import self_attention as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
 from attncourse.checks.task import Task
-from attncourse.tasks.sinusoids import Positions, last_zero, of_odd_widths
+from attncourse.tasks.sinusoids import Positions, last_zero, of_every_table, of_odd_widths
 
 
 def table_of(length, width):
@@ -128,9 +128,10 @@ def it_needs_no_chance_and_changes_nothing(answer):
 
 task.steps(Positions)
 
-# --- faults: an odd width -----------------------------------------------------------------------
+# --- faults: an odd width; what any table may have ----------------------------------------------
 
 of_odd_widths(task)
+of_every_table(task, {"C-SHARE-OF-LENGTH": "position-vectors", "C-SINES-ONLY": "moving-on"})
 
 # --- faults: speeds -----------------------------------------------------------------------------
 
@@ -169,15 +170,10 @@ task.fault(
     exponents=(lambda width: hands(width)[::2] - math.log(width, 10_000), ...),
     speeds=(..., lambda base, exponents: 2 / (base**2 * exponents)),
 )
-task.fault("C-EXPONENT-HALVED", exponents=lambda width: Positions.exponents(width) / 2)
 task.fault("C-EXPONENT-INTEGER", exponents=lambda width: Positions.exponents(width).floor())
 task.fault(
     "C-ENDPOINT",
     exponents=lambda width: torch.linspace(0, 1, (width + 1) // 2, dtype=torch.float64),
-)
-task.fault(
-    "C-WIDTH-MINUS-ONE",
-    exponents=lambda width: torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - 1),
 )
 task.fault("P-WAVELENGTH", base=lambda length: 2.0, exponents=lambda width: hands((width + 1) // 2))
 task.fault(
@@ -189,21 +185,9 @@ task.fault(
 )
 task.fault("C-SLOW-FIRST", exponents=lambda width: Positions.exponents(width).flip(0))
 task.fault("C-HANDS-FROM-ONE", exponents=lambda width: Positions.exponents(width) + 2 / width)
-task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
-task.fault("C-TEN-THOUSAND-POSITIONS", base=float)
-task.fault("C-BASE", base=(lambda length: 1_000.0, lambda length: 100_000.0))
 
 # --- faults: positions and angles ---------------------------------------------------------------
 
-task.fault("C-FROM-ONE", places=lambda length: Positions.places(length) + 1)
-task.fault(
-    "C-SHARE-OF-LENGTH",
-    section="position-vectors",
-    places=(
-        lambda length: Positions.places(length) / length,
-        lambda length: torch.linspace(0, 1, length, dtype=torch.float64),
-    ),
-)
 task.fault(
     "P-POS0-DECODE",
     section="self-attention-breaks",
@@ -218,25 +202,13 @@ task.fault(
     ),
 )
 task.fault("C-DEGREES", turn=lambda places, speeds: (places[:, None] * speeds).deg2rad())
-task.fault("C-WHOLE-TURNS", turn=lambda places, speeds: 2 * torch.pi * places[:, None] * speeds)
 
 # --- faults: the table --------------------------------------------------------------------------
 
-task.fault(
-    "C-HALVES", lay_out=lambda sines, cosines, width: torch.cat([sines, cosines], -1)[:, :width]
-)
-task.fault(
-    "C-COSINE-FIRST",
-    lay_out=(lambda sines, cosines, width: Positions.lay_out(cosines, sines, width), ...),
-    sines=(..., lambda angles, width: angles.cos()),
-    cosines=(..., lambda angles, width: angles.sin()),
-)
 task.fault("C-TIMES-ROOT", lay_out=times_root)
-task.fault("C-SINES-ONLY", section="moving-on", cosines=lambda angles, width: angles.sin())
 task.fault("C-COSINES-ONLY", section="moving-on", sines=lambda angles, width: angles.cos())
 task.fault("C-BATCH-AXIS", result=lambda table: table.float()[None])
 task.fault("C-TURNED", section="rows-and-columns", result=lambda table: table.float().T)
-task.fault("C-FLOAT64-TABLE", result=lambda table: table)
 task.fault(
     "P-ADDITIVE-LEARNED", section="learned-positions", result=lambda table: torch.randn(table.shape)
 )
