@@ -7,6 +7,7 @@ an ordinary timer, written for torch, can be graded on any computer, exactly and
 """
 
 import functools
+import itertools
 import math
 import random
 import sys
@@ -401,9 +402,9 @@ Place = tuple[Callable[[object], None], object, object]  # how to put a thing th
 
 def _names(namespace: dict[str, object], virtual: dict[int, object]) -> Iterator[Place]:
     """Where a namespace keeps a clock under any name."""
-    for name, value in namespace.items():
-        if id(value) in virtual:
-            yield functools.partial(namespace.__setitem__, name), value, virtual[id(value)]
+    kept = map(virtual.__contains__, map(id, namespace.values()))  # torch has two thousand names
+    for name, value in itertools.compress(namespace.items(), kept):
+        yield functools.partial(namespace.__setitem__, name), value, virtual[id(value)]
 
 
 def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:

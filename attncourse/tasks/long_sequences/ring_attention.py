@@ -90,9 +90,12 @@ def metered(attention):
     return function
 
 
+SHARDS = 8  # of a text under the meter
+
+
 def biggest(answer):
-    """The biggest tensor of the answer over a shard of keys, where a text has 16 shards."""
-    inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * 16, d=8, v=8)
+    """The biggest tensor of the answer over a shard of keys."""
+    inputs = ring_inputs(torch.Generator().manual_seed(0), sizes=[4] * SHARDS, d=8, v=8)
     return answer.returned(inputs, adapt=metered)[0] / (4 * 4 * 8)
 
 
@@ -118,7 +121,7 @@ def traits(answer):
     return {
         "changes its lists": kept is False,
         "holds more than two shards": size > 2,
-        "holds all keys": size >= 16,
+        "holds all keys": size >= SHARDS,
     }
 
 
@@ -193,9 +196,9 @@ def no_process_holds_more_than_two_shards(answer, rng):
     size = biggest(answer)
     if size > 2:
         raise Failure(
-            f"A text of 64 positions in 16 shards: your answer makes a tensor {size:.0f} times as "
-            "large as a shard of keys. Then 16 processes gain nothing; attend to "
-            "one shard at a time."
+            f"A text of {4 * SHARDS} positions in {SHARDS} shards: your answer makes a tensor "
+            f"{size:.0f} times as large as a shard of keys. Then {SHARDS} processes gain nothing; "
+            "attend to one shard at a time."
         )
 
 
