@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncourse.checks.answer import Failure, Unanswered, describe
 from attncourse.checks.inputs import causal
@@ -91,6 +92,18 @@ NOTHING = {
 CASES = FLASHES | FALLBACKS | FORCED | ON_GPUS | SPELLED | BESIDE | LAYERS | NOTHING
 
 
+class OnAGPU(TorchDispatchMode):
+    """Kernels of a GPU, which compute nothing here; for their shapes torch would import SymPy."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in lab/meters.py
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        returns = func._schema.returns
+        return tuple(args[0] if type(each.type) is torch.TensorType else 0 for each in returns)
+
+
 def watched(case):
     """The function of no arguments that a case is about."""
     how = case["how"]
@@ -107,7 +120,7 @@ def watched(case):
         q = torch.empty(1, 2, 16, 8, dtype=torch.float16, device="meta")
         more = () if "flash" in case["op"] else (None, False)
 
-        def fn():  # what torch calls on a GPU; on "meta" it has a shape, and computes nothing
+        def fn():  # what torch calls on a GPU
             return getattr(torch.ops.aten, case["op"])(q, q, q, *more)
 
     elif how in ("spelled", "one head"):
@@ -160,7 +173,8 @@ def detected(which_backend, view="said"):
                 runs[0] += 1
                 return fn()
 
-            with without(*DETECTIVES):
+            gpu = OnAGPU() if case["how"] == "aten" else contextlib.nullcontext()
+            with gpu, without(*DETECTIVES):
                 said = which_backend(counted)
         if said is None:
             return None
