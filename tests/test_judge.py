@@ -1142,7 +1142,7 @@ def test_a_share_is_not_called_an_id():
 def test_of_what_is_too_large_to_be_read_one_place_is_shown():
     report = run("best_tile", wrong("L6-MEAN", "best_tile"))
     for line in (
-        "  record    a dict\n",
+        "  record    a dict of lab, machine, predictions, points\n",
         "  expected  speedup: 1.701\n",
         "  got       speedup: 1.699",
     ):
@@ -1157,6 +1157,11 @@ def test_of_what_is_too_large_to_be_read_one_place_is_shown():
     report = str(run("reach", reach))
     assert "mask      a tensor of shape (6 6)" in report
     assert "expected  False at [4, 0]" in report and "got       True at [4, 0]" in report
+
+
+def test_of_a_dict_in_a_failing_input_the_entries_are_shown():
+    report = str(run("backends_for", wrong("L3-T4-MATH", "backends_for")))
+    assert "  call        dtype: float16 ; d: 64 ; axes: 4" in report
 
 
 def test_a_failing_input_says_what_its_numbers_do_not_show():

@@ -189,8 +189,16 @@ def _line(value: object, digits: int) -> str:
         names = [repr(name) if name in texts else name for name in value]
         pairs = zip(names, value.values(), strict=True)
         return " ; ".join(f"{name}: {_number(number, digits)}" for name, number in pairs)
+    if isinstance(value, dict) and value and all(map(_is_plain, value.values())):
+        return " ; ".join(f"{name}: {_line(each, digits)}" for name, each in value.items())
     text = str(value)
-    return describe(value) if len(text) > MOST_LETTERS and not isinstance(value, str) else text
+    if len(text) <= MOST_LETTERS or isinstance(value, str):
+        return text
+    return f"a dict of {', '.join(map(str, value))}" if type(value) is dict else describe(value)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | bool | int | float)
 
 
 def _both(example: Example) -> tuple[list[list[str]], list[list[str]]]:
