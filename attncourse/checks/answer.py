@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,8 +41,11 @@ Inputs = dict[str, object]  # argument name -> tensor, number or None, in the an
 class Failure(AssertionError):
     """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any.
 
-    `of` says what the two are, if they are no whole result: "gradient of x".
+    `of` says what the two are, if they are no whole result: "gradient of x". `whole` says that no
+    more was asked than whether the result is right there, or its gradients.
     """
+
+    whole = False
 
     def __init__(
         self, message: str, inputs: Inputs | None = None, expected=None, got=None, of: str = ""
@@ -204,12 +208,13 @@ class Answer:
     def matches(self, inputs: Inputs, *, tolerance: float | None = None, gradient=False, **options):
         """Assert that answer and reference agree on `inputs`: shape, dtype, then values."""
         got, expected = self(inputs, **options), self.expected(inputs)
-        if isinstance(self.task.returns, type):
-            compare_plain(got, expected, inputs, tolerance)
-            return
-        names = self.task.returns
-        for name, ours, theirs in zip(names, _as_tuple(expected), _as_tuple(got), strict=True):
-            compare(name, theirs, ours, inputs, tolerance)
+        with of_the_whole():
+            if isinstance(self.task.returns, type):
+                compare_plain(got, expected, inputs, tolerance)
+                return
+            names = self.task.returns
+            for name, ours, theirs in zip(names, _as_tuple(expected), _as_tuple(got), strict=True):
+                compare(name, theirs, ours, inputs, tolerance)
         if gradient:
             self.gradients_match(inputs)
 
@@ -219,7 +224,8 @@ class Answer:
             self.matches(inputs)
         except Failure as failure:
             said = f"This holds, but the result is wrong: {failure}"
-            raise Failure(said, failure.inputs, failure.expected, failure.got) from None
+            with of_the_whole():
+                raise Failure(said, failure.inputs, failure.expected, failure.got) from None
 
     def leaves_settings(self, inputs: Inputs, **options) -> None:
         """Assert that whatever runs after a call finds torch as it was before."""
@@ -258,7 +264,18 @@ class Answer:
                 )
             if not torch.isfinite(theirs).all():
                 raise Failure(f"The gradient of {name}: some entries are NaN or infinite.", inputs)
-            compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+            with of_the_whole():
+                compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+
+
+@contextlib.contextmanager
+def of_the_whole() -> Iterator[None]:
+    """What fails inside says that the result is wrong, and no more."""
+    try:
+        yield
+    except Failure as failure:
+        failure.whole = True
+        raise
 
 
 def rounding(gradients: Iterable[Tensor | None]) -> float:

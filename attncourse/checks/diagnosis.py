@@ -73,6 +73,7 @@ class Diagnosis:
         seen: what was measured, in sentences.
         example: the smallest failing input, if one was found.
         map: the dependency map, for answers that have positions.
+        mostly: whether the result is wrong on most inputs, and not in a special case.
     """
 
     id: str | None
@@ -85,6 +86,7 @@ class Diagnosis:
     seen: tuple[str, ...] = ()
     example: Example | None = None
     map: DependencyMap | None = None
+    mostly: bool = False
 
     @property
     def thoughts(self) -> tuple[Diagnosis, ...]:
@@ -435,7 +437,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         best = of_values
     elif best and not explained and _is_contradicted(best, seen, found):
         best = None
-    said = tuple(each.words for each in seen)
+    said, mostly = tuple(each.words for each in seen), _is_wrong_mostly(found)
     if explained:
         best = explain.with_what_it_hides(best, found)
     if best:
@@ -446,7 +448,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
             named = _as_a_part(named)
         elif example and _takes_other_calls(best, example):
             example = replace(example, later=True)
-        return replace(named, seen=said, example=example, map=map_)
+        return replace(named, seen=said, example=example, map=map_, mostly=mostly)
     first = failed[0]
     error = first.error
     if example is None and isinstance(error, Failure) and error.got is not None:
@@ -462,7 +464,13 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         seen=said,
         example=example,
         map=map_,
+        mostly=mostly,
     )
+
+
+def _is_wrong_mostly(found: explain.Evidence) -> bool:
+    wrong = {probe for probe, part in found.wrong if part in outputs(found.task)}
+    return 2 * len(wrong) > len(probes(found.task))
 
 
 def _takes_other_calls(best: explain.Explanation, example: Example) -> bool:

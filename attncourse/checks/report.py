@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -26,6 +27,7 @@ TWO = (
     "Two things at once. Mend the first and run again: then only the second is left, and what is "
     "said of it here is true."
 )
+OPEN = "○: cannot be seen while the result is wrong"
 PROBABLY = "What you probably think"
 PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
 
@@ -93,6 +95,22 @@ class Report:
         if not self.begun:
             return "open"
         return "right" if self.passed else "half" if 2 * self.earned >= self.points else "wrong"
+
+    @functools.cached_property
+    def left_open(self) -> list[Result]:
+        """The checks that met a wrong result, and not what they are named for.
+
+        Where the result is wrong on most inputs, the first check says so. Whether big scores stay
+        finite, say, a later one could tell of a right result alone.
+        """
+        if not self.diagnosis or not self.diagnosis.mostly:
+            return []
+        return [each for each in self.results if getattr(each.error, "whole", False)][1:]
+
+    def mark(self, result: Result) -> str:
+        if result.passed:
+            return "✓"
+        return "✗" if self.begun and result not in self.left_open else "○"
 
     def as_dict(self) -> dict:
         """The report as plain data (JSON)."""
@@ -305,13 +323,15 @@ def _wrap(text: str, indent: str = "  ", first: str = "") -> str:
 
 
 def _text(report: Report) -> str:
-    no = "✗" if report.begun else "○"
-    lines = [f"{'✓' if report.passed else no} {report.task}: {_points(report)}"]
+    mark = "✓" if report.passed else "✗" if report.begun else "○"
+    lines = [f"{mark} {report.task}: {_points(report)}"]
     diagnosis = report.diagnosis
     for result, message in _told(report):
-        lines.append(f"  {'✓' if result.passed else no} {result.name}")
+        lines.append(f"  {report.mark(result)} {result.name}")
         if message:
             lines.append(_wrap(message, first="      ", indent="      "))
+    if report.left_open:
+        lines.append(f"  ({OPEN})")
     if report.note:
         lines.append(_wrap(report.note))
     if diagnosis is None:
@@ -411,7 +431,7 @@ color:var(--link);text-decoration:underline;text-underline-offset:.15em}
 .attn-report ul.seen li{padding-left:0;text-indent:0}
 .attn-report .ok,.attn-report .no{font-weight:700;display:inline-block;width:1.5em;text-indent:0}
 .attn-report .ok{color:var(--ok)}.attn-report .no{color:var(--no)}
-.attn-report.open .no{color:inherit;opacity:.85}
+.attn-report .yet{color:inherit;opacity:.85}
 .attn-report .side{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}
 .attn-report table{border-collapse:collapse;margin:.2em 0;font-variant-numeric:tabular-nums;
 background:none;font-size:13px}
@@ -479,16 +499,17 @@ def _html(report: Report) -> Markup:
         text += Markup("<p>{}</p>").format(with_code(report.note))
     if not report.passed:
         text += Markup("<h5>What was checked</h5>")
-    no = "✗" if report.begun else "○"
-    checks = each("{}", (_html_item(*told, no) for told in _told(report)))
+    checks = each("{}", (_html_item(report.mark(told[0]), *told) for told in _told(report)))
+    if report.left_open:
+        checks += Markup("<li><small>{}</small></li>").format(OPEN)
     box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul></div>')
     return box.format(Markup(STYLE), report.state, text, checks)
 
 
-def _html_item(result: Result, message: str, no: str) -> Markup:
-    mark = ("ok", "✓") if result.passed else ("no", no)
+def _html_item(mark: str, result: Result, message: str) -> Markup:
+    kind = {"✓": "ok", "✗": "no", "○": "no yet"}[mark]
     detail = message and Markup("<small>{}</small>").format(with_code(message))
-    return Markup('<li><span class="{}">{}</span>{}{}</li>').format(*mark, result.name, detail)
+    return Markup('<li><span class="{}">{}</span>{}{}</li>').format(kind, mark, result.name, detail)
 
 
 def _html_thoughts(report: Report, diagnosis: Diagnosis) -> Markup:
