@@ -45,13 +45,18 @@ class Failure(AssertionError):
     more was asked than whether the result is right there, or its gradients.
     """
 
-    whole = False
-
     def __init__(
-        self, message: str, inputs: Inputs | None = None, expected=None, got=None, of: str = ""
+        self,
+        message: str,
+        inputs: Inputs | None = None,
+        expected=None,
+        got=None,
+        of: str = "",
+        whole: bool = False,
     ):
         super().__init__(message)
-        self.inputs, self.expected, self.got, self.of = inputs, expected, got, of
+        self.inputs, self.expected, self.got = inputs, expected, got
+        self.of, self.whole = of, whole
 
 
 class Unanswered(Failure):
@@ -224,8 +229,8 @@ class Answer:
             self.matches(inputs)
         except Failure as failure:
             said = f"This holds, but the result is wrong: {failure}"
-            with of_the_whole():
-                raise Failure(said, failure.inputs, failure.expected, failure.got) from None
+            evidence = failure.inputs, failure.expected, failure.got
+            raise Failure(said, *evidence, whole=True) from None
 
     def leaves_settings(self, inputs: Inputs, **options) -> None:
         """Assert that whatever runs after a call finds torch as it was before."""
@@ -343,7 +348,7 @@ def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float |
     if difference > tolerance * scale:
         digits = ""
         if got.dtype == torch.float64 and difference < 1e-5 * scale:
-            digits = " float64 is checked to nine digits: is something float32 in between?"
+            digits = " float64 is checked to nine digits: is something float32, or a little added?"
         raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
 
 

@@ -459,7 +459,7 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
         None,
         f"fails: {first.name}",
         f"Start with the first check that fails: “{first.name}”. We have no name for this mistake"
-        f"{', so here is what we saw.' if said or example or shown else '.'}",
+        f"{', so here is what we saw.' if said or shown else '.'}",
         section=task.section,
         seen=said,
         example=example,

@@ -167,6 +167,7 @@ class Hints:
 # --- numbers and tables -------------------------------------------------------------------------
 
 MOST_NUMBERS = 24  # in a table
+MOST_NAMES = 8  # of what is in a dict
 DIGITS = (4, 7, 17)  # of a number; the last ones tell any two apart
 
 
@@ -193,7 +194,7 @@ def _table(value: object, digits: int = DIGITS[0]) -> list[list[str]]:
 
 def _is_shown(value: object) -> bool:
     """Whether each of its numbers is, in a table."""
-    return isinstance(value, Tensor) and 0 < value.numel() <= MOST_NUMBERS and value.ndim <= 4
+    return isinstance(value, Tensor) and 0 < value.numel() <= MOST_NUMBERS and value.ndim <= 5
 
 
 def _line(value: object, digits: int) -> str:
@@ -212,7 +213,10 @@ def _line(value: object, digits: int) -> str:
     text = str(value)
     if len(text) <= MOST_LETTERS or isinstance(value, str):
         return text
-    return f"a dict of {', '.join(map(str, value))}" if type(value) is dict else describe(value)
+    if type(value) is dict:
+        names = ", ".join(map(str, value))
+        return f"a dict of {names if len(value) <= MOST_NAMES else f'{len(value):,}'}"
+    return describe(value)
 
 
 def _is_plain(value: object) -> bool:

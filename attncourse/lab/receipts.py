@@ -510,7 +510,7 @@ def _checked(text: str) -> bytes:
     text = re.sub(r"^\W*(?=\d{1,6}:[0-9a-f]{8}:)", "attn1:", text)  # pasted without its name
     head = re.search(r"attn(\d{1,3}):(?:(\d{1,6}):([0-9a-f]{8}):)?", text)
     if head is None:
-        raise DamagedReceipt(f'there is no receipt here: it begins with "attn1:". {ANEW}')
+        raise DamagedReceipt(f'there is no receipt here: one begins with "attn1:". {ANEW}')
     if head[1] != "1":
         raise DamagedReceipt(
             f"this receipt is of version {head[1]}, newer than this attncourse can read: update it"
