@@ -41,8 +41,8 @@ Inputs = dict[str, object]  # argument name -> tensor, number or None, in the an
 class Failure(AssertionError):
     """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any.
 
-    `of` says what the two are, if they are no whole result: "gradient of x". `whole` says that no
-    more was asked than whether the result is right there, or its gradients.
+    `of` says what the two are, if they are no whole result: "gradient of x". `whole` says what was
+    compared, where no more was asked than whether it is right: "result".
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Failure(AssertionError):
         expected=None,
         got=None,
         of: str = "",
-        whole: bool = False,
+        whole: str = "",
     ):
         super().__init__(message)
         self.inputs, self.expected, self.got = inputs, expected, got
@@ -230,7 +230,7 @@ class Answer:
         except Failure as failure:
             said = f"This holds, but the result is wrong: {failure}"
             evidence = failure.inputs, failure.expected, failure.got
-            raise Failure(said, *evidence, whole=True) from None
+            raise Failure(said, *evidence, whole="result") from None
 
     def leaves_settings(self, inputs: Inputs, **options) -> None:
         """Assert that whatever runs after a call finds torch as it was before."""
@@ -279,7 +279,7 @@ def of_the_whole() -> Iterator[None]:
     try:
         yield
     except Failure as failure:
-        failure.whole = True
+        failure.whole = "result"
         raise
 
 
@@ -325,7 +325,7 @@ def _as_tuple(value):
 def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float | None = None):
     """Assert equal shape, dtype and values; never by broadcasting."""
     of = name.removeprefix("the ")
-    evidence = {"inputs": inputs, "expected": expected, "got": got, "of": of}
+    evidence = {"inputs": inputs, "expected": expected, "got": got, "of": of, "whole": name}
     if got.shape != expected.shape:
         raise Failure(
             f"{name}: the shape is {shape_of(got)}; expected {shape_of(expected)}.", **evidence

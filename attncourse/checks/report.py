@@ -100,12 +100,15 @@ class Report:
     def left_open(self) -> list[Result]:
         """The checks that met a wrong result, and not what they are named for.
 
-        Where the result is wrong on most inputs, the first check says so. Whether big scores stay
-        finite, say, a later one could tell of a right result alone.
+        Where the result is wrong on most inputs, the first check that compares it says so. Whether
+        big scores stay finite, say, a later one could tell of a right result alone.
         """
-        if not self.diagnosis or not self.diagnosis.mostly:
-            return []
-        return [each for each in self.results if getattr(each.error, "whole", False)][1:]
+        compared, found = set(), []
+        for result in self.results if self.diagnosis and self.diagnosis.mostly else ():
+            if what := getattr(result.error, "whole", ""):
+                found += [result] if what in compared else []
+                compared.add(what)
+        return found
 
     def mark(self, result: Result) -> str:
         if result.passed:

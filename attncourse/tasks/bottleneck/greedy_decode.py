@@ -186,6 +186,7 @@ def writes(answer, inputs):
                 f"bos = {inputs['bos']}, eos = {inputs['eos']}: row {row} should be "
                 f"{in_words(ours)}; your answer wrote {in_words(theirs)}.",
                 *evidence,
+                whole="result",
             )
 
 

@@ -95,9 +95,8 @@ def exactly(answer, inputs):
     got, expected = answer(inputs), answer.expected(inputs)
     if got != expected or isinstance(answer.observe(inputs).returned, torch.Tensor):
         said = ", ".join(f"{k} = {v}" for k, v in inputs.items() if v is not None)
-        raise Failure(
-            f"For {said} you say {got:,} bytes; there are {expected:,}.", inputs, expected, got
-        )
+        said = f"For {said} you say {got:,} bytes; there are {expected:,}."
+        raise Failure(said, inputs, expected, got, whole="result")
 
 
 def drawn(rng, *highest):

@@ -72,6 +72,7 @@ def stay(answer, inputs):
                 inputs,
                 expected,
                 got,
+                whole="result",
             )
         if not torch.equal(ours, theirs):
             raise Failure("A word that stays has another logit than before.", inputs, expected, got)

@@ -75,6 +75,7 @@ def summarized(answer, samples, *parts):
                 inputs,
                 expected,
                 got,
+                whole=part,
             )
 
 

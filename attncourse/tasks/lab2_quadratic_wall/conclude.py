@@ -147,7 +147,8 @@ def says(answer, rng, name, records):
         if not abs(got - expected) <= limit:
             raise Failure(
                 f"In a made-up record ({kind}), {WORDS[name]}: {expected:,.4g}. "
-                f"Your function says {got:,.4g}."
+                f"Your function says {got:,.4g}.",
+                whole=name,
             )
 
 

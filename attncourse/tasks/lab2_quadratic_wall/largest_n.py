@@ -55,7 +55,8 @@ def the_wall(answer, inputs):
             f"of {total:,}"
         )
         words = ", ".join(f"{name} = {value:,}" for name, value in inputs.items())
-        raise Failure(f"For {words} you say n = {got:,}. It {which}.", inputs, expected, got)
+        said = f"For {words} you say n = {got:,}. It {which}."
+        raise Failure(said, inputs, expected, got, whole="result")
 
 
 task = Task(

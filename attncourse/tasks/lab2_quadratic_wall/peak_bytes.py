@@ -33,6 +33,7 @@ def within_ten_percent(answer, inputs):
             inputs,
             expected,
             got,
+            whole="result",
         )
 
 

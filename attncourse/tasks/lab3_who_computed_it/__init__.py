@@ -62,6 +62,7 @@ def counted(answer, name, *cases):
                 inputs,
                 expected,
                 got,
+                whole=name,
             )
 
 

@@ -95,7 +95,8 @@ def may_compute(answer, devices, *questions, ordered=False):
                 said = "torch tries" if ordered else "what may compute it:"
                 between = ", then " if ordered else ", "
                 right, yours = (between.join(names) or "nothing" for names in (expected, got))
-                raise Failure(f"{in_words(**inputs)}, {said} {right}; you say {yours}.")
+                said = f"{in_words(**inputs)}, {said} {right}; you say {yours}."
+                raise Failure(said, whole="result")
 
 
 task = Task(

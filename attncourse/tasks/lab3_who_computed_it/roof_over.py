@@ -54,7 +54,7 @@ def roofs(answer, name, *cases):
             if name == "bound":
                 said = f"is {_bound(expected)}; you say {_bound(got)}"
             words = ", ".join(f"{key} = {value:.3g}" for key, value in inputs.items())
-            raise Failure(f"For {words}: the {name} {said}.", inputs)
+            raise Failure(f"For {words}: the {name} {said}.", inputs, whole=name)
 
 
 task = Task(

@@ -204,9 +204,11 @@ def says(answer, rng, name, *kinds):
             compare_lists(about, got, sorted(truth[name]))
         elif name.endswith("bound"):
             if bool(got) != truth[name]:
-                raise Failure(f"{about} is {_bound(truth[name])}; you say {_bound(got.item())}.")
+                said = f"{about} is {_bound(truth[name])}; you say {_bound(got.item())}."
+                raise Failure(said, whole=name)
         elif not abs(got.item() - truth[name]) <= 0.08 * truth[name]:
-            raise Failure(f"{about} is {truth[name]:.3g}; your function says {got.item():.3g}.")
+            said = f"{about} is {truth[name]:.3g}; your function says {got.item():.3g}."
+            raise Failure(said, whole=name)
 
 
 def compare_lists(about, got, expected):

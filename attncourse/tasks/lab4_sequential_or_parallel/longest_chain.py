@@ -99,6 +99,7 @@ def chain_is(answer, needs, expected, what):
             {"needs": needs},
             expected,
             got,
+            whole="result",
         )
 
 

@@ -45,6 +45,7 @@ def multiplies(answer, *sizes):
                 inputs,
                 expected,
                 got,
+                whole="result",
             )
 
 

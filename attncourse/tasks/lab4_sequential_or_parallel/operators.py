@@ -123,6 +123,7 @@ def counts_of(answer, inputs, what):
             f"{what} dispatches {expected[0]:g} + {expected[1]:g}·n operators. You say "
             f"{got[0]:g} + {got[1]:g}·n.",
             inputs,
+            whole="result",
         )
 
 

@@ -228,7 +228,8 @@ def says(answer, rng, names, kinds):
             if not abs(got - expected) <= limit:
                 raise Failure(
                     f"In a made-up record ({kind}), {WORDS[name]}: {shown(name, expected)}. "
-                    f"Your function says {shown(name, got)}."
+                    f"Your function says {shown(name, got)}.",
+                    whole=name,
                 )
 
 

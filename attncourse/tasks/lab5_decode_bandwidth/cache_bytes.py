@@ -35,6 +35,7 @@ def exactly(answer, inputs):
             inputs,
             expected,
             got,
+            whole="result",
         )
 
 

@@ -170,7 +170,8 @@ def says(answer, rng, name, *kinds):
             dtype = record["points"][0]["dtype"]
             raise Failure(
                 f"In a made-up record ({kind}, {dtype}), {WORDS[name]}: {expected:,.4g}. "
-                f"Your function says {got:,.4g}."
+                f"Your function says {got:,.4g}.",
+                whole=name,
             )
 
 

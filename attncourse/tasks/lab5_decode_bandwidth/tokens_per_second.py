@@ -44,6 +44,7 @@ def right_rate(answer, inputs):
             inputs,
             expected,
             got,
+            whole="result",
         )
 
 

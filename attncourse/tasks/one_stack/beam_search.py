@@ -241,6 +241,7 @@ def finds(answer, inputs, what):
                 f"{what}: with width = {inputs['width']}, sentence {row} should be "
                 f"{in_words(ours)}; your answer found {in_words(theirs)}.",
                 *evidence,
+                whole="result",
             )
 
 

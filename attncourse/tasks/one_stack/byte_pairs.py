@@ -105,6 +105,7 @@ def learns(answer, inputs, what):
                 inputs,
                 expected,
                 got,
+                whole="result",
             )
 
 

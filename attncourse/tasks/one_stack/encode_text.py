@@ -104,6 +104,7 @@ def encodes(answer, inputs):
             inputs,
             expected,
             got,
+            whole="result",
         )
 
 

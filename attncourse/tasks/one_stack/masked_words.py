@@ -205,6 +205,7 @@ def sees(answer, inputs, *names, off=MOST, at_once=False):
             look,
             expected,
             got,
+            whole=name,
         )
 
 

@@ -241,6 +241,7 @@ def draws(answer, inputs, what, looks=LOOKS):
         inputs,
         expected,
         got,
+        whole="result",
     )
 
 

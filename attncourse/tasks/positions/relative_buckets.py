@@ -88,6 +88,7 @@ def right(answer, inputs):
             inputs,
             expected,
             got,
+            whole="result",
         )
 
 
