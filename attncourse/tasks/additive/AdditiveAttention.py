@@ -244,12 +244,12 @@ def it_returns_a_context_and_the_weights(answer, rng):
     returns_a_pair(answer, module_inputs(rng), 2, 4, 5)
 
 
-@task.check(1)
+@task.check(1, "without a mask every row of weights sums to one")
 def every_row_of_weights_sums_to_one(answer, rng):
     rows_sum_to_one(answer, module_inputs(rng, b=3), 3)
 
 
-@task.check(1)
+@task.check(1, "the context is the keys averaged by your weights")
 def the_context_averages_the_keys_as_they_came(answer, rng):
     inputs = module_inputs(rng, d=6)  # as wide as the alignment
     context, weights = answer(inputs)
@@ -268,7 +268,7 @@ def with_the_same_weights_it_gives_the_same_results(answer, rng):
     answer.matches(large_keys(rng), tolerance=5e-3)
 
 
-@task.check(1)
+@task.check(1, "another query shares the weights out otherwise")
 def the_query_decides_which_key_wins(answer, rng):
     inputs = module_inputs(rng, b=3, k=5, e=6, a=8)
     other = dict(inputs, query=-2 * inputs["query"])

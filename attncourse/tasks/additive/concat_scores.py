@@ -56,7 +56,7 @@ def every_key_gets_one_score(answer, rng):
     gives_one_score_a_key(answer, concat_inputs(rng))
 
 
-@task.check(1)
+@task.check(1, "another query shares the weights out otherwise")
 def the_query_decides_which_key_wins(answer, rng):
     reads_the_query(answer, rng, concat_inputs)
 

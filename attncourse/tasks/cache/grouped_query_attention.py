@@ -166,7 +166,7 @@ def a_query_with_nothing_to_attend_to_gets_zeros(answer, rng):
     answer.matches(shared_inputs(rng, mask=dead_mask(rng, 3, 5)))
 
 
-@task.check(3)
+@task.check(3, "neither keys nor values are copied")
 def no_key_is_copied(answer, rng):
     for c in (2, 1, 8):
         biggest, _ = counts_of(answer, c, rng)

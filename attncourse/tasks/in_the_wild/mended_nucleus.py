@@ -65,7 +65,7 @@ def stay(answer, inputs):
     for row, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
         due, stays = (x.gt(-torch.inf).nonzero().flatten().tolist() for x in (ours, theirs))
         if due != stays:
-            shares = ", ".join(f"{share:.2f}" for share in inputs["logits"][row].softmax(-1))
+            shares = ", ".join(f"{share:.3f}" for share in inputs["logits"][row].softmax(-1))
             raise Failure(
                 f"Of words with the shares {shares}, top_p = {inputs['top_p']} keeps the words "
                 f"{due}; yours keeps {stays}.",

@@ -55,7 +55,7 @@ def a_row_for_each_position_and_as_many_features_as_asked(answer):
             )
 
 
-@task.check(2)
+@task.check(2, "a table of an odd width is right to its last sine")
 def an_odd_width_ends_with_a_sine(answer):
     for length, width in ((6, 5), (5, 5), (7, 3), (4, 1), (1, 7), (60, 9)):
         right(answer, length, width)

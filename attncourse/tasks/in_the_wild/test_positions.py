@@ -119,8 +119,8 @@ def last_as(wave):
 
 THE_ONE = "the one that the notebook shows"
 INDEX, REFUSES = "feature by feature, with an IndexError", "an odd width is refused"
-ZEROS, COSINE = "the last feature left at 0", "a cosine as the last feature"
-WIDER, NARROWER = "a feature too many", "a feature too few"
+ZEROS, COSINE = "the last feature of an odd width left at 0", "a cosine as its last feature"
+WIDER, NARROWER = "a feature too many for an odd width", "a feature too few for it"
 NEXT = "the speeds of the next even width"
 WRONG = {
     THE_ONE: shown,

@@ -147,7 +147,7 @@ def a_loop_takes_so_many_operators_a_position(answer, rng):
         counts_of(answer, made_up(fixed, per_position), "This made-up loop")
 
 
-@task.check(1)
+@task.check(1, "a constant count is counted whole")
 def a_constant_count_has_no_part_for_each_position(answer, rng):
     for fixed in (1, 5, pick(rng, 8, 13, 30)):
         counts_of(answer, made_up(fixed, 0), "This made-up layer")

@@ -102,7 +102,7 @@ def a_word_sees_itself_and_nothing_later(answer):
             )
 
 
-@task.check(1)
+@task.check(1, "without a cache a word sees all that came before")
 def a_word_sees_all_that_came_before(answer):
     for n in (1, 2, 4, 5):
         sees(answer, n, n)

@@ -236,8 +236,8 @@ def draws(answer, inputs, what, looks=LOOKS):
     row, word = divmod((off + impossible).argmax().item(), got.shape[1])
     due, came = answer.apart(expected[row, word], got[row, word], ".0%")
     raise Failure(
-        f"{what}: in row {row}, word {word} should be drawn in {due} of the cases; yours comes "
-        f"in {came}.",
+        f"{what}: of many rows of logits like row {row}, given in one call, word {word} should be "
+        f"drawn in {due}; in yours it comes in {came}.",
         inputs,
         expected,
         got,

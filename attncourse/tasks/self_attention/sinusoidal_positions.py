@@ -84,7 +84,7 @@ def sines_and_cosines_match_the_formula(answer):
         right(answer, length, width)
 
 
-@task.check(1)
+@task.check(1, "a table of an odd width is right to its last sine")
 def an_odd_width_ends_with_a_sine(answer):
     for length, width in ((6, 5), (5, 5), (7, 3), (4, 1), (1, 7)):
         right(answer, length, width)
