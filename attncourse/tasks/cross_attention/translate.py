@@ -230,8 +230,8 @@ def same_words(answer, inputs, special="", behind=False):
                 i for i, two in enumerate(zip(ours, theirs, strict=True)) if len({*two}) > 1
             )
             raise Failure(
-                f"Row {row}, word {place}, both counted from 0: your answer writes {theirs[place]}; "
-                f"expected {ours[place]} (bos is {inputs['bos']}, eos is {eos}).{special}",
+                f"Row {row}, word {place}, both counted from 0: your answer writes "
+                f"{theirs[place]}; expected {ours[place]} (bos is {inputs['bos']}, eos is {eos}).{special}",
                 inputs,
                 expected,
                 got,

@@ -107,12 +107,14 @@ def variance_small(rng):
 def is_near(answer, inputs, expected, tolerance=SAMPLING_ERROR, **options):
     got = answer(inputs, **options)
     if not abs(got / expected - 1) <= tolerance:  # NaN fails too
+        kind = "scaled" if inputs["scaled"] else "not scaled"
         raise Failure(
-            f"For d = {inputs['d']}, {'scaled' if inputs['scaled'] else 'not scaled'}, your "
-            f"variance is {got:.4g}; about {expected:.4g} is expected.",
+            f"For d = {inputs['d']}, {kind}, your variance is {got:.4g}; about {expected:.4g} is "
+            "expected.",
             inputs,
             torch.tensor(float(expected)),
             torch.tensor(got),
+            whole=kind,
         )
 
 
