@@ -231,7 +231,8 @@ def same_words(answer, inputs, special="", behind=False):
             )
             raise Failure(
                 f"Row {row}, word {place}, both counted from 0: your answer writes "
-                f"{theirs[place]}; expected {ours[place]} (bos is {inputs['bos']}, eos is {eos}).{special}",
+                f"{theirs[place]}; expected {ours[place]} (bos is {inputs['bos']}, eos is {eos})."
+                f"{special}",
                 inputs,
                 expected,
                 got,
