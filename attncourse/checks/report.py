@@ -507,16 +507,17 @@ def _html(report: Report) -> Markup:
     if not report.passed:
         text += Markup("<h5>What was checked</h5>")
     checks = each("{}", (_html_item(report.mark(told[0]), *told) for told in _told(report)))
-    if report.left_open:
-        checks += Markup("<li><small>{}</small></li>").format(OPEN)
-    box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul></div>')
-    return box.format(Markup(STYLE), report.state, text, checks)
+    legend = Markup("<p><small>{}</small></p>").format(OPEN) if report.left_open else ""
+    box = Markup('<style>{}</style><div class="attn-report {}">{}<ul>{}</ul>{}</div>')
+    return box.format(Markup(STYLE), report.state, text, checks, legend)
 
 
 def _html_item(mark: str, result: Result, message: str) -> Markup:
     kind = {"✓": "ok", "✗": "no", "○": "no yet"}[mark]
     detail = message and Markup("<small>{}</small>").format(with_code(message))
-    return Markup('<li><span class="{}">{}</span>{}{}</li>').format(kind, mark, result.name, detail)
+    return Markup('<li><span class="{}">{}</span>{}{}</li>').format(
+        kind, mark, with_code(result.name), detail
+    )
 
 
 def _html_thoughts(report: Report, diagnosis: Diagnosis) -> Markup:
