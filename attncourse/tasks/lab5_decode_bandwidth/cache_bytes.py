@@ -153,11 +153,7 @@ task.fault("L5-NUMBERS", width=one)
 task.fault("L5-BITS", width=lambda bytes_per_number: 8 * bytes_per_number)
 task.fault("L5-ALWAYS-TWO-BYTES", width=lambda bytes_per_number: 2)
 task.fault("L5-ALWAYS-FOUR-BYTES", width=lambda bytes_per_number: 4)
-task.fault(
-    "L5-GIVEN-IN-BITS",
-    width=(lambda bytes_per_number: bytes_per_number / 8, ...),
-    said=(..., lambda counted: counted // 8),
-)
+task.fault("L5-GIVEN-IN-BITS", width=lambda bytes_per_number: bytes_per_number / 8)
 task.fault("L5-NEXT-TOKEN-TOO", positions=lambda n: n + 1)
 task.fault("L5-WITHOUT-THE-NEWEST", positions=lambda n: n - 1)
 task.fault("L5-ONE-NUMBER", numbers=one)
