@@ -138,6 +138,7 @@ task.fault("L4-TWO-GATES", products=products(gru=4))
 task.fault("L4-NO-PROJECTIONS", products=products(attention=0))
 task.fault("L4-THREE-PROJECTIONS", products=products(attention=3))
 task.fault("L4-SCORES-ONLY", averages=lambda n, d: 0)
+task.fault("L4-SOFTMAX-TOO", scores=lambda n, d: n * n * d + n * n)
 task.fault(
     "L4-TRIANGLE",
     scores=(lambda n, d: n * (n + 1) * d // 2, lambda n, d: n * n * d // 2),
@@ -197,6 +198,13 @@ class MultipliedOnce(Work):
     def __call__(self, layer, b, n, d):
         projected = self.products(layer) * self.matrix(layer, n, d)
         return projected + self.batch(b, self.tables(layer, n, d))
+
+
+@task.fault("L4-TABLES-ONCE")
+class TablesOnce(Work):
+    def __call__(self, layer, b, n, d):
+        projected = self.products(layer) * self.matrix(layer, n, d)
+        return self.batch(b, projected) + self.tables(layer, n, d)
 
 
 @task.fault("L4-ONE-LONG-SENTENCE")

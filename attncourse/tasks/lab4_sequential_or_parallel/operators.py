@@ -260,10 +260,27 @@ task.fault(
 )
 task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
 task.fault("L4-PAIR-SWAPPED", pair=lambda fixed, slope: (slope, fixed))
+
+
+def between(n):
+    """What n more positions take."""
+    return lambda few, many: (many - few) / 8 * n
+
+
+def less_than(n, times):
+    return lambda run, few, slope: count(run, n).total - times * slope
+
+
 task.fault(
     "L4-DIFFERENCE",
-    slope=lambda few, many: many - few,
-    fixed=(..., lambda run, few, slope: few - slope),
+    slope=(
+        *(lambda few, many: many - few,) * 2,
+        *(between(4), between(4), between(10), between(10)),
+    ),
+    fixed=(
+        *(..., lambda run, few, slope: few - slope),
+        *(less_than(4, 1), less_than(4, 4), less_than(10, 1), less_than(10, 10)),
+    ),
 )
 PAIRS = ((8, 16), (1, 2), (1, 10), (1, 100), (2, 10), (10, 100))  # of sizes that are compared
 

@@ -372,6 +372,7 @@ task.fault("L5-ONLY-THE-NEW", returned=lambda cache, length, n: cache[:, :, leng
 task.fault("L5-LAST-PLACE", refuse=lambda n, room, length: Append.refuse(n + 1, room, length))
 task.fault("L5-ALL-THE-ROOM", returned=lambda cache, length, n: cache)
 task.fault("L5-ONE-VIEWED-MORE", returned=lambda cache, length, n: cache[:, :, : n + 1])
+task.fault("L5-ONE-VIEWED-LESS", returned=lambda cache, length, n: cache[:, :, : n - 1])
 task.fault("L5-HEAD-AXIS", returned=lambda cache, length, n: cache[:, :n])
 task.fault("L5-AT-THE-START", write=to_the_front)
 task.fault("L5-AT-THE-END", write=to_the_end)

@@ -123,7 +123,7 @@ task.fault("L5-QUERIES-TOO", vectors=lambda: 3)
 task.fault("L5-ONE-LAYER", layers=one)
 task.fault("L5-ONE-SEQUENCE", sequences=one)
 task.fault("L5-ONE-HEAD", heads=one)
-task.fault("L5-HEADS-SPLIT-D", heads=one, numbers=lambda d, kv_heads: d // kv_heads)
+task.fault("L5-HEADS-SPLIT-D", heads=(one, ...), numbers=(lambda d, kv_heads: d // kv_heads,) * 2)
 task.fault(
     "L5-IN-GIGABYTES",
     said=(

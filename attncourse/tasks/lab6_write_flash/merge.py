@@ -259,7 +259,16 @@ task.fault(
 )
 task.fault(
     "L6-SECOND-MAXIMUM",
-    common=(lambda one, two: two, lambda one, two: torch.where(two == -math.inf, one, two)),
+    common=(
+        lambda one, two: two,
+        lambda one, two: torch.where(two == -math.inf, one, two),
+        lambda one, two: two,
+    ),
+    factors=(
+        ...,
+        ...,
+        lambda maxima, common: [(maxima[0] - common).exp(), torch.ones_like(common)],
+    ),
 )
 task.fault("L6-LOW-NUMBER", forms=(with_a_low_number(-1e4), with_a_low_number(-1e9)))
 task.fault(
@@ -268,7 +277,16 @@ task.fault(
 )
 task.fault(
     "L6-FIRST-MAXIMUM",
-    common=(lambda one, two: one, lambda one, two: torch.where(one == -math.inf, two, one)),
+    common=(
+        lambda one, two: one,
+        lambda one, two: torch.where(one == -math.inf, two, one),
+        lambda one, two: one,
+    ),
+    factors=(
+        ...,
+        ...,
+        lambda maxima, common: [torch.ones_like(common), (maxima[1] - common).exp()],
+    ),
 )
 task.fault(
     "L6-FACTORS-SWAPPED",
