@@ -336,6 +336,10 @@ def only_one(which):
     return write
 
 
+def up_to_one(cache, length, n):
+    return cache[:, :, : length + 1]
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 task.fault(
@@ -394,6 +398,6 @@ task.fault(
 task.fault(
     "L5-LAST-ONE-ONLY",
     write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
-    returned=(*(lambda cache, length, n: cache[:, :, : length + 1],) * 2, ..., ...),
-    new=(..., ..., lambda key: 1, lambda key: 1),
+    returned=(up_to_one, ..., ..., up_to_one),
+    new=(..., lambda key: 1, lambda key: 1, ...),
 )
