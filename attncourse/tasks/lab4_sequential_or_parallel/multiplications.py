@@ -62,31 +62,31 @@ task = Task(
 
 
 @task.check(2)
-def a_recurrent_layer_costs_the_same_at_each_position(answer, rng):
+def a_recurrent_layer_takes_two_products_a_position(answer, rng):
     for n in (1, 7, pick(rng, 100, 333, 2048)):
         multiplies(answer, "rnn", 1, n, 16)
 
 
-@task.check(1, "a GRU is three of them")
-def a_gru_is_three_of_them(answer, rng):
+@task.check(1, "a GRU takes six products a position")
+def a_gru_takes_six_products_a_position(answer, rng):
     for n, d in ((5, 3), (pick(rng, 64, 99, 500), 32)):
         multiplies(answer, "gru", 1, n, d)
 
 
 @task.check(3)
-def attention_has_projections_and_tables(answer, rng):
+def attention_takes_four_projections_and_two_products_with_a_table(answer, rng):
     for n, d in ((5, 3), (4096, 64), (8, 512), (pick(rng, 31, 77, 200), 48)):
         multiplies(answer, "attention", 1, n, d)
 
 
 @task.check(1)
-def sentences_have_nothing_to_do_with_each_other(answer, rng):
+def the_number_is_right_for_a_batch_of_sentences(answer, rng):
     for b in (2, 8, pick(rng, 3, 16, 64)):
         multiplies(answer, ("rnn", "gru", "attention"), b, 10, 4)
 
 
-@task.check(1, "attention and a GRU are even where n = d")
-def attention_and_a_gru_are_even_where_n_is_d(answer, rng):
+@task.check(1, "attention and a GRU take 6·d³ where n = d")
+def attention_and_a_gru_take_six_where_n_is_d(answer, rng):
     for d in (16, 128, pick(rng, 50, 300, 512)):
         gru, attention = (answer(a_layer(name, 1, d, d)) for name in ("gru", "attention"))
         if not gru == attention == 6 * d**3:
@@ -139,6 +139,7 @@ task.fault("L4-TWO-GATES", products=products(gru=4))
 task.fault("L4-NO-PROJECTIONS", products=products(attention=0))
 task.fault("L4-THREE-PROJECTIONS", products=products(attention=3))
 task.fault("L4-SCORES-ONLY", averages=lambda n, d: 0)
+task.fault("L4-SOFTMAX-TOO", scores=lambda n, d: n * n * d + n * n)
 task.fault(
     "L4-TRIANGLE",
     scores=(lambda n, d: n * (n + 1) * d // 2, lambda n, d: n * n * d // 2),
@@ -165,6 +166,10 @@ task.fault(
         lambda layer, n, d: n * d,
         lambda layer, n, d: n * d if layer in ("rnn", "gru") else n * d * d,
     ),
+)
+task.fault(
+    "L4-STATE-BY-NUMBER",
+    matrix=lambda layer, n, d: n * d * d if layer == "attention" else n * (d * d + d) // 2,
 )
 task.fault(
     "L4-ONE-POSITION",
@@ -194,6 +199,13 @@ class MultipliedOnce(Work):
     def __call__(self, layer, b, n, d):
         projected = self.products(layer) * self.matrix(layer, n, d)
         return projected + self.batch(b, self.tables(layer, n, d))
+
+
+@task.fault("L4-TABLES-ONCE")
+class TablesOnce(Work):
+    def __call__(self, layer, b, n, d):
+        projected = self.products(layer) * self.matrix(layer, n, d)
+        return self.batch(b, projected) + self.tables(layer, n, d)
 
 
 @task.fault("L4-ONE-LONG-SENTENCE")

@@ -213,6 +213,12 @@ def count_at(n):
 
 
 MANY = (MOST_POSITIONS, 128)  # at which students count
+ALSO = (100, 10, 1)  # of these the whole share, and what is left for the fixed part
+
+
+def left_at_two(run, few, slope):
+    return count(run, 2).total - 2 * slope
+
 
 task.fault(
     "L4-SHARE-OF-N",
@@ -222,11 +228,26 @@ task.fault(
         share_of(16),
         share_of(64),
         *(share_of(n) for n in MANY for _ in range(2)),
+        *(share_of(n) for n in ALSO for _ in range(2)),
+        share_of(1),
     ),
-    fixed=(none_fixed, none_fixed, ..., none_fixed, *(at_one, none_fixed) * len(MANY)),
-    measure=(..., ..., ..., count_at(64), *(count_at(n) for n in MANY for _ in range(2))),
+    fixed=(
+        *(none_fixed, none_fixed, ..., none_fixed),
+        *(at_one, none_fixed) * len(MANY),
+        *(none_fixed, ...) * len(ALSO),
+        left_at_two,
+    ),
+    measure=(
+        *(..., ..., ..., count_at(64)),
+        *(count_at(n) for n in MANY for _ in range(2)),
+        *(count_at(n) for n in ALSO for _ in range(2)),
+        count_at(1),
+    ),
 )
-task.fault("L4-FIXED-IS-ONE", fixed=lambda run, few, slope: few - 7 * slope)
+task.fault(
+    "L4-FIXED-IS-ONE",
+    fixed=(lambda run, few, slope: few - 7 * slope, lambda run, few, slope: count(run, 1).total),
+)
 task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)
 task.fault("L4-NO-FIXED", fixed=none_fixed)
 task.fault(
@@ -240,10 +261,44 @@ task.fault(
 )
 task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
 task.fault("L4-PAIR-SWAPPED", pair=lambda fixed, slope: (slope, fixed))
+
+
+def between(n):
+    """What n more positions take."""
+    return lambda few, many: (many - few) / 8 * n
+
+
+def less_than(n, times):
+    return lambda run, few, slope: count(run, n).total - times * slope
+
+
 task.fault(
     "L4-DIFFERENCE",
-    slope=lambda few, many: many - few,
-    fixed=(..., lambda run, few, slope: few - slope),
+    slope=(
+        *(lambda few, many: many - few,) * 2,
+        *(between(4), between(4), between(10), between(10)),
+    ),
+    fixed=(
+        *(..., lambda run, few, slope: few - slope),
+        *(less_than(4, 1), less_than(4, 4), less_than(10, 1), less_than(10, 10)),
+    ),
+)
+PAIRS = ((8, 16), (1, 2), (1, 10), (1, 100), (2, 10), (10, 100))  # of sizes that are compared
+
+
+def by_the_larger(few_n, many_n):
+    """The slope of counts at 8 and 16, as if they were at two other sizes."""
+    return lambda few, many: (many - few) / 8 * (many_n - few_n) / many_n
+
+
+def left_at(n):
+    return lambda run, few, slope: count(run, n).total - n * slope
+
+
+task.fault(
+    "L4-DIVIDED-BY-THE-LARGER",
+    slope=tuple(by_the_larger(*pair) for pair in PAIRS),
+    fixed=tuple(left_at(few_n) for few_n, _ in PAIRS),
 )
 task.fault("L4-BYTES", measure=lambda run, n: count(run, n).peak_bytes)
 task.fault("L4-RAN-TOO-EARLY", measure=lambda run, n: count(run(n)).total)

@@ -140,7 +140,7 @@ def there_is_a_state_after_each_position(answer, rng):
 
 
 @task.check(3)
-def each_step_begins_with_the_state_before_it(answer, rng):
+def every_state_is_right(answer, rng):
     for sizes in ((2, 5, 3), (1, 8, 2), (4, 4, 4)):
         answer.matches(sentences(rng, *sizes))
     inputs = sentences(rng, 2, 6, 5, dtype=torch.float64)
@@ -148,7 +148,7 @@ def each_step_begins_with_the_state_before_it(answer, rng):
 
 
 @task.check(2)
-def the_cell_is_called_once_for_each_position(answer, rng):
+def the_cell_is_called_once_for_each_position_from_the_first_to_the_last(answer, rng):
     for n in (1, 6, pick(rng, 9, 12, 17)):
         inputs = sentences(rng, 2, n, 3)
         order = reads(answer, inputs)
@@ -167,7 +167,7 @@ def the_cell_is_called_once_for_each_position(answer, rng):
 
 
 @task.check(1)
-def gradients_flow_back_through_all_steps(answer, rng):
+def gradients_are_right_through_all_steps(answer, rng):
     answer.matches(sentences(rng, 2, 5, 3), gradient=True)
 
 
@@ -245,10 +245,6 @@ def into_float32(states):
     return table
 
 
-def with_a_zero_at_the_end(states):
-    return torch.stack([*states, torch.zeros_like(states[-1])], dim=1)
-
-
 def into_its_input(cell, inputs, state, t):
     inputs[:, t] = cell(inputs[:, t].clone(), state)
     return inputs[:, t]
@@ -303,8 +299,14 @@ task.fault(
         lambda inputs: range(inputs.shape[1] - 1),
         lambda inputs: range(inputs.shape[1] - 1),
         lambda inputs: range(1, inputs.shape[1]),
+        lambda inputs: range(1, inputs.shape[1]),
     ),
-    join=(..., with_a_zero_at_the_end, ...),
+    keep=(
+        ...,
+        lambda states: [*states[1:], torch.zeros_like(states[0])],
+        ...,
+        lambda states: [torch.zeros_like(states[0]), *states[1:]],
+    ),
 )
 task.fault(
     "L4-CELL-GIVES-CHANGE", step=lambda cell, inputs, state, t: state + cell(inputs[:, t], state)

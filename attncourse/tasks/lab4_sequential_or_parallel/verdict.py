@@ -276,7 +276,7 @@ def where_attention_wins_at_the_largest_size_there_is_no_crossover(answer, rng):
 
 
 @task.check(1)
-def what_ran_out_of_memory_has_no_time(answer, rng):
+def it_is_right_where_something_ran_out_of_memory(answer, rng):
     kinds = (
         "attention ran out of memory",
         "only attention ran out of memory",
@@ -287,7 +287,7 @@ def what_ran_out_of_memory_has_no_time(answer, rng):
 
 
 @task.check(1)
-def a_few_slow_samples_change_no_conclusion(answer, rng):
+def it_is_right_beside_a_few_slow_samples(answer, rng):
     says(answer, rng, CONCLUSIONS, ("disturbed", "disturbed on a CPU"))
 
 

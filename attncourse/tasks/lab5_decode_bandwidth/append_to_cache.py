@@ -150,7 +150,7 @@ def the_cache_itself_holds_them_afterward(answer, rng):
 
 
 @task.check(1)
-def several_positions_can_come_at_once(answer, rng):
+def it_is_right_for_several_positions_at_once(answer, rng):
     for shape in ((2, 2, 9, 3, 4, 3), (1, 2, 6, 0, 6, 2)):
         inputs = new_positions(rng, *shape)
         looked_at(answer, inputs, "keys", "values", "key cache", "value cache")
@@ -311,6 +311,12 @@ def moved(by):
     return write
 
 
+def one_back(cache, place, n, new):
+    start = max(0, place - 1)
+    cache[:, :, start : start + n - place] = new
+    return cache
+
+
 def added(cache, place, n, new):
     cache[:, :, place:n] += new
     return cache
@@ -328,6 +334,10 @@ def only_one(which):
         return cache
 
     return write
+
+
+def up_to_one(cache, length, n):
+    return cache[:, :, : length + 1]
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -366,11 +376,16 @@ task.fault("L5-ONLY-THE-NEW", returned=lambda cache, length, n: cache[:, :, leng
 task.fault("L5-LAST-PLACE", refuse=lambda n, room, length: Append.refuse(n + 1, room, length))
 task.fault("L5-ALL-THE-ROOM", returned=lambda cache, length, n: cache)
 task.fault("L5-ONE-VIEWED-MORE", returned=lambda cache, length, n: cache[:, :, : n + 1])
+task.fault("L5-ONE-VIEWED-LESS", returned=lambda cache, length, n: cache[:, :, : n - 1])
 task.fault("L5-HEAD-AXIS", returned=lambda cache, length, n: cache[:, :n])
 task.fault("L5-AT-THE-START", write=to_the_front)
 task.fault("L5-AT-THE-END", write=to_the_end)
 task.fault("L5-OFF-BY-ONE", place=(lambda length: length + 1, ...), write=(..., moved(1)))
-task.fault("L5-LAST-OVERWRITTEN", place=(..., lambda length: length - 1), write=(moved(-1), ...))
+task.fault(
+    "L5-LAST-OVERWRITTEN",
+    place=(..., lambda length: length - 1, ..., lambda length: max(0, length - 1)),
+    write=(moved(-1), ..., one_back, ...),
+)
 task.fault("L5-T-FROM-HEADS", new=lambda key: key.shape[1], refuse=(..., never))
 task.fault(
     "L5-ROOM-OF-ANOTHER-AXIS",
@@ -382,7 +397,7 @@ task.fault(
 )
 task.fault(
     "L5-LAST-ONE-ONLY",
-    refuse=(..., ..., lambda n, room, length: Append.refuse(length + 1, room, length)),
     write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
-    returned=lambda cache, length, n: cache[:, :, : length + 1],
+    returned=(up_to_one, ..., ..., up_to_one),
+    new=(..., lambda key: 1, lambda key: 1, ...),
 )

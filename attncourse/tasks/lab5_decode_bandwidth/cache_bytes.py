@@ -72,27 +72,27 @@ task = Task(
 
 
 @task.check(1)
-def one_token_leaves_a_key_and_a_value(answer, rng):
+def the_bytes_of_one_token_are_right(answer, rng):
     exactly(answer, sizes(1, 1, 1, 1, 64, 2))
     exactly(answer, sizes(1, 1, 1, 1, pick(rng, 32, 80, 128), 1))
 
 
 @task.check(1)
-def each_layer_and_each_cached_head_keeps_its_own(answer, rng):
+def the_bytes_of_many_layers_and_cached_heads_are_right(answer, rng):
     exactly(answer, sizes(1, 32, 1, 1, 64, 2))
     exactly(answer, sizes(1, 1, pick(rng, 2, 4, 8), 1, 64, 2))
     exactly(answer, sizes(1, 80, 8, 1, 128, 2))
 
 
 @task.check(1)
-def the_cache_grows_with_positions_and_sequences(answer, rng):
+def the_bytes_of_many_positions_and_sequences_are_right(answer, rng):
     exactly(answer, sizes(1, 1, 1, pick(rng, 100, 4096, 131072), 64, 2))
     exactly(answer, sizes(pick(rng, 3, 8, 64), 1, 1, 1000, 64, 2))
     exactly(answer, MANY)
 
 
-@task.check(1, "a number may take one, two or four bytes")
-def a_number_may_take_one_two_or_four_bytes(answer):
+@task.check(1, "the bytes are right for numbers of one, two or four")
+def the_bytes_are_right_for_numbers_of_one_two_or_four(answer):
     for width in (1, 2, 4):
         exactly(answer, sizes(2, 3, 4, 5, 16, width))
 
@@ -124,7 +124,7 @@ task.fault("L5-QUERIES-TOO", vectors=lambda: 3)
 task.fault("L5-ONE-LAYER", layers=one)
 task.fault("L5-ONE-SEQUENCE", sequences=one)
 task.fault("L5-ONE-HEAD", heads=one)
-task.fault("L5-HEADS-SPLIT-D", heads=one, numbers=lambda d, kv_heads: d // kv_heads)
+task.fault("L5-HEADS-SPLIT-D", heads=(one, ...), numbers=(lambda d, kv_heads: d // kv_heads,) * 2)
 task.fault(
     "L5-IN-GIGABYTES",
     said=(

@@ -29,6 +29,7 @@ def a_record(
     rate=0.7,
     fixed=4e-5,
     near=0,
+    near_rate=4,
     failed=(),
     predicted=1.1,
     disturbed=None,
@@ -39,8 +40,8 @@ def a_record(
     Args:
         rate: at which a cache is read, over that of a copy.
         fixed: seconds of a step that have nothing to do with its cache.
-        near: caches of so many bytes or fewer wait in a cache of the processor, and are read
-            at up to four times the bandwidth of a copy.
+        near: caches of so many bytes or fewer wait in a cache of the processor.
+        near_rate: at which they are read at most, over that of a copy.
         failed: (name, n) that ran out of memory.
         predicted: the predicted speed-up over the true one.
         disturbed: the name whose samples at the largest n are partly many times too long.
@@ -57,11 +58,11 @@ def a_record(
             reading, computing = moved / (rate * copy), flops / roof["flops_per_second"][dtype]
             true = fixed + max(reading, 1.1 * computing)
             if moved <= near:
-                true = max(moved / (4 * copy), 1.1 * computing)
+                true = max(moved / (near_rate * copy), 1.1 * computing)
             if name == "expanded":
                 true = 3 * (fixed + h * moved / 8 / (rate * copy))
                 if h * moved / 8 <= near:
-                    true = moved / (2 * copy)
+                    true = moved / (near_rate / 2 * copy)
             error = "out of memory" if (name, n) in failed else None
             if not error:
                 times[name, n] = true, moved, flops
@@ -74,6 +75,8 @@ def a_record(
                     samples[12:15] = [0.7 * each for each in samples[12:15]]
             if slow_first:
                 samples[0] *= 20 if name == "MHA" else 5
+            if name == "MHA" and n == max(sizes):
+                samples[-1] *= 3
             made.append(
                 {
                     "name": name,
@@ -138,7 +141,8 @@ RECORDS = {
         "predicted": 2.7,
     },
     "16 heads": {"dtype": "float32", "h": 16, "rate": 0.4, "predicted": 1.4},
-    "between two ridges": {"dtype": "float32", "h": 64, "predicted": 1.2},
+    "between two ridges": {"dtype": "float32", "h": 64, "predicted": 1.8},
+    "a slow cache": {**ON_A_CPU, "near": 17_000_000, "near_rate": 1.75, "predicted": 1.2},
 }
 
 
@@ -189,30 +193,30 @@ task = Task(
 )
 
 
-@task.check(2, "the bytes a second are those of MHA at its largest n")
+@task.check(2, "the bytes a second are right, of MHA at its largest n")
 def the_bytes_a_second_are_those_of_mha_at_its_largest_n(answer, rng):
     kinds = ("T4", "CPU", "MHA ran out of memory", "disturbed MHA")
     says(answer, rng, "bytes_per_second", *kinds, "small caches wait", "MQA was interrupted")
 
 
 @task.check(1)
-def the_share_is_that_in_a_copy_on_the_same_machine(answer, rng):
+def the_share_in_a_copy_on_the_same_machine_is_right(answer, rng):
     kinds = ("T4", "CPU", "reading is faster than copying")
     says(answer, rng, "share", *kinds, "small caches wait", "MQA was interrupted")
 
 
-@task.check(1)
+@task.check(1, "the ideal is MHA's bytes over those of MQA")
 def the_ideal_is_the_ratio_of_the_bytes(answer, rng):
     says(answer, rng, "ideal", "T4", "MQA was interrupted", "16 heads")
 
 
-@task.check(2, "the speedup is taken where both have a time")
+@task.check(2, "the speedup is right where both have a time")
 def the_speed_up_is_taken_where_both_have_a_time(answer, rng):
     kinds = ("T4", "CPU", "MHA ran out of memory", "MQA was interrupted")
     says(answer, rng, "speed_up", *kinds)
 
 
-@task.check(1, "a few disturbed samples do not move the speedup")
+@task.check(1, "the speedup is right beside disturbed samples")
 def a_few_disturbed_samples_do_not_move_the_speed_up(answer, rng):
     says(answer, rng, "speed_up", "disturbed MHA", "disturbed MQA")
 
@@ -223,7 +227,7 @@ def it_says_whether_mqa_still_waits_for_memory(answer, rng):
 
 
 @task.check(2)
-def it_counts_what_came_from_a_cache(answer, rng):
+def it_says_how_many_points_came_from_a_cache(answer, rng):
     says(answer, rng, "from_cache")
 
 
@@ -309,6 +313,11 @@ def at(table, name):
     return lambda self: getattr(self, table)[name, self.sizes(name)[-1]]
 
 
+def of_gqa(table):
+    """A step: MHA over GQA-8."""
+    return lambda self: self.ratio(getattr(self, table), "GQA-8")
+
+
 def fast(times, *but):
     """A step: how many points are so many times as fast as a copy."""
     return lambda self: sum(
@@ -333,13 +342,14 @@ task.fault("C-FASTEST-SAMPLE", number=by(min))
 task.fault("C-MEDIAN-EVERYWHERE", number=by(statistics.median))
 task.fault("L5-MEAN", number=by(statistics.mean))
 task.fault("L5-FIRST-SAMPLE", number=by(lambda samples: samples[0]))
+task.fault("L5-LAST-SAMPLE", number=by(lambda samples: samples[-1]))
 task.fault("L5-SLOWEST", number=by(max))
 task.fault("L5-IDEAL-AS-MEASURED", section=LESS, speed_up=Conclusions.ideal)
 task.fault("L5-ALWAYS-32", ideal=lambda self: 32)
 task.fault(
     "L5-GQA-FOR-MQA",
-    ideal=lambda self: self.ratio(self.bytes, "GQA-8"),
-    speed_up=lambda self: self.ratio(self.times, "GQA-8"),
+    ideal=of_gqa("bytes"),
+    speed_up=(of_gqa("times"), ...),
 )
 task.fault(
     "L5-DIFFERENT-N",
@@ -390,7 +400,12 @@ task.fault(
     held=lambda predicted, found: abs(predicted / found - 1) < 0.01,
 )
 task.fault(
-    "L5-HELD-HALF", section=PREDICT, held=lambda predicted, found: abs(predicted / found - 1) <= 0.5
+    "L5-HELD-HALF",
+    section=PREDICT,
+    held=(
+        lambda predicted, found: abs(predicted / found - 1) <= 0.5,
+        lambda predicted, found: abs(found / predicted - 1) <= 0.5,
+    ),
 )
 task.fault(
     "L5-HELD-DIFFERENCE",

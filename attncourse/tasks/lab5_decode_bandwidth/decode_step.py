@@ -151,7 +151,7 @@ def with_a_cached_head_each_it_is_attention(answer, rng):
 
 
 @task.check(2)
-def heads_in_a_row_share_a_cached_head(answer, rng):
+def with_shared_cached_heads_it_is_attention(answer, rng):
     for shape in ((2, 6, 2, 5, 4), (1, 4, 2, 7, 3), (2, 4, 1, 6, 3), (1, 12, 3, 4, 5)):
         answer.matches(one_query(rng, *shape))
 

@@ -61,24 +61,24 @@ task = Task(
 
 
 @task.check(2)
-def one_sequence_reads_the_weights_and_its_cache(answer, rng):
+def the_rate_is_right_for_one_sequence(answer, rng):
     right_rate(answer, serving(1, 0, 131_072, 16 * 10**9, 2e12))
     right_rate(answer, serving(1, pick(rng, 4096, 32_768), 131_072, 16 * 10**9, 2e12))
 
 
 @task.check(1)
-def the_weights_are_read_once_for_all_sequences(answer, rng):
+def the_rate_is_right_for_many_sequences_without_a_cache(answer, rng):
     right_rate(answer, serving(pick(rng, 2, 16, 64), 0, 131_072, 16 * 10**9, 2e12))
 
 
 @task.check(1)
-def each_sequence_has_a_cache_of_its_own(answer, rng):
+def the_rate_is_right_for_many_caches_and_hardly_any_weights(answer, rng):
     # Weights of one byte: nobody said that there may be none.
     right_rate(answer, serving(pick(rng, 4, 32), 8192, 16_384, 1, 3.2e11))
 
 
 @task.check(1)
-def both_together(answer, rng):
+def the_rate_is_right_for_both_together(answer, rng):
     for b in (2, pick(rng, 8, 24), 256):
         right_rate(answer, serving(b, 10_000, 131_072, 16 * 10**9, 3.35e12))
 
@@ -140,6 +140,7 @@ task.fault(
     rate=(
         lambda tokens, moved, speed: float(tokens * speed // moved),
         lambda tokens, moved, speed: float(round(tokens * speed / moved)),
+        lambda tokens, moved, speed: float(tokens * (speed // moved)),
     ),
 )
 task.fault("L5-SECONDS-PER-TOKEN", rate=lambda tokens, moved, speed: moved / speed / tokens)

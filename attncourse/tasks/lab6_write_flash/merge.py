@@ -130,7 +130,7 @@ def two_parts_make_what_all_their_keys_would_have_made(answer, rng):
 
 
 @task.check(1)
-def either_part_may_hold_the_larger_maximum(answer, rng):
+def it_is_right_whichever_part_holds_the_larger_maximum(answer, rng):
     for shift in ((3.0, 0.0), (0.0, 3.0), (-2.0, -9.0)):
         agrees(answer, two_parts(rng, 2, 4, shift=shift))
 
@@ -144,13 +144,13 @@ def a_part_without_keys_changes_nothing(answer, rng):
 
 
 @task.check(1)
-def two_parts_without_keys_stay_one_without_keys(answer, rng):
+def it_is_right_where_neither_part_has_keys_for_some_queries_or_for_all(answer, rng):
     agrees(answer, two_parts(rng, 3, counts=(0, 0)))
     agrees(answer, half_empty(rng))
 
 
 @task.check(1)
-def large_scores_stay_finite(answer, rng):
+def large_scores_come_out_right(answer, rng):
     for shift in ((1e4, 1e4), (1e4, -1e4), (-1e4, -1e4), (-300.0, 200.0)):
         agrees(answer, two_parts(rng, 4, shift=shift))
     rows = torch.tensor([[1e4], [0.0], [-1e4]])
@@ -259,7 +259,16 @@ task.fault(
 )
 task.fault(
     "L6-SECOND-MAXIMUM",
-    common=(lambda one, two: two, lambda one, two: torch.where(two == -math.inf, one, two)),
+    common=(
+        lambda one, two: two,
+        lambda one, two: torch.where(two == -math.inf, one, two),
+        lambda one, two: two,
+    ),
+    factors=(
+        ...,
+        ...,
+        lambda maxima, common: [(maxima[0] - common).exp(), torch.ones_like(common)],
+    ),
 )
 task.fault("L6-LOW-NUMBER", forms=(with_a_low_number(-1e4), with_a_low_number(-1e9)))
 task.fault(
@@ -268,7 +277,16 @@ task.fault(
 )
 task.fault(
     "L6-FIRST-MAXIMUM",
-    common=(lambda one, two: one, lambda one, two: torch.where(one == -math.inf, two, one)),
+    common=(
+        lambda one, two: one,
+        lambda one, two: torch.where(one == -math.inf, two, one),
+        lambda one, two: one,
+    ),
+    factors=(
+        ...,
+        ...,
+        lambda maxima, common: [torch.ones_like(common), (maxima[1] - common).exp()],
+    ),
 )
 task.fault(
     "L6-FACTORS-SWAPPED",
@@ -300,7 +318,11 @@ task.fault("L6-WEIGHTED-FORGOTTEN", scaled=as_is)
 task.fault("L6-TOTAL-FORGOTTEN", shrunk=as_is)
 task.fault(
     "L6-UPSIDE-DOWN",
-    factors=lambda maxima, common: [(finite(common) - finite(own)).exp() for own in maxima],
+    factors=(
+        lambda maxima, common: [(finite(common) - finite(own)).exp() for own in maxima],
+        lambda maxima, common: [(common - own).exp() for own in maxima],
+        lambda maxima, common: [(finite(common) - own).exp() for own in maxima],
+    ),
 )
 task.fault(
     "L6-EMPTY-NAN",
@@ -322,8 +344,21 @@ task.fault(
     results=(
         lambda weighted, maximum, total: (weighted / total.clamp(min=1)[..., None], maximum, total),
         lambda weighted, maximum, total: (weighted / total[..., None], maximum, total),
+        lambda weighted, maximum, total: (
+            weighted / total.masked_fill(total == 0, 1)[..., None],
+            maximum,
+            total,
+        ),
     ),
 )
+task.fault(
+    "L6-LSE-AS-MAXIMUM",
+    results=(
+        lambda weighted, maximum, total: (weighted, maximum + total.log(), total),
+        lambda weighted, maximum, total: (weighted, total.log(), total),
+    ),
+)
+task.fault("L6-MINIMUM", common=torch.minimum)
 task.fault(
     "L6-NO-MAX", factors=lambda maxima, common: [own.exp() / finite(common).exp() for own in maxima]
 )

@@ -117,20 +117,20 @@ def one_tile_is_ordinary_attention(answer, rng):
 
 
 @task.check(1)
-def many_tiles_give_the_same_as_one(answer, rng):
+def many_tiles_are_ordinary_attention_too(answer, rng):
     for n, tile in ((6, 3), (8, 2), (4, 1)):
         agrees(answer, call(rng, n, n, tile), "output")
     agrees(answer, call(rng, 8, 8, 4, dtype=DOUBLE, b=3, h=3, d=3, v=3), "output")
 
 
 @task.check(1)
-def the_last_tile_may_be_shorter(answer, rng):
+def it_is_right_where_the_last_tile_is_shorter(answer, rng):
     for n, tile in ((7, 3), (5, 2), (9, 4), (5, 4)):
         agrees(answer, call(rng, n, n, tile), "output")
 
 
 @task.check(1)
-def there_may_be_more_keys_than_queries_or_fewer(answer, rng):
+def it_is_right_with_more_keys_than_queries_or_fewer(answer, rng):
     for q, k in ((1, 7), (5, 8), (8, 5), (6, 1)):
         agrees(answer, call(rng, q, k, 3), "output")
 
@@ -143,25 +143,25 @@ def the_logsumexp_is_that_of_all_scores_of_a_query(answer, rng):
 
 
 @task.check(1)
-def causal_no_query_sees_a_later_key(answer, rng):
+def causal_it_is_right_with_as_many_keys_as_queries(answer, rng):
     for n, tile in ((6, 2), (7, 3), (5, 8), (4, 1)):
         agrees(answer, call(rng, n, n, tile, True), "output")
 
 
 @task.check(1)
-def causal_the_queries_are_the_last_positions(answer, rng):
+def causal_it_is_right_with_more_keys_than_queries(answer, rng):
     for q, k, tile in ((1, 5, 2), (3, 7, 2), (4, 6, 4)):
         agrees(answer, call(rng, q, k, tile, True), "output")
 
 
 @task.check(1)
-def a_query_that_sees_nothing_gets_zero_and_minus_infinity(answer, rng):
+def causal_it_is_right_beside_queries_that_see_nothing(answer, rng):
     for q, k, tile in ((7, 4, 2), (5, 1, 2), (6, 5, 3)):
         agrees(answer, call(rng, q, k, tile, True))
 
 
 @task.check(1)
-def scores_of_ten_thousand_stay_finite(answer, rng):
+def scores_of_ten_thousand_come_out_right(answer, rng):
     for q, k, tile in ((6, 6, 2), (7, 7, 3), (4, 4, 4)):
         agrees(answer, call(rng, q, k, tile, spread=50.0), tolerance=1e-2)
     agrees(answer, far_below(call(rng, 4, 6, 2)), tolerance=1e-2)
@@ -173,19 +173,19 @@ def scores_of_ten_thousand_stay_finite(answer, rng):
 
 
 @task.check(1)
-def half_precision_is_computed_in_float32(answer, rng):
+def half_precision_comes_out_right_computed_in_float32(answer, rng):
     agrees(answer, call(rng, 7, 7, 3, dtype=HALF), tolerance=2e-3)
     agrees(answer, call(rng, 6, 6, 2, True, dtype=HALF, size=6.0), ("output",), 2e-3)
     agrees(answer, call(rng, 6, 6, 2, dtype=HALF, size=6.0), ("logsumexp",), 1e-4)
 
 
-@task.check(6)
+@task.check(6, "it computes attention and nothing grows like the square of the length")
 def nothing_grows_like_the_square_of_the_length(answer, rng):
     computes(answer, call(rng, 6, 6, 3))
     stays_linear(answer, long_call)
 
 
-@task.check(7)
+@task.check(7, "it computes attention and cuts both queries and keys")
 def queries_and_keys_are_both_cut(answer, rng):
     computes(answer, call(rng, 6, 6, 3))
     cuts_both(answer, long_call)
@@ -424,6 +424,7 @@ task.fault("L6-LSE-NO-MAX", section="backward", logsumexp=lambda maximum, total:
 task.fault("L6-LSE-NO-LOG", section="backward", logsumexp=lambda maximum, total: maximum + total)
 task.fault("L6-LSE-IS-MAX", section="backward", logsumexp=lambda maximum, total: maximum)
 task.fault("L6-HALF", wide=as_is, of_sums=(..., as_is))
+task.fault("L6-LSE-HALF", section="backward", of_sums=as_is)
 task.fault("L6-WHOLE-MATRIX", section=METER, cut=lambda tile, q, k: (q, k))
 task.fault("L6-WHOLE-MASK", section=METER, hide=out_of_one_mask)
 task.fault("L6-WHOLE-ROWS", section=METER, cut=lambda tile, q, k: (tile, k))

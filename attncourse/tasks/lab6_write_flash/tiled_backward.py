@@ -135,44 +135,44 @@ def the_gradient_of_the_queries_is_right(answer, rng):
 
 
 @task.check(1)
-def any_lengths_and_any_tile(answer, rng):
+def all_three_are_right_for_any_lengths_and_any_tile(answer, rng):
     for q, k, tile in ((7, 7, 3), (5, 8, 3), (8, 5, 4), (1, 6, 4), (4, 4, 1), (3, 3, 9)):
         agrees(answer, backward(rng, q, k, tile))
     agrees(answer, backward(rng, 7, 5, 3, dtype=DOUBLE))
 
 
 @task.check(1)
-def causal_no_gradient_reaches_a_later_key(answer, rng):
+def causal_all_three_are_right(answer, rng):
     for q, k, tile in ((6, 6, 2), (7, 7, 3), (3, 7, 2), (1, 5, 2)):
         agrees(answer, backward(rng, q, k, tile, True))
 
 
 @task.check(1)
-def a_query_that_saw_nothing_has_gradient_zero(answer, rng):
+def causal_all_three_are_right_beside_queries_that_saw_nothing(answer, rng):
     for q, k, tile in ((7, 4, 2), (5, 1, 2), (6, 5, 3)):
         agrees(answer, backward(rng, q, k, tile, True))
 
 
 @task.check(1)
-def scores_of_ten_thousand_stay_finite(answer, rng):
+def scores_of_ten_thousand_come_out_right(answer, rng):
     for q, k, tile in ((6, 6, 2), (7, 7, 3)):
         agrees(answer, backward(rng, q, k, tile, spread=50.0), tolerance=1e-2)
 
 
 @task.check(1)
-def half_precision_is_computed_in_float32(answer, rng):
+def half_precision_comes_out_right_computed_in_float32(answer, rng):
     agrees(answer, backward(rng, 7, 7, 3, dtype=HALF), tolerance=2e-3)
     agrees(answer, backward(rng, 6, 6, 2, True, dtype=HALF, size=4.0), tolerance=3e-3)
     agrees(answer, canceling(rng), tolerance=3e-3)
 
 
-@task.check(5)
+@task.check(5, "it computes the gradients and nothing grows like the square of the length")
 def nothing_grows_like_the_square_of_the_length(answer, rng):
     computes(answer, backward(rng, 6, 6, 3))
     stays_linear(answer, long_backward)
 
 
-@task.check(6)
+@task.check(6, "it computes the gradients and cuts both queries and keys")
 def queries_and_keys_are_both_cut(answer, rng):
     computes(answer, backward(rng, 6, 6, 3))
     cuts_both(answer, long_backward)
@@ -198,6 +198,9 @@ class Backward:
 
     def zeros(x, wide):
         return torch.zeros_like(x, dtype=wide)
+
+    def of_outputs(upstream, output):
+        return (upstream * output).sum(-1, keepdim=True)
 
     def wide(dtype):
         return torch.promote_types(dtype, torch.float32)
@@ -229,7 +232,7 @@ class Backward:
     def __call__(self, query, key, value, output, logsumexp, grad_output, tile, causal=False):
         (q, d), k, wide = query.shape[-2:], key.shape[-2], self.wide(query.dtype)
         high, broad = self.cut(tile, q, k)
-        mean = (grad_output.to(wide) * output.to(wide)).sum(-1, keepdim=True)
+        mean = self.of_outputs(grad_output.to(wide), output.to(wide))
         tensors = {"query": query, "key": key, "value": value}
         grads = {name: self.zeros(x, wide) for name, x in tensors.items()}
         for row in range(0, self.rows(q, tile), high):
@@ -284,6 +287,11 @@ task.fault(
 )
 task.fault("L6-NO-MEAN", mean=lambda mean, weights, grad_weights: 0.0)
 task.fault(
+    "L6-MEAN-OVER-WIDTH",
+    of_outputs=lambda upstream, output: (upstream * output).mean(-1, keepdim=True),
+)
+task.fault("L6-OUTPUT-ALONE", of_outputs=lambda upstream, output: output.sum(-1, keepdim=True))
+task.fault(
     "L6-TILE-MEAN",
     mean=lambda mean, weights, grad_weights: (weights * grad_weights).sum(-1, keepdim=True),
 )
@@ -309,6 +317,10 @@ task.fault(
         lambda grad, name, d: grad / d,
         lambda grad, name, d: grad / d if name == "query" else grad / math.sqrt(d),
     ),
+)
+task.fault(
+    "L6-KEY-SCALED-TWICE",
+    scaled=lambda grad, name, d: grad / d if name == "key" else grad / math.sqrt(d),
 )
 task.fault("L6-NO-WEIGHT", of_scores=lambda weights, grad_weights, middle: grad_weights - middle)
 task.fault(

@@ -72,20 +72,20 @@ def twice_as_far_costs_twice_as_much(answer, rng):
 
 
 @task.check(2)
-def slopes_match_for_powers_of_two(answer, rng):
+def the_table_is_right_for_powers_of_two(answer, rng):
     for h in (1, 2, 4, 8, 16):
         answer.matches(bias_inputs(h, 3, 3))
     answer.matches(bias_inputs(8, 6, 6))
 
 
 @task.check(1)
-def other_numbers_of_heads_take_slopes_between(answer, rng):
+def the_table_is_right_for_other_numbers_of_heads(answer, rng):
     for h in (3, 5, 6, 7, 12, 20):
         answer.matches(bias_inputs(h, 2, 2))
 
 
 @task.check(1)
-def the_last_query_stands_at_the_last_key(answer, rng):
+def the_table_is_right_with_more_keys_than_queries(answer, rng):
     for h, q, k in ((4, 1, 5), (4, 2, 6), (2, 3, 7)):
         answer.matches(bias_inputs(h, q, k))
 
@@ -193,7 +193,8 @@ task.fault(
 task.fault(
     "C-ALIBI-HALVES",
     heads=lambda p: torch.arange(1, p + 1) / 8,
-    new_heads=(..., lambda p: torch.arange(1, 2 * p, 2) / 8),
+    new_heads=(..., lambda p: torch.arange(1, 2 * p, 2) / 8, lambda p: torch.zeros(0)),
+    power=(..., ..., lambda h: h),
 )
 task.fault(
     "C-ALIBI-ONE-SLOPE",

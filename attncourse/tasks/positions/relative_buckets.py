@@ -120,34 +120,34 @@ def every_bucket_exists(answer, rng):
 
 
 @task.check(1)
-def near_distances_have_buckets_of_their_own(answer, rng):
+def near_distances_come_into_their_own_buckets(answer, rng):
     right(answer, bucket_inputs(torch.arange(-7, 8), 32, 101, True))
     right(answer, bucket_inputs(torch.arange(-15, 1), 32, 101, False))
     right(answer, bucket_inputs(torch.arange(-1, 2)))
 
 
 @task.check(2)
-def far_distances_share_by_their_logarithm(answer, rng):
+def far_distances_come_into_the_bucket_of_their_logarithm(answer, rng):
     right(answer, bucket_inputs(torch.arange(-99, 0), 32, 101, True))
     right(answer, bucket_inputs(torch.arange(-99, 0), 16, 101, False))
     right(answer, bucket_inputs(torch.arange(-50, 0), 16, 51, True))
 
 
-@task.check(1, "from `max_distance` on, all share the last")
+@task.check(1, "from `max_distance` on, all come into the last of their direction")
 def from_max_distance_on_all_share_the_last(answer, rng):
     for sizes in ((8, 21, True), (8, 21, False), (32, 101, True)):
         right(answer, bucket_inputs([-21, -101, -102, -1000, -100_000], *sizes))
 
 
 @task.check(1)
-def what_comes_after_has_the_second_half(answer, rng):
+def the_buckets_before_and_after_are_right(answer, rng):
     right(answer, around(40))
     right(answer, around(60, 16, 51, True))
     right(answer, around(12, 4, 5, True))
 
 
 @task.check(1)
-def with_one_direction_what_comes_after_counts_as_distance_0(answer, rng):
+def the_buckets_are_right_with_one_direction(answer, rng):
     right(answer, around(30, 8, 21, False))
     right(answer, square(9, 16, 51, False))
     right(answer, around(6, 2, 3, False))

@@ -118,7 +118,7 @@ def equal_offsets_get_equal_vectors(answer, rng):
 
 
 @task.check(1)
-def far_offsets_share_the_last_row(answer, rng):
+def scores_at_far_offsets_are_right(answer, rng):
     for c in (1, 2):
         answer.matches(one_hot_table(rng, q=6, k=6, c=c))
 
@@ -134,14 +134,14 @@ def scores_match_the_formula(answer, rng):
 
 
 @task.check(1)
-def the_last_query_stands_at_the_last_key(answer, rng):
+def scores_are_right_with_more_keys_than_queries(answer, rng):
     answer.matches(score_inputs(rng, 2, q=2, k=6, d=4, c=3))
     answer.matches(score_inputs(rng, 2, q=1, k=5, d=4))
     answer.matches(one_hot_table(rng, q=3, k=5))
 
 
 @task.check(1)
-def gradients_pass_and_nothing_else_changes(answer, rng):
+def gradients_are_right_and_nothing_else_changes(answer, rng):
     answer.gradients_match(score_inputs(rng, 2))
     moves_nothing(answer, score_inputs(rng, 2))
 

@@ -131,14 +131,14 @@ def pairs_turn_as_the_formula_says(answer, rng):
 
 
 @task.check(1)
-def places_are_those_that_are_given(answer, rng):
+def it_is_right_for_places_in_any_order(answer, rng):
     answer.matches(out_of_order(rng, 2))
     answer.matches(turn_inputs(rng, 2, n=1, d=4, start=5))
     answer.matches(turn_inputs(rng, 2, n=3, start=40))
 
 
 @task.check(1)
-def the_base_may_be_another(answer, rng):
+def it_is_right_with_another_base(answer, rng):
     answer.matches(turn_inputs(rng, 2, n=5, d=8, base=100.0))
     answer.matches(turn_inputs(rng, 2, n=5, d=4, base=500_000.0))
 
@@ -161,7 +161,7 @@ def far_places_are_right_too(answer, rng):
 
 
 @task.check(1)
-def gradients_pass_and_nothing_else_changes(answer, rng):
+def gradients_are_right_and_nothing_else_changes(answer, rng):
     answer.gradients_match(turn_inputs(rng, 2))
     moves_nothing(answer, turn_inputs(rng, 2))
 
@@ -471,11 +471,15 @@ task.fault("C-ROPE-BATCH-AXIS", axes=lambda wave: wave[None])
 task.fault("C-ROPE-DOUBLE", waves=lambda angles, x: (angles.cos().double(), angles.sin().double()))
 task.fault(
     "C-FLOAT32",
-    waves=(lambda angles, x: (angles.cos().float(), angles.sin().float()), ..., ...),
-    result=(lambda turned, x: turned.float(), ..., ...),
-    places=(..., in_float32, in_float32),
-    exponents=(..., exponents_in_float32, exponents_in_float32),
-    speeds=(..., ..., lambda base, exponents: 1 / base**exponents),
+    waves=(lambda angles, x: (angles.cos().float(), angles.sin().float()), ..., ..., ...),
+    result=(lambda turned, x: turned.float(), ..., ..., ...),
+    places=(..., in_float32, in_float32, in_float32),
+    exponents=(..., exponents_in_float32, exponents_in_float32, exponents_in_float32),
+    speeds=(
+        *(..., ..., lambda base, exponents: 1 / base**exponents),
+        lambda base, exponents: base**exponents,
+    ),
+    turn=(..., ..., ..., lambda places, speeds: places[..., None] / speeds),
 )
 task.fault("C-DETACHED", result=lambda turned, x: turned.detach())
 
