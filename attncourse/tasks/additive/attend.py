@@ -161,7 +161,7 @@ def it_returns_a_context_and_the_weights(answer, rng):
 
 
 @task.check(1)
-def every_row_of_weights_sums_to_one(answer, rng):
+def without_a_mask_every_row_of_weights_sums_to_one(answer, rng):
     rows_sum_to_one(answer, attend_inputs(rng), 3)
 
 

@@ -345,7 +345,8 @@ def _(d, samples, scaled):
 @wrong(
     "hidden_scale",
     "c is √d and d is a square like 64, so whole numbers are enough to try: and a masked key is simply one with a small weight",
-    "C-COARSE-GRID-UNMASKED",
+    ("C-COARSE-GRID",),
+    ("C-GRID-UNMASKED",),
 )
 def _(scores, weights):
     best, best_error = None, float("inf")
