@@ -270,6 +270,8 @@ def probes(rng):
         "dead row": layer_inputs(rng, 2, 4, 5, m=6, h=2, mask=dead_mask(rng, 2, 4, 5)),
         "double": layer_inputs(rng, 2, 3, 5, m=8, dtype=torch.float64, mask=mixed_mask(rng, 3, 5)),
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
+        # Who drops there drops everything: no chance blurs it.
+        "all dropped, outside training": layer_inputs(rng, 2, 3, 4, m=6, h=2, dropout=1.0),
         **{name: inputs | LET for name, inputs in large(rng).items()},
     }
 
@@ -795,7 +797,11 @@ splits(
     merge=lambda x: x.flatten(2),
 )
 splits("H-FUSED-LAYOUT", split=interleaved, merge=(lambda x: x.permute(0, 2, 3, 1).flatten(2), ...))
-splits("C-SPLIT-WIDTH", split=lambda self, x: x.unflatten(-1, (-1, self.num_heads)).transpose(1, 2))
+splits(
+    "C-SPLIT-WIDTH",
+    split=lambda self, x: x.unflatten(-1, (-1, self.num_heads)).transpose(1, 2),
+    scale=(..., lambda self, scores: scores / math.sqrt(self.num_heads)),
+)
 parity(
     "H-BATCH-FIRST",
     split=lambda self, x: Layer.split(self, x.transpose(0, 1)),
@@ -1145,6 +1151,8 @@ class WithoutOut(Layer):
 
 
 parity("H-AVG-WEIGHTS", shown=lambda weights, scores, hidden, used: weights.mean(1))
+parity("C-ONE-HEAD-SHOWN", shown=lambda weights, scores, hidden, used: weights[:, 0])
+task.fault("C-RETURNED-DETACHED", shown=lambda weights, scores, hidden, used: weights.detach())
 splits(
     "C-WEIGHTS-FOLDED",
     shown=(
@@ -1164,3 +1172,7 @@ task.fault("C-OUTPUT-ALONE", results=lambda output, weights: output)
 task.fault("D-SWAPPED-RESULTS", results=lambda output, weights: (weights, output))
 splits("C-TRANSPOSED-WEIGHTS", shown=lambda weights, scores, hidden, used: weights.mT)
 task.fault("C-RESIDUAL", finish=lambda output, weights, query: output + query)
+task.fault(
+    "C-LAYER-NORM",
+    results=lambda output, weights: (F.layer_norm(output, output.shape[-1:]), weights),
+)
