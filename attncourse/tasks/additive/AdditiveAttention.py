@@ -244,8 +244,8 @@ def it_returns_a_context_and_the_weights(answer, rng):
     returns_a_pair(answer, module_inputs(rng), 2, 4, 5)
 
 
-@task.check(1, "without a mask every row of weights sums to one")
-def every_row_of_weights_sums_to_one(answer, rng):
+@task.check(1)
+def without_a_mask_every_row_of_weights_sums_to_one(answer, rng):
     rows_sum_to_one(answer, module_inputs(rng, b=3), 3)
 
 

@@ -167,11 +167,11 @@ task.fault(
     of_keys=lambda keys, W_query, W_key: keys.tanh() @ W_key,
     bend=as_is,
 )
-task.fault("C-TANH-EACH", **LINEAR, meet=lambda query, keys: query.tanh() + keys.tanh(), bend=as_is)
 task.fault(
-    "C-TANH-HALF",
+    "C-TANH-EACH",
     **LINEAR,
     meet=(
+        lambda query, keys: query.tanh() + keys.tanh(),
         lambda query, keys: query + keys.tanh(),
         lambda query, keys: query.tanh() + keys,
     ),

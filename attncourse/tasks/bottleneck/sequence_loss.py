@@ -317,6 +317,17 @@ task.fault(
     align=lambda logits, target, pad: (logits[:, :-1], target[:, 1:]),
 )
 
+task.fault(
+    "C-FIRST-LEFT-OUT",
+    section="teacher-forcing",
+    align=lambda logits, target, pad: (logits[:, 1:], target[:, 1:]),
+)
+task.fault(
+    "C-LAST-LEFT-OUT",
+    section="teacher-forcing",
+    align=lambda logits, target, pad: (logits[:, :-1], target[:, :-1]),
+)
+
 # --- faults: minus the logarithm of p -------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from attncourse.validation import validate_mask
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 LENIENT = "identity, with biases of 0 if there are any"  # who has none is seen to do all else
+LET = {"projections": LENIENT}
 
 
 def layer_as_function(cls):
@@ -206,13 +207,14 @@ def traits(answer):
         return torch.Generator().manual_seed(0)
 
     def call(**options):
-        return used_weights(answer, revealing_inputs(fresh(), b=4, **options))
+        return used_weights(answer, revealing_inputs(fresh(), b=4, **options) | LET)
 
     def reads():
         inputs = layer_inputs(fresh(), 2, 3, 4, m=6, h=3, weights=False)
         changed = inputs["query"].clone()
         changed[..., [0, 5]] += torch.tensor([2.0, -2.0])
         before, after = answer(inputs)[1], answer(inputs | {"query": changed})[1]
+        has_shape("weights", before, "(b h q k)", 2, 3, 3, 4, inputs=inputs)
         return all(not is_close(before[:, head], after[:, head]).all() for head in range(3))
 
     def exact():
@@ -268,7 +270,9 @@ def probes(rng):
         "dead row": layer_inputs(rng, 2, 4, 5, m=6, h=2, mask=dead_mask(rng, 2, 4, 5)),
         "double": layer_inputs(rng, 2, 3, 5, m=8, dtype=torch.float64, mask=mixed_mask(rng, 3, 5)),
         "used before": layer_inputs(rng, 2, 3, 4, m=6, h=2, earlier="other words"),
-        **{name: inputs | {"projections": LENIENT} for name, inputs in large(rng).items()},
+        # Who drops there drops everything: no chance blurs it.
+        "all dropped, outside training": layer_inputs(rng, 2, 3, 4, m=6, h=2, dropout=1.0),
+        **{name: inputs | LET for name, inputs in large(rng).items()},
     }
 
 
@@ -699,7 +703,7 @@ class Layer(nn.Module):
     def finish(output, weights, query):
         return output
 
-    def shown(weights, scores, hidden):
+    def shown(weights, scores, hidden, used):
         return weights
 
     def results(output, weights):
@@ -716,9 +720,9 @@ class Layer(nn.Module):
         if mask is not None:
             weights = self.clear(weights, mask)
         weights = self.after(weights)
-        output = self.write(self.merge(self.average(self.drop(weights), v)))
-        output = self.finish(output, weights, query)
-        return self.results(output, self.shown(weights, scores, hidden))
+        used = self.drop(weights)
+        output = self.finish(self.write(self.merge(self.average(used, v))), weights, query)
+        return self.results(output, self.shown(weights, scores, hidden, used))
 
 
 def only_dead_rows(weights, mask):
@@ -793,6 +797,11 @@ splits(
     merge=lambda x: x.flatten(2),
 )
 splits("H-FUSED-LAYOUT", split=interleaved, merge=(lambda x: x.permute(0, 2, 3, 1).flatten(2), ...))
+splits(
+    "C-SPLIT-WIDTH",
+    split=lambda self, x: x.unflatten(-1, (-1, self.num_heads)).transpose(1, 2),
+    scale=(..., lambda self, scores: scores / math.sqrt(self.num_heads)),
+)
 parity(
     "H-BATCH-FIRST",
     split=lambda self, x: Layer.split(self, x.transpose(0, 1)),
@@ -816,10 +825,13 @@ whole("C-RAW-QUERY-KEY", project=tuple(map(projected, ("--v", "-kv", "q-v"))))
 whole("C-NO-PROJECTIONS", project=projected("---"))
 
 
-def without_bias(self, *sizes, **options):
-    Layer.__init__(self, *sizes, **options)
-    for name in PROJECTIONS:
-        getattr(self, name).register_parameter("bias", None)
+def without_bias(*names):
+    def make(self, *sizes, **options):
+        Layer.__init__(self, *sizes, **options)
+        for name in names:
+            getattr(self, name).register_parameter("bias", None)
+
+    return make
 
 
 def by_other_names(self, *sizes, **options):
@@ -829,13 +841,24 @@ def by_other_names(self, *sizes, **options):
         delattr(self, name)
 
 
-parity("C-NO-BIAS", __init__=without_bias)
+parity("C-NO-BIAS", __init__=(without_bias(*PROJECTIONS), without_bias(*PROJECTIONS[:3])))
 task.fault(
     "C-OWN-NAMES",
     __init__=by_other_names,
     project=lambda self, query, key, value: (self.W_q(query), self.W_k(key), self.W_v(value)),
     write=lambda self, merged: self.W_o(merged),
 )
+
+
+@heads("C-HEADS-OF-FULL-WIDTH")
+class FullWidth(Layer):
+    def __init__(self, model_width, num_heads, dropout=0.0):
+        super().__init__(model_width, num_heads, dropout)
+        self.head_width = model_width
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(model_width, num_heads * model_width) for _ in range(3)
+        )
+        self.out_proj = nn.Linear(num_heads * model_width, model_width)
 
 
 @heads("C-LINEAR-PER-HEAD")
@@ -882,6 +905,8 @@ breaks("D-SCALE-DMODEL", scale=over_root_of_model_width)
 breaks("D-NO-SCALE", scale=as_is)
 breaks("D-SCALE-DK", scale=lambda self, scores: scores / self.head_width)
 breaks("C-SCALE-HEADS", scale=lambda self, scores: scores / math.sqrt(self.num_heads))
+breaks("D-SCALE-TIMES", scale=lambda self, scores: scores * math.sqrt(self.head_width))
+breaks("D-SCALE-KEYS", scale=lambda self, scores: scores / math.sqrt(scores.shape[-1]))
 breaks(
     "D-SCALE-AFTER", scale=as_is, after=lambda self, weights: weights / math.sqrt(self.head_width)
 )
@@ -964,7 +989,10 @@ def and_causal(mask, scores):
 
 task.fault("M-IGNORED", visible=lambda mask, scores: None)
 parity("M-POLARITY", visible=lambda mask, scores: None if mask is None else ~mask)
-task.fault("C-MASK-MEETS-HEADS", aligned=(as_is, refused(as_is)))
+task.fault(
+    "C-MASK-MEETS-HEADS",
+    aligned=(as_is, refused(as_is), lambda mask, scores: mask[None, None]),
+)
 task.fault("C-MASK-ALWAYS-BATCHED", aligned=(axis_for_all, refused(axis_for_all)))
 task.fault("M-REPEAT-HEADS", aligned=repeated)
 task.fault("C-MASK-FIRST-HEAD", aligned=first_head_only)
@@ -1003,7 +1031,13 @@ task.fault(
 of_dead_neighbors(task)
 task.fault(
     "C-DEAD-OUTPUT-ZERO",
-    finish=lambda output, weights, query: output * (weights.sum((1, 3)) > 0)[..., None],
+    finish=(
+        lambda output, weights, query: output * (weights.sum((1, 3)) > 0)[..., None],
+        lambda output, weights, query: output.nan_to_num(0.0),
+    ),
+    hide=(..., minus_infinity),
+    clear=(..., as_is),
+    shown=(..., lambda weights, scores, hidden, used: weights.nan_to_num(0.0)),
 )
 task.fault("C-ALWAYS-CAUSAL", visible=and_causal)
 task.fault("M-TRAIN-ONLY", visible=lambda self, mask, scores: mask if self.training else None)
@@ -1056,7 +1090,7 @@ def drops_with_a_seed(self, weights):
 
 
 drops("D-DROPOUT-PLACE", compare=lambda self, q, k: self.dropout(q @ k.mT), drop=as_is)
-drops("C-DROPOUT-RETURNED", after=lambda self, weights: self.dropout(weights), drop=as_is)
+drops("C-DROPOUT-RETURNED", shown=lambda weights, scores, hidden, used: used)
 drops("D-SDPA-DROPOUT", drop=lambda self, weights: F.dropout(weights, self.dropout.p))
 drops("C-DROPOUT-NEVER", drop=as_is)
 drops(
@@ -1116,16 +1150,29 @@ class WithoutOut(Layer):
         return merged
 
 
-parity("H-AVG-WEIGHTS", shown=lambda weights, *_: weights.mean(1))
+parity("H-AVG-WEIGHTS", shown=lambda weights, scores, hidden, used: weights.mean(1))
+parity("C-ONE-HEAD-SHOWN", shown=lambda weights, scores, hidden, used: weights[:, 0])
+task.fault("C-RETURNED-DETACHED", shown=lambda weights, scores, hidden, used: weights.detach())
+splits(
+    "C-WEIGHTS-FOLDED",
+    shown=(
+        lambda weights, scores, hidden, used: weights.flatten(0, 1),
+        lambda weights, scores, hidden, used: weights.transpose(0, 1).flatten(0, 1),
+    ),
+)
 splits(
     "C-RETURNS-SCORES",
     shown=(
-        lambda weights, scores, hidden: hidden,
-        lambda weights, scores, hidden: scores,
+        lambda weights, scores, hidden, used: hidden,
+        lambda weights, scores, hidden, used: scores,
     ),
 )
-task.fault("M-MAPS-UNMASKED", shown=lambda weights, scores, hidden: scores.softmax(-1))
+task.fault("M-MAPS-UNMASKED", shown=lambda weights, scores, hidden, used: scores.softmax(-1))
 task.fault("C-OUTPUT-ALONE", results=lambda output, weights: output)
 task.fault("D-SWAPPED-RESULTS", results=lambda output, weights: (weights, output))
-splits("C-TRANSPOSED-WEIGHTS", shown=lambda weights, *_: weights.mT)
+splits("C-TRANSPOSED-WEIGHTS", shown=lambda weights, scores, hidden, used: weights.mT)
 task.fault("C-RESIDUAL", finish=lambda output, weights, query: output + query)
+task.fault(
+    "C-LAYER-NORM",
+    results=lambda output, weights: (F.layer_norm(output, output.shape[-1:]), weights),
+)

@@ -149,8 +149,8 @@ task.fault(
 task.fault(
     "H-COST",
     section="heads-cost",
-    width=(lambda m, h, head_width: head_width or m, ...),
-    heads=(..., lambda per_layer, h: per_layer * h),
+    width=(lambda m, h, head_width: head_width or m, ..., lambda m, h, head_width: m),
+    heads=(..., lambda per_layer, h: per_layer * h, ...),
 )
 task.fault("C-PARAMETERS-NO-OUT", outward=lambda *_: 0)
 task.fault("C-PARAMETERS-SHARED", section="project-split", inward=as_is)

@@ -7,7 +7,7 @@ import torch
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task
+from attncourse.checks.task import Task, as_step, compose
 from attncourse.tasks import as_is
 from attncourse.tasks.scaled_dot_product import is_a_plain_number
 
@@ -57,7 +57,14 @@ def scale_probes(rng):
         f"c = {c}{', masked' if masked else ''}": table(rng, c, masked=masked)
         for c in (0.5, 1.37, 3.0, 6.3, 14.5)
         for masked in (False, True)
-    } | {"robot must obey orders": ROBOT, "five keys": table(rng, 2.2, q=6, k=5)}
+    } | {
+        "robot must obey orders": ROBOT,
+        "five keys": table(rng, 2.2, q=6, k=5),
+        # Masked keys in the first row, of which more than one is left.
+        "the last row first": {
+            name: each.flip(0) for name, each in table(rng, 3.0, q=9, masked=True).items()
+        },
+    }
 
 
 def scale_small(rng):
@@ -129,8 +136,30 @@ def the_tables_are_left_as_they_were(answer, rng):
 # --- the reference in steps ---------------------------------------------------------------------
 
 
+def fine(low, high, count=400):
+    """Scales in equal ratios."""
+    return [low * (high / low) ** (i / count) for i in range(count + 1)]
+
+
 @task.steps
 class Scale:
+    """A line is fitted; or scales are tried, where a step says which, or how."""
+
+    def rows(table):
+        return table
+
+    def tried():
+        return None
+
+    def hidden(weights):
+        return None
+
+    def competing():
+        return None
+
+    def miss(off):
+        return off.square()
+
     def visible(weights):
         return weights > 0
 
@@ -152,6 +181,16 @@ class Scale:
         return 1 / slope.item()
 
     def __call__(self, scores, weights):
+        scores, weights = self.rows(scores), self.rows(weights)
+        tried, hidden, axis = self.tried(), self.hidden(weights), self.competing()
+        if not tried is hidden is axis is None:
+            hidden = weights == 0 if hidden is None else hidden
+            hidden, axis = scores.masked_fill(hidden, -torch.inf), -1 if axis is None else axis
+            scales = {
+                self.miss((hidden / c).softmax(axis).nan_to_num() - weights).sum().item(): c
+                for c in reversed(tried or fine(0.05, 50))
+            }
+            return self.number(1 / torch.tensor(scales[min(scales)], dtype=torch.float64))
         seen = self.visible(weights)
         trust = self.trust(weights, seen)
         up = self.center(self.logarithm(weights, seen), trust)
@@ -185,11 +224,21 @@ def estimated(find):
 # --- faults: what is returned -------------------------------------------------------------------
 
 
-class EditsTheTables(Scale):
-    def __call__(self, scores, weights):
-        found = super().__call__(scores, weights)
-        weights.log_()
-        return found
+def entire(**steps):
+    """Another spelling of a fault, that need not be tried beside each of the others."""
+    change = {name: as_step(step) for name, step in steps.items()}
+    return lambda scores, weights: compose(task, change)(scores, weights)
+
+
+def spelled(record, *answers):
+    for each in answers:
+        record(each)
+
+
+def edits_the_tables(scores, weights):
+    found = Scale()(scores, weights)
+    weights.log_()
+    return found
 
 
 task.fault("C-SQUARED", number=lambda slope: slope.item() ** -2)
@@ -204,9 +253,9 @@ task.fault(
 task.fault("C-INVERSE", number=lambda slope: slope.item())
 task.fault("C-ROOT", number=lambda slope: abs(slope.item()) ** -0.5)
 task.fault("C-NEGATIVE", number=lambda slope: -1 / slope.item())
-task.fault("C-CONSTANT", number=lambda slope: 4.0)
+task.fault("C-CONSTANT", forms=(lambda scores, weights: 4.0,))
 task.fault("C-TENSOR", number=lambda slope: 1 / slope)
-task.fault("C-INPLACE", forms=(EditsTheTables,))
+task.fault("C-INPLACE", forms=(edits_the_tables,))
 
 # --- faults: logarithms and zeros ---------------------------------------------------------------
 
@@ -220,21 +269,14 @@ def at_least(tiny):
 
 
 task.fault("C-LOG-ZERO", visible=everywhere, trust=alike)
-task.fault(
-    "C-ZERO-AS-TINY",
-    visible=everywhere,
-    trust=alike,
-    logarithm=(
-        *(at_least(10.0**-n) for n in (3, 4, 5, 6, 8, 10, 12)),
-        lambda weights, seen: (weights + 1e-9).log(),
-    ),
+ZEROS_TOO = {"visible": everywhere, "trust": alike}
+spelled(
+    task.fault("C-ZERO-AS-TINY", **ZEROS_TOO, logarithm=at_least(1e-8)),
+    *(entire(**ZEROS_TOO, logarithm=at_least(10.0**-n)) for n in (3, 4, 5, 6, 10, 12)),
+    entire(**ZEROS_TOO, logarithm=lambda weights, seen: (weights + 1e-9).log()),
 )
-task.fault(
-    "C-LOG-BASE",
-    logarithm=(
-        lambda weights, seen: torch.where(seen, weights, 1.0).log2(),
-        lambda weights, seen: torch.where(seen, weights, 1.0).log10(),
-    ),
+task.fault("C-LOG-BASE", logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log2())(
+    entire(logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log10())
 )
 task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
 
@@ -331,6 +373,14 @@ def by_the_largest(scores, weights):
     return ((scores[0, one] - scores[0, two]) / (log[one] - log[two])).item()
 
 
+def between_extremes(scores, weights):
+    """The scale by the largest and the smallest weight of the first row."""
+    seen = weights[0] > 0
+    s, log = scores[0][seen], weights[0][seen].log()
+    return ((s.max() - s.min()) / (log.max() - log.min())).item()
+
+
+task.fault("C-FIRST-ROW", rows=lambda table: table[:1])(estimated(between_extremes))
 task.fault("C-NO-LOGARITHM", forms=(estimated(no_logarithm),))
 task.fault(
     "C-ONE-PAIR",
@@ -346,61 +396,30 @@ task.fault(
 # --- faults: trying scales ----------------------------------------------------------------------
 
 
-def tried(scales, hide=True, dim=-1, size=torch.square):
-    """The one of these scales whose softmax comes nearest to the weights."""
-
-    def search(scores, weights):
-        hidden = (weights == 0) & hide
-        return min(
-            scales,
-            key=lambda c: (
-                size(
-                    (scores / c).masked_fill(hidden, -torch.inf).softmax(dim).nan_to_num() - weights
-                )
-                .sum()
-                .item()
-            ),
-        )
-
-    return search
-
-
-def fine(low, high, count=400):
-    """Scales in equal ratios."""
-    return [low * (high / low) ** (i / count) for i in range(count + 1)]
-
-
 def whole(most):
     return [float(c) for c in range(1, most + 1)]
 
 
-task.fault(
-    "C-COARSE-GRID",
-    forms=(
-        *[tried(whole(most)) for most in (32, 100, 10, 20)],
-        lambda scores, weights: float(round(reference.hidden_scale(scores, weights))),
-    ),
+def trying(*lists):
+    return [lambda scales=scales: scales for scales in lists]
+
+
+def root_of_powers(first, last):
+    return [math.sqrt(2.0**power) for power in range(first, last)]
+
+
+spelled(
+    task.fault("C-COARSE-GRID", tried=tuple(trying(whole(64), whole(32)))),
+    *(entire(tried=each) for each in trying(whole(100), whole(20), whole(10))),
 )
-task.fault(
-    "C-USUAL-WIDTHS",
-    forms=[
-        tried([math.sqrt(2.0**power) for power in range(first, last)])
-        for first, last in ((0, 15), (0, 11), (2, 11), (4, 11))
-    ],
-)
-task.fault(
-    "C-COARSE-GRID-UNMASKED",
-    forms=[tried(whole(most), hide=False) for most in (64, 100, 32, 10, 20)],
-)
-task.fault(
-    "C-BOUNDED-GRID",
-    forms=(tried(fine(1, 10)), tried(fine(0.1, 10)), tried(fine(1, 8)), tried(fine(1, 16))),
-)
+WIDTHS = [root_of_powers(*ends) for ends in ((0, 15), (0, 11), (2, 11), (4, 11))]
+(widths, *other_widths) = trying(*WIDTHS)
+spelled(task.fault("C-USUAL-WIDTHS", tried=widths), *(entire(tried=each) for each in other_widths))
+BOUNDS = [fine(*ends) for ends in ((1, 10), (0.1, 10), (1, 8), (1, 16))]
+task.fault("C-BOUNDED-GRID", forms=[entire(tried=each) for each in trying(*BOUNDS)])
 task.fault(
     "C-GRID-UNMASKED",
-    forms=[tried(fine(0.05, 50), hide=False, size=size) for size in (torch.square, torch.abs)],
+    hidden=lambda weights: torch.zeros_like(weights, dtype=torch.bool),
+    miss=(..., torch.abs),
 )
-task.fault(
-    "C-GRID-COLUMNS",
-    forms=[tried(fine(0.05, 50), dim=0, size=size) for size in (torch.square, torch.abs)],
-)
+task.fault("C-GRID-COLUMNS", competing=lambda: 0)(entire(competing=lambda: 0, miss=torch.abs))

@@ -196,8 +196,20 @@ task.fault(
 )
 task.fault(
     "D-SOFTMAX-KEEPDIM",
-    whole=(lambda e, scores, dim: e.sum(dim), ..., lambda e, scores, dim: e.sum(dim)),
-    peak=(..., lambda scores, dim: scores.amax(dim)),
+    whole=(
+        lambda e, scores, dim: e.sum(dim),
+        ...,
+        lambda e, scores, dim: e.sum(dim),
+        lambda e, scores, dim: e.sum(dim).unsqueeze(-1),
+        lambda e, scores, dim: e.sum(dim).unsqueeze(-1),
+    ),
+    peak=(
+        ...,
+        lambda scores, dim: scores.amax(dim),
+        lambda scores, dim: scores.amax(dim),
+        ...,
+        lambda scores, dim: scores.amax(dim).unsqueeze(-1),
+    ),
 )
 task.fault(
     "D-SOFTMAX-SHIFT-AXIS",

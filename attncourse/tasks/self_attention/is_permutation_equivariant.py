@@ -6,7 +6,7 @@ import torch
 from attncourse import self_attention as reference
 from attncourse.checks.answer import Failure, describe
 from attncourse.checks.inputs import normal
-from attncourse.checks.task import Task
+from attncourse.checks.task import Task, as_step, compose
 
 
 def weights_for(name, x, *shapes):
@@ -70,6 +70,11 @@ def neighbors(x, before, after, ring=False):
     return x + before * earlier + after * later
 
 
+def of_words(x, *places):
+    """The sum of some words, at every position."""
+    return x[:, places].sum(1, keepdim=True).expand(*x.shape).clone()
+
+
 def between_1_and_2(layer):
     """The layer, and word by word something that keeps rounding far below any sound tolerance."""
     return lambda x: 1.5 + layer(x).tanh() / 2
@@ -127,10 +132,25 @@ SEEING = {
     "positions, first and last alike": lambda x: placed(
         x, numbered(x.shape[1], (0, x.shape[1] - 1))
     ),
+    # For these the same outputs in the same places, for some orders.
+    "the first two words for all": between_1_and_2(lambda x: of_words(x, 0, 1)),
+    "the last two words for all": between_1_and_2(lambda x: of_words(x, -2, -1)),
+    "first and last word for all": between_1_and_2(lambda x: of_words(x, 0, -1)),
+    "who stands beside whom in a ring for all": between_1_and_2(
+        lambda x: (x * x.roll(1, 1)).mean(1, keepdim=True).expand(*x.shape).clone()
+    ),
 }
 
 
-LAYERS = BLIND | SEEING
+# Seen where there are several sentences.
+SEEING_LATER = {
+    "positions in all sentences but the first": lambda x: torch.cat(
+        [x[:1], placed(x[1:], numbered(x.shape[1]))]
+    ),
+}
+
+
+LAYERS = BLIND | SEEING | SEEING_LATER
 
 
 def with_a_layer(answer):
@@ -192,6 +212,11 @@ def verdict_probes(rng):
         "positions, the first two alike",
         "positions, the last two alike",
         "positions, first and last alike",
+        "the first two words for all",
+        "the last two words for all",
+        "first and last word for all",
+        "who stands beside whom in a ring for all",
+        "positions in all sentences but the first",
     )
     return {layer: layer_inputs(rng, layer, n=6) for layer in probed} | {
         "as many words as sentences": layer_inputs(rng, "a running sum", b=4, n=4),
@@ -309,6 +334,7 @@ def positions_make_the_order_visible(answer, rng):
         "words with sinusoidal positions",
         "words with learned positions",
         "positions in two features",
+        "positions in all sentences but the first",
     ):
         verdict(answer, layer_inputs(rng, layer))
     verdict(answer, layer_inputs(rng, "words with learned positions", b=7, n=7, m=7))
@@ -382,6 +408,9 @@ class Tries:
     def prepare():
         pass
 
+    def chosen(x):
+        return x
+
     def orders(x):
         return swap_and_shift(x.shape[1])
 
@@ -390,6 +419,9 @@ class Tries:
 
     def moved(output, order, x):
         return output[:, order]
+
+    def compared(output):
+        return output
 
     def equal(one, two):
         return near(one, two)
@@ -402,9 +434,13 @@ class Tries:
 
     def __call__(self, layer, x):
         self.prepare()
+        x = self.chosen(x)
         output = layer(x)
         found = (
-            self.equal(layer(self.reorder(x, order)), self.moved(output, order, x))
+            self.equal(
+                self.compared(layer(self.reorder(x, order))),
+                self.compared(self.moved(output, order, x)),
+            )
             for order in self.orders(x)
         )
         return self.returned(self.decide(found))
@@ -415,9 +451,31 @@ def drawn(many, axis=1):
     return lambda x: [torch.randperm(x.shape[axis]).tolist() for _ in range(many)]
 
 
+def drawn_alike(many, seed=0):
+    """The same random orders in every call."""
+
+    def orders(x):
+        rng = torch.Generator().manual_seed(seed)
+        return [torch.randperm(x.shape[1], generator=rng).tolist() for _ in range(many)]
+
+    return orders
+
+
 task.spelling(orders=drawn(6))
 
 # --- faults: which orders are tried -------------------------------------------------------------
+
+
+def entire(steps):
+    """An answer with these steps, that is joined to no other fault."""
+    change = {name: as_step(step) for name, step in steps.items()}
+    return lambda layer, x: compose(task, change)(layer, x)
+
+
+def spelled(record, *spellings):
+    """Add other spellings of a fault, that need not be tried beside each of the others."""
+    for steps in spellings:
+        record(entire(steps))
 
 
 def shifts(x, steps=(1,)):
@@ -447,7 +505,11 @@ task.fault(
 task.fault("C-ENDS-SWAPPED", orders=lambda x: [[x.shape[1] - 1, *range(1, x.shape[1] - 1), 0]])
 task.fault("C-ONLY-SHIFTS", orders=(shifts, lambda x: shifts(x, (1, 2, 3))))
 task.fault("C-ONLY-REVERSED", orders=lambda x: [[*range(x.shape[1])][::-1]])
-task.fault("C-ANY-ORDER", decide=any, orders=(..., drawn(5), drawn(10), drawn(20)))
+spelled(
+    task.fault("C-ANY-ORDER", decide=any, orders=(..., drawn(10))),
+    {"decide": any, "orders": drawn(5)},
+    {"decide": any, "orders": drawn(20)},
+)
 task.fault("C-SEEDED", prepare=lambda: torch.manual_seed(0), orders=(drawn(6), ...))
 
 
@@ -501,8 +563,18 @@ def opposite(output, order, x):
     return output[:, torch.tensor(order).argsort()]
 
 
-task.fault("C-INVARIANT", moved=lambda output, order, x: output, orders=(..., drawn(1)))
-task.fault("C-INVERSE", moved=opposite, orders=(..., shifts, drawn(1), drawn(6)))
+def unmoved(output, order, x):
+    return output
+
+
+spelled(
+    task.fault("C-INVARIANT", moved=unmoved, orders=(..., drawn(1))),
+    *({"moved": unmoved, "orders": drawn_alike(1, seed)} for seed in (0, 1, 42)),
+)
+spelled(
+    task.fault("C-INVERSE", moved=opposite, orders=(..., drawn(1), drawn(6))),
+    {"moved": opposite, "orders": shifts},
+)
 task.fault(
     "C-SAME-WIDTH",
     section="three-views",
@@ -527,37 +599,31 @@ class SwappedInPlace(Tries):
 # --- faults: how outputs are compared -----------------------------------------------------------
 
 
-def on(change):
-    """What of the outputs is compared."""
-    return lambda one, two: near(change(one), change(two))
-
-
 task.fault("C-EXACT", equal=torch.equal)
-task.fault(
-    "C-LOOSE",
-    equal=(
-        *(lambda one, two, least=least: near(one, two, least) for least in (0.1, 0.3)),
-        lambda one, two: near(one.mean(), two.mean(), 0.5),
-    ),
+spelled(
+    task.fault("C-LOOSE", equal=lambda one, two: near(one, two, 0.1)),
+    {"equal": lambda one, two: near(one, two, 0.3)},
+    {"equal": lambda one, two: near(one.mean(), two.mean(), 0.5)},
 )
-task.fault(
-    "C-SUMS-COMPARED",
-    equal=(
-        on(lambda y: y.sum(1)),
-        on(lambda y: y.mean(1)),
-        on(lambda y: y.mean()),
-    ),
+spelled(
+    task.fault("C-SUMS-COMPARED", compared=lambda output: output.mean(1)),
+    {"compared": lambda output: output.sum(1)},
+    {"compared": torch.mean},
 )
-task.fault("C-SORTED-COMPARED", equal=on(lambda y: y.sort(1).values))
+task.fault("C-SORTED-COMPARED", compared=lambda output: output.sort(1).values)
+spelled(
+    task.fault("C-FIRST-SENTENCE-COMPARED", chosen=lambda x: x[:1]),
+    {"compared": lambda output: output[0]},
+)
 task.fault(
     "C-FIRST-WORD-COMPARED",
-    equal=on(lambda y: y[:, 0]),
+    compared=lambda output: output[:, 0],
     orders=lambda x: [[0, *range(2, x.shape[1]), 1]],
 )
-task.fault(
-    "C-NOTHING-MOVED",
-    equal=(lambda one, two: one.shape == two.shape, lambda one, two: True, near),
-    orders=(..., ..., lambda x: [[*range(x.shape[1])]]),
+spelled(
+    task.fault("C-NOTHING-MOVED", equal=lambda one, two: one.shape == two.shape),
+    {"equal": lambda one, two: True},
+    {"orders": lambda x: [[*range(x.shape[1])]]},
 )
 task.fault("C-ALWAYS-FALSE", equal=lambda one, two: False)
 task.fault("C-TENSOR-BOOL", returned=torch.tensor)

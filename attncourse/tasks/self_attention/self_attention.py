@@ -480,6 +480,7 @@ task.fault(
     average=(
         lambda weights, value, x: weights @ value + value,
         lambda weights, value, x: weights @ value + x,
+        lambda weights, value, x: weights @ value + (x if x.shape == value.shape else 0),
     ),
 )
 task.fault("D-SDPA-DROPOUT", after=lambda weights, query: torch.dropout(weights, 0.1, train=True))

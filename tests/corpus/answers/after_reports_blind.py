@@ -1530,7 +1530,7 @@ def _(step, state, bos, eos, max_length, batch_size):
 @wrong(
     "additive_scores",
     "The tanh squashes what comes from the keys: the query is then added as a shift.",
-    "C-TANH-HALF",
+    "C-TANH-EACH",
 )
 def _(query, keys, W_query, W_key, v):
     from_query = query @ W_query

@@ -344,8 +344,9 @@ def _(d, samples, scaled):
 # shows with c = 2.6, and with a table that has masked keys
 @wrong(
     "hidden_scale",
-    "c is √d and d is a square like 64, so whole numbers are enough to try: and a masked key is simply one with a small weight",
-    "C-COARSE-GRID-UNMASKED",
+    "c is √d and d is a square like 64, so whole numbers are enough to try; a masked key is simply one with a small weight",
+    ("C-COARSE-GRID",),
+    ("C-GRID-UNMASKED",),
 )
 def _(scores, weights):
     best, best_error = None, float("inf")
