@@ -311,7 +311,11 @@ task.fault("C-ON-THE-CPU", push=lambda inputs: torch.randn(inputs.shape, dtype=i
 task.fault(
     "L3-PAST", moved=lambda place: slice(None, place), compared=lambda place: slice(place, None)
 )
-task.fault("L3-ALL-OUTPUTS", cuts=lambda n: [n - 1], compared=lambda place: slice(None))
+task.fault(
+    "L3-ALL-OUTPUTS",
+    cuts=(lambda n: [n - 1], lambda n: range(n)),
+    compared=(lambda place: slice(None), lambda place: slice(None, place + 1)),
+)
 task.fault("L3-OWN-POSITION", compared=lambda place: slice(None, place + 1))
 task.fault(
     "L3-ONE-FEATURE",
@@ -362,6 +366,17 @@ def by_gradients(fn, x):
             (g,) = torch.autograd.grad(y[:, :place].pow(2).sum(), x, retain_graph=True)
             if g[:, place:].abs().max() > 1e-5:
                 return True
+    return False
+
+
+@task.fault("L3-GRADIENT-OFF", section="lab3-layer")
+def by_gradients_that_are_off(fn, x):
+    x = x.clone().requires_grad_()
+    y = fn(x)
+    for place in range(1, x.shape[1]):
+        (g,) = torch.autograd.grad(y[:, :place].sum(), x, retain_graph=True)
+        if g[:, place:].abs().max() > 1e-5:
+            return True
     return False
 
 

@@ -216,12 +216,16 @@ def compare_lists(about, got, expected):
         )
 
 
+IN_NUMBERS = {
+    **dict.fromkeys(("naive_bound", "fused_bound"), " (memory 1, compute 0)"),
+    "fell_back": f" (1 = in the list: {', '.join(NAMES)})",
+}
+
+
 task = Task(
     reference.who_computed_it,
     number=7,
-    returns=tuple(
-        f"{name} (memory 1, compute 0)" if name.endswith("bound") else name for name in CONCLUSIONS
-    ),
+    returns=tuple(f"{name}{IN_NUMBERS.get(name, '')}" for name in CONCLUSIONS),
     difficulty=3,
     minutes=15,
     section="lab3-conclude",
@@ -404,6 +408,8 @@ task.fault(
     fell_back=(
         calls(lambda p: p["backend"] != "FLASH"),
         calls(lambda p: p["backend"] != "FLASH" and p["call"] != "plain"),
+        calls(lambda p: p["backend"] not in ("FLASH", None)),
+        calls(lambda p: p["backend"] not in ("FLASH", None) and p["call"] != "plain"),
     ),
 )
 task.fault("L3-FAILED-FELL", fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]))
