@@ -181,11 +181,6 @@ def nearest(place):
     return lambda in_order: [in_order[place(part * (len(in_order) - 1) / 4)] for part in (1, 3)]
 
 
-def middle_at(place):
-    """The same for a median."""
-    return lambda in_order: in_order[place((len(in_order) - 1) / 2)]
-
-
 def deviation_from_the_median(in_order):
     middle = statistics.median(in_order)
     return statistics.median(abs(each - middle) for each in in_order)
@@ -283,14 +278,38 @@ task.fault("L1-SUMMARY-FROM-MEDIAN", spread=deviation_from_the_median)
 task.fault("L1-SUMMARY-RANGE", spread=lambda in_order: max(in_order) - min(in_order))
 task.fault("L1-SUMMARY-EXCLUSIVE", quarters=exclusive)
 task.fault("L1-SUMMARY-HINGES", quarters=halves)
-task.fault(
+no_share = task.fault(
     "L1-SUMMARY-NO-SHARE",
     quarters=(
         lambda in_order: (in_order[len(in_order) // 4], in_order[3 * len(in_order) // 4]),
-        *map(nearest, (int, round, math.ceil) * 2),
+        *map(nearest, (int, round, math.ceil)),
     ),
-    middle=(..., ..., ..., ..., *map(middle_at, (int, round, math.ceil))),
 )
+
+
+@no_share
+class RoundedDown(Summary):
+    """The median as well: a function finds what lies at a share of the way."""
+
+    place = int
+
+    def __call__(self, samples):
+        in_order = self.order(samples)
+        places = [part * (len(in_order) - 1) / 4 for part in (1, 2, 3)]
+        first, middle, third = (in_order[type(self).place(each)] for each in places)
+        return self.results(middle, self.span(first, third, in_order))
+
+
+@no_share
+class Rounded(RoundedDown):
+    place = round
+
+
+@no_share
+class RoundedUp(RoundedDown):
+    place = math.ceil
+
+
 task.fault("L1-SUMMARY-QUARTILE", span=lambda first, third, in_order: third)
 task.fault(
     "L1-SUMMARY-HALF-RANGE",

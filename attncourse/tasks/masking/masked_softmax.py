@@ -396,7 +396,14 @@ task.fault(
     section="causal",
     visible=lambda mask, scores: mask & torch.ones_like(scores, dtype=torch.bool).tril(),
 )
-task.fault("M-SHAPE-BT", section="padding", visible=lambda mask, scores: mask.squeeze())
+task.fault(
+    "M-SHAPE-BT",
+    section="padding",
+    visible=(
+        lambda mask, scores: mask.squeeze(),
+        lambda mask, scores: mask[:, 0] if mask.ndim == 3 and mask.shape[1] == 1 else mask,
+    ),
+)
 task.fault(
     "C-HEADS-AXIS",
     section="padding",
@@ -662,20 +669,11 @@ def sum_without_gradient(scores, mask):
 
 task.fault(
     "D-NAIVE-SOFTMAX",
-    hide=(..., ..., ..., minus_infinity, minus_infinity, as_is),
-    share=(
-        plainly,
-        divided,
-        plainly,
-        plainly,
-        divided,
-        lambda scores, mask: scores.exp(),
-    ),
+    hide=(..., ..., minus_infinity, as_is),
+    share=(plainly, divided, divided, lambda scores, mask: scores.exp()),
     clear=(
         ...,
         ...,
-        as_is,
-        as_is,
         as_is,
         renormalized(as_is),
         *(renormalized(by(tiny)) for by in (above, least) for tiny in (1e-9, 1e-12)),
@@ -684,9 +682,9 @@ task.fault(
 task.fault("D-GLOBAL-MAX", share=(by_one_shift(plainly), by_one_shift(divided)))
 task.fault(
     "D-SOFTMAX-DIM",
-    hide=(..., ..., minus_infinity, minus_infinity),
-    axis=(*(lambda: -2,) * 3, lambda: 1),
-    clear=(..., as_is, as_is, as_is),
+    hide=(..., ..., minus_infinity, minus_infinity, ...),
+    axis=(*(lambda: -2,) * 3, *(lambda: 1,) * 2),
+    clear=(..., as_is, as_is, as_is, ...),
 )
 task.fault(
     "C-SOFTMAX-SENTENCES",
