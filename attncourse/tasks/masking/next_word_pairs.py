@@ -192,11 +192,7 @@ def without_last(tokens, places):
     return places[:-1]
 
 
-task.fault(
-    "S-SHIFT",
-    word=lambda tokens, place: tokens[place - 1],
-    end=(..., lambda tokens: len(tokens) + 1),
-)
+task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
 task.fault("C-NEXT-INSIDE", context=lambda tokens, place: tokens[: place + 1])
 task.fault("C-BIGRAM", context=lambda tokens, place: tokens[place - 1 : place])
 task.fault(
