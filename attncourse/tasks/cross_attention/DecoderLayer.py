@@ -254,7 +254,7 @@ def equal_sizes_and_sizes_of_one_work(answer, rng):
 
 
 @task.check(1)
-def a_word_hears_no_later_word_of_the_target(answer, rng):
+def the_output_is_right_where_later_words_are_hidden(answer, rng):
     answer.matches(layer_inputs(rng, q=4, target_mask=causal(4)))
     answer.matches(layer_inputs(rng, q=4, target_mask=own_target_masks(rng)))
     answer.matches(layer_inputs(rng, b=3, q=5, k=5, target_mask=causal(5)))
@@ -284,7 +284,7 @@ def the_first_word_hears_the_whole_source(answer, rng):
 
 
 @task.check(1)
-def padding_of_the_source_changes_nothing(answer, rng):
+def the_output_is_right_where_the_source_is_padded(answer, rng):
     inputs = layer_inputs(rng)
     longer = appended(inputs, 5 * normal(rng, 2, 3, 6))
     compare("output with padding behind the source", answer(longer), answer(inputs), longer)
@@ -296,7 +296,7 @@ def padding_of_the_source_changes_nothing(answer, rng):
 
 
 @task.check(1)
-def a_mask_may_have_any_kind_and_come_by_position(answer, rng):
+def the_output_is_right_with_a_mask_of_any_kind_also_by_position(answer, rng):
     inputs = both_masks(rng)
     by_name, by_position = answer(inputs), answer(inputs | {"by_position": True})
     compare("output with masks by position, beside masks by name", by_position, by_name, inputs)

@@ -151,6 +151,7 @@ def translate_probes(rng):
         "same ends": speech(rng, (4, 4)),
         "at once": speech(rng, (1, 4)),
         "at the limit": speech(rng, (7, 3)),
+        "all at once": speech(rng, (1, 1)),
         "never": speech(rng, (0, 3, 0)),
         "one word": speech(rng, (0, 1), max_length=1),
         "other marks": speech(rng, (3, 5), bos=9, eos=4),

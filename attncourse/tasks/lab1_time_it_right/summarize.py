@@ -148,8 +148,14 @@ class Summary:
     def middle(in_order):
         return at(0.5, in_order)
 
-    def spread(in_order):
-        return at(0.75, in_order) - at(0.25, in_order)
+    def quarters(in_order):
+        return at(0.25, in_order), at(0.75, in_order)
+
+    def span(first, third, in_order):
+        return third - first
+
+    def spread(self, in_order):
+        return self.span(*self.quarters(in_order), in_order)
 
     def results(middle, spread):
         return middle, spread
@@ -164,19 +170,16 @@ class Summary:
 
 def halves(in_order):
     n = len(in_order)
-    return statistics.median(in_order[(n + 1) // 2 :]) - statistics.median(in_order[: n // 2])
+    return statistics.median(in_order[: n // 2]), statistics.median(in_order[(n + 1) // 2 :])
 
 
 def exclusive(in_order):
-    low, _, high = statistics.quantiles(in_order, n=4)
-    return high - low
+    return statistics.quantiles(in_order, n=4)[::2]
 
 
 def nearest(place):
     """Quartiles that are samples: those at whole places."""
-    return lambda in_order: (
-        in_order[place(3 * (len(in_order) - 1) / 4)] - in_order[place((len(in_order) - 1) / 4)]
-    )
+    return lambda in_order: [in_order[place(part * (len(in_order) - 1) / 4)] for part in (1, 3)]
 
 
 def deviation_from_the_median(in_order):
@@ -187,8 +190,9 @@ def deviation_from_the_median(in_order):
 def inside_the_fences(samples):
     """Without what a box plot draws as points."""
     in_order = sorted(samples)
-    fence = 1.5 * Summary.spread(in_order)
-    low, high = at(0.25, in_order) - fence, at(0.75, in_order) + fence
+    low, high = at(0.25, in_order), at(0.75, in_order)
+    fence = 1.5 * (high - low)
+    low, high = low - fence, high + fence
     return [each for each in in_order if low <= each <= high]
 
 
@@ -202,8 +206,8 @@ def near_the_mean(samples):
 
 
 def quartiles(change):
-    """The range between two quartiles that are found in another way."""
-    return lambda in_order: at(0.75, in_order, **change) - at(0.25, in_order, **change)
+    """Quartiles that are found in another way."""
+    return lambda in_order: (at(0.25, in_order, **change), at(0.75, in_order, **change))
 
 
 def median(change):
@@ -223,7 +227,13 @@ def sorted_in_place(samples):
 
 task.fault("L1-SUMMARY-MEAN", middle=statistics.mean)
 task.fault("L1-SUMMARY-BEST", middle=min)
-task.fault("L1-SUMMARY-UPPER", middle=(statistics.median_high, statistics.median_low))
+task.fault(
+    "L1-SUMMARY-UPPER",
+    middle=(
+        lambda in_order: in_order[len(in_order) // 2],
+        lambda in_order: in_order[(len(in_order) - 1) // 2],
+    ),
+)
 task.fault("L1-SUMMARY-MIDRANGE", middle=lambda in_order: (min(in_order) + max(in_order)) / 2)
 
 
@@ -231,7 +241,7 @@ task.fault("L1-SUMMARY-MIDRANGE", middle=lambda in_order: (min(in_order) + max(i
     "L1-SUMMARY-UNSORTED",
     order=list,
     middle=(..., lambda samples: samples[len(samples) // 2]),
-    spread=(..., lambda samples: samples[3 * len(samples) // 4] - samples[len(samples) // 4]),
+    quarters=(..., lambda s: (s[len(s) // 4], s[3 * len(s) // 4])),
 )
 class OnlyTheMiddle(Summary):
     def __call__(self, samples):
@@ -246,18 +256,18 @@ task.fault(
 task.fault("L1-SUMMARY-ONCE-EACH", order=lambda samples: sorted(set(samples)))
 task.fault(
     "L1-SUMMARY-SHARE-TURNED",
-    spread=(quartiles(TURNED), quartiles(TURNED_ALWAYS)),
+    quarters=(quartiles(TURNED), quartiles(TURNED_ALWAYS)),
     middle=(..., median(TURNED_ALWAYS)),
 )
-task.fault("L1-SUMMARY-HALFWAY", spread=quartiles(HALFWAY))
+task.fault("L1-SUMMARY-HALFWAY", quarters=quartiles(HALFWAY))
 task.fault(
     "L1-SUMMARY-PLACES-FROM-N",
-    spread=quartiles(FROM_N),
+    quarters=quartiles(FROM_N),
     middle=(median(FROM_N), ...),
 )
 task.fault(
     "L1-SUMMARY-NEGATIVE",
-    spread=lambda in_order: at(0.25, in_order) - at(0.75, in_order),
+    span=lambda first, third, in_order: first - third,
 )
 task.fault(
     "L1-SUMMARY-OUTLIERS-OUT",
@@ -267,27 +277,57 @@ task.fault("L1-SUMMARY-DEVIATION", spread=(statistics.stdev, statistics.pstdev))
 task.fault("L1-SUMMARY-VARIANCE", spread=(statistics.variance, statistics.pvariance))
 task.fault("L1-SUMMARY-FROM-MEDIAN", spread=deviation_from_the_median)
 task.fault("L1-SUMMARY-RANGE", spread=lambda in_order: max(in_order) - min(in_order))
-task.fault("L1-SUMMARY-EXCLUSIVE", spread=exclusive)
-task.fault("L1-SUMMARY-HINGES", spread=halves)
-task.fault(
+task.fault("L1-SUMMARY-EXCLUSIVE", quarters=exclusive)
+task.fault("L1-SUMMARY-HINGES", quarters=halves)
+no_share = task.fault(
     "L1-SUMMARY-NO-SHARE",
-    spread=(
-        lambda in_order: in_order[3 * len(in_order) // 4] - in_order[len(in_order) // 4],
-        nearest(int),
-        nearest(round),
-        nearest(math.ceil),
+    quarters=(
+        lambda in_order: (in_order[len(in_order) // 4], in_order[3 * len(in_order) // 4]),
+        *map(nearest, (int, round, math.ceil)),
     ),
 )
-task.fault("L1-SUMMARY-QUARTILE", spread=lambda in_order: at(0.75, in_order))
+
+
+@no_share
+class RoundedDown(Summary):
+    """The median as well: a function finds what lies at a share of the way."""
+
+    place = int
+
+    def __call__(self, samples):
+        in_order = self.order(samples)
+        places = [part * (len(in_order) - 1) / 4 for part in (1, 2, 3)]
+        first, middle, third = (in_order[type(self).place(each)] for each in places)
+        return self.results(middle, self.span(first, third, in_order))
+
+
+@no_share
+class Rounded(RoundedDown):
+    place = round
+
+
+@no_share
+class RoundedUp(RoundedDown):
+    place = math.ceil
+
+
+task.fault("L1-SUMMARY-QUARTILE", span=lambda first, third, in_order: third)
 task.fault(
     "L1-SUMMARY-HALF-RANGE",
-    spread=(
-        lambda in_order: (at(0.75, in_order) - at(0.25, in_order)) / 2,
-        lambda in_order: at(0.75, in_order) - at(0.5, in_order),
-        lambda in_order: at(0.5, in_order) - at(0.25, in_order),
+    span=(
+        lambda first, third, in_order: (third - first) / 2,
+        lambda first, third, in_order: third - at(0.5, in_order),
+        lambda first, third, in_order: at(0.5, in_order) - first,
     ),
 )
-task.fault("L1-SUMMARY-TENTHS", spread=lambda in_order: at(0.9, in_order) - at(0.1, in_order))
+task.fault("L1-SUMMARY-TENTHS", quarters=lambda in_order: (at(0.1, in_order), at(0.9, in_order)))
+task.fault(
+    "L1-SUMMARY-OTHER-UNIT",
+    results=tuple(
+        (lambda middle, spread, factor=factor: (factor * middle, factor * spread))
+        for factor in (1e3, 1e6)
+    ),
+)
 task.fault("L1-SUMMARY-PAIR", results=lambda middle, spread: (spread, middle))
 
 

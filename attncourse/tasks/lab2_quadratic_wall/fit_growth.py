@@ -176,8 +176,11 @@ class Fit:
     def fit(self, points):
         return self.middle([self.slope(*one, *two) for one, two in self.pairs(points)])
 
+    def said(exponent):
+        return exponent
+
     def __call__(self, sizes, seconds):
-        return self.fit(self.beyond(self.points(sizes, seconds)))
+        return self.said(self.fit(self.beyond(self.points(sizes, seconds))))
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -210,6 +213,11 @@ def without_the_cost(points):
 
 def without_the_first(points):
     return [(n, s - points[0][1]) for n, s in points if s > points[0][1]]
+
+
+def one_by_one(points):
+    """As if every time were a power of its size, and nothing stood before it."""
+    return statistics.median(math.log(s) / math.log(n) for n, s in points)
 
 
 def line(x=np.log, y=np.log, place=0):
@@ -277,7 +285,8 @@ task.fault(
     beyond=(..., larger_half, all_of_them),
 )
 task.fault("L2-LARGEST-SLOPE", middle=max)
-task.fault("L2-WHOLE-EXPONENT", middle=lambda slopes: float(round(statistics.median(slopes))))
+task.fault("L2-WHOLE-EXPONENT", said=lambda exponent: float(round(exponent)))
+task.fault("L2-LOGARITHM-OF-ONE", beyond=all_of_them, fit=one_by_one)
 task.fault(
     "L2-FIXED-COST-TAKEN-OFF",
     beyond=2 * (without_the_cost, without_the_first),

@@ -1,6 +1,8 @@
 import math
 import operator
 
+import torch
+
 from attncourse.checks.answer import Failure
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
@@ -28,6 +30,7 @@ def probes(rng):
         "exactly without an output": memory(6 * 4 * (2 * 1000**2 + 3 * 1000 * 50), 2, 3, 50, 4),
         "exactly with one table": memory(6 * 4 * (1000**2 + 4 * 1000 * 50), 2, 3, 50, 4),
         "wide": memory(10**6, 1, 2, 512, 2),
+        "beyond a power of two": memory(needed(1100, 0, 1, 2, 16, 2), 1, 2, 16, 2),
         "tiny": memory(100, 2, 2, 64, 4),
         "one byte": memory(1, 2, 2, 64, 4),
     }
@@ -39,6 +42,25 @@ def small(rng):
     yield memory(100, 1, 1, 2, 1)
     yield memory(1000, 2, 3, 4, 4)
     yield memory(10**6, 1, 2, 512, 2)
+
+
+def rounded_down(largest_n):
+    """An answer with digits after the point, without them."""
+
+    def function(**inputs):
+        found = largest_n(**inputs)
+        return math.floor(found) if isinstance(found, float) and math.isfinite(found) else found
+
+    return function
+
+
+def traits(answer):
+    rng = torch.Generator().manual_seed(0)
+    kinds = ("T4", "batch", "exactly", "wide", "exactly two tables", "beyond a power of two")
+    return {
+        f"{kind}, rounded down": answer.observe(probes(rng)[kind], adapt=rounded_down).returned
+        for kind in kinds
+    }
 
 
 def the_wall(answer, inputs):
@@ -68,6 +90,7 @@ task = Task(
     section="lab2-wall",
     probes=probes,
     small=small,
+    traits=traits,
     tolerance=1e-6,
 )
 

@@ -159,12 +159,15 @@ class Naive:
     def share(scores):
         return torch.softmax(scores, dim=-1)
 
+    def weigh(weights, v):
+        return weights
+
     def average(weights, v):
         return weights @ v
 
     def one(self, q, k, v):
         scores = self.scale(self.compare(q, k), q)
-        return self.average(self.share(scores), v)
+        return self.average(self.weigh(self.share(scores), v), v)
 
     def join(outputs, q):
         return outputs[0]
@@ -202,7 +205,12 @@ def causal(scores):
 
 
 def scaled_weights(weights, v):
-    return weights / math.sqrt(v.shape[-1]) @ v
+    return weights / math.sqrt(v.shape[-1])
+
+
+def all_together(first_axis):
+    """One softmax over all axes from this one on."""
+    return lambda scores: scores.flatten(first_axis).softmax(-1).view(scores.shape)
 
 
 task.fault("L2-ROW-BY-ROW", split=(rows(1), rows(16)), join=beside)
@@ -245,7 +253,9 @@ task.fault(
     share=(..., ..., lambda scores: torch.softmax(scores.float(), dim=-1).to(scores.dtype)),
 )
 task.fault("D-SCALE-TIMES", scale=lambda scores, q: scores * math.sqrt(q.shape[-1]))
-task.fault("D-SCALE-AFTER", scale=lambda scores, q: scores, average=scaled_weights)
+task.fault("D-SCALE-AFTER", scale=lambda scores, q: scores, weigh=scaled_weights)
+task.fault("D-SOFTMAX-ALL", share=(all_together(2), all_together(1), all_together(0)))
+task.fault("L2-WEIGHTS-TURNED", average=lambda weights, v: weights.mT @ v)
 task.fault(
     "D-QUERY-DIVIDED-IN-PLACE",
     compare=lambda q, k: q.div_(math.sqrt(q.shape[-1])) @ k.mT,

@@ -105,7 +105,11 @@ class Peak:
 task.fault("L2-ONE-TABLE", tables=lambda n, h, d: n * n)
 task.fault("L2-THREE-TABLES", tables=lambda n, h, d: 3 * n * n)
 task.fault("L2-PASSES", tables=lambda n, h, d: 6 * n * n, rest=lambda n, h, d: 4 * n * d)
-task.fault("L2-ONE-HEAD", copies=lambda b, h: b)
+task.fault(
+    "L2-ONE-HEAD",
+    copies=(lambda b, h: b, ...),
+    tables=(..., lambda n, h, d: 2 * n * n / h),  # and vectors for each head
+)
 task.fault("L2-ONE-SENTENCE", copies=lambda b, h: h)
 task.fault("L2-HEADS-SPLIT-TABLES", tables=lambda n, h, d: 2 * n * n // h, copies=lambda b, h: b)
 task.fault("L2-NUMBERS", width=lambda bytes_per_number: 1)

@@ -294,13 +294,14 @@ task.fault("L3-T4-MATH", efficient_where=since(A100))
 task.fault("L3-CUDNN-EVERYWHERE", cudnn_where=(since(A100), on(L4, H100), yes))
 
 
-ORDER = ("FLASH", "CUDNN", "EFFICIENT", "MATH")
+def in_order(*names):
+    return lambda runs: [name for name in (*names, "MATH") if runs.get(name)]
 
 
 task.fault(
     "L3-NO-CUDNN",
     cudnn_where=(no, ...),
-    listed=(..., lambda runs: [name for name in ORDER if runs.get(name)]),
+    listed=(..., in_order("FLASH", "CUDNN", "EFFICIENT"), in_order("FLASH", "EFFICIENT", "CUDNN")),
 )
 task.fault("L3-CPU-MATH", cpu_where=no)
 
@@ -358,6 +359,8 @@ task.fault(
     flash_dropout=without_dropout,
     efficient_dropout=without_dropout,
 )
+task.fault("L3-FLASH-DROPOUT", flash_dropout=without_dropout)
+task.fault("L3-EFFICIENT-DROPOUT", efficient_dropout=without_dropout)
 task.fault("L3-CPU-DROPOUT", cpu_dropout=yes)
 task.fault("L3-GROUPS-EFFICIENT", efficient_heads=yes)
 task.fault("L3-FLASH-GROUPS", flash_heads=as_many_heads)

@@ -311,7 +311,11 @@ task.fault("C-ON-THE-CPU", push=lambda inputs: torch.randn(inputs.shape, dtype=i
 task.fault(
     "L3-PAST", moved=lambda place: slice(None, place), compared=lambda place: slice(place, None)
 )
-task.fault("L3-ALL-OUTPUTS", cuts=lambda n: [n - 1], compared=lambda place: slice(None))
+task.fault(
+    "L3-ALL-OUTPUTS",
+    cuts=(lambda n: [n - 1], lambda n: range(n)),
+    compared=(lambda place: slice(None), lambda place: slice(None, place + 1)),
+)
 task.fault("L3-OWN-POSITION", compared=lambda place: slice(None, place + 1))
 task.fault(
     "L3-ONE-FEATURE",
@@ -336,7 +340,7 @@ task.fault(
 )
 task.fault("L3-FIRST-SENTENCE", sentences=lambda y: y[:1])
 task.fault("L3-EXACT", equal=(torch.equal, within(rtol=0, atol=1e-8)))
-task.fault("L3-LOOSE", equal=within(rtol=0.05, atol=0.05))
+task.fault("L3-LOOSE", equal=(within(rtol=0.05, atol=0.05), within(rtol=0, atol=1e-2)))
 task.fault("L3-CONSTANT", push=torch.ones_like)
 task.fault("L3-DOUBLED", push=lambda inputs: inputs)
 task.fault("L3-ZEROED", push=lambda inputs: -inputs)
@@ -347,9 +351,10 @@ task.fault("L3-INVERTED", conclusion=lambda leaks: not leaks)
 @task.fault("L3-CUT-SHORT")
 class CutShort(Experiment):
     def __call__(self, fn, x):
-        before = fn(x)
+        before = self.sentences(fn(x))
         return any(
-            not self.equal(before[:, :place], fn(x[:, :place])) for place in range(1, x.shape[1])
+            not self.equal(before[:, :place], self.sentences(fn(x[:, :place])))
+            for place in range(1, x.shape[1])
         )
 
 
@@ -362,6 +367,17 @@ def by_gradients(fn, x):
             (g,) = torch.autograd.grad(y[:, :place].pow(2).sum(), x, retain_graph=True)
             if g[:, place:].abs().max() > 1e-5:
                 return True
+    return False
+
+
+@task.fault("L3-GRADIENT-OFF", section="lab3-layer")
+def by_gradients_that_are_off(fn, x):
+    x = x.clone().requires_grad_()
+    y = fn(x)
+    for place in range(1, x.shape[1]):
+        (g,) = torch.autograd.grad(y[:, :place].sum(), x, retain_graph=True)
+        if g[:, place:].abs().max() > 1e-5:
+            return True
     return False
 
 

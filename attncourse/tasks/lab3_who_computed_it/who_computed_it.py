@@ -218,12 +218,16 @@ def compare_lists(about, got, expected):
         )
 
 
+IN_NUMBERS = {
+    **dict.fromkeys(("naive_bound", "fused_bound"), " (memory 1, compute 0)"),
+    "fell_back": f" (1 = in the list: {', '.join(NAMES)})",
+}
+
+
 task = Task(
     reference.who_computed_it,
     number=7,
-    returns=tuple(
-        f"{name} (memory 1, compute 0)" if name.endswith("bound") else name for name in CONCLUSIONS
-    ),
+    returns=tuple(f"{name}{IN_NUMBERS.get(name, '')}" for name in CONCLUSIONS),
     difficulty=3,
     minutes=15,
     section="lab3-conclude",
@@ -300,6 +304,9 @@ class Conclusions:
     def naive_bound(intensity, ridge):
         return "memory" if intensity < ridge else "compute"
 
+    def beside(fused, naive):
+        return fused
+
     def fused_bound(intensity, ridge):
         return "memory" if intensity < ridge else "compute"
 
@@ -318,7 +325,8 @@ class Conclusions:
         done = {(p["name"], p["n"]): p for p in points if p["name"] != "call" and self.done(p)}
         n = self.size([n for name, n in done if name == "naive"])
         m = self.fused_size([size for name, size in done if name == "fused"], n)
-        naive, fused = done["naive", n], done["fused", m]
+        naive = done["naive", n]
+        fused = self.beside(done["fused", m], naive)
         peak = self.peak(limits["flops_per_second"], naive["dtype"])
         intensity = naive["flops"] / naive["bytes"]
         calls = [p for p in points if p["name"] == "call" and p["seconds"]]
@@ -339,6 +347,10 @@ def by(middle):
 
 
 # --- faults -------------------------------------------------------------------------------------
+
+
+def swapped(intensity, ridge):
+    return "memory" if intensity > ridge else "compute"
 
 
 def calls(chosen):
@@ -379,6 +391,13 @@ task.fault(
     **ROOFLINE,
     share=lambda speed, intensity, peak, bandwidth: min(peak, intensity * bandwidth) / speed,
 )
+task.fault(
+    "L3-LARGER",
+    **ROOFLINE,
+    share=lambda speed, intensity, peak, bandwidth: speed / max(peak, intensity * bandwidth),
+)
+task.fault("L3-BOUND-SWAPPED", **ROOFLINE, naive_bound=swapped, fused_bound=swapped)
+task.fault("L3-ONE-BOUND", **ROOFLINE, beside=lambda fused, naive: naive)
 task.fault("L3-SMALLEST-N", size=min)
 task.fault("L3-FUSED-LARGEST-N", fused_size=lambda sizes, n: max(sizes))
 task.fault("L3-FAILED-POINT", done=lambda point: True)
@@ -406,6 +425,7 @@ task.fault(
     fell_back=(
         calls(lambda p: p["backend"] != "FLASH"),
         calls(lambda p: p["backend"] != "FLASH" and p["call"] != "plain"),
+        calls(lambda p: p["backend"] not in ("FLASH", None)),
     ),
 )
 task.fault("L3-FAILED-FELL", fell_back=calls(lambda p: p["backend"] == "MATH" or p["error"]))
@@ -420,6 +440,7 @@ task.fault(
     "L3-AVERAGE-COST",
     cost=lambda slow, time: statistics.mean(slow) / time["plain"] if slow else 1.0,
 )
+task.fault("L3-SUM-OF-COSTS", cost=lambda slow, time: sum(slow) / time["plain"] if slow else 1.0)
 task.fault("L3-SLOWEST-CALL", cost=lambda slow, time: max(time.values()) / time["plain"])
 task.fault(
     "L3-OVER-THE-FASTEST", cost=lambda slow, time: max(slow) / min(time.values()) if slow else 1.0
