@@ -260,8 +260,6 @@ def a_token_leaves_a_latent_and_one_rotated_key(answer, rng):
 
 @task.check(2)
 def a_step_makes_no_keys_of_the_past(answer, rng):
-    inputs = text_inputs(rng, n=3, chunks=1)
-    answer.matches(inputs)
     found = biggest(answer, rng)
     if found >= KEYS / 4:
         raise Failure(
@@ -269,6 +267,7 @@ def a_step_makes_no_keys_of_the_past(answer, rng):
             f"keys of all heads are {KEYS:,}, the cache {METERED['n'] * 12:,}. Apply k_up's "
             "matrix to the query, and leave the latents as they are."
         )
+    answer.holds_of_the_right(text_inputs(rng, n=3, chunks=1))
 
 
 @task.check(1)
@@ -458,6 +457,16 @@ task.fault(
 )
 task.fault("L-KEY-NOT-TURNED", section=ROPE, turn_key=lambda x, places: x)
 task.fault("P-ROPE-CACHE", section=ROPE, start=lambda cache: 0)
+task.fault(
+    "L-QUERY-FROM-0",
+    section=ROPE,
+    turn_query=lambda x, places: rotate(x, torch.arange(x.shape[-2])),
+)
+task.fault(
+    "L-KEY-FROM-0",
+    section=ROPE,
+    turn_key=lambda x, places: rotate(x, torch.arange(x.shape[-2])),
+)
 task.fault(
     "L-ROPE-AGAIN",
     section=ROPE,
@@ -663,6 +672,14 @@ task.fault(
     rope_query=(
         lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
         ...,
+        lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
+        ...,
+    ),
+    finish=(
+        ...,
+        ...,
+        lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
+        lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
     ),
 )
 task.fault(
