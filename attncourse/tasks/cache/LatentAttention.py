@@ -308,12 +308,15 @@ class Latent(nn.Module):
         self.down = self.linear(model_width, latent_width)
         self.norm = self.norm_of(latent_width)
         self.k_rope = self.linear(model_width, rope_width)
-        self.k_up = self.linear(latent_width, wide)
-        self.v_up = self.linear(latent_width, wide)
+        self.k_up = self.up(latent_width, wide)
+        self.v_up = self.up(latent_width, wide)
         self.out_proj = self.last(wide, model_width)
 
     def linear(inward, outward):
         return nn.Linear(inward, outward, bias=False)
+
+    def up(self, inward, outward):
+        return self.linear(inward, outward)
 
     def last(self, inward, outward):
         return self.linear(inward, outward)
@@ -723,10 +726,17 @@ task.fault(
     ),
 )
 task.fault("D-OUTPUT-ONLY", section=STALE, given_back=lambda output, cache: output)
+
+
+def with_a_bias(inward, outward):
+    return nn.Linear(inward, outward)
+
+
 task.fault(
     "L-BIAS",
-    linear=(lambda inward, outward: nn.Linear(inward, outward), ...),
-    last=(..., lambda inward, outward: nn.Linear(inward, outward)),
+    linear=(with_a_bias, ..., with_a_bias),
+    last=(..., with_a_bias, ...),
+    up=(..., ..., lambda inward, outward: nn.Linear(inward, outward, bias=False)),
 )
 task.fault(
     "L-NO-OUT",

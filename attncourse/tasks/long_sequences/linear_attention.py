@@ -352,6 +352,7 @@ task.fault(
         lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-3,
     ),
 )
+task.fault("D-WEIGHTS-TOO", average=lambda weights, value, key: (weights @ value, weights))
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
 task.fault("D-DETACHED-WEIGHTS", share=lambda scores, total: (scores / total).detach())
 

@@ -274,7 +274,7 @@ class Ring:
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                largest = torch.maximum(largest, scores.detach().amax(-1))
+                largest = torch.maximum(largest, scores.amax(-1))
                 total = self.total(scores, largest)
                 output = self.average(self.share(scores), value, key)
                 if so_far is not None:
@@ -448,6 +448,7 @@ task.fault(
     total=(
         lambda scores, largest: (scores - scores.amax(-1, keepdim=True)).logsumexp(-1),
         lambda scores, largest: scores.logsumexp(-1) - largest,
+        lambda scores, largest: scores.logsumexp(-1) - largest.detach(),
     ),
 )
 task.fault(

@@ -94,7 +94,9 @@ def hears_from_afar(answer):
     inputs["value"][..., FAR, :] = torch.nan
     output = answer.returned(inputs, adapt=by_name)
     far = torch.cat([torch.arange(200), torch.arange(824, 1024)])
-    return far[output[0, far, 0].isnan()] if output.shape == (1, 1024, 1) else far[:0]
+    if not isinstance(output, torch.Tensor) or output.shape != (1, 1024, 1):
+        return far[:0]
+    return far[output[0, far, 0].isnan()]
 
 
 def by_name(attention):
@@ -106,7 +108,7 @@ def traits(answer):
     return {
         "computes what is far": len(hears_from_afar(answer)) > 0,
         "memory grows as the square": ratio > 3,
-        "a table of all pairs": share > 0.2,
+        "a table of all pairs": share > 0.3,
         "grows more than the text": ratio > 2.2,
     }
 
@@ -400,6 +402,8 @@ task.fault(
     real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
 )
 
+task.fault("D-WEIGHTS-TOO", join=lambda output, n: (Windowed.join(output, n), output))
+
 # --- faults: the window -------------------------------------------------------------------------
 
 task.fault("W-WIDTH-WHOLE", section="who-looks", reach=lambda width: width // 2)
@@ -457,7 +461,10 @@ task.fault("D-DETACHED-WEIGHTS", share=lambda scores: scores.softmax(-1).detach(
 task.fault(
     "W-SOFTMAX-EACH", share=lambda scores: scores.unflatten(-1, (3, -1)).softmax(-1).flatten(-2) / 3
 )
-task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
+task.fault(
+    "D-SOFTMAX-DIM",
+    share=(lambda scores: scores.softmax(-2), torch.ones_like),  # of one query at a time: 1
+)
 task.fault(
     "W-AFTER-SOFTMAX",
     words="M-AFTER-SOFTMAX",

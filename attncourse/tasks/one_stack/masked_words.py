@@ -138,7 +138,7 @@ def hidden(share, rows=300, columns=100, mask_id=3, vocabulary_size=20, seed=0, 
 def probes(rng):
     # Answers are watched on the first and on the last: one that goes from word to word takes long.
     return {
-        "none": hidden(0.0, 20, 30, seed=9),
+        "none": hidden(0.0, 50, 50, seed=9),
         "a sixth": hidden(0.15),
         "a half": hidden(0.5, mask_id=0, seed=3),
         "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5),
@@ -149,7 +149,7 @@ def probes(rng):
             1.0, 200, 60, mask_id=0, vocabulary_size=2, seed=17
         ),
         "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),
-        "none, of many": hidden(0.0, 30, 20, mask_id=4, vocabulary_size=30, seed=19),
+        "none, of many": hidden(0.0, 50, 50, mask_id=4, vocabulary_size=30, seed=19),
     }
 
 
