@@ -260,8 +260,6 @@ def a_token_leaves_a_latent_and_one_rotated_key(answer, rng):
 
 @task.check(2)
 def a_step_makes_no_keys_of_the_past(answer, rng):
-    inputs = text_inputs(rng, n=3, chunks=1)
-    answer.matches(inputs)
     found = biggest(answer, rng)
     if found >= KEYS / 4:
         raise Failure(
@@ -269,6 +267,7 @@ def a_step_makes_no_keys_of_the_past(answer, rng):
             f"keys of all heads are {KEYS:,}, the cache {METERED['n'] * 12:,}. Apply k_up's "
             "matrix to the query, and leave the latents as they are."
         )
+    answer.holds_of_the_right(text_inputs(rng, n=3, chunks=1))
 
 
 @task.check(1)
@@ -309,12 +308,15 @@ class Latent(nn.Module):
         self.down = self.linear(model_width, latent_width)
         self.norm = self.norm_of(latent_width)
         self.k_rope = self.linear(model_width, rope_width)
-        self.k_up = self.linear(latent_width, wide)
-        self.v_up = self.linear(latent_width, wide)
+        self.k_up = self.up(latent_width, wide)
+        self.v_up = self.up(latent_width, wide)
         self.out_proj = self.last(wide, model_width)
 
     def linear(inward, outward):
         return nn.Linear(inward, outward, bias=False)
+
+    def up(self, inward, outward):
+        return self.linear(inward, outward)
 
     def last(self, inward, outward):
         return self.linear(inward, outward)
@@ -458,6 +460,16 @@ task.fault(
 )
 task.fault("L-KEY-NOT-TURNED", section=ROPE, turn_key=lambda x, places: x)
 task.fault("P-ROPE-CACHE", section=ROPE, start=lambda cache: 0)
+task.fault(
+    "L-QUERY-FROM-0",
+    section=ROPE,
+    turn_query=lambda x, places: rotate(x, torch.arange(x.shape[-2])),
+)
+task.fault(
+    "L-KEY-FROM-0",
+    section=ROPE,
+    turn_key=lambda x, places: rotate(x, torch.arange(x.shape[-2])),
+)
 task.fault(
     "L-ROPE-AGAIN",
     section=ROPE,
@@ -663,6 +675,14 @@ task.fault(
     rope_query=(
         lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
         ...,
+        lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
+        ...,
+    ),
+    finish=(
+        ...,
+        ...,
+        lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
+        lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
     ),
 )
 task.fault(
@@ -706,10 +726,17 @@ task.fault(
     ),
 )
 task.fault("D-OUTPUT-ONLY", section=STALE, given_back=lambda output, cache: output)
+
+
+def with_a_bias(inward, outward):
+    return nn.Linear(inward, outward)
+
+
 task.fault(
     "L-BIAS",
-    linear=(lambda inward, outward: nn.Linear(inward, outward), ...),
-    last=(..., lambda inward, outward: nn.Linear(inward, outward)),
+    linear=(with_a_bias, ..., with_a_bias),
+    last=(..., with_a_bias, ...),
+    up=(..., ..., lambda inward, outward: nn.Linear(inward, outward, bias=False)),
 )
 task.fault(
     "L-NO-OUT",

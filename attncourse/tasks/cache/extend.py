@@ -193,9 +193,13 @@ task.fault("K-BEGINS-EMPTY", begin=lambda key, value: (key[..., :0, :], value[..
 task.fault("K-PAIR-TURNED", result=lambda keys, values: (values, keys))
 task.fault(
     "K-KEY-TWICE",
-    begin=(lambda key, value: (key, key), ...),
-    pairs=(lambda keys, values, key, value: ((keys, key), (values, key)), ...),
-    result=(..., lambda keys, values: (keys, keys)),
+    begin=(lambda key, value: (key, key), ..., ...),
+    pairs=(
+        lambda keys, values, key, value: ((keys, key), (values, key)),
+        ...,
+        lambda keys, values, key, value: ((keys, key), (values, key)),
+    ),
+    result=(..., lambda keys, values: (keys, keys), ...),
 )
 task.fault(
     "K-ONLY-KEYS",

@@ -87,6 +87,8 @@ def the_first_word_gets_its_own_value(answer, rng):
     inputs = linear_inputs(rng, 2, 3, n=5)
     compare("output of the first word", answer(inputs)[..., 0, :], inputs["value"][..., 0, :])
     answer.matches(linear_inputs(rng, 2, n=1))
+    zeros = inputs | {"query": torch.zeros_like(inputs["query"])}
+    compare("output of the first word", answer(zeros)[..., 0, :], zeros["value"][..., 0, :], zeros)
 
 
 @task.check(1)
@@ -94,6 +96,10 @@ def every_output_is_an_average_of_values(answer, rng):
     inputs = linear_inputs(rng, 2, n=7, d=3)
     ones = inputs | {"value": torch.ones(2, 7, 2)}
     compare("output where all values are 1", answer(ones), torch.ones(2, 7, 2), ones)
+    output, value = answer(inputs), inputs["value"]
+    least, most = (x[:, None] for x in value.aminmax(dim=1))
+    if (output < least - 1e-4).any() or (output > most + 1e-4).any():
+        raise Failure("Some outputs are below all values, or above all of them.", inputs)
 
 
 @task.check(2)
@@ -313,28 +319,22 @@ task.fault(
 )
 
 
-@task.fault("L-OTHER-AXIS")
-def other_axis(query, key, value):
-    query, key = elu_plus_one(query), elu_plus_one(key)
-    table = (key[..., :, None] * value[..., None, :]).cumsum(-2)  # … n d v
-    return (query[..., None, :] @ table).squeeze(-2) / (query * key.cumsum(-1)).sum(-1)[..., None]
+def running(of_values, of_weights):
+    """Running sums along these axes; rightly -3 and -2, of tables (… n d v) and of keys (… n d)."""
+
+    class Running(Linear):
+        def __call__(self, query, key, value):
+            query, key = self.scale(query, key)
+            query, key, value = self.of_query(query), self.of_key(key), self.of_value(value)
+            table = (key[..., :, None] * value[..., None, :]).cumsum(of_values)
+            total = (query * key.cumsum(of_weights)).sum(-1, keepdim=True)
+            return self.share((query[..., None, :] @ table).squeeze(-2), total)
+
+    return Running
 
 
-def along_axis_1(of_values, of_weights):
-    """Sums along axis 1 where it is said so, whatever axes lead."""
-
-    def function(query, key, value):
-        query, key = elu_plus_one(query), elu_plus_one(key)
-        table = (key[..., :, None] * value[..., None, :]).cumsum(1 if of_values else -3)
-        weight = key.cumsum(1 if of_weights else -2)
-        return (query[..., None, :] @ table).squeeze(-2) / (query * weight).sum(-1, keepdim=True)
-
-    return function
-
-
-task.fault(
-    "L-AXIS-1", forms=[along_axis_1(*each) for each in ((True, True), (False, True), (True, False))]
-)
+task.fault("L-OTHER-AXIS", forms=[running(-2, -1)])
+task.fault("L-AXIS-1", forms=[running(*each) for each in ((1, 1), (-3, 1), (1, -2))])
 task.fault(
     "L-WEIGHT-NOT-ADDED",
     total=lambda scores, every, features: every.diagonal(dim1=-2, dim2=-1)[..., None],
@@ -352,6 +352,7 @@ task.fault(
         lambda scores, every, features: scores.sum(-1, keepdim=True) + 1e-3,
     ),
 )
+task.fault("D-WEIGHTS-TOO", average=lambda weights, value, key: (weights @ value, weights))
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)
 task.fault("D-DETACHED-WEIGHTS", share=lambda scores, total: (scores / total).detach())
 

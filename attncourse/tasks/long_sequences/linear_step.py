@@ -255,13 +255,27 @@ def both(function):
 
 # --- faults: what is added ----------------------------------------------------------------------
 
-task.fault(
+reads_first = task.fault(
     "L-READS-FIRST",
-    asked=(
-        lambda before, after, key: after if before is None else (before[0] + 0, before[1] + 0),
-        lambda before, after, key: before or tuple(torch.zeros_like(x) for x in after),
-    ),
+    asked=lambda before, after, key: after if before is None else (before[0] + 0, before[1] + 0),
 )
+
+
+@reads_first
+class ReadsFirst(Step):
+    """From zeros on: the first word finds nothing."""
+
+    def __call__(self, state, query, key, value):
+        query, key = self.scale(query, key)
+        query, counted, key = self.of_query(query), self.counted(key), self.of_key(key)
+        value = self.of_value(value)
+        new = self.new(key, value, query, state)
+        before = state or (torch.zeros_like(new), torch.zeros_like(counted))
+        output = self.divide(self.sums(query, before[0]), query, before[1])
+        after = self.add(before, new, counted, query)
+        return self.results(output, self.kept(before, after, key, value))
+
+
 task.fault(
     "L-REPLACES",
     add=(lambda state, new, key, query: (new, key), ...),

@@ -243,6 +243,10 @@ task.fault("R-ONE-LESS", rounds=lambda layers: layers - 1)
 task.fault("R-ONE-MORE", rounds=lambda layers: layers + 1)
 task.fault("R-BEGINS-WITH-THE-MASK", start=lambda mask: mask)
 task.fault("R-BEGINS-EMPTY", start=torch.zeros_like)
+task.fault(
+    "R-NOTHING-WITHOUT-A-LAYER",
+    result=lambda known, mask, layers: known if layers else torch.zeros_like(known),
+)
 task.fault("R-AT-LEAST-ONE", rounds=lambda layers: max(1, layers))
 task.fault("R-ONE-LAYER", rounds=lambda layers: min(1, layers))
 task.fault(
@@ -259,7 +263,7 @@ task.fault(
     hear=lambda mask, known: known.float() @ known.float(),
 )
 task.fault("R-ALL-OF-THEM", told=lambda heard, mask: heard == mask.sum(-1, keepdim=True))
-task.fault(
+of_paths = task.fault(
     "R-PATHS",
     told=lambda heard, mask: heard,
     keep=lambda heard, known: heard + known.float(),
@@ -280,6 +284,17 @@ def counted(kind):
             return self.result(paths != 0, mask, layers)
 
     return Counted
+
+
+@of_paths
+class PathsInWholeNumbers(Reach):
+    def __call__(self, mask, layers):
+        mask = self.given(mask)
+        step = mask.long() + torch.eye(len(mask), dtype=torch.long)
+        paths = torch.eye(len(mask), dtype=torch.long)
+        for _ in range(self.rounds(layers)):
+            paths = step @ paths
+        return self.result(paths, mask, layers)
 
 
 task.fault("R-PATHS-OVERFLOW", forms=[*map(counted, (torch.uint8, torch.int8, torch.int64))])

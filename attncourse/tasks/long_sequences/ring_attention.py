@@ -277,7 +277,7 @@ class Ring:
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
                 scores = self.hide(self.scale(query @ key.mT, query), i, j)
-                largest = torch.maximum(largest, scores.detach().amax(-1))
+                largest = torch.maximum(largest, scores.amax(-1))
                 total = self.total(scores, largest)
                 output = self.average(self.share(scores), value, key)
                 if so_far is not None:
@@ -451,6 +451,7 @@ task.fault(
     total=(
         lambda scores, largest: (scores - scores.amax(-1, keepdim=True)).logsumexp(-1),
         lambda scores, largest: scores.logsumexp(-1) - largest,
+        lambda scores, largest: scores.logsumexp(-1) - largest.detach(),
     ),
 )
 task.fault(
@@ -518,20 +519,29 @@ def own_shard_in_order(scores, i, j):
 
 task.fault(
     "R-CAUSAL",
-    met=(lambda i, p: list(range(i, -1, -1)), lambda i, p: list(range(i, -1, -1)), ...),
-    hide=(..., own_shard_in_order, own_shard_in_order),
+    met=(
+        lambda i, p: list(range(i + 1)),
+        lambda i, p: list(range(i + 1)),
+        ...,
+        lambda i, p: list(range(i, -1, -1)),
+        lambda i, p: list(range(i, -1, -1)),
+    ),
+    hide=(..., own_shard_in_order, own_shard_in_order, ..., own_shard_in_order),
 )
 task.fault("R-NOT-TRAVELLING", met=lambda i, p: [0] * p)
 
 
-def gathered(query_shards, key_shards, value_shards):
-    key, value = torch.cat(list(key_shards), -2), torch.cat(list(value_shards), -2)
-    return [
-        (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1) @ value for query in query_shards
-    ]
-
-
-task.fault("R-GATHERED", forms=[gathered])
+@task.fault("R-GATHERED")
+class Gathered(Ring):
+    def __call__(self, query_shards, key_shards, value_shards):
+        outputs = []
+        for i, query in enumerate(query_shards):
+            met = self.met(i, len(query_shards))
+            key = torch.cat([key_shards[j] for j in met], -2)
+            value = torch.cat([self.carried(value_shards, i, j) for j in met], -2)
+            weights = self.share(self.scale(query @ key.mT, query))
+            outputs.append(self.room(self.average(weights, value, key), query))
+        return self.results(outputs)
 
 
 @task.fault("R-STACKED")

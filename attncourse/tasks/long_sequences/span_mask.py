@@ -30,6 +30,7 @@ def probes(rng):
         "a span a head": span_inputs(ago(6), between[:, None, None], 2.5),
         "distances between places": span_inputs([0.0, 0.5, 1.25, 3.75], 1.25, 2.0),
         "double": span_inputs(torch.arange(7).double(), torch.tensor(2.25).double(), 3.0),
+        "double distances": span_inputs(ago(4).double(), between[:, None, None], 2.5),
     }
 
 
@@ -84,7 +85,8 @@ def every_head_may_have_its_span(answer, rng):
     spans = torch.rand(4, 1, 1, generator=rng, device="cpu") * 5
     answer.matches(span_inputs(ago(6), spans, 2.5))
     answer.matches(span_inputs(ago(4), spans[:1], 1.0))
-    answer.matches(span_inputs(ago(4).double(), spans.double(), 1.0))
+    for kind in (torch.float32, torch.float64):
+        answer.matches(span_inputs(ago(4).double(), spans.to(kind), 1.0))
 
 
 @task.check(2)
@@ -122,13 +124,13 @@ class Span:
     def clip(line):
         return line.clamp(0, 1)
 
-    def result(counts, distance):
+    def result(counts, distance, span):
         return counts
 
     def __call__(self, distance, span, ramp):
         distance, span, ramp = self.of_distance(distance), self.of_span(span), self.of_ramp(ramp)
         line = self.slope(self.above(ramp, span, distance), ramp, span)
-        return self.result(self.clip(line), distance)
+        return self.result(self.clip(line), distance, span)
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -138,6 +140,7 @@ task.fault(
     clip=(
         lambda line: (line >= 1).to(line.dtype),
         lambda line: (line > 0).to(line.dtype),
+        lambda line: (line >= 0.5).to(line.dtype),
     ),
 )
 task.fault("A-RAMP-INSIDE", above=lambda ramp, span, distance: span - distance)
@@ -160,6 +163,9 @@ task.fault(
     slope=(
         lambda above, ramp, span: 1 - (ramp - above).clamp(min=0) / (ramp + span),
         lambda above, ramp, span: 1 - (ramp - above) / (ramp + span),
+        lambda above, ramp, span: torch.where(
+            above > 0, 1 - (ramp - above).clamp(min=0) / (ramp + span), 0
+        ),
     ),
 )
 task.fault("A-FROM-0", slope=lambda above, ramp, span: above / (ramp + span))
@@ -192,25 +198,26 @@ task.fault(
 )
 task.fault(
     "A-OTHER-WAY",
-    result=(lambda counts, distance: 1 - counts, ...),
+    result=(lambda counts, distance, span: 1 - counts, ...),
     above=(..., lambda ramp, span, distance: distance - span),
 )
 task.fault(
     "A-SHARED",
     result=(
-        lambda counts, distance: counts / counts.sum(-1, keepdim=True),
-        lambda counts, distance: counts.softmax(-1),
+        lambda counts, distance, span: counts / counts.sum(-1, keepdim=True),
+        lambda counts, distance, span: counts.softmax(-1),
     ),
 )
 task.fault(
     "A-ADDITIVE",
     result=(
-        lambda counts, distance: counts.log(),
-        lambda counts, distance: torch.where(counts > 0, 0.0, -torch.inf),
+        lambda counts, distance, span: counts.log(),
+        lambda counts, distance, span: torch.where(counts > 0, 0.0, -torch.inf),
     ),
 )
-task.fault("A-BOOLEAN", result=lambda counts, distance: counts > 0)
-task.fault("A-AS-THE-DISTANCES", result=lambda counts, distance: counts.to(distance.dtype))
+task.fault("A-BOOLEAN", result=lambda counts, distance, span: counts > 0)
+task.fault("A-AS-THE-DISTANCES", result=lambda counts, distance, span: counts.to(distance.dtype))
+task.fault("A-AS-THE-SPAN", result=lambda counts, distance, span: counts.to(span.dtype))
 task.fault(
     "A-WHOLE-SPAN",
     of_span=(
@@ -229,7 +236,7 @@ task.fault(
         lambda span: span.flatten()[0],
     ),
 )
-task.fault("C-FLOAT32", result=lambda counts, distance: counts.float())
+task.fault("C-FLOAT32", result=lambda counts, distance, span: counts.float())
 task.fault("A-RAMP-OF-1", of_ramp=lambda ramp: 1.0)
 task.fault("A-DISTANCE-FROM-1", of_distance=lambda distance: distance + 1)
 task.fault(

@@ -236,6 +236,7 @@ task.fault(
         lambda text: [part for word in text.split() for part in byte_words(word)],
         lambda text: byte_words(" ".join(text.split())),
         lambda text: [part for word in text.split(" ") for part in byte_words(word)],
+        lambda text: [word.lstrip("Ġ") for word in byte_words(text)],
     ),
 )
 task.fault(

@@ -6,6 +6,7 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 
 MOST = 0.035  # two measurements of the same share lie nearer than this: see `facts`
+MANY = 1000  # exchanged words, of which two means are as near
 
 
 def with_facts(masked_words):
@@ -108,8 +109,8 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
         "share of words asked for that are their own target": _share(targets == tokens, asked),
         "changed share of all other words": _share(~left, ~asked),
         "mean id of exchanged words (1 = the largest id)": new.mean().item()
-        if len(new.unique()) > 1
-        else 0.0,
+        if len(new) >= MANY and len(new.unique()) > 1
+        else 0.5,
         "share of the vocabulary among exchanged words": len(new.unique()) / vocabulary_size,
         "change of the number asked for from row to row (1 = yes)": float(
             by_chance > 0 and counts.var() > by_chance / 2
@@ -137,7 +138,7 @@ def hidden(share, rows=300, columns=100, mask_id=3, vocabulary_size=20, seed=0, 
 def probes(rng):
     # Answers are watched on the first and on the last: one that goes from word to word takes long.
     return {
-        "none": hidden(0.0, 20, 30, seed=9),
+        "none": hidden(0.0, 50, 50, seed=9),
         "a sixth": hidden(0.15),
         "a half": hidden(0.5, mask_id=0, seed=3),
         "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5),
@@ -148,7 +149,7 @@ def probes(rng):
             1.0, 200, 60, mask_id=0, vocabulary_size=2, seed=17
         ),
         "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),
-        "none, of many": hidden(0.0, 30, 20, mask_id=4, vocabulary_size=30, seed=19),
+        "none, of many": hidden(0.0, 50, 50, mask_id=4, vocabulary_size=30, seed=19),
     }
 
 
@@ -337,7 +338,7 @@ class Masking:
     def exchange(self, tokens, asked, masked, rng):
         return asked & ~masked & self.draw(tokens.shape, 0.5, rng)
 
-    def anything(tokens, mask_id, vocabulary_size, rng):
+    def anything(tokens, exchanged, mask_id, vocabulary_size, rng):
         return torch.randint(vocabulary_size, tokens.shape, generator=rng)
 
     def counted(asked, masked, exchanged):
@@ -354,7 +355,7 @@ class Masking:
         asked = self.ask(tokens, share, rng)
         masked = self.mask(tokens, asked, rng)
         exchanged = self.exchange(tokens, asked, masked, rng)
-        others = self.anything(tokens, mask_id, vocabulary_size, rng)
+        others = self.anything(tokens, exchanged, mask_id, vocabulary_size, rng)
         before = self.before(inputs)
         inputs[masked] = mask_id
         inputs[exchanged] = others[exchanged]
@@ -448,20 +449,20 @@ task.fault(
 )
 task.fault(
     "W-WORDS-OF-THE-TEXT",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: tokens.flatten()[
+    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: tokens.flatten()[
         torch.randperm(tokens.numel(), generator=rng)
     ].view_as(tokens),
 )
 task.fault(
     "W-NEVER-ITSELF",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: (
+    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: (
         (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
         + (others >= tokens)
     ),
 )
 task.fault(
     "W-NEVER-THE-MASK",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: (
+    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: (
         (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
         + (others >= mask_id)
     ),
@@ -469,7 +470,7 @@ task.fault(
 
 
 def from_id(low):
-    return lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+    return lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
         min(low, vocabulary_size - 1), vocabulary_size, tokens.shape, generator=rng
     )
 
@@ -477,29 +478,35 @@ def from_id(low):
 task.fault("W-NEVER-ZERO", anything=tuple(map(from_id, (1, 3, 4))))
 task.fault(
     "W-LAST-ID",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size - 1, tokens.shape, generator=rng
     ),
 )
 task.fault(
     "W-ONE-ID-MORE",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
         vocabulary_size + 1, tokens.shape, generator=rng
     ),
 )
+
+
+def the_nth_draw(n):
+    return lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
+        vocabulary_size, (n + 1,), generator=rng
+    )[n].expand_as(tokens)
+
+
 task.fault(
     "W-ONE-WORD-FOR-ALL",
-    anything=lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
-        vocabulary_size, (1, 1), generator=rng
-    ).expand_as(tokens),
+    anything=tuple(map(the_nth_draw, range(4))),  # of two words it is one or the other by chance
 )
 task.fault(
     "W-ONE-WORD-FOR-A-ROW",
     anything=(
-        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
             vocabulary_size, (len(tokens), 1), generator=rng
         ).expand_as(tokens),
-        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(
+        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
             vocabulary_size, tokens.shape[1:], generator=rng
         ).expand_as(tokens),
     ),
@@ -511,7 +518,7 @@ class OneNumber(Masking):
     def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
         number = torch.rand(tokens.shape, generator=rng)
         asked = number < share
-        others = self.anything(tokens, mask_id, vocabulary_size, rng)
+        others = self.anything(tokens, asked, mask_id, vocabulary_size, rng)
         inputs = torch.where(asked & (number < 0.9), others, tokens)
         inputs = torch.where(asked & (number < 0.8), mask_id, inputs)
         return inputs, torch.where(asked, tokens, -100)
@@ -523,7 +530,7 @@ class ThreeDraws(Masking):
         masked, exchanged, left = (
             self.draw(tokens.shape, part * share, rng) for part in (0.8, 0.1, 0.1)
         )
-        others = self.anything(tokens, mask_id, vocabulary_size, rng)
+        others = self.anything(tokens, exchanged, mask_id, vocabulary_size, rng)
         inputs = torch.where(exchanged & ~masked, others, tokens.masked_fill(masked, mask_id))
         return inputs, torch.where(masked | exchanged | left, tokens, -100)
 
@@ -555,10 +562,15 @@ task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 
 task.fault(
     "W-GLOBAL-CHANCE",
-    draw=(lambda shape, chance, rng: torch.rand(shape) < chance, ...),
+    draw=(lambda shape, chance, rng: torch.rand(shape) < chance, ..., ...),
     anything=(
         ...,
-        lambda tokens, mask_id, vocabulary_size, rng: torch.randint(vocabulary_size, tokens.shape),
+        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
+            vocabulary_size, tokens.shape
+        ),
+        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.zeros_like(
+            tokens
+        ).masked_scatter(exchanged, torch.randint(vocabulary_size, (int(exchanged.sum()),))),
     ),
 )
 task.fault("W-ALWAYS-THE-SAME", start=lambda rng: torch.Generator().manual_seed(0))

@@ -185,14 +185,43 @@ def drawn_alike(answer, inputs, adapt=at_a_glance):
 
 def traits(answer):
     inputs = drawing(logits_of(FLAT))
+    return (
+        {
+            "same for any random numbers": drawn_alike(answer, inputs, at_a_lenient_glance),
+            "resets the random state": answer.resets_random_state(inputs, adapt=plainly),
+            "draws elsewhere": answer.draws_elsewhere(inputs, adapt=plainly),
+            "returns a column": _is_column(
+                answer.observe(EDITED[0], adapt=plainly).returned, len(THREE)
+            ),
+            "edits the logits": any(_edits(answer, each) for each in EDITED),
+        }
+        | how_many(answer)
+        | of_numbers(answer)
+    )
+
+
+def how_many(answer):
+    """Whether more words are left, or fewer, than the filters leave: whichever words they are."""
+    seen = {}
+    for name, top_k, top_p in (("top-p leaves", None, 0.6), ("both filters leave", 2, 0.5)):
+        inputs = drawing(logits_of(FLAT, LADDER), 1.0, top_k, top_p)
+        due = (reference.sampling_distribution(*inputs.values()) > 0).sum(-1)
+        came = (answer(inputs, adapt=at_a_lenient_glance) > 0).sum(-1)
+        seen[f"{name} too many words"] = bool((came > due).any())
+        seen[f"{name} too few words"] = bool((came < due).any())
+    return seen
+
+
+def of_numbers(answer):
+    """What a temperature and a large top_k do, whichever words are drawn."""
+    cold, warm = (
+        answer(drawing(logits_of(STEEP), each), adapt=at_a_lenient_glance).max()
+        for each in (0.5, 2.0)
+    )
+    large = answer.observe(drawing(logits_of(STEEP), top_k=50), adapt=at_a_lenient_glance)
     return {
-        "same for any random numbers": drawn_alike(answer, inputs, at_a_lenient_glance),
-        "resets the random state": answer.resets_random_state(inputs, adapt=plainly),
-        "draws elsewhere": answer.draws_elsewhere(inputs, adapt=plainly),
-        "returns a column": _is_column(
-            answer.observe(EDITED[0], adapt=plainly).returned, len(THREE)
-        ),
-        "edits the logits": any(_edits(answer, each) for each in EDITED),
+        "a low temperature sharpens less than a high one": bool(cold < warm + 0.25),
+        "fails where top_k is large": large.error is not None,
     }
 
 
