@@ -45,6 +45,15 @@ def small(rng):
     yield cut(LADDER, FLAT, top_p=TINY)
 
 
+def traits(answer):
+    """Beside a fill as large as −1e9, logits are too small to be told apart."""
+    inputs = cut(FLAT, LADDER, top_p=0.6, shift=1.0)
+    got, logits = answer(inputs), inputs["logits"]
+    stays = got > -1e8
+    as_before = got.shape == logits.shape and torch.allclose(got[stays], logits[stays], atol=1e-3)
+    return {"a word has another logit": not as_before}
+
+
 task = Task(
     reference.mended_nucleus,
     number=6,
@@ -54,6 +63,7 @@ task = Task(
     section="wild-top-p",
     probes=probes,
     small=small,
+    traits=traits,
 )
 
 
@@ -128,6 +138,7 @@ class CutOff(Nucleus):
 
 of_top_p(task)
 task.fault("P-TOP-P-OF-LOGITS", shares=as_is)
+task.fault("P-TOP-P-EXP", shares=lambda logits: logits.exp())
 task.fault(
     "P-TOP-P-ONE-MORE",
     stays=lambda likely, top_p: (
@@ -156,6 +167,15 @@ def moved_alone(likely, top_p):
 
 
 task.fault("P-TOP-P-FIRST-BY-ITSELF", stays=moved_alone)
+
+
+task.fault(
+    "P-TOP-P-ROLLED",
+    stays=(
+        lambda likely, top_p: (likely.cumsum(-1) < top_p).roll(1, -1),
+        lambda likely, top_p: (likely.cumsum(-1) <= top_p).roll(1, -1),
+    ),
+)
 
 
 def share_of_words(whole):

@@ -88,3 +88,9 @@ task.fault(
 )
 task.fault("C-EXPONENT-TWICE", exponents=lambda width: 2 * Positions.exponents(width))
 task.fault("C-ODD-LAST-ANGLES", cosines=lambda angles, width: angles.roll(-(width % 2), 1).cos())
+task.fault(
+    "C-SPEED-EACH",
+    exponents=lambda width: torch.arange(width + width % 2, dtype=torch.float64) / width,
+    sines=lambda angles, width: angles[:, 0::2].sin(),
+    cosines=lambda angles, width: angles[:, 1::2].cos(),
+)

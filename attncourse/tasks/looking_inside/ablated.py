@@ -411,6 +411,10 @@ task.fault(
         )
     ),
 )
+task.fault(
+    "I-ONE-NUMBER",
+    says=says(lambda heads, head, value: assigned(heads, (slice(None), head), value.mean())),
+)
 
 
 def removed(heads, head, value):

@@ -208,7 +208,13 @@ task.fault(
 task.fault("I-PROBABILITIES", table=lambda W_OV, W_E, W_U: (W_E @ W_OV @ W_U).softmax(-1))
 task.fault("I-OV-ALONE", table=lambda W_OV, W_E, W_U: W_OV)
 task.fault("I-WITHOUT-OV", table=lambda W_OV, W_E, W_U: W_E @ W_U)
-task.fault("I-TIED", table=lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT)
+task.fault(
+    "I-TIED",
+    table=(
+        lambda W_OV, W_E, W_U: W_E @ W_OV @ W_E.mT,
+        lambda W_OV, W_E, W_U: W_U.mT @ W_OV @ W_U,
+    ),
+)
 task.fault("I-OV-TRANSPOSED", table=lambda W_OV, W_E, W_U: W_E @ W_OV.mT @ W_U)
 task.fault(
     "I-DIAGONAL",

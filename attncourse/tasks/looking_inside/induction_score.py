@@ -190,6 +190,13 @@ task.fault(
 task.fault("I-SUMMED", share=lambda picked, n, weights: picked.sum(-1))
 task.fault("I-BEST-ROW", share=lambda picked, n, weights: picked.amax(-1))
 task.fault("I-LAST-ROW", share=lambda picked, n, weights: picked[..., -1])
+task.fault(
+    "I-STACKED-IN-FRONT",
+    share=(
+        lambda picked, n, weights: picked.movedim(-1, 0).mean(-1),
+        lambda picked, n, weights: picked.movedim(-1, 0).sum(-1) / picked.shape[-1],
+    ),
+)
 task.fault("I-HEADS-AVERAGED", share=lambda picked, n, weights: picked.mean())
 task.fault("I-PREVIOUS-TOKEN", distance=lambda period, n: 1)
 task.fault("I-HALF-THE-TEXT", distance=lambda period, n: n // 2 - 1, first=lambda period, n: n // 2)

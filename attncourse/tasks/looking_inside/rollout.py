@@ -196,7 +196,11 @@ task.fault(
 task.fault("I-EYE-FLOAT32", begin=lambda kept: kept @ torch.eye(kept.shape[-1]))
 task.fault(
     "I-COLUMNS-SHARED-OUT",
-    kept=lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
+    kept=(
+        lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
+        lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype),
+    ),
+    result=(..., lambda arrived: shared_out(arrived.mT).mT),
 )
 task.fault("I-PLUS-ONE", kept=lambda mean: (mean + 1) / 2)
 
@@ -279,7 +283,8 @@ task.fault(
 )
 task.fault(
     "I-IDENTITY-AT-THE-END",
-    begin=lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept,
+    begin=(lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept, ...),
+    all=(..., lambda maps, begin, then: functools.reduce(then, maps, begin(maps[0]))),
 )
 task.fault("C-FLOAT32", result=lambda arrived: arrived.float())
 task.fault("C-DETACHED", read=lambda weights: [layer.detach() for layer in weights])

@@ -411,7 +411,15 @@ task.fault(
 # --- faults: the cross-entropy ------------------------------------------------------------------
 
 task.fault(
-    "C-PAIRS-SOFTMAX-TWICE", lose=lambda scores, own: F.cross_entropy(scores.softmax(-1), own)
+    "C-PAIRS-SOFTMAX-TWICE",
+    lose=(
+        lambda scores, own: F.cross_entropy(scores.softmax(-1), own),
+        lambda scores, own: F.cross_entropy(scores, own),
+    ),
+    both=(
+        ...,
+        lambda self, scores, turned: Loss.both(self, scores.softmax(-1), scores.softmax(-1).mT),
+    ),
 )
 task.fault(
     "C-PAIRS-PROBABILITY",

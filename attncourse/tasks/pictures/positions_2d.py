@@ -204,7 +204,10 @@ task.fault(
 )
 
 
-@task.fault("C-2D-SUM")
+added = task.fault("C-2D-SUM", join=lambda row, column: (row + column).repeat(1, 2))
+
+
+@added
 class Sum(Grid):
     def tables(self, rows, columns, width):
         return self.table(rows, width), self.table(columns, width)

@@ -355,6 +355,9 @@ task.fault(
     "C-READ-ALL-POSITIONS",
     last=(lambda logits: logits.mean(1), lambda logits: logits.sum(1)),
 )
+task.fault(
+    "C-READ-SAMPLES", choose=lambda logits, eos: torch.multinomial(logits.softmax(-1), 1)[:, 0]
+)
 task.fault("C-READ-UNLIKELIEST", choose=lambda logits, eos: logits.argmin(-1))
 task.fault(
     "C-READ-NEVER-EOS",
