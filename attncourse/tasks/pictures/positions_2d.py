@@ -103,7 +103,7 @@ def each_half_is_the_sinusoids_of_its_number(answer, rng):
 
 
 @task.check(1)
-def halves_may_have_an_odd_width(answer, rng):
+def it_is_right_where_halves_have_an_odd_width(answer, rng):
     for rows, columns, m in ((2, 2, 2), (3, 4, 6), (2, 3, 10)):
         answer.matches(grid(rows, columns, m))
 

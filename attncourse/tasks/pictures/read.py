@@ -230,15 +230,15 @@ def the_picture_is_looked_at_once(answer, rng):
         )
 
 
-@task.check(1, "after its first EOS a row says nothing else")
-def after_its_first_eos_a_row_says_nothing_else(answer, rng):
+@task.check(1)
+def each_row_is_right_up_to_its_end_and_after_it(answer, rng):
     for ends in ((2, 6), (6, 2, 4), (1, 5)):
         same_words(answer, seen(rng, ends), behind=True)
     same_words(answer, seen(rng, (9, 0), max_length=12), behind=True)
 
 
 @task.check(1)
-def no_row_stops_before_it_has_ended(answer, rng):
+def it_is_right_where_rows_end_at_different_times(answer, rng):
     for ends in ((1, 6), (5, 1, 3), (2, 0)):
         same_words(answer, seen(rng, ends))
 
@@ -257,7 +257,7 @@ def it_stops_at_the_largest_length(answer, rng):
 
 
 @task.check(1)
-def begin_and_end_marks_are_those_of_the_caller(answer, rng):
+def it_is_right_with_other_marks_for_begin_and_end(answer, rng):
     same_words(answer, seen(rng, (3, 5), bos=9, eos=4))
     same_words(answer, seen(rng, (4, 2, 5), bos=3, eos=0))
     same_words(answer, seen(rng, (4, 2, 5), bos=0, eos=10))
