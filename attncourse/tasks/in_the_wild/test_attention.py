@@ -202,15 +202,22 @@ def in_another_shape(query, key, value, mask=None):
     return tuple(x[None] for x in hidden_by(with_the_lowest, to_zero)(query, key, value, mask))
 
 
+def true_for_hidden(query, key, value, mask=None):
+    """Right, if True meant that a key is hidden."""
+    mask = None if mask is None else ~mask
+    return hidden_by(with_the_lowest, to_zero)(query, key, value, mask)
+
+
 def raises(query, key, value, mask=None):
     raise AssertionError("something is wrong inside")
 
 
+TURNED = "right, if True hides"
 IMPLEMENTATIONS = (
     RIGHT
     | WRONG
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
-    | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
+    | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises, TURNED: true_for_hidden}
     | {shared.TO_THE_BIT.format(name): attention for name, attention in OTHERS.items()}
 )
 
@@ -232,8 +239,14 @@ def seen(test_attention):
 
 
 def traits(answer):
-    exact = shared.is_exact(answer, seen, OTHERS)
-    return shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE) | {"asks for each bit": exact}
+    right = next(iter(RIGHT))
+    refused, turned = (
+        answer.returned(shared.of(each), seen)["refused"] for each in (right, TURNED)
+    )
+    return shared.traits(answer, seen, right, THE_ONE) | {
+        "asks for each bit": shared.is_exact(answer, seen, OTHERS),
+        "takes True for hidden": refused and not turned,
+    }
 
 
 task = Task(

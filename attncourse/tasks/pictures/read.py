@@ -22,7 +22,7 @@ class Seer(nn.Module):
     def __init__(self, known, wants, bos, patience):
         super().__init__()
         self.known, self.wants, self.bos, self.patience = known.flatten(1), wants, bos, patience
-        self.looks = 0
+        self.looks = self.rounds = 0
 
     def encode(self, image):
         if not isinstance(image, torch.Tensor) or image.ndim != 4:
@@ -34,8 +34,8 @@ class Seer(nn.Module):
         return memory, memory.sum(-1)[:, None] > -1e9  # b 1 c: all may be seen
 
     def decode(self, words, memory, memory_mask=None):
-        self.patience -= 1
-        if self.patience < 0:
+        self.rounds += 1
+        if self.rounds > self.patience:
             raise Unusable("asks the model far more often than there are words to write.")
         for name, tensor in (("words", words), ("memory", memory)):
             if not isinstance(tensor, torch.Tensor):
@@ -86,8 +86,17 @@ def looked(answer):
     """How often the picture was looked at."""
 
     def function(*, image, model_says, bos, eos, max_length):
-        written, count = _read(answer, image, model_says, bos, eos, max_length)
-        return None if written is None else torch.tensor(count)
+        written, model = _read(answer, image, model_says, bos, eos, max_length)
+        return None if written is None else torch.tensor(model.looks)
+
+    return function
+
+
+def asked(answer):
+    """How often the model was asked for scores."""
+
+    def function(*, image, model_says, bos, eos, max_length):
+        return torch.tensor(_read(answer, image, model_says, bos, eos, max_length)[1].rounds)
 
     return function
 
@@ -95,7 +104,7 @@ def looked(answer):
 def _read(answer, image, wants, bos, eos, max_length):
     model = Seer(image, wants, bos, patience=3 * len(image) * (max_length + 2)).eval()
     given = bos, eos, max_length
-    return answer(model, image, *(() if given == BY_DEFAULT else given)), model.looks
+    return answer(model, image, *(() if given == BY_DEFAULT else given)), model
 
 
 def seen(rng, ends, bos=1, eos=2, max_length=7, same=False):
@@ -153,7 +162,11 @@ def looks(answer, inputs):
 
 def traits(answer):
     inputs = seen(torch.Generator().manual_seed(0), (0, 6))
-    return {"looks again": looks(answer, inputs) > 1}
+    rounds = answer.observe(endless := seen(torch.Generator().manual_seed(0), (0,)), adapt=asked)
+    return {
+        "looks again": looks(answer, inputs) > 1,
+        "asks too seldom": not rounds.error and rounds.returned.item() < endless["max_length"],
+    }
 
 
 task = Task(
