@@ -88,26 +88,26 @@ def stay(answer, inputs):
 
 
 @task.check(2)
-def the_word_that_reaches_top_p_stays(answer):
+def it_keeps_the_right_words(answer):
     for top_p in (0.3, 0.6, 0.75, 0.88, 0.98):
         stay(answer, cut(LADDER, top_p=top_p))
 
 
 @task.check(1)
-def a_likely_word_alone_is_enough(answer):
+def it_is_right_where_a_likely_word_alone_is_enough(answer):
     for top_p in (0.05, 0.3, 0.6):
         stay(answer, cut(STEEP, top_p=top_p))
     stay(answer, cut(LADDER, FLAT, STEEP, top_p=TINY))
 
 
 @task.check(1)
-def each_row_has_words_of_its_own(answer):
+def it_is_right_for_several_rows(answer):
     for top_p in (0.3, 0.6, 0.75, 0.88):
         stay(answer, cut(FLAT, LADDER, STEEP, top_p=top_p))
 
 
 @task.check(1)
-def scores_may_be_high_or_low(answer):
+def it_is_right_for_high_and_low_scores(answer):
     for shift in (30.0, -40.0):
         stay(answer, cut(FLAT, STEEP, top_p=0.6, shift=shift))
 

@@ -174,7 +174,7 @@ def only_this_head_falls_silent(answer, rng):
 
 
 @task.check(1)
-def of_the_copy_another_head_can_be_ablated(answer, rng):
+def it_is_right_with_two_heads_ablated(answer, rng):
     for then in (("layers.1.attention", 2), ("layers.0.attention", 0)):
         says_as_it_should(answer, without(rng, then=then))
 

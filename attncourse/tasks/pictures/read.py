@@ -225,7 +225,7 @@ def it_returns_ids_one_row_for_each_picture(answer, rng):
 
 
 @task.check(2)
-def each_word_is_the_likeliest_after_those_before(answer, rng):
+def it_writes_the_likeliest_words_up_to_the_end(answer, rng):
     for ends in ((6,), (5,), (4, 4, 4), (7, 7)):
         same_words(answer, seen(rng, ends))
     same_words(answer, seen(rng, (9,), max_length=12))
@@ -257,7 +257,7 @@ def it_is_right_where_rows_end_at_different_times(answer, rng):
 
 
 @task.check(1)
-def it_stops_at_the_largest_length(answer, rng):
+def it_is_right_up_to_the_largest_length(answer, rng):
     inputs = seen(rng, (3, 6, 0))
     length = answer(inputs).shape[1]
     if length > 7:
