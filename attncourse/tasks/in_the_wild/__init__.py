@@ -155,6 +155,18 @@ def decides_alike(answer, *implementations: str) -> None:
             )
 
 
+TO_THE_BIT = "{}, with no bit otherwise"
+
+
+def is_exact(answer, seen, styles) -> bool:
+    """Whether a test accepts a right implementation and refuses the same one rounded otherwise."""
+    return any(
+        answer.returned(of(style), seen)["refused"]
+        and not answer.returned(of(TO_THE_BIT.format(style)), seen)["refused"]
+        for style in styles
+    )
+
+
 def traits(answer, seen, right: str, wrong: str) -> dict[str, bool]:
     """What a test does besides its verdicts; nothing of this is true of a good one."""
     one, other = (answer.returned(of(each), seen) for each in (right, wrong))

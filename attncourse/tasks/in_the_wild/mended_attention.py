@@ -128,6 +128,16 @@ task.fault(
 )
 
 
+def of_its_full_shape(mask, scores):
+    """The weights are looked up by it, as in `weights[~mask] = 0`."""
+    if mask is not None and mask.shape != scores.shape:
+        raise IndexError("the shape of the mask does not match")
+    return mask
+
+
+task.fault("M-MASK-AS-INDEX", visible=of_its_full_shape)
+
+
 def afterward(mended):
     """Nothing is cleared before the average; of a mask, `mended` mends output or weights."""
 

@@ -45,6 +45,15 @@ def small(rng):
     yield cut(LADDER, FLAT, top_p=TINY)
 
 
+def traits(answer):
+    """Beside a fill as large as −1e9, logits are too small to be told apart."""
+    inputs = cut(FLAT, LADDER, top_p=0.6, shift=1.0)
+    got, logits = answer(inputs), inputs["logits"]
+    stays = got > -1e8
+    as_before = got.shape == logits.shape and torch.allclose(got[stays], logits[stays], atol=1e-3)
+    return {"a word has another logit": not as_before}
+
+
 task = Task(
     reference.mended_nucleus,
     number=6,
@@ -54,6 +63,7 @@ task = Task(
     section="wild-top-p",
     probes=probes,
     small=small,
+    traits=traits,
 )
 
 
@@ -79,26 +89,26 @@ def stay(answer, inputs):
 
 
 @task.check(2)
-def the_word_that_reaches_top_p_stays(answer):
+def it_keeps_the_right_words(answer):
     for top_p in (0.3, 0.6, 0.75, 0.88, 0.98):
         stay(answer, cut(LADDER, top_p=top_p))
 
 
 @task.check(1)
-def a_likely_word_alone_is_enough(answer):
+def it_is_right_where_a_likely_word_alone_is_enough(answer):
     for top_p in (0.05, 0.3, 0.6):
         stay(answer, cut(STEEP, top_p=top_p))
     stay(answer, cut(LADDER, FLAT, STEEP, top_p=TINY))
 
 
 @task.check(1)
-def each_row_has_words_of_its_own(answer):
+def it_is_right_for_several_rows(answer):
     for top_p in (0.3, 0.6, 0.75, 0.88):
         stay(answer, cut(FLAT, LADDER, STEEP, top_p=top_p))
 
 
 @task.check(1)
-def scores_may_be_high_or_low(answer):
+def it_is_right_for_high_and_low_scores(answer):
     for shift in (30.0, -40.0):
         stay(answer, cut(FLAT, STEEP, top_p=0.6, shift=shift))
 
@@ -129,6 +139,7 @@ class CutOff(Nucleus):
 
 of_top_p(task)
 task.fault("P-TOP-P-OF-LOGITS", shares=as_is)
+task.fault("P-TOP-P-EXP", shares=lambda logits: logits.exp())
 task.fault(
     "P-TOP-P-ONE-MORE",
     stays=lambda likely, top_p: (
@@ -157,6 +168,15 @@ def moved_alone(likely, top_p):
 
 
 task.fault("P-TOP-P-FIRST-BY-ITSELF", stays=moved_alone)
+
+
+task.fault(
+    "P-TOP-P-ROLLED",
+    stays=(
+        lambda likely, top_p: (likely.cumsum(-1) < top_p).roll(1, -1),
+        lambda likely, top_p: (likely.cumsum(-1) <= top_p).roll(1, -1),
+    ),
+)
 
 
 def share_of_words(whole):

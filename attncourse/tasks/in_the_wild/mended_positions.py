@@ -55,14 +55,14 @@ def a_row_for_each_position_and_as_many_features_as_asked(answer):
             )
 
 
-@task.check(2, "a table of an odd width is right to its last sine")
-def an_odd_width_ends_with_a_sine(answer):
+@task.check(2)
+def it_is_right_at_odd_widths(answer):
     for length, width in ((6, 5), (5, 5), (7, 3), (4, 1), (1, 7), (60, 9)):
         right(answer, length, width)
 
 
 @task.check(1)
-def an_even_width_is_as_it_was(answer):
+def it_is_right_at_even_widths(answer):
     for length, width in ((5, 8), (8, 4), (6, 6), (4, 2), (60, 20)):
         right(answer, length, width)
 
@@ -88,3 +88,9 @@ task.fault(
 )
 task.fault("C-EXPONENT-TWICE", exponents=lambda width: 2 * Positions.exponents(width))
 task.fault("C-ODD-LAST-ANGLES", cosines=lambda angles, width: angles.roll(-(width % 2), 1).cos())
+task.fault(
+    "C-SPEED-EACH",
+    exponents=lambda width: torch.arange(width + width % 2, dtype=torch.float64) / width,
+    sines=lambda angles, width: angles[:, 0::2].sin(),
+    cosines=lambda angles, width: angles[:, 1::2].cos(),
+)

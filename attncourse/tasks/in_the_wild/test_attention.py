@@ -116,12 +116,20 @@ def key_by_key(query, key, value, mask=None):
     return weights @ value, weights
 
 
+def query_divided_first(query, key, value, mask=None):
+    query = query / math.sqrt(query.shape[-1])
+    mask = seen_by(mask, scores := query @ key.mT)
+    weights = to_zero(with_the_lowest(scores, mask).softmax(-1), mask)
+    return weights @ value, weights
+
+
 OTHERS = {
     "−∞ as a fill, in rows that see something": only_rows_that_see,
     "exponentials, 0 for hidden keys": exponentials_times_the_mask,
     "row by row, over the visible keys": row_by_row,
     "in double precision": in_double_precision,
     "key by key, in one pass": key_by_key,
+    "the query divided first": query_divided_first,
 }
 RIGHT = {"the lowest number as a fill, then zeros": hidden_by(with_the_lowest, to_zero)} | {
     name: a_little_otherwise(attention) for name, attention in OTHERS.items()
@@ -194,15 +202,23 @@ def in_another_shape(query, key, value, mask=None):
     return tuple(x[None] for x in hidden_by(with_the_lowest, to_zero)(query, key, value, mask))
 
 
+def true_for_hidden(query, key, value, mask=None):
+    """Right, if True meant that a key is hidden."""
+    mask = None if mask is None else ~mask
+    return hidden_by(with_the_lowest, to_zero)(query, key, value, mask)
+
+
 def raises(query, key, value, mask=None):
     raise AssertionError("something is wrong inside")
 
 
+TURNED = "right, if True hides"
 IMPLEMENTATIONS = (
     RIGHT
     | WRONG
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
-    | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
+    | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises, TURNED: true_for_hidden}
+    | {shared.TO_THE_BIT.format(name): attention for name, attention in OTHERS.items()}
 )
 
 
@@ -223,7 +239,14 @@ def seen(test_attention):
 
 
 def traits(answer):
-    return shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE)
+    right = next(iter(RIGHT))
+    refused, turned = (
+        answer.returned(shared.of(each), seen)["refused"] for each in (right, TURNED)
+    )
+    return shared.traits(answer, seen, right, THE_ONE) | {
+        "asks for each bit": shared.is_exact(answer, seen, OTHERS),
+        "takes True for hidden": refused and not turned,
+    }
 
 
 task = Task(
@@ -305,9 +328,15 @@ class DeadRows(Testing):
     def right(found):
         return bool((found == 0).all())
 
+    def others(results, inputs, mask):
+        """What is asked of the other rows: nothing."""
+        return True
+
     def holds(self, implementation, mask):
-        results = implementation(*self.inputs(), mask)
-        return all(self.right(part[:, self.rows(mask)]) for part in self.parts(*results))
+        inputs = self.inputs()
+        results = implementation(*inputs, mask)
+        asked = all(self.right(part[:, self.rows(mask)]) for part in self.parts(*results))
+        return asked and self.others(results, inputs, mask)
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -351,6 +380,7 @@ task.fault(
     right=(
         lambda found: not (found.abs() > 1e-6).any(),
         lambda found: not ((found < 0) | (found > 0)).any(),
+        lambda found: not (found.abs() > 1e-3).any(),
     ),
 )
 uniform = task.fault(
@@ -398,7 +428,24 @@ class RowsSumToOne(DeadRows):
         return torch.allclose(weights.sum(-1), torch.ones(2, 4))
 
 
-@task.fault("T-EXACT")
+def bit_for_bit(attention):
+    """All rows that see something, compared with this attention's."""
+
+    def others(results, inputs, mask):
+        some, expected = mask.any(-1), attention(*inputs, mask)
+        both = zip(results, expected, strict=True)
+        return all(torch.equal(one[:, some], two[:, some]) for one, two in both)
+
+    return others
+
+
+exact = task.fault(
+    "T-EXACT",
+    others=(bit_for_bit(hidden_by(with_infinity)), bit_for_bit(in_double_precision)),
+)
+
+
+@exact
 class EqualBitForBit(DeadRows):
     def right(both):
         return torch.equal(*both)

@@ -241,18 +241,35 @@ task.fault(
         lambda: [([0.5, 0.5], 0.5, [0])],
         lambda: [(MIXED, 0.5, [1]), (MIXED, 0.8, [1, 3])],
         lambda: [(MIXED, 1.0, [0, 1, 2, 3, 4])],
+        lambda: [
+            (MIXED, 0.6, [1, 3]),
+            (MIXED, 0.2, [1]),
+            (MIXED, 0.85, [0, 1, 3]),
+            (MIXED, 1.0, [0, 1, 2, 3, 4]),
+        ],
     ),
     equal=(
         lambda found, expected, case: len(found) == len(expected),
         lambda found, expected, case: len(found) == len(expected),
         ...,
         ...,
+        ...,
     ),
 )
 task.fault(
     "T-ONE-IS-LEFT",
-    cases=(..., lambda: [(MIXED, 0.2, [1])], lambda: [([0.03, 0.9, 0.07], 0.5, [1])]),
-    equal=(lambda found, expected, case: len(found) > 0, Crossing.equal, Crossing.equal),
+    cases=(
+        ...,
+        lambda: [(MIXED, 0.2, [1])],
+        lambda: [([0.03, 0.9, 0.07], 0.5, [1])],
+        lambda: [(MIXED, 0.6, [1, 3])],
+    ),
+    equal=(
+        lambda found, expected, case: len(found) > 0,
+        Crossing.equal,
+        Crossing.equal,
+        lambda found, expected, case: len(found) > 0,
+    ),
 )
 
 
@@ -300,6 +317,32 @@ class SharesComeBack(Crossing):
     def holds(self, implementation, case):
         result = implementation(self.logits(case[0]), case[1])
         return torch.allclose(result.sum(-1), torch.ones(1))
+
+
+old_shares = task.fault("T-OLD-SHARES")
+
+
+def with_their_shares(result, logits):
+    shares = result.softmax(-1)
+    return torch.allclose(shares[shares > 0], logits.softmax(-1)[shares > 0], atol=1e-5)
+
+
+@old_shares
+class SharesStay(Crossing):
+    def holds(self, implementation, case):
+        logits = self.logits(case[0])
+        return with_their_shares(implementation(logits, case[1]), logits)
+
+
+@old_shares
+class SharesStayAndReach(Crossing):
+    def equal(found, expected, case):
+        return len(found) >= len(expected)
+
+    def holds(self, implementation, case):
+        logits = self.logits(case[0])
+        stay = with_their_shares(implementation(logits, case[1]), logits)
+        return stay and super().holds(implementation, case)
 
 
 def drawn(many):

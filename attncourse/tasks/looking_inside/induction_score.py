@@ -87,7 +87,7 @@ def a_perfect_induction_head_scores_one_and_its_neighbors_zero(answer, rng):
 
 
 @task.check(2)
-def only_words_that_have_occurred_count(answer, rng):
+def it_is_right_for_two_blocks_and_for_parts_of_them(answer, rng):
     answer.matches(scored(rng, 2, n=8, period=4))
     answer.matches(scored(rng, 3, n=5, period=4))
     answer.matches(scored(rng, 2, n=10, period=4))
@@ -100,8 +100,8 @@ def it_is_right_for_any_period(answer, rng):
     answer.matches(scored(rng, 4, 4, n=4, period=2))
 
 
-@task.check(1, "precision, gradients and everything else stay")
-def precision_gradients_and_everything_else_stay(answer, rng):
+@task.check(1, "precision and gradients are right, and nothing else changes")
+def precision_and_gradients_are_right_and_nothing_else_changes(answer, rng):
     answer.matches(scored(rng, 2, dtype=torch.float64))
     answer.gradients_match(scored(rng, 2))
     moves_nothing(answer, scored(rng, 2))
@@ -190,6 +190,13 @@ task.fault(
 task.fault("I-SUMMED", share=lambda picked, n, weights: picked.sum(-1))
 task.fault("I-BEST-ROW", share=lambda picked, n, weights: picked.amax(-1))
 task.fault("I-LAST-ROW", share=lambda picked, n, weights: picked[..., -1])
+task.fault(
+    "I-STACKED-IN-FRONT",
+    share=(
+        lambda picked, n, weights: picked.movedim(-1, 0).mean(-1),
+        lambda picked, n, weights: picked.movedim(-1, 0).sum(-1) / picked.shape[-1],
+    ),
+)
 task.fault("I-HEADS-AVERAGED", share=lambda picked, n, weights: picked.mean())
 task.fault("I-PREVIOUS-TOKEN", distance=lambda period, n: 1)
 task.fault("I-HALF-THE-TEXT", distance=lambda period, n: n // 2 - 1, first=lambda period, n: n // 2)

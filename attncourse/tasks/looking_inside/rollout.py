@@ -115,20 +115,20 @@ def one_layer_is_half_its_mean_head_and_half_the_word_itself(answer, rng):
 
 
 @task.check(3)
-def later_layers_read_what_earlier_ones_left(answer, rng):
+def it_is_right_for_several_layers(answer, rng):
     for count, h in ((2, 1), (2, 3), (3, 2), (4, 2)):
         answer.matches(layers(rng, count, h=h))
     answer.matches(layers(rng, 3, 3, 3, 3))
 
 
 @task.check(1)
-def every_text_has_its_own(answer, rng):
+def it_is_right_for_any_number_of_texts(answer, rng):
     answer.matches(layers(rng, 2, b=4, n=3))
     answer.matches(layers(rng, 2, b=1, n=6))
 
 
-@task.check(1, "precision, gradients and everything else stay")
-def precision_gradients_and_everything_else_stay(answer, rng):
+@task.check(1, "precision and gradients are right, and nothing else changes")
+def precision_and_gradients_are_right_and_nothing_else_changes(answer, rng):
     answer.matches(layers(rng, 3, dtype=torch.float64))
     seen = answer.observe(layers(rng), gradient=True)  # its value depends on what is normalized
     if seen.gradients.get("weights") is None:
@@ -196,7 +196,11 @@ task.fault(
 task.fault("I-EYE-FLOAT32", begin=lambda kept: kept @ torch.eye(kept.shape[-1]))
 task.fault(
     "I-COLUMNS-SHARED-OUT",
-    kept=lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
+    kept=(
+        lambda mean: shared_out((mean + torch.eye(mean.shape[-1], dtype=mean.dtype)).mT).mT,
+        lambda mean: mean + torch.eye(mean.shape[-1], dtype=mean.dtype),
+    ),
+    result=(..., lambda arrived: shared_out(arrived.mT).mT),
 )
 task.fault("I-PLUS-ONE", kept=lambda mean: (mean + 1) / 2)
 
@@ -279,7 +283,8 @@ task.fault(
 )
 task.fault(
     "I-IDENTITY-AT-THE-END",
-    begin=lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept,
+    begin=(lambda kept: kept @ Rollout.kept(torch.zeros_like(kept)) * 2 @ kept, ...),
+    all=(..., lambda maps, begin, then: functools.reduce(then, maps, begin(maps[0]))),
 )
 task.fault("C-FLOAT32", result=lambda arrived: arrived.float())
 task.fault("C-DETACHED", read=lambda weights: [layer.detach() for layer in weights])

@@ -121,7 +121,7 @@ def lengths_of_vectors_do_not_matter(answer, rng):
 
 
 @task.check(2)
-def each_picture_looks_for_its_text(answer, rng):
+def it_is_right_for_any_pictures_and_texts(answer, rng):
     for options in ({}, {"b": 5, "m": 5}, {"b": 2, "m": 3}, {"like": 2.0}, {"b": 12, "m": 4}):
         answer.matches(pairs(rng, **options))
     answer.matches(stretched(rng, dtype=torch.float64))
@@ -136,14 +136,14 @@ def pictures_and_texts_may_change_places(answer, rng):
 
 
 @task.check(1)
-def scores_are_divided_by_the_temperature(answer, rng):
+def it_is_right_at_any_temperature(answer, rng):
     for temperature in (0.05, 0.2, 1.0, 4.0):
         answer.matches(pairs(rng, temperature=temperature, like=0.3))
     answer.matches(pairs(rng, temperature=0.3, learned=True))
 
 
 @task.check(1)
-def a_low_temperature_stays_finite(answer, rng):
+def it_is_right_at_low_temperatures(answer, rng):
     for temperature in (0.01, 0.005):
         answer.matches(pairs(rng, temperature=temperature), tolerance=1e-3)
         # A score of 88.8 and more: its exponential is infinite in float32.
@@ -156,7 +156,7 @@ def a_low_temperature_stays_finite(answer, rng):
 
 
 @task.check(2)
-def gradients_reach_both_towers_and_the_temperature(answer, rng):
+def gradients_are_right_for_both_towers_and_the_temperature(answer, rng):
     answer.gradients_match(pairs(rng, like=0.5))
     answer.gradients_match(stretched(rng))
     answer.gradients_match(pairs(rng, temperature=0.3, learned=True))
@@ -411,7 +411,15 @@ task.fault(
 # --- faults: the cross-entropy ------------------------------------------------------------------
 
 task.fault(
-    "C-PAIRS-SOFTMAX-TWICE", lose=lambda scores, own: F.cross_entropy(scores.softmax(-1), own)
+    "C-PAIRS-SOFTMAX-TWICE",
+    lose=(
+        lambda scores, own: F.cross_entropy(scores.softmax(-1), own),
+        lambda scores, own: F.cross_entropy(scores, own),
+    ),
+    both=(
+        ...,
+        lambda self, scores, turned: Loss.both(self, scores.softmax(-1), scores.softmax(-1).mT),
+    ),
 )
 task.fault(
     "C-PAIRS-PROBABILITY",

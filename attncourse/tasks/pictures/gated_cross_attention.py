@@ -127,18 +127,22 @@ def a_closed_gate_leaves_the_text_bit_for_bit(answer, rng):
             )
 
 
+def text_matches(answer, inputs):
+    compare("text", answer(inputs)[0], answer.expected(inputs)[0], inputs)
+
+
 @task.check(2)
 def an_open_gate_adds_its_share_of_what_was_found(answer, rng):
     for gate in (0.05, 0.5, 1.2, 3.0):
-        answer.matches(gated(rng, gate=gate))
-    answer.matches(gated(rng, b=4, q=4, k=4, m=4, h=4))
-    answer.matches(gated(rng, b=3, gate=0.7, dtype=torch.float64))
+        text_matches(answer, gated(rng, gate=gate))
+    text_matches(answer, gated(rng, b=4, q=4, k=4, m=4, h=4))
+    text_matches(answer, gated(rng, b=3, gate=0.7, dtype=torch.float64))
 
 
 @task.check(1)
-def a_gate_may_be_below_zero(answer, rng):
+def it_is_right_with_a_gate_below_zero(answer, rng):
     for gate in (-0.05, -0.8, -2.5):
-        answer.matches(gated(rng, gate=gate))
+        text_matches(answer, gated(rng, gate=gate))
 
 
 @task.check(1)
@@ -152,7 +156,7 @@ def a_gate_never_lets_more_through_than_all(answer, rng):
 
 
 @task.check(1)
-def a_mask_reaches_the_attention(answer, rng):
+def it_is_right_with_a_mask(answer, rng):
     answer.matches(gated(rng, mask=mixed_mask(rng, 3, 5)))
     answer.matches(gated(rng, b=3, mask=mixed_mask(rng, 3, 1, 5)))
     answer.matches(gated(rng, b=4, q=4, k=4, m=4, mask=mixed_mask(rng, 4, 4, 4)))
@@ -163,13 +167,18 @@ def a_mask_reaches_the_attention(answer, rng):
 def the_weights_are_those_of_the_attention(answer, rng):
     closed, half = (answer(gated(torch.Generator().manual_seed(7), gate=g))[1] for g in (0.0, 0.5))
     compare("the weights behind a closed gate, beside a half-open one", closed, half)
+    for options in ({}, {"gate": -0.8}, {"b": 4, "q": 4, "k": 4, "m": 4, "h": 4}):
+        inputs = gated(rng, **options)
+        compare("weights", answer(inputs)[1], answer.expected(inputs)[1], inputs)
+    inputs = gated(rng, b=3, gate=0.7, dtype=torch.float64)
+    compare("weights", answer(inputs)[1], answer.expected(inputs)[1], inputs)
     inputs = gated(rng, mask=mixed_mask(rng, 2, 3, 5))
     weights = answer(inputs)[1]
     compare("the sums of the rows of weights", weights.sum(-1), torch.ones(2, 2, 3), inputs)
 
 
 @task.check(2)
-def a_closed_gate_can_learn_to_open(answer, rng):
+def gradients_are_right_behind_open_and_closed_gates(answer, rng):
     answer.gradients_match(gated(rng, gate=0.0))
     answer.gradients_match(gated(rng, gate=0.6))
     answer.gradients_match(gated(rng, gate=-0.6, mask=mixed_mask(rng, 2, 3, 5)))

@@ -91,7 +91,7 @@ def every_number_of_the_picture_is_there_once(answer, rng):
 
 
 @task.check(2)
-def a_patch_holds_what_lies_together(answer, rng):
+def each_patch_holds_its_own_piece_of_the_picture(answer, rng):
     for inputs in (
         numbered(2, 1, 4, 6, (2, 3)),
         numbered(2, 1, 4, 9, (2, 3)),  # more columns of patches than rows
@@ -120,7 +120,7 @@ def a_patch_holds_what_lies_together(answer, rng):
 
 
 @task.check(2)
-def within_a_patch_color_by_color_and_row_by_row(answer, rng):
+def each_number_stands_in_its_place(answer, rng):
     answer.matches(numbered(1, 3, 4, 6, (2, 3)))
     answer.matches(cut(rng))
     answer.matches(cut(rng, b=2, c=2, y=4, x=4, size=(2, 2)))
@@ -128,7 +128,7 @@ def within_a_patch_color_by_color_and_row_by_row(answer, rng):
 
 
 @task.check(1)
-def patches_may_have_any_shape(answer, rng):
+def it_is_right_for_patches_of_any_shape(answer, rng):
     for y, x, size in ((4, 6, (4, 2)), (6, 3, (2, 3)), (2, 3, (1, 1)), (3, 4, (3, 4))):
         answer.matches(cut(rng, c=2, y=y, x=x, size=size))
     answer.matches(cut(rng, b=1, c=1, y=16, x=48, size=(16, 8)))
@@ -136,12 +136,12 @@ def patches_may_have_any_shape(answer, rng):
 
 
 @task.check(1)
-def gradients_reach_every_pixel(answer, rng):
+def each_pixel_gets_the_right_gradient(answer, rng):
     answer.gradients_match(cut(rng))
 
 
 @task.check(1)
-def it_changes_nothing_but_its_result(answer, rng):
+def it_is_right_for_any_layout_in_memory_and_changes_nothing(answer, rng):
     moves_nothing(answer, cut(rng))
     turned = cut(rng, c=3, y=4, x=4, size=(2, 2))
     turned["image"] = turned["image"].mT.contiguous().mT  # not contiguous

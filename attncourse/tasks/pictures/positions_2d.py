@@ -103,7 +103,7 @@ def each_half_is_the_sinusoids_of_its_number(answer, rng):
 
 
 @task.check(1)
-def halves_may_have_an_odd_width(answer, rng):
+def it_is_right_where_halves_have_an_odd_width(answer, rng):
     for rows, columns, m in ((2, 2, 2), (3, 4, 6), (2, 3, 10)):
         answer.matches(grid(rows, columns, m))
 
@@ -204,7 +204,10 @@ task.fault(
 )
 
 
-@task.fault("C-2D-SUM")
+added = task.fault("C-2D-SUM", join=lambda row, column: (row + column).repeat(1, 2))
+
+
+@added
 class Sum(Grid):
     def tables(self, rows, columns, width):
         return self.table(rows, width), self.table(columns, width)

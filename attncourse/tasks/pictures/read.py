@@ -22,7 +22,7 @@ class Seer(nn.Module):
     def __init__(self, known, wants, bos, patience):
         super().__init__()
         self.known, self.wants, self.bos, self.patience = known.flatten(1), wants, bos, patience
-        self.looks = 0
+        self.looks = self.rounds = 0
 
     def encode(self, image):
         if not isinstance(image, torch.Tensor) or image.ndim != 4:
@@ -34,8 +34,8 @@ class Seer(nn.Module):
         return memory, memory.sum(-1)[:, None] > -1e9  # b 1 c: all may be seen
 
     def decode(self, words, memory, memory_mask=None):
-        self.patience -= 1
-        if self.patience < 0:
+        self.rounds += 1
+        if self.rounds > self.patience:
             raise Unusable("asks the model far more often than there are words to write.")
         for name, tensor in (("words", words), ("memory", memory)):
             if not isinstance(tensor, torch.Tensor):
@@ -86,8 +86,17 @@ def looked(answer):
     """How often the picture was looked at."""
 
     def function(*, image, model_says, bos, eos, max_length):
-        written, count = _read(answer, image, model_says, bos, eos, max_length)
-        return None if written is None else torch.tensor(count)
+        written, model = _read(answer, image, model_says, bos, eos, max_length)
+        return None if written is None else torch.tensor(model.looks)
+
+    return function
+
+
+def asked(answer):
+    """How often the model was asked for scores."""
+
+    def function(*, image, model_says, bos, eos, max_length):
+        return torch.tensor(_read(answer, image, model_says, bos, eos, max_length)[1].rounds)
 
     return function
 
@@ -95,7 +104,7 @@ def looked(answer):
 def _read(answer, image, wants, bos, eos, max_length):
     model = Seer(image, wants, bos, patience=3 * len(image) * (max_length + 2)).eval()
     given = bos, eos, max_length
-    return answer(model, image, *(() if given == BY_DEFAULT else given)), model.looks
+    return answer(model, image, *(() if given == BY_DEFAULT else given)), model
 
 
 def seen(rng, ends, bos=1, eos=2, max_length=7, same=False):
@@ -153,7 +162,11 @@ def looks(answer, inputs):
 
 def traits(answer):
     inputs = seen(torch.Generator().manual_seed(0), (0, 6))
-    return {"looks again": looks(answer, inputs) > 1}
+    rounds = answer.observe(endless := seen(torch.Generator().manual_seed(0), (0,)), adapt=asked)
+    return {
+        "looks again": looks(answer, inputs) > 1,
+        "asks too seldom": not rounds.error and rounds.returned.item() < endless["max_length"],
+    }
 
 
 task = Task(
@@ -212,7 +225,7 @@ def it_returns_ids_one_row_for_each_picture(answer, rng):
 
 
 @task.check(2)
-def each_word_is_the_likeliest_after_those_before(answer, rng):
+def it_writes_the_likeliest_words_up_to_the_end(answer, rng):
     for ends in ((6,), (5,), (4, 4, 4), (7, 7)):
         same_words(answer, seen(rng, ends))
     same_words(answer, seen(rng, (9,), max_length=12))
@@ -230,21 +243,21 @@ def the_picture_is_looked_at_once(answer, rng):
         )
 
 
-@task.check(1, "after its first EOS a row says nothing else")
-def after_its_first_eos_a_row_says_nothing_else(answer, rng):
+@task.check(1)
+def each_row_is_right_up_to_its_end_and_after_it(answer, rng):
     for ends in ((2, 6), (6, 2, 4), (1, 5)):
         same_words(answer, seen(rng, ends), behind=True)
     same_words(answer, seen(rng, (9, 0), max_length=12), behind=True)
 
 
 @task.check(1)
-def no_row_stops_before_it_has_ended(answer, rng):
+def it_is_right_where_rows_end_at_different_times(answer, rng):
     for ends in ((1, 6), (5, 1, 3), (2, 0)):
         same_words(answer, seen(rng, ends))
 
 
 @task.check(1)
-def it_stops_at_the_largest_length(answer, rng):
+def it_is_right_up_to_the_largest_length(answer, rng):
     inputs = seen(rng, (3, 6, 0))
     length = answer(inputs).shape[1]
     if length > 7:
@@ -257,7 +270,7 @@ def it_stops_at_the_largest_length(answer, rng):
 
 
 @task.check(1)
-def begin_and_end_marks_are_those_of_the_caller(answer, rng):
+def it_is_right_with_other_marks_for_begin_and_end(answer, rng):
     same_words(answer, seen(rng, (3, 5), bos=9, eos=4))
     same_words(answer, seen(rng, (4, 2, 5), bos=3, eos=0))
     same_words(answer, seen(rng, (4, 2, 5), bos=0, eos=10))
@@ -354,6 +367,9 @@ task.fault(
 task.fault(
     "C-READ-ALL-POSITIONS",
     last=(lambda logits: logits.mean(1), lambda logits: logits.sum(1)),
+)
+task.fault(
+    "C-READ-SAMPLES", choose=lambda logits, eos: torch.multinomial(logits.softmax(-1), 1)[:, 0]
 )
 task.fault("C-READ-UNLIKELIEST", choose=lambda logits, eos: logits.argmin(-1))
 task.fault(
