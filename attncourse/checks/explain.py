@@ -140,12 +140,19 @@ class Evidence:
 
 
 def _underneath(task: Task, returned: object) -> object:
-    """The first of several results returned alone, a float for an int, an iterator for a list."""
-    hidden = {int: float, list: tuple | Iterator}
-    if isinstance(task.returns, tuple) and len(task.returns) > 1:
+    """The first of several results returned alone, or several where one is asked for.
+
+    Besides, a float for an int, a tensor for a float, an iterator for a list.
+    """
+    hidden = {int: float, float: Tensor, list: tuple | Iterator}
+    if isinstance(task.returns, tuple):
+        if len(task.returns) == 1:
+            returned = returned[0] if isinstance(returned, list | tuple) and returned else None
         return returned if isinstance(returned, Tensor) else None
     if not isinstance(returned, hidden.get(task.returns, ())):
         return None
+    if task.returns is float:
+        return returned.item() if returned.numel() == 1 else None
     return list(returned) if task.returns is list else returned
 
 
