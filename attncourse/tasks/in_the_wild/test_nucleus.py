@@ -119,12 +119,18 @@ def raises(logits, top_p):
     raise AssertionError("something is wrong inside")
 
 
+def shares_anew(logits, top_p):
+    """The right words, whose logits are the logarithms of what they have among themselves."""
+    return in_double_precision(logits, top_p).log_softmax(-1)
+
+
 NOTHING, ALL = "−∞ everywhere", "all words stay"
+ANEW = "the right words, with logits whose exponentials sum to one"
 IMPLEMENTATIONS = (
     RIGHT
     | WRONG
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
-    | {NOTHING: filled(-torch.inf), ALL: lambda logits, top_p: logits.clone()}
+    | {NOTHING: filled(-torch.inf), ALL: lambda logits, top_p: logits.clone(), ANEW: shares_anew}
     | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
 )
 
@@ -150,10 +156,11 @@ def seen(test_nucleus):
 def traits(answer):
     found = shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE)
     looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
-    nothing, all = (
-        looks and not answer.returned(shared.of(each), seen)["refused"] for each in (NOTHING, ALL)
-    )
-    return found | {"accepts that nothing stays": nothing, "accepts that all stay": all}
+    accepted = {
+        f"accepts {each}": looks and not answer.returned(shared.of(each), seen)["refused"]
+        for each in (NOTHING, ALL, ANEW)
+    }
+    return found | accepted
 
 
 task = Task(
@@ -312,11 +319,25 @@ class LogitsStay(Crossing):
         return torch.equal(result[stays], logits[stays])
 
 
-@task.fault("T-SUM-OF-ONE")
+sum_of_one = task.fault("T-SUM-OF-ONE")
+
+
+@sum_of_one
 class SharesComeBack(Crossing):
     def holds(self, implementation, case):
         result = implementation(self.logits(case[0]), case[1])
         return torch.allclose(result.sum(-1), torch.ones(1))
+
+
+@sum_of_one
+class LogarithmsOfSharesComeBack(Crossing):
+    def equal(found, expected, case):
+        return len(found) >= len(expected)
+
+    def holds(self, implementation, case):
+        result = implementation(self.logits(case[0]), case[1])
+        sums = torch.allclose(result.exp().sum(-1), torch.ones(1))
+        return sums and super().holds(implementation, case)
 
 
 old_shares = task.fault("T-OLD-SHARES")

@@ -144,6 +144,8 @@ def the_first_word_gets_its_own_value(answer, rng):
     for batch in ((2,), (3, 2), ()):
         inputs = step_inputs(rng, *batch, begun=False)
         compare("output of the first word", answer(inputs)[0], inputs["value"], inputs)
+        zeros = inputs | {"query": torch.zeros_like(inputs["query"])}
+        compare("output of the first word", answer(zeros)[0], inputs["value"], zeros)
         answer.holds_of_the_right(inputs)
 
 

@@ -456,6 +456,15 @@ class InTheDtypeOfX(Rotate):
         return self.turn(self.places(positions, x).to(x.dtype), speeds)
 
 
+@lowprec
+class InTheDtypeOfXDivided(InTheDtypeOfX):
+    def speeds(base, exponents):
+        return base**exponents
+
+    def turn(places, speeds):
+        return places[..., None] / speeds
+
+
 # --- faults: what comes back --------------------------------------------------------------------
 
 
