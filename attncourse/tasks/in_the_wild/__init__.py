@@ -155,13 +155,13 @@ def decides_alike(answer, *implementations: str) -> None:
             )
 
 
-TO_THE_BIT = "{}, with no bit otherwise"
+TO_THE_BIT, ROUNDED = "{}, with no bit otherwise", "{}, with other last bits"
 
 
 def is_exact(answer, seen, styles) -> bool:
     """Whether a test accepts a right implementation and refuses the same one rounded otherwise."""
     return any(
-        answer.returned(of(style), seen)["refused"]
+        answer.returned(of(ROUNDED.format(style)), seen)["refused"]
         and not answer.returned(of(TO_THE_BIT.format(style)), seen)["refused"]
         for style in styles
     )

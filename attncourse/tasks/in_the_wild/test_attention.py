@@ -132,7 +132,7 @@ OTHERS = {
     "the query divided first": query_divided_first,
 }
 RIGHT = {"the lowest number as a fill, then zeros": hidden_by(with_the_lowest, to_zero)} | {
-    f"{name}, with other last bits": a_little_otherwise(each) for name, each in OTHERS.items()
+    shared.ROUNDED.format(name): a_little_otherwise(each) for name, each in OTHERS.items()
 }
 
 

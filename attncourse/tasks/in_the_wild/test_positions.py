@@ -94,7 +94,7 @@ OTHERS = {
     "places over powers": divided,
 }
 RIGHT = {"as many cosines as there is room for": cosines_cut} | {
-    f"{name}, with other last bits": a_little_otherwise(each) for name, each in OTHERS.items()
+    shared.ROUNDED.format(name): a_little_otherwise(each) for name, each in OTHERS.items()
 }
 
 

@@ -81,7 +81,8 @@ def a_perfect_induction_head_scores_one_and_its_neighbors_zero(answer, rng):
                 came = answer.apart(got, expected)[0]
                 raise Failure(
                     f"A text of {n} words repeats every {period}. A head that always looks "
-                    f"{offset} places back, or at the first word, scores {expected:g}; yours says {came}.",
+                    f"{offset} places back, or at the first word, scores {expected:g}; yours "
+                    f"says {came}.",
                     inputs,
                 )
 
