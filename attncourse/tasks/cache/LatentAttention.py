@@ -668,21 +668,30 @@ def split_turned(self, x):
 
 task.fault(
     "H-FEATURES-TURNED",
-    split=split_turned,
-    matrices=lambda self: (
-        up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
+    split=(*[split_turned] * 4, ...),
+    matrices=(
+        *[
+            lambda self: (
+                up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1)
+                for up in (self.k_up, self.v_up)
+            )
+        ]
+        * 4,
+        ...,
     ),
     rope_query=(
         lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
         ...,
         lambda self, x, places: self.turn_query(Latent.split(self, self.q_rope(x)), places),
         ...,
+        lambda self, x, places: self.turn_query(split_turned(self, self.q_rope(x)), places),
     ),
     finish=(
         ...,
         ...,
         lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
         lambda self, heads: self.out_proj(heads.permute(0, 2, 3, 1).flatten(2)),
+        ...,
     ),
 )
 task.fault(

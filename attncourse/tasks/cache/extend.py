@@ -135,6 +135,7 @@ class Extend:
     read = as_is
     old = as_is
     new = as_is
+    added = as_is
 
     def in_order(kept, new):
         return kept, new
@@ -146,7 +147,7 @@ class Extend:
         return joined
 
     def join(self, kept, new):
-        return self.cut(self.grow(*self.in_order(kept, new)), kept, new)
+        return self.cut(self.grow(*self.in_order(kept, self.added(new))), kept, new)
 
     def result(keys, values):
         return keys, values
@@ -215,13 +216,8 @@ task.fault(
 )
 task.fault(
     "K-LAST-ONLY",
-    new=(lambda x: x[..., -1:, :], lambda x: x[..., :1, :], ...),
-    in_order=(
-        ...,
-        ...,
-        lambda kept, new: (kept, new[..., -1:, :]),
-        lambda kept, new: (kept, new[..., :1, :]),
-    ),
+    new=(lambda x: x[..., -1:, :], lambda x: x[..., :1, :], ..., ...),
+    added=(..., ..., lambda x: x[..., -1:, :], lambda x: x[..., :1, :]),
 )
 task.fault("K-OLDEST-DROPPED", cut=lambda joined, kept, new: joined[..., 1:, :])
 task.fault("K-NEWEST-REPLACED", in_order=lambda kept, new: (kept[..., :-1, :], new))

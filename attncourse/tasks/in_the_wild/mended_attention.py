@@ -189,6 +189,7 @@ task.fault("D-SCALE-DK", scale=lambda scores, query, *_: scores / query.shape[-1
 task.fault(
     "D-SCALE-DV", scale=lambda scores, query, key, value: scores / math.sqrt(value.shape[-1])
 )
+task.fault("D-SCALE-TIMES", scale=lambda scores, q, *_: scores * math.sqrt(q.shape[-1]))
 task.fault("D-SCALE-KEYS", scale=lambda scores, *_: scores / math.sqrt(scores.shape[-1]))
 task.fault("D-SOFTMAX-DIM", share=lambda scores, mask: scores.softmax(-2))
 task.fault("D-NO-SOFTMAX", share=as_is)

@@ -1,6 +1,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from attncourse import long_sequences as reference
 from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
@@ -224,6 +225,14 @@ task.fault(
     "L-SOFTMAX-EACH",
     of_query=lambda x: x.softmax(-1),
     of_key=(lambda x: x.softmax(-1), lambda x: x.softmax(-2), elu_plus_one),
+)
+task.fault(
+    "L-OF-SCORES",
+    **both(as_is),
+    hide=(
+        lambda scores, seen: elu_plus_one(scores).masked_fill(~seen, 0),
+        lambda scores, seen: (F.elu(scores) + 1).masked_fill(~seen, 0),  # 0 far below
+    ),
 )
 task.fault("L-KEYS-ONLY", of_query=as_is)
 task.fault("L-QUERIES-ONLY", of_key=as_is)

@@ -418,7 +418,9 @@ task.fault(
     result=(
         lambda words, eos, max_length: words,
         lambda words, eos, max_length: words[:, :max_length],
+        lambda words, eos, max_length: words,
     ),
+    stop=(..., ..., lambda finished, word, eos: False),
 )
 task.fault(
     "C-READ-CUTS-EOS",

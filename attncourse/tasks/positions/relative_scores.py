@@ -318,6 +318,10 @@ task.fault(
 task.fault("D-NO-SCALE", both=lambda content, offset, d: content + offset)
 task.fault("D-SCALE-TIMES", both=lambda content, offset, d: (content + offset) * math.sqrt(d))
 task.fault("C-SHAW-SUBTRACTED", both=lambda content, offset, d: (content - offset) / math.sqrt(d))
+task.fault(
+    "D-SCALE-KEYS",
+    both=lambda content, offset, d: (content + offset) / math.sqrt(content.shape[-1]),
+)
 task.fault("D-SCALE-DK", both=lambda content, offset, d: (content + offset) / d)
 
 # --- faults: what comes back --------------------------------------------------------------------
