@@ -202,7 +202,7 @@ task.fault(
     ),
     result=(..., lambda arrived: shared_out(arrived.mT).mT),
 )
-task.fault("I-PLUS-ONE", kept=lambda mean: (mean + 1) / 2)
+task.fault("I-PLUS-ONE", kept=(lambda mean: (mean + 1) / 2, lambda mean: shared_out(mean + 1)))
 
 
 @task.fault("I-RESIDUAL-ONCE")

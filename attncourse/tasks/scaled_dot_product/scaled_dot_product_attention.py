@@ -224,6 +224,7 @@ task.fault("D-SCALE-DK", section=SCALE, scale=lambda s, query, *_: s / query.sha
 task.fault("D-SCALE-DV", section=SCALE, scale=by_root(lambda query, key, value: value.shape[-1]))
 task.fault("D-SCALE-KEYS", section=SCALE, scale=by_root(lambda query, key, value: key.shape[-2]))
 task.fault("D-SCALE-DMODEL", section=SCALE, scale=by_root(heads_and_width))
+task.fault("D-SCALE-SECOND", section=SCALE, scale=by_root(lambda query, *_: query.shape[1]))
 task.fault(
     "D-SCALE-AFTER",
     section=SCALE,
