@@ -276,11 +276,12 @@ task.fault(
     "L4-DIFFERENCE",
     slope=(
         *(lambda few, many: many - few,) * 2,
-        *(between(4), between(4), between(10), between(10)),
+        *(between(4), between(4), between(10), between(10), between(2), between(2)),
     ),
     fixed=(
         *(..., lambda run, few, slope: few - slope),
         *(less_than(4, 1), less_than(4, 4), less_than(10, 1), less_than(10, 10)),
+        *(less_than(1, 1), less_than(1, 0.5)),
     ),
 )
 PAIRS = ((8, 16), (1, 2), (1, 10), (1, 100), (2, 10), (10, 100))  # of sizes that are compared

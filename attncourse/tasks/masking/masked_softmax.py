@@ -715,7 +715,14 @@ task.fault("C-SUM-DETACHED", hide=Weights.hide, share=sum_without_gradient)
 # --- faults: dtypes and gradients ---------------------------------------------------------------
 
 task.fault("C-DETACHED", read=lambda scores: scores.detach())
-task.fault("C-FLOAT32-RETURNED", section="half-precision", read=lambda scores: scores.float())
+task.fault(
+    "C-FLOAT32-RETURNED",
+    section="half-precision",
+    read=(
+        lambda scores: scores.float(),
+        lambda scores: scores.float() if scores.itemsize < 4 else scores,
+    ),
+)
 task.fault(
     "C-FLOAT32-INSIDE",
     section="half-precision",
