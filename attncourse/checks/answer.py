@@ -38,6 +38,9 @@ MOST_LETTERS = 120  # of a value in a sentence
 Inputs = dict[str, object]  # argument name -> tensor, number or None, in the answer's order
 
 
+HOLDS = "This holds, but the result is wrong: "
+
+
 class Failure(AssertionError):
     """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any.
 
@@ -228,7 +231,7 @@ class Answer:
         try:
             self.matches(inputs)
         except Failure as failure:
-            said = f"This holds, but the result is wrong: {failure}"
+            said = f"{HOLDS}{failure}"
             evidence = failure.inputs, failure.expected, failure.got
             raise Failure(said, *evidence, whole="result") from None
 

@@ -16,7 +16,14 @@ from markupsafe import Markup
 from torch import Tensor
 
 from attncourse.checks import pages
-from attncourse.checks.answer import MOST_LETTERS, Failure, describe, first_difference, shape_of
+from attncourse.checks.answer import (
+    HOLDS,
+    MOST_LETTERS,
+    Failure,
+    describe,
+    first_difference,
+    shape_of,
+)
 from attncourse.checks.task import Task
 from attncourse.markup import each, with_code
 
@@ -27,7 +34,7 @@ TWO = (
     "Two things at once. Mend the first and run again: then only the second is left, and what is "
     "said of it here is true."
 )
-OPEN = "○: cannot be seen while the result is wrong"
+OPEN = "○: stays open while the result is wrong"
 PROBABLY = "What you probably think"
 PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
 
@@ -104,9 +111,12 @@ class Report:
         big scores stay finite, say, a later one could tell of a right result alone.
         """
         compared, found = set(), []
-        for result in self.results if self.diagnosis and self.diagnosis.mostly else ():
-            if what := getattr(result.error, "whole", ""):
-                found += [result] if what in compared else []
+        mostly = self.diagnosis is not None and self.diagnosis.mostly
+        for result in self.results:
+            what = getattr(result.error, "whole", "")
+            if (mostly and what in compared) or result.message.startswith(HOLDS):
+                found.append(result)
+            elif what:
                 compared.add(what)
         return found
 

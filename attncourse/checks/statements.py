@@ -149,8 +149,9 @@ def _unsteady(task: Task, seen: _Trials, keeps: bool) -> Iterator[Statement]:
 
 
 def _edited(task: Task, got: Fingerprint) -> Iterator[Statement]:
-    for (_, part), value in got.pieces.items():
-        if part.endswith(" edited") and value is True:
+    asked = of_reference(task).pieces  # to change what a caller handed in
+    for (probe, part), value in got.pieces.items():
+        if part.endswith(" edited") and value is True and not asked.get((probe, part)):
             name = part.removesuffix(" edited")
             words = f"After the call the caller's own {task.called(name)} has changed."
             yield Statement("edits", name, words)

@@ -177,7 +177,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "one weight for every score")
 def one_weight_of_the_same_dtype_for_every_score(answer, rng):
     for shape, dtype in (((2, 4, 5), torch.float32), ((3, 5), DOUBLE), ((2, 3, 4, 5), DOUBLE)):
         inputs = scored(rng, *shape, mask=mixed_mask(rng, *shape), dtype=dtype)

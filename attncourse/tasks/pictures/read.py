@@ -250,7 +250,7 @@ def each_row_is_right_up_to_its_end_and_after_it(answer, rng):
     same_words(answer, seen(rng, (9, 0), max_length=12), behind=True)
 
 
-@task.check(1)
+@task.check(1, "rows that end at different times are right up to their end")
 def it_is_right_where_rows_end_at_different_times(answer, rng):
     for ends in ((1, 6), (5, 1, 3), (2, 0)):
         same_words(answer, seen(rng, ends))
