@@ -5,6 +5,7 @@ import functools
 import torch
 from torch import nn
 
+from attncourse.checks.answer import compare
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Chapter
 from attncourse.looking_inside import AttentionOnly
@@ -37,6 +38,12 @@ def model_of(numbers, layers=2):
     model = _untrained(layers).to(numbers.dtype)
     nn.utils.vector_to_parameters(numbers.detach().clone(), model.parameters())
     return model.eval()
+
+
+def says_as_it_should(answer, inputs):
+    """Assert that scores are right; what becomes of the given model is a check of its own."""
+    said, _ = answer(inputs)
+    compare(answer.task.returns[0], said, answer.expected(inputs)[0], inputs)
 
 
 def a_text(rng, b, n):

@@ -17,6 +17,7 @@ from attncourse.tasks.looking_inside import (
     a_text,
     model_numbers,
     model_of,
+    says_as_it_should,
 )
 
 
@@ -127,12 +128,6 @@ task = Task(
     small=small,
     traits=traits,
 )
-
-
-def says_as_it_should(answer, inputs):
-    """Of the model that comes back; what becomes of the given one is a check of its own."""
-    said, _ = answer(inputs)
-    compare(answer.task.returns[0], said, answer.expected(inputs)[0], inputs)
 
 
 @task.check(2)

@@ -9,7 +9,7 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import attention_maps, merge_heads, split_heads
 from attncourse.tasks import as_is
-from attncourse.tasks.looking_inside import a_text, model_numbers, model_of
+from attncourse.tasks.looking_inside import a_text, model_numbers, model_of, says_as_it_should
 
 
 def with_a_model(patched):
@@ -116,12 +116,6 @@ task = Task(
     small=small,
     traits=traits,
 )
-
-
-def says_as_it_should(answer, inputs):
-    """Of the scores; what becomes of the given model is a check of its own."""
-    said, _ = answer(inputs)
-    compare(answer.task.returns[0], said, answer.expected(inputs)[0], inputs)
 
 
 @task.check(2)
