@@ -118,15 +118,21 @@ class Evidence:
         """What values show of an answer that returns them in a form that hides them."""
         if not any(part == FAILED for _, part in self.got.pieces):
             return None
-        values, first = {}, outputs(self.task)[0]
+        values, first, reference = {}, outputs(self.task)[0], of_reference(self.task)
         for probe, inputs in probes(self.task).items():
             value = _underneath(self.task, self.task.observe(self.got.answer, inputs).returned)
-            if value is not None:
-                values[probe, first] = comparable(value)
+            if value is None:
+                continue
+            if (
+                self.task.returns == (first,)
+                and value.shape != reference.piece((probe, first)).shape
+            ):
+                continue  # one of several heads, say: that is no result with more beside it
+            values[probe, first] = comparable(value)
         if not values:
             return None
         got = Fingerprint(self.task, self.got.answer, False, values, {*all_probes(self.task)})
-        return Evidence(self.task, got, {*values}, differing(got, of_reference(self.task), values))
+        return Evidence(self.task, got, {*values}, differing(got, reference, values))
 
     def is_explained(self, by: Explanation) -> bool:
         """Whether nothing is left: what several pairs share is a part, and so are two of three."""

@@ -49,7 +49,7 @@ def metered(answer):
     return measure
 
 
-SHORT, LONG, TILE = 48, 96, 16
+SHORT, LONG, TILE = 64, 128, 16
 
 
 def memory_of(answer, inputs):
