@@ -415,6 +415,7 @@ def test_among_few_nobody_is_accused():
     assert groups([*students, students[3]]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     ["", "def f(", "x" + ".a" * 50_000, "1" + "+1" * 30_000, "(" * 5000, "\0", "\ud800", "[" * 99],

@@ -119,6 +119,7 @@ def test_a_name_stands_for_what_it_stood_for():
     assert merge(lambda x, m: x + m, times(5), plus(7))(1, 1) == 12
 
 
+@pytest.mark.slow
 def test_a_form_that_goes_on_with_the_step_has_the_other_below_it():
     task = registry.find("sample")
     changes = both(task, ("P-EDITS-LOGITS", 1), ("P-TOP-P-BEFORE-TOP-K", 0))

@@ -233,6 +233,7 @@ def test_an_empty_row_below_minus_infinity_ends_the_training_in_three_seeds():
     assert COST["trained"]["a fill of -∞, with an empty row"] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_after_one_step_every_weight_is_nan():
     """ "from the first step on, every weight is NaN" """
     task = corpus(digits=3, size=1000, progress=False)

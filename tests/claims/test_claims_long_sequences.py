@@ -99,6 +99,7 @@ def test_a_window_lets_through_a_trace_too_small_for_float16():
     assert share > 0 and share.half() == 0
 
 
+@pytest.mark.slow
 def test_unfold_needs_more_than_the_whole_table_for_256_words():
     def unfolded(query, key, value):
         keys, values = (F.pad(x, (0, 0, 32, 32)).unfold(-2, 65, 1) for x in (key, value))
