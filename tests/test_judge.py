@@ -1480,6 +1480,16 @@ def test_where_a_special_case_alone_is_wrong_nothing_is_left_open():
     assert "✗" in str(report) and "○" not in str(report)
 
 
+def test_what_is_given_entire_is_a_form_and_is_tried_beside_no_other_fault():
+    task = registry.find("is_permutation_equivariant")
+    assert len(task.faults["C-ANY-ORDER"].forms) == 4
+    pairs = (each.key[0] for each in compositions.pairs(task))
+    joined = {
+        part for each in pairs if {name for name, _ in each} <= {*task.faults} for part in each
+    }
+    assert {n for name, n in joined if name == "C-ANY-ORDER"} == {0, 1}
+
+
 def test_points_are_no_second_output(capsys):
     """nbgrader books the text of a cell's result; a notebook shows its HTML, which is empty."""
     from IPython.core.formatters import DisplayFormatter

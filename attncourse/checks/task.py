@@ -198,6 +198,7 @@ class Task:
         words: str = "",
         section: str = "",
         forms: Iterable[Callable] = (),
+        entire: Iterable[dict[str, Callable]] = (),
         **steps: Callable | tuple[Callable, ...],
     ) -> Callable:
         """Record what a student may have misunderstood, and what the answer then does.
@@ -210,6 +211,8 @@ class Task:
             words: the id under which a file of words says it, if that is another one.
             section: of the chapter to read again; the task's own if none is given.
             forms: complete wrong answers.
+            entire: more wordings, what each does instead by step, that are not tried beside other
+                faults: a task can have too many pairs.
             steps: what a step does instead; several wordings as a tuple, in which `...` is the
                 step as it was, and the last one goes on.
 
@@ -227,6 +230,7 @@ class Task:
         for place in range(max(map(len, wordings.values()), default=0)):
             chosen = {step: each[min(place, len(each) - 1)] for step, each in wordings.items()}
             found.forms.append(_known_steps(self, chosen))
+        found.forms.extend(_as_a_whole(self, each) for each in entire)
 
         def record(answer):
             if is_change(self, answer):
@@ -432,6 +436,12 @@ def _known_steps(task: Task, steps: dict[str, Callable]) -> dict[str, Callable]:
             f"{', '.join(steps)}"
         )
     return {name: as_step(step) for name, step in steps.items() if step is not ...}
+
+
+def _as_a_whole(task: Task, steps: dict[str, Callable]) -> Callable:
+    """A complete answer with these steps, in which nobody sees steps."""
+    change = _known_steps(task, steps)
+    return lambda *inputs: compose(task, change)(*inputs)
 
 
 def as_step(function: object) -> object:

@@ -7,7 +7,7 @@ import torch
 
 from attncourse import scaled_dot_product as reference
 from attncourse.checks.answer import Failure
-from attncourse.checks.task import Task, as_step, compose
+from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 from attncourse.tasks.scaled_dot_product import is_a_plain_number
 
@@ -224,17 +224,6 @@ def estimated(find):
 # --- faults: what is returned -------------------------------------------------------------------
 
 
-def entire(**steps):
-    """Another spelling of a fault, that need not be tried beside each of the others."""
-    change = {name: as_step(step) for name, step in steps.items()}
-    return lambda scores, weights: compose(task, change)(scores, weights)
-
-
-def spelled(record, *answers):
-    for each in answers:
-        record(each)
-
-
 def edits_the_tables(scores, weights):
     found = Scale()(scores, weights)
     weights.log_()
@@ -270,13 +259,19 @@ def at_least(tiny):
 
 task.fault("C-LOG-ZERO", visible=everywhere, trust=alike)
 ZEROS_TOO = {"visible": everywhere, "trust": alike}
-spelled(
-    task.fault("C-ZERO-AS-TINY", **ZEROS_TOO, logarithm=at_least(1e-8)),
-    *(entire(**ZEROS_TOO, logarithm=at_least(10.0**-n)) for n in (3, 4, 5, 6, 10, 12)),
-    entire(**ZEROS_TOO, logarithm=lambda weights, seen: (weights + 1e-9).log()),
+task.fault(
+    "C-ZERO-AS-TINY",
+    **ZEROS_TOO,
+    logarithm=at_least(1e-8),
+    entire=[
+        *(ZEROS_TOO | {"logarithm": at_least(10.0**-n)} for n in (3, 4, 5, 6, 10, 12)),
+        ZEROS_TOO | {"logarithm": lambda weights, seen: (weights + 1e-9).log()},
+    ],
 )
-task.fault("C-LOG-BASE", logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log2())(
-    entire(logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log10())
+task.fault(
+    "C-LOG-BASE",
+    logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log2(),
+    entire=[{"logarithm": lambda weights, seen: torch.where(seen, weights, 1.0).log10()}],
 )
 task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
 
@@ -400,26 +395,35 @@ def whole(most):
     return [float(c) for c in range(1, most + 1)]
 
 
-def trying(*lists):
-    return [lambda scales=scales: scales for scales in lists]
+def trying(scales):
+    return lambda: scales
 
 
 def root_of_powers(first, last):
     return [math.sqrt(2.0**power) for power in range(first, last)]
 
 
-spelled(
-    task.fault("C-COARSE-GRID", tried=tuple(trying(whole(64), whole(32)))),
-    *(entire(tried=each) for each in trying(whole(100), whole(20), whole(10))),
+task.fault(
+    "C-COARSE-GRID",
+    tried=(trying(whole(64)), trying(whole(32))),
+    entire=[{"tried": trying(whole(most))} for most in (100, 20, 10)],
 )
-WIDTHS = [root_of_powers(*ends) for ends in ((0, 15), (0, 11), (2, 11), (4, 11))]
-(widths, *other_widths) = trying(*WIDTHS)
-spelled(task.fault("C-USUAL-WIDTHS", tried=widths), *(entire(tried=each) for each in other_widths))
-BOUNDS = [fine(*ends) for ends in ((1, 10), (0.1, 10), (1, 8), (1, 16))]
-task.fault("C-BOUNDED-GRID", forms=[entire(tried=each) for each in trying(*BOUNDS)])
+task.fault(
+    "C-USUAL-WIDTHS",
+    tried=trying(root_of_powers(0, 15)),
+    entire=[{"tried": trying(root_of_powers(*ends))} for ends in ((0, 11), (2, 11), (4, 11))],
+)
+task.fault(
+    "C-BOUNDED-GRID",
+    entire=[{"tried": trying(fine(*ends))} for ends in ((1, 10), (0.1, 10), (1, 8), (1, 16))],
+)
 task.fault(
     "C-GRID-UNMASKED",
     hidden=lambda weights: torch.zeros_like(weights, dtype=torch.bool),
     miss=(..., torch.abs),
 )
-task.fault("C-GRID-COLUMNS", competing=lambda: 0)(entire(competing=lambda: 0, miss=torch.abs))
+task.fault(
+    "C-GRID-COLUMNS",
+    competing=lambda: 0,
+    entire=[{"competing": lambda: 0, "miss": torch.abs}],
+)

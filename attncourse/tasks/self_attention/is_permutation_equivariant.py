@@ -6,7 +6,7 @@ import torch
 from attncourse import self_attention as reference
 from attncourse.checks.answer import Failure, describe
 from attncourse.checks.inputs import normal
-from attncourse.checks.task import Task, as_step, compose
+from attncourse.checks.task import Task
 
 
 def weights_for(name, x, *shapes):
@@ -466,18 +466,6 @@ task.spelling(orders=drawn(6))
 # --- faults: which orders are tried -------------------------------------------------------------
 
 
-def entire(steps):
-    """An answer with these steps, that is joined to no other fault."""
-    change = {name: as_step(step) for name, step in steps.items()}
-    return lambda layer, x: compose(task, change)(layer, x)
-
-
-def spelled(record, *spellings):
-    """Add other spellings of a fault, that need not be tried beside each of the others."""
-    for steps in spellings:
-        record(entire(steps))
-
-
 def shifts(x, steps=(1,)):
     n = x.shape[1]
     return [[*range(k % n, n), *range(k % n)] for k in steps]
@@ -505,10 +493,14 @@ task.fault(
 task.fault("C-ENDS-SWAPPED", orders=lambda x: [[x.shape[1] - 1, *range(1, x.shape[1] - 1), 0]])
 task.fault("C-ONLY-SHIFTS", orders=(shifts, lambda x: shifts(x, (1, 2, 3))))
 task.fault("C-ONLY-REVERSED", orders=lambda x: [[*range(x.shape[1])][::-1]])
-spelled(
-    task.fault("C-ANY-ORDER", decide=any, orders=(..., drawn(10))),
-    {"decide": any, "orders": drawn(5)},
-    {"decide": any, "orders": drawn(20)},
+task.fault(
+    "C-ANY-ORDER",
+    decide=any,
+    orders=(..., drawn(10)),
+    entire=[
+        {"decide": any, "orders": drawn(5)},
+        {"decide": any, "orders": drawn(20)},
+    ],
 )
 task.fault("C-SEEDED", prepare=lambda: torch.manual_seed(0), orders=(drawn(6), ...))
 
@@ -567,13 +559,21 @@ def unmoved(output, order, x):
     return output
 
 
-spelled(
-    task.fault("C-INVARIANT", moved=unmoved, orders=(..., drawn(1))),
-    *({"moved": unmoved, "orders": drawn_alike(1, seed)} for seed in (0, 1, 42)),
+task.fault(
+    "C-INVARIANT",
+    moved=unmoved,
+    orders=(..., drawn(1)),
+    entire=[
+        *({"moved": unmoved, "orders": drawn_alike(1, seed)} for seed in (0, 1, 42)),
+    ],
 )
-spelled(
-    task.fault("C-INVERSE", moved=opposite, orders=(..., drawn(1), drawn(6))),
-    {"moved": opposite, "orders": shifts},
+task.fault(
+    "C-INVERSE",
+    moved=opposite,
+    orders=(..., drawn(1), drawn(6)),
+    entire=[
+        {"moved": opposite, "orders": shifts},
+    ],
 )
 task.fault(
     "C-SAME-WIDTH",
@@ -600,30 +600,42 @@ class SwappedInPlace(Tries):
 
 
 task.fault("C-EXACT", equal=torch.equal)
-spelled(
-    task.fault("C-LOOSE", equal=lambda one, two: near(one, two, 0.1)),
-    {"equal": lambda one, two: near(one, two, 0.3)},
-    {"equal": lambda one, two: near(one.mean(), two.mean(), 0.5)},
+task.fault(
+    "C-LOOSE",
+    equal=lambda one, two: near(one, two, 0.1),
+    entire=[
+        {"equal": lambda one, two: near(one, two, 0.3)},
+        {"equal": lambda one, two: near(one.mean(), two.mean(), 0.5)},
+    ],
 )
-spelled(
-    task.fault("C-SUMS-COMPARED", compared=lambda output: output.mean(1)),
-    {"compared": lambda output: output.sum(1)},
-    {"compared": torch.mean},
+task.fault(
+    "C-SUMS-COMPARED",
+    compared=lambda output: output.mean(1),
+    entire=[
+        {"compared": lambda output: output.sum(1)},
+        {"compared": torch.mean},
+    ],
 )
 task.fault("C-SORTED-COMPARED", compared=lambda output: output.sort(1).values)
-spelled(
-    task.fault("C-FIRST-SENTENCE-COMPARED", chosen=lambda x: x[:1]),
-    {"compared": lambda output: output[0]},
+task.fault(
+    "C-FIRST-SENTENCE-COMPARED",
+    chosen=lambda x: x[:1],
+    entire=[
+        {"compared": lambda output: output[0]},
+    ],
 )
 task.fault(
     "C-FIRST-WORD-COMPARED",
     compared=lambda output: output[:, 0],
     orders=lambda x: [[0, *range(2, x.shape[1]), 1]],
 )
-spelled(
-    task.fault("C-NOTHING-MOVED", equal=lambda one, two: one.shape == two.shape),
-    {"equal": lambda one, two: True},
-    {"orders": lambda x: [[*range(x.shape[1])]]},
+task.fault(
+    "C-NOTHING-MOVED",
+    equal=lambda one, two: one.shape == two.shape,
+    entire=[
+        {"equal": lambda one, two: True},
+        {"orders": lambda x: [[*range(x.shape[1])]]},
+    ],
 )
 task.fault("C-ALWAYS-FALSE", equal=lambda one, two: False)
 task.fault("C-TENSOR-BOOL", returned=torch.tensor)
