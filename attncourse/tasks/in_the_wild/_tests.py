@@ -1,5 +1,7 @@
 """A test in steps, and what students misunderstand in every test."""
 
+import contextlib
+
 from attncourse.checks.task import Task
 
 
@@ -74,3 +76,13 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
         def __call__(self, implementation):
             for case in self.cases():
                 print("right" if self.holds(implementation, case) else "wrong!")
+
+
+def of_refusing_all(task: Task) -> None:
+    """A whole answer, for a task that has no other fault which looks the same."""
+
+    @task.fault("T-REFUSES-ALL")
+    def refuses_all(implementation):
+        with contextlib.suppress(Exception):
+            task.composed()(implementation)
+        raise AssertionError

@@ -7,7 +7,7 @@ from attncourse import in_the_wild as reference
 from attncourse.checks.inputs import causal, normal
 from attncourse.checks.task import Task
 from attncourse.tasks import in_the_wild as shared
-from attncourse.tasks.in_the_wild._tests import Testing, of_every_test
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all
 
 # --- implementations, with the defect and without it --------------------------------------------
 
@@ -344,6 +344,7 @@ class DeadRows(Testing):
 SECTION = {"section": "wild-dead-row"}
 
 of_every_test(task, shown, hidden_by(with_the_lowest, to_zero))
+of_refusing_all(task)
 
 
 def no_dead_row():

@@ -3,7 +3,7 @@ import torch
 from attncourse import in_the_wild as reference
 from attncourse.checks.task import Task
 from attncourse.tasks import in_the_wild as shared
-from attncourse.tasks.in_the_wild._tests import Testing, of_every_test
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all
 
 # --- implementations, with the defect and without it --------------------------------------------
 
@@ -124,13 +124,23 @@ def shares_anew(logits, top_p):
     return in_double_precision(logits, top_p).log_softmax(-1)
 
 
-NOTHING, ALL = "−∞ everywhere", "all words stay"
-ANEW = "the right words, with logits whose exponentials sum to one"
+LENIENT = {
+    "−∞ everywhere": filled(-torch.inf),
+    "all words stay": lambda logits, top_p: logits.clone(),
+    "all words stay, with other logits": lambda logits, top_p: 2 * logits,
+    "the right words, with logits whose exponentials sum to one": shares_anew,
+    "the right words, with their probabilities": lambda logits, top_p: in_double_precision(
+        logits.log_softmax(-1), top_p
+    ).exp(),
+    "the right words, with probabilities that sum to one": lambda logits, top_p: shares_anew(
+        logits, top_p
+    ).exp(),
+}
 IMPLEMENTATIONS = (
     RIGHT
     | WRONG
+    | LENIENT
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
-    | {NOTHING: filled(-torch.inf), ALL: lambda logits, top_p: logits.clone(), ANEW: shares_anew}
     | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
 )
 
@@ -158,7 +168,7 @@ def traits(answer):
     looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
     accepted = {
         f"accepts {each}": looks and not answer.returned(shared.of(each), seen)["refused"]
-        for each in (NOTHING, ALL, ANEW)
+        for each in LENIENT
     }
     return found | accepted
 
@@ -232,6 +242,7 @@ class Crossing(Testing):
 # --- faults -------------------------------------------------------------------------------------
 
 of_every_test(task, shown, RIGHT["decisions moved by one place"])
+of_refusing_all(task)
 
 
 @task.fault("T-SHAPES")
@@ -277,7 +288,7 @@ def at_most(found, expected, case):
     return sum(case[0][word] for word in found) <= case[1]
 
 
-task.fault(
+below = task.fault(
     "T-BELOW",
     equal=(at_most, Crossing.equal, at_most, Crossing.equal),
     cases=(
@@ -287,6 +298,26 @@ task.fault(
         lambda: [(MIXED, 0.2, []), (MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])],
     ),
 )
+
+
+@below
+class SharesOfTheResult(Crossing):
+    """What a word has is read off its logit, in rows that begin with logarithms."""
+
+    def holds(self, implementation, case):
+        result = implementation(self.logits(case[0]), case[1])
+        return bool((result.exp().sum(-1) <= case[1]).all())
+
+
+@below
+class SomeSharesOfTheResult(SharesOfTheResult):
+    def cases():
+        return [(MIXED, 0.6, [1]), (MIXED, 0.85, [1, 3])]
+
+    def holds(self, implementation, case):
+        result = implementation(self.logits(case[0]), case[1])
+        total = result.exp().sum(-1)
+        return bool(((total > 0) & (total <= case[1])).all())
 
 
 def one_text(shares):
@@ -331,6 +362,22 @@ class LogarithmsOfSharesComeBack(Crossing):
         result = implementation(self.logits(case[0]), case[1])
         sums = torch.allclose(result.exp().sum(-1), torch.ones(1))
         return sums and super().holds(implementation, case)
+
+
+@sum_of_one
+class SharesAnewComeBack(Crossing):
+    def holds(self, implementation, case):
+        logits = self.logits(case[0])
+        expected = shares_anew(logits, case[1]).exp()
+        return torch.allclose(implementation(logits, case[1]).exp(), expected)
+
+
+@sum_of_one
+class NothingElseThanShares(Crossing):
+    def holds(self, implementation, case):
+        logits = self.logits(case[0])
+        expected = shares_anew(logits, case[1]).exp()
+        return torch.allclose(implementation(logits, case[1]), expected)
 
 
 old_shares = task.fault("T-OLD-SHARES")
