@@ -403,10 +403,14 @@ task.fault(
     "L3-MATH-UNKNOWN",
     kernel=by({sign: name for sign, name in SIGNS.items() if name != "MATH"}),
 )
-task.fault(
-    "L3-ANY-SOFTMAX",
-    kernel=by({sign: name for sign, name in SIGNS.items() if name != "MATH"} | {"softmax": "MATH"}),
-)
+ANY_SOFTMAX = {sign: name for sign, name in SIGNS.items() if name != "MATH"} | {"softmax": "MATH"}
+
+
+def sign_by_sign(names):
+    return next((ANY_SOFTMAX[x] for x in ANY_SOFTMAX if any(x in name for name in names)), None)
+
+
+task.fault("L3-ANY-SOFTMAX", kernel=(by(ANY_SOFTMAX), sign_by_sign))
 task.fault(
     "L3-NOTHING-IS-MATH",
     first=lambda kernel, spelled: kernel or ("NAIVE" if spelled else "MATH"),
